@@ -50,8 +50,7 @@ bool read_value(const Field& field, const Scalar& scalar, T& to) {
     to = parsed.value_or(T{});
     return parsed && std::ranges::count(field.words, scalar.text) > 0;
   } else if constexpr (std::is_same_v<T, std::string>) {
-    const bool two_quotes = !scalar.quoted && (scalar.text == "\"\"" || scalar.text == "''");  // of a --set
-    to = two_quotes ? "" : scalar.text;
+    to = scalar.text;
     return !scalar.null && to.size() <= 4096 && std::ranges::none_of(to, is_control);
   } else if constexpr (std::is_same_v<T, AxisOrder>) {
     const auto order = parse_axis_order(scalar.text);

@@ -71,23 +71,24 @@ bool is_section(std::string_view name) {
   return std::any_of(fields().begin(), fields().end(), [&](const Field& field) { return field.section() == name; });
 }
 
-// A list as --set takes it. Empty where the key takes none, or where an item is no scalar or has a comma.
-std::optional<Scalar> scalar_of(const Field& field, const YamlNode& node) {
-  if (node.kind == YamlNode::scalar) return node.value;
-  if (node.kind != YamlNode::list || !field.list) return std::nullopt;
-  Scalar joined;
-  for (const YamlNode& item : node.items) {
-    if (item.kind != YamlNode::scalar || item.value.null || !item.refusal.empty() ||
-        item.value.text.find(',') != std::string::npos)
-      return std::nullopt;
-    joined.text += (&item == node.items.data() ? "" : ",") + item.value.text;
-  }
-  return joined;
+// The value of a --set: a list in brackets, a text in quotes, and null are as in YAML; all else is the text itself.
+YamlNode value_of_set(const Field& field, const std::string& text) {
+  const bool quoted = text.starts_with('"') || text.starts_with('\''), list = field.list && text.starts_with('['),
+             null = field.noun != "text" && (text == "~" || text == "null" || text == "Null" || text == "NULL");
+  const std::string where = "--set";
+  const Origins none;
+  Problems problems(where, none);
+  if (quoted || list || null)
+    if (const YamlTree tree = parse_yaml(text, where, problems); problems.empty()) return tree.root;
+  return {.value = {.text = text}};
 }
 
 // Stores the value, or that it is left to the planner. Otherwise returns the problem, as parse_field() does.
-std::optional<std::string> store(const Field& field, const Scalar& scalar, LoadedConfig& loaded) {
+std::optional<std::string> store(const Field& field, const YamlNode& value, LoadedConfig& loaded) {
   std::erase(loaded.left_to_planner, field.name);
+  const auto whole = scalar_of(field, value);
+  if (!whole) return fmt::format("found {}, expected {}", found_text(value), expected(field));
+  const Scalar& scalar = *whole;
   if (!field.planned || scalar.quoted || scalar.text != "auto") return parse_field(field, scalar, loaded.config);
   loaded.left_to_planner.push_back(field.name);
   Config defaults;
@@ -117,10 +118,7 @@ class ConfigReader : YamlReader {
       const Field* field = find_field(fmt::format("{}.{}", section, name));
       if (!field) return unknown_key(place(key), section, name, problems_);
       loaded_.origins[std::string(field->name)] = {Origin::file, place(key)};
-      const auto scalar = scalar_of(*field, value);
-      if (!scalar)
-        problems_.add(field->name, fmt::format("found {}, expected {}", found_text(value), expected(*field)));
-      else if (const auto wrong = store(*field, *scalar, loaded_)) problems_.add(field->name, *wrong);
+      if (const auto wrong = store(*field, value, loaded_)) problems_.add(field->name, *wrong);
     });
   }
 
@@ -150,7 +148,8 @@ void apply_set(const std::string& argument, LoadedConfig& loaded, Problems& prob
     return;
   }
   loaded.origins[name] = {kind, argument};
-  if (const auto text = store(*field, {.text = argument.substr(equals + 1)}, loaded)) problems.add(name, *text);
+  const YamlNode value = value_of_set(*field, argument.substr(equals + 1));
+  if (const auto wrong = store(*field, value, loaded)) problems.add(name, *wrong);
 }
 
 // The keys of `values` ("section.key"), section by section.
@@ -170,6 +169,19 @@ std::string yaml_of(const std::map<std::string, std::string>& values) {
 }
 
 }  // namespace
+
+std::optional<Scalar> scalar_of(const Field& field, const YamlNode& node) {
+  if (node.kind == YamlNode::scalar) return node.value;
+  if (node.kind != YamlNode::list || !field.list) return std::nullopt;
+  Scalar joined;
+  for (const YamlNode& item : node.items) {
+    if (item.kind != YamlNode::scalar || item.value.null || !item.refusal.empty() ||
+        item.value.text.find(',') != std::string::npos)
+      return std::nullopt;
+    joined.text += (&item == node.items.data() ? "" : ",") + item.value.text;
+  }
+  return joined;
+}
 
 LoadedConfig load_config(const std::string& path, std::span<const std::string> sets,
                          std::span<const std::string> levels) {

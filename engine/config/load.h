@@ -6,6 +6,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,10 +25,10 @@ struct LoadedConfig {
   std::vector<std::string_view> left_to_planner = {};
 };
 
-// `sets` are "section.key=value" texts; they win over the file, and later ones over earlier ones. Throws one
-// ConfigError with every problem that can be seen without knowing the ranks and the dataset, one a line; IoError when
-// the file cannot be read. `levels` are the same, of a study's factors: one that has no effect is left out by
-// resolve().
+// `sets` are "section.key=value" texts, with the value as it is or in YAML's notation: [a, b], "a", ~. They win over
+// the file, and later ones over earlier ones. Throws one ConfigError with every problem that can be seen without
+// knowing the ranks and the dataset, one a line; IoError when the file cannot be read. `levels` are the same, of a
+// study's factors: one that has no effect is left out by resolve().
 LoadedConfig load_config(const std::string& path, std::span<const std::string> sets = {},
                          std::span<const std::string> levels = {});
 
@@ -45,6 +46,13 @@ Config parse_sets(std::span<const std::string> sets);
 // has its default, keys that this version does not know are passed over, and whether the values go together is not
 // asked. Throws DataError naming `source`.
 Config parse_saved_config(const std::map<std::string, std::string>& values, const std::string& source);
+
+struct Field;
+struct Scalar;
+struct YamlNode;
+// A value of a key, a list as its items with commas between. Empty where the key takes no list, or where an item is no
+// scalar or has a comma.
+std::optional<Scalar> scalar_of(const Field& field, const YamlNode& node);
 
 // Every key and its value: what load_config reads back as the same Config.
 std::string to_yaml(const Config& config);

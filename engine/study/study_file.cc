@@ -8,6 +8,7 @@
 #include <set>
 
 #include "engine/config/fields.h"
+#include "engine/config/load.h"
 #include "engine/config/yaml.h"
 #include "engine/study/launch.h"
 #include "engine/study/results.h"
@@ -152,14 +153,12 @@ class StudyReader : YamlReader {
     if (!settable(at, where, key, of_level)) return {};
     const Field* field = find_field(key);
     if (!field) return launch_setting(node, path_of(where, key), key);
-    const auto value = scalar(node, path_of(where, key), expected(*field));
-    if (!value) return {};
+    const auto value = scalar_of(*field, node);
     Config trial;
-    if (const auto wrong = parse_field(*field, {.text = *value}, trial)) {
-      problem(node, path_of(where, key), *wrong);
-      return {};
-    }
-    return Setting{key, *value};
+    const auto wrong = value && !value->null ? parse_field(*field, {.text = value->text}, trial)
+                                             : fmt::format("found {}, expected {}", found_text(node), expected(*field));
+    if (wrong) problem(node, path_of(where, key), *wrong);
+    return wrong ? std::nullopt : std::optional(Setting{key, value->text});
   }
   std::optional<Setting> launch_setting(const YamlNode& node, const std::string& where, const std::string& key) {
     Setting setting{canonical_launch_key(key), ""};

@@ -71,6 +71,61 @@ TEST(Load, AListIsItsItemsWithCommasBetween) {
         << wrong;
 }
 
+// Each notation of YAML, in a file and on the command line: the same value, or both refuse it.
+TEST(Load, ASetTakesWhatAFileTakes) {
+  struct Case {
+    const char *key, *value;
+    bool good = true;
+  };
+  for (const auto& [key, value, good] : std::initializer_list<Case>{{"data.path", "[0.3, a, 0.7, b]"},
+                                                                    {"data.path", "[0.3,a,0.7,b]"},
+                                                                    {"data.path", "['a b', \"c\"]"},
+                                                                    {"data.path", "[a]"},
+                                                                    {"data.path", "\"0.3,a,0.7,b\""},
+                                                                    {"data.path", "\"tab\\x20and \\\"\""},
+                                                                    {"data.path", "'it''s'"},
+                                                                    {"data.tokenizer_model", "\"\""},
+                                                                    {"data.tokenizer_model", "''"},
+                                                                    {"data.split", "[90, 10]"},
+                                                                    {"data.split", "\"90,10\""},
+                                                                    {"data.split", "90,10"},
+                                                                    {"model.recompute_modules", "[core_attn, mlp]"},
+                                                                    {"model.vocab_size", "~"},
+                                                                    {"model.vocab_size", "null"},
+                                                                    {"model.vocab_size", "auto"},
+                                                                    {"overlap.tp_comm_overlap_qkv", "\"default\""},
+                                                                    {"precision.dtype", "'bf16'"},
+                                                                    {"parallel.order", "'tp-dp-pp'"},
+                                                                    {"train.seed", "[1]", false},
+                                                                    {"train.seed", "\"1\"", false},
+                                                                    {"train.seed", "~", false},
+                                                                    {"train.trace", "\"true\"", false},
+                                                                    {"data.path", "['a,b']", false},
+                                                                    {"data.path", "[[a]]", false},
+                                                                    {"data.split", "[90, x]", false},
+                                                                    {"data.split", "[90, ~]", false}}) {
+    const std::string set = std::string(key) + "=" + value;
+    const auto in_file = [&, key = key, value = value] {
+      return to_yaml(parse_saved_config({{key, value}}, "run.yaml"));
+    };
+    const auto on_command_line = [&] { return to_yaml(parse_sets({&set, 1})); };
+    if (good) {
+      EXPECT_EQ(on_command_line(), in_file()) << set;
+      continue;
+    }
+    const std::string problem = std::string(key) + ": found ";
+    EXPECT_NE(message_of<DataError>(in_file).find(problem), std::string::npos) << set;
+    EXPECT_NE(message_of(on_command_line).find(problem), std::string::npos) << set;
+  }
+}
+
+TEST(Load, ASetOfPlainTextIsTakenAsItIs) {
+  for (const char* text : {"[a", "a]", "~", "null", "a # b", "a: b", "#a", "{a: b}", "\"a", "'a'b", "a'b", "*a", "&a",
+                           "!a", "@a", "- a", "a \"b\""})
+    EXPECT_EQ(load_good({std::string("data.path=") + text}).config.data.path, text) << text;
+  EXPECT_EQ(load_good({"train.run_dir=[a]"}).config.train.run_dir, "[a]");
+}
+
 TEST(Load, EachProblemNamesItsKeyItsPlaceAndWhatWasExpected) {
   EXPECT_EQ(error_with("hidden_size: 8", "hidden_size: wide"),
             "run.yaml:3: model.hidden_size: found \"wide\", expected an integer from 1 to 1000000");

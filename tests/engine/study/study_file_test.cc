@@ -78,6 +78,12 @@ out: elsewhere
   EXPECT_EQ(study.out, "elsewhere");
 }
 
+TEST(StudyFile, TakesTheListsThatAFileOfARunTakes) {
+  const Study study = StudyFolder().study(with(kGoodStudy, "parallel.bucket_size\n    levels: [1000, 2000, 3000]",
+                                               "data.path\n    levels: [[0.3, a, 0.7, b], corpus]"));
+  EXPECT_EQ(study.factors[0].levels[0].settings[0].value, "0.3,a,0.7,b");
+}
+
 TEST(StudyFile, NamesWhatItDoesNotKnowAndWhatIsNear) {
   EXPECT_EQ(problem_of(with(kGoodStudy, "repeats:", "repeat:")),
             "study.yaml:6: repeat: unknown key - did you mean repeats?");
