@@ -109,11 +109,10 @@ std::vector<Wanted> wanted_values(const mlperf::Benchmark& b, const Config& conf
   if (b.end_rate) wanted.push_back({"optimizer.min_lr", fmt::format("{:.15g}", b.end_rate(lr))});
   const auto warmup = b.steps_of("opt_learning_rate_warmup_steps", batch, 0);
   if (warmup) wanted.push_back({"optimizer.lr_warmup_iters", steps_text(*warmup)});
-  const double behind = warmup.value_or(static_cast<double>(config.optimizer.lr_warmup_iters.value_or(0)));
+  const double behind = std::ceil(warmup.value_or(static_cast<double>(config.optimizer.lr_warmup_iters.value_or(0))));
   // The end of the schedule; what is logged of the Llamas is the part behind the warm-up.
   if (const auto decay = b.steps_of("opt_learning_rate_decay_steps", batch, behind))
-    wanted.push_back(
-        {"optimizer.lr_decay_iters", steps_text(benchmark == gpt3 ? *decay : std::round(*decay + behind))});
+    wanted.push_back({"optimizer.lr_decay_iters", steps_text(benchmark == gpt3 ? *decay : *decay + behind)});
   wanted.push_back({"optimizer.lr_decay_style", "cosine"});
   return wanted;
 }

@@ -44,7 +44,9 @@ int64_t llama_405b_skipped(int64_t batch) {
 }
 constexpr Steps kLlama405bSteps[] = {
     {kWarmup, [](int64_t batch, double) { return of(8000 * 1152, batch); }},
-    {kDecay, [](int64_t batch, double) { return std::ceil(of(1'382'400'000, batch)) - of(8000 * 1152, batch); }},
+    {kDecay,
+     [](int64_t batch, double) { return std::ceil(of(1'382'400'000, batch)) - std::ceil(of(8000 * 1152, batch)); },
+     true, true},
 };
 
 // ---- the rows
@@ -160,8 +162,8 @@ const nlohmann::json* Benchmark::constant(std::string_view key) const {
 }
 
 std::optional<double> Benchmark::steps_of(std::string_view key, int64_t batch, double warmup) const {
-  for (const auto& [name, formula, logged] : steps)
-    if (name == key) return formula(batch, warmup);
+  for (const Steps& each : steps)
+    if (each.key == key) return each.formula(batch, warmup);
   return {};
 }
 

@@ -38,6 +38,7 @@ struct Steps {
   const char* key;
   double (*formula)(int64_t batch, double warmup);
   bool logged = true;  // false: logs have others, and the ruleset takes any
+  bool exact = false;  // the checker takes no other number
 };
 
 // A benchmark in the rounds from `first` to `last`. A formula that is null constrains nothing.

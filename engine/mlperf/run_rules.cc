@@ -232,15 +232,15 @@ void end_rate(const Run& run, const Report& report) {
          run.benchmark->end_rate(*base));
 }
 
-// As the formulas have them, rounded up or down; a fraction, a step or two more, or without the warm-up: a notice.
+// As the formulas have them, rounded up or down. Near to one that is not exact, or without the warm-up: a notice.
 void schedule_steps(const Run& run, const Report& report) {
   const double warmup = run.log.number("opt_learning_rate_warmup_steps").value_or(0);
-  for (const auto& [key, formula, logged] : run.benchmark->steps) {
+  for (const auto& [key, formula, logged, exact_only] : run.benchmark->steps) {
     if (!logged) continue;
     const auto found = run.log.number(key);
     const double exact = formula(run.batch, warmup);
     if (!found || *found == std::floor(exact) || *found == std::ceil(exact)) continue;
-    const bool near = std::fabs(*found - exact) <= 2 || std::fabs(*found + warmup - exact) <= 2;
+    const bool near = !exact_only && (std::fabs(*found - exact) <= 2 || std::fabs(*found + warmup - exact) <= 2);
     report(near ? notice : error, {run.at(key), run.at("opt_learning_rate_warmup_steps"), run.at("global_batch_size")},
            "{}: found {}, expected {}", key, shown(*found), shown(std::ceil(exact)));
   }

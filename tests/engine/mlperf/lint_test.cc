@@ -54,8 +54,9 @@ constexpr Case kCases[] = {
     {"gpt3", "4.1", 8192, 35},         {"gpt3", "4.1", 6144, 30},         {"llama31_405b", "5.0", 1152, 9},
     {"llama31_405b", "5.0", 2304, 9},  {"llama31_405b", "5.1", 1152, 19}, {"llama31_405b", "5.1", 1536, 22},
     {"llama31_405b", "5.1", 4608, 29}, {"llama31_405b", "6.0", 2304, 23}, {"llama31_405b", "6.0", 1216, 22},
-    {"llama31_8b", "5.1", 16, 14},     {"llama31_8b", "5.1", 96, 24},     {"llama31_8b", "6.0", 32, 16},
-    {"llama31_8b", "6.0", 128, 34},    {"llama31_8b", "6.1", 64, 20},     {"llama31_8b", "6.1", 40, 20},
+    {"llama31_405b", "6.0", 2016, 23}, {"llama31_405b", "5.1", 3456, 26}, {"llama31_8b", "5.1", 16, 14},
+    {"llama31_8b", "5.1", 96, 24},     {"llama31_8b", "6.0", 32, 16},     {"llama31_8b", "6.0", 128, 34},
+    {"llama31_8b", "6.1", 64, 20},     {"llama31_8b", "6.1", 40, 20},
 };
 constexpr LogStyle kStyles[] = {
     {},
@@ -204,6 +205,10 @@ std::vector<Mutant> mutants() {
       {"steps", error, kLarge, set("opt_learning_rate_warmup_steps", 8000)},
       {"steps", error, kLarge, set("opt_learning_rate_decay_steps", 1'192'000)},
       {"steps", notice, kGpt3, set("opt_learning_rate_decay_steps", 81'251)},
+      {"steps", error, {"llama31_405b", "6.0", 2016, 22}, set("opt_learning_rate_decay_steps", 681'144)},
+      {"steps", error, {"llama31_405b", "5.1", 3456, 25}, set("opt_learning_rate_decay_steps", 397'334)},
+      {"steps", error, {"llama31_405b", "5.1", 3456, 25}, set("opt_learning_rate_decay_steps", 397'333.3)},
+      {"steps", error, {"llama31_405b", "6.0", 1008, 22}, set("opt_learning_rate_decay_steps", 1'362'287)},
       {"steps", error, kSmall, set("opt_learning_rate_decay_steps", 1'200'000 - 100)},
       {"steps", error, kGpt3, set("init_checkpoint_step", 4000)},
       {"accumulation", error, kGpt3, set("gradient_accumulation_steps", 3)},

@@ -42,6 +42,10 @@ TEST(MlperfConfig, RulesGiveWhatItDoesNotSay) {
       {"llama31_405b", "2304", "optimizer.lr_warmup_iters", "4000"},
       {"llama31_405b", "2304", "optimizer.lr_decay_iters", "600000"},
       {"llama31_405b", "2304", "optimizer.min_lr", "8e-07"},
+      {"llama31_405b", "2016", "optimizer.lr_warmup_iters", "4572"},
+      {"llama31_405b", "2016", "optimizer.lr_decay_iters", "685715"},  // 4,572 of warm-up, then 681,143
+      {"llama31_405b", "3456", "optimizer.lr_decay_iters", "400000"},
+      {"llama31_405b", "1008", "optimizer.lr_decay_iters", "1371429"},
       {"llama31_405b", "2304", "train.eval_interval", "8"},
       {"llama31_405b", "1728", "optimizer.lr", "0.00012"},
       {"llama31_405b", "1152", "train.eval_samples", "5760"},
