@@ -205,7 +205,7 @@ class Inspector {
     const Shape& shape = stored.shape;
     std::vector<float> values(static_cast<size_t>(shape.numel()));
     const StateTensor wanted{name, whole_slice(shape), {values.data(), DType::f32, {shape.numel()}}};
-    read_tensors(checkpoint_, {&wanted, 1}, *device_, *stream_);
+    read_tensors(checkpoint_, {&wanted, 1}, *device_, *stream_, 1, Weights::any);
     return values;
   }
 
@@ -227,13 +227,17 @@ void add_checkpoint_inspect(CLI::App& parent) {
   command->add_flag("--tensors", options->tensors,
                     "list all tensors: shape, range, mean, standard deviation, zeros and non-finite values");
   command->footer("exit codes: 0 sound; 65 damaged: file, tensor, what was found and expected; 74 cannot be read");
-  command->callback([options] { Inspector(find_checkpoints(options->path).front()).print(options->tensors); });
+  command->callback([options] {
+    read_latest(options->path, [&](const std::string& directory) { Inspector(directory).print(options->tensors); });
+  });
 }
 
 // ---- verify
 
-void verify_all(const std::vector<std::string>& directories) {
-  if (directories.size() == 1) return verify(open_checkpoint(directories[0]));
+void verify_all(const std::string& path) {
+  const std::vector<std::string> directories = find_checkpoints(path);
+  if (directories.size() == 1)
+    return read_latest(path, [](const std::string& directory) { verify(open_checkpoint(directory)); }, {});
   size_t damaged = 0;
   for (const std::string& directory : directories) {
     try {
@@ -259,7 +263,7 @@ void add_verify(CLI::App& parent) {
   CLI::App* command = parent.add_subcommand("verify", "read all of a checkpoint and compare it with its hashes");
   add_argument(*command, "PATH", *path, "a checkpoint, or a folder of them or a run: then all of them");
   command->footer("exit codes: 0 sound; 65 damaged: file, tensor, what was found and expected; 74 cannot be read");
-  command->callback([path] { verify_all(find_checkpoints(*path)); });
+  command->callback([path] { verify_all(*path); });
 }
 
 // ---- convert
@@ -308,19 +312,9 @@ HfExport export_of(const Conversion& options, const GptWeights& weights, std::st
   return out;
 }
 
-void convert(const Conversion& options) {
-  if (options.to == "trivet" && !options.dtype.empty())
-    throw ConfigError("--dtype " + options.dtype + ": Trivet's checkpoints are always fp32; leave it out");
-  if (options.destination.find_first_not_of(' ') == std::string::npos)
-    throw ConfigError(fmt::format("DESTINATION: found \"{}\", expected a name", options.destination));
-  std::error_code ignored;  // what cannot be looked at cannot be written either
-  if (const std::string& to = options.destination;
-      std::filesystem::is_symlink(to.substr(0, to.find_last_not_of('/') + 1), ignored))
-    throw ConfigError(options.destination + ": is a symbolic link; expected a new name, or the one that it leads to");
-  if (options.to != "hf" && (options.max_shard_size || !options.tokenizer.empty()))
-    throw ConfigError("--max-shard-size and --tokenizer: are of --to hf only; leave them out");
+void convert_from(const std::string& source, const Conversion& options) {
   const double start = now_seconds();
-  const auto weights = open_gpt_weights(options.source);
+  const auto weights = open_gpt_weights(source);
   const DType dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32;
   std::string missing, tokenizer;  // missing: why no tokenizer is carried
   if (options.to == "hf") {
@@ -355,6 +349,23 @@ void convert(const Conversion& options) {
         fmt::format("a run goes on from it with the model: section of {0}/config.resolved.yaml in its "
                     "configuration, and --resume {0}",
                     options.destination));
+}
+
+void convert(const Conversion& options) {
+  if (options.to == "trivet" && !options.dtype.empty())
+    throw ConfigError("--dtype " + options.dtype + ": Trivet's checkpoints are always fp32; leave it out");
+  if (options.destination.find_first_not_of(' ') == std::string::npos)
+    throw ConfigError(fmt::format("DESTINATION: found \"{}\", expected a name", options.destination));
+  std::error_code ignored;  // what cannot be looked at cannot be written either
+  if (const std::string& to = options.destination;
+      std::filesystem::is_symlink(to.substr(0, to.find_last_not_of('/') + 1), ignored))
+    throw ConfigError(options.destination + ": is a symbolic link; expected a new name, or the one that it leads to");
+  if (options.to != "hf" && (options.max_shard_size || !options.tokenizer.empty()))
+    throw ConfigError("--max-shard-size and --tokenizer: are of --to hf only; leave them out");
+  const auto find = [&, source = options.source] {
+    return is_hf_model(source) || is_llmc_model(source) ? source : find_checkpoints(source).front();
+  };
+  read_latest(find, [&](const std::string& source) { convert_from(source, options); });
 }
 
 void add_convert(CLI::App& parent) {

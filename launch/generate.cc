@@ -3,7 +3,8 @@
 #include "engine/train/generate.h"
 
 #include <cstdio>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@
 #include "engine/config/problems.h"
 #include "engine/data/text_printer.h"
 #include "engine/data/tokenizer.h"
+#include "engine/fault/run_guard.h"
 #include "engine/train/inference.h"
 #include "launch/commands.h"
 #include "parallel/comm/host_world.h"
@@ -95,24 +97,34 @@ Resolved resolve_for(const GenerateOptions& options, const OpenCheckpoint& check
 }
 
 void run_rank(const GenerateOptions& options, Communicator& world) {
-  HostWorld host(world);
-  // A run that is still training may save another checkpoint meanwhile: rank 0 chooses.
-  const std::string directory =
-      host.broadcast(world.rank() == 0 ? find_checkpoints(options.checkpoint).front() : std::string{});
-  const OpenCheckpoint checkpoint = open_checkpoint(directory);
-  const auto [loaded, layout] = resolve_for(options, checkpoint, world.size());
-  const ModelConfig& model_config = loaded.config.model;
-
-  const auto tokenizer = open_checked_tokenizer(options, checkpoint, *model_config.vocab_size);
-  const std::vector<int32_t> prompt = prompt_of(options, tokenizer.get(), directory);
+  const double start = now_seconds();
+  const auto find = [&] {  // as rank 0 sees it
+    return HostWorld(world).broadcast(world.rank() == 0 ? find_checkpoints(options.checkpoint).front() : "");
+  };
+  OpenCheckpoint checkpoint;
+  Resolved run;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<int32_t> prompt;
+  std::unique_ptr<Rank> model;
+  read_latest(find, [&](const std::string& directory) {
+    const auto failure = failure_of_all(HostWorld(world), [&] {
+      checkpoint = open_checkpoint(directory);
+      run = resolve_for(options, checkpoint, world.size());
+      tokenizer = open_checked_tokenizer(options, checkpoint, *run.loaded.config.model.vocab_size);
+      prompt = prompt_of(options, tokenizer.get(), directory);
+    });
+    if (failure) std::rethrow_exception(failure);
+    check_same_everywhere({{"configuration and prompt", to_yaml(run.loaded.config) + fmt::format("{}", prompt)},
+                           {"checkpoint " + directory, fingerprint_of(checkpoint), true},
+                           {"tokenizer", tokenizer ? tokenizer->fingerprint() : "none", true}},
+                          gather_places(world), world);
+    // Memory for no longer a text than this will be.
+    const auto text_length = static_cast<int64_t>(prompt.size()) + options.sampling.tokens;
+    const int64_t positions = std::min(run.loaded.config.model.seq_length, text_length);
+    model = open_model(run.loaded.config, run.layout, world, checkpoint, positions);
+  });
   Sampling sampling = options.sampling;
   if (tokenizer) sampling.stop_token = tokenizer->eod(), sampling.vocab = tokenizer->vocab_size();
-
-  // Memory for no longer a text than this will be.
-  const auto text_length = static_cast<int64_t>(prompt.size()) + sampling.tokens;
-  const int64_t positions = std::min(model_config.seq_length, text_length);
-  const double start = now_seconds();
-  const auto model = open_model(loaded.config, layout, world, checkpoint, positions);
   const double loaded_at = now_seconds();
   std::optional<TextPrinter> printer;
   if (world.rank() == 0) {
@@ -129,8 +141,8 @@ void run_rank(const GenerateOptions& options, Communicator& world) {
   printer->finish();
   const double took = now_seconds() - loaded_at;
   const bool stopped = static_cast<int64_t>(text.size()) < sampling.tokens;
-  write_stderr(fmt::format("[{}, step {}: loaded in {:.2f} s, {} tokens in {:.2f} s, {:.1f} tokens/s{}]\n", directory,
-                           checkpoint.state.step, loaded_at - start, text.size(), took,
+  write_stderr(fmt::format("[{}, step {}: loaded in {:.2f} s, {} tokens in {:.2f} s, {:.1f} tokens/s{}]\n",
+                           checkpoint.directory, checkpoint.state.step, loaded_at - start, text.size(), took,
                            static_cast<double>(text.size()) / std::max(took, 1e-9),
                            stopped ? ", end of document" : ""));
 }
@@ -183,8 +195,10 @@ void add_generate_command(CLI::App& app) {
     // Before so many threads are started.
     if (launched_world_size() == 0 && asked.comm.backend != CommBackend::mpi)
       naming_keys([&] {
-        resolve_for(*options, open_checkpoint(find_checkpoints(options->checkpoint, {}).front()),
-                    options->ranks > 0 ? options->ranks : static_cast<int>(replica));
+        const int ranks = options->ranks > 0 ? options->ranks : static_cast<int>(replica);
+        read_latest(options->checkpoint,
+                    [&](const std::string& directory) { resolve_for(*options, open_checkpoint(directory), ranks); },
+                    {});
       });
     run_ranks(asked.comm.backend, options->ranks, static_cast<int>(replica),
               [&](Communicator& world) { run_rank(*options, world); });

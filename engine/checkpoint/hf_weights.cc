@@ -2,7 +2,6 @@
 // model.safetensors.index.json lists. Names may lack the prefix "transformer." or "model.", and buffers of old files
 // are ignored; any other tensor that is unknown, missing or of another shape is refused by name. Read as fp32 from F32,
 // F16 and BF16.
-#include <bit>
 #include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -150,9 +149,7 @@ class HfWeights : public GptWeights {
         read_as_stored(name, of_tensor);
         return of_tensor;
       };
-      // By bits: a NaN is equal to itself.
-      if (!std::ranges::equal(values(head), values(embedding), {}, std::bit_cast<uint32_t, float>,
-                              std::bit_cast<uint32_t, float>))
+      if (values(head) != values(embedding))
         throw DataError(
             fmt::format("{}: tensor {} differs from {}, but config.json ties them", path_, head, embedding));
     }
@@ -180,6 +177,7 @@ class HfWeights : public GptWeights {
   void read_as_stored(const std::string& name, std::span<float> to) const {
     const auto [file, tensor] = places_.at(name);
     read_as_float(file->file, file->content.data_offset + tensor->begin, tensor->dtype, to);
+    expect_finite(to, fmt::format("{}: tensor {}", file->file.path(), tensor->name));
   }
 
   std::string folder_;

@@ -75,6 +75,7 @@ class LlmcWeights : public GptWeights {
   std::vector<float> read(const ModelTensor& tensor) override {
     std::vector<float> values(static_cast<size_t>(tensor.param.global_shape.numel()));
     read_as_float(file_, offsets_.at(tensor.param.name), dtype_ == DType::f32 ? "F32" : "BF16", values);
+    expect_finite(values, fmt::format("{}: tensor {}", path_, tensor.param.name));
     return tensor.module == Module::qkv
                ? reorder_heads(values, model_spec_of(config_.model).attention, HeadOrder::by_group)
                : values;

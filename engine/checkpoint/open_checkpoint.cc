@@ -87,7 +87,8 @@ void check_header(const InputFile& file, const CheckpointFile& described) {
 // The slices that each tensor is stored in. Any thread.
 class StoredTensors {
  public:
-  explicit StoredTensors(const OpenCheckpoint& checkpoint) : directory_(checkpoint.directory) {
+  StoredTensors(const OpenCheckpoint& checkpoint, Weights weights)
+      : directory_(checkpoint.directory), weights_(weights) {
     for (const CheckpointFile& file : checkpoint.manifest.files)
       for (const StoredSlice& slice : file.slices) tensors_[slice.name].push_back({&file, &slice});
   }
@@ -110,6 +111,9 @@ class StoredTensors {
     if (filled != tensor.slice.count)
       throw DataError(fmt::format("{}: tensor {}: its slices hold {} of the {} elements that this rank needs",
                                   directory_, tensor.name, filled, tensor.slice.count));
+    if (weights_ == Weights::finite)
+      expect_finite({reinterpret_cast<const float*>(to), static_cast<size_t>(tensor.slice.count)},
+                    fmt::format("{}: tensor {}", directory_, tensor.name));
   }
 
  private:
@@ -127,6 +131,7 @@ class StoredTensors {
     const StoredSlice* slice;
   };
   const std::string& directory_;
+  const Weights weights_;
   std::map<std::string_view, std::vector<Stored>> tensors_;
   std::mutex mutex_;
   std::map<std::string, std::unique_ptr<InputFile>> files_;  // those that were needed; guarded by mutex_
@@ -177,9 +182,14 @@ OpenCheckpoint open_checkpoint(const std::string& directory) {
   return checkpoint;
 }
 
+std::string fingerprint_of(const OpenCheckpoint& checkpoint) {
+  return fmt::format("step {} of run {}, manifest {}", checkpoint.state.step, checkpoint.manifest.run,
+                     content_hash(to_json(checkpoint.manifest)));
+}
+
 void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device, Stream& stream,
-                  int threads) {
-  StoredTensors stored(checkpoint);
+                  int threads, Weights weights) {
+  StoredTensors stored(checkpoint, weights);
   const auto workers = static_cast<size_t>(threads);
   if (device.kind() == DeviceKind::cpu) {
     stream.synchronize();

@@ -20,12 +20,15 @@ struct OpenCheckpoint {
   std::string config{};  // text of its config.resolved.yaml
 };
 OpenCheckpoint open_checkpoint(const std::string& directory);
+std::string fingerprint_of(const OpenCheckpoint& checkpoint);  // by step, run and all files' hashes
 
 // Fills the tensors from a checkpoint of any layout: reads the blocks that hold them, with so many threads, and checks
 // each block's hash. To a GPU, tensors are read while those before are copied. Synchronises the stream. Throws
-// DataError naming file, tensor, found and expected; then the tensors' contents are undefined.
+// DataError naming file, tensor, found and expected, also where a number is not finite, unless it may be; then the
+// tensors' contents are undefined.
+enum class Weights { finite, any };
 void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device, Stream& stream,
-                  int threads = 1);
+                  int threads = 1, Weights weights = Weights::finite);
 
 // Compares every hash and the shards' headers with the manifest. Calls progress(bytes hashed so far). Throws DataError
 // at the first difference.

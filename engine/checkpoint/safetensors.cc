@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -151,6 +152,19 @@ void read_as_float(const InputFile& file, int64_t offset, std::string_view dtype
   file.read_at(offset, std::as_writable_bytes(std::span(halves)));
   for (size_t i = 0; i < to.size(); ++i)
     to[i] = dtype == "BF16" ? static_cast<float>(std::bit_cast<bf16>(halves[i])) : half_to_float(halves[i]);
+}
+
+bool all_finite(std::span<const float> numbers) {
+  uint32_t bad = 0;  // without a branch, as this reads gigabytes
+  for (const float x : numbers) bad |= (std::bit_cast<uint32_t>(x) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
+  return bad == 0;
+}
+
+void expect_finite(std::span<const float> numbers, const std::string& where) {
+  if (all_finite(numbers)) return;
+  const auto bad = std::ranges::find_if_not(numbers, [](float x) { return std::isfinite(x); });
+  throw DataError(fmt::format("{}: element {} of {} is {}, expected finite numbers: the weights are damaged", where,
+                              bad - numbers.begin(), numbers.size(), *bad));
 }
 
 void write_floats(OutputFile& file, std::span<const float> numbers, DType dtype) {

@@ -22,10 +22,8 @@ std::vector<StoredSlice> slices_of(std::span<const StateTensor> tensors) {
 
 // A run that went on from such numbers would be lost, and the checkpoint before this one with keep_last.
 void expect_finite(const std::string& name, const void* data, int64_t elements) {
-  const auto* bits = static_cast<const uint32_t*>(data);
-  uint32_t bad = 0;
-  for (int64_t i = 0; i < elements; ++i) bad |= (bits[i] & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
-  if (bad) throw NumericsError(name + " has a number that is not finite");
+  if (!all_finite({static_cast<const float*>(data), static_cast<size_t>(elements)}))
+    throw NumericsError(name + " has a number that is not finite");
 }
 
 }  // namespace

@@ -10,12 +10,15 @@
 // saved a second time on a file system that cannot exchange two names; see commit().)
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/checkpoint/disk.h"
+#include "kernels/base/check.h"
 
 namespace trivet {
 
@@ -60,6 +63,32 @@ class CheckpointStore {
 void warn_on_stderr(const std::string& warning);
 std::vector<std::string> find_checkpoints(std::string path,
                                           const std::function<void(const std::string&)>& warn = warn_on_stderr);
+
+// read(find()), where find() goes by `latest`: a run that is still training may remove that checkpoint meanwhile. If
+// reading it fails, and find() says another one by now, reads that, a few times at most. Ranks that read together have
+// the same find() and fail together. A read() that throws leaves nothing behind.
+template <std::invocable Find, class Read>
+auto read_latest(Find&& find, Read&& read) {
+  std::string found = find();
+  for (int tries = 10;; --tries) {
+    try {
+      return read(found);
+    } catch (const Error&) {
+      std::string now = found;
+      try {
+        if (tries > 1) now = find();
+      } catch (const Error&) {  // why it could not be read says more
+      }
+      if (now == found) throw;
+      found = std::move(now);
+    }
+  }
+}
+template <class Read>
+auto read_latest(const std::string& path, Read&& read,
+                 const std::function<void(const std::string&)>& warn = warn_on_stderr) {
+  return read_latest([&] { return find_checkpoints(path, warn).front(); }, read);
+}
 
 // The step of a directory called step-NNNNNNNN, eight digits or more.
 std::optional<int64_t> step_of_name(std::string_view name);

@@ -47,6 +47,12 @@ class IndexedDataset {
   int64_t begin(int64_t sequence) const { return begin_[static_cast<size_t>(sequence)]; }
   int64_t length(int64_t sequence) const { return begin(sequence + 1) - begin(sequence); }
 
+  // Hashes of the sequences' lengths, and of samples of the tokens, at most 16 MiB: sampled_hash().
+  std::string lengths_hash() const {
+    return content_hash({reinterpret_cast<const char*>(begin_.data()), begin_.size() * sizeof begin_[0]});
+  }
+  std::string tokens_hash() const { return sampled_hash(bin_); }
+
   // Reads the tokens from `first` on. Values are as stored: the caller knows the vocabulary.
   void read(int64_t first, std::span<int32_t> tokens) const;
 

@@ -46,19 +46,25 @@ struct WeightedDataset {
   int64_t bos;  // begins every document; -1: none does, or unknown
 };
 
-// identity: null: the tokens are not read.
-std::vector<WeightedDataset> open_sources(const std::string& text, std::string* identity) {
+// reads: else the tokens are not, and the data has no identity.
+std::vector<WeightedDataset> open_sources(const std::string& key, const std::string& text, bool reads,
+                                          TrainingData& data) {
   std::vector<WeightedDataset> sources;
   for (const auto& [weight, prefix] : parse_blend(text).sources) {
     expect_dataset(prefix);
     auto dataset = std::make_shared<const IndexedDataset>(prefix);
     const auto info = read_dataset_info(prefix);
     if (info) check_written_together(*info, *dataset);
-    const auto sample = [&](const char* end) { return sampled_hash(InputFile(prefix + end)); };
-    if (identity)
-      *identity +=
-          fmt::format("{}{} in {}, hash {}", sources.empty() ? "" : "; ", counted(dataset->tokens(), "token"),
-                      counted(dataset->sequences(), "document"), content_hash(sample(".idx") + sample(".bin")));
+    const std::string counts = fmt::format("{} in {}", counted(dataset->tokens(), "token"),
+                                           counted(dataset->sequences(), "document")),
+                      tokens = reads ? dataset->tokens_hash() : "unread";
+    if (reads)
+      data.identities[key] += fmt::format("{}{}, hash {}", sources.empty() ? "" : "; ", counts,
+                                          content_hash(sampled_hash(InputFile(prefix + ".idx")) + tokens));
+    data.fingerprints.emplace_back(
+        fmt::format("dataset {} {}", key, prefix),
+        fmt::format("{}, hashes: lengths {}, tokens {}, {}.json {}", counts, dataset->lengths_hash(), tokens, prefix,
+                    info ? content_hash(to_json(*info)) : "none"));
     sources.push_back({weight, std::move(dataset), info ? info->bos : -1});
   }
   return sources;
@@ -153,10 +159,11 @@ std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
 TrainingData open_training_data(const Config& run, double samples) {
   const DataConfig& config = run.data;
   TrainingData data;
+  data.tokenizer = data_vocabulary(config).value_or(Vocabulary{});
   // An identity takes reading tokens, and a benchmark reads none before its clock runs.
   const bool timed = run.mlperf.benchmark != MlperfBenchmark::none;
   const auto open = [&](const char* key, const std::string& text) {
-    return opening(key, [&] { return open_sources(text, timed ? nullptr : &data.identities[key]); });
+    return opening(key, [&] { return open_sources(key, text, !timed, data); });
   };
   const bool whole = !config.path.empty();
   constexpr std::array kNames{"train", "valid", "test"}, kSets{"training", "validation", "test"};

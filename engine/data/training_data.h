@@ -6,6 +6,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/text.h"
 #include "engine/config/config.h"
@@ -34,7 +36,10 @@ struct TrainingData {
   std::unique_ptr<Samples> test;   // null without a test at the end
   // By key: tokens, sequences, and a hash of samples of PREFIX.idx and PREFIX.bin, of each source of a blend.
   std::map<std::string, std::string> identities;
-  TextBlock sources;  // of the training data: tokens, share of the samples, epochs of the run
+  // Of each source: "dataset data.path PREFIX"; counts, and hashes of lengths, samples of tokens, and PREFIX.json.
+  std::vector<std::pair<std::string, std::string>> fingerprints{};
+  Vocabulary tokenizer;  // empty: unknown
+  TextBlock sources;     // of the training data: tokens, share of the samples, epochs of the run
 };
 
 // Opens data.path with data.split, or data.train_path, data.valid_path and data.test_path, for a run of so many

@@ -1,6 +1,6 @@
 #include "engine/fault/run_guard.h"
 
-#include <array>
+#include <algorithm>
 #include <fmt/format.h>
 
 #include "base/content_hash.h"
@@ -10,46 +10,49 @@
 #include "parallel/comm/host_world.h"
 
 namespace trivet {
-namespace {
 
-// The first half of a content_hash().
-int64_t number_of(const std::string& hash) {
-  return static_cast<int64_t>(std::stoull(hash.substr(0, 16), nullptr, 16));
-}
-
-}  // namespace
-
-void check_same_everywhere(const std::string& text, const std::vector<RankPlace>& places, Communicator& world) {
-  std::array<int64_t, 2> mine{};
-  // Ranks that are threads share the program.
-  const bool processes = places.size() > 1 && places[0].pid != places[1].pid;
-  if (processes) mine[0] = number_of(content_hash(InputFile("/proc/self/exe")));
-  mine[1] = number_of(content_hash(text));
-  const std::vector<std::array<int64_t, 2>> all = HostWorld(world).gather(mine);
-  for (size_t what = 0; what < mine.size(); ++what) {
-    std::vector<int64_t> hashes;
-    for (const auto& of_rank : all) hashes.push_back(of_rank[what]);
-    const auto usual = majority_of<int64_t>(hashes);
-    const auto count = static_cast<int64_t>(all.size()) - usual.votes;
+void check_same_everywhere(const std::vector<Shared>& shared, const std::vector<RankPlace>& places,
+                           Communicator& world) {
+  HostWorld host(world);
+  for (const auto& [what, text, is_data] : shared) {
+    // The first half of the hash.
+    const auto mine = static_cast<int64_t>(std::stoull(content_hash(text).substr(0, 16), nullptr, 16));
+    const std::vector<int64_t> hashes = host.gather(mine);
+    auto usual = majority_of<int64_t>(hashes);
+    if (std::ranges::count(hashes, hashes[0]) == usual.votes) usual.value = hashes[0];
+    const auto count = static_cast<int64_t>(hashes.size()) - usual.votes;
     if (count == 0) continue;
     std::string odd;
     int told = 0;
-    for (size_t rank = 0; rank < all.size(); ++rank)
+    for (size_t rank = 0; rank < hashes.size(); ++rank)
       if (hashes[rank] != usual.value && ++told <= 16)
         odd += fmt::format("{}rank {} on {}", odd.empty() ? "" : ", ", rank, places[rank].host);
-    throw ConfigError(fmt::format(
-        "the ranks do not run the same {}: {}{} {} from the other {}", what == 0 ? "program" : "configuration", odd,
-        count > 16 ? fmt::format(" and {} more", count - 16) : "", count == 1 ? "differs" : "differ", usual.votes));
+    const std::string message = fmt::format(
+        "the ranks do not {} the same {}: {}{} {} from the other {}", is_data ? "have" : "run", what, odd,
+        count > 16 ? fmt::format(" and {} more", count - 16) : "", count == 1 ? "differs" : "differ", usual.votes);
+    if (!is_data) throw ConfigError(message);
+    const auto found = host.first_text(mine != usual.value ? text : ""),
+               expected = host.first_text(mine == usual.value ? text : "");
+    throw DataError(
+        fmt::format("{}; rank {} found {}, expected {}: copy it to all hosts anew, or name it by a path "
+                    "that they share",
+                    message, found.rank, found.text, expected.text));
   }
 }
 
-RunGuard::RunGuard(const Config& config, const std::vector<Fault>& faults, Communicator& world)
+RunGuard::RunGuard(const Config& config, const std::vector<Fault>& faults, Communicator& world,
+                   const std::vector<Shared>& inputs)
     : records_(config.train.run_dir + (config.train.skip_train ? "/evaluation" : "")),
       world_(world),
       faults_(faults, world.rank(), world.size()),
       recorder_(world.rank()) {
   places_ = gather_places(world);
-  check_same_everywhere(to_yaml(config), places_, world);
+  std::vector<Shared> shared = inputs;
+  // Ranks that are threads share the program.
+  const bool processes = places_.size() > 1 && (places_[0].pid != places_[1].pid || places_[0].host != places_[1].host);
+  shared.insert(shared.begin(), {"program", processes ? content_hash(InputFile("/proc/self/exe")) : ""});
+  shared.push_back({"configuration", to_yaml(config)});
+  check_same_everywhere(shared, places_, world);
   if (world.rank() == 0) {
     try {
       Disk().make_directories(config.train.run_dir);

@@ -1,5 +1,5 @@
 // RunGuard: failure detection around a run, on every rank: the lock of the run folder, the check that all ranks run the
-// same program and configuration, flight recorder, watchdog, fault injection, outcome.json.
+// same program and configuration on the same data, flight recorder, watchdog, fault injection, outcome.json.
 #pragma once
 
 #include <atomic>
@@ -15,11 +15,18 @@
 
 namespace trivet {
 
+// What all ranks must have alike, as text.
+struct Shared {
+  std::string what, text;
+  bool is_data = false;  // else configuration. The message shows the texts of data.
+};
+
 class RunGuard {
  public:
-  // Collective over `world`. `config` is resolved. Creates train.run_dir. Throws ConfigError where another run uses it,
-  // or ranks differ in program or configuration; IoError.
-  RunGuard(const Config& config, const std::vector<Fault>& faults, Communicator& world);
+  // Collective over `world`. `config` is resolved; `inputs` are what led to it. Creates train.run_dir. Throws
+  // ConfigError where another run uses it; IoError; and as check_same_everywhere().
+  RunGuard(const Config& config, const std::vector<Fault>& faults, Communicator& world,
+           const std::vector<Shared>& inputs = {});
 
   // Runs the rank on a recorded world; returns its exit code. Errors write the outcome and pass through; a hang is a
   // TimeoutError that names the culprit.
@@ -51,7 +58,9 @@ class RunGuard {
   std::optional<Watchdog> watchdog_;
 };
 
-// `text`: the resolved configuration. Throws ConfigError on all ranks, listing those that differ. Collective.
-void check_same_everywhere(const std::string& text, const std::vector<RankPlace>& places, Communicator& world);
+// Compares in order, so that ranks may have another number of texts behind one that differs. At the first difference it
+// throws ConfigError or, of data, DataError on all ranks, listing those that differ. Collective.
+void check_same_everywhere(const std::vector<Shared>& shared, const std::vector<RankPlace>& places,
+                           Communicator& world);
 
 }  // namespace trivet

@@ -13,6 +13,7 @@
 #include "base/files.h"
 #include "base/stop_signal.h"
 #include "engine/config/load.h"
+#include "engine/fault/run_guard.h"
 #include "engine/train/inference.h"
 #include "kernels/base/host_memory.h"
 
@@ -96,22 +97,19 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
 
 // ---- resuming
 
-void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall_back) {
+void Checkpointing::resume(const std::string& candidates, bool fall_back) {
   Stream& compute = *trainer_.rank().compute;
   HostWorld& host = trainer_.host();
-  // As rank 0 sees them: hosts may see changes of a folder at different times.
-  std::string list;
-  for (const std::string& path : candidates) list += path + "\n";
-  list = host.broadcast(list);
   std::string problems;
   std::vector<std::string> skipped;
-  std::istringstream lines(list);
+  std::istringstream lines(candidates);
   for (std::string path; std::getline(lines, path);) {
     const MemoryPurpose purpose("loading the checkpoint", path);
-    std::string problem;
+    std::string problem, fingerprint;
     TrainState state;
     try {
       const OpenCheckpoint checkpoint = open_checkpoint(path);
+      fingerprint = fingerprint_of(checkpoint);
       check_step(checkpoint);
       check_same_model(checkpoint, config_);
       check_same_tokenizer(checkpoint, {options_.tokenizer, options_.tokenizer_file});
@@ -124,6 +122,7 @@ void Checkpointing::resume(const std::vector<std::string>& candidates, bool fall
     }
     problem = host.first_problem(problem);
     if (problem.empty()) {
+      check_same_everywhere({{"checkpoint " + path, fingerprint, true}}, gather_places(host.world()), host.world());
       trainer_.resume(state);
       saved_step_ = state.step;
       evaluation_due_ = saved_as_due_ = state.evaluation_due;

@@ -34,8 +34,8 @@ class Checkpointing {
                 int64_t start_ns);
 
   // Collective. Resumes from the first candidate that all ranks can read; without `fall_back` only the first is tried.
-  // Throws DataError where there are candidates and none can be read.
-  void resume(const std::vector<std::string>& candidates, bool fall_back);
+  // `candidates` are the same on all ranks, a line each. Throws DataError where there are some and none can be read.
+  void resume(const std::string& candidates, bool fall_back);
 
   Votes votes();
   // Between two batches of an evaluation: adds what the ranks vote now to `sum`. True: the evaluation is to end here,

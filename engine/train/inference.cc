@@ -66,10 +66,13 @@ std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Com
   auto rank =
       std::make_unique<Rank>(config, layout, make_inference_backend(config, world, threads_of_rank(config, world)),
                              world, RankOptions{.positions = positions});
-  read_weights(*rank, checkpoint, config.model.seq_length);
-  // Freeing pinned memory, as read_weights() does, may wait for the streams of all GPUs; a thread rank ahead of this
-  // one would have a stream that waits for it in NCCL.
-  world.barrier();
+  // All together also because freeing pinned memory, as read_weights() does, may wait for the streams of all GPUs; a
+  // thread rank ahead of this one would have a stream that waits for it in NCCL.
+  const auto read = [&] { read_weights(*rank, checkpoint, config.model.seq_length); };
+  if (const auto failure = failure_of_all(HostWorld(world), read)) {
+    rank.reset();
+    std::rethrow_exception(failure);
+  }
   return rank;
 }
 

@@ -2,6 +2,7 @@
 // values of every layer, the other activations of one block at a time, and no gradients or optimizer.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -9,8 +10,23 @@
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/config/load.h"
 #include "engine/train/rank.h"
+#include "parallel/comm/host_world.h"
 
 namespace trivet {
+
+// Runs f on all ranks, and returns what to throw on each: its own Error, where another rank had one a DataError with
+// that text, or nothing. A Rank has to end before it is thrown.
+template <class F>
+std::exception_ptr failure_of_all(HostWorld host, const F& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    host.first_problem(error.what());
+    return std::current_exception();
+  }
+  const std::string problem = host.first_problem("");
+  return problem.empty() ? nullptr : std::make_exception_ptr(DataError(problem));
+}
 
 // The config of a run that samples from `checkpoint`: its model and precision, on `tensor` x `pipeline` ranks, one
 // sequence at a time. `sets`: as of load_config(). Throws ConfigError, DataError.

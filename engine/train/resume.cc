@@ -153,11 +153,13 @@ std::vector<std::string> checkpoints_to_resume(const std::string& how, Config& c
     return paths;
   }
   if (!file_exists(how)) throw ConfigError(fmt::format("--resume {}: there is no such file or directory", how));
-  const std::string path = find_checkpoints(how, [&](const std::string& note) { notes.push_back(note); }).front();
-  const OpenCheckpoint checkpoint = open_checkpoint(path);
-  check_same_model(checkpoint, config);
-  settle_schedules(checkpoint, config, notes);
-  return {path};
+  const auto read = [&](const std::string& path) {
+    const OpenCheckpoint checkpoint = open_checkpoint(path);
+    check_same_model(checkpoint, config);
+    settle_schedules(checkpoint, config, notes);
+    return std::vector{path};
+  };
+  return read_latest(how, read, [&](const std::string& note) { notes.push_back(note); });
 }
 
 std::vector<std::string> changes_since(const std::string& checkpoint, const TrainState& state, const Config& config,

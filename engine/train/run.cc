@@ -2,10 +2,11 @@
 
 #include <deque>
 #include <filesystem>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <utility>
 
 #include "base/files.h"
 #include "engine/checkpoint/store.h"
@@ -196,10 +197,9 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   Reporter reporter(loaded, layout, data.sources, trainer, out);
   if (!guard.lock_taken_from().empty()) reporter.note("the run folder's lock was left by " + guard.lock_taken_from());
   if (data.valid && world.rank() == 0 && !mlperf) note_unigram_entropy(config.data, reporter);
-  const auto vocabulary = data_vocabulary(config.data);
   Checkpointing checkpointing(config, layout, trainer, &reporter,
-                              {.tokenizer = vocabulary ? vocabulary->fingerprint : "",
-                               .tokenizer_file = vocabulary ? vocabulary->file : "",
+                              {.tokenizer = data.tokenizer.fingerprint,
+                               .tokenizer_file = data.tokenizer.file,
                                .data = data.identities,
                                .stop_signal = options.stop_signal,
                                .disk_fault = options.disk_fault ? options.disk_fault : guard.faults().disk_fault(),
@@ -207,7 +207,16 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
                                .folder = world.rank() == 0 ? &guard.folder() : nullptr},
                               start_ns);
   for (const std::string& note : layout.notes) reporter.note(note);
-  checkpointing.resume(candidates, options.resume == "auto");
+  const bool own = options.resume == "auto";
+  // As rank 0 sees them: hosts may see changes of a folder at different times.
+  auto find = [&, first = true]() mutable {
+    std::vector<std::string> paths = candidates;
+    if (!std::exchange(first, false) && world.rank() == 0)
+      paths = find_checkpoints(own ? config.train.run_dir : options.resume, {});
+    if (!own && !paths.empty()) paths.resize(1);
+    return trainer.host().broadcast(fmt::to_string(fmt::join(paths, "\n")));
+  };
+  read_latest(find, [&](const std::string& paths) { checkpointing.resume(paths, own); });
   guard.set_steps_done(trainer.steps_done());
   if (mlperf) mlperf->start(trainer, data.train->samples(), sets.front().samples, sets.front().labels);
   try {
@@ -237,6 +246,7 @@ RunFacts facts_of(const Config& config, int world_size) {
 
 int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& world, std::ostream& out) {
   const int64_t start_ns = now_ns();
+  std::vector<Shared> inputs = {{"configuration", to_yaml(loaded.config) + options.prompt.value_or("")}};
   Layout layout = resolve(loaded, facts_of(loaded.config, world.size()));
   const Config& config = loaded.config;
   check_run_folder(config.train.run_dir);
@@ -258,7 +268,10 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
                     "names another, and trivet checkpoint convert makes one of weights of Hugging Face",
                     checkpoints_folder(config.train.run_dir)));
   if (options.prompt) tokenizer_of(config.data);  // a missing one is an error before training
-  RunGuard guard(config, options.faults, world);
+  for (const auto& [dataset, fingerprint] : data.fingerprints) inputs.push_back({dataset, fingerprint, true});
+  inputs.push_back({"tokenizer " + data.tokenizer.source,
+                    fmt::format("{} ids, fingerprint {}", data.tokenizer.size, data.tokenizer.fingerprint), true});
+  RunGuard guard(config, options.faults, world, inputs);
   return guard.run([&](Communicator& watched) {
     return naming_keys(
         [&] { return train(loaded, layout, options, candidates, data, guard, mlperf.get(), watched, out, start_ns); });

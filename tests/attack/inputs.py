@@ -128,6 +128,43 @@ def dataset(case):
     train(case, f"dataset {suffix}", run.name, *draw.choice([[], ["--generate", "once upon"]]), mentions=mentions)
 
 
+def other_data(case):
+    """One MPI rank runs in another folder, whose dataset is another one: no step is trained on it."""
+    if not case.attack.mpirun:
+        return
+    draw = case.random
+    for folder in ("mine", "theirs"):
+        (case.folder / folder).mkdir()
+        for suffix in (".bin", ".idx", ".json"):
+            shutil.copy(case.base.folder / ("bytes" + suffix), case.folder / folder / ("data" + suffix))
+    kind = draw.choice(["a byte", "lengths", "another dataset", "an empty folder"])
+    theirs = case.folder / "theirs" / "data"
+    if kind == "a byte":
+        data = bytearray(theirs.with_suffix(".bin").read_bytes())
+        data[draw.randrange(len(data) // 2) * 2] ^= 1  # the low byte of a token: another one of the vocabulary
+        theirs.with_suffix(".bin").write_bytes(data)
+    elif kind == "lengths":
+        data = theirs.with_suffix(".idx").read_bytes()
+        theirs.with_suffix(".idx").write_bytes(mutation.swap_lengths(draw, data))
+    else:
+        for suffix in (".bin", ".idx", ".json"):
+            theirs.with_suffix(suffix).unlink()
+            if kind == "another dataset":
+                shutil.copy(case.base.folder / ("lines" + suffix), theirs.with_suffix(suffix))
+    run = case.base.write_run("run.yaml", str(case.folder / "out"), folder=case.folder, data="data",
+                              batch=[("global_batch_size", "6")])
+    run.write_text(run.read_text().replace(str(case.base.folder / "data"), "data"))
+    command, ranks = [case.trivet, "train", run], [draw.randrange(1, 3), 1]
+    words = [["-n", str(n), "-wdir", case.folder / f, *command] for n, f in zip(ranks, ("mine", "theirs"))]
+    if draw.random() < 0.5:
+        words.reverse()
+    result = case.start(launcher=[*case.attack.mpirun, *words[0], ":", *words[1][:-3]], *words[1][-2:]).wait()
+    note(case, f"other data per rank: {kind}", result)
+    expect(result.code in ({64, 65} if kind == "an empty folder" else {65}), f"exit code {result.code}", result)
+    expect(re.search(r"^\[rank \d\] .*\bdata\b", result.err, re.M), "no message names a rank and the dataset", result)
+    expect(not (case.folder / "out" / "metrics.jsonl").exists(), "trained all the same", result)
+
+
 def corpus(case):
     draw, name = case.random, case.random.choice(["text.jsonl", "text.jsonl", "text.txt", "text.jsonl.gz"])
     data = (case.base.folder / name.removesuffix(".gz")).read_bytes()
@@ -324,7 +361,7 @@ def report(case):
     read(case, "flight dumps", "flight", "run", mentions=[r"run\b"], codes=DOCUMENTED_CODES - {70})
 
 
-TARGETS = [run_file] * 5 + [arguments] * 3 + [dataset] * 4 + [corpus] * 2 + [tokenizer] + [checkpoint] * 4 + \
+TARGETS = [run_file] * 5 + [arguments] * 3 + [dataset] * 4 + [other_data] + [corpus] * 2 + [tokenizer] + [checkpoint] * 4 + \
           [conversion] * 3 + [study] * 2 + [schedule] * 2 + [report] * 2 + [bomb] * 2 + [pattern] * 2
 
 

@@ -221,6 +221,18 @@ def index_fields(data):
     return [(at, size) for at, size in fields if at + size <= len(data)]
 
 
+def swap_lengths(random, data):
+    """A sound PREFIX.idx of the same size: two sequences in a row, of other lengths, have each other's."""
+    data, (sequences, _) = bytearray(data), struct.unpack_from("<QQ", data, 18)
+    lengths = struct.unpack_from(f"<{sequences}i", data, 34)
+    i = random.choice([i for i in range(sequences - 1) if lengths[i] != lengths[i + 1]])
+    pointer = 34 + 4 * sequences + 8 * i
+    begin, end = struct.unpack_from("<qq", data, pointer)
+    struct.pack_into("<ii", data, 34 + 4 * i, lengths[i + 1], lengths[i])
+    struct.pack_into("<q", data, pointer + 8, begin + (end - begin) // lengths[i] * lengths[i + 1])
+    return bytes(data)
+
+
 def mutate_safetensors(random, data):
     """The length of the header, the header as JSON, or any byte."""
     length = struct.unpack_from("<Q", data)[0]

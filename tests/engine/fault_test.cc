@@ -679,10 +679,28 @@ TEST(Inject, HandsWriteFaultsToTheWriterOnce) {
 TEST(SameEverywhere, NamesTheRankWithAnotherConfiguration) {
   const std::string error = message_of([] {
     run_thread_ranks(4, [](Communicator& world) {
-      check_same_everywhere(world.rank() == 2 ? "b" : "a", gather_places(world), world);
+      check_same_everywhere({{"configuration", world.rank() == 2 ? "b" : "a"}}, gather_places(world), world);
     });
   });
   expect_match(error, "the ranks do not run the same configuration: rank 2 on .* differs from the other 3");
+}
+
+// Of two ranks that differ it is rank 1; the ranks may have more or fewer texts behind the first that differs.
+TEST(SameEverywhere, ShowsTheDataOfTheRanksThatDiffer) {
+  for (const auto& [ranks, odd] : {std::pair(2, 1), std::pair(4, 0), std::pair(5, 3)}) {
+    const std::string error = message_of<DataError>([&, odd = odd] {
+      run_thread_ranks(ranks, [&](Communicator& world) {
+        const bool differs = world.rank() == odd;
+        std::vector<Shared> shared = {{"program", ""},
+                                      {"dataset data.path a", differs ? "7 tokens" : "8 tokens", true}};
+        if (differs) shared.push_back({"more", ""});
+        check_same_everywhere(shared, gather_places(world), world);
+      });
+    });
+    expect_match(error, fmt::format("the same dataset data.path a: rank {0} on .* differs from the other {1}.*rank {0} "
+                                    "found 7 tokens, expected 8 tokens",
+                                    odd, ranks - 1));
+  }
 }
 
 }  // namespace

@@ -5,12 +5,14 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <limits>
 #include <sstream>
 
 #include "base/json.h"
 #include "engine/checkpoint/disk.h"
 #include "engine/checkpoint/gpt_weights.h"
 #include "engine/checkpoint/hf_config.h"
+#include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/train/inference.h"
 #include "parallel/comm/world.h"
@@ -534,6 +536,66 @@ TEST(Convert, RefusesWhatIsNoSuchModelAndNamesTheTensor) {
     model.write(dir / "hf");
     EXPECT_NE(error_of(dir / "hf").find(c.message), std::string::npos) << c.message << "\n" << error_of(dir / "hf");
   }
+}
+
+// Of every format, in every type; nothing is written, and a checkpoint that has them is not loaded.
+TEST(Convert, FindsNumbersThatAreNotFinite) {
+  struct Case {
+    const char* dtype;
+    std::string bits;
+    const char* number;
+  };
+  const Case cases[] = {{"F32", std::string("\0\0\xc0\x7f", 4), "nan"},
+                        {"F32", std::string("\0\0\x80\xff", 4), "-inf"},
+                        {"BF16", "\x81\x7f", "nan"},
+                        {"F16", std::string("\0\x7c", 2), "inf"}};
+  const std::string name = "transformer.h.1.mlp.c_proj.bias";
+  for (const auto& [dtype, bits, number] : cases) {
+    const TempDir dir;
+    Edited model;
+    Edited::One& tensor = model.find(name);
+    tensor.dtype = dtype;
+    tensor.bytes = std::string(8 * bits.size(), '\0').replace(5 * bits.size(), bits.size(), bits);
+    model.write(dir / "hf");
+    const auto weights = open_gpt_weights(dir / "hf");
+    const std::string found = fmt::format("hf/model.safetensors: tensor {}: element 5 of 8 is {}", name, number);
+    for (const auto& write : std::initializer_list<std::function<void()>>{
+             [&] { write_checkpoint(*weights, dir / "made"); }, [&] { write_hf(*weights, dir / "made", {}); },
+             [&] { write_llmc(*weights, dir / "made", DType::f32); }}) {
+      EXPECT_NE(message_of<DataError>(write).find(found), std::string::npos) << message_of<DataError>(write);
+      EXPECT_EQ(list_directory(dir / ""), std::vector<std::string>{"hf"});
+    }
+  }
+  const TempDir dir;
+  write_llmc(*open_gpt_weights(kHf), dir / "model.bin", DType::f32);
+  std::string data = read_text(dir / "model.bin");
+  write_text(dir / "model.bin", data.replace(1024 + 4 * 3, 4, std::string("\0\0\x80\x7f", 4)));
+  const std::string of_llmc =
+      message_of<DataError>([&] { write_checkpoint(*open_gpt_weights(dir / "model.bin"), dir / "made"); });
+  EXPECT_NE(of_llmc.find("model.bin: tensor embedding.word_embeddings.weight: element 3 of "), std::string::npos)
+      << of_llmc;
+
+  // A checkpoint of ours that another program wrote; inspect shows it all the same.
+  class Infinite : public GptWeights {
+   public:
+    Infinite() : GptWeights("infinite") { set_model(open_gpt_weights(kHf)->config()); }
+    std::vector<float> read(const ModelTensor& tensor) override {
+      return std::vector<float>(static_cast<size_t>(tensor.param.global_shape.numel()),
+                                std::numeric_limits<float>::infinity());
+    }
+  } infinite;
+  write_checkpoint(infinite, dir / "c");
+  const auto ours = open_gpt_weights(dir / "c");
+  const ModelTensor& first = ours->tensors()[0];
+  EXPECT_NE(message_of<DataError>([&] { ours->read(first); }).find("c: tensor " + first.param.name + ": element 0 of "),
+            std::string::npos);
+  const auto device = create_cpu_device();
+  const auto stream = device->create_compute_stream();
+  std::vector<float> values(static_cast<size_t>(first.param.global_shape.numel()));
+  const StateTensor wanted{
+      first.param.name, whole_slice(first.param.global_shape), {values.data(), DType::f32, {std::ssize(values)}}};
+  read_tensors(*ours->checkpoint(), {&wanted, 1}, *device, *stream, 1, Weights::any);
+  EXPECT_EQ(values[0], std::numeric_limits<float>::infinity());
 }
 
 TEST(Convert, RefusesLlmcFilesThatDoNotFitTheirHeader) {
