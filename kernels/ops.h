@@ -61,9 +61,15 @@ class Ops {
 // threads: that each op uses, the caller's included. isa: of the CPU's kernels; empty: the machine's best. Throws
 // ConfigError, "CPU kernels for avx512: this machine …", where they cannot run here.
 std::unique_ptr<Ops> create_cpu_ops(int threads, std::optional<CpuIsa> isa = {});
-// The peak that MFU is measured against on a CPU: TFLOP/s of the fastest of a few large GEMMs in `dtype` on `ops`.
-// Takes less than a second.
-double measure_gemm_peak_tflops(Device& device, Ops& ops, DType dtype);
+// The peak that MFU is measured against on a CPU: TFLOP/s of the fastest of a few large GEMMs in `dtype` on `ops`, and
+// of the median run of the same size, which is far below where other work runs beside. Takes less than a second.
+struct GemmPeak {
+  double tflops = 0, median_tflops = 0;
+};
+GemmPeak measure_gemm_peak(Device& device, Ops& ops, DType dtype);
+inline double measure_gemm_peak_tflops(Device& device, Ops& ops, DType dtype) {
+  return measure_gemm_peak(device, ops, dtype).tflops;
+}
 
 // What a plan for attention is made for: sizes, strides and T of its views. Gradients have the strides of their
 // tensors.

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
-#include <numeric>
 #include <unistd.h>
 #include <utility>
 
@@ -34,12 +33,16 @@ struct FoundPeak {
 };
 
 // Every rank measures at the same time, as they will compute at the same time; the mean is one rank's share.
-double measure_peak(const Config& config, Trainer& trainer) {
+GemmPeak measure_peak(const Config& config, Trainer& trainer) {
   HostWorld& host = trainer.host();
   host.barrier();
-  const std::vector<double> peaks =
-      host.gather(measure_gemm_peak_tflops(trainer.device(), trainer.rank().ops, config.precision.dtype));
-  return std::accumulate(peaks.begin(), peaks.end(), 0.0) / host.size();
+  GemmPeak mean;
+  for (const GemmPeak& peak :
+       host.gather(measure_gemm_peak(trainer.device(), trainer.rank().ops, config.precision.dtype))) {
+    mean.tflops += peak.tflops / host.size();
+    mean.median_tflops += peak.median_tflops / host.size();
+  }
+  return mean;
 }
 
 FoundPeak find_peak(const Config& config, Trainer& trainer, Console* console) {
@@ -50,7 +53,13 @@ FoundPeak find_peak(const Config& config, Trainer& trainer, Console* console) {
     if (const auto known = peak_tflops_by_name(trainer.device().name(), arithmetic))
       return {*known, "data sheet of " + trainer.device().name() + ", dense " + arithmetic};
   if (console) console->note("measuring the peak");
-  return {measure_peak(config, trainer), fmt::format("GEMMs in {} measured on all ranks at once", arithmetic), true};
+  // Where the runs of one GEMM differ, so will what steps are measured against.
+  const auto [tflops, median] = measure_peak(config, trainer);
+  return {tflops,
+          fmt::format("GEMMs in {} measured on all ranks at once; the median run reached {}{}", arithmetic,
+                      percent_text(median / tflops),
+                      median < 0.8 * tflops ? ": other work runs here, and MFU is as uncertain" : ""),
+          true};
 }
 
 // The arenas of each pipeline rank, on every rank; tensor- and data-parallel peers have the same sizes.
@@ -153,6 +162,7 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const TextB
            .ranks = host_.size(),
            .peak_tflops = peak.tflops};
   peak_origin_ = peak.origin;
+  peak_measured_ = peak.measured;
   peak_measurements_left_ = peak.measured ? 3 : 0;
   const std::vector<MemoryPlan> memory = gather_memory(trainer);
   if (console_) {
@@ -194,7 +204,8 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   const auto [stats, sum, faster] = host_.sum(StepSums{mine, votes, above_peak});  // one all-reduce for all
   if (sum.folder_lost > 0) return sum;
   if (trace_) trace_->step(result.step, spans_);
-  if (faster > 0) measure_peak_again(result.step);
+  if (faster > 0) measure_peak_again(result.step, work.flops / seconds / work.ranks / 1e12);
+  work.peak_tflops = work_.peak_tflops;
   speed_.add(seconds);
   time_.add(stats, mine);
   look_for_stragglers(result.step, mine);
@@ -218,7 +229,7 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   report.links = links_;
   report_speed(report, work, seconds, stats);
   if (trainer_.mesh().shape[Axis::pp] == 1) report.bubble_fraction = 0;  // idle time there is not the pipeline's
-  if (report.mfu > 1) explain_mfu(report);
+  if (report.mfu > 1) limit_mfu(report);
   log_->step(report);
   // The line redraws the bar below it, which counts this step.
   console_->progress(static_cast<double>(result.step), config_.train.train_iters, speed_.recent_step_seconds());
@@ -323,22 +334,27 @@ void Reporter::look_for_stragglers(int64_t step, const StepStats& stats) {
   for (const std::string& line : find_stragglers(work, stages, interval, config_.train.straggler_factor)) note(line);
 }
 
-void Reporter::measure_peak_again(int64_t step) {
+void Reporter::measure_peak_again(int64_t step, double tflops) {
   const double before = work_.peak_tflops;
-  work_.peak_tflops = std::max(before, measure_peak(config_, trainer_));
+  work_.peak_tflops = std::max(before, measure_peak(config_, trainer_).tflops);
   peak_measurements_left_ = work_.peak_tflops > before ? peak_measurements_left_ - 1 : 0;
   collect_spans();  // these GEMMs are no part of the next step
   note(
-      fmt::format("step {} was faster than the measured peak, probably because other work ran beside the measurement: "
-                  "measured again, {:.3f} TFLOP/s a rank instead of {:.3f}",
-                  step, work_.peak_tflops, before));
+      fmt::format("step {} made {:.3f} TFLOP/s a rank, more than the measured peak of {:.3f}, probably because other "
+                  "work ran beside the measurement: measured again, the peak is {:.3f}",
+                  step, tflops, before, work_.peak_tflops));
 }
 
-void Reporter::explain_mfu(const StepReport& report) {
+void Reporter::limit_mfu(StepReport& report) {
+  const std::string what = fmt::format("step {} made {:.3f} TFLOP/s a rank, more than the peak of {:.3f}", report.step,
+                                       report.model_tflops_per_rank, work_.peak_tflops);
+  report.mfu = peak_measured_ ? 1 : StepReport::kUnknown;
+  if (peak_measured_) work_.peak_tflops = report.model_tflops_per_rank;
   if (std::exchange(mfu_explained_, true)) return;
-  note(fmt::format("MFU above 100 %: step {} made {:.3f} TFLOP/s a rank, more than the peak of {:.3f} ({}){}",
-                   report.step, report.model_tflops_per_rank, work_.peak_tflops, peak_origin_,
-                   config_.device.peak_tflops ? "; expected a larger device.peak_tflops, or auto" : ""));
+  if (peak_measured_) note(what + ", measured again: from here on the peak is the rate of the fastest step");
+  else
+    note(fmt::format("{} ({}): the MFU of such a step is unknown{}", what, peak_origin_,
+                     config_.device.peak_tflops ? "; expected a larger device.peak_tflops, or auto" : ""));
 }
 
 void Reporter::collect_spans() {

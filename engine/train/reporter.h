@@ -67,15 +67,17 @@ class Reporter {
   void show_progress(size_t ops_done, size_t ops);  // of a step under way
   void look_for_stragglers(int64_t step, const StepStats& stats);
   void collect_spans();
-  // Collective, after a step that was faster than the peak. Explains an MFU above 100 %, once.
-  void measure_peak_again(int64_t step);
-  void explain_mfu(const StepReport& report);
+  // Collective, after a step that was faster than the peak: of so many TFLOP/s a rank, on rank 0.
+  void measure_peak_again(int64_t step, double tflops);
+  // Of a step that is faster even so: makes its rate the peak where that is measured, else leaves its MFU unknown.
+  void limit_mfu(StepReport& report);
 
   const Config& config_;
   Trainer& trainer_;
   HostWorld& host_;
   std::string peak_origin_;
-  int peak_measurements_left_ = 0;  // 0 at once where the peak was not measured
+  bool peak_measured_ = false;
+  int peak_measurements_left_ = 0;
   bool mfu_explained_ = false;
   const KnownLinks links_;
   StepWork work_;
