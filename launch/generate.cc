@@ -121,6 +121,7 @@ void run_rank(const GenerateOptions& options, Communicator& world) {
     // Memory for no longer a text than this will be.
     const auto text_length = static_cast<int64_t>(prompt.size()) + options.sampling.tokens;
     const int64_t positions = std::min(run.loaded.config.model.seq_length, text_length);
+    run.loaded.config.device.threads_per_rank = threads_for_tokens(run.loaded.config, world);
     model = open_model(run.loaded.config, run.layout, world, checkpoint, positions);
   });
   Sampling sampling = options.sampling;

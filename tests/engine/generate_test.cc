@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/train/inference.h"
 #include "tests/support/training.h"
 
 namespace trivet {
@@ -75,6 +76,38 @@ INSTANTIATE_TEST_SUITE_P(
                                  c.model.recompute_num_layers = 1;
                                }}),
     [](const auto& tested) { return tested.param.name; });
+
+// So their number may be chosen by timing.
+TEST(Threads, ChangeNoBitOfTheLogits) {
+  for (const bool llama : {false, true})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      std::vector<std::vector<float>> logits;  // after the whole text at once, and after its last token
+      for (const int threads : {1, 2, 3, 5}) {
+        Config config = test::tiny_model(llama);
+        config.precision.dtype = dtype;
+        config.device.threads_per_rank = threads;
+        test::with_trainers(config, 1, [&](Trainer& trainer) {
+          logits.push_back(trainer.rank().next_token_logits(kText));
+          logits.push_back(trainer.rank().next_token_logits(kText, static_cast<int64_t>(kText.size()) - 1));
+        });
+      }
+      for (size_t i = 1; i < logits.size(); ++i) EXPECT_EQ(logits[i], logits[0]) << name_of(dtype) << ", " << i;
+    }
+}
+
+TEST(Threads, AreAsManyAsATokensWorkIsFastestWith) {
+  // Work that is cut evenly, and threads that each cost something, 1 ms or none.
+  const auto of_work = [](double work, double each) {
+    return [=](int threads) { return work / threads + each * (threads - 1); };
+  };
+  EXPECT_EQ(fastest_threads(48, of_work(1e-4, 1e-3)), 1);
+  EXPECT_EQ(fastest_threads(48, of_work(1, 0)), 48);
+  EXPECT_EQ(fastest_threads(1, of_work(1, 0)), 1);
+  EXPECT_EQ(fastest_threads(64, of_work(0.016, 1e-3)), 4);
+  // One time in four they wait for a thread that other work holds up.
+  int asked = 0;
+  EXPECT_EQ(fastest_threads(2, [&](int threads) { return threads == 1 ? 1e-3 : ++asked == 3 ? 9e-3 : 5e-4; }), 1);
+}
 
 TEST(KeyValueCache, ChangesNoBitOnADeviceOfItsOwn) {
   std::vector<int32_t> texts[2];
