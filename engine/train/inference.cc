@@ -1,7 +1,6 @@
 #include "engine/train/inference.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "base/files.h"
@@ -9,8 +8,6 @@
 #include "engine/config/fields.h"
 #include "engine/data/tokenizer.h"
 #include "engine/model/modules.h"
-#include "kernels/base/arena.h"
-#include "kernels/ops.h"
 
 namespace trivet {
 
@@ -61,45 +58,13 @@ void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_leng
   state.flat.initialize(read, rank.ops, compute);
 }
 
-int fastest_threads(int most, const std::function<double(int threads)>& seconds) {
-  constexpr int kRounds = 4;
-  std::map<int, double> sums;  // not the best of them: a thread that others hold up is what is looked for
-  for (int round = 0; round < kRounds; ++round)
-    for (int threads = 1;; threads = std::min(2 * threads, most)) {
-      sums[threads] += seconds(threads);
-      if (threads == most) break;
-    }
-  return std::ranges::min_element(sums, {}, [](const auto& sum) { return sum.second; })->first;
-}
-
 int threads_for_tokens(const Config& config, Communicator& world) {
-  constexpr int64_t kLarge = 1 << 22;  // elements of a matrix that all threads have enough to do with: milliseconds
+  constexpr int64_t kElementsPerThread = 1 << 18;  // 0.5 MB of bf16, longer to read than threads take to start
   const int most = threads_of_rank(config, world);
+  if (config.device.threads_per_rank > 0) return most;
   const ModelSpec spec = model_spec_of(config.model);
-  const int64_t columns = spec.hidden, rows = spec.ffn / config.parallel.tensor_model_parallel_size;
-  if (computes_on_gpus(config, world) || config.device.threads_per_rank > 0 || rows * columns > kLarge) return most;
-  const auto device = create_cpu_device();
-  const auto stream = device->create_compute_stream();
-  Arena arena(*device, "a token's GEMM");
-  const DType dtype = config.precision.dtype;
-  const op::Matmul gemm{.a = arena.allocate(dtype, {1, columns}),
-                        .b = arena.allocate(dtype, {rows, columns}),
-                        .c = arena.allocate(dtype, {1, rows}),
-                        .transpose_b = true};
-  std::map<int, std::unique_ptr<Ops>> ops;
-  world.barrier();
-  return fastest_threads(most, [&](int threads) {
-    std::unique_ptr<Ops>& these = ops[threads];
-    if (!these) {
-      these = create_cpu_ops(threads, config.device.cpu_isa);
-      these->run(op::Fill{gemm.a, 0}, *stream);
-      these->run(op::Fill{gemm.b, 0}, *stream);
-      these->run(gemm, *stream);  // starts the threads
-    }
-    const int64_t start = now_ns();
-    for (int i = 0; i < 8; ++i) these->run(gemm, *stream);
-    return static_cast<double>(now_ns() - start) * 1e-9;
-  });
+  const int64_t elements = spec.hidden * spec.ffn / config.parallel.tensor_model_parallel_size;
+  return static_cast<int>(std::clamp<int64_t>(elements / kElementsPerThread, 1, most));
 }
 
 std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Communicator& world,

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <exception>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,12 +38,10 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
 std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Communicator& world,
                                  const OpenCheckpoint& checkpoint, int64_t positions);
 
-// Compute threads of a rank on a CPU that generates a token at a time: device.threads_per_rank, or as many as a GEMM of
-// a token is fastest with, on all ranks at once. The ops of a token are short, so that in a small model, or beside other
-// work, threads wait for each other longer than they work; logits have the same bits with any number. Collective.
+// Compute threads of a CPU rank that generates one token at a time: device.threads_per_rank, or by the size of the MLP's
+// matrices, as the threads of a small model would wait for each other longer than they work. Logits have the same bits
+// with any number.
 int threads_for_tokens(const Config& config, Communicator& world);
-// Of 1, 2, 4, … and `most` threads, the number whose work takes least: seconds(threads) is asked a few times, in turn.
-int fastest_threads(int most, const std::function<double(int threads)>& seconds);
 
 // Reads the weights of a rank that does not train, in its dtype.
 void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_length);

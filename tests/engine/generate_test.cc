@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/train/inference.h"
+#include "engine/train/backend.h"
+#include "parallel/comm/world.h"
 #include "tests/support/training.h"
 
 namespace trivet {
@@ -95,18 +97,23 @@ TEST(Threads, ChangeNoBitOfTheLogits) {
     }
 }
 
-TEST(Threads, AreAsManyAsATokensWorkIsFastestWith) {
-  // Work that is cut evenly, and threads that each cost something, 1 ms or none.
-  const auto of_work = [](double work, double each) {
-    return [=](int threads) { return work / threads + each * (threads - 1); };
-  };
-  EXPECT_EQ(fastest_threads(48, of_work(1e-4, 1e-3)), 1);
-  EXPECT_EQ(fastest_threads(48, of_work(1, 0)), 48);
-  EXPECT_EQ(fastest_threads(1, of_work(1, 0)), 1);
-  EXPECT_EQ(fastest_threads(64, of_work(0.016, 1e-3)), 4);
-  // One time in four they wait for a thread that other work holds up.
-  int asked = 0;
-  EXPECT_EQ(fastest_threads(2, [&](int threads) { return threads == 1 ? 1e-3 : ++asked == 3 ? 9e-3 : 5e-4; }), 1);
+TEST(Threads, FollowFromTheWorkOfAToken) {
+  run_thread_ranks(1, [](Communicator& world) {
+    const int cores = threads_of_rank(Config{}, world);
+    const auto threads = [&](int64_t hidden, int tensor, int given) {
+      Config config = test::tiny_model(false);
+      config.model.hidden_size = hidden;
+      config.model.ffn_hidden_size = 4 * hidden;
+      config.parallel.tensor_model_parallel_size = tensor;
+      config.device.threads_per_rank = given;
+      return threads_for_tokens(config, world);
+    };
+    EXPECT_EQ(threads(256, 1, 0), 1);  // the demo's model
+    EXPECT_EQ(threads(512, 4, 0), 1);
+    EXPECT_EQ(threads(768, 1, 0), std::min(cores, 9));
+    EXPECT_EQ(threads(16384, 1, 0), cores);
+    EXPECT_EQ(threads(256, 1, 3), 3);
+  });
 }
 
 TEST(KeyValueCache, ChangesNoBitOnADeviceOfItsOwn) {
