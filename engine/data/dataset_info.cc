@@ -29,6 +29,7 @@ std::string to_json(const DatasetInfo& info) {
                                  {"text_bytes", info.text_bytes},
                                  {"bin_xxh3_128", info.bin_hash}};
   if (info.bos >= 0) json["bos"] = info.bos;
+  if (!info.tokenizer_hash.empty()) json["tokenizer_xxh3_128"] = info.tokenizer_hash;
   return json.dump(2) + "\n";
 }
 
@@ -51,6 +52,7 @@ std::optional<DatasetInfo> read_dataset_info(const std::string& prefix) {
   info.text_bytes = reader.integer("text_bytes");
   info.bin_hash = reader.text("bin_xxh3_128");
   if (whole.contains("bos")) info.bos = reader.integer("bos", 0, info.vocab_size - 1);
+  if (whole.contains("tokenizer_xxh3_128")) info.tokenizer_hash = reader.text("tokenizer_xxh3_128");
   return info;
 }
 
@@ -63,6 +65,7 @@ void check_written_together(const DatasetInfo& info, const IndexedDataset& datas
   const std::string model = dataset.prefix() + (info.tokenizer == "bpe" ? ".tokenizer.json" : ".model");
   if (info.tokenizer == "bytes" || !file_exists(model)) return;
   std::string found = content_hash(InputFile(model));
+  if (found == info.tokenizer_hash) return;
   if (found != info.fingerprint && info.tokenizer == "bpe")
     found = bpe_fingerprint(parse_bpe_model(read_small_file(model, kMaxBpeBytes), model));
   if (!is_same_tokenizer({found, ""}, {info.fingerprint, model}))

@@ -376,6 +376,7 @@ PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report&
   result.problems = reader.problems();
   result.info = {tokenizer->kind(), tokenizer->fingerprint(), tokenizer->vocab_size(), tokenizer->eod(), done.documents,
                  done.tokens,       done.text_bytes,          writer.bin_hash(),       tokenizer->bos()};
+  if (options.tokenizer == "bpe") result.info.tokenizer_hash = content_hash(contents[0]);
 
   // All bytes are durable before a name changes. PREFIX.json and .idx are removed first and renamed last: where they
   // exist, the files that they describe do.
