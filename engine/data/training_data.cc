@@ -159,7 +159,6 @@ std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
 TrainingData open_training_data(const Config& run, double samples) {
   const DataConfig& config = run.data;
   TrainingData data;
-  data.tokenizer = data_vocabulary(config).value_or(Vocabulary{});
   // An identity takes reading tokens, and a benchmark reads none before its clock runs.
   const bool timed = run.mlperf.benchmark != MlperfBenchmark::none;
   const auto open = [&](const char* key, const std::string& text) {
@@ -220,6 +219,7 @@ TrainingData open_training_data(const Config& run, double samples) {
                     counted(data.train->samples(), "sample"), samples));
   data.valid = open_part("data.valid_path", config.valid_path, 1);
   data.test = open_part("data.test_path", config.test_path, 2);
+  data.tokenizer = data_vocabulary(config).value_or(Vocabulary{});
   return data;
 }
 
