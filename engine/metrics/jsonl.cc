@@ -28,7 +28,9 @@ bool is_redone(const std::string& record, int64_t step, bool evaluates_again) {
 // Means over the ranks.
 void put_class(nlohmann::ordered_json& line, const StepReport& r, size_t k) {
   const std::string name(kCommClasses[k]);
-  const auto mean = [&](int64_t sum) { return static_cast<double>(sum) / r.ranks; };
+  const auto mean = [&](int64_t sum) {
+    return r.stats.window == 0 ? StepReport::kUnknown : static_cast<double>(sum) / r.ranks;
+  };
   line[name + "_wire_bytes"] = mean(r.stats.wire_bytes[k]);
   line[name + "_floor_seconds"] = r.links[k] ? mean(r.stats.floor[k]) * 1e-9 : StepReport::kUnknown;
   line[name + "_wire_seconds"] = mean(r.stats.wire[k]) * 1e-9;
@@ -39,7 +41,9 @@ void put_class(nlohmann::ordered_json& line, const StepReport& r, size_t k) {
 nlohmann::ordered_json line_of(const StepReport& r) {
   const StepStats& s = r.stats;
   const int64_t exposed = StepStats::sum(s.exposed), wait = StepStats::sum(s.wait);
-  const auto seconds = [&](int64_t sum) { return static_cast<double>(sum) * 1e-9 / r.ranks; };
+  const auto seconds = [&](int64_t sum) {
+    return s.window == 0 ? StepReport::kUnknown : static_cast<double>(sum) * 1e-9 / r.ranks;
+  };
   nlohmann::ordered_json line = {
       {"step", r.step},
       {"consumed_samples", r.consumed_samples},

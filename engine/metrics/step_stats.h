@@ -52,7 +52,8 @@ struct StepStats {
   int64_t any_wire = 0;  // the union over classes
 
   static int64_t sum(const ByClass& x) { return std::accumulate(x.begin(), x.end(), int64_t{0}); }
-  double of_window(int64_t ns) const { return window == 0 ? 0 : static_cast<double>(ns) / static_cast<double>(window); }
+  // NaN where nothing was measured.
+  double of_window(int64_t ns) const { return static_cast<double>(ns) / static_cast<double>(window); }
   double bubble_fraction() const { return of_window(idle + wait[class_of(comm_of("pipeline"))]); }
   std::optional<double> overlap_ratio() const;          // empty where nothing was on the wire
   std::optional<double> overlap_ratio(size_t k) const;  // of the class alone

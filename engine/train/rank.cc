@@ -80,6 +80,7 @@ Rank::Rank(const Config& config, const Layout& layout, Backend given, Communicat
       executor(schedule, *mesh.pipeline, device, *compute, options.trace, state.boundary_buffers,
                pipeline_options_of(config, layout, options.poison)),
       guard_(*ranks) {
+  if (options.trace) options.trace->set_room(state.most_spans);
   std::vector<Stage*> stages;
   for (GptStage& stage : state.stages)
     stages.push_back(&chunks.emplace_back(stage, context_of_chunk(), device, batches, state.loss));

@@ -24,6 +24,18 @@ Recompute recompute_of(const ModelConfig& c) {
   return recompute;
 }
 
+// Spans of a step, counted generously: what each pass queues for a layer, the embedding and the head, with rings over
+// the tensor group and bias gradients, its messages and phases; and the buckets of gradients and weights. A step with
+// more than the most is not measured.
+int64_t spans_of_step(const Program& program, const std::deque<GptStage>& stages, int64_t t, int64_t buckets) {
+  constexpr int64_t kMost = 1 << 18;
+  int64_t spans = 1000 + 40 * buckets;
+  for (const Op& op : program) spans += (stages[static_cast<size_t>(op.chunk)].range().num_layers + 2) * (20 + 8 * t);
+  return std::min(spans, kMost);
+}
+// Of each span: the step's and the next one's records, and what StepMeter makes of it.
+constexpr int64_t kBytesOfSpan = 2 * sizeof(Span) + 4 * sizeof(Interval);
+
 }  // namespace
 
 FlatOptions flat_options_of(const Config& config, const Layout& layout, const GptShape& shape, const MeshPosition& at,
@@ -140,6 +152,7 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
   loss = step_number(kLoss);
   non_finite = optimizer_arena.allocate(
       DType::i64, {kNonFiniteSearches, static_cast<int64_t>(flat.buckets.size()), kNonFiniteNumbers});
+  most_spans = spans_of_step(program, stages, shape.t, static_cast<int64_t>(flat.buckets.size()));
   std::vector<int> slots(stages.size()), stashes(stages.size());  // enough for each of the schedules
   layout.each_schedule([&](const Schedule& schedule) {
     const SlotPlan plan = plan_slots(schedule.programs[static_cast<size_t>(pp)], schedule.v, SlotPool::per_chunk);
@@ -164,6 +177,7 @@ MemoryPlan RankState::memory() const {
   for (const Arena* arena : {&weight_arena, &gradient_arena, &optimizer_arena, &activation_arena, &scratch_arena})
     plan.items.push_back({arena->name(), arena->bytes()});
   if (snapshot) plan.items.push_back({snapshot_arena.name(), snapshot_arena.bytes(), true});
+  if (most_spans > 0) plan.items.push_back({"spans", most_spans * kBytesOfSpan, true});
   return plan;
 }
 

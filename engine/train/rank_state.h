@@ -68,7 +68,8 @@ struct RankState {
   Tensor non_finite_of(NonFiniteSearch which) const {
     return non_finite.slice(which, 1).view({non_finite.shape[1], kNonFiniteNumbers});
   }
-  Tensor snapshot;  // [saved_bytes] u8, in host memory: what an asynchronous save writes; else null
+  int64_t most_spans = 0;  // of a step, that the rank's trace has room for
+  Tensor snapshot;         // [saved_bytes] u8, in host memory: what an asynchronous save writes; else null
 };
 
 // The memory of the rank that stands at `at`, without taking it.

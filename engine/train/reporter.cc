@@ -24,6 +24,7 @@ struct StepSums {
   StepStats stats;
   Votes votes;
   int64_t above_peak = 0;  // rank 0 was faster than the peak, which can be measured again
+  int64_t lost_spans = 0;
 };
 
 struct FoundPeak {
@@ -194,20 +195,24 @@ void Reporter::show_progress(size_t ops_done, size_t ops) {
 }
 
 Votes Reporter::step(const StepResult& result, const Votes& votes) {
-  collect_spans();
-  const StepStats mine = meter_.measure(spans_, result.start_ns, result.end_ns);
+  const int64_t my_lost_spans = collect_spans();
+  StepStats mine;
+  if (my_lost_spans == 0) mine = meter_.measure(spans_, result.start_ns, result.end_ns);
   const double seconds = static_cast<double>(result.end_ns - result.start_ns) * 1e-9;
   StepWork work = work_;
   work.tokens = result.samples * config_.model.seq_length;
   work.flops *= static_cast<double>(work.tokens) / static_cast<double>(work_.tokens);
   const bool above_peak = console_ && peak_measurements_left_ > 0 && mfu_of(work, seconds) > 1;
-  const auto [stats, sum, faster] = host_.sum(StepSums{mine, votes, above_peak});  // one all-reduce for all
+  // One all-reduce for all.
+  const auto [measured, sum, faster, lost_spans] = host_.sum(StepSums{mine, votes, above_peak, my_lost_spans});
   if (sum.folder_lost > 0) return sum;
   if (trace_) trace_->step(result.step, spans_);
+  StepStats stats = measured;
+  if (lost_spans > 0) tell_lost_spans(result.step, lost_spans), stats = mine = {};
   if (faster > 0) measure_peak_again(result.step, work.flops / seconds / work.ranks / 1e12);
   work.peak_tflops = work_.peak_tflops;
   speed_.add(seconds);
-  time_.add(stats, mine);
+  if (lost_spans == 0) time_.add(stats, mine);
   look_for_stragglers(result.step, mine);
   if (!console_) return sum;
   if (!result.warning.empty()) note(result.warning);
@@ -238,7 +243,6 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
 }
 
 void Reporter::evaluation(const EvalReport& report) {
-  collect_spans();
   if (!console_) return;
   EvalReport record = report;
   record.checkpoint = evaluated_;
@@ -311,7 +315,6 @@ void Reporter::open_trace() {
   const std::string joined = config_.train.run_dir + "/trace.json";
   if (const std::string aside = console_ ? set_aside(joined) : ""; !aside.empty())
     note(fmt::format("{} was an earlier start's, and is {} now", joined, aside));
-  collect_spans();  // before the first step
   const int rank = host_.rank();
   PerfettoWriter::Names names{.process = rank_name(rank, trainer_.mesh().shape)};
   for (TraceRow& row : trainer_.trace().rows()) names.rows.push_back(row.name());
@@ -357,10 +360,20 @@ void Reporter::limit_mfu(StepReport& report) {
                      config_.device.peak_tflops ? "; expected a larger device.peak_tflops, or auto" : ""));
 }
 
-void Reporter::collect_spans() {
+void Reporter::tell_lost_spans(int64_t step, int64_t lost) {
+  if (std::exchange(lost_spans_told_, true)) return;
+  note(fmt::format(
+      "step {} has {} spans more than the {} that a rank has room for: where the time of such steps goes (exposed, "
+      "wait, "
+      "bubble) is unknown{}",
+      step, lost, trainer_.state().most_spans, config_.train.trace ? ", and trace.json lacks the rest" : ""));
+}
+
+int64_t Reporter::collect_spans() {
   spans_.resize(trainer_.trace().rows().size());
   size_t i = 0;
   for (TraceRow& row : trainer_.trace().rows()) row.take(spans_[i++]);
+  return trainer_.trace().take_lost();
 }
 
 }  // namespace trivet

@@ -48,6 +48,8 @@ class Reporter {
 
   // Collective. Returns the sums of the ranks' votes, which travel with the step's statistics.
   Votes step(const StepResult& result, const Votes& votes);
+  // What the rank did since the last step, as an evaluation, is no part of the next one.
+  void forget_spans() { collect_spans(); }
   void evaluation(const EvalReport& report);
   void note(const std::string& line);
   void text(const std::string& piece);
@@ -66,7 +68,8 @@ class Reporter {
   void open_trace();
   void show_progress(size_t ops_done, size_t ops);  // of a step under way
   void look_for_stragglers(int64_t step, const StepStats& stats);
-  void collect_spans();
+  int64_t collect_spans();  // returns how many were lost
+  void tell_lost_spans(int64_t step, int64_t lost);
   // Collective, after a step that was faster than the peak: of so many TFLOP/s a rank, on rank 0.
   void measure_peak_again(int64_t step, double tflops);
   // Of a step that is faster even so: makes its rate the peak where that is measured, else leaves its MFU unknown.
@@ -78,7 +81,7 @@ class Reporter {
   std::string peak_origin_;
   bool peak_measured_ = false;
   int peak_measurements_left_ = 0;
-  bool mfu_explained_ = false;
+  bool mfu_explained_ = false, lost_spans_told_ = false;
   const KnownLinks links_;
   StepWork work_;
   RunningSpeed speed_;

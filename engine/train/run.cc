@@ -154,6 +154,7 @@ void train_steps(const Config& config, const RunOptions& options, Trainer& train
   // On a GPU the next step is queued before the host reads the last one, so that the GPU never waits for the host. A
   // trace needs every step's spans apart.
   const bool ahead = trainer.device().kind() == DeviceKind::cuda && !config.train.trace;
+  reporter.forget_spans();
   while (going_on) {
     std::optional<Votes> votes;  // none: no step has ended yet
     const auto report = [&](const StepResult& result) {
@@ -167,7 +168,7 @@ void train_steps(const Config& config, const RunOptions& options, Trainer& train
     const bool evaluates =
         mlperf ? mlperf->evaluates(step) : !sets.empty() && (step % interval == 0 || step == config.train.train_iters);
     if (!ahead || evaluates || checkpointing.needs_result(votes.value_or(Votes{}))) report(trainer.finish_step());
-    if (evaluates) evaluate_now(*votes);
+    if (evaluates) evaluate_now(*votes), reporter.forget_spans();
     if (votes) going_on = checkpointing.after_step(*votes);
     if (mlperf && mlperf->reached()) going_on = false;
   }

@@ -7,11 +7,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <mutex>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -93,13 +96,26 @@ inline int64_t now_ns() {
       .count();
 }
 
+// How many spans the rows of a rank hold together between two calls of take().
+struct SpanRoom {
+  std::atomic<int64_t> left = std::numeric_limits<int64_t>::max(), lost = 0;
+};
+
 class TraceRow {
  public:
-  explicit TraceRow(std::string name) : name_(std::move(name)) {}
+  explicit TraceRow(std::string name, SpanRoom* room = nullptr) : name_(std::move(name)), room_(room) {}
   const std::string& name() const { return name_; }
-  void add(const Span& span) {
+  // Where there is no room the span is lost, and counted: a run does not end for its trace, nor does a destructor
+  // throw.
+  void add(const Span& span) noexcept {
     std::lock_guard lock(mutex_);
-    spans_.push_back(span);
+    if (!room_ || room_->left.fetch_sub(1) > 0) try {
+        return spans_.push_back(span);
+      } catch (const std::bad_alloc&) {
+      }
+    if (!room_) return;
+    ++room_->left;
+    ++room_->lost;
   }
   // For spans that are not reported as they happen: called by take(), on the thread that feeds the stream.
   void set_source(std::function<void()> source) { source_ = std::move(source); }
@@ -109,10 +125,12 @@ class TraceRow {
     std::lock_guard lock(mutex_);
     out.clear();
     out.swap(spans_);
+    if (room_) room_->left += static_cast<int64_t>(out.size());
   }
 
  private:
   std::string name_;
+  SpanRoom* room_;  // null: without a limit
   std::function<void()> source_;
   std::mutex mutex_;
   std::vector<Span> spans_;
@@ -161,10 +179,14 @@ class ScopedSpan {
 class Trace {
  public:
   // A new row; valid as long as the Trace. Called while the rank is built.
-  TraceRow* add_row(std::string name) { return &rows_.emplace_back(std::move(name)); }
+  TraceRow* add_row(std::string name) { return &rows_.emplace_back(std::move(name), &room_); }
   std::deque<TraceRow>& rows() { return rows_; }
+  // At most so many spans are held. Before the first one; without it there is no limit.
+  void set_room(int64_t spans) { room_.left = spans; }
+  int64_t take_lost() { return room_.lost.exchange(0); }
 
  private:
+  SpanRoom room_;
   std::deque<TraceRow> rows_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -94,6 +95,7 @@ inline MeasuredSteps measure_steps(Trainer& trainer, int steps) {
     for (TraceRow& row : trainer.trace().rows()) row.take(spans[i++]);
   };
   take();  // what is told below is of the steps below
+  trainer.trace().set_room(std::numeric_limits<int64_t>::max());  // for all of them
   const std::vector<StepResult> results = run_steps(trainer, steps);
   take();
   const int64_t start = results.front().start_ns, end = results.back().end_ns;

@@ -61,6 +61,10 @@ std::vector<double> go_on(const std::string& checkpoint, const Config& config, i
         for (int i = 1; i < kRandomSteps; ++i) {
           const double loss = trainer.step().loss;
           if (trainer.world().rank() == 0) losses.push_back(loss);
+          std::vector<Span> spans;
+          for (TraceRow& row : trainer.trace().rows()) row.take(spans);
+          if (i > 1) EXPECT_EQ(trainer.trace().take_lost(), 0) << "a step with more spans than are planned";
+          else trainer.trace().take_lost();  // with those of the checkpoint
         }
         EXPECT_EQ(trainer.state().memory().items, plan_memory(trainer.config(), layout, trainer.mesh().at).items);
       },

@@ -151,6 +151,50 @@ TEST_F(StreamTest, WorkLeavesSpansOnItsRow) {
   EXPECT_LE(spans[0].end_ns, spans[1].start_ns);
 }
 
+TEST(Trace, HoldsAsManySpansAsThereIsRoomFor) {
+  Trace trace;
+  TraceRow *const row = trace.add_row("compute"), *const other = trace.add_row("side");
+  trace.set_room(3);
+  std::vector<Span> spans;
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 4; ++i) row->add({.info = {"op"}, .start_ns = i});
+    other->add({});
+    row->take(spans);
+    EXPECT_EQ(spans.size(), 3u);
+    EXPECT_EQ(spans.back().start_ns, 2);  // the first ones
+    other->take(spans);
+    EXPECT_EQ(spans.size(), 0u);
+    EXPECT_EQ(trace.take_lost(), 2);
+  }
+  for (int i = 0; i < 3; ++i) other->add({});
+  other->take(spans);
+  EXPECT_EQ(spans.size(), 3u);
+  EXPECT_EQ(trace.take_lost(), 0);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// A span ends in a destructor.
+TEST(Trace, ASpanIsLostWhereMemoryEnds) {
+  Trace trace;
+  TraceRow* const row = trace.add_row("compute");
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit small = before;
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  small.rlim_cur = pages * 4096 + (size_t{64} << 20);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &small), 0);
+  int64_t spans = 0, lost = 0;
+  for (; lost == 0 && spans < 10'000'000; ++spans) {  // 1.2 GB
+    { const ScopedSpan span(row, {"op"}); }
+    lost = trace.take_lost();
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(lost, 1);
+  EXPECT_LT(spans, 1'000'000);
+}
+#endif
+
 TEST_F(StreamTest, AHandOverSaysWhenTheOtherStreamsInputWasReady) {
   // given
   Trace trace;
