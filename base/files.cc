@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fstream>
 #include <poll.h>
+#include <random>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,9 +25,13 @@ constexpr size_t kBufferBytes = 1 << 20;
   throw IoError(fmt::format("{}: cannot {}: {}", path, doing, error_text(errno)));
 }
 
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
 void sync_directory_of(const std::string& path) {
-  const auto parent = std::filesystem::path(path).parent_path();
-  const std::string directory = parent.empty() ? std::string(".") : parent.string();
+  const std::string directory = folder_of(path);
   if (!sync_directory(directory)) fail_io(directory, "synchronise the directory");
 }
 
@@ -158,15 +163,57 @@ void for_each_line(const std::string& path, const std::function<void(const std::
   if (file.bad()) fail_io(path, "read it");
 }
 
-OutputFile::OutputFile(std::string path, std::string temporary, int64_t kept_bytes)
-    : path_(std::move(path)), temporary_(std::move(temporary)) {
-  fd_ = FileDescriptor(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-  if (fd_ < 0) fail_io(temporary_, "create it");
-  // The one who holds the lock and whose file still has the name may write; file systems without locks: last one wins.
+namespace {
+
+// How files are opened to be written: by no link that somebody put there. Only the kernel and root make those of /dev
+// and /proc, as /dev/stdout is one.
+int opened_for_writing(const std::string& path) {
+  std::error_code ignored;
+  const std::string folder = std::filesystem::canonical(folder_of(path), ignored).string();
+  return O_CLOEXEC | O_NOCTTY | (folder == "/dev" || folder.starts_with("/proc/") ? 0 : O_NOFOLLOW);
+}
+
+// Removes START with a random number, where no living OutputFile has it.
+void remove_abandoned(const std::string& start) {
+  std::error_code error;  // a folder that may not be listed keeps them
+  const std::string first = std::filesystem::path(start).filename().string();
+  for (std::filesystem::directory_iterator at(folder_of(start), error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    const bool ours = name.starts_with(first) && name.size() == first.size() + 8 &&
+                      name.find_first_not_of("0123456789abcdef", first.size()) == std::string::npos;
+    if (ours && is_unlocked(at->path())) unlink(at->path().c_str());
+  }
+}
+
+}  // namespace
+
+OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+  remove_abandoned(path_ + ".tmp-");
+  std::random_device random;
+  while (!ours_) {
+    temporary_ = fmt::format("{}.tmp-{:08x}", path_, random());
+    fd_ = FileDescriptor(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (fd_ < 0 && errno != EEXIST) fail_io(path_, "create it");
+    ours_ = fd_ >= 0 && lock();  // else another writer of this path took it for one that was left behind
+  }
+  buffer_.reserve(kBufferBytes);
+}
+
+// The one who holds the lock and whose file still has the name may write; file systems without locks: last one wins.
+bool OutputFile::lock() {
   struct stat mine, named;
   const bool refused = flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  if (refused || fstat(fd_, &mine) != 0 || stat(temporary_.c_str(), &named) != 0 || mine.st_ino != named.st_ino)
-    throw IoError(fmt::format("{}: another process is writing it", temporary_));
+  return !refused && fstat(fd_, &mine) == 0 && lstat(temporary_.c_str(), &named) == 0 && mine.st_ino == named.st_ino;
+}
+
+OutputFile::OutputFile(std::string path, std::string temporary, int64_t kept_bytes)
+    : path_(std::move(path)), temporary_(std::move(temporary)) {
+  fd_ =
+      FileDescriptor(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | opened_for_writing(temporary_), 0666));
+  if (fd_ < 0) fail_io(temporary_, "create it");
+  if (struct stat status; fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink > 1)
+    throw IoError(temporary_ + ": is no file of its own; expected none");
+  if (!lock()) throw IoError(fmt::format("{}: another process is writing it", temporary_));
   ours_ = kept_bytes == 0;
   if (ftruncate(fd_, kept_bytes) != 0 || lseek(fd_, kept_bytes, SEEK_SET) < 0) {
     const int reason = errno;
@@ -178,14 +225,8 @@ OutputFile::OutputFile(std::string path, std::string temporary, int64_t kept_byt
 }
 
 bool is_unlocked(const std::string& path) {
-  const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) == 0;
-}
-
-void remove_abandoned(const std::string& folder, std::string_view prefix) {
-  for (const std::string& name : list_directory(folder))
-    if (const std::string path = folder + "/" + name; name.starts_with(prefix) && is_unlocked(path))
-      unlink(path.c_str());
 }
 
 OutputFile::~OutputFile() {
@@ -257,10 +298,12 @@ bool OutputFile::commit_as_first() {
 
 namespace {
 
-// And no link, pipe or device.
+// And no pipe or device. Throws IoError for a link.
 bool is_or_can_be_a_file(const std::string& path) {
   std::error_code error;
   const auto type = std::filesystem::symlink_status(path, error).type();
+  if (type == std::filesystem::file_type::symlink && (opened_for_writing(path) & O_NOFOLLOW))
+    throw IoError(path + ": is a symbolic link; expected a file, or a new name");
   return type == std::filesystem::file_type::regular || type == std::filesystem::file_type::not_found;
 }
 
@@ -272,7 +315,7 @@ void write_file(const std::string& path, std::string_view text) {
     file.write(text);
     return file.commit();
   }
-  const FileDescriptor fd(open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
+  const FileDescriptor fd(open(path.c_str(), O_WRONLY | O_TRUNC | opened_for_writing(path)));
   if (fd < 0) fail_io(path, "open it");
   if (write_all(fd, text) < text.size()) fail_io(path, "write it");
 }
@@ -284,8 +327,7 @@ void check_writable(std::initializer_list<std::string> paths) {
 
 AppendFile::AppendFile(std::string path, Start start, Warn warn, std::string sibling)
     : path_(std::move(path)), warn_(std::move(warn)), sibling_(std::move(sibling)) {
-  const std::string parent = std::filesystem::path(path_).parent_path().string();
-  folder_ = FileDescriptor(::open(parent.empty() ? "." : parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  folder_ = FileDescriptor(::open(folder_of(path_).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (folder_ < 0 || !open(start == Start::empty ? O_TRUNC : 0))
     throw IoError(path_ + ": cannot be opened for writing: " + error_text(errno));
   if (regular_) cut_torn_record();
@@ -297,7 +339,8 @@ AppendFile::~AppendFile() {
 
 bool AppendFile::open(int flags) {
   const std::string name = std::filesystem::path(path_).filename().string();
-  FileDescriptor fd(::openat(folder_, name.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | flags, 0666));
+  FileDescriptor fd(
+      ::openat(folder_, name.c_str(), O_RDWR | O_CREAT | O_APPEND | opened_for_writing(path_) | flags, 0666));
   if (fd < 0) return false;
   struct stat status = {};
   regular_ = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);

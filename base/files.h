@@ -73,13 +73,14 @@ size_t read_all(int fd, std::span<char> to);
 // False where errno says why. A file system that has nothing to synchronise for directories is no reason.
 bool sync_directory(const std::string& path);
 
-// Writes PATH.tmp; commit() makes it durable and renames it to PATH. Without commit() the destructor removes it. Two
-// writers of one path exclude each other; what a killed writer left is overwritten, but for its first `kept_bytes`,
-// which have to be there and then stay, as after keep().
+// Writes a temporary file; commit() makes it durable and renames it to PATH. Without commit() the destructor removes
+// it.
 class OutputFile {
  public:
-  explicit OutputFile(std::string path) : OutputFile(path, path + ".tmp") {}
-  // Another name than PATH.tmp, in the same folder: writers that may come at the same time each take their own.
+  // PATH.tmp-RANDOM: a new file, whatever others put beside PATH. Removes those of writers that were killed.
+  explicit OutputFile(std::string path);
+  // A name that can be found again: two writers exclude each other, and what a killed one left is overwritten, but for
+  // its first `kept_bytes`, which have to be there and then stay, as after keep(). No link is followed.
   OutputFile(std::string path, std::string temporary, int64_t kept_bytes = 0);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -101,6 +102,7 @@ class OutputFile {
 
  private:
   void flush();
+  bool lock();  // false: another process has it, or has removed it
 
   std::string path_;
   std::string temporary_;
@@ -114,10 +116,8 @@ class OutputFile {
 // but its lock is not.)
 bool is_unlocked(const std::string& path);
 
-// Removes the files of the folder whose names begin with `prefix`, where no living OutputFile has them.
-void remove_abandoned(const std::string& folder, std::string_view prefix);
-
-// A whole file, durable when this returns. What is no file of its own, a link, pipe or device, takes the text as it is.
+// A whole file, durable when this returns. A pipe or device takes the text as it is, so does /dev/stdout; another link
+// is an IoError.
 void write_file(const std::string& path, std::string_view text);
 // For before long work. Throws IoError where no file can be made at one of them; "" is none.
 void check_writable(std::initializer_list<std::string> paths);

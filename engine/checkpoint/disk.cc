@@ -104,7 +104,7 @@ void Disk::write_file(const std::string& path, const std::string& text) const {
 
 Disk::File::File(const Disk& disk, std::string path, int64_t bytes) : disk_(disk), path_(std::move(path)) {
   disk_.finish(DiskOp::create, path_, [&] {
-    fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     return fd_;
   });
   // A disk that is too small says so before it is filled. Not every file system can reserve.

@@ -93,7 +93,8 @@ decltype(auto) naming_keys(F&& f) {
     if (error.lack == Lack::none || error.lack == Lack::named) throw;
     throw ConfigError(with_hint(error), Lack::named);
   } catch (const std::system_error& error) {
-    if (error.code() != std::errc::resource_unavailable_try_again) throw;
+    // As std::thread throws it: with no words of its own, which those of a file or stream have.
+    if (error.code() != std::errc::resource_unavailable_try_again || error.code().message() != error.what()) throw;
     throw ConfigError(thread_problem(error.what()));
   }
 }

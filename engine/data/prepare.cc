@@ -353,14 +353,16 @@ PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report&
   TextReader reader(options.inputs, options.text);
   if (const auto folder = std::filesystem::path(options.output).parent_path(); !folder.empty())
     make_folder(folder.string());
-  OutputFile info_file(options.output + ".json");  // locked: another call with this output ends here
-  check_output(options);                           // again: such a call may have ended just now
+  const std::string info = options.output + ".json";
+  OutputFile info_file(info, info + ".tmp");  // locked: another call with this output ends here
+  check_output(options);                      // again: such a call may have ended just now
   for (const char* suffix : kSuffixes)
     if (const std::string left = options.output + suffix + ".tmp";
         !file_exists(partial_file(options)) && is_unlocked(left))  // of a call that was killed
       remove_file_if_exists(left);
   std::list<OutputFile> files;
-  for (const char* suffix : suffixes_of(options.tokenizer)) files.emplace_back(options.output + suffix);
+  for (const char* suffix : suffixes_of(options.tokenizer))
+    files.emplace_back(options.output + suffix, options.output + suffix + ".tmp");
 
   int64_t begin = now_ns();
   auto [tokenizer, contents] = make_tokenizer(options, report);

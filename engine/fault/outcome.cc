@@ -1,9 +1,7 @@
 #include "engine/fault/outcome.h"
 
-#include <atomic>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "base/files.h"
 #include "base/host.h"
@@ -12,17 +10,13 @@
 
 namespace trivet {
 
-void clear_outcome(const std::string& run_dir) {
-  remove_file_if_exists(run_dir + "/outcome.json");
-  remove_abandoned(run_dir, "outcome.json.");
-}
+void clear_outcome(const std::string& run_dir) { remove_file_if_exists(run_dir + "/outcome.json"); }
 
 bool write_outcome(const std::string& run_dir, const Outcome& outcome) noexcept {
   try {
     const std::string path = run_dir + "/outcome.json";
     if (file_exists(path)) return false;
-    static std::atomic<int> number = 0;  // of this process's attempts: ranks that are threads
-    OutputFile file(path, fmt::format("{}.{}-{}-{}", path, host_name(), getpid(), number++));
+    OutputFile file(path);
     file.write(nlohmann::ordered_json{{"status", outcome.status},
                                       {"exit_code", outcome.exit_code},
                                       {"root_cause_rank", outcome.root_cause_rank},

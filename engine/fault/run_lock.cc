@@ -85,10 +85,7 @@ std::string why_stale(const Holder& holder, const Holder& mine, const std::strin
 }  // namespace
 
 RunLock::RunLock(const std::string& run_dir)
-    : path_(run_dir + "/lock"),
-      text_(to_text(me())),
-      folder_(run_dir),
-      file_(path_, fmt::format("{}.{}-{}-{}", path_, host_name(), getpid(), start_of_process(getpid()))) {
+    : path_(run_dir + "/lock"), text_(to_text(me())), folder_(run_dir), file_(path_) {
   const auto refuse = [&](const std::string& whose) {
     throw ConfigError(fmt::format("train.run_dir {}: another run is at work in it{}", run_dir, whose));
   };
@@ -103,7 +100,6 @@ RunLock::RunLock(const std::string& run_dir)
   for (int attempt = 0; attempt < 3; ++attempt) {
     if (file_.commit_as_first()) {
       touched_ns_ = now_ns();
-      remove_abandoned(run_dir, "lock.");  // by runs that were killed while they took it
       return;
     }
     const std::string text = text_of(path_);
@@ -112,7 +108,7 @@ RunLock::RunLock(const std::string& run_dir)
     const std::string stale = why_stale(holder, parse_holder(text_), path_, file_.temporary());
     if (stale.empty()) refuse(holder_text());
     // One of several takers renames it. If it is another lock by now, it gets its name back.
-    const std::string aside = file_.temporary() + ".stale";
+    const std::string aside = OutputFile(path_).temporary();
     if (rename(path_.c_str(), aside.c_str()) != 0) continue;
     const bool taken = text_of(aside) == text, given_back = !taken && link(aside.c_str(), path_.c_str()) == 0;
     unlink(aside.c_str());

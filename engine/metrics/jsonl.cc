@@ -141,7 +141,7 @@ void MetricsLog::resume(int64_t step, const std::string& checkpoint, bool evalua
 
 void MetricsLog::rewrite_without(const std::function<bool(const std::string& record)>& is_redone,
                                  const std::string& last) {
-  OutputFile kept(std::filesystem::canonical(path_).string());  // a link stays one
+  OutputFile kept(path_);
   for_each_line(path_, [&](const std::string& record, int64_t) {
     if (!is_redone(record)) kept.write(record + '\n');
   });

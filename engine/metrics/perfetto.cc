@@ -1,11 +1,9 @@
 #include "engine/metrics/perfetto.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <fmt/compile.h>
 #include <fmt/format.h>
-#include <fstream>
 #include <iterator>
 #include <utility>
 
@@ -163,16 +161,15 @@ void PerfettoWriter::close() {
 }
 
 void join_traces(std::span<const std::string> parts, const std::string& path) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << kOpening;
+  OutputFile out(path);
+  out.write(kOpening);
   for (const std::string& part : parts) {
     for_each_line(part, [&](const std::string& line, int64_t) {
-      if (line.starts_with(',')) out << line << '\n';
+      if (line.starts_with(',')) out.write(line + '\n');
     });
   }
-  out << kClosing;
-  out.flush();
-  if (!out) throw IoError(path + ": cannot be written: " + std::strerror(errno));
+  out.write(kClosing);
+  out.commit();
 }
 
 }  // namespace trivet

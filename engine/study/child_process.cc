@@ -22,7 +22,7 @@ namespace {
 constexpr double kGraceSeconds = 5;  // from SIGTERM to SIGKILL
 
 int open_log(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) throw IoError(path + ": cannot be opened for writing: " + std::strerror(errno));
   return fd;
 }

@@ -100,7 +100,7 @@ StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& ro
 FileDescriptor lock_study(const Study& study) {
   make_folder(study.out);
   const std::string path = study.out + "/lock";
-  FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (fd < 0) throw IoError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
   // A file system without locks does not stop the study.
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)

@@ -67,7 +67,8 @@ void check_run_folder(const std::string& run_dir) {
   if (std::filesystem::is_directory(run_dir, ignored) && !CheckpointStore(run_dir).steps().empty())
     refuse(" is the folder of a run's checkpoints, expected the run's own");
   for (const char* name : {"metrics.jsonl", "config.resolved.yaml", "output.log", "outcome.json"})
-    if (const auto file = run_dir + "/" + name; file_exists(file) && !std::filesystem::is_regular_file(file, ignored))
+    if (const auto type = std::filesystem::symlink_status(run_dir + "/" + name, ignored).type();
+        type > std::filesystem::file_type::regular)
       refuse(fmt::format(": {} is no regular file", name));
   for (std::filesystem::path folder = run_dir; !folder.empty(); folder = folder.parent_path()) {
     const auto type = std::filesystem::status(folder, ignored).type();

@@ -1,13 +1,17 @@
 """Disks that fill up, memory, files, threads and permissions that are not there, streams that nobody reads. A run then
 saves and trains, or ends with a documented code and a message; what it committed before stays sound.
 """
+import fcntl
 import os
+import re
 import resource
 import shutil
+import signal
 import subprocess
+import time
 
 from fixtures import STEPS, losses_of
-from sandbox import FORBIDDEN, expect
+from sandbox import FORBIDDEN, SECONDS, Broken, expect, send
 
 NOBODY = 65534
 MOUNT = ["unshare", "--mount", "bash", "-c"]
@@ -141,7 +145,81 @@ def streams(case):
     expect(steps == list(range(1, STEPS + 1)), f"found the steps {steps}", result)
 
 
-ATTACKS = [full_disk, full_disk, injected_fault, limited, limited, limited, forbidden, streams]
+def start_endless(case, **options):
+    """A run that trains until it is stopped, and has made some steps."""
+    command = write_run(case)[:2 if options.get("launcher") else None]  # without --ranks
+    process = case.start(*command, "--set", "train.train_iters=1000000", "--set", "checkpoint.save_interval=1000000",
+                         **options)
+    metrics, deadline = case.folder / "run" / "metrics.jsonl", time.monotonic() + SECONDS
+    while not metrics.exists() or len(losses_of(metrics)) < 300:
+        if process.ended() or time.monotonic() > deadline:
+            process.kill_all()
+            raise Broken(f"makes no steps:\n{process.result(124).text()}")
+        time.sleep(0.05)
+    return process, metrics
+
+
+def stopped_reader(case):
+    """A pager that is paused, and one that reads slowly."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    streams = {"stdout": os.fdopen(writer, "wb")}
+    if case.index % 2 == 0:
+        if case.random.random() < 0.5:
+            streams["stderr"] = subprocess.STDOUT
+        process, metrics = start_endless(case, **streams)
+        send(process.pid, case.random.choice([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]))
+        result = process.wait()
+        case.tally.add("limits", "streams: stopped reader", f"exit {result.code}")
+        latest = case.folder / "run" / "checkpoints" / "latest"
+        expect(result.code == 75 and latest.exists(), "a signal does not save", result)
+        expect(latest.read_text() == f"step-{losses_of(metrics)[-1][0]:08d}\n", "latest is not the last step", result)
+    else:
+        process = case.start(*write_run(case), "--set", "train.train_iters=200", "--set", "checkpoint.save_interval=200", **streams)
+        text = b""
+        while piece := os.read(reader, 97):
+            text += piece
+            time.sleep(0.0005)
+        result = process.wait()
+        case.tally.add("limits", "streams: slow reader", f"exit {result.code}")
+        steps = [int(step) for step in re.findall(rb"^ *(\d+)/200 ", text, re.M)]
+        expect(result.code == 0 and steps == list(range(1, 201)), f"a slow reader found the steps {steps}", result)
+    os.close(reader)
+
+
+def lost_lock(case):
+    """Another run has taken the folder over: this one ends and writes nothing more."""
+    mpi = case.attack.mpirun if case.random.random() < 0.5 else []
+    process, _ = start_endless(case, launcher=[*mpi, *(["-n", "2"] if mpi else [])])
+    folder = case.folder / "run"
+    (case.folder / "other").write_text("another's")
+    (case.folder / "other").rename(folder / "lock")
+    result = process.wait()
+    case.tally.add("limits", "lost lock", f"exit {result.code}")
+    expect(result.code == 64 and "taken the folder over" in result.err, "the run does not end as it should", result)
+    expect((folder / "lock").read_text() == "another's", "the other's lock is gone", result)
+    for name in ("outcome.json", "checkpoints/latest", "flight/rank-0.json", "flight/rank-1.json"):
+        expect(not (folder / name).exists(), f"{name} was written", result)
+
+
+def links(case):
+    """Names that a run or data prepare writes, as links to a file of somebody's."""
+    name = case.random.choice(["metrics.jsonl", "metrics.jsonl.tmp", "config.resolved.yaml", "config.resolved.yaml.tmp", "lock",
+                               "output.log", "outcome.json", "trace.json", "trace.rank0.json", "checkpoints/latest",
+                               "checkpoints/latest.tmp", "flight/ranks.json.tmp", "made.bin.tmp", "made.json.tmp"])
+    victim, link = case.folder / "victim", case.folder / ("" if name.startswith("made") else "run") / name
+    victim.write_text("precious")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(victim)
+    prepare = ["data", "prepare", "--input", str(case.base.folder / "text.txt"), "--tokenizer", "bytes", "--output", "made"]
+    command = prepare if name.startswith("made") else [*write_run(case), "--set", "train.trace=true"]
+    redirection = ">&-" if name == "output.log" else ""
+    result = case.start(*command, launcher=["bash", "-c", f'"$@" {redirection}', "bash"]).wait()
+    check_end(case, "links", result, {0, 64, 65, 74})
+    expect(victim.read_text() == "precious", f"{name}: the link was followed", result)
+
+
+ATTACKS = [full_disk, full_disk, injected_fault, limited, limited, limited, forbidden, streams, stopped_reader, lost_lock, links]
 
 
 def limits(case):

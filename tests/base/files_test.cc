@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/content_hash.h"
@@ -51,12 +52,42 @@ TEST(WriteFile, ReplacesAFileWholeAndFillsADeviceAsItIs) {
   EXPECT_EQ(read_text(dir / "a"), "new");
   EXPECT_EQ(list_directory(dir / ""), std::vector<std::string>{"a"});
   write_file("/dev/null", "anything");
-  std::filesystem::create_symlink(dir / "a", dir / "link");
-  write_file(dir / "link", "thru");
-  EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
-  EXPECT_EQ(read_text(dir / "a"), "thru");
+  write_file("/dev/stdout", "");
   EXPECT_NE(message_of<IoError>([] { write_file("/dev/full", "x"); }).find("No space left"), std::string::npos);
   EXPECT_THROW(write_file(dir / "none/a", "x"), IoError);
+}
+
+// In a folder where another user put links to a file that only this one may write.
+TEST(OutputFile, NoLinkIsFollowedAndNoNameForeseen) {
+  const TempDir dir;
+  write_text(dir / "victim", "precious");
+  for (const char* name : {"a.tmp", "link", "log"}) std::filesystem::create_symlink(dir / "victim", dir / name);
+  std::filesystem::create_hard_link(dir / "victim", dir / "b.tmp");
+  ASSERT_EQ(mkfifo((dir / "c.tmp").c_str(), 0600), 0);
+  const auto refused = [](const auto& f) { return message_of<IoError>(f); };
+  write_file(dir / "a", "new");
+  EXPECT_EQ(read_text(dir / "a"), "new");
+  EXPECT_NE(refused([&] { write_file(dir / "link", "x"); }).find("link: is a symbolic link"), std::string::npos);
+  EXPECT_NE(refused([&] { check_writable({dir / "link"}); }).find("link: is a symbolic link"), std::string::npos);
+  EXPECT_NE(refused([&] { AppendFile(dir / "log", AppendFile::Start::empty, {}); }).find("/log: "), std::string::npos);
+  EXPECT_NE(refused([&] { OutputFile(dir / "a", dir / "a.tmp"); }).find("a.tmp: "), std::string::npos);
+  for (const char* name : {"b.tmp", "c.tmp"})
+    EXPECT_NE(refused([&] { OutputFile(dir / "b", dir / name); }).find(name), std::string::npos) << name;
+  EXPECT_EQ(read_text(dir / "victim"), "precious");
+  const OutputFile first(dir / "d"), second(dir / "d");
+  EXPECT_NE(first.temporary(), second.temporary());
+}
+
+TEST(OutputFile, RemovesWhatKilledWritersLeftAndNothingElse) {
+  const TempDir dir;
+  for (const char* name : {"a.tmp-0123abcd", "a.tmp-backup", "a.tmp-01234567x", "b.tmp-01234567"})
+    write_text(dir / name, "");
+  const OutputFile living(dir / "a");
+  write_file(dir / "a", "new");
+  EXPECT_FALSE(file_exists(dir / "a.tmp-0123abcd"));
+  EXPECT_TRUE(file_exists(living.temporary()));
+  for (const char* name : {"a.tmp-backup", "a.tmp-01234567x", "b.tmp-01234567"})
+    EXPECT_TRUE(file_exists(dir / name)) << name;
 }
 
 TEST(ForEachLine, LeavesOutALineThatWasCutOff) {

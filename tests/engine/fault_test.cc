@@ -457,10 +457,10 @@ TEST(Outcome, TheFirstCountsAndKnowsTheLastCommittedStep) {
   EXPECT_EQ(json.at("status"), "hung");
   EXPECT_EQ(json.at("last_committed_step"), 120);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir / ""), {}), 2) << "nothing else is left";
-  write_text(dir / "outcome.json.host-17-0", "{");  // of a process that was killed
+  write_text(dir / "outcome.json.tmp-0123abcd", "{");  // of a process that was killed
   clear_outcome(dir / "");
-  EXPECT_FALSE(std::filesystem::exists(dir / "outcome.json.host-17-0"));
   EXPECT_TRUE(write_outcome(dir / "", {.status = "done"}));
+  EXPECT_FALSE(std::filesystem::exists(dir / "outcome.json.tmp-0123abcd"));
   EXPECT_FALSE(write_outcome(dir / "no/such/folder", {.status = "done"}));
   for (const char* text : {"", "garbage", "step-", "step-x"}) {
     write_text(dir / "checkpoints/latest", text);
@@ -500,13 +500,12 @@ TEST(RunLock, KeepsASecondRunOutUntilTheFirstIsGone) {
 
 TEST(RunLock, RemovesWhatRunsThatWereKilledLeftAndNothingElse) {
   const TempDir dir;
-  for (const char* name : {"lock.host-17-4", "lock.host-18-5.stale", "locks"}) write_text(dir / name, "{}");
-  OutputFile of_another(dir / "lock", dir / "lock.host-19-6");
+  for (const char* name : {"lock.tmp-0123abcd", "locks"}) write_text(dir / name, "{}");
+  const OutputFile of_another(dir / "lock");
   const RunLock lock(dir / "");
-  EXPECT_FALSE(std::filesystem::exists(dir / "lock.host-17-4"));
-  EXPECT_FALSE(std::filesystem::exists(dir / "lock.host-18-5.stale"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "lock.tmp-0123abcd"));
   EXPECT_TRUE(std::filesystem::exists(dir / "locks"));
-  EXPECT_TRUE(std::filesystem::exists(dir / "lock.host-19-6")) << "it starts at the same time";
+  EXPECT_TRUE(std::filesystem::exists(of_another.temporary())) << "it starts at the same time";
 }
 
 TEST(RunLock, JudgesALockOfAnotherHostByItsJobAndItsAge) {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 #include <spawn.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <thread>
@@ -78,6 +79,15 @@ TEST(RunFolder, IsNoCheckpointAndHoldsNoPipes) {
   std::filesystem::create_directory(dir / "pipe");
   ASSERT_EQ(mkfifo((dir / "pipe/metrics.jsonl").c_str(), 0600), 0);
   EXPECT_NE(refused(dir / "pipe").find("metrics.jsonl is no regular file"), std::string::npos);
+  std::filesystem::create_directory(dir / "linked");
+  std::filesystem::create_symlink(dir / "run/outcome.json", dir / "linked/config.resolved.yaml");
+  EXPECT_NE(refused(dir / "linked").find("config.resolved.yaml is no regular file"), std::string::npos);
+  // The folder itself may be a link.
+  std::filesystem::create_directory(dir / "elsewhere");
+  config.train.run_dir = dir / "link";
+  std::filesystem::create_directory_symlink(dir / "elsewhere", config.train.run_dir);
+  EXPECT_EQ(run(config, 1).exit_code, 0);
+  EXPECT_EQ(CheckpointStore(dir / "elsewhere/checkpoints").latest(), 1);
 }
 
 TEST(RunFolder, RefusesALatestWhoseCheckpointIsGone) {
@@ -519,6 +529,37 @@ TEST_F(Program, SavesOnASignalWhereNobodyReadsItsOutput) {
   kill(child, SIGTERM);
   EXPECT_EQ(wait(child).exit_code(), 75);
   EXPECT_EQ(CheckpointStore(dir_ / "run/checkpoints").latest(), records_of(dir_ / "run").rbegin()[1]["step"]);
+}
+
+// Other programs make a pipe non-blocking for all who have it.
+TEST_F(Program, WaitsForAReaderOfANonBlockingPipe) {
+  const std::string command = program_path() + " config --keys";
+  ASSERT_EQ(std::system((command + " >" + (dir_ / "whole")).c_str()), 0);
+  int pipes[2];
+  ASSERT_EQ(pipe2(pipes, O_CLOEXEC), 0);
+  ASSERT_GT(fcntl(pipes[1], F_SETPIPE_SZ, 4096), 0);
+  ASSERT_EQ(fcntl(pipes[1], F_SETFL, O_NONBLOCK), 0);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_adddup2(&files, pipes[1], 1);
+  std::string program = program_path();
+  char* argv[] = {program.data(), const_cast<char*>("config"), const_cast<char*>("--keys"), nullptr};
+  pid_t child = 0;
+  ASSERT_EQ(posix_spawn(&child, program.c_str(), &files, nullptr, argv, environ), 0);
+  posix_spawn_file_actions_destroy(&files);
+  close(pipes[1]);
+  siginfo_t ended{};
+  for (int held = 0; held < 4096 && ended.si_pid == 0; std::this_thread::yield()) {
+    ASSERT_EQ(ioctl(pipes[0], FIONREAD, &held), 0);
+    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+  }
+  std::string text(1 << 20, ' ');
+  text.resize(read_all(pipes[0], text));
+  close(pipes[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(text, read_text(dir_ / "whole"));
 }
 
 TEST_F(Program, MeetsTheLimitOnTheSizeOfFilesAsAnError) {

@@ -93,6 +93,10 @@ TEST(LowerFloors, AThreadThatDoesNotStartIsTheUsersToMend) {
   EXPECT_NE(message_of<ConfigError>([&] { naming(std::errc::resource_unavailable_try_again); }).find("ulimit -u"),
             std::string::npos);
   EXPECT_THROW(naming(std::errc::permission_denied), std::system_error);
+  const auto of_output = [] {
+    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again), "cannot write to file");
+  };
+  EXPECT_THROW(naming_keys(of_output), std::system_error);
 }
 
 }  // namespace
