@@ -5,7 +5,7 @@
 #   launch/gpu_pack.sh [--out DIR] [--jobs N]
 #     --out     the folder to make, and DIR.tar.xz beside it [build-pack/pack]
 # There, with the folder or the unpacked archive:
-#     DIR/launch/gpu.sh --programs DIR --out RESULTS        and, for one program, DIR/bin/trivet …
+#     DIR/launch/gpu.sh one --programs DIR --out RESULTS    and, for one program, DIR/bin/trivet …
 # Tests that read files of the source tree fail there; those that gpu.sh runs read none.
 set -euo pipefail
 # shellcheck source=launch/setup.sh

@@ -97,5 +97,6 @@ for name in demo.sh test.sh fuzz.sh gpu.sh gpu_pack.sh mpirun.sh supervise.sh ne
 done
 usage_of fuzz.sh 64 'unknown argument weight' weight
 usage_of mpirun.sh 64 'RUN.yaml is missing' --gpus 2
-usage_of gpu.sh 64 '--device: found "gpu"' --device gpu
+usage_of gpu.sh 64 '--device: found "gpu"' one --device gpu
+usage_of gpu.sh 64 'which part' --device cpu
 exit "$failed"
