@@ -35,10 +35,6 @@ void sync_directory_of(const std::string& path) {
   if (!sync_directory(directory)) fail_io(directory, "synchronise the directory");
 }
 
-}  // namespace
-
-namespace {
-
 // Whether a call is to be repeated: a signal interrupted it, or the pipe or terminal, which another process may have
 // made non-blocking for all who share it, is ready now.
 bool call_again(int fd, short event) {
