@@ -196,14 +196,14 @@ void add_prepare(CLI::App& data) {
   command
       .add_option(
           "--input", options.inputs,
-          "text files, JSON Lines (.jsonl, .ndjson: a document a line) or tar archives as of WebDataset (.tar), "
-          "plain or compressed by gzip, dictzip, zstd or xz, at most 500 to 1; folders, patterns and ranges such as "
-          "'c4-{000..127}.tar'; - is standard input")
+          "text, JSON Lines (.jsonl, .ndjson: a document a line) or WebDataset tar archives, "
+          "plain or in gzip, dictzip, zstd or xz (to 500:1); folders, patterns, ranges such as "
+          "'c4-{000..127}.tar'; -: standard input")
       ->required();
   command.add_option("--output", options.output, "prefix of the files to write")->required();
   command
       .add_option("--tokenizer", options.tokenizer,
-                  fmt::format("bytes, sentencepiece or bpe (byte-level; a word of more than {} is cut)",
+                  fmt::format("bytes, sentencepiece or bpe (byte-level, words of more than {} cut)",
                               bytes_text(kMostUncutBytes)))
       ->required();
   add_tokenizer_options(command, *arguments);
@@ -211,7 +211,7 @@ void add_prepare(CLI::App& data) {
   command.add_option(
       "--threads,--workers", options.threads,
       fmt::format("threads that encode [one a core]; memory, whatever the size of the input, is at most {} and {} a "
-                  "thread (bpe: {} more), and {} times the longest line of JSON Lines, which is at most {}",
+                  "thread (bpe: {} more), and {} times the longest line of JSON Lines (at most {})",
                   bytes_text(kMemoryBytes), bytes_text(kMemoryBytesPerThread), bytes_text(kBpeMemoryPerThread),
                   kMemoryPerLineByte, bytes_text(kMaxJsonLine)));
   command.add_flag("--force", options.force, "overwrite a dataset that is there");

@@ -62,9 +62,10 @@ TEST(Glossary, HasEveryKeyOfMetricsJsonl) {
   log.eval({.set = "test"});
   log.save({});
   log.resume(1, "step-00000001");
+  log.flush();
   // when
   std::ifstream in(dir / "metrics.jsonl");
-  std::set<std::string> keys;
+  std::set<std::string> keys = {"missing_records"};  // of a gap, after a disk that hung
   for (std::string line; std::getline(in, line);) {
     const nlohmann::json record = parse_json(line);
     for (const auto& [key, value] : record.items()) keys.insert(key);
