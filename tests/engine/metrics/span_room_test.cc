@@ -18,13 +18,13 @@ namespace {
 
 constexpr int64_t kMostSpans = 1 << 18;
 
-struct Outcome {
+struct TracedRun {
   std::string text;
   nlohmann::json row;  // of metrics.jsonl, the first
 };
 
 // One step of so many micro-batches, of more than 15 spans a layer.
-Outcome step_of(int64_t micro_batches) {
+TracedRun step_of(int64_t micro_batches) {
   const TempDir dir;
   Config config = tiny_config();
   config.data.path = tiny_dataset_prefix();
