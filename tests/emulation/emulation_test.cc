@@ -251,6 +251,7 @@ struct ThrottledStream : testing::Test {
   const std::unique_ptr<Device> device = create_cuda_device(0);
   const std::unique_ptr<Event> event = device->create_event();
   const std::unique_ptr<Gate> gate = device->create_gate();
+  TraceRow row{"stream"};  // outlives the stream
   const std::unique_ptr<Stream> stream = device->create_side_stream(StreamPriority::normal);
   const Numbers numbers{32};
   const std::function<void()> op = [this] {  // of two kernels, as GEMMs with a bias of another type
@@ -267,7 +268,6 @@ TEST_F(ThrottledStream, HasRoomForOps) {
 }
 
 TEST_F(ThrottledStream, HasRoomForTheEventsOfSpans) {
-  TraceRow row("stream");
   stream->set_trace_row(&row);
   feed([&] {
     for (int i = 0; i < 700; ++i) {
