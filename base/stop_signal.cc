@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <ctime>
+#include <thread>
 #include <unistd.h>
 
 #include "base/host.h"
@@ -32,6 +33,7 @@ std::atomic<bool> on_terminal{false};  // whose last line may be a progress bar,
 std::atomic<int64_t> received_ns{0};   // 0: nothing was received
 std::array<Texts, 2> texts;            // one is in use, the other is written
 std::atomic<int> in_use{0};
+std::atomic<int> readers{0};  // handlers that read the one in use, or that was when they began
 static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
               std::atomic<bool>::is_always_lock_free);
 
@@ -56,6 +58,7 @@ void report(int signal, std::string_view text) {
 
 void handle(int signal) {
   const int reason = errno;
+  ++readers;
   const Texts& say = texts[static_cast<size_t>(in_use.load())];
   const int64_t now = monotonic_ns();
   int64_t first = 0;
@@ -64,10 +67,13 @@ void handle(int signal) {
     report(signal, say.at_first.view());
   } else if (signal != SIGHUP && signal != SIGXCPU && now - first >= kImpatienceSeconds * int64_t{1'000'000'000}) {
     report(signal, say.at_once.view());
+    --readers;
     if (getpid() == 1) _exit(128 + signal);  // a container's first process, which no signal ends
     std::signal(signal, SIG_DFL);
     std::raise(signal);
+    ++readers;
   }
+  --readers;
   errno = reason;
 }
 
@@ -88,6 +94,7 @@ void watch_stop_signals(std::string_view at_first, std::string_view at_once) {
 int stop_signal() { return received; }
 
 void set_stop_texts(std::string_view at_first, std::string_view at_once) {
+  while (readers > 0) std::this_thread::yield();
   const int next = 1 - in_use.load();
   texts[static_cast<size_t>(next)].at_first = at_first;
   texts[static_cast<size_t>(next)].at_once = at_once;
