@@ -274,6 +274,7 @@ void OutputFile::keep() {
 }
 
 void OutputFile::commit() {
+  if (struct stat old; lstat(path_.c_str(), &old) == 0 && S_ISREG(old.st_mode)) fchmod(fd_, old.st_mode & 0777);
   sync();
   if (rename(temporary_.c_str(), path_.c_str()) != 0) fail_io(temporary_, "rename it to " + path_);
   ours_ = false;

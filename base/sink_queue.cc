@@ -5,8 +5,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <mutex>
+#include <sys/ioctl.h>
 #include <unistd.h>
 #include <utility>
 
@@ -16,16 +17,26 @@
 #include "kernels/base/check.h"
 
 namespace trivet {
+namespace {
+
+// A launcher that forwards thousands of short writes a second hears a signal seconds late (Open MPI 4.1: up to 40 s),
+// and drops behind. So rows that come faster than one every kPause leave together.
+constexpr std::chrono::milliseconds kPause{20};
+constexpr size_t kTogether = 64 << 10;  // bytes; what a pipe holds
+
+}  // namespace
 
 struct SinkQueue::State {
   explicit State(Sink s) : sink(std::move(s)) {}
   const Sink sink;
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::string> pieces;  // the first stays until it is written
+  std::deque<std::string> pieces;  // those that are being written stay until they are
   size_t bytes = 0;
   int64_t dropped = 0;
   double accepted = now_seconds();  // the last piece, or the queue was empty
+  int64_t unread = 0;               // as it was when last looked at
+  bool hurried = false;             // somebody waits until all is written
   bool closed = false;
 
   void add(std::string piece) {
@@ -37,21 +48,30 @@ struct SinkQueue::State {
   void add_gap() {
     if (dropped > 0) add(sink.gap(std::exchange(dropped, 0)));
   }
+  // A reader that is slow, but reads, shows in the bytes that are behind the sink.
+  double stalled_s() {
+    if (pieces.empty()) return 0;
+    const int64_t before = std::exchange(unread, sink.unread ? sink.unread() : 0);
+    if (unread != before) accepted = now_seconds();
+    return now_seconds() - accepted;
+  }
   void write_pieces() {
     std::unique_lock lock(mutex);
     while (changed.wait(lock, [&] { return closed || !pieces.empty(); }), !closed) {
-      const std::string& piece = pieces.front();
+      std::string together = pieces.front();
+      size_t count = 1;
+      while (count < pieces.size() && together.size() + pieces[count].size() <= kTogether) together += pieces[count++];
       lock.unlock();
-      const bool taken = sink.write(piece);
+      const bool taken = sink.write(together);
       lock.lock();
       if (taken) {
-        bytes -= piece.size();
-        pieces.pop_front();
+        bytes -= together.size();
+        pieces.erase(pieces.begin(), pieces.begin() + static_cast<std::ptrdiff_t>(count));
         accepted = now_seconds();
         changed.notify_all();
-      } else {
-        changed.wait_for(lock, std::chrono::milliseconds(100), [&] { return closed; });
       }
+      changed.wait_for(lock, taken ? kPause : 5 * kPause,
+                       [&] { return closed || (taken && (hurried || bytes >= kTogether)); });
     }
   }
 };
@@ -62,7 +82,7 @@ void SinkQueue::push(std::string piece) {
   State& s = *state_;
   std::unique_lock lock(s.mutex);
   const auto full = [&] { return !s.pieces.empty() && s.bytes + piece.size() > kBytes; };
-  while (full() && now_seconds() - s.accepted < s.sink.patience_s && stop_signal() == 0)
+  while (s.stalled_s() < s.sink.patience_s && full() && stop_signal() == 0)
     s.changed.wait_for(lock, std::chrono::milliseconds(50));
   if (full()) return void(++s.dropped);
   s.add_gap();
@@ -71,59 +91,85 @@ void SinkQueue::push(std::string piece) {
 }
 
 bool SinkQueue::drain() {
-  std::unique_lock lock(state_->mutex);
-  state_->add_gap();
-  return state_->changed.wait_for(lock, std::chrono::duration<double>(kWait), [&] { return state_->pieces.empty(); });
+  State& s = *state_;
+  std::unique_lock lock(s.mutex);
+  s.add_gap();
+  s.stalled_s();
+  s.hurried = true;
+  s.changed.notify_all();
+  s.changed.wait_for(lock, std::chrono::duration<double>(kWait), [&] { return s.pieces.empty(); });
+  s.hurried = false;
+  return s.pieces.empty();
 }
 
-int64_t SinkQueue::close() {
+std::vector<std::string> SinkQueue::close() {
   while (!drain() && stalled_s() < kWait && stop_signal() == 0) continue;
   std::unique_lock lock(state_->mutex);
-  const auto lost = static_cast<int64_t>(state_->pieces.size());
+  const std::vector<std::string> lost(state_->pieces.begin(), state_->pieces.end());
   state_->closed = true;
   state_->changed.notify_all();
   lock.unlock();
-  if (thread_.joinable()) lost == 0 ? thread_.join() : thread_.detach();
+  if (thread_.joinable()) lost.empty() ? thread_.join() : thread_.detach();
   return lost;
 }
 
 double SinkQueue::stalled_s() const {
   const std::lock_guard lock(state_->mutex);
-  return state_->pieces.empty() ? 0 : now_seconds() - state_->accepted;
+  return state_->stalled_s();
 }
 
 namespace {
 
 std::atomic<const SinkQueue*> output;
 
-// A piece to standard output or, once that is gone, to `log`, which is open from then on.
-bool write_output(const std::string& piece, const std::string& path, std::shared_ptr<AppendFile>& log) {
-  if (!log && write_all(STDOUT_FILENO, piece) == piece.size()) return true;
-  if (log) return log->append(piece), true;
-  const std::string what = "standard output is gone: " + error_text(errno);
+int64_t unread_output() {
+  int bytes = 0;
+  if (ioctl(STDOUT_FILENO, TIOCOUTQ, &bytes) != 0) ioctl(STDOUT_FILENO, FIONREAD, &bytes);  // a terminal's; a pipe's
+  return bytes;
+}
+
+bool append_log(std::unique_ptr<AppendFile>& log, const std::string& path, const std::string& text) {
   try {
-    log = std::make_shared<AppendFile>(path, AppendFile::Start::keep, nullptr);
-    log->append(what + "; training goes on, and its output here\n" + piece);
-    write_stderr(fmt::format("trivet: {}; it goes on in {}\n", what, path));
+    if (!log) log = std::make_unique<AppendFile>(path, AppendFile::Start::keep, nullptr);
+    return log->append(text);
   } catch (const IoError&) {  // no such folder yet, or a full disk
+    return false;
   }
-  return true;
 }
 
 }  // namespace
 
+struct QueuedOutput::Log {
+  const std::string path;
+  std::unique_ptr<AppendFile> file;
+  std::atomic<bool> is_output = false;  // standard output is gone
+};
+
 QueuedOutput::QueuedOutput(const std::string& log)
     : std::ostream(static_cast<std::stringbuf*>(this)),
-      queue_({.write = [log, file = std::shared_ptr<AppendFile>()](
-                           const std::string& piece) mutable { return write_output(piece, log, file); },
-              .gap = [](int64_t n) { return fmt::format("\n{} lines are missing: they were not accepted\n", n); }}) {
+      log_(std::make_shared<Log>(log)),
+      queue_({.write =
+                  [log = log_](const std::string& piece) {
+                    if (!log->is_output && write_all(STDOUT_FILENO, piece) == piece.size()) return true;
+                    if (log->is_output.exchange(true)) return append_log(log->file, log->path, piece), true;
+                    const std::string what = "standard output is gone: " + error_text(errno);
+                    if (append_log(log->file, log->path, what + "; training goes on, and its output here\n" + piece))
+                      write_stderr(fmt::format("trivet: {}; it goes on in {}\n", what, log->path));
+                    return true;
+                  },
+              .gap = [](int64_t n) { return fmt::format("\n{} lines are missing: they were not accepted\n", n); },
+              .unread = unread_output}) {
   output = &queue_;
 }
 
 QueuedOutput::~QueuedOutput() {
   output = nullptr;
-  if (const int64_t lost = queue_.close(); lost > 0)
-    write_stderr(fmt::format("trivet: the last {} lines are lost, as standard output accepts nothing\n", lost));
+  const std::vector<std::string> lost = queue_.close();
+  if (lost.empty()) return;
+  std::unique_ptr<AppendFile> file;
+  const bool kept = !log_->is_output && append_log(file, log_->path, fmt::format("{}", fmt::join(lost, "")));
+  write_stderr(fmt::format("trivet: standard output accepts nothing; the last {} lines are {}\n", lost.size(),
+                           kept ? "in " + log_->path : "lost"));
 }
 
 int QueuedOutput::sync() {

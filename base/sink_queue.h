@@ -4,7 +4,7 @@
 // queue full are dropped and counted, and the sink is told when it accepts again. Used by one thread.
 //
 // QueuedOutput: standard output through such a queue; each flush makes a piece. When its reader is gone or its disk is
-// full, this piece and all later ones go to a log file.
+// full, this piece and all later ones go to a log file, as do those that wait when the program ends.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace trivet {
 
@@ -23,12 +24,14 @@ class SinkQueue {
   static constexpr double kWait = 2;  // seconds: of a save, and of the end of the program
 
   struct Sink {
-    // Writes a piece wholly. False: not now; it is called with this piece again. Owns all that it uses: a thread that
-    // is stuck in a write outlives the queue.
-    std::function<bool(const std::string& piece)> write;
+    // Writes a piece, or several in one, wholly. False: not now; it is called with them again. Owns all that it uses: a
+    // thread that is stuck in a write outlives the queue.
+    std::function<bool(const std::string& pieces)> write;
     std::function<std::string(int64_t pieces)> gap;  // stands for so many pieces that were dropped
     // A full queue drops nothing before its sink has accepted nothing for so long, or a stop signal came.
     double patience_s = 0;
+    // How many bytes were written, but not read yet; when they change, the sink accepts. Any thread.
+    std::function<int64_t()> unread = nullptr;
   };
   explicit SinkQueue(Sink sink);
   ~SinkQueue() { close(); }
@@ -38,8 +41,8 @@ class SinkQueue {
   void push(std::string piece);
   bool drain();  // false: not everything was written within kWait
   // The last call. Waits while the sink accepts something every kWait, after a stop signal for kWait at most. Returns
-  // how many pieces are lost.
-  int64_t close();
+  // the pieces that may not have been written: of the first, a part may have been.
+  std::vector<std::string> close();
   double stalled_s() const;  // how long the sink has accepted nothing; 0: nothing waits for it. Any thread
 
  private:
@@ -56,7 +59,9 @@ class QueuedOutput : private std::stringbuf, public std::ostream {
   bool drain() { return queue_.drain(); }
 
  private:
+  struct Log;
   int sync() override;
+  const std::shared_ptr<Log> log_;
   SinkQueue queue_;
 };
 

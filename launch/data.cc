@@ -34,7 +34,7 @@ std::string described(const Tokenizer& tokenizer) {
   const auto named = [&](int32_t id) { return fmt::format("{} ({})", id, printable(tokenizer.piece(id))); };
   return fmt::format("{}, {} ids, end of document {}{}", tokenizer.kind(), grouped(tokenizer.vocab_size()),
                      named(tokenizer.eod()),
-                     tokenizer.bos() < 0 ? ", no token begins one" : ", beginning " + named(tokenizer.bos()));
+                     tokenizer.bos() < 0 ? ", no beginning-of-document token" : ", beginning " + named(tokenizer.bos()));
 }
 
 class ProgressLine {

@@ -87,7 +87,9 @@ YamlNode value_of_set(const Field& field, const std::string& text) {
 std::optional<std::string> store(const Field& field, const YamlNode& value, LoadedConfig& loaded) {
   std::erase(loaded.left_to_planner, field.name);
   const auto whole = scalar_of(field, value);
-  if (!whole) return fmt::format("found {}, expected {}", found_text(value), expected(field));
+  if (!whole)
+    return fmt::format("found {}, expected {}{}", found_text(value), expected(field),
+                       field.list ? ", or a list of values without commas in them" : "");
   const Scalar& scalar = *whole;
   if (!field.planned || scalar.quoted || scalar.text != "auto") return parse_field(field, scalar, loaded.config);
   loaded.left_to_planner.push_back(field.name);

@@ -175,7 +175,7 @@ class TextSource::File : public ByteStream {
   int64_t at_ = 0;
 };
 
-// Counts what is made of the bytes of a stream from now on.
+// Counts what is made of the bytes of a stream from now on, by one reader or, of an archive's members, by several.
 class TextSource::Growth {
  public:
   explicit Growth(const ByteStream& in) : in_(in), begin_(in.given()) {}
@@ -200,8 +200,8 @@ class TextSource::Growth {
 // zlib and not libarchive, which does not look at gzip's checksums.
 class TextSource::Gunzip : public ByteStream {
  public:
-  Gunzip(std::shared_ptr<ByteStream> in, std::string name)
-      : in_(std::move(in)), name_(std::move(name)), block_(kSourceBlock, '\0'), growth_(*in_) {
+  Gunzip(std::shared_ptr<ByteStream> in, std::string name, std::shared_ptr<Growth> growth)
+      : in_(std::move(in)), name_(std::move(name)), block_(kSourceBlock, '\0'), growth_(std::move(growth)) {
     check(inflateInit2(&stream_, MAX_WBITS + 16) == Z_OK, "zlib has no memory");  // 16: as gzip writes
   }
   ~Gunzip() override { inflateEnd(&stream_); }
@@ -239,13 +239,13 @@ class TextSource::Gunzip : public ByteStream {
         throw DataError(
             fmt::format("{}: the compressed file is damaged: {}", name_, stream_.msg ? stream_.msg : zError(result)));
     }
-    return growth_.add(std::string_view(block_).substr(0, block_.size() - stream_.avail_out), name_);
+    return growth_->add(std::string_view(block_).substr(0, block_.size() - stream_.avail_out), name_);
   }
 
   const std::shared_ptr<ByteStream> in_;
   const std::string name_;
   std::string block_;
-  Growth growth_;
+  const std::shared_ptr<Growth> growth_;
   z_stream stream_{};
   bool between_ = false;  // a gzip member has ended
 };
@@ -255,12 +255,12 @@ class TextSource::Archive : public ByteStream {
  public:
   enum class Kind { compressed, tar };
 
-  Archive(std::shared_ptr<ByteStream> in, std::string name, Kind kind)
+  Archive(std::shared_ptr<ByteStream> in, std::string name, Kind kind, std::shared_ptr<Growth> growth)
       : in_(std::move(in)),
         name_(std::move(name)),
         kind_(kind),
         block_(kSourceBlock, '\0'),
-        growth_(*in_),
+        growth_(std::move(growth)),
         archive_(archive_read_new()) {
     check(archive_ != nullptr, "libarchive has no memory");
     if (kind == Kind::tar) {
@@ -330,21 +330,22 @@ class TextSource::Archive : public ByteStream {
     if (ended_) return {};
     const la_ssize_t bytes = archive_read_data(archive_.get(), block_.data(), block_.size());
     require(bytes);
-    return growth_.add(std::string_view(block_).substr(0, static_cast<size_t>(std::max<la_ssize_t>(bytes, 0))), name_);
+    return growth_->add(std::string_view(block_).substr(0, static_cast<size_t>(std::max<la_ssize_t>(bytes, 0))), name_);
   }
 
   const std::shared_ptr<ByteStream> in_;
   const std::string name_;
   const Kind kind_;
   std::string block_;
-  Growth growth_;               // of a tar archive with sparse members, too
-  std::exception_ptr failure_;  // of in_
+  const std::shared_ptr<Growth> growth_;  // of a tar archive with sparse members, too
+  std::exception_ptr failure_;            // of in_
   std::string_view link_;
   bool ended_ = false, closed_ = false;  // closed_: what was read ends with zeros
   std::unique_ptr<archive, Free> archive_;
 };
 
-std::shared_ptr<ByteStream> TextSource::decompressed(std::shared_ptr<ByteStream> stored, const std::string& name) {
+std::shared_ptr<ByteStream> TextSource::decompressed(std::shared_ptr<ByteStream> stored, const std::string& name,
+                                                     const std::shared_ptr<Growth>& growth) {
   const std::string_view head = stored->peek();
   for (const Compression& compression : kCompressions) {
     const bool is_named = has_suffix(name, compression.suffixes);
@@ -353,8 +354,8 @@ std::shared_ptr<ByteStream> TextSource::decompressed(std::shared_ptr<ByteStream>
         is_named && compression.name == "zstd" && head.substr(std::min<size_t>(1, head.size()), 3) == "*M\x18";
     if (head.starts_with(compression.magic) || skips) {
       std::shared_ptr<ByteStream> text;
-      if (compression.name == "gzip") text = std::make_shared<Gunzip>(std::move(stored), name);
-      else text = std::make_shared<Archive>(std::move(stored), name, Archive::Kind::compressed);
+      if (compression.name == "gzip") text = std::make_shared<Gunzip>(std::move(stored), name, growth);
+      else text = std::make_shared<Archive>(std::move(stored), name, Archive::Kind::compressed, growth);
       if (std::ranges::any_of(kCompressions, [&](auto& inner) { return text->peek().starts_with(inner.magic); }))
         refuse_second_compression(name);
       return text;
@@ -366,9 +367,10 @@ std::shared_ptr<ByteStream> TextSource::decompressed(std::shared_ptr<ByteStream>
 
 TextSource::TextSource(const std::string& file, SourceOptions options)
     : file_name_(file), name_(file), options_(std::move(options)), file_(std::make_shared<File>(file)) {
-  text_ = decompressed(file_, file);
-  if (format_of_file(file, options_) == TextFormat::tar)
-    archive_ = std::make_shared<Archive>(text_, file, Archive::Kind::tar);
+  text_ = decompressed(file_, file, std::make_shared<Growth>(*file_));
+  if (format_of_file(file, options_) != TextFormat::tar) return;
+  archive_ = std::make_shared<Archive>(text_, file, Archive::Kind::tar, std::make_shared<Growth>(*text_));
+  members_ = std::make_shared<Growth>(*archive_);
 }
 
 TextSource::~TextSource() = default;
@@ -391,7 +393,7 @@ bool TextSource::next_member() {
     if (const std::string_view link = archive_->link(); !link.empty())
       throw DataError(fmt::format("{}: a {} link to another file, expected the file: tar --{}dereference", name_, link,
                                   link == "hard" ? "hard-" : ""));
-    text_ = decompressed(archive_, name_);
+    text_ = decompressed(archive_, name_, members_);
     return found_ = true;
   }
   if (found_) return false;

@@ -1,6 +1,7 @@
 // Where text comes from: files as they are or compressed (gzip, dictzip, zstd, xz), tar archives of them, and standard
 // input. Memory: two blocks for each layer of compression and archive, and what the libraries take. What grows to more
-// than kMostGrowth times its size is a DataError: no text does, and a bomb would fill the disk.
+// than kMostGrowth times its size (an archive's members together) is a DataError: no text does, and a bomb would fill
+// the disk.
 #pragma once
 
 #include <cstdint>
@@ -89,13 +90,15 @@ class TextSource {
   class Gunzip;
   class Archive;
 
-  static std::shared_ptr<ByteStream> decompressed(std::shared_ptr<ByteStream> stored, const std::string& name);
+  static std::shared_ptr<ByteStream> decompressed(std::shared_ptr<ByteStream> stored, const std::string& name,
+                                                  const std::shared_ptr<Growth>& growth);
   bool next_member();
 
   std::string file_name_, name_;
   SourceOptions options_;
   std::shared_ptr<File> file_;
   std::shared_ptr<Archive> archive_;
+  std::shared_ptr<Growth> members_;  // together
   std::shared_ptr<ByteStream> text_;
   std::map<std::string, int64_t> other_members_;  // by extension
   bool found_ = false;                            // a text

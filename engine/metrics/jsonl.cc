@@ -103,7 +103,7 @@ MetricsLog::MetricsLog(std::string path, AppendFile::Warn warn, double patience_
 }
 
 MetricsLog::~MetricsLog() {
-  if (const int64_t lost = queue_->close(); lost > 0 && warn_)
+  if (const size_t lost = queue_->close().size(); lost > 0 && warn_)
     warn_(fmt::format("{}: {} records are missing at its end", path_, lost));
 }
 

@@ -343,13 +343,13 @@ void Reporter::measure_peak_again(int64_t step, double tflops) {
   peak_measurements_left_ = work_.peak_tflops > before ? peak_measurements_left_ - 1 : 0;
   collect_spans();  // these GEMMs are no part of the next step
   note(
-      fmt::format("step {} made {:.3f} TFLOP/s a rank, more than the measured peak of {:.3f}, probably because other "
-                  "work ran beside the measurement: measured again, the peak is {:.3f}",
+      fmt::format("step {} made {:.5g} TFLOP/s a rank, more than the measured peak of {:.5g}, probably because other "
+                  "work ran beside the measurement: measured again, the peak is {:.5g}",
                   step, tflops, before, work_.peak_tflops));
 }
 
 void Reporter::limit_mfu(StepReport& report) {
-  const std::string what = fmt::format("step {} made {:.3f} TFLOP/s a rank, more than the peak of {:.3f}", report.step,
+  const std::string what = fmt::format("step {} made {:.5g} TFLOP/s a rank, more than the peak of {:.5g}", report.step,
                                        report.model_tflops_per_rank, work_.peak_tflops);
   report.mfu = peak_measured_ ? 1 : StepReport::kUnknown;
   if (peak_measured_) work_.peak_tflops = report.model_tflops_per_rank;

@@ -58,6 +58,15 @@ TEST(WriteFile, ReplacesAFileWholeAndFillsADeviceAsItIs) {
 }
 
 // In a folder where another user put links to a file that only this one may write.
+TEST(OutputFile, AFileThatIsReplacedKeepsItsMode) {
+  const TempDir dir;
+  write_text(dir / "private", "old");
+  std::filesystem::permissions(dir / "private", std::filesystem::perms{0600});
+  write_file(dir / "private", "new");
+  EXPECT_EQ(read_text(dir / "private"), "new");
+  EXPECT_EQ(std::filesystem::status(dir / "private").permissions(), std::filesystem::perms{0600});
+}
+
 TEST(OutputFile, NoLinkIsFollowedAndNoNameForeseen) {
   const TempDir dir;
   write_text(dir / "victim", "precious");

@@ -4,7 +4,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -81,6 +81,37 @@ TEST(SinkQueue, WithPatienceDropsNothingThatItsSinkTakesInTime) {
   EXPECT_EQ(taken->pieces.size(), 2 * static_cast<size_t>(kFits));
 }
 
+// Ten thousand short writes a second keep a launcher from hearing a signal.
+TEST(SinkQueue, WritesShortPiecesTogether) {
+  const auto taken = std::make_shared<Taken>();
+  SinkQueue queue(into(taken));
+  std::string expected;
+  for (int i = 0; i < 1000; ++i) {
+    queue.push(fmt::format("{}\n", i));
+    expected += fmt::format("{}\n", i);
+  }
+  taken->accepts = true;
+  ASSERT_TRUE(queue.drain());
+  EXPECT_LE(taken->pieces.size(), 2U);
+  EXPECT_EQ(fmt::format("{}", fmt::join(taken->pieces, "")), expected);
+}
+
+// A pipe with a slow reader accepts nothing for as long as a whole page is not free.
+TEST(SinkQueue, ASinkWhoseReaderReadsIsNotStalled) {
+  const auto taken = std::make_shared<Taken>();
+  const auto unread = std::make_shared<std::atomic<int64_t>>(4096);
+  SinkQueue::Sink sink = into(taken);
+  sink.unread = [unread] { return unread->load(); };
+  SinkQueue queue(sink);
+  queue.push("a row");
+  queue.push("another");
+  ASSERT_FALSE(queue.drain());
+  EXPECT_GE(queue.stalled_s(), SinkQueue::kWait / 2);
+  *unread -= 150;
+  EXPECT_LT(queue.stalled_s(), SinkQueue::kWait / 2);
+  taken->accepts = true;
+}
+
 TEST(SinkQueue, LeavesAStuckSinkBehindAndCountsWhatIsLost) {
   int pipes[2];
   ASSERT_EQ(pipe(pipes), 0);
@@ -88,7 +119,7 @@ TEST(SinkQueue, LeavesAStuckSinkBehindAndCountsWhatIsLost) {
       SinkQueue::Sink{.write = [fd = pipes[1]](const std::string& text) { return write_all(fd, text) == text.size(); },
                       .gap = [](int64_t) { return ""; }});
   for (int i = 0; i < 4; ++i) queue->push(piece(i));
-  EXPECT_EQ(queue->close(), 3) << "a pipe holds 64 KiB";
+  EXPECT_EQ(queue->close().size(), 3U) << "a pipe holds 64 KiB";
   queue.reset();
   std::string text(1 << 17, ' ');
   EXPECT_EQ(read_all(pipes[0], text), text.size());  // its thread ends with the piece that it was in

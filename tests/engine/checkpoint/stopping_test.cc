@@ -537,7 +537,10 @@ TEST_F(Program, SavesOnASignalWhereNobodyReadsItsOutput) {
   }
   kill(child, SIGTERM);
   EXPECT_EQ(wait(child).exit_code(), 75);
-  EXPECT_EQ(CheckpointStore(dir_ / "run/checkpoints").latest(), records_of(dir_ / "run").rbegin()[1]["step"]);
+  const int64_t last = records_of(dir_ / "run").rbegin()[1]["step"];
+  EXPECT_EQ(CheckpointStore(dir_ / "run/checkpoints").latest(), last);
+  EXPECT_NE(read_text(dir_ / "run/output.log").find(fmt::format("{}/1000000", last)), std::string::npos)
+      << "the rows that nobody read";
 }
 
 // Other programs make a pipe non-blocking for all who have it.

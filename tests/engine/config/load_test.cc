@@ -65,10 +65,11 @@ TEST(Load, AListIsItsItemsWithCommasBetween) {
   };
   EXPECT_EQ(path("[0.3, 'data/a', 0.7, data/b]").path, "0.3,data/a,0.7,data/b");
   EXPECT_EQ(path("data/a").split, (std::vector<double>{90, 10}));
-  for (const char* wrong : {"[0.3, 'a,b']", "[0.3, [a]]", "[0.3, ~]"})
-    EXPECT_NE(message_of<ConfigError>([&] { path(wrong); }).find("data.path: found a list, expected "),
-              std::string::npos)
-        << wrong;
+  for (const char* wrong : {"[0.3, 'a,b']", "[0.3, [a]]", "[0.3, ~]"}) {
+    const std::string message = message_of<ConfigError>([&] { path(wrong); });
+    EXPECT_NE(message.find("data.path: found a list, expected "), std::string::npos) << wrong;
+    EXPECT_NE(message.find("without commas"), std::string::npos) << message;
+  }
 }
 
 // Each notation of YAML, in a file and on the command line: the same value, or both refuse it.

@@ -223,7 +223,8 @@ TEST(TextReader, ReadsTheSameCompressed) {
   }
 }
 
-// A file of little disk space that would fill it, in each layer: a compressed file, one in an archive, a hole in one.
+// A file of little disk space that would fill it, in each layer: a compressed file, one in an archive, a hole
+// in one, many small ones.
 TEST(TextReader, RefusesDecompressionBombs) {
   const TempDir directory;
   constexpr size_t kSize = 67 << 20;
@@ -244,7 +245,11 @@ TEST(TextReader, RefusesDecompressionBombs) {
   archive_entry_free(entry);
   ASSERT_EQ(archive_write_free(out), ARCHIVE_OK);
   ASSERT_LT(std::filesystem::file_size(directory / "hole.tar"), 20'000u);
-  for (const char* name : {"a.gz", "a.zst", "a.tar", "hole.tar"}) {
+  write_gzip(directory / "quarter.gz", zeros.substr(0, kSize / 4));
+  const std::string quarter = read_text(directory / "quarter.gz");
+  write_archive(directory / "many.tar", ARCHIVE_FILTER_NONE,
+                {{"a.txt.gz", quarter}, {"b.txt.gz", quarter}, {"c.txt.gz", quarter}, {"d.txt.gz", quarter}});
+  for (const char* name : {"a.gz", "a.zst", "a.tar", "hole.tar", "many.tar"}) {
     const std::string path = directory / name;
     const std::string message = message_of<DataError>([&] {
       TextReader reader({path}, {});
