@@ -93,8 +93,8 @@ inline CLI::Validator file_name() {
 
 inline CLI::Validator svg_name() {
   return {[](std::string& text) {
-            return text.ends_with(".svg") ? ""
-                                          : fmt::format("found {}, expected the name of an .svg file", quote(text));
+            const bool fits = text.ends_with(".svg") || text.starts_with("/dev/");  // a pipe, or standard output
+            return fits ? "" : fmt::format("found {}, expected the name of an .svg file", quote(text));
           },
           ""};
 }
