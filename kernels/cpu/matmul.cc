@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include "kernels/cpu/blocked_gemm.h"
+#include "kernels/cpu/gemm_caches.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/panels_amx.h"
 
@@ -46,7 +47,8 @@ constexpr int64_t kSlicedPanels = 8;  // right panels that a block of a meets be
 
 Blocking::Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes, int64_t slice_steps)
     : m_panels(panels_of(m)), n_panels(panels_of(n)), steps(panels_of(k)) {
-  const Shares most = slice_steps == kWholeBlock ? Shares{} : shares_in_slices();
+  Shares most = slice_steps == kWholeBlock ? Shares{} : shares_in_slices();
+  for (int64_t* share : {&most.panel, &most.left, &most.sums, &most.right, &most.waiting}) *share /= gemm_cache_divisor;
   const int64_t step_bytes = kBlock * element_bytes, sum_bytes = kBlock * 4;
   const auto at_least_one = [](int64_t count) { return std::max<int64_t>(1, count); };
   k_block = even_part(steps, at_least_one(most.panel / step_bytes));

@@ -160,6 +160,13 @@ INSTANTIATE_TEST_SUITE_P(
             "ranks 1, 3, of which no majority agrees",
             -2,
             {"train.check_weight_hash_across_dp_replicas_interval=1"}},
+        // docs/checkpoints.md: before each save as well, whatever the interval.
+        Row{"other_bits_before_a_save",
+            {"bitflip:1:2"},
+            93,
+            "ranks 1, 3, of which no majority agrees",
+            -2,
+            {"train.check_weight_hash_across_dp_replicas_interval=100", "checkpoint.save_interval=4"}},
         Row{"error_on_gpus", {"throw:2:2:forward"}, 70, "step 2: an injected fault", 2, over_nccl()},
         Row{"error_in_a_pipeline_on_gpus",
             {"throw:3:2:backward"},

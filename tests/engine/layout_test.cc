@@ -210,6 +210,22 @@ TEST(Layouts, HaveTheLossesOfOneRankWhileTheBatchGrows) {
   expect_equal(train_on_threads(config, 1, 6), reference);
 }
 
+// Fewer micro-batches do not always need less: interleaved, three go through two chunks in one group of three, and four
+// in groups of two.
+TEST(Layouts, HaveTheLossesOfOneRankWhereASmallerBatchNeedsMoreRoom) {
+  Config config = tiny_config();
+  config.model.untie_embeddings_and_output_weights = true;
+  config.batch.micro_batch_size = 1;
+  config.batch.global_batch_size = 4;
+  config.batch.rampup_batch_size = std::vector<int64_t>{3, 1, 6};
+  config.optimizer.lr_warmup_iters = 0;
+  config.optimizer.lr_decay_iters.reset();
+  config.train.train_iters = 0;
+  config.train.train_samples = 18;
+  expect_equal(train_on_threads(cut(config, {.p = 2, .schedule = "interleaved", .v = 2}), 2, 5),
+               train_on_threads(config, 1, 5));
+}
+
 // Not only for the instruction set that this machine has as its best.
 TEST(Layouts, HaveTheLossesOfOneRankUnderEachCpuIsa) {
   for (const CpuIsa isa : usable_cpu_isas())

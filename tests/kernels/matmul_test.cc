@@ -1,5 +1,6 @@
 // The GEMM of every combination of transposes, types, bias and accumulation against double arithmetic. Most inputs
 // are small integers, so that the right sums are exact in fp32 whatever their order, and the comparison is ==.
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <gtest/gtest.h>
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include "kernels/base/arena.h"
+#include "kernels/cpu/gemm_caches.h"
 #include "kernels/ops.h"
 #include "tests/support/matmul_options.h"
 #include "tests/support/mirrored_ops.h"
@@ -195,6 +197,25 @@ TEST_P(MatmulTest, ARowHasTheSameBitsInEveryMatrix) {
 
 TEST_P(MatmulTest, LongReductionsAreExactOnIntegers) {
   for_each_combination(40, 72, 3001, [this](const GemmCase& test) { expect_exact(test); });
+}
+
+// fc2 of GPT-2, whose k is cut into chunks, and more columns than a chunk has: with the caches of any machine.
+TEST_P(MatmulTest, ShapesThatPeopleTrainAreExactOnIntegers) {
+  if (GetParam() == test::kOnCuda) GTEST_SKIP() << "the library cuts";
+  for (const auto& [m, n, k] : {std::array<int64_t, 3>{13, 768, 3072}, {40, 4104, 1088}, {3, 50257, 64}})
+    for (const auto& [dtype, c_dtype] : {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::f32}})
+      expect_exact({m, n, k, dtype, c_dtype, {.transpose_b = true, .bias = {}}});
+}
+
+// Every way to cut a GEMM, by small shapes, as if the caches were small.
+TEST_P(MatmulTest, EveryBlockingIsExactOnIntegers) {
+  if (GetParam() == test::kOnCuda) GTEST_SKIP() << "the library cuts";
+  for (const int64_t part : {64, 512}) {
+    gemm_cache_divisor = part;
+    for (const auto& [m, n, k] : {std::array<int64_t, 3>{70, 130, 500}, {200, 40, 150}, {33, 300, 170}, {5, 60, 999}})
+      for_each_combination(m, n, k, [this](const GemmCase& test) { expect_exact(test); });
+  }
+  gemm_cache_divisor = 1;
 }
 
 TEST_P(MatmulTest, RealNumbersComeWithinTheTolerance) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/checkpoint/open_checkpoint.h"
+#include "engine/train/inference.h"
 #include "engine/train/run.h"
 #include "tests/engine/checkpoint/runs.h"
 #include "tests/support/message_of.h"
@@ -109,6 +110,29 @@ TEST(SkipTrainBf16, GivesTheNumbersOfTheRun) {
   RunOptions split;
   split.make_backend = make_split_backend;
   EXPECT_EQ(evaluate_checkpoint(config, step_path(dir / "run", 4), dir / "device", 4, split), again);
+}
+
+// A model that is opened to generate has the precision of its run, and so its bits.
+TEST(Inference, HasTheLogitsOfTheRunsOwnConfiguration) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const TempDir dir;
+    Config config = small_run(dir / "run");
+    config.precision.dtype = dtype;
+    config.train.train_iters = 2;
+    ASSERT_EQ(run(config, 1).exit_code, 0);
+    const OpenCheckpoint checkpoint = open_checkpoint(step_path(dir / "run", 2));
+    const std::vector<int32_t> text{3, 10, 31, 4, 4, 60};
+    std::vector<std::vector<float>> logits;
+    for (const bool own : {false, true})
+      run_thread_ranks(1, [&](Communicator& world) {
+        LoadedConfig loaded = inference_config(checkpoint, 1, 1, {});
+        if (own) loaded.config.precision = config.precision;
+        const Layout layout = resolve(loaded, {.world_size = 1});
+        const auto model = open_model(loaded.config, layout, world, checkpoint, std::ssize(text));
+        logits.push_back(model->next_token_logits(text));
+      });
+    EXPECT_EQ(logits[0], logits[1]) << name_of(dtype);
+  }
 }
 
 TEST(SkipTrain, TakesWeightsAndOneMicroBatchsActivationsOnly) {

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <thread>
 
+#include "base/host.h"
 #include "base/json.h"
 #include "base/stop_signal.h"
 #include "engine/checkpoint/open_checkpoint.h"
@@ -316,6 +317,21 @@ TEST(Stopping, InTime) {
   EXPECT_EQ(job.losses.size(), 1u);
 }
 
+// The run's own limit and the job's end both hold: the earlier one, whichever it is.
+TEST(Stopping, InTimeAsTheEarlierOfTwoLimitsSays) {
+  const TempDir dir;
+  constexpr int64_t kHour = 3600;
+  for (const auto& [minutes, job_s] : {std::pair{1e-9, kHour}, {60.0, int64_t{0}}}) {
+    Config config = small_run(dir / fmt::format("{}", job_s));
+    config.train.exit_duration_in_mins = minutes;
+    setenv("SLURM_JOB_END_TIME", std::to_string(time(nullptr) + job_s).c_str(), 1);
+    const RunResult result = run(config, 2);
+    unsetenv("SLURM_JOB_END_TIME");
+    EXPECT_EQ(result.exit_code, 75) << minutes;
+    EXPECT_EQ(result.losses.size(), 1u) << minutes;
+  }
+}
+
 TEST(Stopping, WithoutCheckpointsSaysThatNothingIsSaved) {
   const TempDir dir;
   Config config = small_run(dir / "run");
@@ -409,6 +425,26 @@ TEST_F(Program, SavesAndExitsOnSignals) {
     EXPECT_GT(*step, before);
     before = *step;
   }
+}
+
+// docs/faults.md: time counts only while the process runs. A rank hangs, the job is suspended for longer than the
+// limit, and what is left of the limit is left when it goes on.
+TEST_F(Program, ASuspendedJobIsNotTakenForAHungOne) {
+  Config config = config_for(1'000'000);
+  config.comm.timeout_s = 6;
+  const pid_t child = start(config, "exec $COMMAND", "--inject slow=1000000:1:3");
+  int status = 0;
+  while (read_text(dir_ / "run/metrics.jsonl").find("\"step\":2,") == std::string::npos) {
+    ASSERT_EQ(waitpid(child, &status, WNOHANG), 0) << read_text(dir_ / "stderr");
+    std::this_thread::yield();
+  }
+  kill(child, SIGSTOP);
+  waitpid(child, &status, WUNTRACED);
+  std::this_thread::sleep_for(std::chrono::seconds(7));
+  const double went_on = now_seconds();
+  kill(child, SIGCONT);
+  EXPECT_EQ(wait(child).exit_code(), 124);
+  EXPECT_GT(now_seconds() - went_on, 2);
 }
 
 // As a user at the terminal (^\) or an alarm ends it; unless it was started by a shell's & in a script.

@@ -68,7 +68,8 @@ std::string hard_text(uint64_t seed, int parts, bool broken) {
                                                   std::string(1, '\0'),
                                                   "<|im_start|>user",
                                                   "word",
-                                                  " the"};
+                                                  " the",
+                                                  "<tool call>"};
   static const std::vector<std::string> kBroken = {"\xff",     "\xc3",         "\x80\x80\x80\x80\x80",
                                                    "\xe4\xba", "\xf0\x9f\x98", "\xed\xa0\x80"};
   std::mt19937_64 random(seed);
@@ -216,6 +217,22 @@ TEST(Bpe, GivesAnyBytesBack) {
 
 TEST(Bpe, PartsHaveTheTokensOfTheWhole) {
   for (const std::string& name : kNames) EXPECT_GT(compare_parts(*golden_tokenizer(name), 400), 1000) << name;
+}
+
+// A token that is no special one, and in which a text could be cut but for it.
+TEST(Bpe, PartsDoNotCutAnAddedToken) {
+  for (const std::string& name : kNames) {
+    json file = json::parse(golden(name + ".json"));
+    file["added_tokens"].push_back({{"id", parse_bpe_model(golden(name + ".json"), name).tokens.size()},
+                                    {"content", "<tool call>"},
+                                    {"single_word", false},
+                                    {"lstrip", false},
+                                    {"rstrip", false},
+                                    {"normalized", true},
+                                    {"special", false}});
+    EXPECT_GT(compare_parts(*make_bpe(parse_bpe_model(file.dump(), name), file.dump(), ends_of(name), false), 200), 500)
+        << name;
+  }
 }
 
 // Without a place to cut a text is cut all the same, so that no word takes more memory than any other text.
@@ -501,6 +518,40 @@ TEST_F(BpePrepareTest, ATemplateAndTheOptionAgree) {
   EXPECT_EQ(prepare_dataset(options_).info.bos, -1);
   EXPECT_NE(first_document()[0], 0);
   EXPECT_EQ(json::parse(read_text(options_.output + ".tokenizer.json")), json::parse(golden("llama3.json")));
+}
+
+// Whatever changes the bytes that come out: a call that went on behind another's documents would mix two datasets.
+TEST_F(BpePrepareTest, DoesNotGoOnWithAnotherOption) {
+  use_model("llama3");
+  write_text(options_.model, golden_with(kTemplate));
+  std::string lines;
+  for (const std::string& sentence : made_up_sentences(200, 12))
+    lines += json{{"text", sentence}, {"other", sentence}}.dump() + "\n";
+  const std::string input = directory_ / "in.jsonl";
+  write_text(input, lines);
+  options_.inputs = {input};
+  options_.bos_token = "<|begin_of_text|>";
+  options_.part_bytes = 1;
+  options_.force = true;
+  const auto as_now = std::filesystem::last_write_time(input);
+  const std::vector<std::pair<const char*, std::function<void()>>> changes = {
+      {"--bos-token", [&] { options_.bos_token = "none"; }},
+      {"--special-as-text", [&] { options_.special_as_text = true; }},
+      {"--no-append-eod", [&] { options_.append_eod = false; }},
+      {"--json-key", [&] { options_.text.json_key = "other"; }},
+      {"time of the file", [&] { std::filesystem::last_write_time(input, as_now + std::chrono::seconds(1)); }}};
+  const PrepareOptions usual = options_;
+  for (const auto& [name, change] : changes) {
+    options_ = usual;
+    EXPECT_THROW(prepare_dataset(options_,
+                                 [](const PrepareProgress& p) {
+                                   if (p.tokens > 0) throw std::runtime_error("stop");
+                                 }),
+                 std::runtime_error);
+    ASSERT_TRUE(std::filesystem::exists(directory_ / "d.partial.json")) << name;
+    change();
+    EXPECT_EQ(prepare_dataset(options_).earlier.documents, 0) << name;
+  }
 }
 
 // The ids of texts are the same with the template and without: a model of the one takes data of the other.

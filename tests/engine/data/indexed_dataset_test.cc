@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "tests/engine/data/support.h"
+#include "tests/support/training.h"
 
 namespace trivet {
 namespace {
@@ -227,6 +228,30 @@ TEST(IndexedDataset, ReadsOnlyItsTokens) {
   EXPECT_THROW(dataset.read(4, tokens), Error);
   EXPECT_THROW(dataset.read(-1, tokens), Error);
   EXPECT_THROW(dataset.read(std::numeric_limits<int64_t>::max(), tokens), Error);
+}
+
+// Of offsets in bytes that do not fit 32 bits; the file is sparse.
+TEST(IndexedDatasetWriter, GoesOnBehindFourGiB) {
+  if (test::kMatrixStride > 1) GTEST_SKIP() << "4 GiB are hashed";
+  const TempDir dir;
+  const std::string prefix = dir / "d";
+  constexpr int32_t kLength = 1'100'000'000;
+  constexpr int64_t kTokens = 2 * int64_t{kLength};
+  std::string lengths(34, '\0');  // behind the header, which is written at the end
+  for (int i = 0; i < 2; ++i) lengths.append(reinterpret_cast<const char*>(&kLength), sizeof kLength);
+  write_text(prefix + ".idx.tmp", lengths);
+  write_text(prefix + ".bin.tmp", "");
+  std::filesystem::resize_file(prefix + ".bin.tmp", 2 * kTokens);
+  IndexedDatasetWriter writer(prefix, TokenType::u16, 2, kTokens);
+  writer.add_document(std::vector<int32_t>{5, 6, 7});
+  writer.add_document(std::vector<int32_t>{8});
+  writer.finish();
+  const IndexedDataset dataset(prefix);
+  EXPECT_EQ(dataset.tokens(), kTokens + 4);
+  EXPECT_EQ(dataset.begin(3), kTokens + 3);
+  std::vector<int32_t> last(6);
+  dataset.read(kTokens - 2, last);
+  EXPECT_EQ(last, (std::vector<int32_t>{0, 0, 5, 6, 7, 8}));
 }
 
 TEST(IndexedDatasetWriter, LeavesNothingUnlessItFinishes) {

@@ -127,6 +127,14 @@ TEST(PlanCosts, ARingOverNodesTakesAllCardsOfItsRanks) {
               (6.8 + 14 * 3.8 + 21.3) * kMicro + 15.0 / 16 / 40, kPrecise);
 }
 
+// A node and a half are two nodes: the network is crossed, and the ring is as fast as the cards of the half.
+TEST(PlanCosts, AGroupThatFillsNoWholeNumberOfNodesCrossesTheNetwork) {
+  const auto gather = [](int ranks) { return collective(CommCall::all_gather, kGigabyte, {ranks, 8, 1}); };
+  EXPECT_GT(gather(12), gather(8) + 1e-3);
+  EXPECT_GT(gather(9), gather(8) + 1e-3);
+  EXPECT_NEAR(gather(12), (6.8 + 10 * 3.8 + 21.3) * kMicro + 11.0 / 12 / 40, kPrecise);
+}
+
 TEST(PlanCosts, RanksOfManyGroupsShareTheCards) {
   // a rank a node: a card each, up to 8 groups; 16 groups on 8 cards take twice as long
   const auto gather = [](int groups) { return collective(CommCall::all_gather, kGigabyte, {4, 1, groups}); };

@@ -97,6 +97,35 @@ TEST(StudyCompare, OfEqualResultsFindsNothing) {
   EXPECT_TRUE(comparison.differences.empty());
 }
 
+// Welch's degrees of freedom where one side is noisier and has fewer rounds: about those of that side, not of both.
+TEST(StudyCompare, TheIntervalIsThatOfTheNoisierSide) {
+  Results results;
+  int calls = 0;  // of six points a round, which all are slow or fast together
+  const auto noisy = [&](const Choice&) { return std::exp(calls++ / 6 % 2 == 0 ? 0.2 : -0.2); };
+  const StudyResults a = results.of("a", "1", 5, noisy), b = results.of("b", "1", 20, [](const Choice&) { return 1.; });
+  const StudyComparison comparison = compare_studies(a, b);
+  const auto moments = [](const StudyResults& of, size_t point) {
+    std::vector<double> logs;
+    for (const RunRow& row : of.rows)
+      if (row.point == of.plan.points[point].id) logs.push_back(std::log(row.metrics.at("step_seconds")));
+    double mean = 0, squares = 0;
+    for (const double log : logs) mean += log / static_cast<double>(std::ssize(logs));
+    for (const double log : logs) squares += (log - mean) * (log - mean);
+    const auto n = static_cast<double>(std::ssize(logs));
+    return std::pair(squares / (n - 1) / n, n);
+  };
+  for (const ComparedPoint& point : comparison.points) {
+    const auto [va, na] = moments(a, point.a);
+    const auto [vb, nb] = moments(b, point.b);
+    ASSERT_EQ(std::pair(na, nb), std::pair(5.0, 20.0));
+    const double degrees = (va + vb) * (va + vb) / (va * va / (na - 1) + vb * vb / (nb - 1));
+    ASSERT_EQ(std::floor(degrees), 4);
+    const Estimate& ratio = point.metric.ratio;
+    EXPECT_NEAR(std::log(ratio.high / ratio.value), 2.776445 * std::sqrt(va + vb), 1e-5);  // Student's, of 4 degrees
+    EXPECT_NEAR(std::log(ratio.value / ratio.low), 2.776445 * std::sqrt(va + vb), 1e-5);
+  }
+}
+
 TEST(StudyCompare, WithFewRoundsGivesNoVerdict) {
   Results results;
   const StudyResults a = results.of("a", "1", 6, [](const Choice&) { return 1.; });

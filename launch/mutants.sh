@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Plants mistakes, one after another, and looks whether a test notices each: first the law that its story names, then, where
+# that passes, all tests. Prints the score; ends with 1 where a mistake lives, or passes its law.
+#   launch/mutants.sh [--check] [--draw N] [--build DIR] [NAME…]      all of tests/mutants, or those of these names
+#     --check      only looks whether each applies to the sources, and names a law
+#     --draw N     N of them, chosen by the hash of the commit: other ones after each
+#     --build DIR  a build folder of the tests, as it is [build-mutants, with CUDA emulated on the CPU]
+# tests/mutants/NAME.patch tells the story of its mistake above the patch. The lines that are read here:
+#     Law: PROGRAM FILTER     a program of the tests, and which of its cases (--gtest_filter)
+#     Law: ctest NAME         a test of ctest's: what needs several processes
+# The mistake is in the checkout while its tests run; it is taken back at the end, or by Ctrl-C.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+cd "$root"
+check=0 draw=0 build=build-mutants
+while (($#)); do
+  case $1 in
+    --check) check=1 ;;
+    --draw | --build) (($# > 1)) || usage "$1 needs a value"; [[ $1 == --draw ]] && draw=$2 || build=${2%/}; shift ;;
+    -*) usage "unknown argument $1" ;;
+    *) break ;;
+  esac
+  shift
+done
+names=("$@")
+(($#)) || for file in tests/mutants/*.patch; do names+=("$(basename "$file" .patch)"); done
+for name in "${names[@]}"; do
+  file=tests/mutants/$name.patch
+  [[ -f $file ]] || usage "there is no $file"
+  git apply --check "$file" || { echo "mutants: $file does not apply: what it changes has changed" >&2; exit 1; }
+  grep -q '^Law: ' "$file" || { echo "mutants: $file names no law" >&2; exit 1; }
+done
+((!check)) || { echo "mutants: ${#names[@]} apply"; exit 0; }
+if ((draw)); then
+  seed=$(git rev-parse HEAD)
+  mapfile -t names < <(for name in "${names[@]}"; do echo "$(sha1sum <<<"$seed $name") $name"; done | sort | head -n "$draw" |
+    sed 's/.* //')
+fi
+
+build_all() {
+  if [[ $build == build-mutants ]]; then
+    build_trivet "$build" -DTRIVET_CUDA=EMULATED -DTRIVET_SHARED_PROCESSES=ON -DTRIVET_LEVEL=-Og
+  else
+    ninja -C "$build"
+  fi >"$build.log" 2>&1
+}
+packages+=("${test_packages[@]}")
+install_packages
+build_all || { tail -n 30 "$build.log"; exit 1; }
+export OMP_WAIT_POLICY=passive
+
+planted=
+take_back() { [[ ! $planted ]] || git apply -R "$planted"; planted=; }
+trap take_back EXIT
+trap 'exit 130' INT TERM
+
+# Whether the law fails. A filter that selects nothing is an error; a run that does not end has noticed something.
+law_fails() {  # PROGRAM FILTER
+  if [[ $1 == ctest ]]; then
+    ! (cd "$build" && timeout 600 ctest --no-tests=error -R "$2") >"$build.log" 2>&1
+  else
+    ! timeout 600 "$build/tests/$1" --gtest_filter="$2" --gtest_brief=1 --gtest_fail_fast >"$build.log" 2>&1
+  fi
+}
+selects() {
+  if [[ $1 == ctest ]]; then (cd "$build" && ctest -N -R "$2") | grep -q 'Test *#'
+  else "$build/tests/$1" --gtest_list_tests --gtest_filter="$2" | grep -q '^  '; fi
+}
+
+caught=0 late=() alive=()
+for name in "${names[@]}"; do
+  file=tests/mutants/$name.patch
+  begin=$SECONDS how="lives"
+  while read -r _ program filter; do
+    selects "$program" "$filter" || { echo "mutants: $name: no test is $program $filter" >&2; exit 1; }
+  done < <(grep '^Law: ' "$file")
+  git apply "$file"
+  planted=$file
+  if ! build_all; then
+    tail -n 30 "$build.log"
+    echo "mutants: $name does not compile" >&2
+    exit 1
+  fi
+  while read -r _ program filter; do
+    law_fails "$program" "$filter" && how="noticed by its law" && break
+  done < <(grep '^Law: ' "$file")
+  if [[ $how == lives ]] && ! (cd "$build" && timeout 3600 ctest --stop-on-failure -j "$(($(nproc) + 1))") >"$build.log" 2>&1
+  then how="noticed, but not by its law: $(sed -n 's/.*- \(.*\) (\(Failed\|Timeout\|SEGFAULT\|Subprocess aborted\|SIG.*\)).*/\1/p' "$build.log" | head -n 1)"; fi
+  take_back
+  printf '%-34s %5d s  %s\n' "$name" $((SECONDS - begin)) "$how"
+  case $how in lives) alive+=("$name") ;; noticed\ by*) caught=$((caught + 1)) ;; *) late+=("$name") ;; esac
+done
+build_all
+echo "mutants: $caught of ${#names[@]} are noticed by their law, ${#late[@]} by another test, ${#alive[@]} live${alive[*]:+: ${alive[*]}}"
+((caught == ${#names[@]}))

@@ -1,0 +1,96 @@
+// Rows of metrics.jsonl, recomputed by a reader that knows the configuration and the file alone.
+#include <cmath>
+
+#include "tests/engine/checkpoint/runs.h"
+
+namespace trivet::test {
+namespace {
+
+// Multiply-adds of a token in a GPT's forward pass, by hand: a GEMM's weights once each, scores and values causally.
+double multiply_adds(const ModelConfig& m) {
+  const auto h = static_cast<double>(m.hidden_size), layers = static_cast<double>(m.num_layers);
+  const auto heads = static_cast<double>(m.num_attention_heads);
+  const double width = m.kv_channels ? static_cast<double>(*m.kv_channels) * heads : h;
+  const double f = m.ffn_hidden_size ? static_cast<double>(*m.ffn_hidden_size) : 4 * h;
+  return layers * (4 * h * width + 2 * h * f + 2 * width * static_cast<double>(m.seq_length) / 2) +
+         h * static_cast<double>(m.vocab_size.value());
+}
+
+// Linear to lr, then a cosine to min_lr, by samples.
+double rate_at(const OptimizerConfig& o, double samples, double warmup, double decay) {
+  if (samples <= warmup) return o.lr * samples / warmup;
+  const double part = std::min(1.0, (samples - warmup) / (decay - warmup));
+  return *o.min_lr + (o.lr - *o.min_lr) * (1 + std::cos(M_PI * part)) / 2;
+}
+
+void expect_rows(const Config& config, int ranks) {
+  constexpr double kPrecise = 1e-9;
+  const double flops = 6 * multiply_adds(config.model);
+  const std::vector<int64_t> ramp = *config.batch.rampup_batch_size;  // start, increment, samples
+  const int64_t full = *config.batch.global_batch_size, increments = (full - ramp[0]) / ramp[1];
+  int64_t consumed = 0, step = 0;
+  for (const nlohmann::json& row : records_of(config.train.run_dir)) {
+    if (!row.contains("loss")) continue;
+    SCOPED_TRACE(row.dump());
+    const auto number = [&](const char* key) { return row.at(key).get<double>(); };
+    // Megatron's: the batch is larger by an increment each time that its share of the ramp's samples is behind.
+    const int64_t batch = std::min(full, ramp[0] + consumed / (ramp[2] / increments) * ramp[1]);
+    consumed += batch;
+    ++step;
+    const double tokens = static_cast<double>(batch * config.model.seq_length), seconds = number("step_seconds");
+    EXPECT_EQ(row.at("step"), step);
+    EXPECT_EQ(row.at("batch_size"), batch);
+    EXPECT_EQ(row.at("consumed_samples"), consumed);
+    EXPECT_EQ(row.at("consumed_tokens"), consumed * config.model.seq_length);
+    EXPECT_GT(seconds, 0);
+    EXPECT_NEAR(number("tokens_per_second") * seconds / tokens, 1, kPrecise);
+    EXPECT_NEAR(number("model_tflops_per_rank") * 1e12 * seconds * ranks / (flops * tokens), 1, kPrecise);
+    EXPECT_NEAR(number("mfu") * *config.device.peak_tflops / number("model_tflops_per_rank"), 1, kPrecise);
+    // The rate of a step is that of the samples at its end, as Megatron's scheduler has it.
+    EXPECT_NEAR(number("learning_rate") / rate_at(config.optimizer, static_cast<double>(consumed), 8, 36), 1, kPrecise);
+    EXPECT_NEAR(number("compute_fraction") + number("optimizer_fraction") + number("exposed_fraction") +
+                    number("wait_fraction") + number("host_fraction") + number("idle_fraction"),
+                1, 1e-3);
+    if (ranks == 1) {
+      EXPECT_NEAR(number("compute_seconds") / seconds, number("compute_fraction"), 1e-3);
+    }
+  }
+  EXPECT_EQ(consumed, 36);
+}
+
+Config ramped_run(const std::string& run_dir) {
+  Config config = small_run(run_dir);
+  config.model.kv_channels = 12;  // heads of another width than hidden / heads
+  config.train.train_iters = 0;
+  config.train.train_samples = 36;
+  config.optimizer.lr_warmup_iters = 0;
+  config.optimizer.lr_decay_iters.reset();
+  config.optimizer.lr_warmup_samples = 8;
+  config.batch.rampup_batch_size = std::vector<int64_t>{4, 4, 12};
+  config.device.peak_tflops = 1e3;
+  return config;
+}
+
+TEST(MetricsRows, AreWhatTheConfigurationSays) {
+  const TempDir dir;
+  for (const Cut& how : {Cut{}, Cut{.p = 2}, Cut{.t = 2, .d = 2, .strategy = "optim"}}) {
+    SCOPED_TRACE(how.ranks());
+    const Config config = cut(ramped_run(dir / fmt::format("{}", how.ranks())), how);
+    ASSERT_EQ(run(config, how.ranks()).exit_code, 0);
+    expect_rows(config, how.ranks());
+  }
+}
+
+TEST(MetricsRows, AreWhatTheConfigurationSaysAfterAResume) {
+  const TempDir dir;
+  const Config config = ramped_run(dir / "run");
+  for (const int stop : {2, 3, 0}) {
+    RunOptions options{.resume = "auto"};
+    if (stop > 0) options.stop_signal = stop_after(stop);
+    run(config, 1, options);
+  }
+  expect_rows(config, 1);
+}
+
+}  // namespace
+}  // namespace trivet::test
