@@ -37,6 +37,7 @@ struct SinkQueue::State {
   double accepted = now_seconds();  // the last piece, or the queue was empty
   int64_t unread = 0;               // as it was when last looked at
   bool hurried = false;             // somebody waits until all is written
+  double stop_waits = 0;            // when the waits after a stop signal are over; 0: none has begun
   bool closed = false;
 
   void add(std::string piece) {
@@ -97,7 +98,12 @@ bool SinkQueue::drain() {
   s.stalled_s();
   s.hurried = true;
   s.changed.notify_all();
-  s.changed.wait_for(lock, std::chrono::duration<double>(kWait), [&] { return s.pieces.empty(); });
+  double wait = kWait;
+  if (stop_signal() != 0) {
+    if (s.stop_waits == 0) s.stop_waits = now_seconds() + kWaitAfterStop;
+    wait = s.stop_waits - now_seconds();
+  }
+  s.changed.wait_for(lock, std::chrono::duration<double>(wait), [&] { return s.pieces.empty(); });
   s.hurried = false;
   return s.pieces.empty();
 }

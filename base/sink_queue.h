@@ -22,6 +22,8 @@ class SinkQueue {
  public:
   static constexpr size_t kBytes = 4 << 20;
   static constexpr double kWait = 2;  // seconds: of a save, and of the end of the program
+  // After a stop signal: in all, as Open MPI kills the ranks two seconds behind the signal.
+  static constexpr double kWaitAfterStop = 1;
 
   struct Sink {
     // Writes a piece, or several in one, wholly. False: not now; it is called with them again. Owns all that it uses: a
@@ -39,8 +41,8 @@ class SinkQueue {
   SinkQueue& operator=(const SinkQueue&) = delete;
 
   void push(std::string piece);
-  bool drain();  // false: not everything was written within kWait
-  // The last call. Waits while the sink accepts something every kWait, after a stop signal for kWait at most. Returns
+  bool drain();  // false: not everything was written within kWait, or what is left of kWaitAfterStop
+  // The last call. Waits while the sink accepts something every kWait, after a stop signal not longer. Returns
   // the pieces that may not have been written: of the first, a part may have been.
   std::vector<std::string> close();
   double stalled_s() const;  // how long the sink has accepted nothing; 0: nothing waits for it. Any thread

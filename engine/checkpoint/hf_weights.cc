@@ -238,7 +238,7 @@ void write_tensors(GptWeights& weights, const std::string& folder, const HfExpor
         file->write(safetensors_header(shards[shard]));
       }
       const auto n = static_cast<size_t>(numel_of(part.shape));
-      write_floats(*file, rest.first(n), options.dtype);
+      write_floats(*file, rest.first(n), options.dtype, part.name);
       rest = rest.subspan(n);
       if (++written < shards[shard].tensors.size()) continue;
       file->commit();

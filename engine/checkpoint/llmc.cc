@@ -127,7 +127,7 @@ void write_llmc(GptWeights& weights, const std::string& path, DType dtype) {
     if (tensor.module == Module::qkv)
       numbers = reorder_heads(numbers, model_spec_of(model).attention, HeadOrder::by_part);
     if (is_word_embedding(tensor)) numbers.resize(static_cast<size_t>(padded * model.hidden_size));
-    write_floats(file, numbers, dtype);
+    write_floats(file, numbers, dtype, tensor.param.name);
   }
   file.commit();
 }

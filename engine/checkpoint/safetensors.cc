@@ -167,9 +167,13 @@ void expect_finite(std::span<const float> numbers, const std::string& where) {
                               bad - numbers.begin(), numbers.size(), *bad));
 }
 
-void write_floats(OutputFile& file, std::span<const float> numbers, DType dtype) {
+void write_floats(OutputFile& file, std::span<const float> numbers, DType dtype, const std::string& name) {
   if (dtype == DType::f32) return file.write(numbers.data(), numbers.size_bytes());
   const std::vector<bf16> halves(numbers.begin(), numbers.end());
+  for (size_t i = 0; i < halves.size(); ++i)
+    if (!std::isfinite(static_cast<float>(halves[i])) && std::isfinite(numbers[i])) [[unlikely]]
+      throw DataError(
+          fmt::format("{}: a weight of {} is too large for bf16; expected another --dtype", name, numbers[i]));
   file.write(halves.data(), halves.size() * sizeof(bf16));
 }
 

@@ -51,6 +51,6 @@ bool all_finite(std::span<const float> numbers);
 // Throws DataError where a number is NaN or infinite; `where` names file and tensor.
 void expect_finite(std::span<const float> numbers, const std::string& where);
 // Writes f32, or bf16 rounded to nearest even.
-void write_floats(OutputFile& file, std::span<const float> numbers, DType dtype);
+void write_floats(OutputFile& file, std::span<const float> numbers, DType dtype, const std::string& name);
 
 }  // namespace trivet

@@ -65,12 +65,12 @@ std::vector<std::string> find_checkpoints(std::string path,
                                           const std::function<void(const std::string&)>& warn = warn_on_stderr);
 
 // read(find()), where find() goes by `latest`: a run that is still training may remove that checkpoint meanwhile. If
-// reading it fails, and find() says another one by now, reads that, a few times at most. Ranks that read together have
-// the same find() and fail together. A read() that throws leaves nothing behind.
+// reading it fails, and find() says another one by now, reads that, a hundred times at most. Ranks that read together
+// have the same find() and fail together. A read() that throws leaves nothing behind.
 template <std::invocable Find, class Read>
 auto read_latest(Find&& find, Read&& read) {
   std::string found = find();
-  for (int tries = 10;; --tries) {
+  for (int tries = 100;; --tries) {  // the same on all ranks, which a time would not be
     try {
       return read(found);
     } catch (const Error&) {

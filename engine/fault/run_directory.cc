@@ -29,7 +29,7 @@ std::string RunDirectory::problem() const {
   if (!found && errno != ENOENT && errno != ENOTDIR) return {};
   if (taken_over())
     return fmt::format("{} {}: another run has taken the folder over: {}; this run ends and writes nothing more", what_,
-                       path_, text_of(path_ + "/lock"));
+                       path_, file_exists(path_ + "/lock") ? text_of(path_ + "/lock") : "it has ended by now");
   const auto is_gone = [&](const std::string& mark) { return !file_exists(path_ + "/" + mark) && errno == ENOENT; };
   if (found && now.st_dev == device_ && now.st_ino == inode_)
     return marks_.empty() || !std::ranges::all_of(marks_, is_gone)
@@ -46,8 +46,11 @@ std::string RunDirectory::problem() const {
 }
 
 bool RunDirectory::taken_over() const {
-  const std::string text = lock_.empty() ? "" : text_of(path_ + "/lock");
-  return !text.empty() && text != lock_;
+  if (lock_.empty()) return false;
+  const std::string text = text_of(path_ + "/lock");
+  if (!text.empty()) return text != lock_;
+  // One that has ended meanwhile took its lock away and left its outcome. This run writes its own last.
+  return !file_exists(path_ + "/lock") && errno == ENOENT && file_exists(path_ + "/outcome.json");
 }
 
 bool RunDirectory::try_lock() { return fd_ < 0 || flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }

@@ -637,6 +637,19 @@ TEST(RunLock, ThatWasTakenOverIsNotRemoved) {
   EXPECT_EQ(read_text(dir / "lock"), "another's");
 }
 
+// Or finds that it has come and gone: its outcome is there, and no lock.
+TEST(RunLock, OfARunThatHasEndedSinceIsMissed) {
+  const TempDir dir;
+  const RunLock lock(dir / "");
+  const RunDirectory folder(dir / "", "train.run_dir", {}, lock.text());
+  std::filesystem::remove(dir / "lock");
+  EXPECT_FALSE(folder.taken_over()) << "somebody has tidied up";
+  write_text(dir / "outcome.json", "{}");
+  EXPECT_TRUE(folder.taken_over());
+  expect_match(folder.problem(),
+               "another run has taken the folder over: it has ended by now; this run ends and writes");
+}
+
 TEST(Inject, ReadsFaultsAndRefusesOthersWithTheList) {
   const Fault slow = parse_fault("slow=2.5:last:4");
   EXPECT_EQ(slow.kind, FaultKind::slow);

@@ -385,6 +385,23 @@ TEST(Convert, EveryWayAroundGivesTheSameBits) {
   EXPECT_EQ(static_cast<float>(bf16(original[0][0])), weights_of(dir / "hf16")[0][0]);
 }
 
+// Infinity would be refused by whoever reads it.
+TEST(Convert, AWeightThatBf16CannotHoldIsNamed) {
+  const TempDir dir;
+  Edited model;
+  const float large = std::numeric_limits<float>::max();
+  std::memcpy(model.find("transformer.wte.weight").bytes.data(), &large, sizeof large);
+  model.write(dir / "hf");
+  write_hf(*open_gpt_weights(dir / "hf"), dir / "fp32", {.dtype = DType::f32});
+  for (const auto& write : std::vector<std::function<void()>>{
+           [&] { write_hf(*open_gpt_weights(dir / "hf"), dir / "bf16", {.dtype = DType::bf16}); },
+           [&] { write_llmc(*open_gpt_weights(dir / "hf"), dir / "model.bin", DType::bf16); }}) {
+    const std::string message = message_of<DataError>(write);
+    EXPECT_NE(message.find("a weight of 3.4028235e+38 is too large for bf16"), message.npos) << message;
+    EXPECT_TRUE(message.starts_with("transformer.wte.weight: ") || message.starts_with("embedding.")) << message;
+  }
+}
+
 TEST(Convert, AnUntiedHeadIsATensorOfItsOwn) {
   // given: the model with another head
   const TempDir dir;
