@@ -28,6 +28,14 @@ struct Block {
 std::mutex blocks_mutex;
 std::map<uintptr_t, Block> blocks;  // by address
 
+// Ranks that a launcher has started as processes. The emulated NCCL connects threads only, so the GPUs of such processes
+// are all the same one: ranks that share a GPU take the staged communicator, or are refused NCCL by the number of GPUs.
+bool ranks_are_processes() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"})
+    if (const char* size = std::getenv(name); size && std::atoi(size) > 1) return true;
+  return false;
+}
+
 int device_count() {
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible && !*visible) return 0;
   const char* asked = std::getenv("TRIVET_EMULATED_GPUS");
@@ -218,7 +226,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int which) {
   properties->totalGlobalMem = kMemory;
   properties->multiProcessorCount = 4;
   properties->major = 9;
-  properties->uuid.bytes[0] = static_cast<char>(which + 1);
+  properties->uuid.bytes[0] = static_cast<char>(ranks_are_processes() ? 0 : which + 1);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int which) {

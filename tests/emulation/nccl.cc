@@ -13,6 +13,7 @@
 //   * Each rank has a GPU of its own.
 //   * Either all ranks of a collective work in registered buffers, at the same offset, or none does.
 //
+// Ranks that are processes are refused: emulated GPUs have one UUID there, so that the engine does not try (memory.cc).
 // Ranks that call different things, where NCCL would hang or move what it should not, all have an asynchronous error.
 // Nothing on a stream ends with an error: it waits until its rank aborts. So does a rank whose peer has aborted. With
 // TRIVET_EMULATED_NCCL_FAULT=NAME:RANK:CALL[:silent], in communicators of that name that rank's so-maniest call (from
@@ -188,6 +189,7 @@ struct Queued {
   NcclOperation operation;
   cudaStream_t stream;
 };
+thread_local const char* last_error = "";  // that no communicator tells
 thread_local int group_depth = 0;
 thread_local std::vector<Queued> group;
 thread_local std::vector<ncclComm*> aborted_in_group;
@@ -235,7 +237,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   if (!comm || !config || !is_plain(*config) || rank < 0 || rank >= size) return ncclInvalidArgument;
   if (cudaGetDevice(&device) != cudaSuccess) return ncclUnhandledCudaError;
   auto clique = join(id, config->commName, size, rank, device);
-  if (!clique) return ncclInvalidArgument;
+  if (!clique) {
+    last_error = "the emulated NCCL connects threads of one process; expected comm.backend: staged, or --ranks";
+    return ncclInvalidArgument;
+  }
   *comm = new ncclComm;
   (*comm)->clique = std::move(clique);
   (*comm)->rank = rank;
@@ -294,7 +299,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
   return result >= 0 && result < ncclNumResults ? kTexts[result] : "unknown";
 }
 const char* ncclGetLastError(ncclComm_t comm) {
-  return comm && comm->clique->error(comm->rank) != ncclSuccess ? comm->clique->error_text() : "";
+  return comm && comm->clique->error(comm->rank) != ncclSuccess ? comm->clique->error_text() : last_error;
 }
 
 ncclResult_t ncclGroupStart() {

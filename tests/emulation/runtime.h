@@ -5,7 +5,7 @@
 //     host memory that is not pinned is through when the call returns, another one some time later.
 //   * cudaFree waits for all streams of its device, as the real one does.
 //   * Host functions may not call CUDA. While a thread captures, what is not allowed then is refused.
-//   * TRIVET_EMULATED_GPUS says how many GPUs there are; 8 without it.
+//   * TRIVET_EMULATED_GPUS says how many GPUs there are; 8 without it. To ranks that are processes they have one UUID.
 //
 // Where the real runtime reports an error, so does this one; what would be undefined behaviour on a GPU ends the
 // process with a message (grid.h).
