@@ -317,6 +317,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (const cublasStatus_t status = check_operands(p, la, lb, lc, ld, with); status != CUBLAS_STATUS_SUCCESS)
     return told(status);
   if (p.algorithm == LtAlgorithm::fails) return CUBLAS_STATUS_EXECUTION_FAILED;
+  trivet::emulation::load(trivet::emulation::of(stream).device(), with.problem ^ with.kind, "an algorithm of cuBLASLt");
   const cudaError_t status = trivet::emulation::add(stream, [product] { run(*product); });  // a graph does it again
   return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

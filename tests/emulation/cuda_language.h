@@ -115,6 +115,7 @@ T __reduce_min_sync(unsigned int mask, T value) {
 // Blocks of different streams run at the same time.
 template <class T, class U>
 T atomicAdd(T* to, U value) {
+  if constexpr (std::is_same_v<T, int> || std::is_same_v<T, unsigned int>) trivet::emulation::take_tile();
   return __atomic_fetch_add(to, static_cast<T>(value), __ATOMIC_RELAXED);
 }
 template <class T>

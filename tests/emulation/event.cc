@@ -17,8 +17,9 @@ std::shared_ptr<EventState>& of(cudaEvent_t event) { return *reinterpret_cast<st
 }  // namespace
 
 void EventState::wait_for(uint64_t record) {
-  std::unique_lock lock(mutex);
-  happened.wait(lock, [&] { return complete >= record; });
+  const RunsNothing of_this_channel;
+  wait_until(mutex, happened, Waiting::plain, "a stream or a thread waits for an event",
+             [&] { return complete >= record; });
 }
 
 }  // namespace trivet::emulation

@@ -41,7 +41,12 @@ struct Warp {
 // One block after another. A thread of the host has one.
 class Block {
  public:
-  void run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& work, uint64_t seed);
+  void run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& work, uint64_t seed,
+           std::vector<int64_t>* pieces);
+  void end_piece() {
+    if (pieces_) pieces_->push_back(steps_);
+    steps_ = 0;
+  }
   CopyGroups& copies();  // of the thread that is running
   void* shared() const { return shared_; }
   size_t shared_bytes() const { return shared_bytes_; }
@@ -73,11 +78,15 @@ class Block {
   void* shared_ = nullptr;
   size_t shared_bytes_ = 0;
   uint64_t number_ = 0;
+  std::vector<int64_t>* pieces_ = nullptr;
+  int64_t steps_ = 0;  // of this piece of work: a thread that goes on until it waits
 };
 
 thread_local Block* current_block = nullptr;
 
-void Block::run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& work, uint64_t seed) {
+void Block::run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& work, uint64_t seed,
+                std::vector<int64_t>* pieces) {
+  pieces_ = pieces;
   const size_t count = size_t{size.x} * size.y * size.z;
   while (fibers_.size() < count) fibers_.push_back(std::make_unique<Fiber>());
   const std::unique_ptr<void, void (*)(void*)> memory(std::aligned_alloc(1024, (shared_bytes + 1023) / 1024 * 1024),
@@ -96,6 +105,7 @@ void Block::run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<v
     blockIdx = {static_cast<unsigned int>(at % grid.x), static_cast<unsigned int>(at / grid.x % grid.y),
                 static_cast<unsigned int>(at / grid.x / grid.y)};
     run_block(count, work, seed + at * 0x9e3779b97f4a7c15u);
+    end_piece();
   }
 }
 
@@ -144,6 +154,7 @@ bool Block::run_warp(size_t warp) {
     const size_t i = 32 * warp + lane;
     if (i >= states_.size() || states_[i] != State::ready) continue;
     any = true;
+    ++steps_;
     current_ = i;
     const auto n = static_cast<unsigned int>(i);
     threadIdx = {n % blockDim.x, n / blockDim.x % blockDim.y, n / blockDim.x / blockDim.y};
@@ -246,13 +257,15 @@ std::string Block::describe() const {
 
 }  // namespace
 
-void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread, uint64_t seed) {
+void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread, uint64_t seed,
+              std::vector<int64_t>* pieces) {
   thread_local Block of_this_thread;
   current_block = &of_this_thread;
-  of_this_thread.run(grid, block, shared_bytes, thread, seed);
+  of_this_thread.run(grid, block, shared_bytes, thread, seed, pieces);
   current_block = nullptr;
 }
 
+void take_tile() { current_block->end_piece(); }
 void* dynamic_shared_memory() { return current_block->shared(); }
 void synchronize_block() { current_block->synchronize(); }
 void meet_warp(uint32_t mask, const char* what, void* mine, void (*all)(void* const (&lanes)[32])) {

@@ -14,6 +14,7 @@
 #include <cuda_runtime_api.h>
 #include <functional>
 #include <string>
+#include <vector>
 
 // Of the emulated thread that is running. (The attribute: the library that has them is there from the start.)
 extern thread_local uint3 threadIdx __attribute__((tls_model("initial-exec")));
@@ -23,12 +24,15 @@ extern thread_local dim3 gridDim __attribute__((tls_model("initial-exec")));
 
 namespace trivet::emulation {
 
-// Runs the whole grid. `thread` is what one thread does. `seed` decides the order of threads.
-void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread, uint64_t seed);
+// Runs the whole grid. `thread` is what one thread does. `seed` decides the order of threads. `pieces` receives the
+// steps of each block, or of each of its parts that begin where it takes a tile.
+void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread, uint64_t seed,
+              std::vector<int64_t>* pieces = nullptr);
 
 // ---- for the thread that is running
 
 void* dynamic_shared_memory();
+void take_tile();  // from a counter of all blocks: whichever is free takes it
 void synchronize_block();
 
 // Meets the other lanes of the warp that are in `mask`: when all are here, one of them calls all(each lane's `mine`, or

@@ -28,8 +28,9 @@ struct Block {
 std::mutex blocks_mutex;
 std::map<uintptr_t, Block> blocks;  // by address
 
-// Ranks that a launcher has started as processes. The emulated NCCL connects threads only, so the GPUs of such processes
-// are all the same one: ranks that share a GPU take the staged communicator, or are refused NCCL by the number of GPUs.
+// Ranks that a launcher has started as processes. The emulated NCCL connects threads only, so the GPUs of such
+// processes are all the same one: ranks that share a GPU take the staged communicator, or are refused NCCL by the
+// number of GPUs.
 bool ranks_are_processes() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"})
     if (const char* size = std::getenv(name); size && std::atoi(size) > 1) return true;
@@ -86,7 +87,13 @@ CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsi
   if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_INVALID_VALUE;
   auto* at = reinterpret_cast<uint32_t*>(address);
   const cudaError_t status = add(stream, [at, value] {
-    while (static_cast<int32_t>(std::atomic_ref(*at).load(std::memory_order_acquire) - value) < 0)
+    const auto is_over = [&] {
+      return static_cast<int32_t>(std::atomic_ref(*at).load(std::memory_order_acquire) - value) >= 0;
+    };
+    if (is_over()) return;
+    const RunsNothing of_this_channel;
+    const Waiting waiting(Waiting::memory, "a stream waits for a word in memory", is_over);
+    while (!is_over())
       std::this_thread::sleep_for(std::chrono::microseconds(20));  // as the GPU's front end asks again and again
   });
   return status == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -156,10 +163,14 @@ cudaError_t cudaFree(void* data) {
   if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
   if (!data) return cudaSuccess;
   const int where = place_of(data, 1);
-  if (where >= 0) drain_all(where);
+  if (where >= 0) drain_all(where, "cudaFree");
   return release(data, true) ? cudaSuccess : cudaErrorInvalidValue;
 }
-cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t) { return cudaMalloc(data, bytes); }
+cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t) {
+  if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
+  *data = allocate(bytes, current_device());
+  return *data ? cudaSuccess : cudaErrorMemoryAllocation;
+}
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
   return add(stream, [data] {
@@ -168,13 +179,14 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
 }
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned int) {
   if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
+  may_wait("cudaHostAlloc");
   *data = allocate(bytes, -1);
   return *data ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFreeHost(void* data) {
   if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
   if (!data) return cudaSuccess;
-  for (int i = 0; i < device_count(); ++i) drain_all(i);
+  for (int i = 0; i < device_count(); ++i) drain_all(i, "cudaFreeHost");
   return release(data, false) ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {

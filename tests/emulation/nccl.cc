@@ -1,6 +1,6 @@
 // The functions of NCCL that Trivet calls (parallel/comm/nccl_comm.cc), for ranks that are threads of one process, on
-// emulated GPUs. Types and names are those of NVIDIA's own <nccl.h>; an operation is a host function on its stream,
-// which meets those of the other ranks (nccl_clique.h). It is there to find mistakes of the caller, so it is as strict
+// emulated GPUs. Types and names are those of NVIDIA's own <nccl.h>; an operation is work of its stream, which
+// meets those of the other ranks (nccl_clique.h). It is there to find mistakes of the caller, so it is as strict
 // as NCCL may be:
 //
 //   * A send waits for its receiver, on the stream. What is in one group makes progress together.
@@ -29,6 +29,7 @@
 #include "tests/emulation/grid.h"
 #include "tests/emulation/nccl_buffers.h"
 #include "tests/emulation/nccl_clique.h"
+#include "tests/emulation/stream.h"
 
 using trivet::emulation::broken;
 using trivet::emulation::bytes_of;
@@ -39,7 +40,7 @@ using trivet::emulation::NcclOperation;
 
 struct ncclComm {
   std::shared_ptr<NcclClique> clique;
-  int rank = 0, device = 0;
+  int rank = 0, device = 0, ctas = 0;
   bool blocking = true, finalizing = false;
   uint64_t collectives = 0;                            // so many were called
   std::map<std::pair<bool, int>, uint64_t> transfers;  // {sends, peer}: likewise
@@ -79,6 +80,7 @@ bool is_plain(const ncclConfig_t& config) {
   ncclConfig_t plain = NCCL_CONFIG_INITIALIZER;
   plain.blocking = config.blocking;
   plain.commName = config.commName;
+  if (config.maxCTAs >= 1 && config.maxCTAs <= 64) plain.maxCTAs = config.maxCTAs;
   const auto fields = [](const ncclConfig_t& c) {
     return std::tuple(c.size, c.magic, c.version, c.cgaClusterSize, c.minCTAs, c.maxCTAs, c.netName, c.splitShare,
                       c.trafficClass, c.collnetEnable, c.CTAPolicy, c.shrinkShare, c.nvlsCTAs, c.nChannelsPerNetPeer,
@@ -144,13 +146,6 @@ ncclResult_t settled(ncclComm& comm, bool at_once) {
   return state;
 }
 
-struct Work {  // on a stream
-  std::shared_ptr<NcclClique> clique;
-  int rank;
-  uint64_t ticket;
-  std::vector<NcclOperation> operations;
-};
-
 // Where a collective's whole tensor lies in a registered buffer, if its other one is registered too.
 std::optional<size_t> registered_at(const ncclComm& comm, const NcclOperation& o) {
   if (o.is_transfer()) return {};
@@ -171,14 +166,9 @@ ncclResult_t submit(ncclComm& comm, std::vector<NcclOperation> operations, cudaS
     comm.connecting.push_back(o);
     at_once = false;
   }
-  auto work =
-      std::make_unique<Work>(Work{comm.clique, comm.rank, comm.clique->ticket(comm.rank), std::move(operations)});
-  const auto run = [](void* data) {
-    const std::unique_ptr<Work> work(static_cast<Work*>(data));
-    work->clique->run(work->rank, work->ticket, work->operations);
-  };
-  if (cudaLaunchHostFunc(stream, run, work.get()) != cudaSuccess) return ncclUnhandledCudaError;
-  work.release();
+  const auto run = [clique = comm.clique, rank = comm.rank, ctas = comm.ctas, ticket = comm.clique->ticket(comm.rank),
+                    operations = std::move(operations)] { clique->run(rank, ticket, operations, ctas); };
+  if (trivet::emulation::add(stream, run) != cudaSuccess) return ncclUnhandledCudaError;
   return settled(comm, at_once);
 }
 
@@ -245,6 +235,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   (*comm)->clique = std::move(clique);
   (*comm)->rank = rank;
   (*comm)->device = device;
+  constexpr int kCtas = 32;  // by default NCCL takes up to so many, by the links that it finds
+  (*comm)->ctas = config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? kCtas : config->maxCTAs;
   {
     std::lock_guard lock(alive_mutex);
     alive[*comm] = {(*comm)->clique, rank, device};

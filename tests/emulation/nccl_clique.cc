@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
+#include <thread>
+
+#include "tests/emulation/driver.h"
+#include "tests/emulation/runtime.h"
 
 namespace trivet::emulation {
 namespace {
@@ -91,6 +96,7 @@ size_t NcclOperation::bytes() const { return count * bytes_of(type); }
 
 NcclClique::NcclClique(int size, const std::string& name)
     : size_(size),
+      name_(name),
       fault_(fault_of(name)),
       connects_early_([] {
         const char* value = std::getenv("NCCL_RUNTIME_CONNECT");
@@ -198,14 +204,46 @@ ncclResult_t NcclClique::error(int rank) {
 // False: the rank has aborted. An error ends no wait: nothing moves any more, as in a kernel of NCCL.
 template <class Condition>
 bool NcclClique::wait(Lock& lock, int rank, const Condition& condition) {
-  changed_.wait(lock, [&] { return aborted_.contains(rank) || condition(); });
+  const auto is_over = [&] { return aborted_.contains(rank) || condition(); };
+  // Where a connection is gone, or there is an error, the rank's watcher will abort it.
+  const Waiting::Kind kind = fault_.rank < 0 && error_ == ncclSuccess ? Waiting::plain : Waiting::memory;
+  lock.unlock();
+  wait_until(mutex_, changed_, kind,
+             "rank " + std::to_string(rank) + " of communicator '" + name_ + "' waits for its peers", is_over);
+  lock.lock();
   return !aborted_.contains(rank);
 }
 
-void NcclClique::run(int rank, uint64_t ticket, const std::vector<NcclOperation>& operations) {
+void NcclClique::run(int rank, uint64_t ticket, const std::vector<NcclOperation>& operations, int ctas) {
   Lock lock(mutex_);
+  if (!wait(lock, rank, [&] { return turns_[static_cast<size_t>(rank)] == ticket; })) return;
+  const int device = devices_[rank];
+  const std::string holder = "'" + name_ + "'";
+  if (!driver().strict) return run(lock, rank, ticket, operations);
+  while (!take_multiprocessors(device, ctas, holder)) {
+    const auto is_over = [&] {
+      std::lock_guard others(mutex_);
+      return free_multiprocessors(device) >= ctas || aborted_.contains(rank);
+    };
+    lock.unlock();
+    {
+      const Waiting waiting(Waiting::strict,
+                            "communicator " + holder + " waits for " + std::to_string(ctas) + " of " +
+                                std::to_string(kMultiprocessors) + " multiprocessors of GPU " + std::to_string(device) +
+                                ", which others hold: " + holders_of_multiprocessors(device),
+                            is_over);
+      while (!is_over()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    lock.lock();
+    if (aborted_.contains(rank)) return;
+  }
+  run(lock, rank, ticket, operations);
+  give_multiprocessors(device, ctas, holder);
+}
+
+// Its turn has come.
+void NcclClique::run(Lock& lock, int rank, uint64_t ticket, const std::vector<NcclOperation>& operations) {
   uint64_t& turn = turns_[static_cast<size_t>(rank)];
-  if (!wait(lock, rank, [&] { return turn == ticket; })) return;
   if (rank == fault_.rank && ticket == fault_.ticket) {
     if (fault_.silent && !wait(lock, rank, [] { return false; })) return;
     fault_struck_ = error_ == ncclSuccess;

@@ -65,8 +65,9 @@ class NcclClique {
   // ---- of the streams
 
   // The rank's operations of one call or group, which make progress together. `ticket` counts these: they run one after
-  // another, on whichever stream. Where there is an error, the rank waits until it aborts.
-  void run(int rank, uint64_t ticket, const std::vector<NcclOperation>& operations);
+  // another, on whichever stream. Where there is an error, the rank waits until it aborts. They start when the device
+  // has `ctas` multiprocessors for them, which they hold until they are over.
+  void run(int rank, uint64_t ticket, const std::vector<NcclOperation>& operations, int ctas);
 
  private:
   struct Meeting {  // of all ranks in a collective
@@ -83,6 +84,7 @@ class NcclClique {
 
   Connection connection_of(int rank, const NcclOperation& operation) const;
   bool is_made(const Connection& connection);
+  void run(Lock& lock, int rank, uint64_t ticket, const std::vector<NcclOperation>& operations);
   template <class Condition>
   bool wait(Lock& lock, int rank, const Condition& condition);
   std::shared_ptr<Transfer> post(int rank, const NcclOperation& operation);
@@ -98,6 +100,7 @@ class NcclClique {
   static Fault fault_of(const std::string& name);
 
   const int size_;
+  const std::string name_;
   const Fault fault_;
   const bool connects_early_;  // NCCL_RUNTIME_CONNECT=0: collectives, when the communicator is made
   std::mutex mutex_;

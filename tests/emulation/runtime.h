@@ -1,6 +1,7 @@
 // The emulated CUDA runtime: the functions of <cuda_runtime_api.h> that Trivet calls, on a machine without a GPU.
 //
-//   * A stream is a thread that does one piece of work after the other; streams run at the same time, as on a GPU.
+//   * A stream is a thread that does one piece of work after the other; streams run at the same time, as on a GPU. Where
+//     they are many, some share a thread, as they share a channel of the hardware (driver.h).
 //   * Device memory is host memory, full of NaN when it is new. Copies check which side each address is on. A copy of
 //     host memory that is not pinned is through when the call returns, another one some time later.
 //   * cudaFree waits for all streams of its device, as the real one does.
@@ -21,9 +22,18 @@ namespace trivet::emulation {
 // Queues a kernel; `thread` is what one thread of it does. Refuses grids and shared memory that the GPU does not have.
 cudaError_t launch_kernel(const cudaLaunchConfig_t& how, const void* kernel, const std::function<void()>& thread);
 
-// What the driver has seen.
+// What the driver has seen, and how strict it is (driver.h).
 struct Driver {
-  std::atomic<int64_t> most_queued = 0;  // entries of a stream that were not through at once; a graph has its nodes
+  Driver();
+
+  std::atomic<bool> strict, lazy;  // lazy: kernels are loaded at their first use
+  std::atomic<int64_t> patience_ms = 10'000;
+  // While it counts: the time of the last grid on the multiprocessors that NCCL left to it, in steps of threads. A tile
+  // that a block takes by take_tile() is a piece of work for the next free multiprocessor; else a block is.
+  std::atomic<bool> counts = false;
+  std::atomic<int64_t> grid_time = 0;
+  std::atomic<int64_t> most_queued = 0;  // entries of a channel that were not through at once; a graph has its nodes
+  std::atomic<int64_t> full = 0;         // launches for which a channel had no room
   std::atomic<int64_t> polls = 0;        // queries of events that had not happened
 };
 Driver& driver();

@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <map>
-#include <shared_mutex>
+#include <set>
 
 #include "tests/emulation/grid.h"
 
@@ -15,10 +16,11 @@ namespace {
 std::mutex streams_mutex;
 std::map<Stream*, std::shared_ptr<Stream>> streams;  // whoever waits for one keeps it, should it be destroyed meanwhile
 
-thread_local bool in_stream = false;  // this is a stream's thread
-
-// Held by who queues something, and alone by who waits for the device.
-std::array<std::shared_mutex, 64> device_mutexes;
+// Held by who queues something, and by who waits for the device.
+std::array<DriverLock, 64> device_locks;
+DriverLock launch_lock;  // of the process
+std::array<std::mutex, 64> host_functions;
+std::array<std::vector<std::weak_ptr<Channel>>, 64> channels;  // [device], under streams_mutex
 
 std::mutex limits_mutex;
 std::map<const void*, size_t> shared_limits;  // of kernels that have asked for more
@@ -27,11 +29,32 @@ std::map<const void*, size_t> shared_limits;  // of kernels that have asked for 
 // as if it were a third.
 constexpr size_t kSharedWithoutAsking = 32 * 1024;
 
+size_t connections() {
+  static const int asked = [] {
+    const char* const value = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    return std::clamp(value ? std::atoi(value) : 8, 1, 32);
+  }();
+  return static_cast<size_t>(asked);
+}
+
+// One that no other stream has; or, with the strict driver, the one that the fewest have.
+std::shared_ptr<Channel> channel_of(int device) {
+  std::lock_guard lock(streams_mutex);
+  auto& of_device = channels[static_cast<size_t>(device)];
+  std::erase_if(of_device, [](const auto& channel) { return channel.expired(); });
+  if (!driver().strict || of_device.size() < connections()) {
+    auto made = std::make_shared<Channel>();
+    of_device.push_back(made);
+    return made;
+  }
+  return std::ranges::min_element(of_device, {}, [](const auto& channel) { return channel.use_count(); })->lock();
+}
+
 }  // namespace
 
-Stream::Stream(int device) : device_(device), thread_([this] { serve(); }) {}
+Channel::Channel() : thread_([this] { serve(); }) {}
 
-Stream::~Stream() {
+Channel::~Channel() {
   {
     std::lock_guard lock(mutex_);
     ends_ = true;
@@ -40,16 +63,23 @@ Stream::~Stream() {
   thread_.join();
 }
 
-Driver& driver() {
-  static Driver seen;
-  return seen;
-}
-
-void Stream::queue(Work work, int64_t entries) {
+void Channel::queue(Work work, int64_t entries, int64_t& of_stream) {
+  constexpr int64_t kEntries = 1024;
+  const auto has_room = [&] { return entries_ == 0 || entries_ + entries <= kEntries; };
+  if (driver().strict) {
+    {
+      std::lock_guard lock(mutex_);
+      driver().full += !has_room();
+    }
+    wait_until(mutex_, changed_, Waiting::strict,
+               "a launch waits for room in a channel, and holds the process's launch lock", has_room);
+  }
   {
     std::lock_guard lock(mutex_);
-    work_.emplace_back(std::move(work), entries);
+    if (work_.empty()) channel_is_busy(true);
+    work_.emplace_back(std::move(work), entries, &of_stream);
     entries_ += entries;
+    of_stream += entries;
     int64_t most = driver().most_queued;
     while (most < entries_ && !driver().most_queued.compare_exchange_weak(most, entries_)) {
     }
@@ -57,50 +87,110 @@ void Stream::queue(Work work, int64_t entries) {
   changed_.notify_all();
 }
 
-void Stream::drain() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return work_.empty() && !busy_; });
+void Channel::drain(const int64_t& of_stream, Waiting::Kind kind, const std::string& why) {
+  wait_until(mutex_, changed_, kind, why, [&] { return of_stream == 0; });
 }
 
-void Stream::serve() {
-  in_stream = true;
+void Channel::finish_running(const std::string& why) {
+  int64_t before = 0;
+  {
+    std::lock_guard lock(mutex_);
+    before = finished_;
+  }
+  wait_until(mutex_, changed_, Waiting::strict, why, [&] { return !runs_ || finished_ != before; });
+}
+
+void Channel::set_runs(bool runs) {
+  {
+    std::lock_guard lock(mutex_);
+    runs_ = runs;
+  }
+  changed_.notify_all();
+}
+
+namespace {
+
+thread_local Channel* served = nullptr;
+
+}  // namespace
+
+RunsNothing::RunsNothing() {
+  if (served) served->set_runs(false);
+}
+RunsNothing::~RunsNothing() {
+  if (served) served->set_runs(true);
+}
+
+void Channel::serve() {
+  serve_channel();
+  served = this;
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return !work_.empty() || ends_; });
     if (work_.empty()) return;
-    busy_ = true;
-    int64_t entries = 0;
     {
-      const auto [work, its_entries] = std::move(work_.front());
-      entries = its_entries;
-      work_.pop_front();
+      const Work work = std::move(work_.front().work);
+      runs_ = true;
       lock.unlock();
       work();
     }
     lock.lock();
-    entries_ -= entries;
-    busy_ = false;
-    if (work_.empty()) changed_.notify_all();
+    entries_ -= work_.front().entries;
+    *work_.front().of_stream -= work_.front().entries;
+    work_.pop_front();
+    runs_ = false;
+    ++finished_;
+    if (work_.empty()) channel_is_busy(false);
+    changed_.notify_all();
   }
 }
+
+Stream::Stream(int device) : device_(device), channel_(channel_of(device)) {}
+Stream::~Stream() { drain(); }
 
 Stream& of(cudaStream_t stream) {
   if (!stream) broken("the default stream: Trivet's work is on streams of its own");
   return *reinterpret_cast<Stream*>(stream);
 }
 
-void drain_all(int device) {
-  std::unique_lock alone(device_mutexes[static_cast<size_t>(device)]);
+void drain_all(int device, const std::string& why) {
+  std::lock_guard alone(device_locks[static_cast<size_t>(device)]);
   std::vector<std::shared_ptr<Stream>> all;
   {
     std::lock_guard lock(streams_mutex);
     for (const auto& [raw, stream] : streams)
       if (stream->device() == device) all.push_back(stream);
   }
-  for (const auto& stream : all) stream->drain();
+  for (const auto& stream : all)
+    stream->drain(Waiting::strict, why + ", which waits for the device and holds its lock");
 }
 
-cudaError_t allowed_anywhere() { return in_stream ? cudaErrorNotPermitted : cudaSuccess; }
+void may_wait(const char* call) {
+  if (!driver().strict) return;
+  const auto device = static_cast<size_t>(current_device());
+  std::lock_guard alone(device_locks[device]);
+  std::vector<std::shared_ptr<Channel>> all;
+  {
+    std::lock_guard lock(streams_mutex);
+    for (const auto& channel : channels[device])
+      if (auto held = channel.lock()) all.push_back(std::move(held));
+  }
+  for (const auto& channel : all)
+    channel->finish_running(std::string(call) + ", which waits for what runs on the device and holds its lock");
+}
+
+void load(int device, uint64_t what, const char* kind) {
+  if (!driver().strict || !driver().lazy) return;
+  {
+    static std::mutex mutex;
+    static std::set<std::pair<int, uint64_t>> loaded;
+    std::lock_guard lock(mutex);
+    if (!loaded.emplace(device, what).second) return;
+  }
+  drain_all(device, std::string("the first use of ") + kind);
+}
+
+cudaError_t allowed_anywhere() { return serves_channel() ? cudaErrorNotPermitted : cudaSuccess; }
 
 cudaError_t add(cudaStream_t stream, Work work, int64_t entries) {
   if (const cudaError_t status = allowed_anywhere(); status != cudaSuccess) return status;
@@ -109,7 +199,10 @@ cudaError_t add(cudaStream_t stream, Work work, int64_t entries) {
     to.capture->work.push_back(std::move(work));
     return cudaSuccess;
   }
-  std::shared_lock lock(device_mutexes[static_cast<size_t>(to.device())]);
+  add_caller();
+  std::lock_guard lock(device_locks[static_cast<size_t>(to.device())]);
+  std::unique_lock launches(launch_lock, std::defer_lock);
+  if (driver().strict) launches.lock();
   to.queue(std::move(work), entries);
   return cudaSuccess;
 }
@@ -127,8 +220,13 @@ cudaError_t launch_kernel(const cudaLaunchConfig_t& how, const void* kernel, con
     if (how.dynamicSmemBytes > (limit == shared_limits.end() ? kSharedWithoutAsking : limit->second))
       return cudaErrorInvalidValue;
   }
-  return add(how.stream, [grid, block, shared = how.dynamicSmemBytes, thread, seed = launches++] {
-    run_grid(grid, block, shared, thread, seed);
+  const int device = of(how.stream).device();
+  load(device, reinterpret_cast<uintptr_t>(kernel), "a kernel");
+  return add(how.stream, [grid, block, shared = how.dynamicSmemBytes, thread, seed = launches++, device] {
+    std::vector<int64_t> pieces;
+    const bool counts = driver().counts;
+    run_grid(grid, block, shared, thread, seed, counts ? &pieces : nullptr);
+    if (counts) driver().grid_time = makespan(pieces, free_multiprocessors(device));
   });
 }
 
@@ -148,6 +246,7 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int, int) {
   if (const cudaError_t status = allowed_anywhere(); status != cudaSuccess) return status;
+  may_wait("the creation of a stream");
   const auto made = std::make_shared<Stream>(current_device());
   std::lock_guard lock(streams_mutex);
   streams[made.get()] = made;
@@ -179,12 +278,16 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 cudaError_t cudaDeviceSynchronize() {
   if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
-  drain_all(current_device());
+  drain_all(current_device(), "cudaDeviceSynchronize");
   return cudaSuccess;
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-  return add(stream, [=] { function(data); });
+  return add(stream, [=, device = of(stream).device()] {
+    std::unique_lock lock(host_functions[static_cast<size_t>(device)], std::defer_lock);
+    if (driver().strict) lock.lock();
+    function(data);
+  });
 }
 
 }  // extern "C"

@@ -20,7 +20,7 @@ batch: {micro_batch_size: 2, global_batch_size: 8}
 precision: {dtype: bf16}
 train: {train_iters: 12}
 checkpoint: {save_interval: 4}
-device: {peak_tflops: 1, threads_per_rank: 1}
+device: {kind: cpu, peak_tflops: 1, threads_per_rank: 1}
 EOF
 run() { "${mpirun[@]}" -n 4 "$trivet" train "$dir/run.yaml" --set data.path="$dir/text" --set train.run_dir="$dir/$1" "${@:2}"; }
 losses() { sed -n 's/.*"step":\([0-9]*\),.*"loss":\([^,]*\),.*/\1 \2/p' "$dir/$1/metrics.jsonl"; }

@@ -1,0 +1,97 @@
+// The strict driver (TRIVET_EMULATED_DRIVER=strict, the default; `lenient` goes without): what a driver and a GPU may
+// make a program wait for beyond what its streams and events say.
+//
+//   1. The first use of a kernel, and of an algorithm of cuBLASLt, waits for all work of the device and holds the
+//      context's lock meanwhile, which every launch and allocation takes (unless CUDA_MODULE_LOADING=EAGER).
+//   2. The streams of a device share CUDA_DEVICE_MAX_CONNECTIONS channels (8 without it, at most 32) of 1,024 entries.
+//      A channel's entries run one after another. A full one blocks its caller, which holds the process's launch lock.
+//   3. A device has 132 multiprocessors. An operation of NCCL takes as many as its communicator has CTAs before it
+//      starts, and holds them until it is over. Other kernels end by themselves and so only delay it; how many turns of
+//      blocks they need on the rest is counted (Driver::grid_time).
+//   4. cudaHostAlloc and the creation of a stream wait for what runs, NCCL's operations too, and hold the context's
+//   lock.
+//   5. Host functions of a device run one at a time.
+//
+// A monitor ends the process where these waits never end: when the head of each channel and each thread that has called
+// the driver waits for another one. Threads of which it knows nothing may still help: the state must last for
+// Driver::patience, or for 12 times as long if a calling thread is busy elsewhere or a stream waits for a word in
+// memory.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace trivet::emulation {
+
+// What this thread waits in, while it lives. `over` is called by the monitor, which locks what it has to; so the owner
+// of a Waiting holds no lock that `over` takes when it is made or ends.
+class Waiting {
+ public:
+  enum Kind : uint8_t {
+    plain,
+    memory,  // any thread may end it
+    strict   // only the strict driver makes a program wait for this
+  };
+  Waiting(Kind kind, std::string what, std::function<bool()> over);
+  ~Waiting();
+  Waiting(const Waiting&) = delete;
+
+ private:
+  friend struct Monitor;
+  const Kind kind_;
+  const std::string what_;
+  const std::function<bool()> over_;
+  const bool in_channel_;
+};
+
+template <class Condition>
+void wait_until(std::mutex& mutex, std::condition_variable& changed, Waiting::Kind kind, const std::string& what,
+                const Condition& condition) {
+  {
+    std::lock_guard lock(mutex);
+    if (condition()) return;
+  }
+  const Waiting waiting(kind, what, [&] {
+    std::lock_guard lock(mutex);
+    return condition();
+  });
+  std::unique_lock lock(mutex);
+  changed.wait(lock, condition);
+}
+
+// A lock of the driver. Who waits for it is known to the monitor.
+class DriverLock {
+ public:
+  void lock();
+  void unlock();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::thread::id owner_;
+};
+
+// This thread serves a channel; the others that come here have called the driver.
+void serve_channel();
+bool serves_channel();
+void add_caller();
+// A channel has work again, or none is left.
+void channel_is_busy(bool busy);
+
+// ---- multiprocessors
+
+inline constexpr int kMultiprocessors = 132;
+bool take_multiprocessors(int device, int count, const std::string& holder);  // false: too few are free
+void give_multiprocessors(int device, int count, const std::string& holder);
+int free_multiprocessors(int device);
+std::string holders_of_multiprocessors(int device);
+
+// The time until the last of so many multiprocessors is done, each taking the next piece of work when it has finished
+// one.
+int64_t makespan(const std::vector<int64_t>& pieces, int multiprocessors);
+
+}  // namespace trivet::emulation
