@@ -12,9 +12,11 @@
 
 namespace trivet {
 
-// Dynamic shared memory aligned to 1024 bytes, over which the widest swizzle repeats.
+// Dynamic shared memory aligned to 1024 bytes, over which the widest swizzle repeats. CUDA promises less: where it does
+// not hold, every product would be of other numbers.
 __device__ inline unsigned char* dynamic_shared_tiles() {
   extern __shared__ __align__(1024) unsigned char tiles[];
+  if (shared_address(tiles) % 1024 != 0) asm volatile("trap;");
   return tiles;
 }
 
