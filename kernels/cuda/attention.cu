@@ -62,7 +62,7 @@ void CudaOps::launch(const op::AttentionForward& op, cudaStream_t stream) {
   if (by_cudnn(args) && aligned(op.lse))
     cudnn_attention_->forward(args, workspaces_.take(stream, cudnn_attention_->forward_bytes()), stream);
   else if (!by_flash(op.kSpan.name, args)) plain_attention_forward(args, stream);
-  else if (by_hopper(args)) hopper_attention_forward(args, multiprocessors_, stream);
+  else if (by_hopper(args)) hopper_attention_forward(args, {workspaces_.counters(stream), multiprocessors_}, stream);
   else flash_attention_forward(args, stream);
 }
 
@@ -81,8 +81,9 @@ void CudaOps::launch(const op::AttentionBackward& op, cudaStream_t stream) {
   if (!by_flash(op.kSpan.name, args)) {
     plain_attention_backward(args, stream);
   } else if (by_hopper(args)) {
-    hopper_attention_backward_keys(args, multiprocessors_, stream);
-    hopper_attention_backward_queries(args, multiprocessors_, stream);
+    const TaskCounters counters{workspaces_.counters(stream), multiprocessors_};
+    hopper_attention_backward_keys(args, counters, stream);
+    hopper_attention_backward_queries(args, counters, stream);
   } else {
     flash_attention_backward(args, stream);
   }

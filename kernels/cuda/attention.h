@@ -39,11 +39,16 @@ bool flash_attention_has(DType dtype, int64_t d);
 void flash_attention_forward(const AttentionArgs& args, cudaStream_t stream);
 void flash_attention_backward(const AttentionArgs& args, cudaStream_t stream);
 
-// The same ones, on a GPU of compute capability 9.0 with so many multiprocessors, where tensor maps have all that they
-// read (tile_map_has).
-void hopper_attention_forward(const AttentionArgs& args, int multiprocessors, cudaStream_t stream);
-void hopper_attention_backward_keys(const AttentionArgs& args, int multiprocessors, cudaStream_t stream);
-void hopper_attention_backward_queries(const AttentionArgs& args, int multiprocessors, cudaStream_t stream);
+// For a kernel with a block a multiprocessor, each of which takes one task after another.
+struct TaskCounters {
+  int* data;  // tasks taken, and blocks that are through, on the device: 0 between the kernels of a stream
+  int multiprocessors;
+};
+
+// The same ones, on a GPU of compute capability 9.0, where tensor maps have all that they read (tile_map_has).
+void hopper_attention_forward(const AttentionArgs& args, const TaskCounters& counters, cudaStream_t stream);
+void hopper_attention_backward_keys(const AttentionArgs& args, const TaskCounters& counters, cudaStream_t stream);
+void hopper_attention_backward_queries(const AttentionArgs& args, const TaskCounters& counters, cudaStream_t stream);
 
 inline constexpr int64_t kPlainAttentionColumns = 256;
 void plain_attention_forward(const AttentionArgs& args, cudaStream_t stream);

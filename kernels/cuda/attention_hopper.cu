@@ -28,7 +28,7 @@ struct Block {
   using Queries = Tile<kQueries, kD>;
   using Keys = Tile<kKeys, kD>;
   struct Barriers {
-    Pipeline<kQueryStages> queries;
+    TaskPipeline<kQueryStages> queries;
     Pipeline<kStages> keys, values;
     float unread[4 * kWarpgroup];
   };
@@ -59,7 +59,8 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, int 
   auto& b = block.barriers;
   PipelineState<B::kStages> at;
   PipelineState<kQueryStages> queries;
-  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn, queries.advance()) {
+  int task = take_task(schedule);
+  for (int which, tile; schedule.task(task, which, tile); task = take_task(schedule), queries.advance()) {
     const int first_query = (schedule.tiles - 1 - tile) * B::kQueries;
     const int count = key_tiles(first_query, B::kQueries, s);
     const int key = tiles.key(which / tiles.members), value = tiles.value(which / tiles.members);
@@ -67,10 +68,12 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, int 
       block.keys(at.stage).fetch(maps.k, key, j * kKeys, b.keys.acquire(at, B::Keys::kBytes));
       if (j == 0)
         block.queries(queries.stage)
-            .fetch(maps.q, tiles.query(which), first_query, b.queries.acquire(queries, B::Queries::kBytes));
+            .fetch(maps.q, tiles.query(which), first_query, b.queries.acquire(queries, B::Queries::kBytes, task));
       block.values(at.stage).fetch(maps.v, value, j * kKeys, b.values.acquire(at, B::Keys::kBytes));
     }
   }
+  b.queries.acquire(queries, 0, task);
+  end_tasks(schedule);
 }
 
 // By a warpgroup, the `group`-th of those that compute.
@@ -91,7 +94,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
   uint32_t left[kKeys / 16][4];  // probabilities of the tile before
   PipelineState<B::kStages> keys, values;
   PipelineState<kQueryStages> queries;
-  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
+  for (int which, tile; schedule.task(b.queries.wait_task(queries), which, tile);) {
     const int block_query = (schedule.tiles - 1 - tile) * B::kQueries, first_query = block_query + 64 * group;
     const int count = key_tiles(block_query, B::kQueries, a.s);
     // So many of them are seen by queries of this warpgroup. One whose queries are all behind the end works on one.
@@ -112,7 +115,6 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
     };
 
     draw(0);
-    b.queries.wait_full(queries);
     b.keys.wait_full(keys);
     my_turn();
     wgmma_fence();
@@ -195,12 +197,12 @@ __global__ void __launch_bounds__(Block<kD>::kThreads, 1)
 
 // ---- launcher
 
-void hopper_attention_forward(const AttentionArgs& args, int multiprocessors, cudaStream_t stream) {
+void hopper_attention_forward(const AttentionArgs& args, const TaskCounters& counters, cudaStream_t stream) {
   dispatch_head(args.d(), [&]<int kD>() {
     using B = Block<kD>;
     launch_hopper<B>(hopper_forward_kernel<kD, false>, hopper_forward_kernel<kD, true>, args,
                      ceil_div(args.s(), B::kQueries), args.query_heads(),
-                     ceil_div(4 * args.s() * args.d(), args.members()), multiprocessors, stream);
+                     ceil_div(4 * args.s() * args.d(), args.members()), counters, stream);
   });
 }
 

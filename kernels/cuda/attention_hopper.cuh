@@ -3,8 +3,9 @@
 // A block has a warpgroup that fetches and two or three that compute. One thread of the first has the TMA copy tiles
 // into stages of shared memory, as they become free; the others wait for stages, compute, and release them (warp
 // specialization). So the two halves never meet at a __syncthreads, and registers go to the warps that compute. A grid
-// has one block a multiprocessor, which takes one tile of one head after another; the first tiles of the next task are
-// fetched while it finishes this one.
+// has one block a multiprocessor, which takes one tile of one head after another from a counter; the first tiles of the
+// next task are fetched while it finishes this one. A block whose multiprocessor is taken, by communication, leaves its
+// share to the others: with tasks dealt out beforehand it would begin them when the others are done.
 #pragma once
 
 #include <algorithm>
@@ -29,31 +30,27 @@ constexpr bool registers_suffice(int groups, int fetcher, int each) {
 
 // Tiles of one head are read again and again: heads are taken in sets whose tiles fit the L2 cache together. Of the
 // last set, those tiles come first that have the most to do; of the one before it, last; and so on in turn, so that
-// from task to task the work hardly changes. With that, blocks that take the tasks to and fro (below) get equal shares;
-// were all sets to begin with their longest tasks, some blocks would meet one in each set, and be late by a quarter.
+// from task to task the work hardly changes, and the last tasks are the shortest.
 struct HeadSchedule {
   int tiles, heads, set, sets;
+  int* counters;  // TaskCounters
 
   // `bytes`: of one head, read by each of its tiles.
-  HeadSchedule(int64_t tiles, int64_t heads, int64_t bytes)
+  HeadSchedule(int64_t tiles, int64_t heads, int64_t bytes, int* counters)
       : tiles(static_cast<int>(tiles)),
         heads(static_cast<int>(heads)),
         set(static_cast<int>(std::clamp<int64_t>((int64_t{32} << 20) / bytes, 1, heads))),
-        sets((this->heads + set - 1) / set) {}
+        sets((this->heads + set - 1) / set),
+        counters(counters) {}
 
-  // A block's task of this turn: `tile` counts from the one with the most work. False: it has no more. Every second
-  // turn goes through the blocks in the other direction, so that none has the larger one each time.
-  __host__ __device__ bool task(int block, int blocks, int turn, int& which, int& tile) const {
-    const int index = turn * blocks + (turn % 2 == 0 ? block : blocks - 1 - block);
+  // The index-th task: `tile` counts from the one with the most work. False: there are fewer.
+  __host__ __device__ bool task(int index, int& which, int& tile) const {
     if (index >= tiles * heads) return false;
     const int number = index / (set * tiles), first = number * set, rest = index - first * tiles;
     const int here = set < heads - first ? set : heads - first;  // heads of this set
     which = first + rest % here;
     tile = (sets - number) % 2 == 1 ? rest / here : tiles - 1 - rest / here;
     return true;
-  }
-  __device__ bool task(int turn, int& which, int& tile) const {
-    return task(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), turn, which, tile);
   }
 };
 
@@ -128,6 +125,37 @@ struct Pipeline {
   }
 };
 
+// The index of a block's next task, which no block has taken. By one thread, until there is none.
+__device__ inline int take_task(const HeadSchedule& schedule) {
+  return __shfl_sync(1u, atomicAdd(schedule.counters, 1),
+                     0);  // known to be the same in all lanes, of which there is one
+}
+// Then, once: the last block of all makes the counters 0 again.
+__device__ inline void end_tasks(const HeadSchedule& schedule) {
+  const int blocks = static_cast<int>(gridDim.x);
+  if (atomicAdd(schedule.counters + 1, 1) != blocks - 1) return;
+  atomicAdd(schedule.counters, -schedule.tiles * schedule.heads - blocks);  // each block has asked once in vain
+  atomicAdd(schedule.counters + 1, -blocks);
+}
+
+// With tiles that are fetched once a task comes its index, to the warps that compute; at the end, without tiles.
+template <int kStages>
+struct TaskPipeline : Pipeline<kStages> {
+  using State = PipelineState<kStages>;
+  int index[kStages];
+
+  __device__ Barrier* acquire(const State& at, uint32_t bytes, int task) {
+    this->wait_empty(at);
+    index[at.stage] = task;
+    return this->expect(at, bytes);
+  }
+  // By all of a warp. (The shuffle makes the index known to be the same in all lanes.)
+  __device__ int wait_task(const State& at) {
+    this->wait_full(at);
+    return __shfl_sync(0xffffffffu, index[at.stage], 0);
+  }
+};
+
 // A warpgroup's 64 rows of sums from row `first` on, times a factor for each half of this lane's rows, to rows of
 // kD columns that are `stride` elements apart; rows from s on are left out. Four lanes have eight columns of a row, of
 // each block of eight: they trade, so that each has all eight of every fourth block, and stores 16 bytes.
@@ -187,10 +215,11 @@ __device__ inline void specialize_warpgroups(const Fetch& fetch, const Compute& 
 }
 
 // Queues one of the kernels, without dropout or with it, for `tiles` tiles of each of `heads` heads; a tile reads
-// `bytes` that the head's others read too. Shape has the numbers of threads and bytes, and the rows of a tile.
+// `bytes` that the head's others read too. counters: TaskCounters. Shape has the numbers of threads and bytes, and the
+// rows of a tile.
 template <class Shape, class Kernel>
 void launch_hopper(Kernel* plain, Kernel* with_dropout, const AttentionArgs& args, int64_t tiles, int64_t heads,
-                   int64_t bytes, int multiprocessors, cudaStream_t stream) {
+                   int64_t bytes, const TaskCounters& counters, cudaStream_t stream) {
   Kernel* const kernel = args.dropout.probability > 0 ? with_dropout : plain;
   const auto map = [](const HeadsView& view, int rows) {
     return view.memory ? make_tile_map(view, rows, Shape::Keys::kBlock) : TileMap{};
@@ -199,10 +228,10 @@ void launch_hopper(Kernel* plain, Kernel* with_dropout, const AttentionArgs& arg
                       .k = map(args.qkv.k, Shape::kKeys),
                       .v = map(args.qkv.v, Shape::kKeys),
                       .dout = map(args.dout, Shape::kQueries)};
-  const unsigned int grid = blocks(std::min<int64_t>(tiles * heads, multiprocessors), "attention");
+  const unsigned int grid = blocks(std::min<int64_t>(tiles * heads, counters.multiprocessors), "attention");
   allow_shared(kernel, Shape::kBytes);
   launch_kernel(kernel, {grid, Shape::kThreads, stream, Shape::kBytes}, HeadArgs<__nv_bfloat16>(args),
-                HeadSchedule(tiles, heads, bytes), HeadTiles(args), maps);
+                HeadSchedule(tiles, heads, bytes, counters.data), HeadTiles(args), maps);
 }
 
 }  // namespace trivet

@@ -33,7 +33,7 @@ struct Block {
   using Queries = Tile<kQueries, kD>;
   struct Rest {
     float lse[kStages][kQueries], delta[kStages][kQueries];
-    Pipeline<kKeyStages> keys;
+    TaskPipeline<kKeyStages> keys;
     Pipeline<kStages> queries;
   };
   static constexpr size_t kKeyTiles = 2 * kKeyStages * Keys::kBytes;
@@ -60,10 +60,13 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, cons
   auto& r = block.rest;
   const int lane = threadIdx.x, tiles = (a.s + kQueries - 1) / kQueries;
   PipelineState<kStages> at;
-  for (int turn = 0, kv, tile; schedule.task(turn, kv, tile); ++turn) {
+  int turn = 0;
+  const auto take = [&] { return __shfl_sync(0xffffffffu, lane == 0 ? atomicAdd(schedule.counters, 1) : 0, 0); };
+  int task = take();
+  for (int kv, tile; schedule.task(task, kv, tile); task = take(), ++turn) {
     const auto keys = PipelineState<kKeyStages>::after(turn);
     if (lane == 0) {
-      Barrier* const full = r.keys.acquire(keys, 2 * B::Keys::kBytes);
+      Barrier* const full = r.keys.acquire(keys, 2 * B::Keys::kBytes, task);
       block.keys(keys.stage).fetch(maps.k, heads.key(kv), tile * kKeys, full);
       block.values(keys.stage).fetch(maps.v, heads.value(kv), tile * kKeys, full);
     }
@@ -91,6 +94,9 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, cons
         arrive(&r.queries.full[at.stage]);
       }
   }
+  if (lane != 0) return;
+  r.keys.acquire(PipelineState<kKeyStages>::after(turn), 0, task);
+  end_tasks(schedule);
 }
 
 // By a warpgroup, the `group`-th of those that compute.
@@ -111,9 +117,8 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
   PipelineState<kStages> at, oldest;
   PipelineState<kKeyStages> keys;
 
-  for (int turn = 0, kv, tile; schedule.task(turn, kv, tile); ++turn) {
+  for (int kv, tile; schedule.task(r.keys.wait_task(keys), kv, tile);) {
     const int first_key = tile * kKeys + 64 * group;
-    r.keys.wait_full(keys);
     clear(dk);
     clear(dv);
     for (int member = 0; member < a.members; ++member) {
@@ -220,11 +225,11 @@ __global__ void __launch_bounds__(Block<kD>::kThreads, 1)
 
 // ---- launcher
 
-void hopper_attention_backward_keys(const AttentionArgs& args, int multiprocessors, cudaStream_t stream) {
+void hopper_attention_backward_keys(const AttentionArgs& args, const TaskCounters& counters, cudaStream_t stream) {
   dispatch_head(args.d(), [&]<int kD>() {
     launch_hopper<Block<kD>>(hopper_keys_kernel<kD, false>, hopper_keys_kernel<kD, true>, args,
                              ceil_div(args.s(), kKeys), args.kv_heads(), 4 * args.s() * args.d() * args.members(),
-                             multiprocessors, stream);
+                             counters, stream);
   });
 }
 

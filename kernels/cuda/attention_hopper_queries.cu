@@ -27,7 +27,7 @@ struct Block {
   using Queries = Tile<kQueries, kD>;
   using Keys = Tile<kKeys, kD>;
   struct Barriers {
-    Pipeline<kQueryStages> queries;
+    TaskPipeline<kQueryStages> queries;
     Pipeline<kStages> keys;
   };
   static constexpr size_t kQueryTiles = 2 * kQueryStages * Queries::kBytes;
@@ -56,7 +56,8 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, int 
   auto& b = block.barriers;
   PipelineState<kStages> at;
   PipelineState<B::kQueryStages> queries;
-  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn, queries.advance()) {
+  int task = take_task(schedule);
+  for (int which, tile; schedule.task(task, which, tile); task = take_task(schedule), queries.advance()) {
     const int first_query = (schedule.tiles - 1 - tile) * kQueries, count = key_tiles(first_query, s);
     const int key = tiles.key(which / tiles.members), value = tiles.value(which / tiles.members);
     for (int j = 0; j < count; ++j, at.advance()) {
@@ -65,11 +66,13 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, int 
       block.values(at.stage).fetch(maps.v, value, j * kKeys, full);
       if (j > 0) continue;
       // The last task's queries are read longer than all keys but its last: a stage of keys is free before.
-      Barrier* const queries_full = b.queries.acquire(queries, 2 * B::Queries::kBytes);
+      Barrier* const queries_full = b.queries.acquire(queries, 2 * B::Queries::kBytes, task);
       block.queries(queries.stage).fetch(maps.q, tiles.query(which), first_query, queries_full);
       block.douts(queries.stage).fetch(maps.dout, which, first_query, queries_full);
     }
   }
+  b.queries.acquire(queries, 0, task);
+  end_tasks(schedule);
 }
 
 // By a warpgroup, the `group`-th of those that compute.
@@ -85,7 +88,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
   uint32_t left[kKeys / 16][4];
   PipelineState<kStages> at;
   PipelineState<Block<kD>::kQueryStages> queries;
-  for (int turn = 0, which, tile; schedule.task(turn, which, tile); ++turn) {
+  for (int which, tile; schedule.task(b.queries.wait_task(queries), which, tile);) {
     const int block_query = (schedule.tiles - 1 - tile) * kQueries, first_query = block_query + 64 * group;
     const int warp_query = first_query + 16 * warp, count = key_tiles(block_query, a.s);
     float offset[2], delta[2];  // of this lane's two queries: lse as an exponent of 2, and D
@@ -97,7 +100,6 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
     }
     clear(dq);
 
-    b.queries.wait_full(queries);
     for (int j = 0; j < count; ++j) {
       const int first_key = j * kKeys;
       b.keys.wait_full(at);
@@ -158,11 +160,11 @@ __global__ void __launch_bounds__(Block<kD>::kThreads, 1)
 
 // ---- launcher
 
-void hopper_attention_backward_queries(const AttentionArgs& args, int multiprocessors, cudaStream_t stream) {
+void hopper_attention_backward_queries(const AttentionArgs& args, const TaskCounters& counters, cudaStream_t stream) {
   dispatch_head(args.d(), [&]<int kD>() {
     launch_hopper<Block<kD>>(hopper_queries_kernel<kD, false>, hopper_queries_kernel<kD, true>, args,
                              ceil_div(args.s(), kQueries), args.query_heads(),
-                             ceil_div(4 * args.s() * args.d(), args.members()), multiprocessors, stream);
+                             ceil_div(4 * args.s() * args.d(), args.members()), counters, stream);
   });
 }
 

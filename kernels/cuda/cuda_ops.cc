@@ -53,6 +53,16 @@ std::unique_ptr<Ops> create_cuda_ops(Device& device, const CudaOptions& options)
 CudaWorkspaces::~CudaWorkspaces() {
   for (const auto& [stream, blocks] : blocks_)
     for (const Block& block : blocks) device_.deallocate(block.data, block.bytes);
+  for (const auto& [stream, counters] : counters_) device_.deallocate(counters, kCounterBytes);
+}
+
+int* CudaWorkspaces::counters(cudaStream_t stream) {
+  int*& counters = counters_[stream];
+  if (!counters) {
+    counters = static_cast<int*>(device_.allocate(kCounterBytes));
+    check_cuda(cudaMemsetAsync(counters, 0, kCounterBytes, stream), "cudaMemsetAsync");
+  }
+  return counters;
 }
 
 std::byte* CudaWorkspaces::take(cudaStream_t stream, int64_t bytes) {

@@ -22,6 +22,8 @@ class CudaWorkspaces {
 
   // At least `bytes`, contents undefined, for the op that is being queued on `stream`.
   std::byte* take(cudaStream_t stream, int64_t bytes);
+  // Two numbers of the stream, 0 at first, of which each op that uses them makes 0 again.
+  int* counters(cudaStream_t stream);
 
  private:
   struct Block {
@@ -29,6 +31,8 @@ class CudaWorkspaces {
     int64_t bytes = 0;
   };
   Device& device_;
+  static constexpr int64_t kCounterBytes = 2 * sizeof(int);
+  std::unordered_map<cudaStream_t, int*> counters_;
   std::unordered_map<cudaStream_t, std::vector<Block>> blocks_;  // the last is the one in use
 };
 

@@ -3,11 +3,14 @@
 // which tiles of attention there.
 #include "kernels/cuda/warpgroup.cuh"
 
+#include <algorithm>
+#include <array>
 #include <gtest/gtest.h>
 #include <numeric>
 #include <random>
 #include <vector>
 
+#include "kernels/base/arena.h"
 #include "kernels/cuda/attention_hopper.cuh"
 #include "kernels/cuda/cuda_tile_map.h"
 #include "kernels/cuda/launch.h"
@@ -194,23 +197,54 @@ TEST_F(WarpgroupEmulationDeathTest, WrongProgramsEndTheProcess) {
   EXPECT_DEATH(run_64(true, Slip::nobody_arrives), "wait, for ever: .* mbarrier.try_wait");
 }
 
-// Tile i of n has n - i parts of work, as under a causal mask.
+// Tile i of n has n - i parts of work, as under a causal mask. A block that has done its task takes the next one; the
+// last 16 begin when communication leaves their multiprocessors, behind all others.
 TEST(HeadSchedule, GivesBlocksEveryTileOnceAndEqualShares) {
-  constexpr int kBlocks = 132;  // of an H200
+  constexpr int kBlocks = 132 - 16;  // of an H200
   for (const auto& [tiles, heads, mebibytes] :
        {std::array<int, 3>{16, 32, 1}, {16, 128, 1}, {32, 24, 2}, {64, 12, 4}, {64, 32, 4}, {8, 200, 1}, {3, 1, 64}}) {
-    const HeadSchedule schedule(tiles, heads, int64_t{mebibytes} << 20);
+    const HeadSchedule schedule(tiles, heads, int64_t{mebibytes} << 20, nullptr);
     std::vector<int> taken(static_cast<size_t>(tiles * heads)), work(kBlocks);
-    for (int block = 0; block < kBlocks; ++block)
-      for (int turn = 0, which, tile; schedule.task(block, kBlocks, turn, which, tile); ++turn) {
-        ++taken.at(static_cast<size_t>(which * tiles + tile));
-        work[static_cast<size_t>(block)] += tiles - tile;
-      }
+    for (int index = 0, which, tile; schedule.task(index, which, tile); ++index) {
+      ++taken.at(static_cast<size_t>(which * tiles + tile));
+      *std::min_element(work.begin(), work.end()) += tiles - tile;
+    }
     EXPECT_EQ(taken, std::vector<int>(taken.size(), 1)) << tiles << " tiles of " << heads << " heads";
     if (tiles * heads < kBlocks) continue;
     const double mean = std::accumulate(work.begin(), work.end(), 0.0) / kBlocks;
     EXPECT_LT(*std::max_element(work.begin(), work.end()), 1.08 * mean) << tiles << " tiles of " << heads << " heads";
   }
+}
+
+// What other blocks have taken a kernel leaves alone; and it leaves the counters as it must find them the next time.
+TEST(HopperAttention, TakesTasksFromTheCounter) {
+  const auto device = create_cuda_device(0);
+  const auto stream = device->create_compute_stream();
+  constexpr int64_t kS = 300, kHeads = 3, kD = 64;
+  Arena arena(*device, "test");
+  const Tensor qkv = arena.allocate(DType::bf16, {kS, 1, 3 * kHeads * kD}),
+               lse = arena.allocate(DType::f32, {kHeads, kS});
+  const Tensor out = arena.allocate(DType::bf16, {kS, 1, kHeads * kD}), counters = arena.allocate(DType::i32, {2});
+  std::vector<bf16> ones(static_cast<size_t>(qkv.numel()), bf16(1.0f)), read(static_cast<size_t>(out.numel()));
+  device->copy_to_device(ones.data(), qkv, *stream);
+  const AttentionArgs args{.qkv = qkv_views(qkv, kHeads, kHeads),
+                           .out = heads_view(out, kHeads, kHeads),
+                           .lse = lse.as<float>(),
+                           .dropout = {}};
+  const auto rows_done = [&](int taken) {
+    std::array<int32_t, 2> state{taken, 0};
+    device->copy_to_device(state.data(), counters, *stream);
+    cudaMemsetAsync(out.data, 0, static_cast<size_t>(out.bytes()), raw(*stream));
+    hopper_attention_forward(args, {counters.as<int>(), 2}, raw(*stream));
+    device->copy_to_host(out, read.data(), *stream);
+    device->copy_to_host(counters, state.data(), *stream);
+    stream->synchronize();
+    EXPECT_EQ(state, (std::array<int32_t, 2>{}));
+    return std::ranges::count_if(read, [](bf16 x) { return static_cast<float>(x) != 0; }) / kD;
+  };
+  EXPECT_EQ(rows_done(0), kS * kHeads);
+  EXPECT_EQ(rows_done(2), kS * kHeads - 2 * (kS - 192));  // of 6 tasks: the last queries of two heads
+  EXPECT_EQ(rows_done(6), 0);
 }
 
 }  // namespace
