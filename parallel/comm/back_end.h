@@ -161,6 +161,8 @@ class DeviceBackEnd : public CommBackEnd {
   // Queues a call and its span, or a send and a receive of which neither waits for the other. In a group of one rank it
   // copies Call::in to Call::out.
   virtual void enqueue(std::span<const Call> calls, Stream& stream) = 0;
+  // Takes the host memory that such a call will need.
+  virtual void prepare(const Call&) {}
   // The callback names the call that this rank is in. It is called, on any thread, before an abort ends such calls.
   virtual void set_abort_diagnostics(std::function<std::string()>) {}
 

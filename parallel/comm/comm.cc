@@ -46,6 +46,7 @@ void Communicator::exchange(Tensor out, int to, Tensor in, int from, Stream& str
   const std::array<Call, 2> both{Call{.kind = CommCall::transfer, .in = out, .peer = to, .sends = true},
                                  Call{.kind = CommCall::transfer, .out = in, .peer = from}};
   for (const Call& call : both) check_arguments(call);
+  if (prepared(both[0]) && prepared(both[1])) return;
   if (host_) {  // where sends are buffered
     for (const Call& call : both) queue(call, stream);
   } else if (tools_.device_calls) {
@@ -81,6 +82,7 @@ void Communicator::check_arguments(const Call& call) const {
 void Communicator::call(Call call, Stream& stream) {
   check_arguments(call);  // before a fault changes them
   if (size() == 1) return copy_alone(call, stream);
+  if (prepared(call)) return;
   if (tools_.faults && call.kind != CommCall::transfer) {
     const CallFault fault = tools_.faults->next_call();
     if (fault == CallFault::skip) return;
@@ -91,6 +93,12 @@ void Communicator::call(Call call, Stream& stream) {
     call = changed(call, fault, rank(), size());
   }
   queue(call, stream);
+}
+
+bool Communicator::prepared(const Call& call) {
+  if (!device_ || !*tools_.only_prepares) return false;
+  device_->prepare(call);
+  return true;
 }
 
 // A group of one rank.

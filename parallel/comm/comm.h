@@ -86,6 +86,10 @@ class Communicator {
   // The handle deregisters it, before the memory is freed.
   std::shared_ptr<void> register_buffer(Tensor memory) { return back_end_->register_buffer(memory); }
 
+  // While this is on, calls on a device, of this group and of all that have been split from it, queue nothing: they are
+  // prepared for. By the thread that makes the calls.
+  void only_prepare(bool on) { *tools_.only_prepares = on; }
+
   void barrier();  // of the host threads, not of a stream
 
   // A group of the ranks of this one that `members` lists, in that order; null where this rank is not among them.
@@ -112,10 +116,12 @@ class Communicator {
     CallFaults* faults = nullptr;                 // null: none
     std::shared_ptr<EmulatedLinks> links{};       // for groups that are split off; null: none
     Link link{};                                  // of this group
+    std::shared_ptr<bool> only_prepares = std::make_shared<bool>(false);
   };
   Communicator(std::shared_ptr<CommBackEnd> back_end, Tools tools);
 
   void check_arguments(const Call& call) const;
+  bool prepared(const Call& call);  // and nothing more is to be done
   void queue(const Call& call, Stream& stream);
   void copy_alone(const Call& call, Stream& stream);
   int enter(const Call& call);  // into the flight record; returns its slot

@@ -150,5 +150,60 @@ TEST_P(StagedDevice, FailurePoisonsTheStreamAndTheGroup) {
   }
 }
 
+// ---- memory that calls take
+
+// The CPU, which counts the host memory that is taken.
+class CountingDevice : public Device {
+ public:
+  DeviceKind kind() const override { return cpu_->kind(); }
+  std::string name() const override { return cpu_->name(); }
+  int64_t memory_bytes() const override { return cpu_->memory_bytes(); }
+  void* allocate(int64_t bytes) override { return cpu_->allocate(bytes); }
+  void deallocate(void* data, int64_t bytes) noexcept override { cpu_->deallocate(data, bytes); }
+  void* allocate_host(int64_t bytes) override { return ++taken, cpu_->allocate_host(bytes); }
+  void deallocate_host(void* data, int64_t bytes) noexcept override { cpu_->deallocate_host(data, bytes); }
+  std::unique_ptr<Stream> create_compute_stream() override { return cpu_->create_compute_stream(); }
+  std::unique_ptr<Stream> create_side_stream(StreamPriority priority) override {
+    return cpu_->create_side_stream(priority);
+  }
+  std::unique_ptr<Event> create_event() override { return cpu_->create_event(); }
+  std::unique_ptr<Gate> create_gate() override { return cpu_->create_gate(); }
+  void copy_to_device(const void* host, Tensor to, Stream& stream) override { cpu_->copy_to_device(host, to, stream); }
+  void copy_to_host(Tensor from, void* host, Stream& stream) override { cpu_->copy_to_host(from, host, stream); }
+
+  int taken = 0;
+
+ private:
+  const std::unique_ptr<Device> cpu_ = create_cpu_device();
+};
+
+// The first call of each kind is the largest that is prepared for; groups that are split off know as well.
+TEST(StagedMemory, PreparedCallsQueueNothingAndThenTakeNone) {
+  run_thread_ranks(2, [](Communicator& world) {
+    CountingDevice device;
+    Arena arena(device, "staged test");
+    const auto staged = create_staged_communicator(world, device);
+    const auto part = staged->twin("part", comm_of("data"));
+    const auto stream = device.create_side_stream(StreamPriority::normal);
+    const Tensor full = arena.allocate(DType::f32, {1 << 20}), other = arena.allocate(DType::f32, {1 << 20});
+    const auto use = [&](Communicator& group) {
+      group.all_reduce(full, Reduce::sum, *stream);
+      group.all_to_all(full, other, *stream);
+      group.exchange(full, 1 - world.rank(), other, 1 - world.rank(), *stream);
+    };
+    staged->only_prepare(true);
+    if (world.rank() == 0) use(*part);  // alone: nothing is sent
+    use(*staged);
+    use(*part);
+    staged->only_prepare(false);
+    const int before = device.taken;
+    EXPECT_GT(before, 2);  // the first buffers of both groups are too small
+    use(*staged);
+    use(*part);
+    stream->synchronize();
+    EXPECT_EQ(device.taken, before);
+  });
+}
+
 }  // namespace
 }  // namespace trivet
