@@ -108,7 +108,6 @@ void Rank::use_micro_batches(int64_t m) {
   const Schedule& next = layout.schedule_of(m);
   if (&executor.schedule() == &next) return;
   executor.use(next);
-  data_parallel->grads.set_micro_batches(m);
   data_parallel->weights.set_forward_chunks(forward_chunks_of(next, mesh.at[Axis::pp]));
 }
 

@@ -196,7 +196,12 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   if (world.rank() == 0 && train) out << "initializing the weights\n" << std::flush;
   Trainer trainer(config, layout, world, train ? &*train : nullptr,
                   {.faults = guard.faults().none() ? nullptr : &guard.faults(), .make_backend = make_watched_backend});
+  const bool on_gpu = trainer.device().kind() == DeviceKind::cuda;
+  const int64_t prepare_ns = now_ns();
+  if (on_gpu) trainer.prepare_device();
+  const double prepare_seconds = static_cast<double>(now_ns() - prepare_ns) * 1e-9;
   Reporter reporter(loaded, layout, data.sources, trainer, out);
+  if (on_gpu) reporter.note(fmt::format("GPUs prepared by passes on synthetic data in {:.2f} s", prepare_seconds));
   if (!guard.lock_taken_from().empty()) reporter.note("the run folder's lock was left by " + guard.lock_taken_from());
   if (data.valid && world.rank() == 0 && !mlperf) note_unigram_entropy(config.data, reporter);
   Checkpointing checkpointing(config, layout, trainer, &reporter,

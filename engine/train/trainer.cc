@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <limits>
 
+#include "engine/data/synthetic_batches.h"
 #include "engine/train/diagnosis.h"
 #include "engine/train/lr_schedule.h"
 
@@ -42,9 +43,9 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
                    .loss = rank_.state.loss});
 }
 
-int Trainer::load_step(BatchSource& source, bool training, float loss_scale) {
+int Trainer::load_step(BatchSource& source, bool training, float loss_scale, size_t most) {
   ScopedSpan span(rank_.host_row, {"load_batches", Category::host});
-  const size_t m = rank_.state.adam ? static_cast<size_t>(rank_.executor.schedule().m) : 1;
+  const size_t m = std::min(most, rank_.state.adam ? static_cast<size_t>(rank_.executor.schedule().m) : 1);
   const std::span<HostBatch> batches = rank_.input.take().first(m);
   for (HostBatch& to : batches) {
     const Batch& batch = source.next();
@@ -75,28 +76,48 @@ double Trainer::read_loss() {
   return loss;
 }
 
-void Trainer::queue_passes(BatchSource& source, int64_t batch) {
+void Trainer::queue_passes(BatchSource& source, int64_t batch, size_t most) {
   Stream& compute = *rank_.compute;
   rank_.use_micro_batches(batch / samples_of_micro_batches_);
   const double tokens = static_cast<double>(batch * rank_.state.shape.seq);
-  load_step(source, true, static_cast<float>(static_cast<double>(loss_multiplier()) / tokens));
+  const float loss_scale = static_cast<float>(static_cast<double>(loss_multiplier()) / tokens);
+  const int m = load_step(source, true, loss_scale, most);
+  rank_.data_parallel->grads.set_micro_batches(m);
   rank_.data_parallel->grads.begin_step();
   rank_.ops.run(op::Fill{rank_.state.loss, 0}, compute);
   over(rank_.graphs.get(), compute, [&] {
-    rank_.executor.run();
+    rank_.executor.run(m);
     for (GptChunk& chunk : rank_.chunks) chunk.finish();
   });
   rank_.input.queued(compute);
 }
 
-void Trainer::warm_up(BatchSource& synthetic) {
+void Trainer::warm_up(BatchSource& synthetic, size_t most) {
   check(!out_, "a step is pending");
-  queue_passes(synthetic, batch_sizes_.of_step(consumed_samples_));
+  queue_passes(synthetic, batch_sizes_.of_step(consumed_samples_), most);
   rank_.finish_gradients();
   const double refused = -1;  // every loss and norm is above
   queue_update({.step = step_ + 1}, {.loss = refused, .grad_norm = refused, .finite = true});
   rank_.compute->synchronize();
   rank_.executor.finish_sends();
+}
+
+void Trainer::prepare_device() {
+  const bool trains = rank_.state.adam.has_value();
+  SyntheticBatches synthetic(rank_.state.shape.tokens(), rank_.state.shape.vocab);
+  rank_.ranks->only_prepare(true);
+  if (trains) warm_up(synthetic, 2);  // the first gradient is written, the second added to it
+  load_step(synthetic, false, 1, 1);
+  rank_.executor.run_forward_only(1);
+  rank_.input.queued(*rank_.compute);
+  rank_.compute->synchronize();
+  rank_.executor.finish_sends();
+  rank_.ranks->only_prepare(false);
+  host_.world().barrier();
+  if (!trains) return;
+  rank_.data_parallel->weights.updated();  // those of other ranks, which did not come
+  rank_.data_parallel->weights.finish();
+  rank_.compute->synchronize();
 }
 
 std::optional<StepResult> Trainer::queue_step() {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -71,7 +72,13 @@ class Trainer {
   // A step on synthetic data whose update the device refuses: weights, moments and counters stay as they are. So all
   // that a first step sets up is there: kernels that are chosen by timing, graphs, connections. REQUIRES: no step is
   // pending. Collective.
-  void warm_up(BatchSource& synthetic);
+  void warm_up(BatchSource& synthetic) { warm_up(synthetic, kAll); }
+
+  // Two micro-batches of synthetic data through this rank's chunks, forward, backward and a refused update, and one
+  // forward without dropout, in which nothing is sent or received. So each kernel is loaded, and each plan, workspace
+  // and buffer of a step is there, before a stream waits for another rank: what a first use waits for may be that
+  // stream. Nothing that training reads changes. REQUIRES: no step is pending. Collective.
+  void prepare_device();
 
   // Mean loss per token, without dropout, over the first `batches` global batches of `data` (by batch_plan_of() with
   // full batches), which hold `labels` labels. stop() is asked before each batch, on all ranks with the same answer;
@@ -106,18 +113,21 @@ class Trainer {
   int threads() const { return threads_; }
 
  private:
+  static constexpr size_t kAll = std::numeric_limits<size_t>::max();
+
   // A queued step whose result was not read yet.
   struct QueuedStep {
     StepResult result;
     size_t slot = 0;  // of Rank::host_numbers
   };
 
-  // Returns how many micro-batches it loads: those of a step, or one where the rank does not train.
-  int load_step(BatchSource& source, bool training, float loss_scale);
+  // Returns how many micro-batches it loads: those of a step but at most so many, or one where the rank does not train.
+  int load_step(BatchSource& source, bool training, float loss_scale, size_t most = kAll);
   double read_loss();
   void sum_over_stages_and_replicas(Tensor numbers);
-  // Queues the forward and backward passes of a step of `batch` samples.
-  void queue_passes(BatchSource& source, int64_t batch);
+  // Queues the forward and backward passes of a step of `batch` samples, or of its first micro-batches.
+  void queue_passes(BatchSource& source, int64_t batch, size_t most = kAll);
+  void warm_up(BatchSource& synthetic, size_t most);
   // Queues norm, acceptance and update.
   void queue_update(const StepResult& step, const NumberCheck::Limits& limits);
   // The result of the pending step. Throws NumericsError.

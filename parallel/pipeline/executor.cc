@@ -1,7 +1,6 @@
 #include "parallel/pipeline/executor.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 #include "parallel/pipeline/check.h"
@@ -73,9 +72,10 @@ void Executor::use(const Schedule& schedule) {
   plan_ = plan_slots(program(), schedule.v, SlotPool::per_chunk);
 }
 
-void Executor::run() {
-  std::vector<size_t> ops(program().size());
-  std::iota(ops.begin(), ops.end(), size_t{0});
+void Executor::run(int microbatches) {
+  std::vector<size_t> ops;
+  for (size_t i = 0; i < program().size(); ++i)
+    if (program()[i].microbatch < microbatches) ops.push_back(i);
   run_ops(ops, {}, false);
 }
 

@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -46,7 +47,8 @@ class Executor {
   void use(const Schedule& schedule);
   const Schedule& schedule() const { return *schedule_; }
 
-  void run();  // one step: forward and backward of all micro-batches
+  // One step: forward and backward of all micro-batches, or of the first so many.
+  void run(int microbatches = std::numeric_limits<int>::max());
   // f is called in run(), on its thread, when an op of the program is queued (on a CPU: done), with how many are.
   void on_progress(std::function<void(size_t done, size_t of)> f) { on_progress_ = std::move(f); }
   // The forwards of the first `microbatches` micro-batches, in the program's order.

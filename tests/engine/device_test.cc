@@ -1,10 +1,16 @@
 // The engine on a device whose memory the host cannot touch and whose streams run only when somebody waits for them
 // (tests/support/split_device.h): what a GPU asks of it. The arithmetic is the CPU's and sums are taken in rank order,
 // so every number must be the CPU's to the last bit; a host that looks at memory, or looks too early, dies or differs.
+#include <algorithm>
 #include <gtest/gtest.h>
+#include <iterator>
+#include <mutex>
+#include <set>
 
 #include "engine/model/modules.h"
+#include "kernels/op_fields.h"
 #include "parallel/comm/nccl_comm.h"
+#include "parallel/comm/world.h"
 #include "tests/support/training.h"
 
 namespace trivet::test {
@@ -161,6 +167,107 @@ TEST(WarmingUp, LeavesWeightsAndMomentsOnADevice) {
   config.comm.backend = CommBackend::staged;
   config.device.cuda_graph_impl = CudaGraphs::local;
   EXPECT_EQ(losses_behind(2, config, make_backend), losses_behind(0, config, make_backend));
+}
+
+// ---- preparing a device
+
+// What has been asked for so far: kernels and plans go by operation, by types and sizes, and by what is there.
+class NotedOps : public Ops {
+ public:
+  NotedOps(std::unique_ptr<Ops> ops, std::set<std::string>& seen) : ops_(std::move(ops)), seen_(seen) {}
+  void run(const AnyOp& any, Stream& stream) override {
+    std::visit([&](const auto& op) { seen_.insert(op.kSpan.name + fields_of(op)); }, any);
+    ops_->run(any, stream);
+  }
+
+ private:
+  template <class Struct>
+  static std::string fields_of(const Struct& fields) {
+    std::string text;
+    for_each_field(fields, [&]<class T>(const T& field) {
+      if constexpr (is_argument<T>) {
+        text += field ? ' ' + name_of(field.dtype) : " -";
+        for (int i = 0; i < field.shape.rank; ++i) text += ',' + std::to_string(field.shape[i]);
+      } else if constexpr (std::is_same_v<T, bool>) {
+        text += field ? " yes" : " no";
+      }
+    });
+    return text;
+  }
+
+  const std::unique_ptr<Ops> ops_;
+  std::set<std::string>& seen_;
+};
+
+// Of four ranks: what each asked for first in a step, and the losses of three steps.
+struct Prepared {
+  std::set<std::string> new_in_step;
+  std::vector<double> losses;
+  int64_t communicated = 0;  // spans of communication while the device was prepared
+};
+Prepared train_prepared(bool prepares, const LayoutCase& c, const Config& config, const MakeBackend& make) {
+  Prepared all;
+  std::mutex mutex;
+  run_thread_ranks(c.ranks(), [&](Communicator& world) {
+    std::set<std::string> seen;
+    TinyTrainer tiny(config, world,
+                     {.poison = true, .make_backend = [&](const Config& of, Communicator& ranks, int threads) {
+                        Backend backend = make(of, ranks, threads);
+                        backend.ops = std::make_unique<NotedOps>(std::move(backend.ops), seen);
+                        return backend;
+                      }});
+    Trainer& trainer = *tiny;
+    int64_t communicated = 0;
+    if (prepares) {
+      trainer.prepare_device();
+      std::vector<Span> spans;
+      trainer.rank().compute->synchronize();
+      for (TraceRow& row : trainer.trace().rows()) {
+        row.take(spans);
+        communicated += std::ranges::count_if(spans, [](const Span& span) { return is_comm(span.info.category); });
+      }
+    }
+    const std::set<std::string> before = seen;
+    std::vector<double> losses;
+    for (int i = 0; i < 3; ++i) losses.push_back(trainer.step().loss);
+    losses.push_back(evaluate(trainer, 1));
+    std::lock_guard lock(mutex);
+    std::ranges::set_difference(seen, before, std::inserter(all.new_in_step, all.new_in_step.end()));
+    all.communicated += communicated;
+    if (world.rank() == 0) all.losses = losses;
+  });
+  return all;
+}
+
+// All that a run asks for is there before its first step, of which no number changes. Gathers of weights, which the
+// ranks need in the end, are the only communication.
+TEST_P(OnADevice, PreparedMeetsNothingNewInAStep) {
+  const LayoutCase& c = GetParam();
+  Config config = config_of(c);
+  config.model.hidden_dropout = 0.1;
+  const Prepared with = train_prepared(true, c, config, make_split_backend);
+  const Prepared without = train_prepared(false, c, config, make_split_backend);
+  EXPECT_EQ(with.losses, without.losses);
+  EXPECT_EQ(with.new_in_step, std::set<std::string>{});
+  EXPECT_GT(without.new_in_step.size(), 10u);
+  if (c.cut.strategy == std::string("no_shard")) {
+    EXPECT_EQ(with.communicated, 0);
+  }
+}
+
+TEST(PreparedDevice, LeavesAGpusNumbers) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  const LayoutCase c{"gpu", {.t = 2, .d = 2, .sequence_parallel = true, .strategy = "optim_grads_params"}};
+  Config config = config_of(c);
+  config.batch = {.micro_batch_size = 1, .global_batch_size = 4};  // an emulated GPU is slow
+  config.model.seq_length = 8;
+  config.device.kind = DeviceKind::cuda;
+  config.comm.backend = CommBackend::staged;
+  config.train.deterministic_mode = true;
+  overlap_data_parallel(config);
+  const Prepared with = train_prepared(true, c, config, make_backend);
+  EXPECT_EQ(with.losses, train_prepared(false, c, config, make_backend).losses);
+  EXPECT_EQ(with.new_in_step, std::set<std::string>{});
 }
 
 // ---- user buffers
