@@ -197,7 +197,8 @@ void Reporter::show_progress(size_t ops_done, size_t ops) {
 Votes Reporter::step(const StepResult& result, const Votes& votes) {
   const int64_t my_lost_spans = collect_spans();
   StepStats mine;
-  if (my_lost_spans == 0) mine = meter_.measure(spans_, result.start_ns, result.end_ns);
+  const bool measures = trainer_.measures(result.step);
+  if (measures && my_lost_spans == 0) mine = meter_.measure(spans_, result.start_ns, result.end_ns);
   const double seconds = static_cast<double>(result.end_ns - result.start_ns) * 1e-9;
   StepWork work = work_;
   work.tokens = result.samples * config_.model.seq_length;
@@ -212,7 +213,7 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   if (faster > 0) measure_peak_again(result.step, work.flops / seconds / work.ranks / 1e12);
   work.peak_tflops = work_.peak_tflops;
   speed_.add(seconds);
-  if (lost_spans == 0) time_.add(stats, mine);
+  if (measures && lost_spans == 0) time_.add(stats, mine), ++own_work_steps_;
   look_for_stragglers(result.step, mine);
   if (!console_) return sum;
   if (!result.warning.empty()) note(result.warning);
@@ -331,10 +332,11 @@ void Reporter::look_for_stragglers(int64_t step, const StepStats& stats) {
   if (step % interval != 0) return;
   const std::vector<StepStats> work = host_.gather(own_work_);
   own_work_ = {};
+  const int64_t steps = std::max<int64_t>(1, std::exchange(own_work_steps_, 0));
   if (!console_) return;
   std::vector<int> stages;
   for (int rank = 0; rank < host_.size(); ++rank) stages.push_back(position_of(rank, trainer_.mesh().shape)[Axis::pp]);
-  for (const std::string& line : find_stragglers(work, stages, interval, config_.train.straggler_factor)) note(line);
+  for (const std::string& line : find_stragglers(work, stages, steps, config_.train.straggler_factor)) note(line);
 }
 
 void Reporter::measure_peak_again(int64_t step, double tflops) {

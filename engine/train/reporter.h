@@ -87,7 +87,8 @@ class Reporter {
   RunningSpeed speed_;
   TimeTable time_;
   StepMeter meter_;
-  StepStats own_work_;  // since the last look for stragglers
+  StepStats own_work_;          // since the last look for stragglers
+  int64_t own_work_steps_ = 0;  // measured ones
   int64_t step_begun_ns_ = 0, next_progress_ns_ = 0;
   std::vector<std::vector<Span>> spans_;  // [row]
   std::string evaluated_;                 // the checkpoint, with train.skip_train

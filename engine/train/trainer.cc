@@ -130,6 +130,7 @@ std::optional<StepResult> Trainer::queue_step() {
                   .consumed_tokens = consumed_tokens_ + batch * config_.model.seq_length,
                   .start_ns = now_ns()};
   const HostRange range("step", next.step);
+  trace_.set_measures(measures(next.step));
   begin(StepPhase::step);
   queue_passes(*train_, batch);
   begin(StepPhase::reduce);

@@ -9,6 +9,7 @@
 // never waits for the host, when it has queued the next step; the numbers are the same.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -108,11 +109,18 @@ class Trainer {
   RankState& state() { return rank_.state; }
   DataParallel& data_parallel() { return *rank_.data_parallel; }
   Trace& trace() { return trace_; }
+  // Whether spans tell where the time of that step went: not of every step of a GPU, where they take two events an
+  // operation.
+  bool measures(int64_t step) const {
+    return rank_.device.kind() == DeviceKind::cpu || config_.train.trace || step <= kMeasuredEvery ||
+           step % std::max(kMeasuredEvery, config_.train.log_interval) == 0;
+  }
   Communicator& world() { return host_.world(); }
   HostWorld& host() { return host_; }
   int threads() const { return threads_; }
 
  private:
+  static constexpr int64_t kMeasuredEvery = 10;
   static constexpr size_t kAll = std::numeric_limits<size_t>::max();
 
   // A queued step whose result was not read yet.

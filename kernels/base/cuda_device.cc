@@ -122,16 +122,17 @@ class CudaStream : public Stream {
   }
   void begin_phase(const SpanInfo& info) override {
     flush();
-    if (!trace_row()) return;
+    if (!measured()) return;
     make_room(1);
     spans_->begin_phase(labelled(info), *trace_row());
   }
   void end_phase() override {
     flush();
-    if (!trace_row()) return;
+    if (!measured()) return;
     make_room(1);
     spans_->end_phase();
   }
+  bool measured() const { return trace_row() && trace_row()->measures(); }
   cudaStream_t raw() {  // for callers that queue something
     flush();
     make_room(kOpEntries);
@@ -355,11 +356,13 @@ class CudaDevice : public Device {
 
 cudaStream_t raw(Stream& stream) { return static_cast<CudaStream&>(stream).raw(); }
 void begin_span(Stream& stream, const SpanInfo& info) {
-  stream.flush();
-  if (stream.trace_row()) static_cast<CudaStream&>(stream).spans().begin(stream.labelled(info), *stream.trace_row());
+  auto& cuda = static_cast<CudaStream&>(stream);
+  cuda.flush();
+  if (cuda.measured()) cuda.spans().begin(cuda.labelled(info), *cuda.trace_row());
 }
 void end_span(Stream& stream) {
-  if (stream.trace_row()) static_cast<CudaStream&>(stream).spans().end();
+  auto& cuda = static_cast<CudaStream&>(stream);
+  if (cuda.measured()) cuda.spans().end();
 }
 cudaEvent_t raw(Event& event) { return static_cast<CudaEvent&>(event).raw(); }
 

@@ -96,8 +96,10 @@ inline int64_t now_ns() {
       .count();
 }
 
-// How many spans the rows of a rank hold together between two calls of take().
+// How many spans the rows of a rank hold together between two calls of take(). And whether those are wanted that a
+// device has to be asked for.
 struct SpanRoom {
+  std::atomic<bool> measures = true;
   std::atomic<int64_t> left = std::numeric_limits<int64_t>::max(), lost = 0;
 };
 
@@ -105,6 +107,7 @@ class TraceRow {
  public:
   explicit TraceRow(std::string name, SpanRoom* room = nullptr) : name_(std::move(name)), room_(room) {}
   const std::string& name() const { return name_; }
+  bool measures() const { return !room_ || room_->measures.load(std::memory_order_relaxed); }
   // Where there is no room the span is lost, and counted: a run does not end for its trace, nor does a destructor
   // throw.
   void add(const Span& span) noexcept {
@@ -183,6 +186,8 @@ class Trace {
   std::deque<TraceRow>& rows() { return rows_; }
   // At most so many spans are held. Before the first one; without it there is no limit.
   void set_room(int64_t spans) { room_.left = spans; }
+  // Off: a GPU's streams record no events for spans and phases. On at first; neither begins or ends across a change.
+  void set_measures(bool on) { room_.measures = on; }
   int64_t take_lost() { return room_.lost.exchange(0); }
 
  private:

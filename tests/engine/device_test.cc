@@ -2,15 +2,20 @@
 // (tests/support/split_device.h): what a GPU asks of it. The arithmetic is the CPU's and sums are taken in rank order,
 // so every number must be the CPU's to the last bit; a host that looks at memory, or looks too early, dies or differs.
 #include <algorithm>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <iterator>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "engine/model/modules.h"
+#include "engine/train/run.h"
 #include "kernels/op_fields.h"
 #include "parallel/comm/nccl_comm.h"
 #include "parallel/comm/world.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/training.h"
 
 namespace trivet::test {
@@ -268,6 +273,62 @@ TEST(PreparedDevice, LeavesAGpusNumbers) {
   const Prepared with = train_prepared(true, c, config, make_backend);
   EXPECT_EQ(with.losses, train_prepared(false, c, config, make_backend).losses);
   EXPECT_EQ(with.new_in_step, std::set<std::string>{});
+}
+
+// ---- which steps are measured
+
+TEST(MeasuredSteps, OfADeviceAreTheFirstTenAndEveryTenth) {
+  const TempDir dir;
+  Config config = tiny_config();
+  config.data.path = tiny_dataset_prefix();
+  config.data.split = {100, 0, 0};
+  config.train.train_iters = 21;
+  config.optimizer.lr_decay_iters = 21;
+  config.train.run_dir = dir / "run";
+  config.device.peak_tflops = 1;
+  RunOptions options;
+  options.make_backend = make_split_backend;
+  std::ostringstream log;
+  run_thread_ranks(1, [&](Communicator& world) {
+    run_training({.config = config, .origins = {}, .path = "test"}, options, world, log);
+  });
+  EXPECT_NE(log.str().find("prepared by passes on synthetic data"), std::string::npos);
+  std::ifstream file(config.train.run_dir + "/metrics.jsonl");
+  std::vector<bool> measured;
+  for (std::string line; std::getline(file, line);)
+    if (const auto json = nlohmann::json::parse(line); json.contains("compute_seconds")) {
+      EXPECT_EQ(json["compute_fraction"].is_number(), json["compute_seconds"].is_number());
+      EXPECT_TRUE(json["step_seconds"].is_number());
+      measured.push_back(json["compute_seconds"].is_number());
+    }
+  std::vector<bool> expected(21);
+  for (size_t step = 1; step <= 21; ++step) expected[step - 1] = step <= 10 || step == 20;
+  EXPECT_EQ(measured, expected);
+}
+
+TEST(MeasuredSteps, OtherStepsOfAGpuHaveNoSpans) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  Config config = tiny_config();
+  config.batch = {.micro_batch_size = 1, .global_batch_size = 1};  // an emulated GPU is slow
+  config.model.seq_length = 8;
+  config.device.kind = DeviceKind::cuda;
+  config.train.deterministic_mode = true;
+  with_trainers(config, 1, [](Trainer& trainer) {
+    trainer.restart_data_behind(9);
+    for (const bool expected : {true, false}) {
+      EXPECT_EQ(trainer.measures(trainer.steps_done() + 1), expected);
+      trainer.step();
+      bool some = false;
+      std::vector<Span> spans;
+      for (TraceRow& row : trainer.trace().rows()) {
+        row.take(spans);
+        some |= std::ranges::any_of(spans, [](const Span& span) {
+          return span.info.category == Category::compute || span.info.category == Category::phase;
+        });
+      }
+      EXPECT_EQ(some, expected) << trainer.steps_done();
+    }
+  });
 }
 
 // ---- user buffers
