@@ -33,7 +33,9 @@ struct Exchange {
   enum Kind { none, staged, nccl } kind;
   std::string name;  // for people
 };
-Exchange choose_exchange(std::optional<CommBackend> asked, const Device& device, HostWorld& host) {
+Exchange choose_exchange(const Config& config, const Device& device, HostWorld& host) {
+  const std::optional<CommBackend> asked = config.comm.backend;
+  const GpuShare share = gpu_share_of(config, host.size());
   const std::vector<int64_t> ids = host.gather(hash_of(host_identity() + device.id()));
   const size_t gpus = std::set<int64_t>(ids.begin(), ids.end()).size();
   const bool shared = gpus < ids.size();
@@ -44,11 +46,29 @@ Exchange choose_exchange(std::optional<CommBackend> asked, const Device& device,
                     "or at most {} rank{}",
                     sharing, gpus, gpus == 1 ? "" : "s"));
   if (host.size() == 1) return {Exchange::none, "none: one rank"};
-  const std::string staged = "staged through host memory, ";
+  std::string staged = "staged through host memory, ";
+  // Processes have queues of their own.
+  const auto beside = launched_world_size() > 0 ? 1 : std::ranges::count(ids, ids[static_cast<size_t>(host.rank())]);
+  const bool queue_up = beside * share.streams > kMostStreams;
+  if (queue_up)
+    staged += fmt::format(
+        "which may hang: {} streams of a GPU share its queues, expected at most {}: fewer ranks a GPU "
+        "or overlap.collectives_in_flight; ",
+        beside * share.streams, kMostStreams);
   if (shared) return {Exchange::staged, staged + sharing};
   if (asked == CommBackend::staged) return {Exchange::staged, staged + "as asked"};
   if (asked != CommBackend::nccl && !built_with_nccl()) return {Exchange::staged, staged + "without NCCL"};
-  return {Exchange::nccl, "NCCL"};
+  if (queue_up)
+    throw ConfigError(
+        fmt::format("overlap.collectives_in_flight: found {}, which makes {} streams of a rank, but a GPU "
+                    "has queues for {}; expected {} fewer",
+                    config.overlap.collectives_in_flight, share.streams, kMostStreams, share.streams - kMostStreams));
+  const int all = gpu_multiprocessors();
+  return {
+      Exchange::nccl,
+      fmt::format(
+          "NCCL: {} communicators, up to {} of {} multiprocessors at once{}", share.groups, share.multiprocessors, all,
+          share.multiprocessors > all ? ", which leaves none to compute: fewer overlap.collectives_in_flight" : "")};
 }
 
 int default_threads_per_rank(const Communicator& world) {
@@ -90,6 +110,26 @@ CpuIsa choose_cpu_isa(const Config& config, HostWorld& host) {
 }
 
 }  // namespace
+
+GpuShare gpu_share_of(const Config& config, int ranks) {
+  const OverlapConfig& o = config.overlap;
+  const int t = config.parallel.tensor_model_parallel_size, p = config.parallel.pipeline_model_parallel_size;
+  const int d = ranks / std::max(1, t * p);
+  const int lanes = o.collectives_in_flight * (o.overlap_grad_reduce + o.overlap_param_gather);
+  const auto rings = [](const std::optional<TensorOverlap>& of) { return of && *of != TensorOverlap::none; };
+  const int tensor =
+      t > 1 && (rings(o.tp_comm_overlap) || rings(o.tp_comm_overlap_qkv) || rings(o.tp_comm_overlap_proj) ||
+                rings(o.tp_comm_overlap_fc1) || rings(o.tp_comm_overlap_fc2));
+  // Where chunks lie in a V, activations and gradients go both ways.
+  const int ends = p == 1 ? 0 : config.parallel.pipeline_schedule.ends_with("-v") ? 8 : 4;
+  // Those of the mesh take turns on the compute stream: of the world, tensor, pipeline and data ranks, of a model, and
+  // of the first and last stage.
+  const int mesh = (ranks > 1) + (t > 1) + (p > 1) + (d > 1) + (t * p > 1) + (p > 1),
+            side = tensor + (d > 1 ? lanes : 0);
+  return {.streams = 2 + tensor + lanes + ends,  // the first two compute and save
+          .groups = mesh + side + ends,
+          .multiprocessors = (1 + side) * most_ctas(comm_of("data")) + ends * most_ctas(comm_of("pipeline"))};
+}
 
 std::unique_ptr<GraphOps> make_graphs(const Config& config, const Backend& backend) {
   if (config.device.cuda_graph_impl == CudaGraphs::none) return nullptr;
@@ -144,7 +184,7 @@ Backend make_any_backend(const Config& config, Communicator& world, int threads,
   all_succeed(host, [&] {
     backend.ops = make_ops(attention.cudnn ? std::optional(attention_shape_of(config)) : std::nullopt);
   });
-  const Exchange exchange = choose_exchange(config.comm.backend, *backend.device, host);
+  const Exchange exchange = choose_exchange(config, *backend.device, host);
   if (config.comm.nccl_ub && exchange.kind != Exchange::nccl)
     throw ConfigError(
         fmt::format("comm.nccl_ub: true registers buffers with NCCL, but GPUs exchange memory otherwise "

@@ -26,6 +26,18 @@ struct Backend {
   std::optional<CpuIsa> cpu_isa{};  // of `ops`, on a CPU
 };
 
+// What a rank of so many takes of its GPU beside memory of its own, at most.
+struct GpuShare {
+  int streams;
+  // NCCL's: communicators, each with some kNcclGroupBytes, and multiprocessors while all that can are communicating.
+  int groups, multiprocessors;
+};
+constexpr int64_t kNcclGroupBytes = int64_t{256} << 20;
+GpuShare gpu_share_of(const Config& config, int ranks);
+// A GPU has 32 queues for the streams of a process. Streams that share one wait for each other, so that ranks may wait
+// in a ring. Some are left for the libraries'.
+constexpr int kMostStreams = 28;
+
 // make_backend, or a test's replacement. threads: of a rank on a CPU.
 using MakeBackend = std::function<Backend(const Config& config, Communicator& world, int threads)>;
 

@@ -65,7 +65,10 @@ FoundPeak find_peak(const Config& config, Trainer& trainer, Console* console) {
 
 // The arenas of each pipeline rank, on every rank; tensor- and data-parallel peers have the same sizes.
 std::vector<MemoryPlan> gather_memory(Trainer& trainer) {
-  const MemoryPlan mine = trainer.state().memory();
+  MemoryPlan mine = trainer.state().memory();
+  if (trainer.rank().backend.exchange_on_device)
+    mine.items.push_back(
+        {"NCCL, about", gpu_share_of(trainer.config(), trainer.host().size()).groups * kNcclGroupBytes});
   std::vector<int64_t> bytes;
   for (const MemoryItem& item : mine.items) bytes.push_back(item.bytes);
   const std::vector<int64_t> all = trainer.host().gather(bytes);

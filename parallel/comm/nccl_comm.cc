@@ -139,7 +139,7 @@ class NcclBackEnd : public DeviceBackEnd {
       if (const ncclResult_t result = ncclGetUniqueId(&id); result != ncclSuccess)
         fail("group '" + group.name + "': ncclGetUniqueId: " + ncclGetErrorString(result));
     id = HostWorld(*host_).broadcast(id);
-    group_ = rank_->add(group.name, group.rank, group.size());
+    group_ = rank_->add(group.name, group.rank, group.size(), most_ctas(group.category));
     group_->open(id);
     if (group.size() == 2 && group.category == comm_of("pipeline")) connect_pair();
   }
@@ -171,6 +171,13 @@ class NcclBackEnd : public DeviceBackEnd {
 }  // namespace
 
 bool built_with_nccl() { return true; }
+
+int gpu_multiprocessors() {
+  int device = 0, count = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  return count;
+}
 
 std::unique_ptr<Communicator> create_nccl_communicator(Communicator& world, Device& device, double timeout_s) {
   check(device.kind() == DeviceKind::cuda, "create_nccl_communicator needs a CUDA device");

@@ -25,6 +25,11 @@ namespace trivet {
 
 bool built_with_nccl();
 
+// How many multiprocessors a group of that class may take while it communicates. A kernel that waits for a peer holds
+// them; what all groups hold together is to be less than the GPU has.
+constexpr int most_ctas(Category category) { return category == comm_of("pipeline") ? 8 : 16; }
+int gpu_multiprocessors();  // of the current GPU; 0 in a build without NCCL
+
 // The same ranks as `world`, for tensors of `device`, a CUDA device that no other rank has; both outlive it. Collective
 // over `world`, which it alone uses from then on. timeout_s: of a call that sets up or enqueues. Throws Error where
 // NCCL fails, and ConfigError in a build without NCCL (no_nccl.cc).

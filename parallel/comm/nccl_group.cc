@@ -18,11 +18,12 @@ constexpr std::chrono::milliseconds kPollInterval{100};
 
 // ---- one communicator
 
-NcclGroup::NcclGroup(const std::string& name, int rank, int size, double timeout_s)
+NcclGroup::NcclGroup(const std::string& name, int rank, int size, int most_ctas, double timeout_s)
     : name_(name),
       label_("group '" + name + "', its rank " + std::to_string(rank) + " of " + std::to_string(size)),
       rank_(rank),
       size_(size),
+      most_ctas_(most_ctas),
       timeout_(timeout_s) {}
 
 NcclGroup::~NcclGroup() {
@@ -33,6 +34,7 @@ void NcclGroup::open(const ncclUniqueId& id) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.commName = name_.c_str();
+  config.maxCTAs = most_ctas_;
   std::lock_guard lock(mutex_);
   if (failed_) fail_with("ncclCommInitRankConfig", "the group was aborted: " + why_);
   try {
@@ -156,8 +158,8 @@ NcclRank::~NcclRank() {
   watcher_.join();
 }
 
-std::shared_ptr<NcclGroup> NcclRank::add(const std::string& name, int rank, int size) {
-  auto group = std::make_shared<NcclGroup>(name, rank, size, timeout_s_);
+std::shared_ptr<NcclGroup> NcclRank::add(const std::string& name, int rank, int size, int most_ctas) {
+  auto group = std::make_shared<NcclGroup>(name, rank, size, most_ctas, timeout_s_);
   std::lock_guard lock(mutex_);
   if (!why_.empty()) group->stop(why_);
   return groups_.emplace_back(std::move(group));

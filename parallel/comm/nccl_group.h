@@ -20,7 +20,7 @@ namespace trivet {
 // One NCCL communicator. stop() and error() may come from any thread.
 class NcclGroup {
  public:
-  NcclGroup(const std::string& name, int rank, int size, double timeout_s);
+  NcclGroup(const std::string& name, int rank, int size, int most_ctas, double timeout_s);
   ~NcclGroup();
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
@@ -61,7 +61,7 @@ class NcclGroup {
   void finish(ncclResult_t result, const char* what);  // REQUIRES: mutex_
 
   const std::string name_, label_;
-  const int rank_, size_;
+  const int rank_, size_, most_ctas_;
   const double timeout_;
   std::mutex mutex_;  // held while a thread is inside NCCL
   ncclComm_t comm_ = nullptr;
@@ -93,7 +93,7 @@ class NcclRank {
   NcclRank(Communicator& host, Device& device, double timeout_s);
   ~NcclRank();
 
-  std::shared_ptr<NcclGroup> add(const std::string& name, int rank, int size);
+  std::shared_ptr<NcclGroup> add(const std::string& name, int rank, int size, int most_ctas);
   void set_abort_diagnostics(std::function<std::string()> abort_diagnostics);
   // On a failure, aborts and throws an Error that says why. Any thread.
   void poll();

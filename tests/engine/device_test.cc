@@ -331,6 +331,51 @@ TEST(MeasuredSteps, OtherStepsOfAGpuHaveNoSpans) {
   });
 }
 
+// ---- streams and multiprocessors
+
+TEST(GpuShare, CountsStreamsAndGroups) {
+  Config config = tiny_config();
+  EXPECT_EQ(gpu_share_of(config, 1).streams, 2);
+  EXPECT_EQ(gpu_share_of(config, 1).groups, 0);
+  overlap_data_parallel(config);
+  config.overlap.collectives_in_flight = 3;
+  EXPECT_EQ(gpu_share_of(config, 2).streams, 8);
+  EXPECT_EQ(gpu_share_of(config, 2).multiprocessors, 7 * 16);
+  config.parallel.pipeline_model_parallel_size = 2;
+  EXPECT_EQ(gpu_share_of(config, 4).streams, 12);
+  EXPECT_EQ(gpu_share_of(config, 4).multiprocessors, 7 * 16 + 4 * 8);
+}
+
+TEST(GpuShare, MoreStreamsThanQueuesAreRefusedOrTold) {
+  if (cuda_device_count() < 2) GTEST_SKIP() << "needs two GPUs";
+  Config config = tiny_config();
+  config.device.kind = DeviceKind::cuda;
+  overlap_data_parallel(config);
+  const auto exchange = [&](CommBackend backend, int lanes) {
+    config.comm.backend = backend;
+    config.overlap.collectives_in_flight = lanes;
+    std::string text;
+    try {
+      run_thread_ranks(2, [&](Communicator& world) {
+        const Backend made = make_inference_backend(config, world, 1);
+        if (world.rank() == 0) text = made.exchange_name;
+      });
+    } catch (const ConfigError& error) {
+      return std::string("refused: ") + error.what();
+    }
+    return text;
+  };
+  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  EXPECT_FALSE(has(exchange(CommBackend::staged, 13), "may hang"));
+  EXPECT_TRUE(has(exchange(CommBackend::staged, 14), "30 streams")) << exchange(CommBackend::staged, 14);
+  if (!built_with_nccl()) return;
+  EXPECT_TRUE(has(exchange(CommBackend::nccl, 1), "NCCL: 4 communicators, up to 48 of"));
+  const std::string refused = exchange(CommBackend::nccl, 14);
+  EXPECT_TRUE(has(refused, "refused: ") && has(refused, "overlap.collectives_in_flight: found 14") &&
+              has(refused, "expected 2 fewer"))
+      << refused;
+}
+
 // ---- user buffers
 
 Config with_user_buffers(const std::string& backend) {
