@@ -52,8 +52,8 @@ Exchange choose_exchange(const Config& config, const Device& device, HostWorld& 
   const bool queue_up = beside * share.streams > kMostStreams;
   if (queue_up)
     staged += fmt::format(
-        "which may hang: {} streams of a GPU share its queues, expected at most {}: fewer ranks a GPU "
-        "or overlap.collectives_in_flight; ",
+        "which may hang: {} streams of a GPU, expected at most {}: fewer ranks a GPU or "
+        "overlap.collectives_in_flight; ",
         beside * share.streams, kMostStreams);
   if (shared) return {Exchange::staged, staged + sharing};
   if (asked == CommBackend::staged) return {Exchange::staged, staged + "as asked"};
@@ -64,11 +64,10 @@ Exchange choose_exchange(const Config& config, const Device& device, HostWorld& 
                     "has queues for {}; expected {} fewer",
                     config.overlap.collectives_in_flight, share.streams, kMostStreams, share.streams - kMostStreams));
   const int all = gpu_multiprocessors();
-  return {
-      Exchange::nccl,
-      fmt::format(
-          "NCCL: {} communicators, up to {} of {} multiprocessors at once{}", share.groups, share.multiprocessors, all,
-          share.multiprocessors > all ? ", which leaves none to compute: fewer overlap.collectives_in_flight" : "")};
+  return {Exchange::nccl,
+          fmt::format(
+              "NCCL: {} communicators, up to {} of {} multiprocessors at once{}", share.groups, share.multiprocessors,
+              all, share.multiprocessors < all ? "" : ", none left to compute: fewer overlap.collectives_in_flight")};
 }
 
 int default_threads_per_rank(const Communicator& world) {
@@ -116,16 +115,11 @@ GpuShare gpu_share_of(const Config& config, int ranks) {
   const int t = config.parallel.tensor_model_parallel_size, p = config.parallel.pipeline_model_parallel_size;
   const int d = ranks / std::max(1, t * p);
   const int lanes = o.collectives_in_flight * (o.overlap_grad_reduce + o.overlap_param_gather);
-  const auto rings = [](const std::optional<TensorOverlap>& of) { return of && *of != TensorOverlap::none; };
-  const int tensor =
-      t > 1 && (rings(o.tp_comm_overlap) || rings(o.tp_comm_overlap_qkv) || rings(o.tp_comm_overlap_proj) ||
-                rings(o.tp_comm_overlap_fc1) || rings(o.tp_comm_overlap_fc2));
-  // Where chunks lie in a V, activations and gradients go both ways.
+  // Channels of a pipeline; where chunks lie in a V, activations and gradients go both ways.
   const int ends = p == 1 ? 0 : config.parallel.pipeline_schedule.ends_with("-v") ? 8 : 4;
-  // Those of the mesh take turns on the compute stream: of the world, tensor, pipeline and data ranks, of a model, and
-  // of the first and last stage.
-  const int mesh = (ranks > 1) + (t > 1) + (p > 1) + (d > 1) + (t * p > 1) + (p > 1),
-            side = tensor + (d > 1 ? lanes : 0);
+  const int tensor = t > 1, side = tensor + (d > 1 ? lanes : 0);
+  // On the compute stream, in turns: of the world, tensor, pipeline and data ranks, a model, the first and last stage.
+  const int mesh = (ranks > 1) + tensor + (p > 1) + (d > 1) + (t * p > 1) + (p > 1);
   return {.streams = 2 + tensor + lanes + ends,  // the first two compute and save
           .groups = mesh + side + ends,
           .multiprocessors = (1 + side) * most_ctas(comm_of("data")) + ends * most_ctas(comm_of("pipeline"))};
