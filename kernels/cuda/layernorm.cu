@@ -45,7 +45,7 @@ struct RowPart {
 
 __device__ inline float4 plus(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
-constexpr int kMostThreads = 512;  // so that a thread may have 128 registers
+constexpr int kMostThreads = 512;  // of a block, so that a thread may have 128 registers: one such block fills them
 
 // Where a row of h elements begins, behind the first: a head, or, in a layout without heads, the next h elements.
 // REQUIRES: fewer than 2^31 rows.
@@ -247,12 +247,13 @@ void CudaOps::launch(const op::LayernormBackward& op, cudaStream_t stream) {
   const int64_t n = op.rows.count(op.x), h = op.rows.width(op.x), packs = ceil_div(h, kPack);
   if (n * h == 0) return;
   check_rows(op.kSpan.name, n, h);
-  const dim3 block = row_teams(h, 2);    // whose teams share one row of partial sums
+  // A block's teams share one row of partial sums; of long rows a thread has four packs, if its block is large enough.
+  const dim3 block = is_short(h) ? row_teams(h, 1) : dim3(h <= 4096 ? 128 : h <= 8192 ? 256 : kMostThreads);
   const int64_t sums = op.mean ? 2 : 1;  // dgamma, dbeta
   const auto shared = static_cast<size_t>(block.y * sums * 2 * packs) * sizeof(float4);
   constexpr size_t kMostShared = 224 * 1024;
   if (shared > kMostShared) fail("layernorm_backward: rows of " + std::to_string(h) + " elements are too long");
-  const int64_t per_multiprocessor = is_short(h) ? 2 : std::clamp<int64_t>(1024 / block.x, 1, 4);
+  const int64_t per_multiprocessor = kMostThreads / (block.x * block.y);  // all at once, in 16 warps
   const int64_t parts = std::min(ceil_div(n, block.y), per_multiprocessor * multiprocessors_);
   auto* const partials = reinterpret_cast<float*>(workspaces_.take(stream, parts * sums * h * 4));
   const bool vectors = whole_packs(x, h) && whole_packs(y, h) && aligned(op.x, op.dy, op.gamma, op.residual, op.dx);
