@@ -82,17 +82,23 @@ namespace op {
 // from `vocab_size` on are padding and never enter. targets: [n] int32. Outputs, [n] fp32: row_max (-inf where all
 // columns are padding), row_sum = sum of exp(logit - row_max), target_logit (0 where the target is on another rank).
 // A row whose target is below 0 is left out: it has neither loss nor gradient.
+// With gradient, which is the logits: CrossEntropyBackward follows at once, of these row_max and row_sum, with the same
+// bits; on GPUs it may read the logits from where this pass left them.
 struct CrossEntropyForward {
   static constexpr SpanInfo kSpan{"cross_entropy_forward"};
   In logits, targets;
   int64_t first_column, vocab_size;
   Out row_max, row_sum, target_logit;
+  OptionalInOut gradient{};
+  float scale = 1;  // of the gradient
 
   void check(const Expect& expect) const {
     expect.floats("logits", logits);
     const int64_t n = logits.rows();
     expect.vector("targets", targets, DType::i32, n);
     expect.vectors(DType::f32, n, {{"row_max", row_max}, {"row_sum", row_sum}, {"target_logit", target_logit}});
+    if (gradient) expect.like("gradient", gradient, logits);
+    if (gradient && gradient.data != logits.data) fail("cross_entropy_forward: the gradient takes the logits' place");
   }
 };
 
@@ -139,6 +145,10 @@ struct CrossEntropyBackward {
     expect.vectors(DType::f32, n, {{"row_max", row_max}, {"row_sum", row_sum}});
   }
 };
+// What follows a CrossEntropyForward with a gradient.
+inline CrossEntropyBackward backward_of(const CrossEntropyForward& op) {
+  return {op.gradient, op.targets, op.first_column, op.vocab_size, op.row_max, op.row_sum, op.scale};
+}
 
 // ---- optimizer
 

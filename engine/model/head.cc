@@ -58,7 +58,7 @@ void Head::forward(Context& ctx, Residual x, Tensor labels, const MicroBatch& mi
         .a = gather_sequence(ctx, acts.norm_out, frame), .b = output_.weight, .c = acts.logits, .transpose_b = true});
   }
   vocab_parallel_cross_entropy_forward(ctx, acts.logits, labels, vocab_range(), micro_batch.loss_scale, acts.loss_state,
-                                       loss);
+                                       loss, micro_batch.training);
 }
 
 void Head::backward(Context& ctx, Residual x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,

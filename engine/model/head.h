@@ -13,7 +13,7 @@ namespace trivet {
 struct HeadActivations {
   Residual norm_out;             // [s*, b, h]
   Tensor norm_mean, norm_rstd;   // [s*, b] fp32; RMSNorm has no mean
-  Vocab logits;                  // [s, b, padded_vocab/t]; its own gradient after backward
+  Vocab logits;                  // [s, b, padded_vocab/t]; its own gradient after backward, where t = 1 after forward
   CrossEntropyState loss_state;  // [s * b] fp32 each
 };
 HeadActivations allocate_head_activations(Arena& arena, const GptShape& shape);

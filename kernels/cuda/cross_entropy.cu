@@ -1,8 +1,9 @@
 // Softmax cross-entropy over a rank's columns. Logits are by far the largest activation, so each of the two passes goes
-// over them once; an exponential an element keeps up with that.
+// over them once, or both together where a row waits in shared memory; an exponential an element keeps up with that.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/reduce.cuh"
 
 namespace trivet {
@@ -21,22 +22,38 @@ struct OnlineSum {
   }
 };
 
+// The logits of a pack from column i on become their gradient. factor: scale over the row's sum.
+__device__ inline void to_gradient(Pack& pack, int64_t i, int64_t columns, int64_t target, float max, float factor,
+                                   float scale) {
+#pragma unroll
+  for (int k = 0; k < kPack; ++k) {
+    float gradient = __expf(pack.v[k] - max) * factor;
+    if (i + k == target) gradient -= scale;  // rounded once, by the store
+    pack.v[k] = i + k < columns ? gradient : 0.0f;
+  }
+}
+
 // ---- kernels
 
 // A block has one row; a thread has every blockDim.x-th pack of its real columns, with a maximum of its own. `vectors`:
-// rows are whole packs, of which the last real one may end in padding.
-template <class T>
+// rows are whole packs, of which the last real one may end in padding. kWaits: a thread's packs wait for the row's sum
+// in dynamic shared memory, which no other thread reads, and their gradient goes to `gradient`: the logits themselves.
+template <class T, bool kWaits>
 __global__ void __launch_bounds__(512)
     cross_entropy_forward_kernel(const T* logits, const int* targets, int64_t v, int64_t columns, int64_t first_column,
-                                 bool vectors, float* row_max, float* row_sum, float* target_logit) {
+                                 bool vectors, float* row_max, float* row_sum, float* target_logit, T* gradient,
+                                 float scale) {
   __shared__ float shared[32];
+  T* const waiting = dynamic_shared<T>();
   const int64_t row = blockIdx.x;
   const T* const x = logits + row * v;
   OnlineSum mine;
   with_flag(vectors, [&](auto whole) {
 #pragma unroll 2
     for (int64_t i = static_cast<int64_t>(threadIdx.x) * kPack; i < columns; i += blockDim.x * kPack) {
-      const Pack pack = load_pack(x, i, columns, whole);
+      const RawPack<T> raw = load_raw(x, i, columns, whole);
+      const Pack pack = unpack(raw);
+      if constexpr (kWaits) *reinterpret_cast<RawPack<T>*>(waiting + i) = raw;
       float max = mine.max;
 #pragma unroll
       for (int k = 0; k < kPack; ++k)
@@ -50,11 +67,23 @@ __global__ void __launch_bounds__(512)
   const float max = block_reduce(mine.max, Max(), -INFINITY, shared);
   mine.rescale(max);
   const float sum = block_reduce(mine.sum, Sum(), 0.0f, shared);
-  if (threadIdx.x != 0) return;
   const int64_t target = targets[row] - first_column;
-  target_logit[row] = target >= 0 && target < columns ? to_float(x[target]) : 0.0f;
-  row_max[row] = max;
-  row_sum[row] = sum;
+  if (threadIdx.x == 0) {
+    target_logit[row] = target >= 0 && target < columns ? to_float(x[target]) : 0.0f;
+    row_max[row] = max;
+    row_sum[row] = sum;
+  }
+  if constexpr (!kWaits) return;
+  __syncthreads();  // the target's logit has been read
+  if (targets[row] < 0) scale = 0;
+  with_flag(vectors, [&](auto whole) {
+    for (int64_t i = static_cast<int64_t>(threadIdx.x) * kPack; i < v; i += blockDim.x * kPack) {
+      Pack pack{};
+      if (i < columns) pack = unpack(*reinterpret_cast<const RawPack<T>*>(waiting + i));
+      to_gradient(pack, i, columns, target, max, scale / sum, scale);
+      store_pack(gradient + row * v, i, v, whole, pack);
+    }
+  });
 }
 
 // A thread has one pack of a row, as RowGrid deals them out; columns from `columns` on are padding.
@@ -70,12 +99,7 @@ __global__ void cross_entropy_backward_kernel(T* logits, const int* targets, int
   const float max = row_max[row], factor = scale / row_sum[row];
   const int64_t target = targets[row] - first_column;
   Pack pack = load_pack(x, i, v, vectors);
-#pragma unroll
-  for (int k = 0; k < kPack; ++k) {
-    float gradient = __expf(pack.v[k] - max) * factor;
-    if (i + k == target) gradient -= scale;  // rounded once, by the store
-    pack.v[k] = i + k < columns ? gradient : 0.0f;
-  }
+  to_gradient(pack, i, columns, target, max, factor, scale);
   store_pack(x, i, v, vectors, pack);
 }
 
@@ -104,12 +128,19 @@ __global__ void __launch_bounds__(1024)
 void CudaOps::launch(const op::CrossEntropyForward& op, cudaStream_t stream) {
   const int64_t n = op.logits.rows(), v = op.logits.cols();
   if (n == 0) return;
+  // Two blocks to a multiprocessor, so that one reads while the other writes: its 228 KiB, less 1 KiB for each block.
+  const int64_t row_bytes = ceil_div(v, kPack) * kPack * size_of(op.logits.dtype);
+  const bool waits = op.gradient && row_bytes <= 112 * 1024;
+  const auto shared = static_cast<size_t>(waits ? row_bytes : 0);
   dispatch_device(op.logits.dtype, [&]<class T>() {
-    launch_kernel(cross_entropy_forward_kernel<T>, {blocks(n, op.kSpan.name), 512, stream}, elements<T>(op.logits),
+    const auto kernel = waits ? cross_entropy_forward_kernel<T, true> : cross_entropy_forward_kernel<T, false>;
+    allow_shared(kernel, shared);
+    launch_kernel(kernel, {blocks(n, op.kSpan.name), 512, stream, shared}, elements<T>(op.logits),
                   op.targets.as<int32_t>(), v, real_columns(op.first_column, op.vocab_size, v), op.first_column,
                   v % kPack == 0 && aligned(op.logits), op.row_max.as<float>(), op.row_sum.as<float>(),
-                  op.target_logit.as<float>());
+                  op.target_logit.as<float>(), elements<T>(op.gradient), op.scale);
   });
+  if (op.gradient && !waits) launch(backward_of(op), stream);
 }
 
 void CudaOps::launch(const op::CrossEntropyRescale& op, cudaStream_t stream) {

@@ -3,7 +3,7 @@
 namespace trivet {
 
 void vocab_parallel_cross_entropy_forward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,
-                                          const CrossEntropyState& state, Tensor loss) {
+                                          const CrossEntropyState& state, Tensor loss, bool with_gradient) {
   Scratch::Frame frame(ctx.scratch);
   const int64_t n = targets.numel();
   // Adjacent, so that one all-reduce sums both.
@@ -17,7 +17,9 @@ void vocab_parallel_cross_entropy_forward(Context& ctx, Vocab logits, Tensor tar
                                   .vocab_size = range.vocab_size,
                                   .row_max = local_max,
                                   .row_sum = alone ? state.row_sum : row_sum,
-                                  .target_logit = target_logit});
+                                  .target_logit = target_logit,
+                                  .gradient = alone && with_gradient ? Tensor(logits) : Tensor{},
+                                  .scale = scale});
   if (!alone) {
     ctx.run(op::Convert{local_max, state.row_max});
     ctx.tensor.reduce(Partial(state.row_max), Reduce::max, ctx.compute);
@@ -35,6 +37,7 @@ void vocab_parallel_cross_entropy_forward(Context& ctx, Vocab logits, Tensor tar
 
 void vocab_parallel_cross_entropy_backward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,
                                            const CrossEntropyState& state) {
+  if (ctx.tensor.size() == 1) return;  // it went with the forward pass
   ctx.run(op::CrossEntropyBackward{.logits = logits,
                                    .targets = targets,
                                    .first_column = range.first_column,

@@ -211,6 +211,18 @@ void head_and_optimizer(Bench& bench) {
                                     .target_logit = target},
             stream);
   });
+  bench.memory("cross_entropy_forward, its gradient", 2 * logits.bytes(), [&] {
+    ops.run(op::CrossEntropyForward{.logits = logits,
+                                    .targets = targets,
+                                    .first_column = 0,
+                                    .vocab_size = 50257,
+                                    .row_max = max,
+                                    .row_sum = row_sum,
+                                    .target_logit = target,
+                                    .gradient = logits,
+                                    .scale = 1},
+            stream);
+  });
   bench.memory("cross_entropy_backward", 2 * logits.bytes(), [&] {
     ops.run(op::CrossEntropyBackward{.logits = logits,
                                      .targets = targets,

@@ -136,6 +136,55 @@ TEST_P(CrossEntropyTest, LossAndGradientOnOneTwoAndThreeRanks) {
   }
 }
 
+// The gradient at once: the bits of the two ops, where a row waits in shared memory, by packs and one by one, up to the
+// longest that does, and where it cannot; the vocabularies of GPT-2 and of Llama 3.
+TEST_P(CrossEntropyTest, TheGradientAtOnceIsThatOfTheTwoOps) {
+  const int64_t most = 112 * 1024 / size_of(dtype);
+  for (const auto& [columns, vocab] : {std::array<int64_t, 2>{1302, 1201},
+                                       {7, 7},
+                                       {most, most},
+                                       {most + 8, most + 1},
+                                       {50304, 50257},
+                                       {128256, 128256}}) {
+    // given
+    const int64_t n = 3;
+    Problem problem(tensors, dtype, n, columns, vocab);
+    set(problem.targets, 1, -1);
+    set(problem.targets, 2, double(vocab - 1));
+    Tensor rows[2][3];
+    for (auto& of_one : rows)
+      for (Tensor& t : of_one) t = tensors.poisoned(DType::f32, {n});
+    const Tensor logits[2] = {tensors.copy(problem.logits), tensors.copy(problem.logits)};
+    // when
+    for (const int at_once : {0, 1}) {
+      const op::CrossEntropyForward forward{.logits = logits[at_once],
+                                            .targets = problem.targets,
+                                            .first_column = 0,
+                                            .vocab_size = vocab,
+                                            .row_max = rows[at_once][0],
+                                            .row_sum = rows[at_once][1],
+                                            .target_logit = rows[at_once][2],
+                                            .gradient = at_once ? logits[1] : Tensor{},
+                                            .scale = 0.25f};
+      ops->run(forward, *stream);
+      if (at_once) continue;
+      op::CrossEntropyForward with_gradient = forward;
+      with_gradient.gradient = logits[0];
+      ops->run(backward_of(with_gradient), *stream);
+    }
+    // then
+    for (int i = 0; i < 3; ++i)
+      EXPECT_EQ(values(rows[0][i]), values(rows[1][i])) << columns << " columns, number " << i;
+    EXPECT_EQ(values(logits[0]), values(logits[1])) << columns << " columns";
+    Values gradient =
+        reference(values(problem.logits), {get(problem.targets, 0), 0, get(problem.targets, 2)}, columns, vocab)
+            .probability;
+    for (int64_t r : {0, 2}) gradient[size_t(r * columns + int64_t(get(problem.targets, r)))] -= 1;
+    for (int64_t i = 0; i < n * columns; ++i) gradient[size_t(i)] *= i / columns == 1 ? 0 : 0.25;
+    EXPECT_TRUE(near(logits[1], gradient, summed(dtype, gradient, vocab, 0.25))) << columns << " columns";
+  }
+}
+
 TEST_P(CrossEntropyTest, ARowWithoutATargetHasNeitherLossNorGradient) {
   const int64_t n = 41, columns = 1302, vocab = 1201;
   for (const int64_t ranks : {1, 2, 3}) {

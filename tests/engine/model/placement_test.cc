@@ -33,7 +33,7 @@ static_assert(!std::is_convertible_v<Tensor, Residual> && std::is_constructible_
 
 template <class Logits>
 constexpr bool loss_takes = std::is_invocable_v<decltype(vocab_parallel_cross_entropy_forward), Context&, Logits,
-                                                Tensor, VocabRange, float, const CrossEntropyState&, Tensor>;
+                                                Tensor, VocabRange, float, const CrossEntropyState&, Tensor, bool>;
 template <class Logits>
 constexpr bool loss_backward_takes = std::is_invocable_v<decltype(vocab_parallel_cross_entropy_backward), Context&,
                                                          Logits, Tensor, VocabRange, float, const CrossEntropyState&>;
