@@ -56,6 +56,8 @@ struct Matmul {
   // On a CPU it has the bits of this op followed by GeluForward or GeluBackward; elsewhere it is close to them.
   OptionalOut pre_activation{};  // [m, n] T: a b + bias; c = gelu(pre_activation)
   OptionalIn gelu_backward{};    // [m, n] T: c = (a b) * gelu'(gelu_backward); not with a bias
+  // [m] fp32: += sum over k of a, the gradient of a bias where c is that of the weight. On a CPU: as by ColumnSum.
+  OptionalInOut bias_grad{};  // with transpose_a only
 
   void check(const Expect& expect) const {
     expect.floats("a", a);
@@ -68,6 +70,11 @@ struct Matmul {
     if (bias) {
       expect.vector("bias", bias, a.dtype, n);
       if (accumulate) fail("matmul: a bias cannot be added while accumulating");
+    }
+    if (bias_grad) {
+      expect.vector("bias_grad", bias_grad, DType::f32, m);
+      if (!transpose_a || bias || pre_activation || gelu_backward)
+        fail("matmul: bias_grad goes with transpose_a alone");
     }
     if (!pre_activation && !gelu_backward) return;
     if (pre_activation) expect.matrix("pre_activation", pre_activation, a.dtype, m, n);

@@ -279,15 +279,17 @@ class TapeOps : public Ops {
           });
           complete(op, work);
           tape_stream(stream).queue(work);
-          if constexpr (std::is_same_v<Op, op::Matmul>)
-            if (cpu_) add_gelu(op, stream);
+          if constexpr (std::is_same_v<Op, op::Matmul>) add_epilogue(op, stream);
         },
         any);
   }
 
  private:
-  // As CpuOps does.
-  void add_gelu(const op::Matmul& op, Stream& stream) {
+  // As CpuOps does. A pass for the bias gradient is counted on GPUs too: whether a shape can do without is known when
+  // it is tried.
+  void add_epilogue(const op::Matmul& op, Stream& stream) {
+    if (op.bias_grad) run(op::ColumnSum{op.a, op.bias_grad}, stream);
+    if (!cpu_) return;
     if (op.pre_activation) run(op::GeluForward{.x = op.pre_activation, .y = op.c}, stream);
     if (op.gelu_backward) run(op::GeluBackward{.x = op.gelu_backward, .dy = op.c, .dx = op.c}, stream);
   }

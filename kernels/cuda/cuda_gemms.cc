@@ -48,8 +48,8 @@ struct CudaGemms::Library {
 
   // The GEMM is left to a slow kernel, which should not go unseen.
   void tell_refusal(const CudaGemm& p, const char* call, cublasStatus_t status) const {
-    cudaGetLastError();        // or the next launch would report it
-    if (p.has_gelu()) return;  // two kernels, of which the GEMM is the library's
+    cudaGetLastError();            // or the next launch would report it
+    if (p.has_epilogue()) return;  // kernels of their own, of which the GEMM is the library's
     const std::string line = fmt::format("trivet: {}: {}: GEMMs of {} x {} x {} in {} take Trivet's own slow kernel\n",
                                          call, status_text(status), p.m, p.n, p.k, name_of(p.dtype));
     std::fputs(line.c_str(), stderr);
@@ -96,12 +96,14 @@ struct CudaGemms::Plan {
     set(CUBLASLT_MATMUL_DESC_TRANSB, second);
     // The library's GELU is the tanh form, like ours. With DGELU it could sum the bias gradient too (DGELU_BGRAD), but
     // only write it, in c's type: it would be rounded to bf16 before it is added to the fp32 gradient. And that sum
-    // belongs to the half of the backward pass that a schedule may put off. So it is left to column_sum.
+    // belongs to the half of the backward pass that a schedule may put off. So the weight gradient has it: its c is
+    // fp32, and ours is the library's second operand.
     if (p.pre_activation)
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX);
     else if (p.gelu_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU);
     else if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.c_dtype));
+    else if (p.bias_grad) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BGRADB);
+    if (p.bias || p.bias_grad) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.c_dtype));
     if (p.has_gelu()) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);  // it lies as c does, in c's type
     point_at(p);
     const auto layout = [&](DType dtype, int64_t rows, int64_t columns) {
@@ -119,6 +121,7 @@ struct CudaGemms::Plan {
   // Sets the pointers that the descriptor holds.
   void point_at(const CudaGemm& p) {
     if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    if (p.bias_grad) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias_grad);
     if (p.pre_activation) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.pre_activation);
     if (p.gelu_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.gelu_backward);
   }
@@ -184,15 +187,17 @@ CudaGemms::~CudaGemms() = default;
 CudaGemms::Key CudaGemms::key_of(const CudaGemm& p) {
   const int flags = p.transpose_a | p.transpose_b << 1 | p.accumulate << 2 | (p.bias != nullptr) << 3 |
                     (p.dtype == DType::bf16) << 4 | (p.c_dtype == DType::bf16) << 5 |
-                    (p.pre_activation != nullptr) << 6 | (p.gelu_backward != nullptr) << 7;
+                    (p.pre_activation != nullptr) << 6 | (p.gelu_backward != nullptr) << 7 |
+                    (p.bias_grad != nullptr) << 8;
   int64_t alignments = 0;  // each up to 256
-  for (const void* data :
-       {p.a, p.b, static_cast<const void*>(p.c), p.bias, p.pre_activation ? p.pre_activation : p.gelu_backward})
+  for (const void* data : {p.a, p.b, static_cast<const void*>(p.c), p.bias_grad ? p.bias_grad : p.bias,
+                           p.pre_activation ? p.pre_activation : p.gelu_backward})
     alignments = alignments * 512 + alignment_of(data);
   return {p.m, p.n, p.k, flags, alignments};
 }
 
-std::unique_ptr<CudaGemms::Plan> CudaGemms::make_plan(const CudaGemm& p, std::byte* workspace, cudaStream_t stream) {
+std::unique_ptr<CudaGemms::Plan> CudaGemms::make_plan(const CudaGemm& p, const CudaGemmApart* apart,
+                                                      std::byte* workspace, cudaStream_t stream) {
   auto plan = std::make_unique<Plan>(*library_, p, options_.tf32);
   const bool tries =
       options_.gemm_candidates > 1 &&
@@ -201,7 +206,7 @@ std::unique_ptr<CudaGemms::Plan> CudaGemms::make_plan(const CudaGemm& p, std::by
   plan->possible = !found.empty();
   if (!plan->possible) return plan;
   plan->algorithm = found[0].algo;
-  if (!tries || (found.size() == 1 && !p.has_gelu())) return plan;
+  if (!tries || (found.size() == 1 && !apart)) return plan;
 
   // Trials must not add to c. A result that is not accumulated is overwritten by the GEMM itself.
   // In stream order: cudaFree would wait for the whole GPU, also for another rank's stream that waits for this rank.
@@ -220,24 +225,17 @@ std::unique_ptr<CudaGemms::Plan> CudaGemms::make_plan(const CudaGemm& p, std::by
       best = time;
       plan->algorithm = proposal.algo;
     }
+  if (apart) plan->possible = best < time_of(*apart, p.accumulate ? out : apart->gemm.c, workspace, stream);
   if (out != p.c) check_cuda(cudaFreeAsync(out, stream), "cudaFreeAsync");
-  if (p.has_gelu()) plan->possible = best < time_apart(p, workspace, stream);
   return plan;
 }
 
-// Milliseconds of a GEMM with a GELU as two kernels, which write the same results.
-float CudaGemms::time_apart(const CudaGemm& p, std::byte* workspace, cudaStream_t stream) {
-  CudaGemm plain = p;
-  plain.pre_activation = nullptr;
-  plain.gelu_backward = nullptr;
-  if (p.pre_activation) plain.c = p.pre_activation;
-  const Plan& plan = plan_of(plain, workspace, stream);
+float CudaGemms::time_of(const CudaGemmApart& apart, void* out, std::byte* workspace, cudaStream_t stream) {
+  const Plan& plan = plan_of(apart.gemm, nullptr, workspace, stream);
   if (!plan.possible) return std::numeric_limits<float>::infinity();
-  const auto tensor = [&](const void* data) { return Tensor{const_cast<void*>(data), p.c_dtype, {p.m, p.n}}; };
   const auto queue = [&] {
-    const cublasStatus_t status = plan.run(plain, plan.algorithm, plain.c, workspace, stream);
-    if (p.pre_activation) launch_gelu_forward(tensor(p.pre_activation), tensor(p.c), stream);
-    else launch_gelu_backward(tensor(p.gelu_backward), tensor(p.c), tensor(p.c), stream);
+    const cublasStatus_t status = plan.run(apart.gemm, plan.algorithm, out, workspace, stream);
+    apart.timed_rest();
     return status;
   };
   if (queue() == CUBLAS_STATUS_SUCCESS) return milliseconds_of(stream, queue);
@@ -245,15 +243,16 @@ float CudaGemms::time_apart(const CudaGemm& p, std::byte* workspace, cudaStream_
   return std::numeric_limits<float>::infinity();
 }
 
-CudaGemms::Plan& CudaGemms::plan_of(const CudaGemm& gemm, std::byte* workspace, cudaStream_t stream) {
+CudaGemms::Plan& CudaGemms::plan_of(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte* workspace,
+                                    cudaStream_t stream) {
   const Key key = key_of(gemm);
   auto found = plans_.find(key);
-  if (found == plans_.end()) found = plans_.emplace(key, make_plan(gemm, workspace, stream)).first;
+  if (found == plans_.end()) found = plans_.emplace(key, make_plan(gemm, apart, workspace, stream)).first;
   found->second->point_at(gemm);
   return *found->second;
 }
 
-bool CudaGemms::run(const CudaGemm& gemm, std::byte* workspace, cudaStream_t stream) {
+bool CudaGemms::run(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte* workspace, cudaStream_t stream) {
   // The library's GELU may be made of an approximate tanh: good enough for bf16, not for fp32, which is there for
   // tests. And it asks some alignment of the matrix that the GELU is taken of.
   if (gemm.has_gelu()) {
@@ -261,7 +260,7 @@ bool CudaGemms::run(const CudaGemm& gemm, std::byte* workspace, cudaStream_t str
     const bool both_bf16 = gemm.dtype == DType::bf16 && gemm.c_dtype == DType::bf16;
     if (!both_bf16 || gemm.n % 8 != 0 || alignment_of(matrix) < 16) return false;
   }
-  Plan& plan = plan_of(gemm, workspace, stream);
+  Plan& plan = plan_of(gemm, apart, workspace, stream);
   if (!plan.possible) return false;
   const cublasStatus_t status = plan.run(gemm, plan.algorithm, gemm.c, workspace, stream);
   if (status == CUBLAS_STATUS_SUCCESS) return true;

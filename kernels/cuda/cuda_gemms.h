@@ -1,9 +1,10 @@
 // CudaGemms: GEMMs by cuBLASLt, autotuned. The first GEMM of a shape asks the library for its proposals, times each on
-// its own operands, and stores the fastest for later ones. A GELU epilogue competes with two kernels: which is faster
-// differs from GPU to GPU. The library is loaded when an instance is made: a cold load takes half a second, which a
-// program that runs on the CPU should not spend.
+// its own operands, and stores the fastest for later ones. An epilogue competes with kernels of its own: which is
+// faster differs from GPU to GPU. The library is loaded when an instance is made: a cold load takes half a second,
+// which a program that runs on the CPU should not spend.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -23,15 +24,18 @@ struct CudaGemm {
   const void* bias;           // null: none
   void* pre_activation;       // null: none; of c's type, as the next
   const void* gelu_backward;  // null: none
+  void* bias_grad;            // null: none; [m] of c's type, is overwritten
 
   bool has_gelu() const { return pre_activation || gelu_backward; }
+  bool has_epilogue() const { return has_gelu() || bias_grad; }  // beyond a bias
 };
 
-// GELU as a kernel of its own (elementwise.cu), for a GEMM without that epilogue: it queues no span.
-// y = gelu(x). x, y: [n, c] T on the device.
-void launch_gelu_forward(const Tensor& x, const Tensor& y, cudaStream_t stream);
-// dx = dy * gelu'(x). dx may be dy.
-void launch_gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, cudaStream_t stream);
+// The same without an epilogue: a GEMM, and the kernels that do the rest. Timed, they may write what the GEMM with the
+// epilogue would, and nothing else.
+struct CudaGemmApart {
+  CudaGemm gemm;
+  std::function<void()> timed_rest;
+};
 
 class CudaGemms {
  public:
@@ -42,20 +46,21 @@ class CudaGemms {
   static constexpr int64_t kWorkspaceBytes = 32 << 20;
 
   // Queues the GEMM; false, and nothing is queued, where the library has no algorithm for it or fails, or where it has
-  // a GELU and is not bf16 or not faster than two kernels. The first call of a shape that accumulates allocates memory
-  // of the size of c for its trials, if there is any.
-  bool run(const CudaGemm& gemm, std::byte* workspace, cudaStream_t stream);
+  // a GELU and is not bf16, or an epilogue that is not faster than what does without. The first call of a shape that
+  // accumulates allocates memory of the size of c for its trials, if there is any. apart: where it has an epilogue.
+  bool run(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte* workspace, cudaStream_t stream);
 
  private:
   struct Library;
   struct Plan;
-  // Sizes; transposes, accumulation, types, bias and GELU; alignments of the operands.
+  // Sizes; transposes, accumulation, types, bias and epilogue; alignments of the operands.
   using Key = std::tuple<int64_t, int64_t, int64_t, int, int64_t>;
 
   static Key key_of(const CudaGemm& gemm);
-  Plan& plan_of(const CudaGemm& gemm, std::byte* workspace, cudaStream_t stream);
-  std::unique_ptr<Plan> make_plan(const CudaGemm& gemm, std::byte* workspace, cudaStream_t stream);
-  float time_apart(const CudaGemm& gemm, std::byte* workspace, cudaStream_t stream);
+  Plan& plan_of(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte* workspace, cudaStream_t stream);
+  std::unique_ptr<Plan> make_plan(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte* workspace,
+                                  cudaStream_t stream);
+  float time_of(const CudaGemmApart& apart, void* out, std::byte* workspace, cudaStream_t stream);
 
   const CudaOptions options_;
   const std::unique_ptr<Library> library_;

@@ -5,7 +5,6 @@
 
 #include "kernels/cuda/chunk_table.cuh"
 #include "kernels/cuda/column_partials.cuh"
-#include "kernels/cuda/cuda_gemms.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/launch.h"
@@ -203,18 +202,13 @@ void CudaOps::launch(const op::SwigluBackward& op, cudaStream_t stream) {
   launch_swiglu(op.kSpan.name, op.x, op.dy, op.dx, stream);
 }
 
-void launch_gelu_forward(const Tensor& x, const Tensor& y, cudaStream_t stream) {
-  dispatch_device(x.dtype, [&]<class T>() { launch_map<T, T>("gelu_forward", Gelu(), y, stream, x); });
+void CudaOps::launch(const op::GeluForward& op, cudaStream_t stream) {
+  dispatch_device(op.x.dtype, [&]<class T>() { launch_map<T, T>(op.kSpan.name, Gelu(), op.y, stream, op.x); });
 }
-
-void launch_gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, cudaStream_t stream) {
-  dispatch_device(x.dtype, [&]<class T>() { launch_map<T, T>("gelu_backward", GeluGradient(), dx, stream, x, dy); });
-}
-
-void CudaOps::launch(const op::GeluForward& op, cudaStream_t stream) { launch_gelu_forward(op.x, op.y, stream); }
 
 void CudaOps::launch(const op::GeluBackward& op, cudaStream_t stream) {
-  launch_gelu_backward(op.x, op.dy, op.dx, stream);
+  dispatch_device(op.x.dtype,
+                  [&]<class T>() { launch_map<T, T>(op.kSpan.name, GeluGradient(), op.dx, stream, op.x, op.dy); });
 }
 
 void CudaOps::launch(const op::ColumnSum& op, cudaStream_t stream) {

@@ -1,5 +1,6 @@
 // GEMMs: cuBLASLt (cuda_gemms.h), and small kernels for the rest: k = 0, shapes without an algorithm, a bf16 bias on an
-// fp32 result, and a GELU where it is no epilogue.
+// fp32 result, and what is no epilogue.
+#include "kernels/cuda/column_partials.cuh"
 #include "kernels/cuda/cuda_gemms.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
@@ -62,17 +63,32 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
                 .c = op.c.data,
                 .bias = fused_bias ? op.bias.data : nullptr,
                 .pre_activation = op.pre_activation.data,
-                .gelu_backward = op.gelu_backward.data};
-  const auto run = [&] {
-    return k > 0 && gemms_->run(gemm, workspaces_.take(stream, CudaGemms::kWorkspaceBytes), stream);
+                .gelu_backward = op.gelu_backward.data,
+                .bias_grad = nullptr};
+  std::byte* const workspace = workspaces_.take(stream, CudaGemms::kWorkspaceBytes + (op.bias_grad ? m * 4 : 0));
+  const auto run = [&](const CudaGemmApart* apart) { return k > 0 && gemms_->run(gemm, apart, workspace, stream); };
+  // Without an epilogue, after the GEMM.
+  const auto rest = [&](const Tensor& bias_grad) {
+    if (op.pre_activation) launch(op::GeluForward{op.pre_activation, op.c}, stream);
+    if (op.gelu_backward) launch(op::GeluBackward{op.gelu_backward, op.c, op.c}, stream);
+    if (op.bias_grad) launch(op::ColumnSum{op.a, bias_grad}, stream);
   };
-  if (gemm.has_gelu()) {
-    if (run()) return;
-    gemm.pre_activation = nullptr;
-    gemm.gelu_backward = nullptr;
-    if (op.pre_activation) gemm.c = op.pre_activation.data;
+  if (gemm.has_gelu() || op.bias_grad) {
+    CudaGemm plain = gemm;
+    plain.pre_activation = nullptr;
+    plain.gelu_backward = nullptr;
+    if (op.pre_activation) plain.c = op.pre_activation.data;
+    // The library overwrites the sum, so it goes behind its workspace, and is then added.
+    const Tensor sum{op.bias_grad ? workspace + CudaGemms::kWorkspaceBytes : nullptr, DType::f32, {m}};
+    gemm.bias_grad = op.c.dtype == DType::f32 ? sum.data : nullptr;
+    const CudaGemmApart apart{plain, [&] { rest(sum); }};
+    if (gemm.has_epilogue() && run(&apart)) {
+      if (sum) add_column_partials(sum.as<float>(), 1, m, op.bias_grad.as<float>(), nullptr, stream);
+      return;
+    }
+    gemm = plain;
   }
-  const bool done = run();
+  const bool done = run(nullptr);
   if (!done || (op.bias && !fused_bias))
     with_types(op.a.dtype, op.c.dtype, [&]<class T, class C>() {
       const unsigned int grid = blocks(ceil_div(m * n, 256), op.kSpan.name);
@@ -82,8 +98,7 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
         launch_kernel(plain_gemm_kernel<T, C>, {grid, 256, stream}, elements<T>(op.a), elements<T>(op.b),
                       elements<T>(op.bias), to, m, n, k, op.transpose_a, op.transpose_b, op.accumulate);
     });
-  if (op.pre_activation) launch_gelu_forward(op.pre_activation, op.c, stream);
-  if (op.gelu_backward) launch_gelu_backward(op.gelu_backward, op.c, op.c, stream);
+  rest(op.bias_grad);
 }
 
 }  // namespace trivet

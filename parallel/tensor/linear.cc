@@ -7,9 +7,14 @@ namespace {
 
 Hidden rows_of(const Hidden& x, int64_t first, int64_t rows) { return x ? x.slice(first, rows) : x; }
 
-// dW += dy^T x
-void add_weight_gradient(const Context& ctx, Param& weight, const Tensor& dy, const Tensor& x) {
-  ctx.run(op::Matmul{.a = dy, .b = x, .c = weight.grad, .transpose_a = true, .accumulate = !weight.take_overwrite()});
+// dW += dy^T x, and dbias += the sum of dy, unless bias is null.
+void add_gradients(const Context& ctx, Param& weight, const Param* bias, const Tensor& dy, const Tensor& x) {
+  ctx.run(op::Matmul{.a = dy,
+                     .b = x,
+                     .c = weight.grad,
+                     .transpose_a = true,
+                     .accumulate = !weight.take_overwrite(),
+                     .bias_grad = bias ? bias->grad : Tensor{}});
 }
 
 }  // namespace
@@ -67,18 +72,13 @@ void ColumnParallelLinear::backward_in_bulk(Context& ctx, Residual x, Hidden dy,
   comm_stream.after_compute();
   comm_stream.reduce(partial, dx);
   comm_stream.wait(0);
-  add_weight_gradients(ctx, gathered, dy);
+  add_gradients(ctx, weight_, bias_, dy, gathered);
   comm_stream.join();
 }
 
 void ColumnParallelLinear::backward_weight(Context& ctx, Residual x, Hidden dy) const {
   Scratch::Frame frame(ctx.scratch);
-  add_weight_gradients(ctx, gather_sequence(ctx, x, frame), dy);
-}
-
-void ColumnParallelLinear::add_weight_gradients(Context& ctx, const Tensor& x, Hidden dy) const {
-  add_weight_gradient(ctx, weight_, dy, x);
-  if (bias_) ctx.run(op::ColumnSum{dy, bias_->grad});
+  add_gradients(ctx, weight_, bias_, dy, gather_sequence(ctx, x, frame));
 }
 
 // ---- row
@@ -124,9 +124,10 @@ void RowParallelLinear::backward_input(Context& ctx, Whole dy_whole, Hidden dx, 
 }
 
 void RowParallelLinear::backward_weight(Context& ctx, Hidden x, Whole dy_whole, Residual dy) const {
-  add_weight_gradient(ctx, weight_, dy_whole, x);
-  // This rank's positions only: under sequence parallelism the step sums it over the tensor group.
-  if (bias_) ctx.run(op::ColumnSum{dy, bias_->grad});
+  // The bias: this rank's positions only. Under sequence parallelism the step sums it over the tensor group.
+  const bool own = !ctx.tensor.sequence_parallel();
+  add_gradients(ctx, weight_, own ? bias_ : nullptr, dy_whole, x);
+  if (bias_ && !own) ctx.run(op::ColumnSum{dy, bias_->grad});
 }
 
 }  // namespace trivet

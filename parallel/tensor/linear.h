@@ -41,8 +41,6 @@ class ColumnParallelLinear {
  private:
   void backward_in_bulk(Context& ctx, Residual x, Hidden dy, Residual dx) const;
 
-  void add_weight_gradients(Context& ctx, const Tensor& x, Hidden dy) const;
-
   Param& weight_;      // [out/t, in], or [2, columns/t, in]
   Param* const bias_;  // [out/t], or [2, columns/t]; null: none
   TensorOverlap overlap_;

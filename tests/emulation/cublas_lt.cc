@@ -4,13 +4,14 @@
 // fails: what it does not know is refused with a status, and an invalid value of a GEMM ends the process. Beyond the
 // library's documentation it refuses what only a mistake would ask for: operands that overlap what is written, an
 // attribute that the epilogue does not use, an algorithm for another problem than it was proposed for, and beta with a
-// GELU.
+// GELU. A bias gradient (BGRADB) is written in D's type, as the header has it, and is never added to.
 //
 // What the heuristic proposes, in this order; each algorithm has its own rounding:
 //
 //   k odd and below 16        nothing: CUBLAS_STATUS_NOT_SUPPORTED; k = 7: CUBLAS_STATUS_INTERNAL_ERROR
 //   k = 9                     `fails` alone
 //   a GELU, rows of D % 64    8: `fails` alone; 16: `fails` before the others
+//   BGRADB, columns of D % 64 the same, and 24: nothing
 //   otherwise                 halves_in_d_type, where the preference allows sums in D's type; whole; one whose
 //                             `state` is an error; halves, where the preference allows sums in fp32 and the workspace
 //                             suffices; fails, where four or more are asked for
@@ -39,7 +40,7 @@ struct Descriptor : cublasLtMatmulDescOpaque_t {
   cublasComputeType_t compute;
   int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;
+  void* bias = nullptr;                   // or its gradient
   int32_t bias_type = -1, aux_type = -1;  // -1: D's
   void* aux = nullptr;
   int64_t aux_ld = 0;
@@ -102,12 +103,15 @@ cublasStatus_t problem_of(const Descriptor& how, const Layout& a, const Layout& 
   p.gelu_gradient = how.epilogue == CUBLASLT_EPILOGUE_DGELU;
   p.gelu = how.epilogue == CUBLASLT_EPILOGUE_GELU_AUX || how.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
   const bool biased = how.epilogue == CUBLASLT_EPILOGUE_BIAS || how.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-  if (!p.gelu && !p.gelu_gradient && !biased && how.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+  const bool bgradb = how.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+  if (!p.gelu && !p.gelu_gradient && !biased && !bgradb && how.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
     return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (biased != (how.bias != nullptr) || (p.gelu || p.gelu_gradient) != (how.aux != nullptr))
+  if ((biased || bgradb) != (how.bias != nullptr) || (p.gelu || p.gelu_gradient) != (how.aux != nullptr))
     return CUBLAS_STATUS_INVALID_VALUE;
-  if (biased && how.bias_type != -1 && how.bias_type != d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (!biased && how.bias_type != -1) return CUBLAS_STATUS_INVALID_VALUE;
+  if (how.bias && how.bias_type != -1 && how.bias_type != d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!how.bias && how.bias_type != -1) return CUBLAS_STATUS_INVALID_VALUE;
+  if (bgradb) p.bias_gradient = how.bias;
+  else p.bias = how.bias;
   if (how.aux && (how.aux_ld % 8 != 0 || how.aux_ld < p.m || !aligned(how.aux, 16))) return CUBLAS_STATUS_INVALID_VALUE;
   if (how.aux && how.aux_type != -1 && how.aux_type != d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (!how.aux && (how.aux_ld != 0 || how.aux_type != -1)) return CUBLAS_STATUS_INVALID_VALUE;
@@ -136,9 +140,12 @@ cublasStatus_t check_operands(const LtProduct& p, const Layout& a, const Layout&
   const int64_t bias_bytes = p.m * d.element(), aux_bytes = ((p.n - 1) * p.ld_aux + p.m) * d.element();
   for (const auto& [written, bytes] : {std::pair<const void*, int64_t>{p.d, d.bytes()},
                                        {p.gelu ? p.aux : nullptr, aux_bytes},
+                                       {p.bias_gradient, p.n * d.element()},
                                        {p.workspace, p.workspace_bytes()}})
     if (overlap(written, bytes, p.a, a.bytes()) || overlap(written, bytes, p.b, b.bytes()) ||
-        overlap(written, bytes, p.bias, bias_bytes) || (written != p.d && overlap(written, bytes, p.d, d.bytes())) ||
+        overlap(written, bytes, p.bias, bias_bytes) ||
+        (written != p.d && (overlap(written, bytes, p.c, c.bytes()) || overlap(written, bytes, p.d, d.bytes()))) ||
+        (written == p.workspace && overlap(written, bytes, p.bias_gradient, p.n * d.element())) ||
         (written == p.d && overlap(written, bytes, p.aux, aux_bytes)))
       return CUBLAS_STATUS_INVALID_VALUE;
   if (p.beta != 0 && (p.gelu || p.gelu_gradient)) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -276,7 +283,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     result.state = state;
     result.wavesCount = 1;
   };
-  const int64_t special = p.k == 9 ? 8 : p.gelu || p.gelu_gradient ? p.m % 64 : 0;
+  const int64_t special = p.k == 9 ? 8 : p.gelu || p.gelu_gradient ? p.m % 64 : p.bias_gradient ? p.n % 64 : 0;
+  if (p.bias_gradient && special == 24) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (special == 8 || special == 16) propose(LtAlgorithm::fails);
   if (special == 8) return CUBLAS_STATUS_SUCCESS;
   if (wanted.reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) propose(LtAlgorithm::halves_in_d_type);
@@ -308,7 +316,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (with.magic != kMagic || with.problem != number_of(p, how.epilogue)) return told(CUBLAS_STATUS_INVALID_VALUE);
   p.algorithm = static_cast<LtAlgorithm>(with.kind);
   p.alpha = *static_cast<const float*>(alpha), p.beta = *static_cast<const float*>(beta);
-  p.a = a, p.b = b, p.c = c, p.d = d, p.bias = how.bias, p.aux = how.aux;
+  p.a = a, p.b = b, p.c = c, p.d = d, p.aux = how.aux;
   if (with.workspace > 0) {
     if (!workspace || workspace_bytes < with.workspace || !aligned(workspace, 16))
       return told(CUBLAS_STATUS_INVALID_VALUE);

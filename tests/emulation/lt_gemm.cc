@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 namespace trivet::emulation {
@@ -82,8 +83,17 @@ float gelu_gradient(float x) {
 void run(const LtProduct& p) {
   if (p.beta == 0) poison(p, p.d, p.ldd);
   if (p.gelu) poison(p, p.aux, p.ld_aux);
+  for (int64_t j = 0; p.bias_gradient && j < p.n; ++j)
+    store(p.bias_gradient, p.d_type, j, std::numeric_limits<float>::quiet_NaN());
   const std::vector<float> a = unpacked(p, p.a, p.transpose_a, p.lda, p.m, p.k, 1, p.m);
   const std::vector<float> b = unpacked(p, p.b, p.transpose_b, p.ldb, p.k, p.n, 1, p.k);
+  // Each column's sum as the product's: whole, or by halves.
+  const int64_t half = p.algorithm == LtAlgorithm::whole ? p.k : p.k / 2;
+  for (int64_t j = 0; p.bias_gradient && j < p.n; ++j) {
+    const float* const column = b.data() + j * p.k;
+    const float first = std::accumulate(column, column + half, 0.f);
+    store(p.bias_gradient, p.d_type, j, first + std::accumulate(column + half, column + p.k, 0.f));
+  }
   std::vector<float> own;
   float* sums = p.workspace;
   if (p.algorithm == LtAlgorithm::whole) {

@@ -22,7 +22,7 @@ struct LtProduct {
   int64_t lda = 0, ldb = 0, ldc = 0, ldd = 0, ld_aux = 0;
   float alpha = 1, beta = 0;
   const void *a = nullptr, *b = nullptr, *c = nullptr, *bias = nullptr;
-  void *d = nullptr, *aux = nullptr;
+  void *d = nullptr, *aux = nullptr, *bias_gradient = nullptr;  // the last: [n], the sums of op(B) over k
   bool gelu = false, gelu_gradient = false;
   LtAlgorithm algorithm = LtAlgorithm::whole;
   float* workspace = nullptr;

@@ -154,6 +154,62 @@ TEST_P(MatmulTest, WhatIsTriedOutIsExactOnIntegers) {
     for_each_combination(m, n, k, [this](const GemmCase& test) { expect_exact(test); });
 }
 
+// Sizes of the bias gradient that the emulated library refuses (24), fails at (8) or proposes a failure for (16), sums
+// of a length that it refuses, and sizes that people train.
+TEST_P(MatmulTest, ABiasGradientIsExactOnIntegers) {
+  const int64_t shapes[][3] = {{1, 5, 30}, {8, 6, 32},  {24, 5, 40},    {16, 16, 18},  {31, 40, 130}, {96, 33, 200},
+                               {5, 7, 0},  {30, 7, 13}, {12288, 2, 36}, {768, 2, 600}, {5, 3, 32768}};
+  for (const double trial_operations : {1e9, 0.0}) {
+    if (GetParam() == test::kOnCuda) ops = test::create_test_ops(test::kOnCuda, {.trial_operations = trial_operations});
+    for (const auto& [m, n, k] : shapes)
+      for (const auto& [dtype, c_dtype] :
+           {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}})
+        for (const bool accumulate : {false, true}) {
+          // given
+          const GemmCase test{m, n, k, dtype, c_dtype, {.transpose_a = true, .accumulate = accumulate}};
+          Operands x = operands(test, true);
+          const std::vector<double> wanted = expected(test, x);
+          const Tensor sum = arena.allocate(DType::f32, {m});
+          std::vector<double> wanted_sum;
+          for (int64_t i = 0; i < m; ++i) {
+            sum.as<float>()[i] = static_cast<float>(i % 9);
+            wanted_sum.push_back(static_cast<double>(i % 9));
+            for (int64_t l = 0; l < k; ++l) wanted_sum.back() += value(x.a, l * m + i);
+          }
+          // when
+          ops->run(
+              op::Matmul{.a = x.a, .b = x.b, .c = x.c, .transpose_a = true, .accumulate = accumulate, .bias_grad = sum},
+              *stream);
+          stream->synchronize();
+          // then
+          for (int64_t i = 0; i < m; ++i)
+            ASSERT_EQ(sum.as<float>()[i], wanted_sum[static_cast<size_t>(i)]) << describe(test) << " bias " << i;
+          for (int64_t i = 0; i < x.c.numel(); ++i)
+            ASSERT_EQ(value(x.c, i), rounded(c_dtype, wanted[static_cast<size_t>(i)])) << describe(test) << " at " << i;
+        }
+  }
+}
+
+// The order of additions says who added: the emulated library, term by term, and not column_sum, 8 rows at a time.
+TEST_P(MatmulTest, ABiasGradientIsTheLibrarysWhereItHasOne) {
+  if (GetParam() != test::kOnCuda || !test::gpu_is_emulated()) GTEST_SKIP() << "of the emulated library's order";
+  const GemmCase test{40, 12, 3000, DType::bf16, DType::f32, {.transpose_a = true}};
+  Operands x = operands(test, false);
+  const Tensor sum = arena.allocate(DType::f32, {test.m}), passes = arena.allocate(DType::f32, {test.m});
+  for (const Tensor& t : {sum, passes}) ops->run(op::Fill{t, 0}, *stream);
+  ops->run(op::Matmul{.a = x.a, .b = x.b, .c = x.c, .transpose_a = true, .bias_grad = sum}, *stream);
+  ops->run(op::ColumnSum{x.a, passes}, *stream);
+  stream->synchronize();
+  int64_t others = 0;
+  for (int64_t i = 0; i < test.m; ++i) {
+    float in_order = 0;
+    for (int64_t l = 0; l < test.k; ++l) in_order += static_cast<float>(value(x.a, l * test.m + i));
+    ASSERT_EQ(sum.as<float>()[i], in_order) << i;
+    others += passes.as<float>()[i] != in_order;
+  }
+  EXPECT_GT(others, 0) << "the two orders cannot be told apart";
+}
+
 TEST_P(MatmulTest, NoRowsGiveNothingAndEmptySumsAreZero) {
   for (const auto& [dtype, c_dtype] :
        {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}}) {
@@ -304,6 +360,8 @@ TEST_P(MatmulTest, WrongArgumentsNameTheArgument) {
   expect_error(arena.allocate(DType::i32, {4, 6}), b, c, {}, "matmul: a is [4, 6] int32");
   expect_error(a, b, c, {.bias = arena.allocate(DType::f32, {4})}, "matmul: bias is [4]");
   expect_error(a, b, c, {.accumulate = true, .bias = bias}, "bias");
+  expect_error(a, b, c, {.bias_grad = bias}, "matmul: bias_grad is [5]");
+  expect_error(a, b, c, {.bias_grad = bias.slice(0, 4)}, "bias_grad goes with transpose_a");
 }
 
 }  // namespace
