@@ -20,6 +20,7 @@ class CpuOps : public Ops {
     // and bf16): this is bound by arithmetic.
     if (const auto* const matmul = std::get_if<op::Matmul>(&any)) {
       if (matmul->pre_activation) queue(op::GeluForward{.x = matmul->pre_activation, .y = matmul->c});
+      if (matmul->residual) queue(residual_of(*matmul));
       if (matmul->bias_grad) queue(op::ColumnSum{matmul->a, matmul->bias_grad});
       if (matmul->gelu_backward) queue(op::GeluBackward{.x = matmul->gelu_backward, .dy = matmul->c, .dx = matmul->c});
     }

@@ -58,6 +58,8 @@ struct Matmul {
   OptionalIn gelu_backward{};    // [m, n] T: c = (a b) * gelu'(gelu_backward); not with a bias
   // [m] fp32: += sum over k of a, the gradient of a bias where c is that of the weight. On a CPU: as by ColumnSum.
   OptionalInOut bias_grad{};  // with transpose_a only
+  // [m, n] T, apart from c: c = residual + a b + bias. On a CPU: as by BiasDropoutAdd; elsewhere it is rounded once.
+  OptionalIn residual{};
 
   void check(const Expect& expect) const {
     expect.floats("a", a);
@@ -75,6 +77,12 @@ struct Matmul {
       expect.vector("bias_grad", bias_grad, DType::f32, m);
       if (!transpose_a || bias || pre_activation || gelu_backward)
         fail("matmul: bias_grad goes with transpose_a alone");
+    }
+    if (residual) {
+      expect.matrix("residual", residual, a.dtype, m, n);
+      expect.matrix("c", c, a.dtype, m, n);
+      if (accumulate || pre_activation || gelu_backward || bias_grad || residual.data == c.data)
+        fail("matmul: a residual goes with a bias alone, and is not c");
     }
     if (!pre_activation && !gelu_backward) return;
     if (pre_activation) expect.matrix("pre_activation", pre_activation, a.dtype, m, n);
@@ -401,6 +409,13 @@ struct BiasDropoutAdd {
     dropout.check(expect);
   }
 };
+
+// What makes a product, in c and without the bias, that of a Matmul with a residual.
+inline BiasDropoutAdd residual_of(const Matmul& op) {
+  const Shape rows{op.c.rows(), 1, op.c.cols()};
+  return {
+      .x = op.c.view(rows), .bias = op.bias, .residual = op.residual.view(rows), .dropout = {}, .out = op.c.view(rows)};
+}
 
 // dx = dropped dout: the gradient of x above, by the same mask. [s, b, h] T. dx may alias dout.
 struct DropoutBackward {

@@ -78,7 +78,7 @@ template <class Struct, class F>
 void visit(Struct& all, F&& f) {
   constexpr size_t n = count<std::remove_const_t<Struct>>();
   const auto each = [&](auto&... field) { (f(field), ...); };
-  static_assert(n >= 1 && n <= 10, "a struct of an op has one to ten fields: add a case");
+  static_assert(n >= 1 && n <= 11, "a struct of an op has one to eleven fields: add a case");
   if constexpr (n == 1) {
     auto& [a] = all;
     each(a);
@@ -106,9 +106,12 @@ void visit(Struct& all, F&& f) {
   } else if constexpr (n == 9) {
     auto& [a, b, c, d, e, g, h, i, j] = all;
     each(a, b, c, d, e, g, h, i, j);
-  } else {
+  } else if constexpr (n == 10) {
     auto& [a, b, c, d, e, g, h, i, j, k] = all;
     each(a, b, c, d, e, g, h, i, j, k);
+  } else {
+    auto& [a, b, c, d, e, g, h, i, j, k, l] = all;
+    each(a, b, c, d, e, g, h, i, j, k, l);
   }
 }
 

@@ -180,9 +180,6 @@ void Block::backward_of_turned(Context& ctx, const BlockActivations& acts, Hidde
 
 void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, const BlockActivations& acts,
                     const BlockParts& parts) const {
-  Scratch::Frame frame(ctx.scratch);
-  const Residual branch(parts.middle || parts.out ? frame.tensor(shape_.dtype, x.shape) : Tensor{});
-
   if (parts.norms) ln1_.forward(ctx, x, acts.ln1_out, acts.ln1_mean, acts.ln1_rstd);
   const int64_t before = micro_batch.positions ? micro_batch.positions->first : 0;
   const int64_t positions = acts.qkv.shape[0] - before;
@@ -198,28 +195,16 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
                                  .lse = acts.lse,
                                  .dropout = dropout(DropoutSite::attention, micro_batch)});
   }
-  if (parts.middle) {
-    proj_.forward(ctx, acts.attention_out, branch);
-    ctx.run(op::BiasDropoutAdd{.x = branch,
-                               .bias = proj_.bias(),
-                               .residual = x,
-                               .dropout = dropout(DropoutSite::attention_branch, micro_batch),
-                               .out = acts.middle});
-  }
+  if (parts.middle)
+    proj_.forward(ctx, acts.attention_out, x, dropout(DropoutSite::attention_branch, micro_batch), acts.middle);
   if (parts.norms) ln2_.forward(ctx, acts.middle, acts.ln2_out, acts.ln2_mean, acts.ln2_rstd);
   if (parts.mlp && !shape_.gated()) fc1_.forward(ctx, acts.ln2_out, acts.activated, acts.fc1_out);
   if (parts.mlp && shape_.gated()) {
     fc1_.forward(ctx, acts.ln2_out, acts.fc1_out);
     ctx.run(op::SwigluForward{.x = acts.fc1_out, .y = acts.activated});
   }
-  if (parts.out) {
-    fc2_.forward(ctx, acts.activated, branch);
-    ctx.run(op::BiasDropoutAdd{.x = branch,
-                               .bias = fc2_.bias(),
-                               .residual = acts.middle,
-                               .dropout = dropout(DropoutSite::mlp_branch, micro_batch),
-                               .out = acts.out});
-  }
+  if (parts.out)
+    fc2_.forward(ctx, acts.activated, acts.middle, dropout(DropoutSite::mlp_branch, micro_batch), acts.out);
 }
 
 void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& micro_batch,

@@ -285,9 +285,10 @@ class TapeOps : public Ops {
   }
 
  private:
-  // As CpuOps does. A pass for the bias gradient is counted on GPUs too: whether a shape can do without is known when
-  // it is tried.
+  // As CpuOps does. A pass for the bias gradient, or the residual, is counted on GPUs too: whether a shape can do
+  // without is known when it is tried.
   void add_epilogue(const op::Matmul& op, Stream& stream) {
+    if (op.residual) run(residual_of(op), stream);
     if (op.bias_grad) run(op::ColumnSum{op.a, op.bias_grad}, stream);
     if (!cpu_) return;
     if (op.pre_activation) run(op::GeluForward{.x = op.pre_activation, .y = op.c}, stream);

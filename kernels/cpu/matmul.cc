@@ -11,8 +11,8 @@ namespace {
 template <class T, class C>
 Gemm<T, C> gemm_of(const op::Matmul& op) {
   const Tensor& c = op.pre_activation ? static_cast<const Tensor&>(op.pre_activation) : op.c;
-  return {c.rows(),       c.cols(),     op.transpose_a ? op.a.rows() : op.a.cols(), op.a.as<T>(),
-          op.b.as<T>(),   c.as<C>(),    op.bias ? op.bias.as<T>() : nullptr,        op.transpose_a,
+  return {c.rows(),       c.cols(),     op.transpose_a ? op.a.rows() : op.a.cols(),          op.a.as<T>(),
+          op.b.as<T>(),   c.as<C>(),    op.bias && !op.residual ? op.bias.as<T>() : nullptr, op.transpose_a,
           op.transpose_b, op.accumulate};
 }
 

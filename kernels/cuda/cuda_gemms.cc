@@ -125,11 +125,12 @@ struct CudaGemms::Plan {
     if (p.pre_activation) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.pre_activation);
     if (p.gelu_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.gelu_backward);
   }
+  static const void* added(const CudaGemm& p) { return p.residual ? p.residual : p.c; }
   // out: where the result goes, p.c but for trials.
   cublasStatus_t run(const CudaGemm& p, const cublasLtMatmulAlgo_t& with, void* out, std::byte* workspace,
                      cudaStream_t stream) const {
-    const float alpha = 1, beta = p.accumulate ? 1 : 0;
-    return library.matmul(library.handle, desc.get(), &alpha, p.b, b.get(), p.a, a.get(), &beta, p.c, c.get(), out,
+    const float alpha = 1, beta = p.accumulate || p.residual ? 1 : 0;
+    return library.matmul(library.handle, desc.get(), &alpha, p.b, b.get(), p.a, a.get(), &beta, added(p), c.get(), out,
                           c.get(), &with, workspace, kWorkspaceBytes, stream);
   }
 
@@ -146,7 +147,7 @@ struct CudaGemms::Plan {
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(alignment_of(p.b)));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(alignment_of(p.a)));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(alignment_of(p.c)));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(alignment_of(added(p))));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(alignment_of(p.c)));
     std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
     int count = 0;
@@ -188,10 +189,10 @@ CudaGemms::Key CudaGemms::key_of(const CudaGemm& p) {
   const int flags = p.transpose_a | p.transpose_b << 1 | p.accumulate << 2 | (p.bias != nullptr) << 3 |
                     (p.dtype == DType::bf16) << 4 | (p.c_dtype == DType::bf16) << 5 |
                     (p.pre_activation != nullptr) << 6 | (p.gelu_backward != nullptr) << 7 |
-                    (p.bias_grad != nullptr) << 8;
+                    (p.bias_grad != nullptr) << 8 | (p.residual != nullptr) << 9;
   int64_t alignments = 0;  // each up to 256
   for (const void* data : {p.a, p.b, static_cast<const void*>(p.c), p.bias_grad ? p.bias_grad : p.bias,
-                           p.pre_activation ? p.pre_activation : p.gelu_backward})
+                           p.pre_activation ? p.pre_activation : p.gelu_backward, p.residual})
     alignments = alignments * 512 + alignment_of(data);
   return {p.m, p.n, p.k, flags, alignments};
 }

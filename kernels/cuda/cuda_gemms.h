@@ -14,7 +14,7 @@
 
 namespace trivet {
 
-// c[m, n] (+)= a[m, k] b[k, n] (+ bias), or with a GELU, as op::Matmul, row-major.
+// c[m, n] (+)= a[m, k] b[k, n] (+ bias) (+ residual), or with a GELU, as op::Matmul, row-major.
 struct CudaGemm {
   int64_t m, n, k;
   bool transpose_a, transpose_b, accumulate;
@@ -25,9 +25,10 @@ struct CudaGemm {
   void* pre_activation;       // null: none; of c's type, as the next
   const void* gelu_backward;  // null: none
   void* bias_grad;            // null: none; [m] of c's type, is overwritten
+  const void* residual;       // null: none; of c's type
 
   bool has_gelu() const { return pre_activation || gelu_backward; }
-  bool has_epilogue() const { return has_gelu() || bias_grad; }  // beyond a bias
+  bool has_epilogue() const { return has_gelu() || bias_grad || residual; }  // beyond a bias
 };
 
 // The same without an epilogue: a GEMM, and the kernels that do the rest. Timed, they may write what the GEMM with the

@@ -64,7 +64,8 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
                 .bias = fused_bias ? op.bias.data : nullptr,
                 .pre_activation = op.pre_activation.data,
                 .gelu_backward = op.gelu_backward.data,
-                .bias_grad = nullptr};
+                .bias_grad = nullptr,
+                .residual = op.residual.data};
   std::byte* const workspace = workspaces_.take(stream, CudaGemms::kWorkspaceBytes + (op.bias_grad ? m * 4 : 0));
   const auto run = [&](const CudaGemmApart* apart) { return k > 0 && gemms_->run(gemm, apart, workspace, stream); };
   // Without an epilogue, after the GEMM.
@@ -72,9 +73,12 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
     if (op.pre_activation) launch(op::GeluForward{op.pre_activation, op.c}, stream);
     if (op.gelu_backward) launch(op::GeluBackward{op.gelu_backward, op.c, op.c}, stream);
     if (op.bias_grad) launch(op::ColumnSum{op.a, bias_grad}, stream);
+    if (op.residual) launch(residual_of(op), stream);
   };
-  if (gemm.has_gelu() || op.bias_grad) {
+  if (gemm.has_epilogue() || op.bias_grad) {
     CudaGemm plain = gemm;
+    plain.residual = nullptr;
+    if (op.residual) plain.bias = nullptr;  // added with it
     plain.pre_activation = nullptr;
     plain.gelu_backward = nullptr;
     if (op.pre_activation) plain.c = op.pre_activation.data;
@@ -89,14 +93,15 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
     gemm = plain;
   }
   const bool done = run(nullptr);
-  if (!done || (op.bias && !fused_bias))
+  const Tensor bias = op.residual ? Tensor{} : Tensor(op.bias);
+  if (!done || (bias && !fused_bias))
     with_types(op.a.dtype, op.c.dtype, [&]<class T, class C>() {
       const unsigned int grid = blocks(ceil_div(m * n, 256), op.kSpan.name);
       C* const to = static_cast<C*>(gemm.c);
-      if (done) launch_kernel(add_bias_kernel<T, C>, {grid, 256, stream}, elements<T>(op.bias), to, m, n);
+      if (done) launch_kernel(add_bias_kernel<T, C>, {grid, 256, stream}, elements<T>(bias), to, m, n);
       else
         launch_kernel(plain_gemm_kernel<T, C>, {grid, 256, stream}, elements<T>(op.a), elements<T>(op.b),
-                      elements<T>(op.bias), to, m, n, k, op.transpose_a, op.transpose_b, op.accumulate);
+                      elements<T>(bias), to, m, n, k, op.transpose_a, op.transpose_b, op.accumulate);
     });
   rest(op.bias_grad);
 }

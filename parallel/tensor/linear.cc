@@ -103,6 +103,16 @@ void RowParallelLinear::forward(Context& ctx, Hidden x, Residual y) const {
   });
 }
 
+void RowParallelLinear::forward(Context& ctx, Hidden x, Residual residual, const Dropout& dropout, Residual out) const {
+  if (ctx.tensor.size() == 1 && dropout.probability == 0)
+    return ctx.run(
+        op::Matmul{.a = x, .b = weight_.weight, .c = out, .transpose_b = true, .bias = bias(), .residual = residual});
+  Scratch::Frame frame(ctx.scratch);
+  const Residual branch(frame.tensor(out.dtype, out.shape));
+  forward(ctx, x, branch);
+  ctx.run(op::BiasDropoutAdd{.x = branch, .bias = bias(), .residual = residual, .dropout = dropout, .out = out});
+}
+
 void RowParallelLinear::backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden pre_activation) const {
   Scratch::Frame frame(ctx.scratch);
   const auto multiply = [&](int64_t first, int64_t rows, Whole whole) {

@@ -46,13 +46,15 @@ class ColumnParallelLinear {
   TensorOverlap overlap_;
 };
 
-// op::BiasDropoutAdd adds the bias, once, after the reduction.
+// The bias is added once, after the reduction.
 class RowParallelLinear {
  public:
   RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, Bias bias,
                     TensorOverlap overlap = TensorOverlap::none);
 
   void forward(Context& ctx, Hidden x, Residual y) const;  // y = x W^T
+  // out = residual + dropout(x W^T + bias). out: not residual.
+  void forward(Context& ctx, Hidden x, Residual residual, const Dropout& dropout, Residual out) const;
   // As above. dy: [s*, b, out]. pre_activation (null: x is used as it is), as x, which then is its GELU: dx becomes the
   // gradient of pre_activation instead of that of x.
   void backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden pre_activation = {}) const;

@@ -288,8 +288,8 @@ void products(Bench& bench) {
   layer("fc1 2048 -> 8192", kHidden, kFfn);
   layer("fc2 8192 -> 2048", kFfn, kHidden);
 
-  fmt::print("\n{:<46} {:>9} {:>9} {:>8} {:>9} {:>10}\n", "product with a GELU", "ms", "TFLOP/s", "of peak", "two ops",
-             "two / one");
+  fmt::print("\n{:<46} {:>9} {:>9} {:>8} {:>9} {:>10}\n", "product with an epilogue", "ms", "TFLOP/s", "of peak",
+             "two ops", "two / one");
   const Tensor x = bench.tensor(T, {kRows, kHidden}), u = bench.tensor(T, {kRows, kFfn});
   const Tensor y = bench.tensor(T, {kRows, kFfn}), bias = bench.tensor(T, {kFfn});
   const Tensor up = bench.tensor(T, {kFfn, kHidden}), down = bench.tensor(T, {kHidden, kFfn});
@@ -303,6 +303,23 @@ void products(Bench& bench) {
         ops.run(op::Matmul{.a = x, .b = up, .c = u, .transpose_b = true, .bias = bias}, stream);
         ops.run(op::GeluForward{u, y}, stream);
       }});
+  const Tensor dw = bench.tensor(DType::f32, {kFfn, kHidden}), dbias = bench.tensor(DType::f32, {kFfn});
+  const auto weight = [&](Tensor bias_grad) {
+    ops.run(op::Matmul{.a = y, .b = x, .c = dw, .transpose_a = true, .accumulate = true, .bias_grad = bias_grad},
+            stream);
+  };
+  bench.arithmetic("fc1 backward_weight, bias gradient", operations, [&] { weight(dbias); }, {[&] {
+                     weight({});
+                     ops.run(op::ColumnSum{y, dbias}, stream);
+                   }});
+  const Tensor z = bench.tensor(T, {kRows, kHidden}), short_bias = bench.tensor(T, {kHidden});
+  op::Matmul whole{.a = y, .b = down, .c = z, .transpose_b = true, .bias = short_bias, .residual = x};
+  op::Matmul product = whole;
+  product.bias = product.residual = Tensor{};
+  bench.arithmetic("fc2 forward, bias, residual", operations, [&] { ops.run(whole, stream); }, {[&] {
+                     ops.run(product, stream);
+                     ops.run(residual_of(whole), stream);
+                   }});
   bench.arithmetic("fc2 backward_input, GELU's derivative", operations,
                    [&] { ops.run(op::Matmul{.a = x, .b = down, .c = y, .gelu_backward = u}, stream); }, {[&] {
                      ops.run(op::Matmul{.a = x, .b = down, .c = y}, stream);

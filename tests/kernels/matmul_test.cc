@@ -210,6 +210,63 @@ TEST_P(MatmulTest, ABiasGradientIsTheLibrarysWhereItHasOne) {
   EXPECT_GT(others, 0) << "the two orders cannot be told apart";
 }
 
+// As the two ops on a CPU; on a GPU rounded once or twice, by which kernels is as may be. A residual is large beside
+// the product, where a rounding between shows.
+TEST_P(MatmulTest, AResidualComesWithinOneRoundingMore) {
+  const int64_t shapes[][3] = {{1, 5, 30}, {17, 40, 7}, {33, 96, 200}, {3, 12288, 32}, {3, 768, 3072}};
+  for (const double trial_operations : {1e9, 0.0}) {
+    if (GetParam() == test::kOnCuda) ops = test::create_test_ops(test::kOnCuda, {.trial_operations = trial_operations});
+    for (const auto& [m, n, k] : shapes)
+      for (const DType dtype : {DType::f32, DType::bf16})
+        for (const bool biased : {false, true}) {
+          // given
+          const GemmCase test{m, n, k, dtype, dtype, {.transpose_b = true}, biased};
+          Operands x = operands(test, false);
+          const Tensor residual = arena.allocate(dtype, {m, n});
+          for (int64_t i = 0; i < m * n; ++i) set_value(residual, i, static_cast<float>(i % 61) / 3 - 10);
+          std::vector<double> product = expected(test, x);
+          for (int64_t i = 0; i < m * n; ++i) set_value(x.c, i, std::numeric_limits<float>::quiet_NaN());
+          // when
+          ops->run(op::Matmul{.a = x.a, .b = x.b, .c = x.c, .transpose_b = true, .bias = x.bias, .residual = residual},
+                   *stream);
+          stream->synchronize();
+          // then
+          const double of_sum = test::tolerance(DType::f32, k, std::sqrt(static_cast<double>(k)));
+          for (int64_t i = 0; i < m * n; ++i) {
+            const double branch = product[static_cast<size_t>(i)], sum = branch + value(residual, i);
+            const double rounded_first = branch - (biased ? value(x.bias, i % n) : 0);
+            ASSERT_NEAR(
+                value(x.c, i), sum,
+                of_sum + test::tolerance(dtype, 1, std::abs(rounded_first)) + test::tolerance(dtype, 1, std::abs(sum)))
+                << describe(test) << " at " << i / n << ", " << i % n;
+          }
+        }
+  }
+}
+
+// One rounding: what two would make of it differs.
+TEST_P(MatmulTest, AResidualOfTheLibraryIsRoundedOnce) {
+  if (GetParam() != test::kOnCuda || !test::gpu_is_emulated()) GTEST_SKIP() << "of the emulated library";
+  for (const bool biased : {false, true}) {
+    const GemmCase test{30, 40, 20, DType::bf16, DType::bf16, {.transpose_b = true}, biased};
+    Operands x = operands(test, true);
+    const Tensor residual = arena.allocate(DType::bf16, {test.m, test.n});
+    for (int64_t i = 0; i < residual.numel(); ++i) set_value(residual, i, 300 + static_cast<float>(i % 3) * 2);
+    for (int64_t i = 0; i < x.a.numel(); ++i) set_value(x.a, i, static_cast<float>(value(x.a, i)) * 4.0625f);
+    const std::vector<double> product = expected(test, x);
+    ops->run(op::Matmul{.a = x.a, .b = x.b, .c = x.c, .transpose_b = true, .bias = x.bias, .residual = residual},
+             *stream);
+    stream->synchronize();
+    int64_t differ = 0;
+    for (int64_t i = 0; i < x.c.numel(); ++i) {
+      const double branch = product[static_cast<size_t>(i)], bias = biased ? value(x.bias, i % test.n) : 0;
+      ASSERT_EQ(value(x.c, i), rounded(DType::bf16, branch + value(residual, i))) << i;
+      differ += value(x.c, i) != rounded(DType::bf16, rounded(DType::bf16, branch - bias) + bias + value(residual, i));
+    }
+    EXPECT_GT(differ, 0) << "one rounding and two cannot be told apart";
+  }
+}
+
 TEST_P(MatmulTest, NoRowsGiveNothingAndEmptySumsAreZero) {
   for (const auto& [dtype, c_dtype] :
        {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}}) {
@@ -362,6 +419,9 @@ TEST_P(MatmulTest, WrongArgumentsNameTheArgument) {
   expect_error(a, b, c, {.accumulate = true, .bias = bias}, "bias");
   expect_error(a, b, c, {.bias_grad = bias}, "matmul: bias_grad is [5]");
   expect_error(a, b, c, {.bias_grad = bias.slice(0, 4)}, "bias_grad goes with transpose_a");
+  expect_error(a, b, c, {.residual = b}, "matmul: residual is [6, 5]");
+  expect_error(a, b, c, {.residual = c}, "a residual goes with a bias alone, and is not c");
+  expect_error(a, b, c, {.accumulate = true, .residual = arena.allocate(DType::f32, {4, 5})}, "a residual goes");
 }
 
 }  // namespace
