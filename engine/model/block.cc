@@ -196,7 +196,7 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
                                  .dropout = dropout(DropoutSite::attention, micro_batch)});
   }
   if (parts.middle)
-    proj_.forward(ctx, acts.attention_out, x, dropout(DropoutSite::attention_branch, micro_batch), acts.middle);
+    proj_.forward_onto(ctx, acts.attention_out, x, dropout(DropoutSite::attention_branch, micro_batch), acts.middle);
   if (parts.norms) ln2_.forward(ctx, acts.middle, acts.ln2_out, acts.ln2_mean, acts.ln2_rstd);
   if (parts.mlp && !shape_.gated()) fc1_.forward(ctx, acts.ln2_out, acts.activated, acts.fc1_out);
   if (parts.mlp && shape_.gated()) {
@@ -204,7 +204,7 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
     ctx.run(op::SwigluForward{.x = acts.fc1_out, .y = acts.activated});
   }
   if (parts.out)
-    fc2_.forward(ctx, acts.activated, acts.middle, dropout(DropoutSite::mlp_branch, micro_batch), acts.out);
+    fc2_.forward_onto(ctx, acts.activated, acts.middle, dropout(DropoutSite::mlp_branch, micro_batch), acts.out);
 }
 
 void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& micro_batch,

@@ -103,7 +103,8 @@ void RowParallelLinear::forward(Context& ctx, Hidden x, Residual y) const {
   });
 }
 
-void RowParallelLinear::forward(Context& ctx, Hidden x, Residual residual, const Dropout& dropout, Residual out) const {
+void RowParallelLinear::forward_onto(Context& ctx, Hidden x, Residual residual, const Dropout& dropout,
+                                     Residual out) const {
   if (ctx.tensor.size() == 1 && dropout.probability == 0)
     return ctx.run(
         op::Matmul{.a = x, .b = weight_.weight, .c = out, .transpose_b = true, .bias = bias(), .residual = residual});

@@ -54,7 +54,7 @@ class RowParallelLinear {
 
   void forward(Context& ctx, Hidden x, Residual y) const;  // y = x W^T
   // out = residual + dropout(x W^T + bias). out: not residual.
-  void forward(Context& ctx, Hidden x, Residual residual, const Dropout& dropout, Residual out) const;
+  void forward_onto(Context& ctx, Hidden x, Residual residual, const Dropout& dropout, Residual out) const;
   // As above. dy: [s*, b, out]. pre_activation (null: x is used as it is), as x, which then is its GELU: dx becomes the
   // gradient of pre_activation instead of that of x.
   void backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden pre_activation = {}) const;
