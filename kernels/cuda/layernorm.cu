@@ -124,14 +124,16 @@ __global__ void __launch_bounds__(kMostThreads)
   __syncthreads();
 
   const auto team_sum = [&](float value) { return block_reduce(value, Sum(), 0.0f, shared); };
-  // All threads leave the loop together, so that reductions are complete; teams behind the end read the last row.
+  // All threads leave the loop together, so that reductions are complete; teams behind the end add nothing. (They may not
+  // read another's row: its team may write dx over it by now.)
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * teams; first < n;
        first += static_cast<int64_t>(gridDim.x) * teams) {
     const bool is_mine = first + team < n;
     const int64_t row = is_mine ? first + team : n - 1;
     const int64_t x_at = row_begin(x_rows, row, h), at = row_begin(y_rows, row, h);
-    const RowPart<T, Whole> x_part(x + x_at, h, threadIdx.x, blockDim.x);
-    const RowPart<T, Whole> dy_part(dy + at, h, threadIdx.x, blockDim.x);
+    const int columns = is_mine ? h : 0;
+    const RowPart<T, Whole> x_part(x + x_at, columns, threadIdx.x, blockDim.x);
+    const RowPart<T, Whole> dy_part(dy + at, columns, threadIdx.x, blockDim.x);
     const float mu = kCentered ? mean[row] : 0.0f, r = rstd[row];
     // f(index, xhat, dy, gamma) for each of this thread's packs
     const auto for_packs = [&](const auto& f) {
@@ -143,8 +145,8 @@ __global__ void __launch_bounds__(kMostThreads)
       };
 #pragma unroll
       for (int k = 0; k < RowPart<T, Whole>::kHeld; ++k)
-        if (const int i = x_part.index(k); i < h) one(i, x_part.held[k], dy_part.held[k]);
-      for (int i = x_part.index(RowPart<T, Whole>::kHeld); i < h; i += static_cast<int>(blockDim.x) * kPack)
+        if (const int i = x_part.index(k); i < columns) one(i, x_part.held[k], dy_part.held[k]);
+      for (int i = x_part.index(RowPart<T, Whole>::kHeld); i < columns; i += static_cast<int>(blockDim.x) * kPack)
         one(i, load_raw(x + x_at, i, h, Whole()), load_raw(dy + at, i, h, Whole()));
     };
     float g_sum = 0, gx_sum = 0;

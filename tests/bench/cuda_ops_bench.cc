@@ -314,10 +314,10 @@ void products(Bench& bench) {
                    }});
   const Tensor z = bench.tensor(T, {kRows, kHidden}), short_bias = bench.tensor(T, {kHidden});
   op::Matmul whole{.a = y, .b = down, .c = z, .transpose_b = true, .bias = short_bias, .residual = x};
-  op::Matmul product = whole;
-  product.bias = product.residual = Tensor{};
+  op::Matmul bare = whole;
+  bare.bias = bare.residual = Tensor{};
   bench.arithmetic("fc2 forward, bias, residual", operations, [&] { ops.run(whole, stream); }, {[&] {
-                     ops.run(product, stream);
+                     ops.run(bare, stream);
                      ops.run(residual_of(whole), stream);
                    }});
   bench.arithmetic("fc2 backward_input, GELU's derivative", operations,
