@@ -461,6 +461,8 @@ TEST_P(AttentionTest, DropoutZeroesExactlyTheElementsOfTheContract) {
   // given equal scores and values that show which keys a query saw: value j is the unit vector j
   Case z{16, 2, 3, 16};
   z.dropout = kDropout;
+  int64_t late = int64_t{1} << 33;  // a sample behind those that 32 bits count
+  z.dropout.first_sample.data = &late;
   Vector qkv(static_cast<size_t>(z.s * z.b * z.qkv_width()));
   const Reference index{z};
   for (int64_t j = 0; j < z.s; ++j)

@@ -47,7 +47,7 @@ TEST_P(ElementwiseTest, BiasDropoutAdd) {
         const Dropout dropout{.probability = static_cast<float>(probability),
                               .seed = 0x123456789abcdefull,
                               .site = 9,
-                              .first_sample = tensors.number(1'000'003),
+                              .first_sample = tensors.number((int64_t{1} << 33) + 3),
                               .seq_length = 4096,
                               .first_position = 1025};
         const Tensor x = tensors.uniform(dtype, {s, b, h}), residual = tensors.uniform(dtype, {s, b, h});

@@ -74,7 +74,7 @@ TEST_P(EmbeddingTest, PositionsAreAddedThenDropped) {
     const Dropout dropout{.probability = static_cast<float>(probability),
                           .seed = 77,
                           .site = 4,
-                          .first_sample = tensors.number(6),
+                          .first_sample = tensors.number((int64_t{1} << 33) + 6),
                           .seq_length = 64,
                           .first_position = 32};
     const Tensor x = tensors.uniform(dtype, {s, b, h}), positions = tensors.uniform(dtype, {s, h});
@@ -100,7 +100,7 @@ TEST_P(EmbeddingTest, PositionBackwardSumsOverTheBatch) {
     const Dropout dropout{.probability = probability,
                           .seed = 77,
                           .site = 4,
-                          .first_sample = tensors.number(6),
+                          .first_sample = tensors.number((int64_t{1} << 33) + 6),
                           .seq_length = 64,
                           .first_position = 32};
     const Tensor dout = tensors.integers(dtype, {s, b, h}, -9, 9), dx = tensors.poisoned(dtype, {s, b, h});
