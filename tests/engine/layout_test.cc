@@ -226,6 +226,39 @@ TEST(Layouts, HaveTheLossesOfOneRankWhereASmallerBatchNeedsMoreRoom) {
                train_on_threads(config, 1, 5));
 }
 
+// A batch that shrinks, through odd numbers of micro-batches: 4, 3, 3 and 1 of two samples.
+TEST(Layouts, HaveTheLossesOfOneRankWhileTheBatchShrinks) {
+  Config config = tiny_config();
+  config.model.untie_embeddings_and_output_weights = true;
+  config.model.hidden_dropout = 0.1;
+  config.optimizer.lr_warmup_iters = 0;
+  config.optimizer.lr_decay_iters.reset();
+  config.optimizer.lr_warmup_samples = 8;
+  config.train.train_iters = 0;
+  config.train.train_samples = 24;
+  config.batch.step_batch_size_schedule = "0:8 128:6 320:2";  // tokens
+  const auto batches = [](const Config& run, int ranks) {
+    std::vector<int64_t> samples;
+    with_trainers(run, ranks, [&](Trainer& trainer) {
+      for (int i = 0; i < 5; ++i)
+        if (const int64_t n = trainer.step().samples; trainer.world().rank() == 0) samples.push_back(n);
+    });
+    return samples;
+  };
+  EXPECT_EQ(batches(config, 1), (std::vector<int64_t>{8, 6, 6, 2, 2}));
+  const Curve reference = train_on_threads(config, 1, 5);
+  for (const Cut& how : {Cut{.p = 2}, Cut{.p = 2, .schedule = "zb-v"}})
+    expect_equal(train_on_threads(cut(config, how), 2, 5, true), reference, how.schedule);
+  config.batch.micro_batch_size = 1;
+  const Curve by_one = train_on_threads(config, 1, 5);
+  for (const char* strategy : {"optim", "optim_grads_params"}) {
+    Config overlapped = cut(config, {.d = 2, .strategy = strategy});
+    overlap_data_parallel(overlapped);
+    overlapped.overlap.collectives_in_flight = 2;
+    expect_near(train_on_threads(overlapped, 2, 5, true), by_one, strategy);
+  }
+}
+
 // Not only for the instruction set that this machine has as its best.
 TEST(Layouts, HaveTheLossesOfOneRankUnderEachCpuIsa) {
   for (const CpuIsa isa : usable_cpu_isas())

@@ -313,6 +313,35 @@ TEST(Evaluation, OfTheFirstSamplesIsTheMeanOverTheirTokensOnEveryLayout) {
   }
 }
 
+// While the batch grows from three micro-batches to four, an evaluation reads full batches all the same: three of eight
+// samples are four of six.
+TEST(Evaluation, OfARampReadsFullBatches) {
+  Config config = tiny_config();
+  config.optimizer.lr_warmup_iters = 0;
+  config.optimizer.lr_decay_iters.reset();
+  config.optimizer.lr_decay_style = LrDecay::constant;
+  config.optimizer.min_lr.reset();
+  const auto losses = [](const Config& run, int ranks, int64_t batches) {
+    std::vector<double> losses;
+    with_trainers(run, ranks, [&](Trainer& trainer) {
+      const double loss = trainer.step().loss, validation = evaluate(trainer, batches), next = trainer.step().loss;
+      if (trainer.world().rank() == 0) losses = {loss, validation, next};
+    });
+    return losses;
+  };
+  config.batch.global_batch_size = 6;
+  const std::vector<double> constant = losses(config, 1, 4);
+  config.batch.global_batch_size = 8;
+  config.batch.rampup_batch_size = std::vector<int64_t>{6, 2, 12};  // two steps
+  config.train.train_iters = 0;
+  config.train.train_samples = 36;
+  EXPECT_EQ(losses(config, 1, 3), constant);
+  for (const char* schedule : {"1f1b", "gpipe", "zb-v"}) {
+    const std::vector<double> cut_over_two = losses(cut(config, {.p = 2, .schedule = schedule}), 2, 3);
+    for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(cut_over_two[i], constant[i], 2e-5 * constant[i]) << schedule << i;
+  }
+}
+
 TEST(Evaluation, InMidRunChangesNothing) {
   Config config = cut(tiny_config(), {.p = 2, .d = 2, .strategy = "optim_grads_params"});
   config.model.hidden_dropout = config.model.attention_dropout = 0.1;
@@ -644,6 +673,39 @@ TEST(ReplicaCheck, NamesTheRankWhoseWeightsHaveAnotherBit) {
         << error.what();
   }
   EXPECT_EQ(distrusted, 3);
+}
+
+// Whatever of the state is on every replica: weights that no longer agree are those of the next step, moments those of
+// all that follow.
+TEST(ReplicaCheck, SeesABitOfEachKindOfState) {
+  for (const char* dtype : {"fp32", "bf16"})
+    for (const std::string kind : {"weight", "main weight", "first moment", "second moment"}) {
+      if (kind == "main weight" && std::string(dtype) == "fp32") continue;  // is the weight
+      Config config = tiny_config();
+      set_key(config, "precision.dtype", dtype);
+      config.batch.global_batch_size = 12;
+      std::atomic<int> found = 0;
+      const auto check = [&](Trainer& trainer) {
+        trainer.step();
+        trainer.check_replicas();
+        const RankState& state = trainer.state();
+        const OwnedShard& shard = state.flat.owned.back();
+        const Tensor tensor = kind == "weight"         ? shard.weight
+                              : kind == "main weight"  ? state.adam->main_weights(shard)
+                              : kind == "first moment" ? state.adam->first_moment(shard)
+                                                       : state.adam->second_moment(shard);
+        if (trainer.world().rank() == 2)
+          static_cast<uint8_t*>(tensor.data)[tensor.bytes() - size_of(tensor.dtype)] ^= 1;
+        try {
+          trainer.check_replicas();
+        } catch (const NumericsError& error) {
+          const std::string text = error.what();
+          found += error.rank == 2 && text.find(kind) != text.npos && text.find(shard.param->spec.name) != text.npos;
+        }
+      };
+      with_trainers(config, 3, check);
+      EXPECT_EQ(found, 3) << dtype << ": " << kind;
+    }
 }
 
 // The limits that the device compares with are those of the loss and norm, however many ranks add them up: the same

@@ -212,6 +212,24 @@ TEST_F(TrainingDataTest, RefusesATokenizerThatWasExchanged) {
 }
 
 // Links are followed; what is no file is refused before anything waits for it.
+// What ranks compare before they train: of a stale copy of the same size each of its parts.
+TEST_F(TrainingDataTest, IsFingerprintedByLengthsTokensAndSidecar) {
+  const auto fingerprints = [&](const Documents& documents) {
+    write_dataset(directory_ / "d", documents);
+    config_.path = directory_ / "d";
+    config_.split = {100, 0, 0};
+    std::string text;
+    for (const auto& [what, fingerprint] : open_data(config_, 4, 257, false).fingerprints) text += fingerprint + "\n";
+    return text;
+  };
+  const Documents documents{{1, 2, 3}, {4, 5, 6, 7, 8}, {9}}, reversed{{1}, {2, 3, 4, 5, 6}, {7, 8, 9}},
+      other{{1, 2, 3}, {4, 5, 6, 7, 8}, {10}}, shorter{{1, 2, 3}, {4, 5, 6, 7, 8}};
+  const std::set<std::string> all{fingerprints(documents), fingerprints(reversed), fingerprints(other),
+                                  fingerprints(shorter)};
+  EXPECT_EQ(all.size(), 4u);
+  EXPECT_TRUE(all.contains(fingerprints(documents)));
+}
+
 TEST_F(TrainingDataTest, TakesSymbolicLinksAndNoPipes) {
   config_.path = prepared("d", 100);
   const std::string linked = directory_ / "linked";

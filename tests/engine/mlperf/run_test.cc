@@ -443,6 +443,60 @@ TEST(MlperfSummary, ARunThatMissedTheTargetIsDroppedAsTheWorst) {
   EXPECT_THROW(mlperf::reference_text(runs), ConfigError);
 }
 
+// Each number of the page, by hand from the logs.
+TEST(MlperfSummary, HasTheNumbersOfItsLogs) {
+  const TempDir dir;
+  const double minutes[] = {31.5, 40, 30, 33, 36, 32.25, 90, 35, 34, 33.75};
+  const int64_t samples[] = {14, 15, 14, 15, 14, 14, 13, 15, 14, 14};  // of 12,288
+  std::vector<mlperf::RunResult> runs;
+  for (int i = 0; i < 10; ++i) {
+    const auto start = int64_t{1'700'000'000'000} + 1000 * i;
+    std::string text;
+    const auto add = [&](int64_t ms, const char* key, const std::string& value, const std::string& metadata) {
+      text += fmt::format(":::MLLOG {{\"time_ms\": {}, \"key\": \"{}\", \"value\": {}, \"metadata\": {{{}}}}}\n", ms,
+                          key, value, metadata);
+    };
+    add(start - 90'000, "submission_benchmark", "\"llama31_8b\"", "");
+    add(start - 90'000, "seed", fmt::to_string(100 + i), "");
+    add(start - 90'000, "global_batch_size", "32", "");
+    add(start - 90'000, "max_sequence_length", "8192", "");
+    add(start, "run_start", "null", "");
+    for (int64_t n = samples[i] - 1; n <= samples[i]; ++n)
+      add(start + n, "eval_accuracy", n < samples[i] ? "3.5" : "3.25", fmt::format("\"samples_count\": {}", 12'288 * n));
+    add(start + std::llround(minutes[i] * 60'000), "run_stop", "null", "\"status\": \"success\"");
+    write_text(dir / fmt::format("result_{}.txt", i), text);
+    runs.push_back(mlperf::result_of(mlperf::read_log(dir / fmt::format("result_{}.txt", i))));
+  }
+  const auto blocks = mlperf::summary_blocks(runs, {});
+  EXPECT_EQ(blocks[0].title, "llama31_8b, batches of 32");
+  for (size_t i = 0; i < 10; ++i)
+    EXPECT_EQ(blocks[0].rows[i + 1],
+              (std::vector<std::string>{fmt::format("result_{}.txt", i), fmt::to_string(100 + i),
+                                        fmt::format("{:.3f}", minutes[i]), fmt::to_string(12'288 * samples[i]),
+                                        "3.25000", "success"}));
+  // Without 30 and 90 minutes; without 13 and one of 15 times 12,288 samples. The reference's 9 runs of 14, 10 of 15 and
+  // one of 16 (mlperf_logging's RCPs), without one of 14 and that of 16, need more.
+  const double score = (31.5 + 40 + 33 + 36 + 32.25 + 35 + 34 + 33.75) / 8;
+  const double mean = 12'288 * (6 * 14 + 2 * 15) / 8., reference = 12'288 * (8 * 14 + 10 * 15) / 18.;
+  EXPECT_EQ(blocks[1].rows,
+            (std::vector<std::vector<std::string>>{
+                {"score", fmt::format("{:.3f} minutes, the mean without the fastest and the slowest run", score)},
+                {"normalized", fmt::format("{:.3f} minutes, as the reference takes {:.4f} times the samples",
+                                           score * reference / mean, reference / mean)}}));
+}
+
+// The accepted range, from outside: the reference without best and worst is 107.5 on average, its population deviates by
+// 6.8718, and scipy.stats.t.ppf(0.95, 5) is 2.01505: four of its runs count, and three of these. 107.5 -+ 10.576.
+TEST(MlperfSummary, AcceptsTheRangeOfTheTTests) {
+  const mlperf::Reference reference{"tiny", 8, 3.5, {100, 110, 120, 110, 100, 110}};
+  std::vector<mlperf::RunResult> runs(5, result(1, 107));
+  runs[0] = result(1, 80), runs[1] = result(1, 113), runs[2] = result(1, 108);
+  const auto rows = mlperf::summary_blocks(runs, reference).back().rows;
+  EXPECT_EQ(rows[0][1], "108 samples to the target, mean of 6 runs without best and worst");
+  EXPECT_EQ(rows[1][1], "107");
+  EXPECT_EQ(rows[2][1].substr(0, 10), "97 to 118 ") << rows[2][1];
+}
+
 TEST(MlperfSummary, SaysWhereTwoRunsHaveOneSeed) {
   std::vector<mlperf::RunResult> runs(3, result(1, 10));
   const auto says_it = [&] {
