@@ -103,6 +103,11 @@ TEST(Sharding, BucketSizeChangesNothing) {
       expect_equal(curve, reference, fmt::format("{} bucket_size {}", strategy, bucket_size));
       EXPECT_EQ(curve.weights_hash, reference.weights_hash);
     }
+    // Three at the same time, on streams that run as late as their waits allow: each bucket is waited for.
+    config.parallel.bucket_size = 7777;
+    config.overlap.collectives_in_flight = 3;
+    expect_equal(train_on_threads(config, 3, kShardingSteps, {.poison = true, .make_backend = make_split_backend}),
+                 reference, strategy + ", three in flight on split devices");
   }
 }
 
