@@ -10,11 +10,13 @@
 
 namespace trivet {
 
-RunDirectory::RunDirectory(std::string path, const char* what, std::vector<std::string> marks, std::string lock)
+RunDirectory::RunDirectory(std::string path, const char* what, std::vector<std::string> marks, std::string lock,
+                           bool holds)
     : path_(std::move(path)),
       what_(what),
       marks_(std::move(marks)),
       lock_(std::move(lock)),
+      holds_(holds),
       fd_(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   struct stat status;
   if (fd_ < 0 || stat(path_.c_str(), &status) != 0) return;
@@ -49,8 +51,9 @@ bool RunDirectory::taken_over() const {
   if (lock_.empty()) return false;
   const std::string text = text_of(path_ + "/lock");
   if (!text.empty()) return text != lock_;
-  // One that has ended meanwhile took its lock away and left its outcome. This run writes its own last.
-  return !file_exists(path_ + "/lock") && errno == ENOENT && file_exists(path_ + "/outcome.json");
+  // One that has ended meanwhile took its lock away and left its outcome. (Ranks that end behind the one with this
+  // run's lock find that run's own.)
+  return holds_ && !file_exists(path_ + "/lock") && errno == ENOENT && file_exists(path_ + "/outcome.json");
 }
 
 bool RunDirectory::try_lock() { return fd_ < 0 || flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }

@@ -14,13 +14,15 @@ class RunDirectory {
  public:
   // `path`: a directory that exists; one that this host does not see is never missed. `what` it is, for messages.
   // `marks`: files that it has as long as it is one's; without all of them it was emptied, as a deletion begins.
-  // `lock`: the content of its file `lock`; "": it has none.
+  // `lock`: the content of its file `lock`; "": it has none. `holds`: this rank wrote it, and takes it away last of
+  // all.
   explicit RunDirectory(std::string path, const char* what = "train.run_dir", std::vector<std::string> marks = {},
-                        std::string lock = {});
+                        std::string lock = {}, bool holds = true);
 
   // Why it is not this run's any more; empty: it is, or its file system does not answer. Any thread.
   std::string problem() const;
-  // Another run works in it, and has all that this one saved. A lock that was removed has no other holder.
+  // Another run works in it, and has all that this one saved. A lock that was removed has no other holder, unless
+  // an outcome is there.
   bool taken_over() const;
   // Nobody else has the directory open as a run's, by flock(): true also where the file system knows no locks.
   bool try_lock();
@@ -30,6 +32,7 @@ class RunDirectory {
   const char* what_;
   std::vector<std::string> marks_;
   std::string lock_;
+  bool holds_;
   FileDescriptor fd_;
   dev_t device_ = 0;
   ino_t inode_ = 0;  // 0: not seen

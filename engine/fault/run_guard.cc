@@ -65,7 +65,7 @@ RunGuard::RunGuard(const Config& config, const std::vector<Fault>& faults, Commu
     start_flight_folder(records_, places_);
   }
   folder_.emplace(config.train.run_dir, "train.run_dir", std::vector<std::string>{"lock", "config.resolved.yaml"},
-                  HostWorld(world).broadcast(lock_ ? lock_->text() : ""));
+                  HostWorld(world).broadcast(lock_ ? lock_->text() : ""), lock_.has_value());
   watched_ = with_flight_recorder(world, recorder_, faults_.none() ? nullptr : &faults_);
   watchdog_.emplace(recorder_, world, steps_done_,
                     WatchdogOptions{.timeout_s = config.comm.timeout_s,
