@@ -65,6 +65,7 @@ if ((!all)); then
   phase "tests, of MPI ranks too" run_tests build-test "$@"
   exit
 fi
+launch/mutants.sh --check
 phase "build" build_trivet build-all "${once[@]}"
 phase "tests, of MPI ranks too" run_tests build-all "$@"
 phase "fuzz targets" launch/fuzz.sh -runs=3000  # from the committed inputs on

@@ -17,7 +17,7 @@ namespace trivet::test {
 // the third. A sanitizer makes them ten times as slow and looks for something that the first steps show.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr int kMatrixSteps = 2;
-inline constexpr size_t kMatrixStride = 7;  // prime to the lengths of the lists that a matrix is made of
+inline constexpr size_t kMatrixStride = 11;  // prime to the lengths of the lists that a matrix is made of
 #else
 inline constexpr int kMatrixSteps = 6;
 inline constexpr size_t kMatrixStride = 1;
