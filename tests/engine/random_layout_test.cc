@@ -48,8 +48,8 @@ std::string save_after_a_step(Config config, int ranks, const Trainer::Options& 
   return CheckpointStore(run_dir + "/checkpoints").path_of(1);
 }
 
-// The losses and norms of the steps that are left and the evaluation behind them, for which each rank has taken the memory
-// that was planned.
+// The losses and norms of the steps that are left and the evaluation behind them, for which each rank has taken the
+// memory that was planned.
 std::vector<double> go_on(const std::string& checkpoint, const Config& config, int ranks,
                           const Trainer::Options& options) {
   const Layout layout = resolved(config, ranks).layout;

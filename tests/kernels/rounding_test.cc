@@ -44,7 +44,7 @@ class RoundingTest : public OpsTest {
   static constexpr int64_t kRows = 48, kColumns = 200;
   const Shape square{kRows, kColumns};
 };
-INSTANTIATE_TEST_SUITE_P(BackEnds, RoundingTest, 
+INSTANTIATE_TEST_SUITE_P(BackEnds, RoundingTest,
                          testing::Combine(testing::Values(DType::bf16), testing::Values(2, kOnCuda)), case_name);
 
 TEST_P(RoundingTest, OfNormsHasNoBias) {
@@ -109,8 +109,7 @@ TEST_P(RoundingTest, OfActivationsHasNoBias) {
 
 TEST_P(RoundingTest, OfTheResidualStreamHasNoBias) {
   const Shape cube{12, 4, kColumns};
-  const Dropout dropout{
-      .probability = 0.1f, .seed = 5, .site = 6, .first_sample = tensors.number(7), .seq_length = 12};
+  const Dropout dropout{.probability = 0.1f, .seed = 5, .site = 6, .first_sample = tensors.number(7), .seq_length = 12};
   for (const bool with_bias : {true, false})
     expect_unbiased("bias dropout add", [&](DType t) {
       const Tensor out = output(t, cube);

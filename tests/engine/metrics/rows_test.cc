@@ -99,24 +99,24 @@ struct WireCase {
   double data, tensor, pipeline;
 };
 
-// Bytes on the wire a step, of the mean rank, by hand from the sizes: what each class must move, and the few numbers of a
-// step that ranks agree on. A step that moves more has the same losses.
+// Bytes on the wire a step, of the mean rank, by hand from the sizes: what each class must move, and the few numbers of
+// a step that ranks agree on. A step that moves more has the same losses.
 TEST(MetricsRows, HaveTheBytesOfTheLayout) {
   const TempDir dir;
   // tiny_config untied: 4 layers, h 32, f 128, s 16, words 61, 4 micro-batches of 2. Parameters are padded to 64
   // elements, all together to 128.
   const auto padded = [](double n, double unit) { return std::ceil(n / unit) * unit; };
   const double norm = 2 * padded(32, 64), words = padded(61 * 32, 64);
-  const double block = 2 * norm + 3 * 32 * 32 + padded(3 * 32, 64) + 32 * 32 + padded(32, 64) + 2 * 32 * 128 + 128 +
-                       padded(32, 64);
+  const double block =
+      2 * norm + 3 * 32 * 32 + padded(3 * 32, 64) + 32 * 32 + padded(32, 64) + 2 * 32 * 128 + 128 + padded(32, 64);
   const double all = padded(2 * words + 16 * 32 + 4 * block + norm, 128);
   // A boundary is [s, b, h]; the loss takes a maximum and two sums of each token; of a step three numbers are summed,
   // and 24 bins of the norm and of what is only watched.
   const double micro_batches = 4, boundary = 16 * 2 * 32 * 4, loss = 3 * 16 * 2 * 4, numbers = 3 * 4, bins = 24 * 8;
   // Each of two ranks sends half of what is gathered or scattered, and twice half of what all have the sum of. A layer
-  // has two sums in each direction, embedding and head one each; sequence parallel these are halves, a layer gathers its
-  // two inputs again and the head one, and the gradients of what is whole on both ranks are summed: of norms, positions
-  // and the biases of row-parallel layers.
+  // has two sums in each direction, embedding and head one each; sequence parallel these are halves, a layer gathers
+  // its two inputs again and the head one, and the gradients of what is whole on both ranks are summed: of norms,
+  // positions and the biases of row-parallel layers.
   const double whole = 4 * (2 * 2 + 2) * 32 + 2 * 32 + 16 * 32;
   for (const WireCase& c : {
            WireCase{"no_shard", {.d = 2}, false, 4 * all + numbers, 0, 0},

@@ -462,7 +462,8 @@ TEST(MlperfSummary, HasTheNumbersOfItsLogs) {
     add(start - 90'000, "max_sequence_length", "8192", "");
     add(start, "run_start", "null", "");
     for (int64_t n = samples[i] - 1; n <= samples[i]; ++n)
-      add(start + n, "eval_accuracy", n < samples[i] ? "3.5" : "3.25", fmt::format("\"samples_count\": {}", 12'288 * n));
+      add(start + n, "eval_accuracy", n < samples[i] ? "3.5" : "3.25",
+          fmt::format("\"samples_count\": {}", 12'288 * n));
     add(start + std::llround(minutes[i] * 60'000), "run_stop", "null", "\"status\": \"success\"");
     write_text(dir / fmt::format("result_{}.txt", i), text);
     runs.push_back(mlperf::result_of(mlperf::read_log(dir / fmt::format("result_{}.txt", i))));
@@ -474,8 +475,8 @@ TEST(MlperfSummary, HasTheNumbersOfItsLogs) {
               (std::vector<std::string>{fmt::format("result_{}.txt", i), fmt::to_string(100 + i),
                                         fmt::format("{:.3f}", minutes[i]), fmt::to_string(12'288 * samples[i]),
                                         "3.25000", "success"}));
-  // Without 30 and 90 minutes; without 13 and one of 15 times 12,288 samples. The reference's 9 runs of 14, 10 of 15 and
-  // one of 16 (mlperf_logging's RCPs), without one of 14 and that of 16, need more.
+  // Without 30 and 90 minutes; without 13 and one of 15 times 12,288 samples. The reference's 9 runs of 14, 10 of 15
+  // and one of 16 (mlperf_logging's RCPs), without one of 14 and that of 16, need more.
   const double score = (31.5 + 40 + 33 + 36 + 32.25 + 35 + 34 + 33.75) / 8;
   const double mean = 12'288 * (6 * 14 + 2 * 15) / 8., reference = 12'288 * (8 * 14 + 10 * 15) / 18.;
   EXPECT_EQ(blocks[1].rows,
@@ -485,8 +486,8 @@ TEST(MlperfSummary, HasTheNumbersOfItsLogs) {
                                            score * reference / mean, reference / mean)}}));
 }
 
-// The accepted range, from outside: the reference without best and worst is 107.5 on average, its population deviates by
-// 6.8718, and scipy.stats.t.ppf(0.95, 5) is 2.01505: four of its runs count, and three of these. 107.5 -+ 10.576.
+// The accepted range, from outside: the reference without best and worst is 107.5 on average, its population deviates
+// by 6.8718, and scipy.stats.t.ppf(0.95, 5) is 2.01505: four of its runs count, and three of these. 107.5 -+ 10.576.
 TEST(MlperfSummary, AcceptsTheRangeOfTheTTests) {
   const mlperf::Reference reference{"tiny", 8, 3.5, {100, 110, 120, 110, 100, 110}};
   std::vector<mlperf::RunResult> runs(5, result(1, 107));

@@ -1,5 +1,6 @@
 // Every kind of parameter of every architecture, written out: whether it decays, which learning rate it takes, where it
-// begins, how tensor-parallel ranks hold it, and what Hugging Face calls it (behind hf_prefix). A new kind is an entry of these lists.
+// begins, how tensor-parallel ranks hold it, and what Hugging Face calls it (behind hf_prefix). A new kind is an entry
+// of these lists.
 #include <cmath>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
