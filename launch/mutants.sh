@@ -42,11 +42,12 @@ build_all() {
     build_trivet "$build" -DTRIVET_CUDA=EMULATED -DTRIVET_SHARED_PROCESSES=ON -DTRIVET_LEVEL=-Og
   else
     ninja -C "$build"
-  fi >"$build.log" 2>&1
+  fi >"$build/mutants.log" 2>&1
 }
 packages+=("${test_packages[@]}")
 install_packages
-build_all || { tail -n 30 "$build.log"; exit 1; }
+mkdir -p "$build"
+build_all || { tail -n 30 "$build/mutants.log"; exit 1; }
 export OMP_WAIT_POLICY=passive
 
 planted=
@@ -57,9 +58,9 @@ trap 'exit 130' INT TERM
 # Whether the law fails. A filter that selects nothing is an error; a run that does not end has noticed something.
 law_fails() {  # PROGRAM FILTER
   if [[ $1 == ctest ]]; then
-    ! (cd "$build" && timeout 600 ctest --no-tests=error -R "$2") >"$build.log" 2>&1
+    ! (cd "$build" && timeout 600 ctest --no-tests=error -R "$2") >"$build/mutants.log" 2>&1
   else
-    ! timeout 600 "$build/tests/$1" --gtest_filter="$2" --gtest_brief=1 --gtest_fail_fast >"$build.log" 2>&1
+    ! timeout 600 "$build/tests/$1" --gtest_filter="$2" --gtest_brief=1 --gtest_fail_fast >"$build/mutants.log" 2>&1
   fi
 }
 selects() {
@@ -77,15 +78,15 @@ for name in "${names[@]}"; do
   git apply "$file"
   planted=$file
   if ! build_all; then
-    tail -n 30 "$build.log"
+    tail -n 30 "$build/mutants.log"
     echo "mutants: $name does not compile" >&2
     exit 1
   fi
   while read -r _ program filter; do
     law_fails "$program" "$filter" && how="noticed by its law" && break
   done < <(grep '^Law: ' "$file")
-  if [[ $how == lives ]] && ! (cd "$build" && timeout 3600 ctest --stop-on-failure -j "$(($(nproc) + 1))") >"$build.log" 2>&1
-  then how="noticed, but not by its law: $(sed -n 's/.*- \(.*\) (\(Failed\|Timeout\|SEGFAULT\|Subprocess aborted\|SIG.*\)).*/\1/p' "$build.log" | head -n 1)"; fi
+  if [[ $how == lives ]] && ! (cd "$build" && timeout 3600 ctest --stop-on-failure -j "$(($(nproc) + 1))") >"$build/mutants.log" 2>&1
+  then how="noticed, but not by its law: $(sed -n 's/.*- \(.*\) (\(Failed\|Timeout\|SEGFAULT\|Subprocess aborted\|SIG.*\)).*/\1/p' "$build/mutants.log" | head -n 1)"; fi
   take_back
   printf '%-34s %5d s  %s\n' "$name" $((SECONDS - begin)) "$how"
   case $how in lives) alive+=("$name") ;; noticed\ by*) caught=$((caught + 1)) ;; *) late+=("$name") ;; esac
