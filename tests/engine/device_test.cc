@@ -191,7 +191,7 @@ class NotedOps : public Ops {
     std::string text;
     for_each_field(fields, [&]<class T>(const T& field) {
       if constexpr (is_argument<T>) {
-        text += field ? ' ' + name_of(field.dtype) : " -";
+        text += field ? std::string(" ") + name_of(field.dtype) : " -";
         for (int i = 0; i < field.shape.rank; ++i) text += ',' + std::to_string(field.shape[i]);
       } else if constexpr (std::is_same_v<T, bool>) {
         text += field ? " yes" : " no";
