@@ -19,8 +19,8 @@
 namespace trivet {
 namespace {
 
-// A launcher that forwards thousands of short writes a second hears a signal seconds late (Open MPI 4.1: up to 40 s),
-// and drops behind. So rows that come faster than one every kPause leave together.
+// A launcher that forwarded thousands of short writes a second was seen to pass a signal on up to 40 s late (Open MPI
+// 4.1). So rows that come faster than one every kPause leave together.
 constexpr std::chrono::milliseconds kPause{20};
 constexpr size_t kTogether = 64 << 10;  // bytes; what a pipe holds
 

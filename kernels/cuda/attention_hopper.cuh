@@ -127,8 +127,8 @@ struct Pipeline {
 
 // The index of a block's next task, which no block has taken. By one thread, until there is none.
 __device__ inline int take_task(const HeadSchedule& schedule) {
-  return __shfl_sync(1u, atomicAdd(schedule.counters, 1),
-                     0);  // known to be the same in all lanes, of which there is one
+  // The shuffle makes it known to be the same in all lanes, of which there is one.
+  return __shfl_sync(1u, atomicAdd(schedule.counters, 1), 0);
 }
 // Then, once: the last block of all makes the counters 0 again.
 __device__ inline void end_tasks(const HeadSchedule& schedule) {

@@ -201,27 +201,17 @@ void head_and_optimizer(Bench& bench) {
                targets = bench.tensor(DType::i32, {kLogitRows});
   const Tensor max = bench.tensor(DType::f32, {kLogitRows}), row_sum = bench.tensor(DType::f32, {kLogitRows});
   const Tensor target = bench.tensor(DType::f32, {kLogitRows});
-  bench.memory("cross_entropy_forward", logits.bytes(), [&] {
-    ops.run(op::CrossEntropyForward{.logits = logits,
-                                    .targets = targets,
-                                    .first_column = 0,
-                                    .vocab_size = 50257,
-                                    .row_max = max,
-                                    .row_sum = row_sum,
-                                    .target_logit = target},
-            stream);
-  });
+  op::CrossEntropyForward loss{.logits = logits,
+                               .targets = targets,
+                               .first_column = 0,
+                               .vocab_size = 50257,
+                               .row_max = max,
+                               .row_sum = row_sum,
+                               .target_logit = target};
+  bench.memory("cross_entropy_forward", logits.bytes(), [&] { ops.run(loss, stream); });
   bench.memory("cross_entropy_forward, its gradient", 2 * logits.bytes(), [&] {
-    ops.run(op::CrossEntropyForward{.logits = logits,
-                                    .targets = targets,
-                                    .first_column = 0,
-                                    .vocab_size = 50257,
-                                    .row_max = max,
-                                    .row_sum = row_sum,
-                                    .target_logit = target,
-                                    .gradient = logits,
-                                    .scale = 1},
-            stream);
+    loss.gradient = logits, loss.scale = 1;
+    ops.run(loss, stream);
   });
   bench.memory("cross_entropy_backward", 2 * logits.bytes(), [&] {
     ops.run(op::CrossEntropyBackward{.logits = logits,

@@ -9,7 +9,7 @@
 //      starts, and holds them until it is over. Other kernels end by themselves and so only delay it; how many turns of
 //      blocks they need on the rest is counted (Driver::grid_time).
 //   4. cudaHostAlloc and the creation of a stream wait for what runs, NCCL's operations too, and hold the context's
-//   lock.
+//      lock.
 //   5. Host functions of a device run one at a time.
 //
 // A monitor ends the process where these waits never end: when the head of each channel and each thread that has called
