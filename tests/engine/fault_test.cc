@@ -312,6 +312,46 @@ TEST(Watchdog, NamesTheRankThatDidNotJoin) {
   expect_match(description, "rank 3 has waited for .* in call 0 of group 'pair' .ranks 2, 3.*missing: rank 2");
 }
 
+// docs/faults.md: time counts only while the process runs. Between two looks at an open call the process is suspended
+// for longer than the limit, and the call is reported with the time that it was open while the process ran.
+TEST(Watchdog, DoesNotCountTheTimeOfASuspension) {
+  // given
+  const TempDir dir;
+  int looks[2];
+  ASSERT_EQ(pipe(looks), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    run_thread_ranks(1, [&](Communicator& world) {
+      const auto places = gather_places(world);
+      start_flight_folder(dir / "", places);
+      FlightRecorder recorder(0);
+      recorder.start(recorder.enqueue(recorder.add_group("world", {0}, 0), {}));
+      const std::atomic<int64_t> steps = 7;
+      const Watchdog watchdog(recorder, world, steps,
+                              {.timeout_s = 0.5, .grace_s = 0, .run_dir = dir / "", .places = places, .touch = [&] {
+                                 if (write(looks[1], "x", 1) != 1) _exit(1);
+                               }});
+      for (;;) pause();  // the watchdog ends this process
+    });
+  }
+  // when
+  char look = 0;
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(read(looks[0], &look, 1), 1);
+  kill(child, SIGSTOP);
+  int status = 0;
+  waitpid(child, &status, WUNTRACED);
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  kill(child, SIGCONT);
+  waitpid(child, &status, 0);
+  for (const int end : looks) close(end);
+  // then
+  EXPECT_EQ(WEXITSTATUS(status), 124);
+  const std::string why = parse_json(read_text(dir / "flight/rank-0.json")).at("why");
+  std::smatch open;
+  ASSERT_TRUE(std::regex_search(why, open, std::regex("open for ([0-9.]+) s"))) << why;
+  EXPECT_LT(std::stod(open[1]), 1) << why;  // at most four looks of 0.05 s above the limit
+}
+
 // A call of NCCL that never ends, though all have come to it and nobody is told of an error: the hosts wait for their
 // streams.
 TEST(Watchdog, EndsWhatTheStreamsOfGpusWaitIn) {

@@ -427,26 +427,6 @@ TEST_F(Program, SavesAndExitsOnSignals) {
   }
 }
 
-// docs/faults.md: time counts only while the process runs. A rank hangs, the job is suspended for longer than the
-// limit, and what is left of the limit is left when it goes on.
-TEST_F(Program, ASuspendedJobIsNotTakenForAHungOne) {
-  Config config = config_for(1'000'000);
-  config.comm.timeout_s = 8;
-  const pid_t child = start(config, "exec $COMMAND", "--inject slow=1000000:1:3");
-  int status = 0;
-  while (read_text(dir_ / "run/metrics.jsonl").find("\"step\":2,") == std::string::npos) {
-    ASSERT_EQ(waitpid(child, &status, WNOHANG), 0) << read_text(dir_ / "stderr");
-    std::this_thread::yield();
-  }
-  kill(child, SIGSTOP);
-  waitpid(child, &status, WUNTRACED);
-  std::this_thread::sleep_for(std::chrono::seconds(9));
-  const double went_on = now_seconds();
-  kill(child, SIGCONT);
-  EXPECT_EQ(wait(child).exit_code(), 124);
-  EXPECT_GT(now_seconds() - went_on, 4);
-}
-
 // As a user at the terminal (^\) or an alarm ends it; unless it was started by a shell's & in a script.
 TEST_F(Program, LeavesAnOutcomeWhereASignalEndsIt) {
   for (const int signal : {SIGQUIT, SIGALRM}) {
