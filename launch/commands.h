@@ -48,6 +48,11 @@ void add_mlperf_command(CLI::App& app, int& exit_code);  // exit_code: where log
 void measure_study_contention(const Study& study, const Plan& plan, const std::string& program,
                               const std::function<bool()>& stop_asked);
 
+// Ranks that talk over NCCL are processes, as threads would share the driver's lock (comm.backend: thread asks for them):
+// where no launcher has started any, mpirun becomes this process and starts the command `ranks` times. Returns where
+// ranks are to be threads, or there are some. Throws ConfigError where mpirun cannot be started.
+void start_processes(const Config& config, int ranks);
+
 // Runs rank_main on the ranks: under a launcher, or with the backend mpi, this process is one of its ranks; else
 // `asked` threads (--ranks; 0: not given, then `needed`). Throws ConfigError where the two disagree.
 void run_ranks(std::optional<CommBackend> backend, int asked, int needed,

@@ -31,6 +31,7 @@ struct ContentionCommand {
 void run(const ContentionCommand& command) {
   const LoadedConfig loaded = load_config(command.path, command.sets);
   const int needed = std::max(2, ranks_of_one_replica(loaded.config));
+  naming_keys([&] { start_processes(loaded.config, command.ranks > 0 ? command.ranks : needed); });
   run_ranks(loaded.config.comm.backend, command.ranks, needed, [&](Communicator& world) {
     LoadedConfig own = loaded;
     resolve(own, facts_of(own.config, world.size()));
@@ -99,7 +100,7 @@ void add_contention_command(CLI::App& app) {
   CLI::App* sub =
       app.add_subcommand("contention", "measure how much a collective slows the GEMMs beside it, and print it as JSON");
   add_argument(*sub, "RUN.yaml", command->path, "YAML file of a run: its model, devices and links");
-  add_ranks_option(*sub, command->ranks, "thread ranks, at least 2");
+  add_ranks_option(*sub, command->ranks, "ranks, at least 2: threads, on GPUs processes");
   add_set_option(*sub, command->sets, "a value instead of the file's");
   add_number(*sub, "--rounds", command->options.rounds, whole_number(2, 1000), "measurements of each link use");
   add_number(*sub, "--bytes", command->options.bytes, whole_number(64, int64_t{1} << 40),

@@ -184,23 +184,24 @@ void add_generate_command(CLI::App& app) {
   command->add_option("--pipeline-parallel", options->pipeline, "ranks that share the layers out")
       ->option_text("P [1]")
       ->check(whole_number(1, kMostRanks));
-  add_ranks_option(*command, options->ranks, "thread ranks; without it, T P");
+  add_ranks_option(*command, options->ranks, "ranks: threads, on GPUs processes; without it, T P");
   add_set_option(*command, options->sets, "any other key, such as precision.dtype=fp32 or device.threads_per_rank=4");
   command->callback([options] {
-    if (options->prompt_file == "-") read_prompt(*options);
     const Config asked = parse_sets(options->sets);
     const int64_t replica = int64_t{options->tensor} * options->pipeline;
     if (replica > kMostRanks)
       throw ConfigError(fmt::format("--tensor-parallel {} x --pipeline-parallel {} are {} ranks, expected at most {}",
                                     options->tensor, options->pipeline, replica, kMostRanks));
-    // Before so many threads are started.
+    // Before so many ranks are started.
     if (launched_world_size() == 0 && asked.comm.backend != CommBackend::mpi)
       naming_keys([&] {
         const int ranks = options->ranks > 0 ? options->ranks : static_cast<int>(replica);
         read_latest(options->checkpoint,
                     [&](const std::string& directory) { resolve_for(*options, open_checkpoint(directory), ranks); },
                     {});
+        start_processes(asked, ranks);
       });
+    if (options->prompt_file == "-") read_prompt(*options);
     run_ranks(asked.comm.backend, options->ranks, static_cast<int>(replica),
               [&](Communicator& world) { run_rank(*options, world); });
   });

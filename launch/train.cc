@@ -31,6 +31,15 @@ int run(TrainOptions& options) {
   options.run.faults = parse_faults(options.faults);
   const LoadedConfig loaded = load_config(options.path, options.sets);
   options.run.sampling.seed = options.seed.value_or(static_cast<uint64_t>(loaded.config.train.seed));
+  const int needed = ranks_of_one_replica(loaded.config);
+  const int ranks = options.ranks > 0 ? options.ranks : needed;
+  // What is wrong with the layout, before so many ranks start.
+  if (launched_world_size() == 0 && loaded.config.comm.backend != CommBackend::mpi)
+    naming_keys([&] {
+      LoadedConfig own = loaded;
+      resolve(own, facts_of(own.config, ranks));
+      start_processes(own.config, ranks);
+    });
   std::atomic<int> exit_code = 0;  // the same on all ranks
   QueuedOutput out(loaded.config.train.run_dir + "/output.log");
   const auto rank_main = [&](Communicator& world) {
@@ -41,14 +50,6 @@ int run(TrainOptions& options) {
       throw;
     }
   };
-
-  const int needed = ranks_of_one_replica(loaded.config);
-  // What is wrong with the layout, before so many threads start.
-  if (launched_world_size() == 0 && loaded.config.comm.backend != CommBackend::mpi)
-    naming_keys([&] {
-      LoadedConfig own = loaded;
-      resolve(own, facts_of(own.config, options.ranks > 0 ? options.ranks : needed));
-    });
   run_ranks(loaded.config.comm.backend, options.ranks, needed, rank_main);
   return exit_code;
 }
@@ -82,7 +83,8 @@ void add_train_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* command = app.add_subcommand("train", "train a model");
   add_argument(*command, "RUN.yaml", options->path, "YAML file of the run");
-  add_ranks_option(*command, options->ranks, "thread ranks; without it, as many as one model needs");
+  add_ranks_option(*command, options->ranks,
+                   "ranks: threads, on GPUs processes; without it, as many as one model needs");
   add_set_option(*command, options->sets, "a value instead of the file's");
   CLI::Option* prompt = add_sampling(*command, *options);
   command

@@ -22,6 +22,8 @@
 #include "engine/config/load.h"
 #include "engine/fault/flight_dump.h"
 #include "engine/train/run.h"
+#include "kernels/base/device.h"
+#include "parallel/comm/nccl_comm.h"
 #include "tests/engine/checkpoint/runs.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_dir.h"
@@ -425,6 +427,31 @@ TEST_F(Program, SavesAndExitsOnSignals) {
     EXPECT_GT(*step, before);
     before = *step;
   }
+}
+
+// Ranks that talk over NCCL are processes, whichever way the command was typed; comm.backend: thread asks for threads.
+TEST_F(Program, StartsAProcessForEachGpu) {
+  if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "of NCCL and two GPUs";
+  write_text(dir_ / "mpirun", "#!/bin/sh\nprintf '<%s>' \"$@\" >&2\nexit 5\n");
+  ASSERT_EQ(chmod((dir_ / "mpirun").c_str(), 0755), 0);
+  const std::string script = "export PATH=" + (dir_ / "") + ":$PATH\nexec $COMMAND";
+  for (const std::string backend : {"auto", "nccl"}) {
+    const std::string more = "--set device.kind=cuda --set comm.backend=" + backend;
+    const Ended end = run_to_end(config_for(2), script, more);
+    EXPECT_EQ(end.exit_code(), 5);
+    EXPECT_EQ(end.error, fmt::format("<-n><2><--bind-to><none><{}><train><{}><--ranks><2><--set><device.kind=cuda>"
+                                     "<--set><comm.backend={}>",
+                                     std::filesystem::canonical(program_path()).string(), dir_ / "run.yaml", backend));
+  }
+  for (const char* more : {"--set comm.backend=auto", "--set device.kind=cuda --set comm.backend=thread"}) {
+    const Ended threads = run_to_end(config_for(4), script, more);
+    EXPECT_EQ(threads.exit_code(), 0) << threads.error;
+  }
+  const Ended none = run_to_end(config_for(2), "export PATH=" + (dir_ / "none") + "\nexec $COMMAND",
+                                "--set device.kind=cuda --set comm.backend=auto");
+  EXPECT_EQ(none.exit_code(), 64);
+  for (const char* part : {"comm.backend", "auto", "mpirun cannot be started", "thread"})
+    EXPECT_NE(none.error.find(part), std::string::npos) << none.error;
 }
 
 // As a user at the terminal (^\) or an alarm ends it; unless it was started by a shell's & in a script.
