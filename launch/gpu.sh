@@ -100,6 +100,7 @@ step() {
     printf '%3d  %4d s  %-44s %s\n' "$number" "$most" "$name" "$(selected "$@")"
     return
   fi
+  [[ $device == cuda ]] || ((most *= 8))  # a rehearsal is about the steps, on whichever machine
   if [[ $seconds ]] && ((SECONDS - begin + most > seconds)); then
     note "$(printf '%3d  %-46s left out: %d s are left, its bound is %d' "$number" "$name" $((seconds - SECONDS + begin)) "$most")"
     failed=1
