@@ -102,6 +102,12 @@ std::unique_lock<std::mutex> NcclGroup::stop(const std::string& why) noexcept {
   return lock;
 }
 
+void NcclGroup::revoke() noexcept {
+#ifdef NCCL_REVOKE_DEFAULT
+  if (comm_) ncclCommRevoke(comm_, NCCL_REVOKE_DEFAULT);
+#endif
+}
+
 void NcclGroup::abort() noexcept {
   if (comm_) ncclCommAbort(comm_);  // also ends its kernels that wait on this GPU
   comm_ = nullptr;
@@ -191,11 +197,12 @@ void NcclRank::abort(const std::string& why) noexcept {
   if (abort_diagnostics_) abort_diagnostics_();
   device.poison(why);
   std::vector<std::unique_lock<std::mutex>> held;  // until all communicators are aborted
-  ncclGroupStart();
   for (const auto& group : groups_) {
     held.push_back(group->stop(why));
-    group->abort();
+    group->revoke();
   }
+  ncclGroupStart();
+  for (const auto& group : groups_) group->abort();
   ncclGroupEnd();
 }
 

@@ -49,7 +49,9 @@ class NcclGroup {
   std::string error() noexcept;
   // Interrupts a call that waits, and makes all later ones throw `why`. The lock excludes other threads from NCCL.
   std::unique_lock<std::mutex> stop(const std::string& why) noexcept;
-  // REQUIRES: the lock of stop() is held until the end of the NCCL group in which this is called.
+  // Both REQUIRE the lock of stop(), until the end of the NCCL group in which abort() is called. revoke() ends what its
+  // kernels wait for, and waits for nothing, where NCCL has it; abort() frees the communicator too.
+  void revoke() noexcept;
   void abort() noexcept;
 
   static bool is_error(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
@@ -86,8 +88,8 @@ class NcclMemory : public Memory {
 // When a rank or a connection fails, streams wait inside NCCL, and hosts for these streams: failures in the host's
 // world do not reach them, and NCCL reports asynchronous errors only on request. So a thread of each rank polls for
 // both until its groups have ended. On either it aborts NCCL on this rank and poisons the device, so that a waiting
-// host throws the error instead of using incomplete data. All communicators are aborted in one NCCL group: each frees
-// memory, which may wait for the whole GPU, and so, one after another, for the kernels of later ones.
+// host throws the error instead of using incomplete data. All communicators are revoked, then aborted in one NCCL
+// group: each frees memory, which may wait for the whole GPU, and so, one after another, for the kernels of later ones.
 class NcclRank {
  public:
   NcclRank(Communicator& host, Device& device, double timeout_s);

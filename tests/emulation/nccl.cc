@@ -267,6 +267,14 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 
+#ifdef NCCL_REVOKE_DEFAULT
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
+  if (!comm || flags != NCCL_REVOKE_DEFAULT || comm->finalizing) return ncclInvalidArgument;
+  comm->clique->abort(comm->rank);
+  return ncclSuccess;
+}
+#endif
+
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (!comm) return ncclInvalidArgument;
   comm->clique->abort(comm->rank);
