@@ -1,5 +1,5 @@
 // Layouts that nobody thought of: the switches of a run are drawn, all at once, and the numbers must still be those of
-// one rank. Where the matrix of layout_test.cc has a row for each switch, this has their combinations, schedules of
+// one rank. Where the matrix of layout_test.cc has a row for each switch, this has pairs of them all, schedules of
 // random order among them. TRIVET_RANDOM_LAYOUTS=10000 draws so many in place of a few dozen.
 #include <algorithm>
 #include <cstdlib>
@@ -75,11 +75,19 @@ std::vector<double> go_on(const std::string& checkpoint, const Config& config, i
   return losses;
 }
 
+int how_many() { return wanted() ? std::atoi(wanted()) : kMatrixStride == 1 ? 40 : 8; }
+
+// The draw of a case: one of a set that covers pairs; or, where many are wanted, any.
+int number_of(int at) {
+  static const CoveringDraws draws = covering_draws(wanted() ? 0 : how_many());
+  return wanted() ? at : draws.numbers[static_cast<size_t>(at)];
+}
+
 class RandomLayout : public testing::TestWithParam<int> {};
 
 TEST_P(RandomLayout, HasTheLossesOfOneRank) {
   const TempDir dir;
-  const Runs runs = draw_runs(GetParam(), dir / "");
+  const Runs runs = draw_runs(number_of(GetParam()), dir / "");
   SCOPED_TRACE(runs.text());
   const int plain_p = runs.plain.parallel.pipeline_model_parallel_size;
 
@@ -114,7 +122,7 @@ TEST_P(RandomLayout, HasTheLossesOfOneRank) {
 // A switch that cannot be is refused by its key, before anything is allocated; what is not refused runs, and rightly.
 TEST_P(RandomLayout, IsRefusedOrRunsWithAnyChange) {
   const TempDir dir;
-  Runs runs = draw_runs(GetParam(), dir / "");
+  Runs runs = draw_runs(number_of(GetParam()), dir / "");
   Draw draw(GetParam());
   if (!runs.schedule_text.empty() && draw.one_in(2)) exchange_two_ops(draw, runs);
   else
@@ -129,6 +137,7 @@ TEST_P(RandomLayout, IsRefusedOrRunsWithAnyChange) {
     one.model = runs.full.model;
     one.optimizer = runs.full.optimizer;
     one.precision = runs.full.precision;
+    one.train = runs.full.train;
     one.batch = resolved(runs.full, runs.ranks()).config.batch;
     one.model.attention_backend = std::nullopt;
     expect_within(runs.full.precision.dtype == DType::f32 ? 2e-5 : 5e-3, curve, train_on_threads(one, 1, 2),
@@ -146,7 +155,7 @@ TEST_P(RandomLayout, IsTheSameOnGpus) {
   if (gpu_is_emulated() && !wanted())
     GTEST_SKIP() << "takes long on an emulated GPU: TRIVET_RANDOM_LAYOUTS was not set";
   const TempDir dir;
-  Runs runs = draw_runs(GetParam(), dir / "");
+  Runs runs = draw_runs(number_of(GetParam()), dir / "");
   SCOPED_TRACE(runs.text());
   Config& config = runs.full;
   config.comm = {};
@@ -168,7 +177,13 @@ TEST_P(RandomLayout, IsTheSameOnGpus) {
   expect_equal(train_on_threads(config, runs.ranks(), 2), gpu, "again");
 }
 
-int how_many() { return wanted() ? std::atoi(wanted()) : kMatrixStride == 1 ? 40 : 8; }
+// Switches meet: of all pairs of two choices that draws can have, nearly all are in the cases above.
+TEST(RandomLayouts, CoverPairsOfSwitches) {
+  const CoveringDraws forty = covering_draws(40);
+  std::printf("%ld of %ld pairs of choices are covered\n", forty.covered, forty.pairs);
+  EXPECT_GT(static_cast<double>(forty.covered) / static_cast<double>(forty.pairs), 0.88)
+      << forty.covered << " of " << forty.pairs;
+}
 
 INSTANTIATE_TEST_SUITE_P(Drawn, RandomLayout, testing::Range(0, how_many()));
 

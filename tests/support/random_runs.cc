@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <fmt/format.h>
 #include <fstream>
+#include <map>
 
 #include "engine/config/fields.h"
 #include "kernels/base/check.h"
 #include "parallel/pipeline/check.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/training.h"
 
 namespace trivet::test {
@@ -100,6 +102,28 @@ void draw_schedule(Draw& draw, Runs& runs, bool whole_backward_passes, const std
   config.model.num_layers = layers;
 }
 
+// A batch that grows and shrinks from step to step, through odd numbers of micro-batches: for schedules of any number.
+void draw_batch_sizes(Draw& draw, Runs& runs) {
+  Config& config = runs.full;
+  const int64_t one = config.batch.micro_batch_size * runs.d;
+  const auto most = static_cast<int>(*config.batch.global_batch_size / one);
+  const std::string& schedule = config.parallel.pipeline_schedule;
+  if (most < 2 || (schedule != "gpipe" && schedule != "1f1b" && schedule != "interleaved-bfs") || draw.one_in(3))
+    return;
+  int64_t sizes[3] = {draw.of(1, most) * one, draw.of(1, most) * one, draw.of(1, most) * one};
+  sizes[draw.of(0, 2)] = most * one;
+  if (std::ranges::all_of(sizes, [&](int64_t size) { return size == sizes[0]; })) sizes[0] = one;
+  int64_t tokens = 0;
+  for (const int64_t size : sizes) {
+    config.batch.step_batch_size_schedule += fmt::format("{}{}:{}", tokens > 0 ? " " : "", tokens, size);
+    tokens += size * config.model.seq_length;
+  }
+  config.train.train_iters = 0;
+  config.train.train_samples = 3 * most * one;
+  config.optimizer.lr_warmup_iters = 0;
+  config.optimizer.lr_decay_iters.reset();
+}
+
 void draw_switches(Draw& draw, Runs& runs) {
   Config& config = runs.full;
   OverlapConfig& overlap = config.overlap;
@@ -155,6 +179,57 @@ std::string Runs::text() const {
                      ahead ? ", a step ahead" : "", words_of(full), schedule_text);
 }
 
+std::vector<std::string> Runs::choices() const {
+  std::vector<std::string> result = {fmt::format("t {}", t), fmt::format("p {}", p), fmt::format("d {}", d),
+                                     fmt::format("split devices {}", on_split_devices), fmt::format("ahead {}", ahead)};
+  for (const Field& field : fields()) {
+    const std::string_view section = field.section();
+    std::string value = format_field(field, full);
+    if (field.name == "parallel.pipeline_schedule" && !schedule_text.empty()) value = "drawn";
+    else if (field.name == "batch.step_batch_size_schedule") value = value.empty() ? "constant" : "changes";
+    else if (section == "train") continue;
+    // Sizes: none, one, two, an odd or an even number.
+    else if (const auto n = parse_integer(value); n && *n > 2) value = *n % 2 == 1 ? "odd" : "even";
+    result.push_back(fmt::format("{}={}", field.name, value));
+  }
+  return result;
+}
+
+CoveringDraws covering_draws(int count) {
+  constexpr size_t kPool = 500;
+  const TempDir dir;
+  std::map<std::string, size_t> seen;  // how often
+  std::vector<std::vector<std::string>> pool;
+  for (size_t i = 0; i < kPool; ++i)
+    for (const std::string& choice : pool.emplace_back(draw_runs(static_cast<int>(i), dir / "").choices()))
+      ++seen[choice];
+  std::map<std::string, size_t> numbers;
+  for (const auto& [choice, times] : seen)
+    if (times < kPool) numbers.emplace(choice, numbers.size());
+  const size_t n = numbers.size();
+  std::vector<std::vector<size_t>> pairs(kPool);
+  std::vector<bool> left(n * n);  // pairs of choices that no chosen draw has
+  CoveringDraws result;
+  for (size_t i = 0; i < kPool; ++i)
+    for (const std::string& a : pool[i])
+      for (const std::string& b : pool[i])
+        if (a < b && numbers.contains(a) && numbers.contains(b)) {
+          const size_t pair = pairs[i].emplace_back(numbers[a] * n + numbers[b]);
+          result.pairs += !left[pair];
+          left[pair] = true;
+        }
+  for (int k = 0; k < count; ++k) {
+    std::vector<int64_t> gains;
+    for (const std::vector<size_t>& mine : pairs)
+      gains.push_back(std::ranges::count_if(mine, [&](size_t pair) { return left[pair]; }));
+    const auto best = static_cast<size_t>(std::ranges::max_element(gains) - gains.begin());
+    result.covered += gains[best];
+    for (const size_t pair : pairs[best]) left[pair] = false;
+    result.numbers.push_back(static_cast<int>(best));
+  }
+  return result;
+}
+
 Runs draw_runs(int number, const std::string& folder) {
   Draw draw(number);
   Runs runs;
@@ -174,8 +249,10 @@ Runs draw_runs(int number, const std::string& folder) {
   runs.full.parallel.data_parallel_sharding_strategy = strategy;
   runs.full.overlap.average_in_collective = runs.d > 1 && draw.one_in(3);
   draw_schedule(draw, runs, streams, folder);
+  draw_batch_sizes(draw, runs);
 
   runs.one = tiny_config();
+  runs.one.train = runs.full.train;
   runs.one.model = runs.full.model;
   runs.one.optimizer = runs.full.optimizer;
   runs.one.precision = runs.full.precision;

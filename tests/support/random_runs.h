@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "engine/config/config.h"
 #include "tests/support/random_schedule.h"
@@ -35,11 +36,19 @@ struct Runs {
   std::string schedule_text;  // of a schedule that was drawn, too
 
   int ranks() const { return t * p * d; }
-  std::string text() const;  // of `full`, to run it again
+  std::string text() const;                  // of `full`, to run it again
+  std::vector<std::string> choices() const;  // what was drawn: "KEY=VALUE", sizes by their kind
 };
 
 // The number-th. Files that it needs are put into `folder`.
 Runs draw_runs(int number, const std::string& folder);
+
+// Of some hundred draws those that together have the most pairs of choices: each next one has the most that are new.
+struct CoveringDraws {
+  std::vector<int> numbers;
+  int64_t pairs = 0, covered = 0;  // of two choices: that some draw has, that a chosen one has
+};
+CoveringDraws covering_draws(int count);
 
 // Exchanges two ops of a rank, in a schedule that was drawn.
 void exchange_two_ops(Draw& draw, const Runs& runs);
