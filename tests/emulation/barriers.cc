@@ -6,6 +6,7 @@
 
 #include "tests/emulation/grid.h"
 #include "tests/emulation/order.h"
+#include "tests/emulation/sites.h"
 #include "tests/emulation/warpgroup.h"
 
 namespace trivet::emulation {
@@ -23,10 +24,16 @@ struct Named {
   int threads = 0, arrived = 0;
 };
 
+struct Initialized {
+  bool published = false;  // by a fence
+  uint32_t phases = 0;     // that are over
+  Moment moment{};         // of the initialization
+};
+
 // State of the block that is running.
 struct Memory {
   uint64_t block = 0;
-  std::map<const void*, bool> barriers;  // those that were initialised: whether a fence has published them since
+  std::map<const void*, Initialized> barriers;
   Named named[16];
   std::vector<unsigned char> async;  // shared memory as the async proxy sees it
 };
@@ -45,7 +52,10 @@ Memory& memory() {
 Phase& phase_of(uint64_t* barrier, const char* what) {
   const auto found = memory().barriers.find(barrier);
   if (found == memory().barriers.end()) broken(std::string(what) + ": a barrier that nobody has initialised");
-  if (!found->second) broken(std::string(what) + ": no fence.mbarrier_init since the barrier was initialised");
+  if (!is_known(found->second.moment))
+    broken(std::string(what) + ": no __syncthreads since the barrier was initialised");
+  if (!found->second.published)
+    broken(std::string(what) + ": no fence.mbarrier_init since the barrier was initialised");
   return *reinterpret_cast<Phase*>(barrier);
 }
 
@@ -54,6 +64,7 @@ void advance(uint64_t* barrier) {
   if (phase.pending != 0 || phase.bytes != 0) return;
   phase.parity ^= 1;
   phase.pending = phase.arrivals;
+  phases_are_over(barrier, ++memory().barriers.at(barrier).phases);
   wake(barrier);
 }
 
@@ -107,6 +118,7 @@ const unsigned char* as_async_proxy(uint32_t address, size_t bytes, const char* 
 }
 
 void fence_async_proxy() {
+  if (skipped("fence.proxy.async")) return;
   const Unobserved not_this_threads;
   std::memcpy(memory().async.data(), dynamic_shared_memory(), memory().async.size());
 }
@@ -115,15 +127,18 @@ void barrier_initialize(uint64_t* barrier, uint32_t arrivals) {
   if (reinterpret_cast<uintptr_t>(barrier) % 8 != 0 || arrivals < 1 || arrivals >= 1u << 20)
     broken("mbarrier.init: an address that is not aligned to 8 bytes, or a count that is not in 1 to 2^20 - 1");
   offset_of(barrier, 8, "mbarrier.init");
-  memory().barriers[barrier] = false;
+  begin_clocks();
+  memory().barriers[barrier] = {.moment = now()};
   *reinterpret_cast<Phase*>(barrier) = {0, arrivals, arrivals, 0, 0};
 }
 
 void fence_initialized_barriers() {
-  for (auto& [barrier, published] : memory().barriers) published = true;
+  if (skipped("fence.mbarrier_init")) return;
+  for (auto& [barrier, state] : memory().barriers) state.published = true;
 }
 
 void barrier_arrive(uint64_t* barrier, uint32_t expected_bytes) {
+  if (skipped("mbarrier.arrive")) return;
   Phase& phase = phase_of(barrier, "mbarrier.arrive");
   if (phase.pending == 0) broken("mbarrier.arrive: more threads arrive than the barrier was initialised for");
   if (expected_bytes >= 1u << 20) broken("mbarrier.arrive.expect_tx: 2^20 bytes, or more");
@@ -134,11 +149,13 @@ void barrier_arrive(uint64_t* barrier, uint32_t expected_bytes) {
 }
 
 void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  if (skipped("mbarrier.try_wait")) return;
   while (phase_of(barrier, "mbarrier.try_wait").parity == (parity & 1)) sleep_at(barrier, "mbarrier.try_wait");
-  passes(barrier);
+  passes_phase(barrier);
 }
 
 void named_barrier(int barrier, int threads, bool waits) {
+  if (skipped(waits ? "bar.sync" : "bar.arrive")) return;
   if (barrier < 1 || barrier > 15 || threads <= 0 || threads % 32 != 0 || threads > 1024)
     broken("bar: barriers are 1 to 15, 0 being __syncthreads', and threads come in whole warps");
   Named& named = memory().named[barrier];
@@ -165,6 +182,7 @@ void copy_tile(void* to, const void* map, int column, int matrix, int row, uint6
   if (box.to % std::max<size_t>(128, 8 * box.map.swizzle_bytes) != 0)
     broken("cp.async.bulk.tensor: a tile that is not aligned to its swizzle");
   phase_of(barrier, kWhat);
+  copy_writes(box.to, box.bytes(), barrier, memory().barriers.at(barrier).phases + 1);
   auto* const shared = static_cast<unsigned char*>(dynamic_shared_memory());
   std::memset(shared + box.to, 0xff, box.bytes());
   std::memset(memory().async.data() + box.to, 0xff, box.bytes());
@@ -174,7 +192,7 @@ void copy_tile(void* to, const void* map, int column, int matrix, int row, uint6
       if (bytes > 0) std::memcpy(shared + at, from, bytes);
       std::memcpy(memory().async.data() + at, shared + at, 16);
     });
-    phase_of(box.barrier, kWhat).bytes -= static_cast<int64_t>(box.bytes());
+    reinterpret_cast<Phase*>(box.barrier)->bytes -= static_cast<int64_t>(box.bytes());
     advance(box.barrier);
   });
 }

@@ -2,7 +2,8 @@
 // of the host. A thread runs until it waits for others: for its block (__syncthreads) or its warp (shuffles,
 // tensor-core instructions). One warp goes as far as it can before another does, and which comes next, of warps and of
 // lanes, is shuffled: threads that count on an order that no barrier gives them read what is not there yet, or no
-// longer. Under ThreadSanitizer a missing barrier is a report, whatever the order was (order.h).
+// longer. Under ThreadSanitizer a missing barrier is a report, whatever the order was; so it is in every build where
+// Hopper's units are concerned (order.h).
 //
 // What a program may not do ends the process with a message: lanes of a warp that meet in different instructions, or
 // with one that has ended; threads that wait for each other for ever; addresses that an instruction does not take.
@@ -45,6 +46,7 @@ void wake(const void* place);
 // Work of a unit that runs beside the block's threads: done, piece by piece in any order, when no thread can go on.
 void later(std::function<void()> work);
 uint64_t block_number();  // of all that this thread of the host has begun to run
+size_t thread_number();   // in its block
 size_t dynamic_shared_bytes();
 
 void copy_async(void* to, const void* from, size_t bytes, bool there);

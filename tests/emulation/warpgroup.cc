@@ -1,6 +1,8 @@
 // Products of warpgroups. Each warp's 16 rows are computed when it waits for them and nobody else can go on.
 #include "tests/emulation/warpgroup.h"
 
+#include <algorithm>
+#include <bitset>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -8,6 +10,8 @@
 #include <vector>
 
 #include "tests/emulation/grid.h"
+#include "tests/emulation/order.h"
+#include "tests/emulation/sites.h"
 
 namespace trivet::emulation {
 namespace {
@@ -30,6 +34,7 @@ struct Warp {
   std::deque<std::vector<Started>> groups{1};  // the last one is open
   std::map<const float*, Held> held;           // by the first lane's sums
   bool fenced = false, waits = false;
+  std::vector<Registers> named;  // by fences since the last wait, as the first lane has them
   size_t calls = 0;
 };
 
@@ -84,11 +89,24 @@ struct Matrix {
   }
 };
 
-uint16_t element_at(uint32_t address) {
-  uint16_t value;
-  std::memcpy(&value, as_async_proxy(address, 2, "wgmma"), 2);
-  return value;
-}
+// What a product reads of shared memory, in the pieces that order.h knows.
+class Reader {
+ public:
+  uint16_t operator()(uint32_t address) {
+    uint16_t value;
+    std::memcpy(&value, as_async_proxy(address, 2, "wgmma"), 2);
+    pieces_[(address - kFirstSharedAddress) / kPiece] = true;
+    return value;
+  }
+  void for_pieces(size_t warp, void (*f)(size_t warp, size_t from)) const {
+    for (size_t i = 0; clocks_run && i < pieces_.size(); ++i)
+      if (pieces_[i]) f(warp, i * kPiece);
+  }
+
+ private:
+  static constexpr size_t kPiece = 128;
+  std::bitset<(256 << 10) / kPiece> pieces_;
+};
 
 float number_of(uint16_t bits) {
   const uint32_t wide = uint32_t{bits} << 16;
@@ -97,19 +115,21 @@ float number_of(uint16_t bits) {
   return value;
 }
 
-void read_operands(const Product& product, int first_row, std::vector<uint16_t>& left, std::vector<uint16_t>& right) {
+Reader read_operands(const Product& product, int first_row, std::vector<uint16_t>& left, std::vector<uint16_t>& right) {
+  Reader element_at;
   const Matrix b(product.right_matrix);
   right.resize(static_cast<size_t>(kDepth) * product.columns);
   for (int k = 0; k < kDepth; ++k)
     for (int n = 0; n < product.columns; ++n)
       right[static_cast<size_t>(k * product.columns + n)] =
           element_at(product.right_by_columns ? b.of_column(n, k) : b.of_row(n, k));
-  if (product.left) return;
+  if (product.left) return element_at;
   const Matrix a(product.left_matrix);
   left.resize(kRows * kDepth);
   for (int row = 0; row < kRows; ++row)
     for (int k = 0; k < kDepth; ++k)
       left[static_cast<size_t>(row * kDepth + k)] = element_at(a.of_row(first_row + row, k));
+  return element_at;
 }
 
 // "Matrix Fragments for wgmma.mma_async.m64nNk16": register r of a lane has rows g + 8 (r % 2), columns 2t + 8 (r / 2).
@@ -137,11 +157,11 @@ bool is_poison(const float* sums, int count) {
 
 int first_row(size_t warp) { return static_cast<int>(warp % 4) * kRows; }
 
-void compute(Warp& w, int first_row, Started& product) {
+void compute(Warp& w, size_t warp, Started& product) {
   const Product& first = product.lanes[0];
   const int columns = first.columns, count = columns / 2;
   std::vector<uint16_t> left, right;
-  read_operands(first, first_row, left, right);
+  read_operands(first, first_row(warp), left, right).for_pieces(warp, product_has_read);
   if (right != product.right || (!first.left && left != product.left))
     broken("wgmma: an operand in shared memory changes, or arrives, between the product's start and its end");
   for (int lane = 0; first.left && lane < 32; ++lane)
@@ -190,7 +210,16 @@ void start(void* const (&lanes)[32]) {
   agree("wgmma of " + std::to_string(first.columns) + " columns, " + std::to_string(first.left_matrix) + ", " +
         std::to_string(first.right_matrix));
   if (!w.fenced) broken("wgmma: no wgmma.fence since the last wait, or ever");
-  read_operands(first, first_row(warp_index()), started.left, started.right);
+  const auto named = [&](const void* registers) {
+    return std::ranges::any_of(w.named, [&](const Registers& some) {
+      const auto* const begin = static_cast<const char*>(some.begin);
+      return registers >= begin && registers < begin + some.bytes;
+    });
+  };
+  const auto pending = w.held.find(first.sums);
+  if ((first.left && !named(first.left)) || (first.add && pending == w.held.end() && !named(first.sums)))
+    broken("wgmma: reads registers that no wgmma.fence since the last wait has named");
+  read_operands(first, first_row(warp_index()), started.left, started.right).for_pieces(warp_index(), product_may_read);
   if (first.left) {
     for (int lane = 0; lane < 32; ++lane) std::memcpy(started.left_registers[lane], started.lanes[lane].left, 16);
     gather_registers(started);
@@ -216,15 +245,19 @@ void start_product(const Product& product) {
   meet_all("wgmma.mma_async", &mine, start);
 }
 
-void wgmma_fence() {
-  int nothing = 0;
-  meet_all("wgmma.fence", &nothing, [](void* const(&)[32]) {
+void wgmma_fence(std::initializer_list<Registers> registers) {
+  if (skipped("wgmma.fence")) return;
+  meet_all("wgmma.fence", &registers, [](void* const(&lanes)[32]) {
     agree("wgmma.fence");
-    warp().fenced = true;
+    Warp& w = warp();
+    w.fenced = true;
+    const auto& named = *static_cast<const std::initializer_list<Registers>*>(lanes[0]);
+    w.named.insert(w.named.end(), named.begin(), named.end());
   });
 }
 
 void wgmma_commit_group() {
+  if (skipped("wgmma.commit_group")) return;
   int nothing = 0;
   meet_all("wgmma.commit_group", &nothing, [](void* const(&)[32]) {
     agree("wgmma.commit_group");
@@ -233,16 +266,18 @@ void wgmma_commit_group() {
 }
 
 void wgmma_wait_group(int pending) {
+  if (skipped("wgmma.wait_group")) return;
   meet_all("wgmma.wait_group", &pending, [](void* const(&lanes)[32]) {
     Warp& w = warp();
     const auto left = static_cast<size_t>(*static_cast<const int*>(lanes[0]));
     agree("wgmma.wait_group " + std::to_string(left));
     w.fenced = false;
+    w.named.clear();
     if (w.groups.size() <= left + 1) return;
     w.waits = true;
-    later([&w, left, row = first_row(warp_index())] {
+    later([&w, left, warp = warp_index()] {
       for (; w.groups.size() > left + 1; w.groups.pop_front())
-        for (Started& product : w.groups.front()) compute(w, row, product);
+        for (Started& product : w.groups.front()) compute(w, warp, product);
       w.waits = false;
       wake(&w);
     });

@@ -9,10 +9,13 @@
 //     the process.
 //   * What a copy will fill is NaN until the copy is done, and that is when no thread of the block can go on.
 //   * Products and copies see shared memory as of the last fence.proxy.async, and what copies have written.
+//   * Registers that a product reads must have been named by a wgmma.fence since the last wait.
+//   * What threads know of each other by barriers decides, not when things happen (order.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 namespace trivet::emulation {
 
@@ -61,7 +64,12 @@ struct Product {
   bool add;
 };
 void start_product(const Product& product);
-void wgmma_fence();
+// `registers`: those that the program names, as this lane has them.
+struct Registers {
+  const void* begin;
+  size_t bytes;
+};
+void wgmma_fence(std::initializer_list<Registers> registers);
 void wgmma_commit_group();
 // `settled`: sums that the caller takes for done.
 void wgmma_wait_group(int pending);

@@ -192,7 +192,7 @@ TEST_F(WarpgroupEmulationDeathTest, WrongProgramsEndTheProcess) {
   EXPECT_DEATH(run_64(false, Slip::wait_too_weak), "does not cover");
   EXPECT_DEATH(run_64(false, Slip::tile_overwritten), "operand in shared memory changes");
   EXPECT_DEATH(run_64(false, Slip::operand_register_changed), "registers of an operand change");
-  EXPECT_DEATH(run_64(true, Slip::read_before_arrival), "changes, or arrives|under way");
+  EXPECT_DEATH(run_64(true, Slip::read_before_arrival), "no wait for its barrier");
   EXPECT_DEATH(run_64(true, Slip::barrier_not_published), "no fence.mbarrier_init");
   EXPECT_DEATH(run_64(true, Slip::nobody_arrives), "wait, for ever: .* mbarrier.try_wait");
 }

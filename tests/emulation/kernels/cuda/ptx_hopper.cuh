@@ -58,8 +58,8 @@ void setmaxnreg_dec() {
 }
 
 template <class... Registers>
-void wgmma_fence(Registers&...) {
-  emulation::wgmma_fence();
+void wgmma_fence(Registers&... registers) {
+  emulation::wgmma_fence({emulation::Registers{&registers, sizeof registers}...});
 }
 inline void work_before_waiting(float x, float* place) { *place = x; }
 inline void wgmma_commit_group() { emulation::wgmma_commit_group(); }
