@@ -12,13 +12,12 @@
 
 namespace trivet {
 
-// Dynamic shared memory aligned to 1024 bytes, over which the widest swizzle repeats. CUDA promises less: where it does
-// not hold, every product would be of other numbers.
-__device__ inline unsigned char* dynamic_shared_tiles() {
+// Dynamic shared memory that ought to be aligned to 1024 bytes; CUDA promises less.
+__device__ inline unsigned char* dynamic_shared_1024() {
   extern __shared__ __align__(1024) unsigned char tiles[];
-  if (shared_address(tiles) % 1024 != 0) asm volatile("trap;");
   return tiles;
 }
+__device__ inline void trap() { asm volatile("trap;"); }
 
 // ---- barriers in shared memory ("mbarrier"): a phase is over when as many threads have arrived as the barrier was
 // initialised for, and all bytes that they have announced are there. Phases are even and odd in turn, from even on.

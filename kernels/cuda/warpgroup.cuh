@@ -21,6 +21,13 @@ __device__ constexpr uint64_t matrix_descriptor(uint32_t address, uint32_t leadi
          static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(swizzle == 128 ? 1 : 2) << 62;
 }
 
+// Over 1024 bytes the widest swizzle repeats: tiles that began elsewhere would be read as other numbers.
+__device__ inline unsigned char* dynamic_shared_tiles() {
+  unsigned char* const tiles = dynamic_shared_1024();
+  if (shared_address(tiles) % 1024 != 0) trap();
+  return tiles;
+}
+
 // kRows rows of a head of kD columns. Heads of 80 columns take 96, of which the last are zeros: blocks of 16 columns
 // would need none, but GEMMs on them would be slow.
 template <int kRows, int kD>

@@ -107,7 +107,8 @@ struct Box {
 }  // namespace
 
 uint32_t address_in_shared(const void* pointer) {
-  return static_cast<uint32_t>(offset_of(pointer, 0, "shared memory")) + kFirstSharedAddress;
+  const auto misaligned = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(dynamic_shared_memory()) % 1024);
+  return static_cast<uint32_t>(offset_of(pointer, 0, "shared memory")) + kFirstSharedAddress + misaligned;
 }
 
 const unsigned char* as_async_proxy(uint32_t address, size_t bytes, const char* what) {

@@ -14,6 +14,7 @@
 
 #include "tests/emulation/fiber.h"
 #include "tests/emulation/order.h"
+#include "tests/emulation/runtime.h"
 #include "tests/emulation/sites.h"
 
 thread_local uint3 threadIdx, blockIdx;
@@ -91,9 +92,10 @@ void Block::run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<v
   pieces_ = pieces;
   const size_t count = size_t{size.x} * size.y * size.z;
   while (fibers_.size() < count) fibers_.push_back(std::make_unique<Fiber>());
-  const std::unique_ptr<void, void (*)(void*)> memory(std::aligned_alloc(1024, (shared_bytes + 1023) / 1024 * 1024),
-                                                      std::free);
-  shared_ = memory.get();
+  const size_t misalignment = driver().misalignment;
+  const std::unique_ptr<void, void (*)(void*)> memory(
+      std::aligned_alloc(1024, (misalignment + shared_bytes + 1023) / 1024 * 1024), std::free);
+  shared_ = static_cast<std::byte*>(memory.get()) + misalignment;
   shared_bytes_ = shared_bytes;
   copies_.clear();
   std::iota(std::begin(order_), std::end(order_), size_t{0});

@@ -35,6 +35,7 @@ struct Driver {
   std::atomic<int64_t> most_queued = 0;  // entries of a channel that were not through at once; a graph has its nodes
   std::atomic<int64_t> full = 0;         // launches for which a channel had no room
   std::atomic<int64_t> polls = 0;        // queries of events that had not happened
+  std::atomic<size_t> misalignment = 0;  // dynamic shared memory begins so many bytes after a multiple of 1024
 };
 Driver& driver();
 

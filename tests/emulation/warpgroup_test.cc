@@ -15,6 +15,7 @@
 #include "kernels/cuda/cuda_tile_map.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_core.cuh"
+#include "tests/emulation/runtime.h"
 
 namespace trivet {
 namespace {
@@ -195,6 +196,13 @@ TEST_F(WarpgroupEmulationDeathTest, WrongProgramsEndTheProcess) {
   EXPECT_DEATH(run_64(true, Slip::read_before_arrival), "no wait for its barrier");
   EXPECT_DEATH(run_64(true, Slip::barrier_not_published), "no fence.mbarrier_init");
   EXPECT_DEATH(run_64(true, Slip::nobody_arrives), "wait, for ever: .* mbarrier.try_wait");
+}
+
+// CUDA does not promise the alignment that swizzled tiles need.
+TEST_F(WarpgroupEmulationDeathTest, TilesThatAreNotAlignedToTheirSwizzleTrap) {
+  emulation::driver().misalignment = 512;
+  EXPECT_DEATH(run<64>(true, 200, Slip::none), "emulated GPU: trap");
+  emulation::driver().misalignment = 0;
 }
 
 // Tile i of n has n - i parts of work, as under a causal mask. A block that has done its task takes the next one; the

@@ -10,7 +10,8 @@
 
 namespace trivet {
 
-inline unsigned char* dynamic_shared_tiles() { return dynamic_shared<unsigned char>(); }
+inline unsigned char* dynamic_shared_1024() { return dynamic_shared<unsigned char>(); }
+[[noreturn]] inline void trap() { emulation::broken("trap"); }
 
 using Barrier = uint64_t;
 
