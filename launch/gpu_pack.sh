@@ -2,21 +2,23 @@
 # Packs the programs of gpu.sh for a machine that has a GPU, but not the packages to build on: programs without debug
 # information and every shared library they need, except glibc, libstdc++ (both as old as here or newer) and NVIDIA's
 # (cudart, cuBLASLt, NCCL: of a toolkit or of Python's nvidia packages). And Open MPI, for ranks that are processes.
-#   launch/gpu_pack.sh [--out DIR] [--jobs N]
-#     --out     the folder to make, and DIR.tar.xz beside it [build-pack/pack]
+#   launch/gpu_pack.sh [--out DIR] [--jobs N | --programs BUILD]
+#     --out       the folder to make, and DIR.tar.xz beside it [build-pack/pack]
+#     --programs  a build folder whose programs are packed as they are, with less compression: for CI, to see the size
 # There, with the folder or the unpacked archive:
 #     DIR/launch/gpu.sh one --programs DIR --out RESULTS    and, for one program, DIR/bin/trivet …
 # Tests that read files of the source tree fail there; those that gpu.sh runs read none.
 set -euo pipefail
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-out='' jobs=()
+out='' jobs=() build='' level=-6
 while (($#)); do
-  [[ $1 == --out || $1 == --jobs ]] || usage "unknown argument $1"
+  [[ $1 == --out || $1 == --jobs || $1 == --programs ]] || usage "unknown argument $1"
   (($# >= 2)) || usage "$1 needs a value"
   case $1 in
     --out) out=$(realpath -m "$2") ;;
     --jobs) jobs=(-j "$2") ;;
+    --programs) build=$(realpath "$2") level=-0 ;;
   esac
   shift 2
 done
@@ -24,19 +26,22 @@ cd "$root"
 : "${out:=$root/build-pack/pack}"
 most=$((60 << 20))
 
-packages+=("${test_packages[@]}")
-install_packages
 programs=(trivet kernels_test parallel_test engine_test cuda_ops_bench train_bench)
-# DT_RPATH, which also holds for the libraries of libraries.
-build_trivet build-pack -DTRIVET_MPI=ON -DTRIVET_CUDA=ON -DTRIVET_NCCL=ON \
-  -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON -DCMAKE_INSTALL_RPATH="\$ORIGIN/../lib" \
-  -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags -- "${jobs[@]}" "${programs[@]}"
+if [[ ! $build ]]; then
+  build='build-pack'
+  packages+=("${test_packages[@]}")
+  install_packages
+  # DT_RPATH, which also holds for the libraries of libraries.
+  build_trivet "$build" -DTRIVET_MPI=ON -DTRIVET_CUDA=ON -DTRIVET_NCCL=ON \
+    -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON -DCMAKE_INSTALL_RPATH="\$ORIGIN/../lib" \
+    -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags -- "${jobs[@]}" "${programs[@]}"
+fi
 
 rm -rf "$out"
 mkdir -p "$out"/{bin,lib,launch,tests/bench,configs}
 for name in "${programs[@]}"; do
-  from=build-pack/tests/$name
-  [[ $name == trivet ]] && from=build-pack/trivet
+  from=$build/tests/$name
+  [[ $name == trivet ]] && from=$build/trivet
   strip -o "$out/bin/$name" "$from"
 done
 # Open MPI's components for one machine: none for networks, schedulers and files.
@@ -55,7 +60,7 @@ cp launch/gpu.sh launch/setup.sh "$out/launch/"
 cp tests/bench/torch_step.py "$out/tests/bench/"
 cp configs/*.yaml "$out/configs/"
 
-tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz -T0 -6 >"$out.tar.xz"
+tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz -T0 "$level" >"$out.tar.xz"
 size=$(du -sb "$out" | cut -f1) packed=$(stat -c %s "$out.tar.xz")
 printf '%s: %d MiB; %s: %d MiB; for GPUs of compute capability 9.0 or newer\n' "$out" $((size >> 20)) \
   "$out.tar.xz" $((packed >> 20))
