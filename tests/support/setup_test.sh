@@ -60,7 +60,7 @@ done
 # A build folder that came with a copy of another checkout is made anew, so that nothing is built there; its own stays.
 mkdir -p "$folder/copy/launch" "$folder/original"
 cp "$checkout/launch/setup.sh" "$folder/copy/launch/"
-printf '#!/bin/sh\necho cmake >>"$CALLS"; mkdir -p "$6"; touch "$6/build.ninja"\n' >"$folder/bin/cmake"
+printf '#!/bin/sh\necho cmake >>"$CALLS"; mkdir -p "$4"; touch "$4/build.ninja"\n' >"$folder/bin/cmake"
 printf '#!/bin/sh\necho ninja >>"$CALLS"\n' >"$folder/bin/ninja"
 chmod +x "$folder/bin/cmake" "$folder/bin/ninja"
 for home in "$folder/original" "$folder/removed" "$folder/copy"; do
