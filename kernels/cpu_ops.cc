@@ -1,7 +1,12 @@
 // CpuOps: the ops on the CPU's streams, by the kernels of one instruction set.
+#include "kernels/cpu/test_hooks.h"
 #include "kernels/cpu_kernels.h"
 
 namespace trivet {
+
+int64_t gemm_cache_divisor = 1;
+bool only_last_parts = false;
+
 namespace {
 
 class CpuOps : public Ops {

@@ -1,7 +1,7 @@
 #include <unistd.h>
 
 #include "kernels/cpu/blocked_gemm.h"
-#include "kernels/cpu/gemm_caches.h"
+#include "kernels/cpu/test_hooks.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/panels_amx.h"
 

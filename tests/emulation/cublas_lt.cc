@@ -326,7 +326,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     return told(status);
   if (p.algorithm == LtAlgorithm::fails) return CUBLAS_STATUS_EXECUTION_FAILED;
   trivet::emulation::load(trivet::emulation::of(stream).device(), with.problem ^ with.kind, "an algorithm of cuBLASLt");
-  const cudaError_t status = trivet::emulation::add(stream, [product] { run(*product); });  // a graph does it again
+  const cudaError_t status = trivet::emulation::add(stream, [product] {  // a graph does it again
+    if (trivet::emulation::driver().last_blocks == 0) run(*product);
+  });
   return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 

@@ -102,10 +102,12 @@ void Block::run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<v
   blockDim = size;
   gridDim = grid;
   // Blocks in steps of a number that has no divisor in common with theirs, from somewhere on: each once.
-  const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
+  const uint64_t all = uint64_t{grid.x} * grid.y * grid.z, last = driver().last_blocks;
+  const uint64_t blocks = last ? std::min(last, all) : all;
   uint64_t step = seed * 0x9e3779b97f4a7c15u % blocks | 1;
   while (std::gcd(step, blocks) != 1) ++step;
-  for (uint64_t i = 0, at = seed % blocks; i < blocks; ++i, at = (at + step) % blocks) {
+  for (uint64_t i = 0, some = seed % blocks; i < blocks; ++i, some = (some + step) % blocks) {
+    const uint64_t at = all - blocks + some;
     blockIdx = {static_cast<unsigned int>(at % grid.x), static_cast<unsigned int>(at / grid.x % grid.y),
                 static_cast<unsigned int>(at / grid.x / grid.y)};
     run_block(count, work, seed + at * 0x9e3779b97f4a7c15u);

@@ -236,7 +236,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int which) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "emulated GPU");
   properties->totalGlobalMem = kMemory;
-  properties->multiProcessorCount = 4;
+  properties->multiProcessorCount = driver().multiprocessors;
   properties->major = 9;
   properties->uuid.bytes[0] = static_cast<char>(ranks_are_processes() ? 0 : which + 1);
   return cudaSuccess;
@@ -244,7 +244,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int which) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int which) {
   if (which < 0 || which >= device_count()) return cudaErrorInvalidDevice;
   switch (attribute) {
-    case cudaDevAttrMultiProcessorCount: *value = 4; return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount: *value = driver().multiprocessors; return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
     default: return cudaErrorInvalidValue;

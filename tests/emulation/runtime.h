@@ -36,6 +36,10 @@ struct Driver {
   std::atomic<int64_t> full = 0;         // launches for which a channel had no room
   std::atomic<int64_t> polls = 0;        // queries of events that had not happened
   std::atomic<size_t> misalignment = 0;  // dynamic shared memory begins so many bytes after a multiple of 1024
+  // For kernels on tensors of billions of elements: only so many of a grid's last blocks run (0: all of them), and then
+  // the library's GEMMs compute nothing.
+  std::atomic<uint64_t> last_blocks = 0;
+  std::atomic<int> multiprocessors = 4;  // of each GPU, as devices tell of it
 };
 Driver& driver();
 

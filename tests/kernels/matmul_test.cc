@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "kernels/base/arena.h"
-#include "kernels/cpu/gemm_caches.h"
+#include "kernels/cpu/test_hooks.h"
 #include "kernels/ops.h"
 #include "tests/support/matmul_options.h"
 #include "tests/support/mirrored_ops.h"
