@@ -415,6 +415,9 @@ INSTANTIATE_TEST_SUITE_P(BackEnds, FarOffsets, testing::Values(1, kOnCuda),
 
 TEST_P(FarOffsets, LeadToTheSameRowsAsNearOnes) {
   if (!on_cuda && !cpu_isa_problem(tested_cpu_isa()).empty()) GTEST_SKIP() << "a CPU without the instructions";
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer leaves a program too few addresses";
+#endif
   std::unique_ptr<Device> device = create_cpu_device();
   if (on_cuda) {
 #ifdef TRIVET_EMULATED_GPU

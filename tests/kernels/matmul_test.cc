@@ -312,14 +312,6 @@ TEST_P(MatmulTest, LongReductionsAreExactOnIntegers) {
   for_each_combination(40, 72, 3001, [this](const GemmCase& test) { expect_exact(test); });
 }
 
-// fc2 of GPT-2, whose k is cut into chunks, and more columns than a chunk has: with the caches of any machine.
-TEST_P(MatmulTest, ShapesThatPeopleTrainAreExactOnIntegers) {
-  if (GetParam() == test::kOnCuda) GTEST_SKIP() << "the library cuts";
-  for (const auto& [m, n, k] : {std::array<int64_t, 3>{13, 768, 3072}, {40, 4104, 1088}, {3, 50257, 64}})
-    for (const auto& [dtype, c_dtype] : {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::f32}})
-      expect_exact({m, n, k, dtype, c_dtype, {.transpose_b = true, .bias = {}}});
-}
-
 // Every way to cut a GEMM, by small shapes, as if the caches were small.
 TEST_P(MatmulTest, EveryBlockingIsExactOnIntegers) {
   if (GetParam() == test::kOnCuda) GTEST_SKIP() << "the library cuts";
