@@ -774,9 +774,8 @@ class Runner {
   int wrong_ = 0;
 };
 
-void run_all(Ops& ops, const Sizes& how, const char* where) {
+void run_all(Ops& ops, const Sizes& how, Shared& shared, const char* where) {
   const Calls& calls = all_calls();
-  static Shared shared;
   shared.gemms.clear();
   const auto device = create_cpu_device();
   const auto stream = device->create_compute_stream();
@@ -794,17 +793,19 @@ void run_all(Ops& ops, const Sizes& how, const char* where) {
 
 // All at full size on this machine's best; on the others large weights are cut as above.
 TEST(Census, EveryCallOfTheShippedRunsIsRightOnEachInstructionSet) {
+  Shared shared;
   for (const CpuIsa isa : usable_cpu_isas()) {
     SCOPED_TRACE(name_of(isa));
     const Sizes how = isa == best_cpu_isa() ? Sizes{} : Sizes{.most_weights = 1 << 23, .other_side = 1100};
-    run_all(*create_cpu_ops(1, isa), how, name_of(isa).data());
+    run_all(*create_cpu_ops(1, isa), how, shared, name_of(isa).data());
   }
 }
 
 TEST(Census, EveryCallOfTheShippedRunsIsRightOnTheEmulatedGpu) {
   const auto ops = create_test_ops(kOnCuda, {.gemm_candidates = 1});
   if (!ops || !gpu_is_emulated()) GTEST_SKIP() << "no emulated GPU";
-  run_all(*ops, {.most_weights = 0, .other_side = 8, .on_gpu = true}, "the emulated GPU");
+  Shared shared;
+  run_all(*ops, {.most_weights = 0, .other_side = 8, .on_gpu = true}, shared, "the emulated GPU");
 }
 
 }  // namespace
