@@ -1,9 +1,9 @@
 #include <unistd.h>
 
 #include "kernels/cpu/blocked_gemm.h"
-#include "kernels/cpu/test_hooks.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/panels_amx.h"
+#include "kernels/cpu/test_hooks.h"
 
 namespace trivet::TRIVET_CPU {
 namespace {
