@@ -114,8 +114,9 @@ CheckpointFile write_shard(const Disk& disk, const std::string& directory, const
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (i == 0) fetch(0);
     if (i + 1 < blocks.size()) fetch(i + 1);
-    expect_finite(*names[i], staging.wait(i), blocks[i].numel());
-    writer.add_block({staging.wait(i), static_cast<size_t>(blocks[i].bytes())});
+    const char* const block = staging.wait(i);
+    expect_finite(*names[i], block, blocks[i].numel());
+    writer.add_block({block, static_cast<size_t>(blocks[i].bytes())});
   }
   return writer.finish();
 }

@@ -75,7 +75,6 @@ void ParamGather::finish() {
     if (in_flight_[i]) compute_.wait(*gathered_[i]);
     in_flight_[i] = false;
   }
-  for (Streamed& buffer : streamed_) compute_.wait(*buffer.gathered);
 }
 
 int ParamGather::streamed_bucket(int unit) const {

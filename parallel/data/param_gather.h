@@ -37,7 +37,8 @@ class ParamGather {
   }
   void before_forward(int unit) { use(unit, unit + 1); }
   void before_backward(int unit) { use(unit, unit - 1); }
-  // Waits for all gathers: then nothing reads the ranks' own parts any more.
+  // Waits for all gathers: then nothing reads the ranks' own parts any more. Those of streamed units have been waited
+  // for by the pass that used them, or by what took the buffer of a prefetch that was not used.
   void finish();
 
   int64_t registered_bytes() const { return comm_streams_.registered_bytes(); }

@@ -105,10 +105,8 @@ void Executor::run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows,
     else if (op.kind == OpKind::backward_weight) stage.backward_weight(plan_.stash[i]);
     else backward(op, plan_.slot[i], plan_.stash[i]);
     const bool frees_slot = op.kind == OpKind::backward || op.kind == OpKind::backward_weight;
-    if (options_.poison_slots && frees_slot && !forward_only) {
-      compute_.wait(free_event(stage.output(plan_.slot[i])));
-      stage.poison(plan_.slot[i]);
-    }
+    // The output has been sent: the receiver answered with the gradient.
+    if (options_.poison_slots && frees_slot && !forward_only) stage.poison(plan_.slot[i]);
     if (on_progress_ && !forward_only) on_progress_(++done, ops.size());
   }
 } catch (const std::exception& error) {

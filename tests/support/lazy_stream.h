@@ -2,14 +2,18 @@
 // CPU's when somebody waits for it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <thread>
+#include <vector>
 
 #include "kernels/base/device.h"
+#include "tests/support/split_device.h"
 
 namespace trivet::test {
 
@@ -24,17 +28,24 @@ struct Record {
 
 // Shared by the streams of a device. One lock for all: handing on one stream's items hands on those of others.
 struct Streams {
-  explicit Streams(bool hold_back) : lazy(hold_back) {}
-  const bool lazy;
+  explicit Streams(const Hostility& given) : hostile(given) {}
+  const Hostility hostile;
   const std::unique_ptr<Device> cpu = create_cpu_device();
   std::atomic<int> captures = 0;  // under way
   std::mutex mutex;
+  std::vector<LazyStream*> all;  // in the order in which they were made; under the lock
+  size_t made = 0;
+
+  bool skips(void* caller) const { return hostile.skips && hostile.skips(caller); }
+  // Hands on what one stream holds back; false: none holds anything.
+  bool release_one();
 };
 
 class LazyEvent : public Event {
  public:
   explicit LazyEvent(Streams& streams) : streams_(streams) {}
   void synchronize() override {
+    if (streams_.skips(__builtin_return_address(0))) return;
     if (const auto record = demand()) record->event->synchronize();
   }
   bool done() override {
@@ -69,10 +80,17 @@ class Recording : public Stream {
 
 class LazyStream : public Stream {
  public:
-  explicit LazyStream(Streams& streams)
-      : streams_(streams), cpu_(streams.cpu->create_side_stream(StreamPriority::normal)) {}
+  LazyStream(Streams& streams, bool computes)
+      : streams_(streams), cpu_(streams.cpu->create_side_stream(StreamPriority::normal)) {
+    std::lock_guard lock(streams_.mutex);
+    const size_t number = streams_.made++;
+    lazy_ = streams_.hostile.holds_back(number, computes);
+    rests_ = streams_.hostile.rests && streams_.hostile.rests(number, computes);
+    streams_.all.push_back(this);
+  }
   ~LazyStream() override {
     std::lock_guard lock(streams_.mutex);
+    std::erase(streams_.all, this);
     hand_on(queued_);
   }
 
@@ -89,6 +107,7 @@ class LazyStream : public Stream {
   }
   void wait(Event& event) override {
     begin_item();
+    if (streams_.skips(__builtin_return_address(0))) return;
     LazyEvent& theirs = own(event);
     std::lock_guard lock(streams_.mutex);
     if (!theirs.last_) return;
@@ -99,6 +118,7 @@ class LazyStream : public Stream {
   }
   void synchronize() override {
     begin_item();
+    if (streams_.skips(__builtin_return_address(0))) return;
     {
       std::lock_guard lock(streams_.mutex);
       hand_on(queued_);
@@ -136,6 +156,12 @@ class LazyStream : public Stream {
     end();
     return recording;
   }
+  // Hands on all that is held back, if anything is. REQUIRES: the lock.
+  bool release() {
+    if (items_.empty()) return false;
+    hand_on(queued_);
+    return true;
+  }
   // Hands on all up to the record. REQUIRES: the lock.
   static void demand(const Record& record) {
     if (record.holder) record.holder->hand_on(record.number);
@@ -148,6 +174,7 @@ class LazyStream : public Stream {
     if (error_) std::rethrow_exception(error_);
     push([this, work = std::move(work)]() mutable {
       try {
+        if (rests_) cpu_->run({"rest"}, [] { std::this_thread::sleep_for(std::chrono::microseconds(30)); });
         cpu_->run({"handed on"}, std::move(work));
       } catch (...) {  // earlier work has thrown
         error_ = std::current_exception();
@@ -168,7 +195,7 @@ class LazyStream : public Stream {
   void push(std::function<void()> item) {
     items_.push_back(std::move(item));
     ++queued_;
-    if (!streams_.lazy) hand_on(queued_);
+    if (!lazy_) hand_on(queued_);
   }
   void hand_on(int64_t number) {
     while (queued_ - static_cast<int64_t>(items_.size()) < number) {
@@ -179,6 +206,7 @@ class LazyStream : public Stream {
   }
 
   Streams& streams_;
+  bool lazy_, rests_;
   std::deque<std::function<void()>> items_;
   int64_t queued_ = 0;
   std::exception_ptr error_;
@@ -196,6 +224,25 @@ class LazyGraph : public Graph {
  private:
   const std::shared_ptr<const Recording> recording_;
 };
+
+// A gate of the CPU's device whose wait can be skipped.
+class LazyGate : public Gate {
+ public:
+  explicit LazyGate(Streams& streams) : streams_(streams), gate_(streams.cpu->create_gate()) {}
+  void wait(Stream& stream) override {
+    if (!streams_.skips(__builtin_return_address(0))) gate_->wait(stream);  // it queues a host function
+  }
+  void open() override { gate_->open(); }
+
+ private:
+  Streams& streams_;
+  const std::unique_ptr<Gate> gate_;
+};
+
+inline bool Streams::release_one() {
+  std::lock_guard lock(mutex);
+  return std::ranges::any_of(all, [](LazyStream* stream) { return stream->release(); });
+}
 
 inline std::shared_ptr<Record> LazyEvent::demand() {
   std::lock_guard lock(streams_.mutex);

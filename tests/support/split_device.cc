@@ -1,7 +1,14 @@
 #include "tests/support/split_device.h"
 
+#include <algorithm>
+#include <condition_variable>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
 #include <string>
+#include <thread>
+#include <unistd.h>
 
 #include "tests/support/lazy_stream.h"
 #include "tests/support/mapped_ops.h"
@@ -10,9 +17,49 @@
 namespace trivet::test {
 namespace {
 
+// Whether all other threads of the process sleep.
+bool others_sleep() {
+  const std::string me = std::to_string(gettid());
+  std::error_code gone;  // a thread that ends meanwhile
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", gone)) {
+    if (task.path().filename() == me) continue;
+    std::ifstream file(task.path() / "stat");
+    std::string text;
+    if (!std::getline(file, text)) continue;  // it has ended
+    const size_t name_end = text.rfind(')');
+    if (name_end == std::string::npos || name_end + 2 >= text.size() || text[name_end + 2] != 'S') return false;
+  }
+  return true;
+}
+
+// Hands on what nobody waits for when nothing else runs: a GPU's streams do not wait for a host either.
+class Releaser {
+ public:
+  explicit Releaser(Streams& streams) : thread_([this, &streams](std::stop_token stop) { serve(streams, stop); }) {}
+
+ private:
+  void serve(Streams& streams, const std::stop_token& stop) {
+    static std::mutex one_at_a_time;
+    while (pause(stop)) {
+      const std::unique_lock lock(one_at_a_time, std::try_to_lock);
+      if (lock && others_sleep() && pause(stop) && others_sleep()) streams.release_one();
+    }
+  }
+  bool pause(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, stop, std::chrono::milliseconds(2), [] { return false; });
+    return !stop.stop_requested();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::jthread thread_;  // last: it starts when the rest is there
+};
+
 class SplitDevice : public Device {
  public:
-  explicit SplitDevice(bool lazy) : streams_(lazy) {}
+  explicit SplitDevice(bool lazy) : streams_({[lazy](size_t, bool) { return lazy; }}) {}
+  explicit SplitDevice(const Hostility& hostility) : streams_(hostility) { releaser_.emplace(streams_); }
   DeviceKind kind() const override { return DeviceKind::cuda; }
   std::string name() const override { return "split-memory test device"; }
   int64_t memory_bytes() const override { return SplitMemory::kBytes; }
@@ -28,11 +75,17 @@ class SplitDevice : public Device {
     spoil(data, bytes);
     return data;
   }
+  void deallocate_host(void* data, int64_t bytes) noexcept override {
+    spoil(data, bytes);
+    Device::deallocate_host(data, bytes);
+  }
 
-  std::unique_ptr<Stream> create_compute_stream() override { return std::make_unique<LazyStream>(streams_); }
-  std::unique_ptr<Stream> create_side_stream(StreamPriority) override { return std::make_unique<LazyStream>(streams_); }
+  std::unique_ptr<Stream> create_compute_stream() override { return std::make_unique<LazyStream>(streams_, true); }
+  std::unique_ptr<Stream> create_side_stream(StreamPriority) override {
+    return std::make_unique<LazyStream>(streams_, false);
+  }
   std::unique_ptr<Event> create_event() override { return std::make_unique<LazyEvent>(streams_); }
-  std::unique_ptr<Gate> create_gate() override { return streams_.cpu->create_gate(); }  // it queues a host function
+  std::unique_ptr<Gate> create_gate() override { return std::make_unique<LazyGate>(streams_); }
 
   void copy_to_device(const void* host, Tensor to, Stream& stream) override {
     const auto bytes = checked_copy("copy_to_device", host, to, stream);
@@ -71,6 +124,7 @@ class SplitDevice : public Device {
 
   SplitMemory memory_;
   Streams streams_;
+  std::optional<Releaser> releaser_;  // last: it uses the streams
 };
 
 class SplitOps : public MappedOps {
@@ -104,6 +158,14 @@ class SplitOps : public MappedOps {
 }  // namespace
 
 std::unique_ptr<Device> create_split_device(bool lazy) { return std::make_unique<SplitDevice>(lazy); }
+
+std::unique_ptr<Device> create_hostile_device(const Hostility& hostility) {
+  return std::make_unique<SplitDevice>(hostility);
+}
+
+Tensor behind_split_device(Device& device, const Tensor& tensor) {
+  return dynamic_cast<SplitDevice&>(device).behind("the memory behind", tensor, 1);
+}
 
 std::unique_ptr<Ops> create_split_ops(Device& device, int threads) {
   auto* const split = dynamic_cast<SplitDevice*>(&device);

@@ -18,14 +18,29 @@
 // does. With AddressSanitizer, work that then still uses it is reported, and so are the ends of blocks.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "kernels/ops.h"
 
 namespace trivet::test {
 
+// A scheduler that runs each stream as late or as early as its waits allow. A stream that is held back and that nobody
+// waits for is handed on when no thread of the process runs any more.
+struct Hostility {
+  // Whether the n-th stream of the device is lazy; else it runs at once.
+  std::function<bool(size_t n, bool computes)> holds_back;
+  // Whether it rests before each item, so that others get ahead of it. Null: none does.
+  std::function<bool(size_t n, bool computes)> rests{};
+  // Whether a wait, of the host or of a stream, is left out; `caller`: the return address. Null: none is.
+  std::function<bool(void* caller)> skips{};
+};
+
 // Of 1 GiB. kind() is DeviceKind::cuda: "not host memory". Not lazy: streams run at once, on threads of their own.
 std::unique_ptr<Device> create_split_device(bool lazy = true);
+std::unique_ptr<Device> create_hostile_device(const Hostility& hostility);
+// The memory behind a tensor of such a device.
+Tensor behind_split_device(Device& device, const Tensor& tensor);
 // The CPU's operations, with so many threads, on tensors of `device`. REQUIRES: made by create_split_device.
 std::unique_ptr<Ops> create_split_ops(Device& device, int threads);
 
