@@ -75,6 +75,12 @@ void ParamGather::finish() {
     if (in_flight_[i]) compute_.wait(*gathered_[i]);
     in_flight_[i] = false;
   }
+  wait_for_prefetches();
+}
+
+// Where the last group that a later stage recomputes has one layer, it asks for the next, which nobody uses.
+void ParamGather::wait_for_prefetches() {
+  for (Streamed& buffer : streamed_) compute_.wait(*buffer.gathered);
 }
 
 int ParamGather::streamed_bucket(int unit) const {

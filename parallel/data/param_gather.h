@@ -37,8 +37,7 @@ class ParamGather {
   }
   void before_forward(int unit) { use(unit, unit + 1); }
   void before_backward(int unit) { use(unit, unit - 1); }
-  // Waits for all gathers: then nothing reads the ranks' own parts any more. Those of streamed units have been waited
-  // for by the pass that used them, or by what took the buffer of a prefetch that was not used.
+  // Waits for all gathers: then nothing reads the ranks' own parts any more.
   void finish();
 
   int64_t registered_bytes() const { return comm_streams_.registered_bytes(); }
@@ -55,6 +54,7 @@ class ParamGather {
   void start_stage(int stage);  // gathers what is not streamed, unless begun
   size_t gather_streamed(int bucket);
   void gather(size_t bucket, Tensor whole, Event& gathered);
+  void wait_for_prefetches();
 
   FlatBuffer& flat_;
   Ops& ops_;
