@@ -56,6 +56,7 @@ struct CheckpointFile {
 struct Manifest {
   static constexpr int64_t kBlockBytes = 1 << 20;
   static constexpr int64_t kMajor = 1, kMinor = 0;
+  static constexpr int64_t kMostBytes = int64_t{1} << 30;  // of its file, and of a rank's part of it
 
   int64_t step = 0;
   std::string run;     // a random name of one start of the program: shards of two runs do not mix

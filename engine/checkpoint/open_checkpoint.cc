@@ -19,7 +19,7 @@
 namespace trivet {
 namespace {
 
-constexpr int64_t kLargestManifest = int64_t{1} << 30, kLargestText = 1 << 20;
+constexpr int64_t kLargestText = 1 << 20;
 
 // Reads a slice of a shard by whole blocks, and compares them with their hashes.
 class SliceReader {
@@ -162,7 +162,7 @@ OpenCheckpoint open_checkpoint(const std::string& directory) {
   const std::string path = directory + "/manifest.json";
   if (!file_exists(directory)) throw DataError(directory + ": there is no such checkpoint");
   if (!file_exists(path)) throw DataError(path + ": not found: this is not a committed checkpoint");
-  checkpoint.manifest = parse_manifest(read_small_file(path, kLargestManifest), path);
+  checkpoint.manifest = parse_manifest(read_small_file(path, Manifest::kMostBytes), path);
   for (const CheckpointFile& file : checkpoint.manifest.files) {
     const int64_t bytes = size_of_file(directory + "/" + file.name, path);
     if (bytes != file.bytes)

@@ -72,7 +72,7 @@ void CheckpointSaver::commit() {
           fmt::format("{}: rank {} has written it, but rank 0 does not see it: the checkpoints' folder has to "
                       "be on a file system that all hosts share",
                       path, rank));
-    manifest.files.push_back(parse_checkpoint_file(read_small_file(path, int64_t{1} << 30), path));
+    manifest.files.push_back(parse_checkpoint_file(read_small_file(path, Manifest::kMostBytes), path));
   }
   write_manifest(disk, temporary_, std::move(manifest), state_, options_.config);
   for (int rank = 0; rank < options_.ranks; ++rank) disk.remove_all(temporary_ + "/" + description_name(rank));

@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kSmallestChunk = 32 << 10, kLargestSumChunk = 256 << 10, kGatherChunk = 512 << 10;
 constexpr int64_t kMostBounce = 16 << 20;  // bytes a group, for all peers
 
-int64_t slice_begin(int64_t numel, int rank, int size) { return numel * rank / size; }
+constexpr int64_t slice_begin(int64_t numel, int rank, int size) { return numel * rank / size; }
+static_assert(slice_begin(int64_t{1} << 40, 1023, 1024) == (int64_t{1} << 40) - (1 << 30));
 
 }  // namespace
 

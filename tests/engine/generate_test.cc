@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/train/inference.h"
 #include "engine/train/backend.h"
+#include "engine/train/inference.h"
 #include "parallel/comm/world.h"
 #include "tests/support/training.h"
 
@@ -95,6 +95,22 @@ TEST(Threads, ChangeNoBitOfTheLogits) {
       }
       for (size_t i = 1; i < logits.size(); ++i) EXPECT_EQ(logits[i], logits[0]) << name_of(dtype) << ", " << i;
     }
+}
+
+// Ranks share the cores with those of their own node, not of the job.
+TEST(Threads, AreSharedByTheRanksOfTheNode) {
+  run_thread_ranks(1, [](Communicator& world) {
+    const int cores = threads_of_rank(Config{}, world);
+    setenv("OMPI_COMM_WORLD_SIZE", "1000000", 1);
+    for (const char* node : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"}) {
+      setenv(node, "2", 1);
+      EXPECT_EQ(threads_of_rank(Config{}, world), std::max(1, cores / 2)) << node;
+      setenv(node, "1", 1);
+      EXPECT_EQ(threads_of_rank(Config{}, world), cores) << node;
+      unsetenv(node);
+    }
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+  });
 }
 
 TEST(Threads, FollowFromTheWorkOfAToken) {

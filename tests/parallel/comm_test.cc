@@ -1,5 +1,9 @@
 // The thread back end: the common cases, then what happens when a rank fails or calls something else than its peers.
+#include <array>
+#include <cstdlib>
 #include <gtest/gtest.h>
+#include <map>
+#include <string>
 
 #include "kernels/base/device.h"
 #include "parallel/comm/host_world.h"
@@ -234,6 +238,46 @@ TEST(ThreadMismatch, arguments_are_checked_before_anything_moves) {
 
 TEST(ThreadRanks, need_at_least_one) {
   EXPECT_THROW(run_thread_ranks(0, [](Communicator&) {}), ConfigError);
+}
+
+// Who this process is, by what the launchers set on the second of two nodes.
+TEST(Launcher, SaysWhichRankThisProcessIs) {
+  const std::array<std::string, 12> all = {"OMPI_COMM_WORLD_SIZE",
+                                           "OMPI_COMM_WORLD_RANK",
+                                           "OMPI_COMM_WORLD_LOCAL_RANK",
+                                           "PMI_SIZE",
+                                           "PMI_RANK",
+                                           "MV2_COMM_WORLD_SIZE",
+                                           "MV2_COMM_WORLD_RANK",
+                                           "SLURM_STEP_ID",
+                                           "SLURM_STEP_NUM_TASKS",
+                                           "SLURM_NTASKS",
+                                           "SLURM_PROCID",
+                                           "SLURM_LOCALID"};
+  std::map<std::string, std::string> before;
+  for (const std::string& name : all)
+    if (const char* value = std::getenv(name.c_str())) before[name] = value;
+  const auto expect = [&](const std::map<std::string, std::string>& environment, int size, int rank) {
+    for (const std::string& name : all) unsetenv(name.c_str());
+    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+    EXPECT_EQ(launched_world_size(), size) << environment.begin()->first;
+    EXPECT_EQ(launched_rank(), rank) << environment.begin()->first;
+  };
+  expect({{"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_RANK", "5"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}, 8, 5);
+  expect({{"PMI_SIZE", "8"}, {"PMI_RANK", "5"}}, 8, 5);
+  expect({{"MV2_COMM_WORLD_SIZE", "8"}, {"MV2_COMM_WORLD_RANK", "5"}}, 8, 5);
+  expect({{"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "5"}, {"SLURM_LOCALID", "1"}}, 8, 5);
+  expect({{"SLURM_STEP_ID", "0"},
+          {"SLURM_NTASKS", "16"},
+          {"SLURM_STEP_NUM_TASKS", "8"},
+          {"SLURM_PROCID", "5"},
+          {"SLURM_LOCALID", "1"}},
+         8, 5);
+  // The shell of salloc, and the script of sbatch.
+  expect({{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}, 0, 0);
+  expect({{"SLURM_STEP_ID", "4294967291"}, {"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}, 0, 0);
+  for (const std::string& name : all) unsetenv(name.c_str());
+  for (const auto& [name, value] : before) setenv(name.c_str(), value.c_str(), 1);
 }
 
 }  // namespace

@@ -337,6 +337,17 @@ INSTANTIATE_TEST_SUITE_P(OfASave, CrashPoint,
 
 // What a power failure would leave behind is on the disk before whatever leans on it has a name: each operation asks
 // that those before it which it counts on are durable.
+// As on NFS and Lustre: the system call itself answers EINVAL, here because one folder is in the other.
+TEST(Saver, ExchangesWhereTheFileSystemCan) {
+  const TempDir dir;
+  std::filesystem::create_directories(dir / "a/b");
+  std::filesystem::create_directories(dir / "c");
+  EXPECT_FALSE(Disk().exchange(dir / "a", dir / "a/b"));
+  EXPECT_TRUE(Disk().exchange(dir / "a", dir / "c"));
+  EXPECT_TRUE(std::filesystem::exists(dir / "c/b"));
+  EXPECT_THROW(Disk().exchange(dir / "none", dir / "c"), IoError);
+}
+
 TEST(Saver, SynchronisesEverythingBeforeItIsNamed) {
   for (const int64_t again : {2, 1}) {  // beside step 1, or in its place
     // given: the operations of a run's first save and of another one

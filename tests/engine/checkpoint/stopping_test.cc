@@ -140,6 +140,24 @@ TEST(Saving, GoesOnWhenTheDiskFailsAndEndsWhenItKeepsFailing) {
   }
 }
 
+// A file system that fails now and then does not end a run of weeks: what counts is failures in a row.
+TEST(Saving, GoesOnWhenSavesFailButNotInARow) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 6;
+  config.checkpoint.save_interval = 1;
+  const Disk::Fault fault = [](DiskOp op, const std::string& path) {
+    for (const char* step : {"00000001", "00000002", "00000004", "00000005"})
+      if (op == DiskOp::create && path.find(step) != std::string::npos) return DiskFate::no_space;
+    return DiskFate::normal;
+  };
+  const RunResult result = run(config, 1, {.resume = "auto", .stop_signal = {}, .disk_fault = fault});
+  EXPECT_EQ(result.losses.size(), 6u);
+  for (const char* part : {"step 2 could not be saved (2 of", "step 4 could not be saved (1 of", "step 5 could not be"})
+    EXPECT_NE(result.output.find(part), std::string::npos) << part << " in\n" << result.output;
+  EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").steps(), (std::vector<int64_t>{6, 3}));
+}
+
 // A run comes back that was disconnected for so long that another one has its folder: it writes nothing there any more.
 TEST(Saving, EndsInAFolderThatIsAnothersByNow) {
   const TempDir dir;

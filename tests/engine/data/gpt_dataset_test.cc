@@ -189,6 +189,20 @@ TEST(GptDataset, OnceIsTheDocumentsInOrderAndThenNothing) {
   }
 }
 
+// A book: offsets in a document go beyond 16 bits.
+TEST(GptDataset, WindowsOfALongDocumentFollowEachOther) {
+  Documents book(1, std::vector<int32_t>(200'001));
+  std::iota(book[0].begin(), book[0].end(), 0);
+  const Fixture fixture(book);
+  const GptDataset data(fixture.dataset, fixture.all(),
+                        {.name = "valid", .seq_length = 1000, .vocab_size = 300'000, .seed = 42, .in_order = true});
+  for (int64_t i = 0; i < 200; ++i) {
+    const std::vector<int32_t> tokens = sample_of(data, i);
+    ASSERT_EQ(tokens.front(), 1000 * i);
+    ASSERT_EQ(tokens.back(), 1000 * (i + 1));
+  }
+}
+
 TEST(GptDataset, SplitsDoNotOverlap) {
   const Documents documents = numbered_documents(300, 20, 2);
   const Fixture fixture(documents);

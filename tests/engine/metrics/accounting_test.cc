@@ -115,6 +115,13 @@ TEST(Peak, ByTheDriversName) {
   EXPECT_EQ(peak_tflops_by_name("NVIDIA H100 80GB HBM3", "bf16"), 989.4);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA H200", "bf16"), 989.4);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA H200", "fp32"), 66.9);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA B200", "bf16"), 2250);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA B200", "tf32"), 1125);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA B200", "fp32"), 75);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA GB200", "bf16"), 2500);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA GH200 480GB", "bf16"), 989.4);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA H20", "bf16"), 148);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA H800", "bf16"), 989.4);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA H100 PCIe", "bf16"), 756);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA H100 NVL", "tf32"), 417.5);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA A100-SXM4-80GB", "bf16"), 312);

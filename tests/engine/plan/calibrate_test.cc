@@ -105,7 +105,8 @@ TEST(PlanMemory, StoredScoresCount) {
   const System system = load_system("a100-80", {}, kPages);
   const auto bytes_of = [&](const std::vector<std::string>& sets) {
     LoadedConfig loaded = load_config(source_path("configs/systems/rows/vtrain_3b6.yaml"), sets);
-    const Layout layout = resolve(loaded, {.world_size = 1, .planned = true});
+    const int ranks = loaded.config.parallel.pipeline_model_parallel_size;
+    const Layout layout = resolve(loaded, {.world_size = ranks, .planned = true});
     for (const MemoryItem& item : memory_of_worst_rank(loaded.config, layout, system))
       if (item.name == "attention scores") return item.bytes;
     return int64_t{-1};
@@ -116,6 +117,10 @@ TEST(PlanMemory, StoredScoresCount) {
   EXPECT_EQ(bytes_of({"batch.micro_batch_size=8", none, "model.recompute_method=none", zero}), 30 * layer);
   EXPECT_EQ(bytes_of({"batch.micro_batch_size=8", "model.recompute_method=block", "model.recompute_num_layers=10"}),
             20 * layer);
+  // The first of two stages has two micro-batches in flight.
+  EXPECT_EQ(bytes_of({"batch.micro_batch_size=8", none, "model.recompute_method=none", zero,
+                      "batch.global_batch_size=64", "parallel.pipeline_model_parallel_size=2"}),
+            2 * 15 * layer);
   EXPECT_EQ(bytes_of({"plan.fused_attention=true"}), -1);
 }
 

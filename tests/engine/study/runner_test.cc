@@ -209,6 +209,11 @@ class StudyChild : public testing::Test {
                       .timeout_seconds = timeout},
                      stop_asked);
   }
+  // Init reaps it; until then it may be a zombie.
+  static bool is_gone(pid_t process) {
+    const std::string stat = read_text("/proc/" + std::to_string(process) + "/stat");
+    return stat.empty() || stat.find(") Z ") != std::string::npos;
+  }
   TempDir dir_;
 };
 
@@ -231,12 +236,7 @@ TEST_F(StudyChild, IsEndedAfterItsTimeWithWhatItStarted) {
   for (double seconds = 0.2; read_text(dir_ / "out").find('\n') == std::string::npos; seconds *= 4)
     ASSERT_EQ(run("sleep 1000 & echo $! ; wait", seconds).how, ChildEnd::timed_out);
   const pid_t grandchild = std::stoi(read_text(dir_ / "out"));
-  // Init reaps it; until then it may be a zombie.
-  const auto gone = [&] {
-    const std::string stat = read_text("/proc/" + std::to_string(grandchild) + "/stat");
-    return stat.empty() || stat.find(") Z ") != std::string::npos;
-  };
-  while (!gone()) std::this_thread::yield();  // or ctest ends the test
+  while (!is_gone(grandchild)) std::this_thread::yield();  // or ctest ends the test
 }
 
 TEST_F(StudyChild, IsEndedWhenAStopIsAsked) {
@@ -245,6 +245,20 @@ TEST_F(StudyChild, IsEndedWhenAStopIsAsked) {
   const ChildEnd end = run("kill -TERM $PPID; sleep 1000", 0, [] { return stop_signal() != 0; });
   EXPECT_EQ(end.how, ChildEnd::stopped);
   EXPECT_EQ(stop_signal(), SIGTERM);
+}
+
+// A run does not go on beside those of the study that is started again.
+TEST_F(StudyChild, IsEndedWhereItsStudyIsKilled) {
+  const pid_t study = fork();
+  if (study == 0) {
+    run("echo $$; exec sleep 1000");
+    _exit(0);
+  }
+  while (read_text(dir_ / "out").find('\n') == std::string::npos) std::this_thread::yield();
+  const pid_t child = std::stoi(read_text(dir_ / "out"));
+  kill(study, SIGKILL);
+  waitpid(study, nullptr, 0);
+  while (!is_gone(child)) std::this_thread::yield();  // or ctest ends the test
 }
 
 TEST_F(StudyChild, ThatCannotBeStartedSaysWhy) {
