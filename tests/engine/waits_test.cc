@@ -22,7 +22,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/training.h"
 
-namespace trivet::test {
+namespace trivet::test::waits {
 namespace {
 
 constexpr uint64_t kSeeds = 4;
@@ -294,4 +294,4 @@ TEST(Waits, EachIsNeeded) {
 #endif
 
 }  // namespace
-}  // namespace trivet::test
+}  // namespace trivet::test::waits
