@@ -128,6 +128,38 @@ TEST(Tape, DependsOnNoValue) {
   }
 }
 
+// Weights of later chunks are gathered shortly before the passes that need them, in the third step as in the second.
+TEST(Tape, GathersWeightsAtTheSamePassesInEachStep) {
+  Config config = cut(tiny_config(), {.p = 2, .d = 2, .schedule = "interleaved", .v = 4, .strategy = "optim"});
+  overlap_data_parallel(config);
+  config.model.num_layers = 8;
+  config.overlap.align_param_gather = true;
+  config.batch.global_batch_size = 32;
+  const auto [own, layout] = resolved(config, 4);
+  TapeGroups groups;
+  const Tape tape = record_tape(own, layout, 0, groups, {.steps = 3});
+  std::vector<std::vector<std::string>> steps(1);
+  std::string pass;
+  for (const TapeRecord& record : tape.records) {
+    const SpanLabel& label = tape.labels[record.label];
+    const bool work = record.kind == TapeRecord::work, call = record.kind == TapeRecord::call;
+    if (record.kind == TapeRecord::mark) steps.emplace_back();
+    if (work && record.stream == 0 && label.microbatch >= 0) {
+      const std::string at = fmt::format("micro-batch {} of chunk {}", label.microbatch, label.chunk);
+      if (at != pass) steps.back().push_back(pass = at);
+    } else if (call && tape.calls[record.what].kind == CommCall::all_gather && label.bucket >= 0) {
+      steps.back().push_back(fmt::format("bucket {} is gathered", label.bucket));
+    }
+  }
+  for (const size_t step : {1u, 2u}) {
+    // Behind how many passes each of the later chunks' buckets is gathered.
+    std::vector<int64_t> passes;
+    for (auto text = steps[step].begin(); text != steps[step].end() && passes.size() < 3; ++text)
+      if (text->starts_with("bucket")) passes.push_back(text - steps[step].begin() - std::ssize(passes));
+    EXPECT_EQ(passes, (std::vector<int64_t>{1, 2, 4})) << "step " << step;
+  }
+}
+
 // Costs by size and place, time of the host, a slower device beside its wires.
 class Priced : public ProductsOnly {
  public:
