@@ -198,13 +198,6 @@ constexpr Excuse kExcused[] = {
     {"Trainer::resume", "", "the clock of the first step starts when the weights are there"},
 };
 
-// Of "function(arguments) at directory/../file:line".
-std::string short_name(const std::string& name) {
-  const size_t at = name.rfind(" at "), up = name.rfind("/../");
-  const std::string function = name.substr(0, std::min(at, name.find("(trivet")));
-  return function + (at == std::string::npos ? "" : " " + name.substr(up == std::string::npos ? at + 4 : up + 4));
-}
-
 class Waits : public testing::TestWithParam<size_t> {};
 
 TEST_P(Waits, TheOrderOfStreamsChangesNoNumber) {
@@ -219,6 +212,13 @@ INSTANTIATE_TEST_SUITE_P(Cases, Waits, testing::Range(size_t{0}, cases().size())
                          [](const auto& info) { return std::string(cases()[info.param].name); });
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which see only that a wait is missing
+// Of "function(arguments) at directory/../file:line".
+std::string short_name(const std::string& name) {
+  const size_t at = name.rfind(" at "), up = name.rfind("/../");
+  const std::string function = name.substr(0, std::min(at, name.find("(trivet")));
+  return function + (at == std::string::npos ? "" : " " + name.substr(up == std::string::npos ? at + 4 : up + 4));
+}
+
 TEST(Waits, EachIsNeeded) {
   tiny_dataset();
   // given: where the cases wait, by the line and the function that calls it, and their numbers
