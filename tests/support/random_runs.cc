@@ -198,26 +198,30 @@ std::vector<std::string> Runs::choices() const {
 CoveringDraws covering_draws(int count) {
   constexpr size_t kPool = 500;
   const TempDir dir;
-  std::map<std::string, size_t> seen;  // how often
-  std::vector<std::vector<std::string>> pool;
-  for (size_t i = 0; i < kPool; ++i)
-    for (const std::string& choice : pool.emplace_back(draw_runs(static_cast<int>(i), dir / "").choices()))
-      ++seen[choice];
-  std::map<std::string, size_t> numbers;
-  for (const auto& [choice, times] : seen)
-    if (times < kPool) numbers.emplace(choice, numbers.size());
+  std::map<std::string, size_t> numbers;  // of the choices
+  std::vector<std::vector<size_t>> pool;
+  for (size_t i = 0; i < kPool; ++i) {
+    std::vector<size_t>& mine = pool.emplace_back();
+    for (const std::string& choice : draw_runs(static_cast<int>(i), dir / "").choices())
+      mine.push_back(numbers.emplace(choice, numbers.size()).first->second);
+    std::ranges::sort(mine);
+  }
   const size_t n = numbers.size();
+  std::vector<size_t> seen(n);  // how often
+  for (const std::vector<size_t>& mine : pool)
+    for (const size_t choice : mine) ++seen[choice];
   std::vector<std::vector<size_t>> pairs(kPool);
-  std::vector<bool> left(n * n);  // pairs of choices that no chosen draw has
+  std::vector<char> left(n * n);  // pairs of choices that no chosen draw has
   CoveringDraws result;
-  for (size_t i = 0; i < kPool; ++i)
-    for (const std::string& a : pool[i])
-      for (const std::string& b : pool[i])
-        if (a < b && numbers.contains(a) && numbers.contains(b)) {
-          const size_t pair = pairs[i].emplace_back(numbers[a] * n + numbers[b]);
-          result.pairs += !left[pair];
-          left[pair] = true;
-        }
+  for (size_t i = 0; i < kPool; ++i) {
+    std::erase_if(pool[i], [&](size_t choice) { return seen[choice] == kPool; });
+    for (size_t a = 0; a < pool[i].size(); ++a)
+      for (size_t b = a + 1; b < pool[i].size(); ++b) {
+        const size_t pair = pairs[i].emplace_back(pool[i][a] * n + pool[i][b]);
+        result.pairs += !left[pair];
+        left[pair] = true;
+      }
+  }
   for (int k = 0; k < count; ++k) {
     std::vector<int64_t> gains;
     for (const std::vector<size_t>& mine : pairs)
