@@ -1,4 +1,5 @@
-// trivet train RUN.yaml: ranks are threads of this process, or, under mpirun or srun, this process is one rank.
+// trivet train RUN.yaml: ranks are threads of this process, or, under mpirun or srun, this process is one rank. On GPUs
+// over NCCL it becomes mpirun of itself (start_processes).
 
 #include <atomic>
 #include <fmt/ranges.h>

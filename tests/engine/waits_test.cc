@@ -189,6 +189,7 @@ constexpr Excuse kExcused[] = {
     {"StagingPair::wait", "read_tensors", "the third buffer of 64 MiB is the first that waits"},
     {"StepInput::take", "next_token_logits", "the host has read the last token's logits"},
     {"CommStreams::after_compute", "TensorCommStream::TensorCommStream", "takes the stream, which nothing uses yet"},
+    {"read_tensors", "", "a copy that has failed says so"},
     {"Trainer::finish_step", "", "a stream that has failed says so; the numbers were waited for"},
     {"SendEnd::synchronize", "", "the spans of a step's sends; the receiver goes on when it has the data"},
     {"ParamGather::wait_for_prefetches", "", "what would read weights that change is not used; yet nobody may read so"},
