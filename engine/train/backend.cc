@@ -31,7 +31,8 @@ std::string host_identity() {
 // How ranks exchange their GPUs' memory. Collective, and the same on all ranks. Throws ConfigError.
 struct Exchange {
   enum Kind { none, staged, nccl } kind;
-  std::string name;  // for people
+  std::string name;   // for people
+  double part = 1.0;  // of most_ctas()
 };
 Exchange choose_exchange(const Config& config, const Device& device, HostWorld& host) {
   const std::optional<CommBackend> asked = config.comm.backend;
@@ -63,11 +64,11 @@ Exchange choose_exchange(const Config& config, const Device& device, HostWorld& 
         fmt::format("overlap.collectives_in_flight: found {}, which makes {} streams of a rank, but a GPU "
                     "has queues for {}; expected {} fewer",
                     config.overlap.collectives_in_flight, share.streams, kMostStreams, share.streams - kMostStreams));
-  const int all = gpu_multiprocessors();
+  const auto all = static_cast<int>(std::ranges::min(host.gather(static_cast<int64_t>(gpu_multiprocessors()))));
+  const int at_once = std::min(share.multiprocessors, static_cast<int>(kMostOfGpu * all));
   return {Exchange::nccl,
-          fmt::format(
-              "NCCL: {} communicators, up to {} of {} multiprocessors at once{}", share.groups, share.multiprocessors,
-              all, share.multiprocessors < all ? "" : ", none left to compute: fewer overlap.collectives_in_flight")};
+          fmt::format("NCCL: {} communicators, up to {} of {} multiprocessors at once", share.groups, at_once, all),
+          static_cast<double>(at_once) / share.multiprocessors};
 }
 
 int default_threads_per_rank(const Communicator& world) {
@@ -188,9 +189,9 @@ Backend make_any_backend(const Config& config, Communicator& world, int threads,
   backend.exchange_on_device = exchange.kind == Exchange::nccl;
   // Groups of their own: the engine uses the world for host memory.
   backend.host = world.twin("device memory", comm_of("data"));
-  backend.exchange = exchange.kind == Exchange::nccl
-                         ? create_nccl_communicator(*backend.host, *backend.device, config.comm.timeout_s)
-                         : create_staged_communicator(*backend.host, *backend.device);
+  backend.exchange = exchange.kind == Exchange::nccl ? create_nccl_communicator(*backend.host, *backend.device,
+                                                                                config.comm.timeout_s, exchange.part)
+                                                     : create_staged_communicator(*backend.host, *backend.device);
   return backend;
 }
 

@@ -179,9 +179,10 @@ int gpu_multiprocessors() {
   return count;
 }
 
-std::unique_ptr<Communicator> create_nccl_communicator(Communicator& world, Device& device, double timeout_s) {
+std::unique_ptr<Communicator> create_nccl_communicator(Communicator& world, Device& device, double timeout_s,
+                                                       double part) {
   check(device.kind() == DeviceKind::cuda, "create_nccl_communicator needs a CUDA device");
-  auto rank = std::make_shared<NcclRank>(world, device, timeout_s);
+  auto rank = std::make_shared<NcclRank>(world, device, timeout_s, part);
   CommGroup group = world.group();
   group.name = "world";
   return std::make_unique<Communicator>(

@@ -25,14 +25,17 @@ namespace trivet {
 
 bool built_with_nccl();
 
-// How many multiprocessors a group of that class may take while it communicates. A kernel that waits for a peer holds
-// them; what all groups hold together is to be less than the GPU has.
+// How many multiprocessors a group of that class takes at most while it communicates. A kernel that waits for a peer
+// holds them; where all groups together could hold more than kMostOfGpu of a GPU, each gets its part of that.
 constexpr int most_ctas(Category category) { return category == comm_of("pipeline") ? 8 : 16; }
+constexpr double kMostOfGpu = 0.75;
 int gpu_multiprocessors();  // of the current GPU; 0 in a build without NCCL
 
 // The same ranks as `world`, for tensors of `device`, a CUDA device that no other rank has; both outlive it. Collective
-// over `world`, which it alone uses from then on. timeout_s: of a call that sets up or enqueues. Throws Error where
-// NCCL fails, and ConfigError in a build without NCCL (no_nccl.cc).
-std::unique_ptr<Communicator> create_nccl_communicator(Communicator& world, Device& device, double timeout_s);
+// over `world`, which it alone uses from then on. timeout_s: of a call that sets up or enqueues. part: of most_ctas()
+// that each group gets, the same on all ranks. Throws Error where NCCL fails, and ConfigError in a build without NCCL
+// (no_nccl.cc).
+std::unique_ptr<Communicator> create_nccl_communicator(Communicator& world, Device& device, double timeout_s,
+                                                       double part = 1.0);
 
 }  // namespace trivet

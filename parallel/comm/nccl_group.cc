@@ -1,5 +1,6 @@
 #include "parallel/comm/nccl_group.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <fmt/format.h>
@@ -146,10 +147,13 @@ void NcclMemory::deallocate(void* data, int64_t) noexcept { ncclMemFree(data); }
 
 // ---- all of a rank
 
-NcclRank::NcclRank(Communicator& host, Device& device, double timeout_s)
-    : host(host), device(device), timeout_s_(timeout_s), exceptions_(std::uncaught_exceptions()), watcher_([this] {
-        watch();
-      }) {}
+NcclRank::NcclRank(Communicator& host, Device& device, double timeout_s, double part)
+    : host(host),
+      device(device),
+      timeout_s_(timeout_s),
+      part_(part),
+      exceptions_(std::uncaught_exceptions()),
+      watcher_([this] { watch(); }) {}
 
 NcclRank::~NcclRank() {
   if (std::uncaught_exceptions() > exceptions_) abort("an exception ends the rank");
@@ -165,7 +169,8 @@ NcclRank::~NcclRank() {
 }
 
 std::shared_ptr<NcclGroup> NcclRank::add(const std::string& name, int rank, int size, int most_ctas) {
-  auto group = std::make_shared<NcclGroup>(name, rank, size, most_ctas, timeout_s_);
+  auto group =
+      std::make_shared<NcclGroup>(name, rank, size, std::max(1, static_cast<int>(part_ * most_ctas)), timeout_s_);
   std::lock_guard lock(mutex_);
   if (!why_.empty()) group->stop(why_);
   return groups_.emplace_back(std::move(group));

@@ -92,7 +92,7 @@ class NcclMemory : public Memory {
 // group: each frees memory, which may wait for the whole GPU, and so, one after another, for the kernels of later ones.
 class NcclRank {
  public:
-  NcclRank(Communicator& host, Device& device, double timeout_s);
+  NcclRank(Communicator& host, Device& device, double timeout_s, double part);  // part: of most_ctas
   ~NcclRank();
 
   std::shared_ptr<NcclGroup> add(const std::string& name, int rank, int size, int most_ctas);
@@ -109,7 +109,7 @@ class NcclRank {
   void watch();
   std::string error();
 
-  const double timeout_s_;
+  const double timeout_s_, part_;
   const int exceptions_;
   std::mutex mutex_;  // guards the next three
   std::vector<std::shared_ptr<NcclGroup>> groups_;

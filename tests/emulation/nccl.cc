@@ -237,6 +237,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   (*comm)->device = device;
   constexpr int kCtas = 32;  // by default NCCL takes up to so many, by the links that it finds
   (*comm)->ctas = config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? kCtas : config->maxCTAs;
+  trivet::emulation::driver().greatest_ctas = std::max(trivet::emulation::driver().greatest_ctas.load(), (*comm)->ctas);
   {
     std::lock_guard lock(alive_mutex);
     alive[*comm] = {(*comm)->clique, rank, device};

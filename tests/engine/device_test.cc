@@ -18,6 +18,10 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/training.h"
 
+#ifdef TRIVET_EMULATED_GPU
+#include "tests/emulation/runtime.h"
+#endif
+
 namespace trivet::test {
 namespace {
 
@@ -369,12 +373,41 @@ TEST(GpuShare, MoreStreamsThanQueuesAreRefusedOrTold) {
   EXPECT_FALSE(has(exchange(CommBackend::staged, 13), "may hang"));
   EXPECT_TRUE(has(exchange(CommBackend::staged, 14), "30 streams")) << exchange(CommBackend::staged, 14);
   if (!built_with_nccl()) return;
-  EXPECT_TRUE(has(exchange(CommBackend::nccl, 1), "NCCL: 4 communicators, up to 48 of"));
+  const std::string few = exchange(CommBackend::nccl, 1);
+  EXPECT_TRUE(has(few, "NCCL: 4 communicators, up to ")) << few;
   const std::string refused = exchange(CommBackend::nccl, 14);
   EXPECT_TRUE(has(refused, "refused: ") && has(refused, "overlap.collectives_in_flight: found 14") &&
               has(refused, "expected 2 fewer"))
       << refused;
 }
+
+#ifdef TRIVET_EMULATED_GPU
+TEST(GpuShare, CommunicatorsLeaveAQuarterOfTheGpu) {
+  if (!built_with_nccl()) GTEST_SKIP() << "needs NCCL";
+  emulation::Driver& driver = emulation::driver();
+  Config config = tiny_config();
+  config.device.kind = DeviceKind::cuda;
+  config.comm.backend = CommBackend::nccl;
+  overlap_data_parallel(config);
+  const int before = driver.multiprocessors;
+  // 3 groups of up to 16 CTAs could hold 48 at once.
+  struct {
+    int multiprocessors, ctas;
+    const char* text;
+  } const cases[] = {{132, 16, "up to 48 of 132"}, {64, 16, "up to 48 of 64"}, {48, 12, "up to 36 of 48"},
+                     {3, 1, "up to 2 of 3"}};
+  for (const auto& c : cases) {
+    driver.multiprocessors = c.multiprocessors;
+    driver.greatest_ctas = 0;
+    run_thread_ranks(2, [&](Communicator& world) {
+      const Backend made = make_inference_backend(config, world, 1);
+      EXPECT_NE(made.exchange_name.find(c.text), std::string::npos) << made.exchange_name;
+    });
+    EXPECT_EQ(driver.greatest_ctas, c.ctas) << c.text;
+  }
+  driver.multiprocessors = before;
+}
+#endif
 
 // ---- user buffers
 
