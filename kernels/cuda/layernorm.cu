@@ -68,8 +68,9 @@ __global__ void __launch_bounds__(kMostThreads)
                              T* y, HeadsLayout y_rows, float* mean, float* rstd) {
   __shared__ float shared[32];
   const int64_t mine = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  const int64_t row = mine < n ? mine : n - 1;  // teams of a warp reduce together: those behind the end read the last
-  const RowPart<T, Whole> part(x + row_begin(x_rows, row, h), h, threadIdx.x, blockDim.x);
+  // Teams of a warp reduce together. Those behind the end read nothing: y may be written over x.
+  const int64_t row = mine < n ? mine : n - 1;
+  const RowPart<T, Whole> part(x + row_begin(x_rows, row, h), mine < n ? h : 0, threadIdx.x, blockDim.x);
   T* const out = y + row_begin(y_rows, row, h);
   float mu = 0;
   if constexpr (kCentered) {

@@ -20,7 +20,7 @@ namespace {
 
 template <int number>
 __global__ void tick_kernel(int* to) {
-  if (threadIdx.x == 0) *to = number;
+  if (threadIdx.x == 0) atomicMax(to, number);  // on streams that nothing orders
 }
 
 // A rank as the hazards need it: a device, a channel each way, of which no thread watches, and memory.
@@ -28,7 +28,7 @@ struct Rank {
   int rank = 0;
   cudaStream_t stream = nullptr;
   ncclComm_t in = nullptr, out = nullptr;
-  int* data = nullptr;  // 2 of them: one is sent, one received
+  int* data = nullptr;  // one is sent, one received, one for kernels; from the fifth on, two for each communicator
 
   void receive(cudaStream_t on) const { ASSERT_EQ(ncclRecv(data + 1, 1, ncclInt32, 1 - rank, in, on), ncclSuccess); }
   void send(cudaStream_t on) const { ASSERT_EQ(ncclSend(data, 1, ncclInt32, 1 - rank, out, on), ncclSuccess); }
@@ -55,6 +55,8 @@ cudaStream_t new_stream() {
 }
 void finish(cudaStream_t stream) { check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
 
+constexpr int kComms = 8;  // of communicate()
+
 void on_two_ranks(const std::function<void(const Rank&)>& body) {
   emulation::driver().patience_ms = 0;
   const ncclUniqueId ids[2] = {new_id(), new_id()};
@@ -65,7 +67,7 @@ void on_two_ranks(const std::function<void(const Rank&)>& body) {
       Rank self{rank, new_stream()};
       for (int from = 0; from < 2; ++from)
         (from == rank ? self.out : self.in) = communicator(from == 0 ? "0 to 1" : "1 to 0", rank, 0, ids[from]);
-      check_cuda(cudaMalloc(reinterpret_cast<void**>(&self.data), 2 * sizeof(int)), "cudaMalloc");
+      check_cuda(cudaMalloc(reinterpret_cast<void**>(&self.data), (4 + 2 * kComms) * sizeof(int)), "cudaMalloc");
       // Connected, as Trivet's pairs are when they are made.
       if (rank == 0) self.send(self.stream);
       self.receive(self.stream);
@@ -128,7 +130,7 @@ void use_streams(int count) {
     while (streams.size() < static_cast<size_t>(count)) streams.push_back(new_stream());
     for (size_t i = 0; i + 1 < streams.size(); ++i) {
       if (i == 0) self.receive(streams[0]);
-      else launch_kernel(tick_kernel<3>, {1, 32, streams[i]}, self.data);
+      else launch_kernel(tick_kernel<3>, {1, 32, streams[i]}, self.data + 2);
     }
     self.send(streams.back());
     for (const cudaStream_t stream : streams) finish(stream);
@@ -138,7 +140,6 @@ void use_streams(int count) {
 
 // Sums over eight communicators, of which each rank begins with the four that the other one comes to last.
 void communicate(int ctas) {
-  constexpr int kComms = 8;
   std::vector<ncclUniqueId> ids;
   for (int i = 0; i < kComms; ++i) ids.push_back(new_id());
   std::barrier<> begun(2);
@@ -152,7 +153,8 @@ void communicate(int ctas) {
     }
     const auto all_reduce = [&](int i) {
       const auto at = static_cast<size_t>(i);
-      ASSERT_EQ(ncclAllReduce(self.data, self.data, 1, ncclInt64, ncclMax, comms[at], streams[at]), ncclSuccess);
+      int* const data = self.data + 4 + 2 * i;
+      ASSERT_EQ(ncclAllReduce(data, data, 1, ncclInt64, ncclMax, comms[at], streams[at]), ncclSuccess);
     };
     for (int i = 0; i < kComms; ++i) {
       all_reduce(self.rank == 0 ? i : kComms - 1 - i);

@@ -37,6 +37,7 @@ struct Clocks {
   std::map<const uint64_t*, Barrier> barriers;
   std::vector<Line> lines;
 };
+// The emulation's own, which all threads of a block use: Unobserved keeps ThreadSanitizer out.
 thread_local Clocks clocks;
 
 Clock& clock_of_place(const void* place) {
@@ -67,6 +68,7 @@ uint32_t knows_phases(size_t thread, int barrier) {
 
 void begin_clocks() {
   if (clocks_run) return;
+  const Unobserved ours;
   const size_t count = size_t{blockDim.x} * blockDim.y * blockDim.z;
   clocks = {};
   clocks.threads.assign(count, Clock(count + kBarriers));
@@ -76,21 +78,30 @@ void begin_clocks() {
 }
 
 void clocks_leave(const void* place) {
+  const Unobserved ours;
   const size_t self = thread_number();
   learn(clock_of_place(place), clocks.threads[self]);
   ++clocks.threads[self][self];
 }
 
-void clocks_pass(const void* place) { learn(clocks.threads[thread_number()], clock_of_place(place)); }
+void clocks_pass(const void* place) {
+  const Unobserved ours;
+  learn(clocks.threads[thread_number()], clock_of_place(place));
+}
 
 Moment now() {
+  const Unobserved ours;
   const size_t self = thread_number();
   return {self, clocks.threads[self][self]};
 }
 
-bool is_known(const Moment& moment) { return clocks.threads[thread_number()][moment.thread] >= moment.clock; }
+bool is_known(const Moment& moment) {
+  const Unobserved ours;
+  return clocks.threads[thread_number()][moment.thread] >= moment.clock;
+}
 
 void phases_are_over(const uint64_t* barrier, uint32_t phases) {
+  const Unobserved ours;
   Clock& over = clock_of_phases(barrier);
   learn(over, clock_of_place(barrier));
   auto& [index, passed] = at(barrier);
@@ -103,12 +114,14 @@ void phases_are_over(const uint64_t* barrier, uint32_t phases) {
 }
 
 void clocks_pass_phase(const uint64_t* barrier) {
+  const Unobserved ours;
   const size_t self = thread_number();
   learn(clocks.threads[self], clock_of_phases(barrier));
   at(barrier).passed[self] = clocks.threads[self][self];
 }
 
 void copy_writes(size_t to, size_t bytes, const uint64_t* barrier, uint32_t phase) {
+  const Unobserved ours;
   const size_t self = thread_number();
   const Clock& mine = clocks.threads[self];
   for (size_t i = to / kLine; i < (to + bytes + kLine - 1) / kLine; ++i) {
@@ -127,6 +140,7 @@ void copy_writes(size_t to, size_t bytes, const uint64_t* barrier, uint32_t phas
 }
 
 void product_may_read(size_t warp, size_t from) {
+  const Unobserved ours;
   const Line& line = clocks.lines[from / kLine];
   for (size_t lane = 0; line.barrier >= 0 && lane < 32; ++lane)
     if (knows_phases(32 * warp + lane, line.barrier) < line.phase)
@@ -135,6 +149,7 @@ void product_may_read(size_t warp, size_t from) {
 }
 
 void product_has_read(size_t warp, size_t from) {
+  const Unobserved ours;
   std::array<uint32_t, 32>& lanes = clocks.lines[from / kLine].reads[warp];
   for (size_t i = 32 * warp; i < 32 * warp + 32; ++i) lanes[i % 32] = clocks.threads[i][i];
 }
