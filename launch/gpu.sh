@@ -20,7 +20,7 @@ begin=$SECONDS
 part='' programs='' out=runs/gpu seconds='' from=1 device=cuda list=0
 while (($#)); do
   case $1 in
-    one | two) part=$1; shift; continue ;;
+    one | two) [[ ! $part ]] || usage "found $part and $1, expected one part"; part=$1; shift; continue ;;
     --list) list=1; shift; continue ;;
     --programs | --out | --seconds | --from | --device) ;;
     *) usage "unknown argument $1" ;;
@@ -37,16 +37,17 @@ while (($#)); do
 done
 [[ $device =~ ^(cpu|cuda)$ ]] || usage "--device: found \"$device\", expected cpu or cuda"
 [[ $part ]] || usage "which part is missing: one or two"
-[[ $seconds =~ ^[0-9]*$ && $from =~ ^[1-9][0-9]*$ ]] || usage "--seconds and --from: found \"$seconds\" and \"$from\", expected numbers"
+[[ $seconds =~ ^([1-9][0-9]*)?$ && $from =~ ^[1-9][0-9]*$ ]] || usage "--seconds and --from: found \"$seconds\" and \"$from\", expected numbers"
 memory=0  # MiB of the GPU
 if [[ $device == cuda ]] && ((!list)); then
   nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,power.limit --format=csv,noheader ||
     { echo "gpu.sh: nvidia-smi finds no GPU on this machine" >&2; exit 64; }
   memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1)
 fi
-mkdir -p "$out" && out=$(realpath "$out") || exit 74
-scratch=$(mktemp -d)
+((list)) || mkdir -p "$out" || exit 74
+out=$(realpath -m "$out") scratch=$(mktemp -d) child=''
 trap 'rm -rf "$scratch"' EXIT
+trap '[[ $child ]] && kill "$child"; exit 130' INT TERM  # timeout, in a group of its own, passes it on to the step
 
 # ---- the programs, and NVIDIA's libraries for them
 
@@ -56,11 +57,12 @@ if [[ -f $programs ]]; then  # machines lack xz sometimes
 fi
 needed=(trivet kernels_test parallel_test engine_test cuda_ops_bench train_bench)
 cd "$root" || exit 74
-if [[ -z $programs ]]; then
+if [[ -z $programs ]] && ((!list)); then
   packages+=("${test_packages[@]}")
   install_packages && build_trivet build -DTRIVET_CUDA=ON -- "${needed[@]}" || exit 70
   programs=$root/build
 fi
+: "${programs:=$root/build}"
 [[ -d $programs/bin ]] || { mkdir "$scratch/bin" && ln -s "$programs"/trivet "$programs"/tests/* "$scratch/bin/"; }
 bin=$programs/bin
 [[ -d $bin ]] || bin=$scratch/bin
@@ -81,16 +83,21 @@ PYTHON
   nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null) && realpath "$(dirname "$nvcc")/../lib64"
 }
 libraries=$(nvidia_folders | awk 'NF && !seen[$0]++' | paste -sd :)
+# Debian's Open MPI has run paths of its own, for which the programs' DT_RPATH does not count.
+[[ -d $programs/lib ]] && libraries+=:$programs/lib
 # Only for our programs: PyTorch finds its own. Kernels are loaded at the start: loading one later waits for the GPU.
 ours=(env "LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" CUDA_MODULE_LOADING=EAGER)
-for name in "${needed[@]}"; do
-  lost=$("${ours[@]}" ldd "$bin/$name" 2>&1 | grep -E 'not found|No such file') && echo "gpu.sh: $name: $lost" >&2
-done
+lost=$(for name in "${needed[@]}"; do "${ours[@]}" ldd "$bin/$name" 2>&1 | grep -E 'not found|No such file' | sed "s|^|gpu.sh: $name: |"; done)
+if [[ $lost ]] && ((!list)); then
+  echo "$lost" >&2
+  [[ $device == cpu ]] || exit 69
+fi
 
 # ---- steps
 
-number=0 failed=0 summary=$out/summary.txt
-note() { printf '%s\n' "$*" | tee -a "$summary"; }
+number=0 failed=0 summary=$out/summary.txt device_factor=1
+[[ $device == cuda ]] || device_factor=8  # a rehearsal is about the steps, on whichever machine
+note() { if ((list)); then printf '%s\n' "$*"; else printf '%s\n' "$*" | tee -a "$summary"; fi; }
 # step LOG NAME SECONDS COMMAND…: LOG.log gets the whole output; the summary its verdict and the lines that say most.
 step() {
   local log=$out/$1.log name=$2 most=$3 code=0 start=$SECONDS verdict=passed skipped
@@ -100,16 +107,18 @@ step() {
     printf '%3d  %4d s  %-44s %s\n' "$number" "$most" "$name" "$(selected "$@")"
     return
   fi
-  [[ $device == cuda ]] || ((most *= 8))  # a rehearsal is about the steps, on whichever machine
+  ((most *= device_factor))
   if [[ $seconds ]] && ((SECONDS - begin + most > seconds)); then
     note "$(printf '%3d  %-46s left out: %d s are left, its bound is %d' "$number" "$name" $((seconds - SECONDS + begin)) "$most")"
     failed=1
     return
   fi
-  printf '\n== %d %s\n$ %s\n' "$number" "$name" "$*" >>"$log"
-  local at
-  at=$(stat -c %s "$log")
-  timeout -k 5 "$most" "$@" </dev/null >>"$log" 2>&1 || code=$?
+  local at=0
+  printf '\n== %d %s\n$ %s\n' "$number" "$name" "$*" >>"$log" && at=$(stat -c %s "$log") || verdict="FAILED: $log cannot be written"
+  timeout -k 5 "$most" "$@" </dev/null >>"$log" 2>&1 &
+  child=$!
+  wait "$child" || code=$?
+  child=''
   tail -c +$((at + 1)) "$log" >"$scratch/output"
   ((code == 0)) || verdict="FAILED with $code"
   ((code == 124 || code == 137)) && verdict="FAILED: over its $most s"
@@ -118,7 +127,8 @@ step() {
   [[ $device == cuda && $skipped != 0 ]] && grep -aq '^\[  PASSED  \] 0 tests' "$scratch/output" && verdict='FAILED: every test was skipped'
   [[ $verdict == passed ]] || failed=1
   note "$(printf '%3d  %-46s %s (%d s)' "$number" "$name" "$verdict" $((SECONDS - start)))"
-  grep -aE '^result |^\[  (PASSED|FAILED|SKIPPED) |MFU .*%|rror|FAILED|evaluation at|^ *([0-9]+)/\2 ' "$scratch/output" | head -n 10 |
+  grep -aE '^result |^\[  (PASSED|FAILED|SKIPPED) |MFU .*%|rror|FAILED|evaluation at|^ *([0-9]+)/\2 ' "$scratch/output" |
+    head -n "$([[ $verdict == passed ]] && echo 10 || echo 5)" |
     cut -c1-180 | sed 's/^/         /' | tee -a "$summary"
 }
 # The tests that a command with --gtest_filter selects.
@@ -128,72 +138,87 @@ selected() {
   [[ $filter ]] || return 0
   for argument; do
     [[ $argument == "$bin"/*_test ]] || continue
-    printf '%d tests' "$("$argument" "$filter" --gtest_list_tests 2>/dev/null | grep -c '^  ')"
+    printf '%d tests' "$("${ours[@]}" "$argument" "$filter" --gtest_list_tests 2>/dev/null | grep -c '^  ')"
   done
 }
 tests() {  # LOG NAME SECONDS PROGRAM FILTER [BEFORE…]: by name, so that the log ends with the one that hangs
-  local command=("${@:6}" "${ours[@]}" "$bin/$4" "--gtest_filter=$5")
+  local command=("${ours[@]}" "${@:6}" "$bin/$4" "--gtest_filter=$5")
   if [[ $device == cpu ]] && ((!list)); then  # nothing to run them on
     [[ $(selected "${command[@]}") != '0 tests' ]] || { note "     $2: the filter selects no test"; failed=1; }
     command=(true)
   fi
   step "$1" "$2" "$3" "${command[@]}"
 }
+has_torch=0
+python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' 2>/dev/null && has_torch=1
+without() {  # a step that has its number all the same
+  ((++number >= from)) && note "$(printf '%3d  %-46s left out: there is no %s' "$number" "$1" "$2")"
+}
 torch() {
-  python3 -c 'import torch' 2>/dev/null || { note "     torch_step $1: left out: Python has no torch"; return; }
+  ((has_torch || list)) || { without "torch_step $1" 'torch in Python'; return; }
   step torch "torch_step $1, micro-batch $2" 90 python3 "$tree/tests/bench/torch_step.py" --model "$1" --micro-batch "$2"
 }
 bench() { step train "train_bench $*" "${limit:-60}" "${ours[@]}" "$bin/train_bench" --device "$device" --model "$@"; }
 
 b=8  # GPT-3 1.3B: 49 GiB with 8 samples, 75 with 16
 ((memory > 100000)) && b=16
-models=("124m 32" "1.3b $b") layers=6.7b-layers llama=1.3b small=()
-[[ $device == cuda ]] ||
-  models=("tiny 2") layers=tiny llama=tiny small=(--set batch.micro_batch_size=1 --set batch.global_batch_size=8 --set train.eval_iters=1)
+models=("124m 32" "1.3b $b") layers=6.7b-layers llama=1.3b
+[[ $device == cuda ]] || models=("tiny 2") layers=tiny llama=tiny
+small=(--set batch.micro_batch_size=1 --set batch.global_batch_size=8 --set train.eval_iters=1)
 awk 'BEGIN { split("tensor pipeline data gradient weight token layer step", what, " ")
   for (i = 1; i <= 40000; ++i) printf "Rank %d of %d sends its %s to rank %d.%s", i % 8, 8, what[i % 7 + 1], (i + 1) % 8, i % 50 ? " " : "\n\n" }' >"$scratch/text.txt"
 trivet=("${ours[@]}" "$bin/trivet")
-prepare=("${trivet[@]}" data prepare --input "$scratch/text.txt" --output "$scratch/text" --tokenizer bytes --document paragraph)
-note "part $part on $(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || true), $(date -u +%FT%TZ), $("$bin/trivet" --version | head -n 1)"
+lazy=(env CUDA_MODULE_LOADING=LAZY)  # NVIDIA's tools instrument all that is loaded; these ranks wait for no other
+script() { printf '%q ' "$@"; echo; }  # the command as a line of a script: steps that need each other are one
+prepare=$(script "${trivet[@]}" data prepare --input "$scratch/text.txt" --output "$scratch/text" --tokenizer bytes --document paragraph)
+prepare="[[ -e $(printf %q "$scratch/text.bin") ]] || $prepare"
+note "part $part on $(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || true), $(date -u +%FT%TZ), $("${ours[@]}" "$bin/trivet" --version 2>&1 | head -n 1)"
 
 if [[ $part == one ]]; then
-  if [[ $device == cuda ]] && ((!list)); then  # PyTorch's compile cache is filled beside the tests
+  if [[ $device == cuda ]] && ((!list && has_torch && from <= 7)); then  # PyTorch's compile cache is filled beside the tests
     (for model in "${models[@]}"; do
       # shellcheck disable=SC2086
-      timeout 90 python3 "$tree/tests/bench/torch_step.py" --model ${model/ / --micro-batch } --steps 1 --warm-up 1
+      timeout 150 python3 "$tree/tests/bench/torch_step.py" --model ${model/ / --micro-batch } --steps 1 --warm-up 1
     done >"$out/torch_warm.log" 2>&1) &
   fi
   tests tests 'every op against its reference' 110 kernels_test '*cuda*:*Cuda*:-*cudnn*:*Cudnn*'
-  tests tests 'whole steps against the CPU, one rank' 45 engine_test '*AGpuAgrees*/one:*AGpuAgrees*/bf16:*AGpuAgrees*/llama*:*AGpuAgrees*/qwen3:*NoNumberOfAGpu/one'
+  tests tests 'whole steps against the CPU, one rank' 45 engine_test '*AGpuAgrees*/one*:*AGpuAgrees*/bf16:*NoNumberOfAGpu/one'
+  run=(--set "data.path=$scratch/text" --set "train.run_dir=$scratch/run" --set "device.kind=$device"
+    --set parallel.tensor_model_parallel_size=1 --set parallel.pipeline_model_parallel_size=1
+    --set parallel.sequence_parallel=false --set optimizer.lr_warmup_iters=5 --set checkpoint.save_interval=10 --set train.eval_interval=10)
+  [[ $device == cuda ]] || run+=("${small[@]}")
+  {
+    echo "set -ex; $prepare"
+    script "${trivet[@]}" train "$tree/configs/tiny.yaml" "${run[@]}" --set train.train_iters=20
+    script "${trivet[@]}" train "$tree/configs/tiny.yaml" "${run[@]}" --set train.train_iters=30 --set optimizer.override_opt_param_scheduler=true
+    script "${trivet[@]}" generate "$scratch/run" --prompt 'Rank 3 of 8' --set "device.kind=$device"
+  } >"$scratch/run.sh"
+  step run 'train 20 steps, resume for 10, generate' 80 bash "$scratch/run.sh"
   wait
   for model in "${models[@]}"; do
     bench "${model% *}" --micro-batch "${model#* }"
     # shellcheck disable=SC2086
     torch $model
   done
-  step run 'data prepare' 20 "${prepare[@]}"
-  run=(--set "data.path=$scratch/text" --set "train.run_dir=$scratch/run" --set "device.kind=$device"
-    --set parallel.tensor_model_parallel_size=1 --set parallel.pipeline_model_parallel_size=1
-    --set parallel.sequence_parallel=false --set optimizer.lr_warmup_iters=5 --set checkpoint.save_interval=10 --set train.eval_interval=10 "${small[@]}")
-  step run 'train, 20 steps' 40 "${trivet[@]}" train "$tree/configs/tiny.yaml" "${run[@]}" --set train.train_iters=20
-  step run 'resumed, 10 more' 30 "${trivet[@]}" train "$tree/configs/tiny.yaml" "${run[@]}" --set train.train_iters=30 --set optimizer.override_opt_param_scheduler=true
-  step run 'generate' 30 "${trivet[@]}" generate "$scratch/run" --prompt 'Rank 3 of 8' --set "device.kind=$device"
   if [[ $device == cuda ]]; then
-    step ops 'ops beside their bounds' 90 "${ours[@]}" "$bin/cuda_ops_bench"
+    step ops 'ops beside their bounds' 60 "${ours[@]}" "$bin/cuda_ops_bench"
     limit=45 bench 124m --micro-batch 32 --cuda-graphs local
     limit=45 bench 124m --micro-batch 4 --micro-batches 8
-    command -v ncu >/dev/null && step ops 'ncu: attention, norms, Adam' 60 "${ours[@]}" ncu --clock-control none --launch-count 40 \
-      --section SpeedOfLight --section Occupancy -k 'regex:hopper|layernorm|adamw|column_sum|cross' \
-      "$bin/train_bench" --model 124m --device cuda --layers 2 --micro-batch 32 --steps 1 --warm-up 1
+    if command -v ncu >/dev/null || ((list)); then
+      step ops 'ncu: attention, norms, Adam' 60 "${ours[@]}" "${lazy[@]}" ncu --clock-control none --launch-count 40 \
+        --section SpeedOfLight --section Occupancy -k 'regex:hopper|layernorm|adamw|column_sum|cross' \
+        "$bin/train_bench" --model 124m --device cuda --layers 2 --micro-batch 32 --steps 1 --warm-up 1
+    else
+      without ncu ncu
+    fi
   fi
 else
   # One process each: a layout that hangs costs its own bound and nothing else.
-  for layout in ring sharded_optimizer tensor_and_pipeline sharded_weights gpipe interleaved zero_bubble_recompute; do
+  for layout in ring sharded_optimizer tensor_and_pipeline sharded_weights gpipe interleaved zero_bubble_recompute llama llama_bf16 qwen3; do
     tests ranks "ranks on one GPU against the CPU: $layout" 20 engine_test "*AGpuAgrees*/$layout" timeout -k 2 18
   done
-  tests ranks 'staged and NCCL communicators' 60 parallel_test '*Cuda*:*cuda*:*Nccl*:*NCCL*:*nccl*'
+  tests ranks 'communicators (most of NCCL takes two GPUs)' 60 parallel_test '*Cuda*:*cuda*:*Nccl*:*NCCL*:*nccl*'
   tests cudnn 'cuDNN attention' 60 kernels_test '*MatchesTheDefinition/*cudnn*'
-  tests ranks 'random layouts' 60 engine_test '*RandomLayout.IsTheSameOnGpus*'
   # NCCL refuses two ranks on one GPU, but tells hosts apart by NCCL_HOSTID: two processes with one each talk over sockets.
   # No group has more than two ranks, whose sum is the same in every order: so are the losses, and those of staged ranks.
   mpirun=(env "LD_LIBRARY_PATH=$programs/lib:$libraries" OPAL_PREFIX="$programs/ompi" OPAL_PKGLIBDIR="$programs/ompi/lib/openmpi"
@@ -202,19 +227,23 @@ else
   nccl=(nccl staged) && [[ $device == cuda ]] || nccl=(mpi thread)
   pair() {  # NAME [--set …]
     local name=$1 backend both
-    both=(train "$tree/configs/tiny.yaml" --set "device.kind=$device" --set "data.path=$scratch/text" --set train.train_iters=5
+    both=("${trivet[@]}" train "$tree/configs/tiny.yaml" --set "device.kind=$device" --set "data.path=$scratch/text" --set train.train_iters=5
       --set parallel.tensor_model_parallel_size=1 --set parallel.pipeline_model_parallel_size=1
       --set parallel.sequence_parallel=false --set optimizer.lr_warmup_iters=1 --set train.deterministic_mode=true "${small[@]}" "${@:2}")
-    step nccl "$name, ${nccl[1]}" 20 "${trivet[@]}" "${both[@]}" --set "comm.backend=${nccl[1]}" --ranks 2 --set "train.run_dir=$scratch/$name-${nccl[1]}"
-    both=("${trivet[@]}" "${both[@]}" --set "comm.backend=${nccl[0]}" --set "train.run_dir=$scratch/$name-${nccl[0]}")
-    step nccl "$name, ${nccl[0]}" 30 "${mpirun[@]}" --oversubscribe --bind-to none -n 1 -x NCCL_HOSTID=first "${both[@]}" : \
-      -n 1 -x NCCL_HOSTID=second "${both[@]}"
-    for backend in "${nccl[@]}"; do
-      grep -os '"loss":[^,]*' "$scratch/$name-$backend/metrics.jsonl" >"$scratch/$name.$backend"
-    done
-    step nccl "$name, five equal losses" 5 bash -c '(($(wc -l <"$0") == 5)) && cmp "$0" "$1"' "$scratch/$name.${nccl[0]}" "$scratch/$name.${nccl[1]}"
+    {
+      echo "set -ex; $prepare"
+      script "${both[@]}" --set "comm.backend=${nccl[1]}" --ranks 2 --set "train.run_dir=$scratch/$name-${nccl[1]}"
+      both+=(--set "comm.backend=${nccl[0]}" --set "train.run_dir=$scratch/$name-${nccl[0]}")
+      # Its own limit ends the ranks too, whatever they wait for.
+      script "${mpirun[@]}" --timeout $((device_factor * 25)) --oversubscribe --bind-to none -n 1 -x NCCL_HOSTID=first "${both[@]}" : \
+        -n 1 -x NCCL_HOSTID=second "${both[@]}"
+      for backend in "${nccl[@]}"; do
+        echo "grep -o '\"loss\":[^,]*' '$scratch/$name-$backend/metrics.jsonl' >'$scratch/$name.$backend'"
+      done
+      echo "test \$(wc -l <'$scratch/$name.${nccl[0]}') == 5; cmp '$scratch/$name.${nccl[0]}' '$scratch/$name.${nccl[1]}'; echo result: five equal losses"
+    } >"$scratch/$name.sh"
+    step nccl "$name: ${nccl[1]}, ${nccl[0]}, five equal losses" 50 bash "$scratch/$name.sh"
   }
-  step nccl 'data prepare' 20 "${prepare[@]}"
   pair data --set parallel.data_parallel_sharding_strategy=optim --set overlap.overlap_grad_reduce=true \
     --set overlap.overlap_param_gather=true
   pair tensor --set parallel.tensor_model_parallel_size=2 --set parallel.sequence_parallel=true
@@ -222,9 +251,14 @@ else
   bench $layers --micro-batch $((b / 2))
   torch $layers $((b / 2))
   bench $llama --micro-batch "$b" --blocks llama
-  command -v compute-sanitizer >/dev/null &&
-    tests sanitize 'memcheck, whole steps' 70 engine_test '*AGpuAgrees*/bf16' compute-sanitizer --error-exitcode 1 --tool memcheck
+  if command -v compute-sanitizer >/dev/null || ((list)); then
+    tests sanitize 'memcheck, whole steps' 70 engine_test '*AGpuAgrees*/bf16' "${lazy[@]}" compute-sanitizer --error-exitcode 1 --tool memcheck
+  else
+    without 'memcheck, whole steps' compute-sanitizer
+  fi
+  tests ranks 'random layouts' 60 engine_test '*RandomLayout.IsTheSameOnGpus/?'
 fi
+((from <= number)) || usage "--from: found $from, but part $part has $number steps"
 ((list)) && exit
 
 # ---- Trivet beside PyTorch; this ends the output

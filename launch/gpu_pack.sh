@@ -31,7 +31,7 @@ if [[ ! $build ]]; then
   build='build-pack'
   packages+=("${test_packages[@]}")
   install_packages
-  # DT_RPATH, which also holds for the libraries of libraries.
+  # DT_RPATH, which also holds for the libraries of libraries that have no run path of their own.
   build_trivet "$build" -DTRIVET_MPI=ON -DTRIVET_CUDA=ON -DTRIVET_NCCL=ON \
     -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON -DCMAKE_INSTALL_RPATH="\$ORIGIN/../lib" \
     -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags -- "${jobs[@]}" "${programs[@]}"
@@ -56,6 +56,10 @@ elsewhere='^(linux-vdso|ld-linux.*|libc|libm|libpthread|librt|libdl|libstdc\+\+|
 ldd "$out"/bin/* "$out"/ompi/bin/* "$out"/ompi/lib/openmpi/* | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u | while read -r name path; do
   [[ $name =~ $elsewhere ]] || strip -o "$out/lib/$name" "$(realpath "$path")"
 done
+# Of the pack's own libraries gpu.sh's LD_LIBRARY_PATH finds all.
+lost=$(LD_LIBRARY_PATH=$out/lib ldd "$out"/bin/* "$out"/ompi/bin/* "$out"/ompi/lib/openmpi/* |
+  awk -v own="$out/lib/" '$2 == "=>" && index($3, own) != 1 { print $1 }' | sort -u | grep -vE "$elsewhere" || true)
+[[ ! $lost ]] || { echo "gpu_pack.sh: not in the pack: $lost" >&2; exit 70; }
 cp launch/gpu.sh launch/setup.sh "$out/launch/"
 cp tests/bench/torch_step.py "$out/tests/bench/"
 cp configs/*.yaml "$out/configs/"

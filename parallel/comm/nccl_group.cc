@@ -5,6 +5,8 @@
 #include <exception>
 #include <fmt/format.h>
 
+#pragma weak ncclCommRevoke
+
 namespace trivet {
 namespace {
 
@@ -105,7 +107,8 @@ std::unique_lock<std::mutex> NcclGroup::stop(const std::string& why) noexcept {
 
 void NcclGroup::revoke() noexcept {
 #ifdef NCCL_REVOKE_DEFAULT
-  if (comm_) ncclCommRevoke(comm_, NCCL_REVOKE_DEFAULT);
+  if (comm_ && ncclCommRevoke)  // NCCL may be older where this runs than where it was built
+    ncclCommRevoke(comm_, NCCL_REVOKE_DEFAULT);
 #endif
 }
 

@@ -55,6 +55,7 @@ TEST_P(OnADevice, EveryNumberIsTheCpus) {
 INSTANTIATE_TEST_SUITE_P(
     Layouts, OnADevice,
     testing::Values(LayoutCase{"one"}, LayoutCase{"bf16", {}, [](Config& c) { c.precision.dtype = DType::bf16; }},
+                    LayoutCase{"one_qwen3", {}, as_qwen3},
                     LayoutCase{"llama", {.t = 2, .p = 2, .sequence_parallel = true, .schedule = "zb-h1"}, as_llama},
                     LayoutCase{"llama_bf16",
                                {.d = 2, .strategy = "optim"},
