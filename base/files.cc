@@ -12,9 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/host.h"
-#include "kernels/base/check.h"
-#include "kernels/base/host_memory.h"
+#include "base/host_memory.h"
 
 namespace trivet {
 namespace {

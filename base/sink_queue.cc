@@ -11,10 +11,10 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "base/host.h"
 #include "base/stop_signal.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <sys/mman.h>
 
-#include "kernels/base/host_memory.h"
+#include "base/host_memory.h"
 
 namespace trivet {
 

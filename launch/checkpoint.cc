@@ -16,7 +16,6 @@
 #include "base/files.h"
 #include "base/host.h"
 #include "base/text.h"
-#include "engine/checkpoint/gpt_weights.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/store.h"
@@ -25,6 +24,7 @@
 #include "engine/train/inference.h"
 #include "launch/commands.h"
 #include "launch/redrawn_line.h"
+#include "tools/convert/gpt_weights.h"
 
 namespace trivet {
 namespace {

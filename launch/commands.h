@@ -20,7 +20,7 @@
 #include "base/scalar.h"
 #include "base/text.h"
 #include "engine/config/validate.h"
-#include "kernels/base/check.h"
+#include "base/check.h"
 #include "launch/version.h"
 #include "parallel/comm/comm.h"
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <memory>
 
+#include "base/built_with.h"
 #include "base/files.h"
 #include "engine/config/explain.h"
 #include "engine/config/load.h"
@@ -10,9 +11,8 @@
 #include "engine/data/training_data.h"
 #include "engine/train/rank_state.h"
 #include "engine/train/run.h"
-#include "engine/train/schedule_picture.h"
-#include "kernels/base/built_with.h"
 #include "launch/commands.h"
+#include "tools/draw/schedule_picture.h"
 
 namespace trivet {
 namespace {

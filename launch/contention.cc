@@ -1,7 +1,7 @@
 // trivet contention RUN.yaml: how much a collective slows the GEMMs beside it; and trivet study FILE --contention,
 // which runs that under the study's launcher and links, on GPUs once per budget of NCCL's thread blocks (CTAs).
 
-#include "engine/study/contention.h"
+#include "tools/study/contention.h"
 
 #include <filesystem>
 #include <fmt/format.h>
@@ -12,11 +12,11 @@
 #include "base/json.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
-#include "engine/study/child_process.h"
-#include "engine/study/plan.h"
-#include "engine/study/runner.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
+#include "tools/study/child_process.h"
+#include "tools/study/plan.h"
+#include "tools/study/runner.h"
 
 namespace trivet {
 namespace {

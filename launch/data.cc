@@ -14,12 +14,12 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "engine/data/dataset_info.h"
-#include "engine/data/prepare.h"
 #include "engine/data/statistics.h"
 #include "engine/data/tokenizer.h"
 #include "engine/data/training_data.h"
 #include "launch/commands.h"
 #include "launch/redrawn_line.h"
+#include "tools/prepare/prepare.h"
 
 namespace trivet {
 namespace {

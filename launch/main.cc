@@ -19,11 +19,11 @@
 #include <unistd.h>
 #include <vector>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "base/host.h"
 #include "base/utf8.h"
 #include "engine/config/problems.h"
-#include "kernels/base/check.h"
 #include "launch/commands.h"
 #include "launch/help.h"
 #include "parallel/comm/world.h"

@@ -9,16 +9,16 @@
 #include "base/files.h"
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
-#include "engine/plan/explain.h"
-#include "engine/plan/measure.h"
-#include "engine/plan/planned_run.h"
-#include "engine/plan/run_cost.h"
-#include "engine/plan/scale.h"
-#include "engine/plan/tape.h"
 #include "launch/commands.h"
 #include "launch/plan_calibrate.h"
 #include "launch/plan_search.h"
 #include "launch/redrawn_line.h"
+#include "tools/plan/explain.h"
+#include "tools/plan/measure.h"
+#include "tools/plan/planned_run.h"
+#include "tools/plan/run_cost.h"
+#include "tools/plan/scale.h"
+#include "tools/plan/tape.h"
 
 namespace trivet {
 namespace {

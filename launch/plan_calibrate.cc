@@ -8,12 +8,12 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/check.h"
 #include "base/files.h"
-#include "engine/plan/calibrate.h"
-#include "engine/plan/calibration_report.h"
-#include "kernels/base/check.h"
 #include "launch/commands.h"
 #include "launch/redrawn_line.h"
+#include "tools/plan/calibrate.h"
+#include "tools/plan/calibration_report.h"
 
 namespace trivet {
 namespace {

@@ -8,7 +8,7 @@
 namespace trivet {
 
 struct CalibrationOptions {
-  std::vector<std::string> score, calibrate;  // files of rows (engine/plan/rows.h); one of the two
+  std::vector<std::string> score, calibrate;  // files of rows (tools/plan/rows.h); one of the two
   bool wanted = false;                        // --calibrate; without files it measures this machine's CPUs
   std::string system;
   std::vector<std::string> system_sets;

@@ -5,10 +5,10 @@
 
 #include "base/files.h"
 #include "base/stop_signal.h"
-#include "engine/plan/search_report.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
 #include "launch/redrawn_line.h"
+#include "tools/plan/search_report.h"
 
 namespace trivet {
 namespace {

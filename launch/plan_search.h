@@ -5,7 +5,7 @@
 #include <string>
 
 #include "engine/config/load.h"
-#include "engine/plan/system.h"
+#include "tools/plan/system.h"
 
 namespace trivet {
 

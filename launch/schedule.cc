@@ -8,16 +8,16 @@
 #include <memory>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "base/host.h"
 #include "base/text.h"
-#include "engine/train/measured_run.h"
-#include "kernels/base/check.h"
 #include "launch/commands.h"
 #include "parallel/pipeline/check.h"
 #include "parallel/pipeline/closed_form.h"
-#include "parallel/pipeline/render.h"
 #include "parallel/pipeline/simulate.h"
+#include "tools/draw/measured_run.h"
+#include "tools/draw/render.h"
 
 namespace trivet {
 namespace {

@@ -1,7 +1,7 @@
 // trivet study STUDY.yaml: measures what settings do to a run, one process per run. Everything it writes is in the
 // study's folder (`out`): results.jsonl, the tables, report.html, plot.svg, and each run's own folder under runs/.
 
-#include "engine/study/study.h"
+#include "tools/study/study.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,19 +14,19 @@
 #include "base/files.h"
 #include "base/host.h"
 #include "base/stop_signal.h"
-#include "engine/metrics/step_timeline.h"
-#include "engine/study/child_process.h"
-#include "engine/study/export.h"
-#include "engine/study/halving.h"
-#include "engine/study/oversubscription.h"
-#include "engine/study/report.h"
-#include "engine/study/runner.h"
-#include "engine/study/study_file.h"
-#include "engine/study/summary.h"
 #include "kernels/base/device.h"
 #include "kernels/ops.h"
 #include "launch/commands.h"
 #include "parallel/comm/world.h"
+#include "tools/draw/step_timeline.h"
+#include "tools/study/child_process.h"
+#include "tools/study/export.h"
+#include "tools/study/halving.h"
+#include "tools/study/oversubscription.h"
+#include "tools/study/report.h"
+#include "tools/study/runner.h"
+#include "tools/study/study_file.h"
+#include "tools/study/summary.h"
 
 namespace trivet {
 namespace {

@@ -1,7 +1,7 @@
 #include <memory>
 
-#include "engine/study/compare.h"
 #include "launch/commands.h"
+#include "tools/study/compare.h"
 
 namespace trivet {
 

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "base/files.h"
-#include "engine/metrics/step_timeline.h"
 #include "launch/commands.h"
+#include "tools/draw/step_timeline.h"
 
 namespace trivet {
 namespace {

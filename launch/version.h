@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "engine/study/provenance.h"
+#include "base/provenance.h"
 
 namespace trivet {
 

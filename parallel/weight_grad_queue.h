@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 
 namespace trivet {
 

@@ -8,9 +8,9 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "base/host.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include "base/files.h"
+#include "base/host_memory.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/shard.h"
-#include "kernels/base/host_memory.h"
 #include "kernels/base/trace.h"
 
 namespace trivet {

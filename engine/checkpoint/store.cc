@@ -8,10 +8,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "base/host.h"
 #include "base/utf8.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "engine/checkpoint/disk.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 

@@ -269,7 +269,7 @@ struct MlperfConfig {
   int64_t warmup_steps = 0;                      // on synthetic data, before the clock runs
 };
 
-// What `trivet plan` assumes of the program that trains where it is not this engine (engine/plan/habits.h).
+// What `trivet plan` assumes of the program that trains where it is not this engine (tools/plan/habits.h).
 struct PlanConfig {
   // pytorch, where ops_per_layer is given; megatron, where attention is not fused; else trivet
   std::optional<PlanFramework> framework = {};

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <fmt/ranges.h>
 
+#include "base/check.h"
 #include "engine/config/fields.h"
 #include "engine/config/validate.h"
 #include "engine/config/yaml.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
-#include "kernels/base/host_memory.h"
+#include "base/host_memory.h"
 
 namespace trivet {
 namespace {

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <vector>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 
 namespace trivet {
 

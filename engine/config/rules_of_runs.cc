@@ -3,11 +3,11 @@
 #include <array>
 #include <fmt/format.h>
 
+#include "base/built_with.h"
 #include "base/text.h"
 #include "engine/config/blend_text.h"
 #include "engine/config/fields.h"
 #include "engine/config/rules.h"
-#include "kernels/base/built_with.h"
 
 namespace trivet {
 namespace {

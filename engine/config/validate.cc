@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "engine/config/fields.h"
 #include "engine/config/rules.h"
-#include "kernels/base/check.h"
 #include "parallel/pipeline/check.h"
 
 namespace trivet {

@@ -8,8 +8,8 @@
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
+#include "base/check.h"
 #include "base/files.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

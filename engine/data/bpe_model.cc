@@ -7,10 +7,10 @@
 #include <initializer_list>
 #include <map>
 
+#include "base/check.h"
 #include "base/content_hash.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

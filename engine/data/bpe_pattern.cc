@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "base/json.h"
 #include "base/utf8.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

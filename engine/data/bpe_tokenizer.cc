@@ -8,9 +8,9 @@
 #include <set>
 #include <utf8proc.h>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "base/utf8.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

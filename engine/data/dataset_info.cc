@@ -3,12 +3,12 @@
 #include <cerrno>
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "base/content_hash.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "engine/data/bpe_model.h"
 #include "engine/data/tokenizer.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 #include <limits>
 
+#include "base/check.h"
+#include "base/host_memory.h"
 #include "base/text.h"
 #include "engine/data/shuffle.h"
-#include "kernels/base/check.h"
-#include "kernels/base/host_memory.h"
 
 namespace trivet {
 namespace {

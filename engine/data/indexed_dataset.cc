@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/base/check.h"
-#include "kernels/base/host_memory.h"
+#include "base/check.h"
+#include "base/host_memory.h"
 
 namespace trivet {
 namespace {

@@ -6,10 +6,10 @@
 #include <map>
 #include <utility>
 
+#include "base/check.h"
 #include "base/json.h"
 #include "base/utf8.h"
 #include "engine/data/unicode_table.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <fmt/format.h>
 
-#include "kernels/base/check.h"
-#include "kernels/base/host_memory.h"
+#include "base/check.h"
+#include "base/host_memory.h"
 
 namespace trivet {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 
 namespace trivet {
 namespace {

@@ -9,11 +9,11 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "base/check.h"
 #include "base/content_hash.h"
 #include "base/files.h"
 #include "base/utf8.h"
 #include "engine/data/sentencepiece_model.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

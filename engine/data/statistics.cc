@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <numeric>
 
+#include "base/check.h"
 #include "base/statistics.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

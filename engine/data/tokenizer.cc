@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "base/utf8.h"
 #include "engine/data/bpe_tokenizer.h"
 #include "engine/data/dataset_info.h"
 #include "engine/data/sentencepiece_tokenizer.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "base/text.h"
 #include "engine/config/blend_text.h"
@@ -17,7 +18,6 @@
 #include "engine/data/dataset_info.h"
 #include "engine/data/gpt_dataset.h"
 #include "engine/data/tokenizer.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

@@ -15,7 +15,7 @@
 #include <thread>
 #include <unistd.h>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 
 namespace trivet {
 namespace {

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "base/host.h"
 #include "engine/checkpoint/store.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 

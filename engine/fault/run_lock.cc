@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/host.h"
 #include "base/json.h"
-#include "kernels/base/check.h"
 #include "kernels/base/trace.h"
 
 namespace trivet {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "engine/model/modules.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

@@ -1,12 +1,14 @@
 #include "engine/metrics/jsonl.h"
 
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <fmt/format.h>
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
+#include "base/json.h"
 
 namespace trivet {
 namespace {
@@ -168,5 +170,23 @@ void MetricsLog::save(const SaveReport& r) {
 }
 
 void MetricsLog::append(const nlohmann::ordered_json& line) { queue_->push(text_of(line)); }
+
+std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each) {
+  if (!std::filesystem::exists(path)) return "the run wrote no metrics.jsonl";
+  std::string problem;
+  for_each_line(path, [&](const std::string& line, int64_t number) {
+    const auto json = parse_json<nlohmann::ordered_json>(line, BadJson::discarded);
+    if (!json.is_object()) {
+      problem = fmt::format("metrics.jsonl:{}: is no object", number);
+      return;
+    }
+    if (json.contains("event") || !json.contains("step")) return;
+    StepNumbers numbers{{"loss", std::nan("")}};
+    for (const auto& [key, value] : json.items())
+      if (value.is_number()) numbers[key] = value.get<double>();
+    each(std::move(numbers));
+  });
+  return problem;
+}
 
 }  // namespace trivet

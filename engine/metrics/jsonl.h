@@ -3,6 +3,8 @@
 // a resumed run goes on in it, and a new one sets it aside. Written by rank 0 through a queue, as a disk may hang.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -16,6 +18,11 @@ namespace trivet {
 
 // The names of the numbers in the line of a step, but for its own.
 std::vector<std::string> step_metric_names();
+
+// Calls each(numbers) for every step that a run wrote into its metrics.jsonl: all that is a number in its record,
+// "step" from 1 included, and "loss", NaN where it is none. What is wrong with the file, or "".
+using StepNumbers = std::map<std::string, double>;
+std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each);
 
 // An earlier run's NAME.EXT becomes NAME.1.EXT, or the next number that is free. Returns the new name; empty: there was
 // no such file, or nothing in it. Throws IoError.

@@ -7,9 +7,9 @@
 #include <iterator>
 #include <utility>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

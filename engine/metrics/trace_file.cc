@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 #include <map>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

@@ -9,11 +9,11 @@
 #include <set>
 #include <tuple>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "base/scalar.h"
 #include "base/text.h"
 #include "engine/mlperf/run.h"
-#include "kernels/base/check.h"
 
 namespace trivet::mlperf {
 namespace {

@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 #include <set>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "base/svg.h"
 #include "engine/mlperf/rules.h"
-#include "kernels/base/check.h"
 
 namespace trivet::mlperf {
 namespace {

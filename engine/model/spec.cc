@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 
 namespace trivet {
 

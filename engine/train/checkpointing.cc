@@ -11,11 +11,11 @@
 #include <sstream>
 
 #include "base/files.h"
+#include "base/host_memory.h"
 #include "base/stop_signal.h"
 #include "engine/config/load.h"
 #include "engine/fault/run_guard.h"
 #include "engine/train/inference.h"
-#include "kernels/base/host_memory.h"
 
 namespace trivet {
 namespace {

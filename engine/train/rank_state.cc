@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 #include <numeric>
 
+#include "base/host_memory.h"
 #include "base/text.h"
 #include "engine/checkpoint/state_tensors.h"
-#include "kernels/base/host_memory.h"
 
 namespace trivet {
 namespace {

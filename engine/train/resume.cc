@@ -6,12 +6,12 @@
 #include <fmt/format.h>
 #include <optional>
 
+#include "base/check.h"
 #include "base/files.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 namespace {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "base/host_memory.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/blend_text.h"
 #include "engine/config/problems.h"
@@ -22,7 +23,6 @@
 #include "engine/train/mlperf_run.h"
 #include "engine/train/reporter.h"
 #include "engine/train/trainer.h"
-#include "kernels/base/host_memory.h"
 #include "parallel/comm/world.h"
 
 namespace trivet {

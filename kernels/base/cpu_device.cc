@@ -11,8 +11,8 @@
 #include <thread>
 #include <unistd.h>
 
+#include "base/host_memory.h"
 #include "kernels/base/device.h"
-#include "kernels/base/host_memory.h"
 
 namespace trivet {
 namespace {

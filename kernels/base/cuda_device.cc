@@ -10,7 +10,7 @@
 #include <optional>
 #include <thread>
 
-#include "kernels/base/built_with.h"
+#include "base/built_with.h"
 #include "kernels/base/cuda_spans.h"
 #include "kernels/base/device.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 
 #if defined(__CUDACC__)
 #define TRIVET_HOST_DEVICE __host__ __device__

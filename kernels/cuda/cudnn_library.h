@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 #include "kernels/cuda/shared_library.h"
 
 namespace trivet {

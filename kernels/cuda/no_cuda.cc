@@ -1,5 +1,5 @@
 // What a build without CUDA has in place of kernels/base/cuda_device.cc and this folder.
-#include "kernels/base/built_with.h"
+#include "base/built_with.h"
 #include "kernels/ops.h"
 
 namespace trivet {

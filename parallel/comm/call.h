@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <string>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 #include "kernels/base/tensor.h"
 #include "kernels/base/trace.h"
 

@@ -27,7 +27,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 #include "parallel/comm/comm.h"
 #include "parallel/comm/mpi_endpoint.h"
 

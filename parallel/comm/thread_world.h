@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 #include "parallel/comm/comm.h"
 
 namespace trivet {

@@ -4,7 +4,7 @@
 #include <array>
 #include <fmt/format.h>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 #include "parallel/pipeline/simulate.h"
 
 namespace trivet {

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 
 namespace trivet {
 

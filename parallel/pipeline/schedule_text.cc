@@ -3,8 +3,8 @@
 #include <charconv>
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "base/files.h"
-#include "kernels/base/check.h"
 #include "parallel/pipeline/schedule.h"
 
 namespace trivet {

@@ -12,7 +12,7 @@
 #include <deque>
 #include <fmt/format.h>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 #include "parallel/pipeline/schedule.h"
 
 namespace trivet {

@@ -9,7 +9,7 @@
 #include <queue>
 #include <utility>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 
 namespace trivet {
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <string>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 
 namespace trivet::test {
 namespace {

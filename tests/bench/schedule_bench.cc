@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/train/measured_run.h"
 #include "engine/train/run.h"
 #include "parallel/comm/world.h"
 #include "tests/bench/random_tokens.h"
 #include "tests/bench/support.h"
 #include "tests/support/temp_dir.h"
+#include "tools/draw/measured_run.h"
 
 namespace trivet {
 namespace {

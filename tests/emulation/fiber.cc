@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <sys/mman.h>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 #include "tests/emulation/order.h"
 
 #if defined(TRIVET_ADDRESS_SANITIZER)

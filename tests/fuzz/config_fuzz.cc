@@ -4,9 +4,9 @@
 #include <map>
 #include <string>
 
+#include "base/check.h"
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
-#include "kernels/base/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trivet;

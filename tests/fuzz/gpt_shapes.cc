@@ -3,8 +3,8 @@
 #include <array>
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "engine/model/modules.h"
-#include "kernels/base/check.h"
 
 namespace trivet {
 

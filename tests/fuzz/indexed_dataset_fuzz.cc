@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "engine/data/indexed_dataset.h"
-#include "kernels/base/check.h"
 #include "tests/fuzz/folder.h"
 
 namespace {

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/check.h"
 #include "base/content_hash.h"
 #include "engine/checkpoint/manifest.h"
-#include "kernels/base/check.h"
 
 namespace {
 

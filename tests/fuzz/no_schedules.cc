@@ -2,8 +2,8 @@
 // and clang 14 cannot compile the schedules.
 #include <array>
 
-#include "kernels/base/built_with.h"
-#include "kernels/base/check.h"
+#include "base/built_with.h"
+#include "base/check.h"
 #include "parallel/pipeline/check.h"
 #include "parallel/pipeline/schedule.h"
 

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/check.h"
 #include "engine/checkpoint/safetensors.h"
-#include "kernels/base/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trivet;

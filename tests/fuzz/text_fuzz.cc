@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/text_reader.h"
-#include "kernels/base/check.h"
+#include "base/check.h"
 #include "tests/fuzz/folder.h"
+#include "tools/prepare/text_reader.h"
 
 namespace {
 

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/check.h"
 #include "engine/data/bpe_tokenizer.h"
-#include "kernels/base/check.h"
 
 namespace {
 

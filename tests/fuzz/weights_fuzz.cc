@@ -9,9 +9,9 @@
 #include <fstream>
 #include <string>
 
-#include "engine/checkpoint/gpt_weights.h"
-#include "kernels/base/check.h"
+#include "base/check.h"
 #include "tests/fuzz/folder.h"
+#include "tools/convert/gpt_weights.h"
 
 namespace {
 

@@ -95,7 +95,7 @@ def check(folder, checkpoint, trivet):
     print("the same", tokens[0].tolist())
 
 
-def trial(text, folder, trivet, engine_test):
+def trial(text, folder, trivet, tools_test):
     os.makedirs(folder)
     run = lambda *arguments: subprocess.run(arguments, check=True, capture_output=True, text=True, cwd=folder).stdout
     text = os.path.abspath(text)
@@ -129,7 +129,7 @@ def trial(text, folder, trivet, engine_test):
     for kind in kinds:
         make(kind, os.path.join(folder, kind))
     os.environ["TRIVET_HF_MODELS"] = " ".join(["trained", *kinds])
-    for line in run(engine_test, "--gtest_filter=Convert.GivesTheLogitsOfHuggingFace").splitlines():
+    for line in run(tools_test, "--gtest_filter=Convert.GivesTheLogitsOfHuggingFace").splitlines():
         if "differ" in line:
             print(line)
 

@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <thread>
 
-#include "kernels/base/host_memory.h"
+#include "base/host_memory.h"
 #include "kernels/philox.h"
 #include "tests/support/tensors.h"
 

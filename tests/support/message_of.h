@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <string>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 
 namespace trivet {
 

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <map>
 
+#include "base/check.h"
 #include "engine/config/fields.h"
-#include "kernels/base/check.h"
 #include "parallel/pipeline/check.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/training.h"

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <string>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 
 namespace trivet {
 

@@ -1,4 +1,4 @@
-// The matches of regular expressions; tests/engine/data/bpe_test.cc compares them with Oniguruma's.
+// The matches of regular expressions; tests/tools/prepare/bpe_test.cc compares them with Oniguruma's.
 #include <algorithm>
 #include <fmt/ranges.h>
 #include <random>

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 #include "parallel/pipeline/simulate.h"
 #include "tests/parallel/pipeline/says.h"
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 
 namespace trivet {
 

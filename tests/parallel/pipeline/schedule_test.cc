@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 #include "parallel/pipeline/timeline.h"
 #include "tests/parallel/pipeline/says.h"
 

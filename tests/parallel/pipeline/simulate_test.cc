@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <map>
 
-#include "kernels/base/check.h"
+#include "base/check.h"
 #include "parallel/pipeline/check.h"
 #include "parallel/pipeline/closed_form.h"
 #include "tests/parallel/pipeline/says.h"

@@ -1,0 +1,21 @@
+// What tests of planned runs share.
+#pragma once
+
+#include "tests/support/training.h"
+#include "tests/support/where.h"
+#include "tools/plan/planned_run.h"
+
+namespace trivet::test {
+
+inline System h100(const std::vector<std::string>& sets = {}) {
+  return load_system("h100-sxm", sets, source_path("configs/systems"));
+}
+
+// The tiny model in bf16, as a file would say it, with other values.
+inline LoadedConfig tiny_run(const std::vector<std::string>& sets = {}) {
+  Config config = tiny_config();
+  set_key(config, "precision.dtype", "bf16");
+  return with_sets({.config = config, .origins = {}, .path = "run.yaml"}, sets);
+}
+
+}  // namespace trivet::test

@@ -1,0 +1,123 @@
+// Predictions: what holds of them on any system, and where their numbers come from.
+#include "tools/plan/predict.h"
+
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "engine/metrics/trace_file.h"
+#include "engine/train/rank_state.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/training.h"
+#include "tests/support/where.h"
+
+namespace trivet::test {
+namespace {
+
+System h100(const std::vector<std::string>& sets = {}) {
+  return load_system("h100-sxm", sets, source_path("configs/systems"));
+}
+
+const Resolved& small_run_of_eight() {
+  static const Resolved run = [] {
+    Config config = tiny_config();
+    overlap_data_parallel(config);
+    set_key(config, "precision.dtype", "bf16");
+    set_key(config, "device.cuda_graph_impl", "none");
+    return resolved(cut(config, {.t = 2, .p = 2, .d = 2, .sequence_parallel = true, .strategy = "optim"}), 8);
+  }();
+  return run;
+}
+
+Prediction predicted(const std::vector<std::string>& sets = {}) {
+  return predict(small_run_of_eight().config, small_run_of_eight().layout, h100(sets));
+}
+
+TEST(Predict, TheTimesOfAllRanksAddUpToTheStep) {
+  const Prediction p = predicted();
+  const StepStats& s = p.step.stats;
+  EXPECT_EQ(s.compute + s.optimizer + StepStats::sum(s.exposed) + StepStats::sum(s.wait) + s.host + s.idle, s.window);
+  EXPECT_NEAR(static_cast<double>(s.window) * 1e-9 / 8, p.step.step_seconds, 0.02 * p.step.step_seconds);
+  EXPECT_GT(p.step.step_seconds,
+            flops_per_step(model_spec_of(small_run_of_eight().config.model), 8, FlopsConvention::causal) /
+                (8 * h100().bf16_tflops * 1e12));
+}
+
+TEST(Predict, FasterHardwareIsNoSlower) {
+  const double before = predicted().step.step_seconds;
+  for (const char* faster : {"bf16_tflops=3000", "memory_gb_per_s=9000", "nvlink_gb_per_s=2000", "nvlink_us=0.01",
+                             "kernel_us=0.1", "host_us=0.1", "contention=1"})
+    EXPECT_LE(predicted({faster}).step.step_seconds, before) << faster;
+  EXPECT_GT(predicted({"host_us=40"}).step.step_seconds, 2 * before);  // a run this small is then bound by its launches
+}
+
+// With two GPUs a node the data-parallel ranks are on different nodes.
+TEST(Predict, ASlowNetworkIsExposed) {
+  const auto exposed = [](const std::vector<std::string>& sets) {
+    return predicted(sets).step.stats.exposed[class_of(comm_of("data"))];
+  };
+  const int64_t one_node = exposed({}), nodes = exposed({"gpus_per_node=2"});
+  EXPECT_GT(nodes, one_node);
+  EXPECT_GT(exposed({"gpus_per_node=2", "network_gb_per_s=0.1"}), 2 * nodes);
+}
+
+TEST(Predict, MemoryIsTheEnginesPlanAndTheReserves) {
+  const auto& [config, layout] = small_run_of_eight();
+  int64_t most = 0;
+  for (int rank = 0; rank < 8; ++rank)
+    most = std::max(most, plan_memory(config, layout, position_of(rank, layout.mesh)).on_device());
+  const Prediction p = predicted({"communicator_gib=0", "context_gib=1", "workspace_gib=2"});
+  EXPECT_EQ(p.memory_bytes, most + (int64_t{3} << 30));
+  EXPECT_TRUE(p.fits());
+  const Prediction small = predicted({"memory_gib=1"});
+  EXPECT_FALSE(small.fits());
+  EXPECT_GT(small.step.step_seconds, 0);
+}
+
+TEST(Predict, TheTraceIsOneOfARun) {
+  const TempDir dir;
+  const auto& [config, layout] = small_run_of_eight();
+  const Prediction p = predict(config, layout, h100(), {.trace = dir / "plan.json"});
+  std::map<std::string, int> categories;
+  for_each_span(dir / "plan.json", [&](const TraceSpan& span) { ++categories[span.category]; });
+  for (const char* category : {"compute", "optimizer", "comm.tensor", "comm.pipeline", "comm.data"})
+    EXPECT_GT(categories[category], 0) << category;
+  EXPECT_EQ(ranks_of_trace(dir / "plan.json"), static_cast<int>(p.ranks.size()));
+  EXPECT_EQ(to_json(p, h100()), to_json(predicted(), h100()));  // which plays works that follow each other as one
+}
+
+// Nodes of four and of three GPUs: with three, the groups of ranks that do the same lie on their nodes differently.
+TEST(Predict, EachRankAsAPlayerGivesTheSame) {
+  const auto [config, layout] = resolved(cut(tiny_config(), {.t = 2, .d = 4}), 8);
+  for (const char* nodes : {"gpus_per_node=4", "gpus_per_node=3"}) {
+    const System system = h100({nodes});
+    const Prediction merged = predict(config, layout, system), full = predict(config, layout, system, {.full = true});
+    EXPECT_GT(full.records, merged.records);
+    EXPECT_EQ(to_json(full, system), to_json(merged, system)) << nodes;
+  }
+}
+
+// Ranks of CPUs send the bytes that those of GPUs do, whether their links are emulated or copies between threads.
+TEST(Predict, BytesAreThoseOfTheLayout) {
+  const auto& [config, layout] = small_run_of_eight();
+  const System cpu = load_system("cpu", {}, source_path("configs/systems"));
+  Config linked = config;
+  linked.comm.link_gbps = 1;
+  const auto bytes = predicted().step.stats.wire_bytes;
+  EXPECT_EQ(predict(config, layout, cpu).step.stats.wire_bytes, bytes);
+  EXPECT_EQ(predict(linked, layout, cpu).step.stats.wire_bytes, bytes);
+}
+
+TEST(Predict, JsonHasItsNumbers) {
+  const Prediction p = predicted();
+  const nlohmann::json json = parse_json(to_json(p, h100()), BadJson::discarded);
+  EXPECT_EQ(json["step_seconds"], p.step.step_seconds);
+  EXPECT_EQ(json["memory_bytes"], p.memory_bytes);
+  double sum = json["compute_seconds"].get<double>() + json["optimizer_seconds"].get<double>() +
+               json["host_seconds"].get<double>() + json["idle_seconds"].get<double>();
+  for (const char* part : {"exposed_seconds", "wait_seconds"})
+    for (const auto& [name, value] : json[part].items()) sum += value.get<double>();
+  EXPECT_NEAR(sum, p.step.step_seconds, 0.02 * p.step.step_seconds);
+}
+
+}  // namespace
+}  // namespace trivet::test

@@ -1,0 +1,296 @@
+// What a study shows: its tables on 80 columns and on a page of 1,300 pixels, floors, oversubscription, pictures.
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "base/text.h"
+#include "engine/config/config.h"
+#include "tests/tools/study/study_text.h"
+#include "tools/study/oversubscription.h"
+#include "tools/study/report.h"
+
+namespace trivet {
+namespace {
+
+constexpr const char* kBuckets = R"(name: buckets
+base: run.yaml
+ranks: 2
+steps: 4
+warmup_steps: 1
+repeats: 5
+responses: [exposed_seconds, peak_rss_bytes, idle_seconds]
+set: {parallel.data_parallel_sharding_strategy: optim, device.threads_per_rank: 1}
+factors:
+  - name: link
+    condition: true
+    levels:
+      memory: {}
+      a slow link of one Gbit/s: {comm.data_link_gbps: 1, comm.data_link_latency_us: 100}
+  - name: overlap of gradients and weights
+    levels:
+      none: {}
+      gradients with backward: {overlap.overlap_grad_reduce: true}
+      gradients and weights both: {overlap.overlap_grad_reduce: true, overlap.overlap_param_gather: true}
+  - key: parallel.bucket_size
+    levels: [100, 1000, 100000]
+)";
+
+class StudyPages : public testing::Test {
+ protected:
+  void use(const std::string& text) {
+    study_ = folder_.study(text);
+    plan_ = make_plan(study_);
+    rows_.clear();
+  }
+  // Five rounds of every point, with every metric of a run that has all classes of communication.
+  void measure() {
+    for (int round = 1; round <= 5; ++round)
+      for (size_t i = 0; i < plan_.points.size(); ++i) {
+        const double seconds = 0.1 + 0.01 * static_cast<double>(i) + 0.0001 * static_cast<double>(round);
+        RunRow row = row_of(plan_.points[i], round, seconds);
+        row.call = 1;
+        row.provenance["cores"] = "2";
+        row.provenance["threads"] = std::to_string(plan_.points[i].threads);
+        row.metrics["peak_rss_bytes"] = 1e8 * seconds;
+        for (const char* part : {"compute", "exposed", "wait", "idle"})
+          row.metrics[std::string(part) + "_seconds"] = seconds / 4;
+        for (const std::string name : {"tensor", "pipeline", "data"}) {
+          row.metrics[name + "_wire_bytes"] = 1e6;
+          row.metrics[name + "_floor_seconds"] = 0.008;
+          row.metrics[name + "_wire_seconds"] = name == "data" ? 0.0081 : name == "tensor" ? 0.004 : 0.016;
+          row.metrics[name + "_exposed_seconds"] = 0.004;
+          row.metrics[name + "_wait_seconds"] = 0.002;
+        }
+        rows_.push_back(std::move(row));
+      }
+  }
+  Summary summary() const { return summarize(study_, plan_, rows_); }
+  // Of a row by the column's name.
+  static std::string cell(const TextBlock& table, size_t row, const std::string& column) {
+    const auto at = std::ranges::find(table.rows[0], column);
+    EXPECT_NE(at, table.rows[0].end()) << column;
+    return at == table.rows[0].end() ? "" : table.rows[row].at(static_cast<size_t>(at - table.rows[0].begin()));
+  }
+
+  StudyFolder folder_;
+  Study study_;
+  Plan plan_;
+  std::vector<RunRow> rows_;
+};
+
+size_t columns_of(std::string_view text) {
+  return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+// ---- widths
+
+TEST_F(StudyPages, TablesFitATerminalOf80Columns) {
+  use(kBuckets);
+  measure();
+  const Summary result = summary();
+  const std::vector<TextBlock> tables = {result_table(study_, plan_, result), response_table(study_, plan_, result),
+                                         step_table(study_, plan_, result), comm_table(study_, plan_, result),
+                                         effect_table(study_, plan_, result)};
+  for (const TextBlock& table : tables) {
+    const std::string text = render({table}, 80);
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(columns_of(line), 80u) << line;
+    for (const std::string& name : table.rows[0]) EXPECT_NE(text.find(name), std::string::npos) << name;
+  }
+}
+
+// The least width of a table on a page, in pixels: characters of 8 pixels, numbers that are not broken, texts that are
+// broken between words, and 14 pixels beside each column.
+double least_pixels(const std::string& table) {
+  std::vector<size_t> widths;
+  for (size_t row = table.find("<tr"); row != std::string::npos; row = table.find("<tr", row + 1)) {
+    const std::string cells = table.substr(row, table.find("</tr>", row) - row);
+    size_t column = 0;
+    for (size_t at = cells.find("<t", 1); at != std::string::npos; at = cells.find("<t", at + 1), ++column) {
+      const size_t open = cells.find('>', at) + 1;
+      const bool number = cells.substr(at, open - at).find("\"r\"") != std::string::npos && cells[at + 2] == 'd';
+      std::string text = cells.substr(open, cells.find("</t", open) - open);
+      while (text.find('<') != std::string::npos)
+        text.erase(text.find('<'), text.find('>') - text.find('<') + 1);  // links
+      if (!number) std::ranges::replace(text, ' ', '\n');
+      std::istringstream words(text);
+      widths.resize(std::max(widths.size(), column + 1));
+      for (std::string word; std::getline(words, word);) widths[column] = std::max(widths[column], columns_of(word));
+    }
+  }
+  double pixels = 0;
+  for (const size_t width : widths) pixels += 8. * static_cast<double>(width) + 14;
+  return pixels;
+}
+
+TEST_F(StudyPages, TablesFitAPageOf1300Pixels) {
+  use(kBuckets);
+  measure();
+  const std::string page = html_report(study_, plan_, summary(), rows_);
+  int tables = 0;
+  for (size_t at = page.find("<table"); at != std::string::npos; at = page.find("<table", at + 1), ++tables) {
+    const std::string table = page.substr(at, page.find("</table>", at) - at);
+    EXPECT_LE(least_pixels(table), 1220) << table.substr(0, 1500);
+  }
+  EXPECT_GE(tables, 4);
+}
+
+TEST_F(StudyPages, ResponsesStandBesideTheMetricWithTheirRatios) {
+  use(kBuckets);
+  measure();
+  const TextBlock table = response_table(study_, plan_, summary());
+  EXPECT_EQ(cell(table, 1, "exposed seconds"), "25.07 ms");
+  EXPECT_EQ(table.rows[1][5], "") << "a baseline has no ratio";
+  EXPECT_TRUE(table.rows[2][5].starts_with("1.100 (")) << table.rows[2][5];
+  study_.responses = {study_.metric};
+  EXPECT_EQ(response_table(study_, plan_, summary()).rows.size(), 1u);
+}
+
+// ---- floors
+
+TEST_F(StudyPages, EveryClassOfCommunicationStandsBesideItsFloor) {
+  // given
+  use(kBuckets);
+  measure();
+
+  // when
+  const TextBlock table = comm_table(study_, plan_, summary());
+
+  // then: a row a point and class
+  ASSERT_EQ(table.rows.size(), 1 + 3 * plan_.points.size());
+  const auto of = [&](const char* column) {
+    return std::vector{cell(table, 1, column), cell(table, 2, column), cell(table, 3, column)};
+  };
+  EXPECT_EQ(of("class"), (std::vector<std::string>{"tensor", "pipeline", "data"}));
+  EXPECT_EQ(of("floor"), (std::vector<std::string>{"8 ms", "8 ms", "8 ms"}));
+  EXPECT_EQ(of("wire"), (std::vector<std::string>{"4 ms", "16 ms", "8.1 ms"}));
+  EXPECT_EQ(of("wire / floor"), (std::vector<std::string>{"0.50 !", "2.00 !", "1.01"}));
+  EXPECT_EQ(of("bus bandwidth"), (std::vector<std::string>{"2 Gbit/s", "0.5 Gbit/s", "0.988 Gbit/s"}));
+  EXPECT_EQ(of("exposed"), (std::vector<std::string>{"4 ms", "4 ms", "4 ms"}));
+  EXPECT_EQ(of("wait"), (std::vector<std::string>{"2 ms", "2 ms", "2 ms"}));
+}
+
+TEST_F(StudyPages, WithoutALinkTheFloorIsUnknownAndClassesWithoutTrafficAreLeftOut) {
+  use(kBuckets);
+  measure();
+  for (RunRow& row : rows_) {
+    row.metrics.erase("data_floor_seconds");
+    row.metrics["tensor_wire_bytes"] = row.metrics["pipeline_wire_bytes"] = 0;
+  }
+  const TextBlock table = comm_table(study_, plan_, summary());
+  ASSERT_EQ(table.rows.size(), 1 + plan_.points.size());
+  EXPECT_EQ(cell(table, 1, "floor") + cell(table, 1, "wire / floor"), "unknown");
+}
+
+TEST_F(StudyPages, WaitAndIdleStandBesideExposedTime) {
+  use(kBuckets);
+  measure();
+  for (RunRow& row : rows_) row.metrics["idle_seconds"] = 0.012;
+  const TextBlock table = step_table(study_, plan_, summary());
+  EXPECT_EQ(cell(table, 1, "idle"), "12 ms");
+  EXPECT_NE(cell(table, 1, "wait"), "");
+  EXPECT_NE(cell(table, 1, "exposed"), "");
+}
+
+// ---- oversubscription
+
+TEST_F(StudyPages, NothingIsConcludedFromOversubscribedPoints) {
+  // given: a level with more threads than cores, and one without
+  const std::string threads =
+      with(with(kBuckets, "device.threads_per_rank: 1", "train.seed: 1"),
+           "  - key: parallel.bucket_size\n    levels: [100, 1000, 100000]\n",
+           "  - key: device.threads_per_rank\n    levels: [1, 4]\n    changes_numbers: false\n");
+  use(threads);
+  ASSERT_EQ(plan_.points.size(), 12u);
+  EXPECT_EQ(plan_.points[0].threads, 2);
+  EXPECT_EQ(plan_.points[1].threads, 8);
+  measure();
+  ASSERT_EQ(provenance_value(rows_[0].provenance, "cores"), "2");
+
+  // when
+  const Summary refused = summary();
+  study_.allow_oversubscription = true;
+  const Summary allowed = summary();
+  study_.allow_oversubscription = false;
+  for (RunRow& row : rows_) row.provenance["cores"] = "8";
+  const Summary enough = summary();
+
+  // then
+  EXPECT_FALSE(refused.points[0].oversubscribed);
+  EXPECT_TRUE(refused.points[1].oversubscribed);
+  EXPECT_EQ(refused.points[1].verdict, Verdict::refused);
+  EXPECT_EQ(refused.points[2].verdict, Verdict::worse) << "it and its baseline have a core a thread";
+  for (const Conclusion& conclusion : refused.conclusions) {
+    EXPECT_TRUE(conclusion.refused);
+    EXPECT_TRUE(conclusion.best.empty());
+    EXPECT_EQ(conclusion.effects[1][1].verdict, Verdict::refused);
+  }
+  EXPECT_NE(winner_texts(study_, plan_, refused).at(0).find("ranks shared cores"), std::string::npos)
+      << winner_texts(study_, plan_, refused).at(0);
+  for (const Summary* concluded : {&allowed, &enough}) {
+    EXPECT_NE(concluded->points[1].verdict, Verdict::refused);
+    EXPECT_FALSE(concluded->conclusions[0].best.empty());
+  }
+  EXPECT_TRUE(allowed.points[1].oversubscribed);
+  EXPECT_FALSE(enough.points[1].oversubscribed);
+}
+
+TEST_F(StudyPages, ThePlanWarnsOfOversubscription) {
+  use(kBuckets);
+  EXPECT_EQ(oversubscription_text(study_, plan_, 2), "");
+  EXPECT_EQ(oversubscription_text(study_, plan_, 0), "") << "unknown";
+  const std::string all = oversubscription_text(study_, plan_, 1);
+  EXPECT_NE(
+      all.find("18 of 18 points compute with more threads than this machine has cores (1; most: 2 threads of 2 ranks)"),
+      std::string::npos)
+      << all;
+  EXPECT_NE(all.find("allow_oversubscription"), std::string::npos) << all;
+}
+
+TEST_F(StudyPages, ThreadsAreThoseOfAllRanksThatAreHere) {
+  Config config;
+  config.device.threads_per_rank = 3;
+  Launch launch{.ranks = 4};
+  EXPECT_EQ(compute_threads(config, launch), 12);
+  launch.launcher = Launcher::netlab;
+  EXPECT_EQ(compute_threads(config, launch), 12);
+  launch.launcher = Launcher::srun;
+  EXPECT_EQ(compute_threads(config, launch), 0) << "on whatever nodes";
+  launch.launcher = Launcher::mpirun;
+  launch.arguments = {"--oversubscribe"};
+  EXPECT_EQ(compute_threads(config, launch), 12);
+  launch.arguments = {"--oversubscribe", "--hostfile", "hosts"};
+  EXPECT_EQ(compute_threads(config, launch), 0);
+  launch = {.ranks = 4};
+  config.device.threads_per_rank = 0;
+  EXPECT_EQ(compute_threads(config, launch), 4) << "cores over ranks, and one at least";
+  config.device.threads_per_rank = 3;
+  config.device.kind = DeviceKind::cuda;
+  EXPECT_EQ(compute_threads(config, launch), 4) << "each feeds a GPU";
+}
+
+// ---- pictures
+
+TEST_F(StudyPages, ExposedTimeOverBucketSizeStandsOnTheModelsCurve) {
+  // given
+  use(kBuckets);
+  measure();
+
+  // when
+  const std::string picture = bucket_plot(study_, plan_, summary());
+
+  // then: a panel a condition, a dot a point, and a curve for each series over the link, none over memory
+  EXPECT_NE(picture.find("link=a slow link of one Gbit/s"), std::string::npos);
+  size_t dots = 0, curves = 0;
+  for (size_t at = 0; (at = picture.find("r=\"4.5\" class=\"dot s", at + 1)) != std::string::npos;) ++dots;
+  for (size_t at = 0; (at = picture.find("<path class=\"line s", at + 1)) != std::string::npos;) ++curves;
+  EXPECT_EQ(dots, plan_.points.size());
+  EXPECT_EQ(curves, 3u);
+  EXPECT_EQ(picture.find("nan"), std::string::npos);
+  use(with(kBuckets, "levels: [100, 1000, 100000]", "levels: [100]"));
+  measure();
+  EXPECT_EQ(bucket_plot(study_, plan_, summary()), "");
+}
+
+}  // namespace
+}  // namespace trivet

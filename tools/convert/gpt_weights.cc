@@ -1,0 +1,105 @@
+#include "tools/convert/gpt_weights.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <utility>
+
+#include "engine/config/fields.h"
+#include "engine/config/validate.h"
+
+namespace trivet {
+namespace {
+
+// With sizes as numbers that follow from others.
+Config with_sizes(const ModelConfig& model) {
+  const AttentionSpec heads = model_spec_of(model).attention;
+  Config config;
+  config.model = model;
+  config.model.num_query_groups = heads.kv_heads;
+  config.model.kv_channels = heads.head_width;
+  return config;
+}
+
+}  // namespace
+
+int64_t parameters_of(const std::vector<ModelTensor>& tensors) {
+  int64_t sum = 0;
+  for (const ModelTensor& tensor : tensors) sum += tensor.param.global_shape.numel();
+  return sum;
+}
+
+void GptWeights::set_model(const Config& config) {
+  for (const Field& field : fields()) {
+    if (field.section() != "model") continue;
+    if (const auto problem = check_field(field, config))
+      throw DataError(fmt::format("{}: {}: {}", path_, field.name, *problem));
+  }
+  const ModelConfig& model = config.model;
+  if (!model.ffn_hidden_size || !model.vocab_size)
+    throw DataError(path_ + ": model.ffn_hidden_size and model.vocab_size: found auto, expected numbers");
+  if (!model.kv_channels && model.hidden_size % model.num_attention_heads != 0)
+    throw DataError(fmt::format("{}: {} heads do not divide the hidden size {}", path_, model.num_attention_heads,
+                                model.hidden_size));
+  config_.model = config.model;
+  config_.precision = config.precision;
+  try {
+    tensors_ = model_tensors(model_spec_of(config_.model));
+  } catch (const ConfigError& error) {
+    throw DataError(fmt::format("{}: {}", path_, error.what()));
+  }
+}
+
+std::vector<std::string> not_carried(const GptWeights& from, const GptWeights& to) {
+  const Config before = with_sizes(from.config().model), after = with_sizes(to.config().model);
+  std::vector<std::string> keys;
+  for (const Field& field : fields())
+    if (const std::string value = format_field(field, before); value != format_field(field, after))
+      keys.push_back(fmt::format("{} {}", field.name, value));
+  return keys;
+}
+
+void expect_values(const ModelConfig& model, const std::string& what, const ExpectedValues& expected) {
+  const Config config = with_sizes(model);
+  for (const auto& [name, value] : expected)
+    if (const std::string found = format_field(*find_field(name), config); found != value)
+      throw ConfigError(fmt::format("{} cannot hold this model: {}: found {}, expected {}", what, name, found, value));
+}
+
+void expect_gpt2(const ModelConfig& model, const std::string& what) {
+  expect_values(model, what,
+                {{"model.normalization", "LayerNorm"},
+                 {"model.swiglu", "false"},
+                 {"model.position_embedding_type", "learned_absolute"},
+                 {"model.add_bias_linear", "true"},
+                 {"model.qk_layernorm", "false"},
+                 {"model.num_query_groups", std::to_string(model.num_attention_heads)},
+                 {"model.kv_channels", std::to_string(model.hidden_size / model.num_attention_heads)}});
+}
+
+std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t cols) {
+  std::vector<float> out(matrix.size());
+  constexpr int64_t kTile = 32;  // two such tiles fit a first-level cache
+  for (int64_t r0 = 0; r0 < rows; r0 += kTile)
+    for (int64_t c0 = 0; c0 < cols; c0 += kTile)
+      for (int64_t r = r0; r < std::min(rows, r0 + kTile); ++r)
+        for (int64_t c = c0; c < std::min(cols, c0 + kTile); ++c)
+          out[static_cast<size_t>(c * rows + r)] = matrix[static_cast<size_t>(r * cols + c)];
+  return out;
+}
+
+std::vector<float> reorder_heads(std::span<const float> rows, const AttentionSpec& heads, HeadOrder to) {
+  std::vector<float> out(rows.size());
+  const int64_t groups = heads.kv_heads, queries = heads.heads / groups;             // of a group
+  const int64_t n = static_cast<int64_t>(rows.size()) / (heads.heads + 2 * groups);  // elements of one head
+  for (int64_t group = 0; group < groups; ++group)
+    for (int64_t i = 0; i < queries + 2; ++i) {
+      const int64_t by_group = group * (queries + 2) + i;
+      const int64_t by_part = i < queries ? group * queries + i : heads.heads + (i - queries) * groups + group;
+      const auto [from, target] =
+          to == HeadOrder::by_group ? std::pair(by_part, by_group) : std::pair(by_group, by_part);
+      std::copy_n(rows.data() + from * n, n, out.data() + target * n);
+    }
+  return out;
+}
+
+}  // namespace trivet

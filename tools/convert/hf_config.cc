@@ -1,0 +1,359 @@
+#include "tools/convert/hf_config.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <fmt/format.h>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "engine/config/validate.h"
+
+namespace trivet {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr int64_t kLargestConfig = 1 << 20, kLargestSize = int64_t{1} << 40;
+
+// ---- names
+
+struct HfNames {  // '*': the layer's number
+  std::string_view gpt2;
+  std::array<std::string_view, 3> llama{};  // of each part
+};
+// By Module.
+constexpr auto kNames = std::to_array<HfNames>(
+    {{"wte", {"embed_tokens"}},
+     {"wpe"},
+     {"h.*.ln_1", {"layers.*.input_layernorm"}},
+     {"h.*.attn.c_attn", {"layers.*.self_attn.q_proj", "layers.*.self_attn.k_proj", "layers.*.self_attn.v_proj"}},
+     {"", {"layers.*.self_attn.q_norm"}},
+     {"", {"layers.*.self_attn.k_norm"}},
+     {"h.*.attn.c_proj", {"layers.*.self_attn.o_proj"}},
+     {"h.*.ln_2", {"layers.*.post_attention_layernorm"}},
+     {"h.*.mlp.c_fc", {"layers.*.mlp.gate_proj", "layers.*.mlp.up_proj"}},
+     {"h.*.mlp.c_proj", {"layers.*.mlp.down_proj"}},
+     {"ln_f", {"norm"}},
+     {"lm_head", {"lm_head"}}});
+static_assert(kNames.size() == kModules);
+
+// Of the two families of names. Trivet's mixtures of them can be neither read nor written.
+bool is_gpt2(const ModelSpec& model) { return model.positions == Positions::learned; }
+
+bool is_conv1d(Module module) {
+  return module == Module::qkv || module == Module::proj || module == Module::fc1 || module == Module::fc2;
+}
+
+// ---- config.json
+
+class HfConfig {
+ public:
+  explicit HfConfig(const std::string& path)
+      : whole_(parse_strict_json(read_small_file(path, kLargestConfig), path)), reader_(whole_, path) {}
+
+  const JsonReader& reader() const { return reader_; }
+  bool has(const char* name) const { return is_given(name) && !whole_[name].is_null(); }
+  bool is_given(const char* name) const {  // perhaps as null
+    asked_.insert(name);
+    return whole_.contains(name);
+  }
+  // "bos_token_id 1": what nothing asked for, without what only concerns transformers.
+  std::vector<std::string> unread() const {
+    constexpr std::string_view kNotOfModels =
+        " _name_or_path architectures dtype layer_types max_window_layers model_type n_ctx output_attentions "
+        "output_hidden_states pretraining_tp reorder_and_upcast_attn return_dict sliding_window torch_dtype "
+        "transformers_version use_cache ";
+    std::vector<std::string> keys;
+    for (const auto& [name, value] : whole_.items())
+      if (!asked_.contains(name) && kNotOfModels.find(" " + name + " ") == kNotOfModels.npos && !value.is_null() &&
+          !name.starts_with("summary_"))
+        keys.push_back(fmt::format("{} {}", name.substr(0, 60), value.dump().substr(0, 60)));
+    return keys;
+  }
+  const json& at(const char* name) const { return whole_.at(name); }
+  int64_t size(const char* name) const {
+    asked_.insert(name);
+    return reader_.integer(name, 1, kLargestSize);
+  }
+  int64_t size_or(const char* name, int64_t otherwise) const { return has(name) ? size(name) : otherwise; }
+  double number_or(const char* name, double otherwise) const { return has(name) ? reader_.number(name) : otherwise; }
+  bool flag_or(const char* name, bool otherwise) const {
+    if (has(name) && !whole_[name].is_boolean()) refuse(name, "true or false");
+    return has(name) ? whole_[name].get<bool>() : otherwise;
+  }
+  // A switch that changes the model.
+  void expect(const char* name, const json& only) const {
+    if (has(name) && whole_[name] != only) refuse(name, only.dump() + ", the only one that Trivet has");
+  }
+  [[noreturn]] void refuse(const char* name, const std::string& expected) const {
+    reader_.refuse(name, whole_.contains(name) ? whole_[name].dump().substr(0, 200) : "nothing", expected);
+  }
+
+ private:
+  json whole_;
+  JsonReader reader_;
+  mutable std::set<std::string> asked_;
+};
+
+ModelConfig read_gpt2(const HfConfig& config, std::vector<std::string>& unread) {
+  if (!config.is_given("activation_function") || config.at("activation_function") != "gelu_pytorch_tanh")
+    config.expect("activation_function", "gelu_new");
+  config.expect("scale_attn_weights", true);
+  config.expect("scale_attn_by_inverse_layer_idx", false);
+  config.expect("add_cross_attention", false);
+  ModelConfig model;
+  model.num_layers = config.size_or("n_layer", 12);
+  model.hidden_size = config.size_or("n_embd", 768);
+  model.ffn_hidden_size = config.size_or("n_inner", 4 * model.hidden_size);
+  model.num_attention_heads = config.size_or("n_head", 12);
+  model.seq_length = config.size_or("n_positions", config.size_or("n_ctx", 1024));
+  model.vocab_size = config.size_or("vocab_size", 50257);
+  model.layernorm_epsilon = config.number_or("layer_norm_epsilon", 1e-5);
+  model.hidden_dropout = config.number_or("resid_pdrop", 0.1);
+  model.attention_dropout = config.number_or("attn_pdrop", 0.1);
+  const double embedding_dropout = config.number_or("embd_pdrop", 0.1);
+  if (embedding_dropout != model.hidden_dropout) unread.push_back(fmt::format("embd_pdrop {}", embedding_dropout));
+  model.untie_embeddings_and_output_weights = !config.flag_or("tie_word_embeddings", true);
+  return model;
+}
+
+// The scaling of one of the objects that transformers 4 (rope_scaling) and 5 (rope_parameters) write.
+Rotary read_scaling(const HfConfig& config, const char* name) {
+  if (!config.has(name)) return {};
+  const JsonReader rope = config.reader().object(name);
+  const json& object = config.at(name);
+  constexpr std::string_view kKnown =
+      " factor high_freq_factor low_freq_factor original_max_position_embeddings partial_rotary_factor rope_theta "
+      "rope_type type ";
+  const auto expect = [&](const char* key, const json& only) {
+    if (object.contains(key) && object[key] != only) rope.refuse(key, object[key].dump().substr(0, 200), only.dump());
+  };
+  for (const auto& [key, value] : object.items())  // such as those of other types, and objects by type of layer
+    if (!value.is_null() && kKnown.find(" " + key + " ") == kKnown.npos)
+      rope.refuse(key.c_str(), value.dump().substr(0, 200), fmt::format("only{}", kKnown.substr(0, kKnown.size() - 1)));
+  expect("partial_rotary_factor", 1);
+  const char* const type_key = object.contains("type") && !object.contains("rope_type") ? "type" : "rope_type";
+  const std::string type = object.contains(type_key) || object.contains("factor") ? rope.text(type_key) : "default";
+  expect("type", type);
+  if (type == "default") expect("factor", 1);
+  if (type == "default") return {};
+  if (type != "llama3") rope.refuse(type_key, json_text(type.substr(0, 40)), "\"llama3\" or \"default\"");
+  Rotary scaling{
+      .factor = rope.number("factor"), .low = rope.number("low_freq_factor"), .high = rope.number("high_freq_factor")};
+  scaling.original_length = static_cast<double>(rope.integer("original_max_position_embeddings", 1, kLargestSize));
+  if (!(scaling.high > scaling.low))
+    rope.refuse("high_freq_factor", fmt::format("{}", scaling.high), fmt::format("more than {}", scaling.low));
+  return scaling;
+}
+
+// The two versions state theta and scaling at other places, and each falls back to its defaults where it does not know
+// the other's. So one must be there, and two must agree.
+void read_rope(const HfConfig& config, ModelConfig& model) {
+  std::optional<double> theta;
+  std::optional<Rotary> scaling;
+  const auto take = [&](auto& known, const auto& found, const char* name) {
+    if (known && *known != found) config.refuse(name, "what the file says elsewhere");
+    known = found;
+  };
+  if (config.has("rope_theta")) take(theta, config.number_or("rope_theta", 0), "rope_theta");
+  for (const char* name : {"rope_scaling", "rope_parameters"}) {
+    if (config.is_given(name)) take(scaling, read_scaling(config, name), name);
+    if (config.has(name) && config.at(name).contains("rope_theta"))
+      take(theta, config.reader().object(name).number("rope_theta"), name);
+  }
+  if (!theta) config.refuse("rope_theta", "a number, here or in rope_parameters");
+  model.rotary_base = *theta;
+  model.use_rope_scaling = scaling && scaling->factor != 1;
+  if (!model.use_rope_scaling) return;
+  model.rope_scaling_factor = scaling->factor;
+  model.rope_scaling_low_freq_factor = scaling->low;
+  model.rope_scaling_high_freq_factor = scaling->high;
+  model.rope_scaling_original_max_position_embeddings = static_cast<int64_t>(scaling->original_length);
+}
+
+// Attention that does not see all positions of a sample.
+void expect_full_attention(const HfConfig& config, const std::string& type, int64_t positions) {
+  const bool windows = type == "mistral" || (type != "llama" && config.flag_or("use_sliding_window", false));
+  if (windows && (!config.is_given("sliding_window") || config.has("sliding_window")) &&
+      config.size_or("sliding_window", 4096) < positions)  // absent: 4096
+    config.refuse("sliding_window",
+                  fmt::format("null, or at least max_position_embeddings, {}: Trivet's attention sees "
+                              "all positions; a smaller max_position_embeddings can be imported",
+                              positions));
+  if (config.has("layer_types"))
+    for (const json& layer : config.reader().array("layer_types"))
+      if (layer != "full_attention") config.refuse("layer_types", "\"full_attention\" in all");
+}
+
+ModelConfig read_llama(const HfConfig& config, const std::string& type) {
+  config.expect("hidden_act", "silu");
+  config.expect("partial_rotary_factor", 1);
+  ModelConfig model;
+  model.normalization = Norm::rmsnorm;
+  model.swiglu = true;
+  model.position_embedding_type = Positions::rope;
+  model.num_layers = config.size("num_hidden_layers");
+  model.hidden_size = config.size("hidden_size");
+  model.ffn_hidden_size = config.size("intermediate_size");
+  model.num_attention_heads = config.size("num_attention_heads");
+  if (config.has("num_key_value_heads") || type != "llama") model.num_query_groups = config.size("num_key_value_heads");
+  if (config.has("head_dim") || type == "qwen3") model.kv_channels = config.size_or("head_dim", 128);
+  if (model.hidden_size % model.num_attention_heads == 0 &&
+      model.kv_channels == model.hidden_size / model.num_attention_heads)
+    model.kv_channels.reset();
+  model.seq_length = config.size("max_position_embeddings");
+  model.vocab_size = config.size("vocab_size");
+  model.layernorm_epsilon = config.number_or("rms_norm_eps", 1e-6);
+  model.attention_dropout = config.number_or("attention_dropout", 0);
+  model.untie_embeddings_and_output_weights = !config.flag_or("tie_word_embeddings", false);
+  // Llama's attention_bias is of the output too.
+  model.add_bias_linear = type == "llama" && config.flag_or("attention_bias", false);
+  if (type == "llama" && config.flag_or("mlp_bias", false) != model.add_bias_linear)
+    config.refuse("mlp_bias",
+                  "the value of attention_bias: Trivet has biases in all linear layers, in none, or of "
+                  "queries, keys and values");
+  if (type == "qwen3") config.expect("attention_bias", false);
+  model.add_qkv_bias = type == "qwen2";
+  model.qk_layernorm = type == "qwen3";
+  expect_full_attention(config, type, model.seq_length);
+  read_rope(config, model);
+  return model;
+}
+
+ordered_json gpt2_config(const ModelConfig& model) {
+  const bool default_ffn = model.ffn_hidden_size == 4 * model.hidden_size;
+  return {
+      {"architectures", {"GPT2LMHeadModel"}}, {"model_type", "gpt2"},
+      {"n_positions", model.seq_length},      {"n_ctx", model.seq_length},
+      {"n_embd", model.hidden_size},          {"n_layer", model.num_layers},
+      {"n_head", model.num_attention_heads},  {"n_inner", default_ffn ? json() : json(model.ffn_hidden_size.value())},
+      {"activation_function", "gelu_new"},    {"layer_norm_epsilon", model.layernorm_epsilon},
+      {"resid_pdrop", model.hidden_dropout},  {"embd_pdrop", model.hidden_dropout},
+      {"attn_pdrop", model.attention_dropout}};
+}
+
+// Which of Llama's kin computes the model.
+std::string llama_type(const ModelConfig& model) {
+  return model.qk_layernorm ? "qwen3" : model.add_qkv_bias && !model.add_bias_linear ? "qwen2" : "llama";
+}
+
+std::string architecture_of(std::string type) {
+  type[0] = static_cast<char>(std::toupper(type[0]));
+  return type + "ForCausalLM";
+}
+
+ordered_json llama_config(const ModelConfig& model) {
+  const AttentionSpec heads = model_spec_of(model).attention;
+  const std::string type = llama_type(model);
+  ordered_json scaling;
+  if (model.use_rope_scaling)
+    scaling = {{"rope_type", "llama3"},
+               {"factor", model.rope_scaling_factor},
+               {"low_freq_factor", model.rope_scaling_low_freq_factor},
+               {"high_freq_factor", model.rope_scaling_high_freq_factor},
+               {"original_max_position_embeddings", model.rope_scaling_original_max_position_embeddings}};
+  ordered_json rope = scaling.is_null() ? ordered_json{{"rope_type", "default"}} : scaling;
+  rope["rope_theta"] = model.rotary_base;
+  ordered_json out{{"architectures", {architecture_of(type)}},
+                   {"model_type", type},
+                   {"hidden_size", model.hidden_size},
+                   {"intermediate_size", model.ffn_hidden_size.value()},
+                   {"num_hidden_layers", model.num_layers},
+                   {"num_attention_heads", heads.heads},
+                   {"num_key_value_heads", heads.kv_heads},
+                   {"head_dim", heads.head_width},
+                   {"hidden_act", "silu"},
+                   {"max_position_embeddings", model.seq_length},
+                   {"rms_norm_eps", model.layernorm_epsilon},
+                   {"rope_theta", model.rotary_base},
+                   {"rope_scaling", scaling},
+                   {"rope_parameters", rope},
+                   {"attention_dropout", model.attention_dropout}};
+  if (type != "llama") out.update({{"use_sliding_window", false}, {"sliding_window", nullptr}});
+  if (type != "qwen2") out["attention_bias"] = model.add_bias_linear;
+  if (type == "llama") out["mlp_bias"] = model.add_bias_linear;
+  return out;
+}
+
+// What LlamaForCausalLM and its kin cannot compute; transformers would ignore partial rotary positions.
+void expect_llama(const ModelConfig& model, const std::string& what) {
+  expect_values(model, what,
+                {{"model.position_embedding_type", "rope"},
+                 {"model.normalization", "RMSNorm"},
+                 {"model.swiglu", "true"},
+                 {"model.rotary_percent", "1"}});
+  if (model.qk_layernorm)
+    expect_values(model, what, {{"model.add_bias_linear", "false"}, {"model.add_qkv_bias", "false"}});
+  else if (model.hidden_size % model.num_attention_heads != 0)  // as transformers 5 has it for a Llama
+    throw ConfigError(
+        fmt::format("{} cannot hold this model: model.hidden_size: found {}, expected a multiple of "
+                    "model.num_attention_heads, {}",
+                    what, model.hidden_size, model.num_attention_heads));
+}
+
+}  // namespace
+
+std::vector<HfTensor> hf_tensors(const ModelSpec& model, const ModelTensor& tensor) {
+  const Shape& shape = tensor.param.global_shape;
+  const std::string& own = tensor.param.name;
+  const HfNames& names = kNames[static_cast<size_t>(tensor.module)];
+  const AttentionSpec& heads = model.attention;
+  const bool gate = tensor.module == Module::fc1 && model.gated(), matrix = shape.rank == (gate ? 3 : 2);
+  const int64_t cols = matrix ? shape[-1] : 1, rows = shape.numel() / cols;
+  std::vector<int64_t> parts{rows};
+  if (!is_gpt2(model) && gate) parts = {rows / 2, rows / 2};
+  if (!is_gpt2(model) && tensor.module == Module::qkv)
+    parts = {heads.width(), heads.kv_heads * heads.head_width, heads.kv_heads * heads.head_width};
+  std::vector<HfTensor> tensors;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    std::string name(is_gpt2(model) ? names.gpt2 : names.llama[i]);
+    if (const size_t star = name.find('*'); star != std::string::npos)
+      name.replace(star, 1, std::to_string(tensor.layer));
+    HfTensor part{name + own.substr(own.rfind('.')), {parts[i]}, matrix && is_gpt2(model) && is_conv1d(tensor.module)};
+    if (matrix) part.shape.insert(part.conv1d ? part.shape.begin() : part.shape.end(), cols);
+    tensors.push_back(part);
+  }
+  return tensors;
+}
+
+std::string_view hf_prefix(const ModelSpec& model) { return is_gpt2(model) ? "transformer." : "model."; }
+
+ModelConfig read_hf_config(const std::string& path, std::vector<std::string>& unread) {
+  const HfConfig config(path);
+  const std::string type = config.reader().text("model_type");
+  if (type != "gpt2" && type != "llama" && type != "mistral" && type != "qwen2" && type != "qwen3")
+    config.refuse("model_type", "gpt2, llama, mistral, qwen2 or qwen3");
+  if (config.has("quantization_config")) config.refuse("quantization_config", "weights that are not quantized");
+  ModelConfig model = type == "gpt2" ? read_gpt2(config, unread) : read_llama(config, type);
+  model.init_method_std = config.number_or("initializer_range", 0.02);
+  std::ranges::copy(config.unread(), std::back_inserter(unread));
+  return model;
+}
+
+std::string to_hf_config(const ModelConfig& model, const std::string& folder, const HfExport& options) {
+  const bool gpt2 = is_gpt2(model_spec_of(model));
+  if (gpt2) expect_gpt2(model, folder + ": Hugging Face's GPT2LMHeadModel");
+  else expect_llama(model, folder + ": Hugging Face's " + architecture_of(llama_type(model)));
+  ordered_json out = gpt2 ? gpt2_config(model) : llama_config(model);
+  // GPT-2's vocabulary ends with its end of text; of another one it is unknown.
+  const int64_t of_gpt2 = gpt2 && model.vocab_size == 50257 ? 50256 : -1;
+  const auto id = [&](int64_t given) {
+    const int64_t known = given >= 0 ? given : of_gpt2;
+    return known >= 0 ? json(known) : json();
+  };
+  out.update({{"vocab_size", model.vocab_size.value()},
+              {"initializer_range", model.init_method_std},
+              {"tie_word_embeddings", !model.untie_embeddings_and_output_weights},
+              {"bos_token_id", id(options.bos)},
+              {"eos_token_id", id(options.eos)},
+              {"torch_dtype", options.dtype == DType::bf16 ? "bfloat16" : "float32"}});
+  return out.dump(2) + "\n";
+}
+
+}  // namespace trivet

@@ -1,0 +1,39 @@
+// What Hugging Face's transformers calls a model and its tensors: config.json, and names and shapes in safetensors
+// files.
+//
+//   GPT2LMHeadModel      GPT-2
+//   LlamaForCausalLM     RMSNorm, rope, SwiGLU, query groups; biases everywhere or nowhere
+//   Qwen2ForCausalLM     the same with biases of queries, keys and values only
+//   Qwen3ForCausalLM     the same without biases and with norms of queries and keys
+//   MistralForCausalLM   Llama; read where its sliding window covers all positions, and written as Llama
+//
+// (transformers 4.57 and 5.23: models/{gpt2,llama,mistral,qwen2,qwen3}/configuration_*.py, modeling_rope_utils.py.)
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/convert/gpt_weights.h"
+
+namespace trivet {
+
+struct HfTensor {
+  std::string name;  // without hf_prefix()
+  std::vector<int64_t> shape{};
+  bool conv1d = false;  // stored transposed: [in, out]
+};
+// The tensors that `tensor` is, whose rows in their order are its rows, queries, keys and values by part.
+std::vector<HfTensor> hf_tensors(const ModelSpec& model, const ModelTensor& tensor);
+// What the names of all tensors but the head begin with.
+std::string_view hf_prefix(const ModelSpec& model);
+
+// The model that a config.json describes. What is absent has the default of transformers; what Trivet computes
+// otherwise is refused by its key; what it has no use for, such as ids of special tokens, is appended to `unread`.
+// Throws DataError, IoError.
+ModelConfig read_hf_config(const std::string& path, std::vector<std::string>& unread);
+// A config.json which transformers 4.57 and 5 read as this model. Throws ConfigError as write_hf().
+std::string to_hf_config(const ModelConfig& model, const std::string& folder, const HfExport& options);
+
+}  // namespace trivet

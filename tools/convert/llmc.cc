@@ -1,0 +1,135 @@
+// llm.c's model_*.bin: 256 int32 of header, then each kind of tensor over all layers.
+//
+//   [0] 20240326  [1] version: 3 fp32, 5 bf16  [2] positions  [3] vocabulary  [4] layers  [5] heads  [6] channels
+//   [7] vocabulary with padding: rows of the first tensor
+//
+// Only one kind of model: tied embeddings, an MLP four times as wide, layernorm_epsilon 1e-5.
+// (github.com/karpathy/llm.c, train_gpt2.py, write_model.)
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fmt/format.h>
+
+#include "engine/checkpoint/safetensors.h"
+#include "engine/config/validate.h"
+#include "tools/convert/gpt_weights.h"
+
+namespace trivet {
+namespace {
+
+constexpr int32_t kMagic = 20240326, kFp32 = 3, kBf16 = 5;
+constexpr int64_t kPadding = 128;  // llm.c's vocabularies are multiples of it
+using Header = std::array<int32_t, 256>;
+constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(Header));
+
+// Ascends in the file; the same in all blocks: the modules as they are declared, of each its weight and then its bias.
+size_t kind_of(const ModelTensor& tensor) {
+  return 2 * static_cast<size_t>(tensor.module) + (tensor.param.name.ends_with(".bias") ? 1 : 0);
+}
+
+// In the order of the file: by kind, and within one by layer.
+std::vector<ModelTensor> in_file_order(std::vector<ModelTensor> tensors) {
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const ModelTensor& a, const ModelTensor& b) { return kind_of(a) < kind_of(b); });
+  return tensors;
+}
+
+bool is_word_embedding(const ModelTensor& tensor) { return tensor.module == Module::word_embeddings; }
+
+class LlmcWeights : public GptWeights {
+ public:
+  explicit LlmcWeights(const std::string& path) : GptWeights(path), file_(path) {
+    Header header;
+    if (file_.size() < kHeaderBytes)
+      throw DataError(
+          fmt::format("{}: has {} bytes, expected at least the {} of a header", path, file_.size(), kHeaderBytes));
+    file_.read_at(0, std::as_writable_bytes(std::span(header)));
+    if (header[0] != kMagic)
+      throw DataError(fmt::format("{}: found the magic number {}, expected {}", path, header[0], kMagic));
+    if (header[1] != kFp32 && header[1] != kBf16)
+      throw DataError(
+          fmt::format("{}: found version {}, expected {} (fp32) or {} (bf16)", path, header[1], kFp32, kBf16));
+    dtype_ = header[1] == kFp32 ? DType::f32 : DType::bf16;
+    Config config;
+    config.model.seq_length = header[2];
+    config.model.vocab_size = header[3];
+    config.model.num_layers = header[4];
+    config.model.num_attention_heads = header[5];
+    config.model.hidden_size = header[6];
+    config.model.ffn_hidden_size = int64_t{4} * header[6];
+    set_model(config);
+    if (header[7] < header[3])
+      throw DataError(fmt::format("{}: found {} rows for a vocabulary of {}, expected at least as many", path,
+                                  header[7], header[3]));
+    int64_t end = kHeaderBytes;
+    for (const ModelTensor& tensor : in_file_order(tensors_)) {
+      offsets_[tensor.param.name] = end;
+      const int64_t padding =
+          is_word_embedding(tensor) ? int64_t{header[7] - header[3]} * tensor.param.global_shape[1] : 0;
+      end += (tensor.param.global_shape.numel() + padding) * size_of(dtype_);
+    }
+    if (end != file_.size())
+      throw DataError(fmt::format("{}: has {} bytes, expected {} of a model of these sizes", path, file_.size(), end));
+  }
+
+  std::vector<float> read(const ModelTensor& tensor) override {
+    std::vector<float> values(static_cast<size_t>(tensor.param.global_shape.numel()));
+    read_as_float(file_, offsets_.at(tensor.param.name), dtype_ == DType::f32 ? "F32" : "BF16", values);
+    expect_finite(values, fmt::format("{}: tensor {}", path_, tensor.param.name));
+    return tensor.module == Module::qkv
+               ? reorder_heads(values, model_spec_of(config_.model).attention, HeadOrder::by_group)
+               : values;
+  }
+
+ private:
+  InputFile file_;
+  DType dtype_ = DType::f32;
+  std::map<std::string, int64_t> offsets_;
+};
+
+void expect_holds(const ModelConfig& model, const std::string& path) {
+  const auto refuse = [&](const std::string& what) {
+    throw ConfigError(fmt::format("{}: llm.c's format cannot hold this model: {}", path, what));
+  };
+  expect_gpt2(model, path + ": llm.c's format");
+  if (model.untie_embeddings_and_output_weights) refuse("its output weights are not tied to the embedding");
+  if (model.ffn_hidden_size != 4 * model.hidden_size)
+    refuse(fmt::format("ffn_hidden_size is {}, expected 4 * {}", *model.ffn_hidden_size, model.hidden_size));
+  if (model.layernorm_epsilon != 1e-5)
+    refuse(fmt::format("layernorm_epsilon is {}, expected 1e-5", model.layernorm_epsilon));
+}
+
+}  // namespace
+
+bool is_llmc_model(const std::string& path) {
+  if (std::error_code ignored; !std::filesystem::is_regular_file(path, ignored)) return false;
+  const InputFile file(path);
+  int32_t magic = 0;
+  if (file.size() >= kHeaderBytes) file.read_at(0, std::as_writable_bytes(std::span(&magic, 1)));
+  return magic == kMagic;
+}
+
+std::unique_ptr<GptWeights> open_llmc(const std::string& path) { return std::make_unique<LlmcWeights>(path); }
+
+void write_llmc(GptWeights& weights, const std::string& path, DType dtype) {
+  const ModelConfig& model = weights.config().model;
+  expect_holds(model, path);
+  if (file_exists(path)) throw ConfigError(path + ": exists already; expected a new name");
+  const int64_t vocab = model.vocab_size.value(), padded = (vocab + kPadding - 1) / kPadding * kPadding;
+  const std::array<int64_t, 8> values{kMagic,           dtype == DType::f32 ? kFp32 : kBf16, model.seq_length,  vocab,
+                                      model.num_layers, model.num_attention_heads,           model.hidden_size, padded};
+  Header header{};
+  std::ranges::transform(values, header.begin(), [](int64_t value) { return static_cast<int32_t>(value); });
+  OutputFile file(path);
+  file.write(header.data(), sizeof header);
+  for (const ModelTensor& tensor : in_file_order(weights.tensors())) {
+    std::vector<float> numbers = weights.read(tensor);
+    if (tensor.module == Module::qkv)
+      numbers = reorder_heads(numbers, model_spec_of(model).attention, HeadOrder::by_part);
+    if (is_word_embedding(tensor)) numbers.resize(static_cast<size_t>(padded * model.hidden_size));
+    write_floats(file, numbers, dtype, tensor.param.name);
+  }
+  file.commit();
+}
+
+}  // namespace trivet

@@ -1,0 +1,58 @@
+// Candidates: the layouts that a search looks at. A shape, what is recomputed in it, and what its data-parallel ranks
+// share make a layout. Whether it is legal is the engine's to say (resolve()): some that are listed are not.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/config/validate.h"
+#include "tools/plan/search.h"
+
+namespace trivet {
+
+// What decides which rank computes what, and in which order.
+struct LayoutShape {
+  int t = 1, p = 1;
+  bool sequence_parallel = false;
+  bool ends_count = false;  // embedding and head count as layers where the layers are split
+  std::string schedule = "1f1b";
+  std::optional<int64_t> v = {};  // empty: what the schedule needs
+  int64_t micro_batch = 1;
+};
+
+struct Recomputing {
+  RecomputeGranularity granularity = RecomputeGranularity::none;
+  std::vector<RecomputeModule> modules = ModelConfig().recompute_modules;  // selective
+  RecomputeMethod method = RecomputeMethod::none;                          // full
+  int64_t layers = 0;                                                      // full
+  bool operator==(const Recomputing&) const = default;
+};
+
+// t: powers of two, and that of the run. p: all divisors that could split the layers. Schedules: all kinds but gpipe,
+// which takes as long as 1f1b and holds more. Micro-batches: all that divide a rank's part of the global batch. Throws
+// ConfigError where the global batch is not given, so that it would follow from what is varied.
+std::vector<LayoutShape> list_shapes(const Config& run, int ranks, const SearchAxes& vary);
+// largest: layers of the largest stage.
+std::vector<Recomputing> list_recomputings(const Config& run, int64_t largest, const SearchAxes& vary);
+std::vector<Sharding> list_shardings(const Config& run, int d, const SearchAxes& vary);
+
+// The run in that layout, with the switches that a search begins with. Values of the run's file that have no effect in
+// it are no mistake: resolve() leaves them out.
+LoadedConfig with_layout(const LoadedConfig& run, int ranks, const LayoutShape& shape, const Recomputing& recomputing,
+                         Sharding sharding, const SearchAxes& vary);
+
+// A legal run: as a file would have it, where what follows from other values is open, and resolved.
+struct ResolvedCandidate {
+  LoadedConfig open;
+  Config config;
+  Layout layout;
+};
+// Empty where the engine refuses it.
+std::optional<ResolvedCandidate> resolve_candidate(LoadedConfig asked, const RunFacts& facts);
+
+// The same run with one switch, or the size of the buckets, changed: all ways.
+std::vector<LoadedConfig> neighbours_of(const ResolvedCandidate& run);
+
+}  // namespace trivet

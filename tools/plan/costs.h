@@ -1,0 +1,51 @@
+// Costs: how many seconds one operation takes on a system (system.h), by itself. Pure functions of sizes, which know no
+// engine and no layout: a recorded operation is priced after it was recorded, and again with other constants.
+//
+// What operations do to each other (waiting, contention, links shared by several messages) is the replay's.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/base/dtype.h"
+#include "parallel/comm/call.h"
+#include "tools/plan/system.h"
+
+namespace trivet {
+
+inline int64_t ns_of(double seconds) { return std::llround(seconds * 1e9); }
+
+// `batch` GEMMs, each of [m, k] and [k, n], in one kernel. The compute units take tiles of the output in waves, and k
+// may be split among 2, 4 or 8 units that add their sums in memory: the fastest choice counts, as autotuning finds it.
+// REQUIRES: dtype is fp32 or bf16, sizes are positive.
+struct Gemm {
+  int64_t m = 0, n = 0, k = 0, batch = 1;
+};
+double gemm_seconds(const System& system, DType dtype, const Gemm& gemm);
+
+// Attention in one kernel that stores no scores. flops: what the kernel computes, so about half of 4 s^2 h a sample
+// where it is causal; the backward pass recomputes the scores, and has 2.5 times the forward's.
+double attention_seconds(const System& system, DType dtype, double flops, bool backward);
+
+// An operation bound by device memory: a norm, an activation, an optimizer step. bytes: read and written.
+double memory_seconds(const System& system, double bytes);
+
+// Where a group's ranks are.
+struct GroupPlace {
+  int ranks = 1;
+  int ranks_per_node = 1;   // on the node that has most of them; at least `ranks` where one node has all
+  int groups_per_node = 1;  // that use the node's network cards at the same time
+};
+
+// A call of `bytes` (of Call::whole()) on every rank of the group, by the fastest of NCCL's protocols LL, LL128 and
+// Simple, and of ring, tree and NVLink SHARP where it is an all-reduce. 0 for a group of one, and for a split, which no
+// step contains. REQUIRES: no transfer.
+double collective_seconds(const System& system, CommCall call, int64_t bytes, const GroupPlace& place);
+
+// The rate of a rank's ring as a share of NVLink's: what its calls take of memory and compute units beside a kernel.
+double ring_share(const System& system, const GroupPlace& place);
+
+// From a send's start to its receive's end; across: the ranks are on different nodes.
+double transfer_seconds(const System& system, int64_t bytes, bool across);
+
+}  // namespace trivet

@@ -1,0 +1,55 @@
+// Explain: why a planned step takes as long as it does, and which switch would recover how much.
+//
+//   without   each class of cost set to zero in turn, on the same tapes: what the step would take without it. Classes
+//             overlap, so what they recover does not add up
+//   path      the critical path of the last step: what the step waited for, back from its end, each nanosecond once
+//   switches  each key of the engine that trades time for memory or overlap changed in turn: recorded and played again
+#pragma once
+
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "tools/plan/planned_run.h"
+
+namespace trivet {
+
+struct Explanation {
+  struct Without {
+    std::string what;  // "attention"
+    double step_seconds = 0;
+  };
+  struct Switch {
+    std::string name;               // "recompute full"
+    std::vector<std::string> sets;  // "section.key=value"
+    std::string refusal = {};       // why it cannot be, or changes nothing; "": it can
+    double step_seconds = 0;
+    int64_t memory_bytes = 0;
+  };
+  struct PathShare {
+    std::string what;  // "matmul"; "all_reduce (data)"
+    int64_t ns = 0;
+  };
+  double step_seconds = 0;
+  int64_t memory_bytes = 0, capacity_bytes = 0;
+  std::vector<PathShare> path = {};   // the largest first; of the last step, and adds up to it
+  std::vector<Without> without = {};  // the one that recovers most first
+  std::vector<Switch> switches = {};  // likewise; those that cannot be are the last
+};
+
+// The critical path of the last step by name.
+std::vector<Explanation::PathShare> critical_path(const Rehearsal& rehearsal, const ReplayCosts& costs);
+
+// The switches of a run, with nothing predicted yet.
+std::vector<Explanation::Switch> switches_of(const LegalRun& run);
+
+// progress: called before each prediction with how many are done, and of how many.
+Explanation explain(const LegalRun& run, const System& system,
+                    const std::function<void(size_t done, size_t of)>& progress = {});
+
+std::vector<TextBlock> describe(const Explanation& explanation);
+nlohmann::ordered_json json_of(const Explanation& explanation);
+
+}  // namespace trivet

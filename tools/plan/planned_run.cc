@@ -1,0 +1,132 @@
+#include "tools/plan/planned_run.h"
+
+#include <algorithm>
+#include <bit>
+#include <fmt/format.h>
+#include <optional>
+
+#include "engine/train/run.h"
+#include "tools/plan/device_memory.h"
+
+namespace trivet {
+namespace {
+
+constexpr std::string_view kMicroBatch = "batch.micro_batch_size",
+                           kChunks = "parallel.virtual_pipeline_model_parallel_size";
+
+using Sets = std::vector<std::string>;
+
+bool is_left(const LoadedConfig& run, std::string_view key) { return std::ranges::count(run.left_to_planner, key) > 0; }
+
+std::vector<Sets> micro_batch_sizes(const LoadedConfig& run, int ranks) {
+  if (!is_left(run, kMicroBatch)) return {{}};
+  const auto global = run.config.batch.global_batch_size;
+  if (!global)
+    throw ConfigError(
+        fmt::format("{}: auto needs batch.global_batch_size, whose samples the micro-batches divide", kMicroBatch));
+  const int64_t samples = *global / std::max(1, ranks / ranks_of_one_replica(run.config));  // of a data-parallel rank
+  std::vector<Sets> sizes;
+  for (int64_t b = 1; b <= samples; b = b < 64 ? b + 1 : 2 * b)
+    if (samples % b == 0) sizes.push_back({fmt::format("{}={}", kMicroBatch, b)});
+  if (sizes.empty()) sizes.push_back({fmt::format("{}=1", kMicroBatch)});  // which resolve() refuses
+  return sizes;
+}
+
+std::vector<Sets> chunk_counts(const LoadedConfig& run) {
+  if (!is_left(run, kChunks)) return {{}};
+  const ParallelConfig& c = run.config.parallel;
+  const bool usual = c.pipeline_schedule == "1f1b" || c.pipeline_schedule == "interleaved";
+  // At most a chunk for each layer, and for each of the two ends that may count as one.
+  const int64_t most = usual && c.pipeline_model_parallel_size == 1
+                           ? 1
+                           : std::max<int64_t>(1, (run.config.model.num_layers + 2) / c.pipeline_model_parallel_size);
+  std::vector<Sets> counts;
+  for (int64_t v = 1; v <= most; ++v) {
+    counts.push_back({fmt::format("{}={}", kChunks, v)});
+    if (usual) counts.back().push_back(fmt::format("parallel.pipeline_schedule={}", v == 1 ? "1f1b" : "interleaved"));
+  }
+  return counts;
+}
+
+// The legal runs with each of the values.
+struct Candidates {
+  std::vector<LegalRun> legal;
+  int refused = 0;
+  std::string first_refusal;
+};
+Candidates candidates_of(const LoadedConfig& run, int ranks) {
+  Candidates candidates;
+  const std::vector<Sets> counts = chunk_counts(run);
+  for (const Sets& size : micro_batch_sizes(run, ranks))
+    for (const Sets& count : counts) {
+      Sets sets = size;
+      sets.insert(sets.end(), count.begin(), count.end());
+      try {
+        candidates.legal.push_back(legal_run(run, ranks, sets));
+      } catch (const ConfigError& error) {
+        if (candidates.refused++ == 0) candidates.first_refusal = error.what();
+      }
+    }
+  if (candidates.legal.empty())
+    throw ConfigError("none of the values that are left to the planner is legal; of the first: " +
+                      candidates.first_refusal);
+  return candidates;
+}
+
+std::string choice_text(const LoadedConfig& run, const LegalRun& chosen, size_t fitting, const Candidates& of) {
+  std::string text;
+  const auto add = [&](std::string_view key, int64_t value) {
+    if (is_left(run, key)) text += fmt::format("{}{} is {}", text.empty() ? "" : ", ", key, value);
+  };
+  add(kMicroBatch, chosen.loaded.config.batch.micro_batch_size);
+  add(kChunks, chosen.layout.schedule.v);
+  return text +
+         (fitting > 0 ? fmt::format(": the fastest of {} that fit", fitting)
+                      : std::string(": none fits, and this one needs the least memory")) +
+         fmt::format(", of {} legal ones", of.legal.size());
+}
+
+}  // namespace
+
+LegalRun legal_run(const LoadedConfig& run, int ranks, std::span<const std::string> sets) {
+  LegalRun legal{.loaded = with_sets(run, sets), .layout = {}};
+  const Config& config = legal.loaded.config;
+  RunFacts facts = facts_of(config, ranks);
+  facts.planned = true;
+  legal.layout = resolve(legal.loaded, facts);
+  if (config.train.skip_train) throw ConfigError("train.skip_train: is true, but a plan is of training steps");
+  if (!legal.layout.smaller.empty())
+    throw ConfigError(
+        "the batch size changes over the run, but a plan is of one: leave the ramp out, with batch."
+        "global_batch_size as the batch to plan");
+  return legal;
+}
+
+RunPlan plan_run(const LoadedConfig& run, int ranks, const System& system, const PredictOptions& options) {
+  const auto predicted = [&](const LegalRun& legal, const PredictOptions& how = {}) {
+    return predict(legal.loaded.config, legal.layout, system, how);
+  };
+  if (run.left_to_planner.empty()) {
+    LegalRun legal = legal_run(run, ranks);
+    Prediction prediction = predicted(legal, options);
+    return {std::move(legal), std::move(prediction)};
+  }
+  const Candidates candidates = candidates_of(run, ranks);
+  const LegalRun *fastest = nullptr, *smallest = nullptr;
+  double best_seconds = 0;
+  int64_t least = 0;
+  size_t fitting = 0;
+  for (const LegalRun& legal : candidates.legal) {
+    const int64_t bytes = sum_of(memory_of_worst_rank(legal.loaded.config, legal.layout, system));
+    if (!smallest || bytes < least) smallest = &legal, least = bytes;
+    if (bytes > device_bytes(system, ranks)) continue;
+    ++fitting;
+    const Rehearsal rehearsal = rehearse_on(legal.loaded.config, legal.layout, system);
+    const double seconds = predict_step_seconds(rehearsal, *costs_of(legal.loaded.config, legal.layout, system));
+    if (!fastest || seconds < best_seconds) fastest = &legal, best_seconds = seconds;
+  }
+  const LegalRun& chosen = fastest ? *fastest : *smallest;
+  return {chosen, predicted(chosen, options), choice_text(run, chosen, fitting, candidates)};
+}
+
+}  // namespace trivet

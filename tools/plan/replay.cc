@@ -1,0 +1,273 @@
+#include "tools/plan/replay.h"
+
+#include <fmt/format.h>
+#include <utility>
+
+#include "base/check.h"
+#include "base/host.h"
+#include "base/parallel_for.h"
+#include "tools/plan/replay_state.h"
+
+namespace trivet {
+
+Replay::Replay(std::span<const Player> players, const TapeGroups& groups, const ReplayCosts& costs,
+               const ReplayOptions& options)
+    : groups_(groups),
+      costs_(costs),
+      options_(options),
+      buffered_(costs.buffered_sends()),
+      slowdown_(costs.slowdown()) {
+  result_.step_ends.resize(players.size());
+  cause_of_end_.resize(players.size(), kNone);
+  std::vector<const Tape*> tapes;
+  for (const Player& player : players)
+    if (walks_.try_emplace(player.tape).second) tapes.push_back(player.tape);
+  parallel_for(tapes.size(), static_cast<size_t>(usable_cores()),
+               [&](size_t i) { walks_.at(tapes[i]) = std::make_unique<Walk>(*tapes[i], costs); });
+  for (const Player& player : players) {
+    const std::unique_ptr<Walk>& walk = walks_.at(player.tape);
+    const auto number = static_cast<uint32_t>(ranks_.size());
+    ranks_.push_back({.walk = walk.get(), .player = &player, .first_stream = static_cast<uint32_t>(streams_.size())});
+    streams_.resize(streams_.size() + walk->streams.size(), StreamState{number});
+    result_.records += static_cast<int64_t>(player.tape->records.size());
+  }
+  add_channels(players);
+  for (const int player : options.traced) {
+    RankState& rank = ranks_[static_cast<size_t>(player)];
+    rank.traced = static_cast<int>(result_.traced.size());
+    result_.traced.push_back({.player = player, .played = {}});
+    result_.traced.back().played.resize(rank.walk->streams.size());
+    phases_.emplace_back();
+  }
+}
+
+Replayed Replay::play() {
+  for (uint32_t stream = 0; stream < streams_.size(); ++stream) ready_.push_back(stream);
+  while (true) {
+    while (!ready_.empty()) {
+      const uint32_t stream = ready_.back();
+      ready_.pop_back();
+      go_on(stream);
+    }
+    if (due_.empty()) break;
+    now_ = due_.time();
+    end_due(due_.take());
+  }
+  if (std::ranges::any_of(streams_, [](const StreamState& stream) { return stream.state != State::done; }))
+    fail_stuck();
+  if (options_.critical_path) trace_path();
+  return std::move(result_);
+}
+
+// A call or a work is over, or what the host has queued is there.
+void Replay::end_due(DueQueue::Item item) {
+  if (item.what & kCall) {
+    const uint32_t call = item.what & ~kCall;
+    if (item.version == calls_[call].activity.version) end_call(call);
+    return;
+  }
+  StreamState& stream = streams_[item.what];
+  if (item.version != stream.activity.version) return;
+  RankState& rank = ranks_[stream.rank];
+  if (stream.state == State::working) {
+    const uint32_t record = rank.walk->streams[local(item.what)].steps[stream.next].record;
+    add_span(item.what, record, stream.came_ns, 0);
+    stream.cause = add_cause(stream.rank, record, stream.came_ns, stream.cause);
+    --rank.working;
+    stream.next = stream.end;
+    stream.ahead = stream.activity.excess(now_);
+    if (costs_.threads() > 0) set_cores(item.what, false);
+  } else {
+    stream.cause = add_cause(stream.rank, PathPart::kHost, rank.host_since, rank.host_cause);
+    stream.ahead = 0;
+  }
+  make_ready(item.what);
+}
+
+// Takes records of a stream until one takes time or has to wait.
+void Replay::go_on(uint32_t number) {
+  StreamState& stream = streams_[number];
+  if (stream.state != State::ready) return;
+  const RankState& rank = ranks_[stream.rank];
+  const Walk::Stream& walk = rank.walk->streams[local(number)];
+  while (stream.next < walk.steps.size()) {
+    if (stream.next >= walk.behind[rank.host_waits]) {
+      stream.state = State::on_host;
+      stream.ahead = 0;
+      return;
+    }
+    if (const int64_t queued = walk.steps[stream.next].host_ns + rank.host_late; queued > now_)
+      return set_due(stream.activity, number, queued);
+    if (!take(number, walk.steps[stream.next])) return;
+  }
+  stream.state = State::done;
+}
+
+// False: the stream waits, or works.
+bool Replay::take(uint32_t number, const Walk::Step& step) {
+  StreamState& stream = streams_[number];
+  if (!Walk::is_of_run(step.kind)) stream.ahead = 0;
+  switch (step.kind) {
+    case TapeRecord::work: return begin_work(number);
+    case TapeRecord::call: {
+      stream.came_ns = now_;
+      stream.state = State::in_call;
+      const size_t count = step.with_next ? 2 : 1;
+      stream.calls_left = static_cast<uint8_t>(count);
+      for (const Walk::Step& call : std::span(&step, count)) arrive(number, call);
+      return stream.state != State::in_call;  // else they are over, and so is `next`
+    }
+    case TapeRecord::record: passed(number, stream.next++); return true;
+    case TapeRecord::wait:
+      if (wait_for_event(number, step)) return false;
+      break;
+    case TapeRecord::begin_phase:
+    case TapeRecord::end_phase:
+      if (rank_of(number).traced >= 0 && options_.each_work) trace_phase(number, step);
+      break;
+    case TapeRecord::mark:
+      result_.step_ends[stream.rank].push_back(now_);
+      if (options_.critical_path) cause_of_end_[stream.rank] = stream.cause;
+      break;
+    default: break;
+  }
+  ++stream.next;
+  return true;
+}
+
+// Whether the stream now does all works of its run, as nobody asks for each of them and the host has queued each by the
+// time when it can begin. So the times are those of works that are played one by one, whose ends in parts of a
+// nanosecond the next one takes over.
+bool Replay::plays_run(const RankState& rank, const Walk::Stream& walk, const Walk::Step& work) const {
+  return !(rank.traced >= 0 && options_.each_work) && !options_.critical_path &&
+         work.run_end <= walk.behind[rank.host_waits] && work.run_host_ns + rank.host_late <= now_;
+}
+
+// True: the work takes no time.
+bool Replay::begin_work(uint32_t number) {
+  StreamState& stream = streams_[number];
+  RankState& rank = ranks_[stream.rank];
+  const Walk::Stream& walk = rank.walk->streams[local(number)];
+  const Walk::Step& work = walk.steps[stream.next];
+  const bool run = plays_run(rank, walk, work);
+  stream.came_ns = now_;
+  stream.end = run ? work.run_end : stream.next + 1;
+  stream.activity.begin(run ? work.run_ns : rank.walk->work_ns[work.what], now_, stream.ahead);
+  if (stream.activity.left <= 0) {
+    add_span(number, work.record, now_, 0);
+    stream.ahead = -stream.activity.left;
+    stream.next = stream.end;
+    return true;
+  }
+  stream.activity.rate = static_cast<int32_t>(rank.compute_rate);
+  stream.state = State::working;
+  ++rank.working;
+  if (costs_.threads() > 0) set_cores(number, true);
+  set_due(stream.activity, number);
+  return false;
+}
+
+// True: the stream waits for it.
+bool Replay::wait_for_event(uint32_t number, const Walk::Step& step) {
+  StreamState& stream = streams_[number];
+  const uint32_t first = ranks_[stream.rank].first_stream;
+  StreamState& other = streams_[first + step.of];
+  if (other.next > step.what) return false;
+  stream.state = State::on_event;
+  stream.event = step.what;
+  stream.next_waiter = other.first_waiter;
+  other.first_waiter = static_cast<uint16_t>(number - first + 1);
+  return true;
+}
+
+// A stream has gone past an event.
+void Replay::passed(uint32_t number, uint32_t event) {
+  RankState& rank = rank_of(number);
+  uint16_t* waiter = &streams_[number].first_waiter;
+  while (*waiter != 0) {
+    const uint32_t other = rank.first_stream + *waiter - 1;
+    if (streams_[other].event > event) {
+      waiter = &streams_[other].next_waiter;
+      continue;
+    }
+    *waiter = streams_[other].next_waiter;
+    streams_[other].cause = streams_[number].cause;
+    make_ready(other);
+  }
+  const std::vector<Walk::HostWait>& waits = rank.walk->host_waits;
+  const uint32_t before = rank.host_waits;
+  while (rank.host_waits < waits.size()) {
+    const Walk::HostWait& wait = waits[rank.host_waits];
+    if (streams_[rank.first_stream + wait.stream].next <= wait.step) break;
+    if (now_ - wait.host_ns > rank.host_late) {
+      rank.host_late = now_ - wait.host_ns;
+      rank.host_since = now_, rank.host_cause = streams_[number].cause;
+    }
+    ++rank.host_waits;
+  }
+  if (rank.host_waits == before) return;
+  for (uint32_t s = 0; s < rank.walk->streams.size(); ++s)
+    if (streams_[rank.first_stream + s].state == State::on_host) {
+      streams_[rank.first_stream + s].cause = streams_[number].cause;
+      make_ready(rank.first_stream + s);
+    }
+}
+
+void Replay::trace_phase(uint32_t number, const Walk::Step& step) {
+  std::vector<Phase>& phases = phases_[static_cast<size_t>(rank_of(number).traced)];
+  if (step.kind == TapeRecord::begin_phase) return phases.push_back({number, step.record, now_});
+  const auto begun = std::ranges::find(phases.rbegin(), phases.rend(), number, &Phase::stream);
+  add_span(number, begun->record, begun->start_ns, 0);
+  phases.erase(std::next(begun).base());
+}
+
+void Replay::add_traced(const RankState& rank, uint32_t stream, const PlayedSpan& span) {
+  if (result_.step_ends[streams_[stream].rank].size() < static_cast<size_t>(options_.first_step)) return;
+  result_.traced[static_cast<size_t>(rank.traced)].played[local(stream)].push_back(span);
+}
+
+// What has just ended. Only of the last step, and where it is asked for.
+uint32_t Replay::add_cause(uint32_t rank, uint32_t record, int64_t start_ns, uint32_t before) {
+  if (!options_.critical_path || static_cast<int>(result_.step_ends[rank].size()) + 1 < ranks_[rank].walk->tape.steps)
+    return kNone;
+  causes_.push_back({{static_cast<int>(rank), record, start_ns, now_}, before});
+  return static_cast<uint32_t>(causes_.size()) - 1;
+}
+
+// Back from the end of the last step: what each part waited for last.
+void Replay::trace_path() {
+  const auto end_of = [&](const std::vector<int64_t>& ends) { return ends.back(); };
+  const auto last = std::ranges::max_element(result_.step_ends, {}, end_of);
+  int64_t begin = 0;
+  for (const std::vector<int64_t>& ends : result_.step_ends)
+    if (ends.size() > 1) begin = std::max(begin, *(ends.end() - 2));
+  std::vector<PathPart>& path = result_.critical_path;
+  for (uint32_t at = cause_of_end_[static_cast<size_t>(last - result_.step_ends.begin())]; at != kNone;
+       at = causes_[at].before) {
+    PathPart part = causes_[at].part;
+    if (part.end_ns <= begin) break;
+    part.start_ns = std::max(part.start_ns, begin);
+    if (part.end_ns > part.start_ns) path.push_back(part);
+  }
+  std::ranges::reverse(path);
+}
+
+void Replay::fail_stuck() const {
+  std::string text = "the ranks wait for each other for ever:";
+  for (uint32_t number = 0; number < streams_.size(); ++number) {
+    const StreamState& stream = streams_[number];
+    const RankState& rank = ranks_[stream.rank];
+    const std::vector<Walk::Step>& steps = rank.walk->streams[local(number)].steps;
+    if (stream.state != State::done)
+      text += fmt::format("\n  rank {}, stream {}, at record {} of its tape", rank.player->rank, local(number),
+                          steps[stream.next].record);
+  }
+  fail(text);
+}
+
+Replayed replay(std::span<const Player> players, const TapeGroups& groups, const ReplayCosts& costs,
+                const ReplayOptions& options) {
+  return Replay(players, groups, costs, options).play();
+}
+
+}  // namespace trivet

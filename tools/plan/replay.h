@@ -1,0 +1,104 @@
+// Replay: when everything on the tapes of all ranks would happen, given what each call costs. A discrete-event
+// simulation on an integer clock of nanoseconds; nothing depends on the order in which tapes were recorded.
+//
+//   host     queues a rank's records in their order, each for what its launch costs it, and waits where the tape does
+//   streams  take their records in order: one starts when it has been queued, the ones before it are through and the
+//            events that its stream waits for are complete
+//   calls    start when all ranks of the group have come to them; a transfer when its two ends have. A buffered send
+//            is through when it is there
+//   sharing  calls that use the same port of a rank share its rate; compute runs slower while a call is on the rank's
+//            wire, or while more threads work than the ranks have cores
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tools/plan/tape.h"
+
+namespace trivet {
+
+// Which of a rank's ports a call is bound by. Calls share a port's rate; `none` takes no time of any.
+enum class Port : uint8_t { none, link, network };
+
+struct CallCost {
+  int64_t ns = 0;
+  Port port = Port::none;
+  double load = 1;  // share of ReplayCosts::slowdown() that compute beside it feels
+  // Of an emulated link: the port of each rank that sends which it occupies for `ns`, first come, first served, from 0
+  // to kQueues - 1; -1: none. The call lasts for `latency_ns` more.
+  static constexpr int kQueues = 3;
+  int queue = -1;
+  int64_t latency_ns = 0;
+};
+
+class ReplayCosts {
+ public:
+  virtual ~ReplayCosts() = default;
+  virtual int64_t work_ns(const TapeWork& work, bool in_graph) const = 0;
+  virtual CallCost call_cost(const TapeCall& call, const TapeGroups::Group& group) const = 0;
+  // Of the host, to queue a record that is in no graph.
+  virtual int64_t host_ns(const TapeRecord&) const { return 0; }
+  virtual bool buffered_sends() const { return false; }
+  // How many times as long compute takes beside a call of full load.
+  virtual double slowdown() const { return 1; }
+  // Threads of a compute stream, where all ranks share the cores of one node, and other streams have one; 0: each rank
+  // has a device of its own.
+  virtual int threads() const { return 0; }
+  // The rate, of 1, of each of so many threads that work on the node.
+  virtual double core_rate(int64_t /*busy_threads*/) const { return 1; }
+};
+
+struct ReplayOptions {
+  std::vector<int> traced = {};  // players whose spans are told
+  int first_step = 0;            // spans before its start are left out; steps count from 0
+  bool each_work = true;         // else works of a category that follow each other may be one span, and phases are none
+  bool critical_path = false;    // of the last step: Replayed::critical_path
+};
+
+// A rank, or several that do the same at the same times, with the tape of a rank that queues the same.
+struct Player {
+  const Tape* tape = nullptr;
+  int rank = 0;                  // the first of them
+  int64_t ranks = 1;             // how many
+  std::vector<int> groups = {};  // in the place of Tape::groups
+  std::vector<int> places = {};  // of the rank in them; 0 where it neither sends nor receives
+};
+
+// What a stream did for a record, or from the beginning of a phase to its end. Smaller than the Span that it becomes.
+struct PlayedSpan {
+  uint32_t record = 0;  // of the tape; of a phase, its beginning
+  int64_t start_ns = 0, end_ns = 0;
+  int64_t wire_start_ns = 0;  // of a call; a buffered send has no wire, and this is its end
+};
+
+// A part of the critical path: what a work or a call took, or the host to queue what came next.
+struct PathPart {
+  static constexpr uint32_t kHost = UINT32_MAX;
+  int player = 0;
+  uint32_t record = kHost;  // of its tape
+  int64_t start_ns = 0, end_ns = 0;
+};
+
+struct Replayed {
+  // [player][step]: when the compute stream had done the step.
+  std::vector<std::vector<int64_t>> step_ends;
+  struct Traced {
+    int player = 0;
+    std::vector<std::vector<PlayedSpan>> played;  // [stream], in the order in which they ended
+    // The same as a trace has it. player, groups: what was played.
+    std::vector<std::vector<Span>> rows(const Player& player, const TapeGroups& groups) const;
+  };
+  std::vector<Traced> traced;
+  // From the end of the last step but one, on the rank that ends it last, to that of the last: each part begins when
+  // the one before ends, which it waited for last. Of several that end at once, any.
+  std::vector<PathPart> critical_path;
+  int64_t records = 0;  // played
+};
+
+// players: for all ranks of the world. Throws Error where ranks wait for each other for ever.
+Replayed replay(std::span<const Player> players, const TapeGroups& groups, const ReplayCosts& costs,
+                const ReplayOptions& options = {});
+
+}  // namespace trivet

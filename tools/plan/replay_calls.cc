@@ -1,0 +1,208 @@
+// Calls: who meets whom, when they start and end. And what calls and ranks share.
+#include <tuple>
+#include <utility>
+
+#include "tools/plan/replay_state.h"
+
+namespace trivet {
+
+void Replay::add_channels(std::span<const Player> players) {
+  std::map<std::tuple<int, int, int>, uint32_t> numbers;  // by group, and the places from and to which it transfers
+  for (size_t i = 0; i < players.size(); ++i) {
+    const Player& player = players[i];
+    RankState& rank = ranks_[i];
+    rank.first_channel = static_cast<uint32_t>(channel_of_lane_.size());
+    rank.first_cost = static_cast<uint32_t>(call_costs_.size());
+    call_costs_.resize(call_costs_.size() + player.tape->calls.size(), {.ns = -1});
+    for (const Walk::Lane& lane : rank.walk->lanes) {
+      const auto local = static_cast<size_t>(lane.group);
+      const TapeGroups::Group& group = groups_[player.groups[local]];
+      const auto size = static_cast<int>(group.world_ranks.size());
+      std::tuple<int, int, int> key{player.groups[local], -1, -1};
+      if (lane.transfers) {
+        const int self = player.places[local], peer = (self + lane.ahead) % size;
+        key = {player.groups[local], lane.sends ? self : peer, lane.sends ? peer : self};
+      }
+      const auto [at, is_new] = numbers.try_emplace(key, static_cast<uint32_t>(channels_.size()));
+      const int expected = lane.transfers ? 2 : group.arrivals > 0 ? group.arrivals : size;
+      if (is_new) channels_.push_back({.expected = static_cast<uint32_t>(expected)});
+      channel_of_lane_.push_back(at->second);
+    }
+  }
+}
+
+void Replay::arrive(uint32_t number, const Walk::Step& step) {
+  StreamState& stream = streams_[number];
+  RankState& rank = ranks_[stream.rank];
+  const Walk::Lane& lane = rank.walk->lanes[step.of];
+  const uint32_t call_number = open_call(rank, step);
+  OpenCall& call = calls_[call_number];
+  const bool goes_on = buffered_ && lane.transfers && lane.sends;
+  call.members.push_back({number, goes_on});
+  if (goes_on) {
+    if (call.cost.queue >= 0) call.arrival_ns = send(rank, call.cost);
+    add_span(number, step.record, stream.came_ns, now_);
+    ++stream.next;
+    if (--stream.calls_left == 0) stream.state = State::ready;
+  }
+  if (call.members.size() == channels_[call.channel].expected) start_call(call_number);
+}
+
+// The call to which the rank comes, opened where it is the first.
+uint32_t Replay::open_call(const RankState& rank, const Walk::Step& step) {
+  const uint32_t number = channel_of_lane_[rank.first_channel + step.of];
+  Channel& channel = channels_[number];
+  for (uint32_t call = channel.open; call != kNone; call = calls_[call].next)
+    if (calls_[call].sequence == step.sequence) return call;
+  if (free_calls_.empty()) free_calls_.push_back(static_cast<uint32_t>(calls_.size())), calls_.emplace_back();
+  const uint32_t opened = free_calls_.back();
+  free_calls_.pop_back();
+  CallCost& cost = call_costs_[rank.first_cost + step.what];
+  if (cost.ns < 0) {
+    const TapeCall& call = rank.walk->tape.calls[step.what];
+    cost = costs_.call_cost(call, groups_[rank.player->groups[static_cast<size_t>(call.group)]]);
+  }
+  OpenCall& call = calls_[opened];
+  call.members.clear();
+  call.cost = cost;
+  call.active = false;
+  call.arrival_ns = 0;
+  call.channel = number, call.sequence = step.sequence;
+  call.next = std::exchange(channel.open, opened);
+  return opened;
+}
+
+void Replay::close_call(uint32_t number) {
+  uint32_t* at = &channels_[calls_[number].channel].open;
+  while (*at != number) at = &calls_[*at].next;
+  *at = calls_[number].next;
+  free_calls_.push_back(number);
+}
+
+void Replay::start_call(uint32_t number) {
+  OpenCall& call = calls_[number];
+  call.start_ns = now_;
+  call.cause = streams_[call.members.back().stream].cause;  // it has waited for the one that came last
+  int64_t ns = call.cost.ns;
+  if (call.cost.queue >= 0) {
+    if (call.arrival_ns == 0)  // a collective
+      for (const Member& member : call.members)
+        call.arrival_ns = std::max(call.arrival_ns, send(rank_of(member.stream), call.cost));
+    ns = std::max<int64_t>(0, call.arrival_ns - now_);
+  }
+  call.activity.begin(ns, now_);
+  if (call.activity.left == 0) return end_call(number);
+  call.active = true;
+  if (call.cost.port != Port::none) {
+    for (const Member& member : call.members) {
+      RankState& rank = rank_of(member.stream);
+      rank.calls.push_back(number);
+      ++rank.on_port[static_cast<size_t>(call.cost.port)];
+      set_wire(rank);
+    }
+    set_call_rate(number);
+    share_ports(number);
+  }
+  set_due(call.activity, number | kCall);
+}
+
+// Of what a call lets go on: the call, or where it takes no time, what it waited for.
+uint32_t Replay::cause_of(const OpenCall& call) {
+  if (!call.active) return call.cause;
+  const auto stays = std::ranges::find(call.members, false, &Member::goes_on);
+  const StreamState& stream = streams_[stays->stream];
+  const Walk& walk = *ranks_[stream.rank].walk;
+  return add_cause(stream.rank, walk.streams[local(stays->stream)].steps[stream.next].record, call.start_ns,
+                   call.cause);
+}
+
+void Replay::end_call(uint32_t number) {
+  OpenCall& call = calls_[number];
+  ++call.activity.version;
+  if (call.active && call.cost.port != Port::none) {
+    for (const Member& member : call.members) {
+      RankState& rank = rank_of(member.stream);
+      std::erase(rank.calls, number);
+      --rank.on_port[static_cast<size_t>(call.cost.port)];
+      set_wire(rank);
+    }
+    share_ports(number);
+  }
+  const uint32_t cause = cause_of(call);
+  for (const Member& member : call.members) {
+    if (member.goes_on) continue;
+    StreamState& stream = streams_[member.stream];
+    stream.cause = cause;
+    const Walk& walk = *ranks_[stream.rank].walk;
+    add_span(member.stream, walk.streams[local(member.stream)].steps[stream.next].record, stream.came_ns,
+             call.start_ns);
+    ++stream.next;
+    if (--stream.calls_left == 0) make_ready(member.stream);
+  }
+  close_call(number);
+}
+
+// Takes the rank's port for a call; returns when its last byte is there (LinkPort, parallel/comm/link.h).
+int64_t Replay::send(RankState& rank, const CallCost& cost) {
+  if (cost.ns == 0) return now_ + cost.latency_ns;
+  int64_t& free = rank.queues.at(static_cast<size_t>(cost.queue));
+  free = std::max(free, now_) + cost.ns;
+  return free + cost.latency_ns;
+}
+
+// A stream begins or ends to work: all that work on the node go on at the rate that is left to each.
+void Replay::set_cores(uint32_t changed, bool works) {
+  if (works) on_cores_.push_back(changed);
+  else std::erase(on_cores_, changed);
+  const int threads = local(changed) == 0 ? costs_.threads() : 1;
+  busy_threads_ += works ? threads : -threads;
+  if (busy_threads_ == 0) return;
+  const auto rate = static_cast<int64_t>(static_cast<double>(kFullRate) * costs_.core_rate(busy_threads_));
+  for (const uint32_t number : on_cores_) {
+    Activity& activity = streams_[number].activity;
+    if (activity.rate == rate) continue;
+    activity.set_rate(rate, now_);
+    set_due(activity, number);
+  }
+}
+
+// Compute on the rank runs at the rate that its wire leaves it.
+void Replay::set_wire(RankState& rank) {
+  double load = 0;
+  for (const uint32_t number : rank.calls) load = std::max(load, calls_[number].cost.load);
+  const auto rate = static_cast<int64_t>(static_cast<double>(kFullRate) / (1 + (slowdown_ - 1) * load));
+  if (rate == rank.compute_rate) return;
+  rank.compute_rate = rate;
+  uint32_t working = rank.working;
+  for (uint32_t number = rank.first_stream; working > 0; ++number) {
+    StreamState& stream = streams_[number];
+    if (stream.state != State::working) continue;
+    --working;
+    if (stream.activity.rate == rate) continue;
+    stream.activity.set_rate(rate, now_);
+    set_due(stream.activity, number);
+  }
+}
+
+// Calls that share a port with this one, which has come or gone, get their part of its rate.
+void Replay::share_ports(uint32_t changed) {
+  for (const Member& member : calls_[changed].members)
+    for (const uint32_t number : rank_of(member.stream).calls) {
+      OpenCall& call = calls_[number];
+      if (number == changed || call.cost.port != calls_[changed].cost.port) continue;
+      const int32_t before = call.activity.rate;
+      set_call_rate(number);
+      if (call.activity.rate != before) set_due(call.activity, number | kCall);
+    }
+}
+
+// Of the port that most share.
+void Replay::set_call_rate(uint32_t number) {
+  OpenCall& call = calls_[number];
+  int64_t most = 1;
+  for (const Member& member : call.members)
+    most = std::max<int64_t>(most, rank_of(member.stream).on_port[static_cast<size_t>(call.cost.port)]);
+  if (const int64_t rate = kFullRate / most; rate != call.activity.rate) call.activity.set_rate(rate, now_);
+}
+
+}  // namespace trivet

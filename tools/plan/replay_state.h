@@ -1,0 +1,173 @@
+// The simulation of replay.h: its state, and what happens in it. replay.cc has the streams and the host,
+// replay_calls.cc the calls and what they share.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "tools/plan/due_queue.h"
+#include "tools/plan/walk.h"
+
+namespace trivet {
+
+// Progress is counted in parts of a nanosecond at full rate, so that rates are integers.
+inline constexpr int64_t kFullRate = int64_t{1} << 16;
+
+// What takes time: a call, or the work of a stream.
+struct Activity {
+  int64_t left = 0;   // at `since`, in parts of kFullRate
+  int64_t since = 0;  // ns
+  int32_t rate = kFullRate;
+  uint32_t version = 0;  // of the entry of what is due that counts
+
+  // ahead: parts that are done.
+  void begin(int64_t ns, int64_t now, int64_t ahead = 0) {
+    left = ns * kFullRate - ahead, since = now, rate = kFullRate;
+  }
+  int64_t end() const { return since + std::max<int64_t>(0, (left + rate - 1) / rate); }
+  void set_rate(int64_t next, int64_t now) {
+    left -= (now - since) * rate;
+    since = now, rate = static_cast<int32_t>(next);
+  }
+  // At its end, which is a whole nanosecond: parts of it that are left for what follows.
+  int64_t excess(int64_t now) const { return (now - since) * rate - left; }
+};
+
+class Replay {
+ public:
+  Replay(std::span<const Player> players, const TapeGroups& groups, const ReplayCosts& costs,
+         const ReplayOptions& options);
+  Replayed play();
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  enum class State : uint8_t { ready, working, in_call, on_event, on_host, done };
+  struct StreamState {
+    explicit StreamState(uint32_t of) : rank(of) {}
+    uint32_t rank;
+    uint32_t next = 0;  // of Walk::Stream::steps
+    State state = State::ready;
+    uint8_t calls_left = 0;     // in_call
+    uint16_t next_waiter = 0;   // on_event: another stream that waits for one of the same stream, plus one; or 0
+    uint16_t first_waiter = 0;  // of the streams that wait for an event of this one, plus one; 0: none
+    uint32_t event = 0;         // on_event: its step
+    uint32_t end = 0;           // working: the step behind
+    int64_t ahead = 0;          // parts of the next work that are done when it begins
+    int64_t came_ns = 0;        // working, in_call
+    uint32_t cause = kNone;     // of causes_: why it has come so far only now
+    Activity activity;
+  };
+  struct RankState {
+    const Walk* walk = nullptr;
+    const Player* player = nullptr;
+    uint32_t first_stream = 0;                           // of streams_
+    uint32_t first_channel = 0;                          // of channel_of_lane_
+    uint32_t first_cost = 0;                             // of call_costs_
+    uint32_t host_waits = 0;                             // that are over
+    int64_t host_late = 0;                               // ns that they took
+    int64_t host_since = 0;                              // when the last one that took some was over
+    uint32_t host_cause = kNone;                         // of causes_: why only then
+    std::vector<uint32_t> calls = {};                    // active on its ports
+    int64_t compute_rate = kFullRate;                    // beside them
+    std::array<uint16_t, 3> on_port = {};                // how many of them
+    std::array<int64_t, CallCost::kQueues> queues = {};  // when they are free, ns
+    uint16_t working = 0;                                // streams
+    int traced = -1;                                     // of Replayed::traced
+  };
+  struct Phase {
+    uint32_t stream, record;  // that began it
+    int64_t start_ns;
+  };
+  struct Member {
+    uint32_t stream = 0;
+    bool goes_on = false;  // a buffered send: its stream does not wait for the end
+  };
+  // What ended, and what it had waited for.
+  struct Cause {
+    PathPart part;
+    uint32_t before = kNone;  // of causes_
+  };
+  // Calls of one kind that the members make in the same order (Walk::Lane).
+  struct Channel {
+    uint32_t open = kNone;  // a list of calls that not all have come to, or that are active
+    uint32_t expected = 0;  // members of each
+  };
+  struct OpenCall {
+    Activity activity;
+    CallCost cost;
+    std::vector<Member> members;  // that are there
+    int64_t start_ns = 0;
+    int64_t arrival_ns = 0;  // over ports that queue; 0: nothing was sent
+    uint32_t cause = kNone;  // of causes_: why it started only then
+    uint32_t channel = 0, sequence = 0;
+    uint32_t next = kNone;  // of the channel's
+    bool active = false;
+  };
+  static constexpr uint32_t kCall = uint32_t{1} << 31;  // what is due is a call of this number, else a stream
+
+  void add_channels(std::span<const Player> players);
+  uint32_t local(uint32_t stream) const { return stream - rank_of(stream).first_stream; }
+  RankState& rank_of(uint32_t stream) { return ranks_[streams_[stream].rank]; }
+  const RankState& rank_of(uint32_t stream) const { return ranks_[streams_[stream].rank]; }
+  void set_due(Activity& activity, uint32_t what, int64_t time) { due_.add(time, {what, ++activity.version}); }
+  void set_due(Activity& activity, uint32_t what) { set_due(activity, what, activity.end()); }
+  void end_due(DueQueue::Item item);
+  void make_ready(uint32_t stream) {
+    streams_[stream].state = State::ready;
+    ready_.push_back(stream);
+  }
+  void go_on(uint32_t stream);
+  bool take(uint32_t stream, const Walk::Step& step);
+  bool begin_work(uint32_t stream);
+  bool plays_run(const RankState& rank, const Walk::Stream& walk, const Walk::Step& work) const;
+  bool wait_for_event(uint32_t stream, const Walk::Step& step);
+  void passed(uint32_t stream, uint32_t event);
+  void arrive(uint32_t stream, const Walk::Step& step);
+  uint32_t open_call(const RankState& rank, const Walk::Step& step);
+  void close_call(uint32_t call);
+  void start_call(uint32_t number);
+  void end_call(uint32_t number);
+  int64_t send(RankState& rank, const CallCost& cost);
+  void set_wire(RankState& rank);
+  void set_cores(uint32_t stream, bool works);
+  void share_ports(uint32_t changed);
+  void set_call_rate(uint32_t number);
+  void add_span(uint32_t stream, uint32_t record, int64_t start_ns, int64_t wire_start_ns) {
+    if (const RankState& rank = rank_of(stream); rank.traced >= 0)
+      add_traced(rank, stream, {record, start_ns, now_, wire_start_ns});
+  }
+  void trace_phase(uint32_t stream, const Walk::Step& step);
+  void add_traced(const RankState& rank, uint32_t stream, const PlayedSpan& span);
+  uint32_t add_cause(uint32_t rank, uint32_t record, int64_t start_ns, uint32_t before);
+  uint32_t cause_of(const OpenCall& call);
+  void trace_path();
+  [[noreturn]] void fail_stuck() const;
+
+  const TapeGroups& groups_;
+  const ReplayCosts& costs_;
+  const ReplayOptions& options_;
+  const bool buffered_;
+  const double slowdown_;
+  std::map<const Tape*, std::unique_ptr<Walk>> walks_;
+  std::vector<RankState> ranks_;
+  std::vector<StreamState> streams_;
+  std::vector<Channel> channels_;
+  std::vector<uint32_t> channel_of_lane_;  // of each rank
+  std::vector<CallCost> call_costs_;       // of each rank's Tape::calls; ns < 0: not known yet
+  std::vector<OpenCall> calls_;
+  std::vector<uint32_t> free_calls_;
+  std::vector<uint32_t> on_cores_;  // streams that work, where ranks share cores
+  int64_t busy_threads_ = 0;        // theirs
+  DueQueue due_;
+  std::vector<uint32_t> ready_;             // streams that may go on now
+  std::vector<std::vector<Phase>> phases_;  // [traced] that have begun
+  std::vector<Cause> causes_;               // of the last step, where the critical path is asked for
+  std::vector<uint32_t> cause_of_end_;      // [rank] of its last mark
+  int64_t now_ = 0;
+  Replayed result_;
+};
+
+}  // namespace trivet

@@ -1,0 +1,335 @@
+#include "tools/plan/search.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <fmt/format.h>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/parallel_for.h"
+#include "base/text.h"
+#include "engine/config/fields.h"
+#include "tools/plan/bound.h"
+#include "tools/plan/candidates.h"
+#include "tools/plan/device_memory.h"
+
+namespace trivet {
+namespace {
+
+// A layout that may fit.
+struct Point {
+  LayoutBound bound;
+  uint32_t shape = 0;
+  uint16_t recomputing = 0;
+  Sharding sharding = Sharding::no_shard;
+};
+
+class Search {
+ public:
+  Search(const LoadedConfig& run, const RunFacts& facts, const System& system, const SearchOptions& options)
+      : run_(run),
+        facts_(facts),
+        system_(system),
+        options_(options),
+        bounds_(run, options.vary, system),
+        shapes_(list_shapes(run.config, facts.world_size, options.vary)) {}
+
+  SearchResult find();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Pending {
+    ResolvedCandidate run;
+    Candidate candidate;
+  };
+  // What is left of it when it has been rehearsed: schedules of thousands of layouts would take gigabytes.
+  struct Found {
+    LoadedConfig open;
+    Candidate candidate;
+    double seconds() const { return candidate.prediction.step.step_seconds; }
+  };
+
+  double passed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  // Once, and then for ever. Threads may ask at the same time.
+  bool over() {
+    if (!over_ && ((options_.stop && options_.stop()) || passed() > options_.seconds)) over_ = true;
+    return over_;
+  }
+  // Bounds take half of the time at most: a bound finds nothing.
+  bool bounds_are_over() { return over() || passed() > options_.seconds / 2; }
+  void rehearse_own();
+  void bound_layouts();
+  std::optional<std::vector<Point>> bound_shape(size_t number);
+  std::vector<Point> bound_family(size_t first, size_t end);
+  void visit_layouts();
+  std::optional<Pending> take(const Point& point);
+  void rehearse(std::vector<Pending>& pending);
+  std::vector<Found> rehearse_neighbours(const Found& of);
+  void refine();
+  bool fits(const ResolvedCandidate& run) const {
+    return sum_of(memory_of_worst_rank(run.config, run.layout, system_)) <= device_bytes(system_, facts_.world_size);
+  }
+  [[noreturn]] void fail_empty() const;
+  double last_of_best() const;
+  void report(bool refining);
+
+  const LoadedConfig& run_;
+  const RunFacts facts_;
+  const System system_;
+  const SearchOptions& options_;
+  Bounds bounds_;
+  const std::vector<LayoutShape> shapes_;
+  const Clock::time_point start_ = Clock::now();
+  std::vector<std::vector<Recomputing>> recomputings_;  // [shape]
+  std::vector<Point> points_;                           // by bound
+  size_t next_ = 0;                                     // of points_
+  std::set<std::pair<uint32_t, Sharding>> fitted_;      // shapes that fit with that sharding
+  std::vector<Found> found_;
+  size_t families_ = 0, bounded_ = 0;
+  std::atomic<int64_t> illegal_ = 0, too_large_ = 0, unbounded_ = 0;
+  std::atomic<bool> over_ = false;
+  std::string own_;             // the run as it is, if it was rehearsed
+  std::set<std::string> seen_;  // configurations with other switches
+  SearchResult result_;
+};
+
+std::vector<std::string> differences(const Config& config, const Config& run) {
+  std::vector<std::string> sets;
+  Config from = config, to = run;
+  for (const Field& field : fields())
+    if (const std::string value = format_field(field, from); value != format_field(field, to))
+      sets.push_back(fmt::format("{}={}", field.name, value));
+  return sets;
+}
+
+// Empty where the engine refuses the shape. Layouts that no rank's memory holds are only counted.
+std::optional<std::vector<Point>> Search::bound_shape(size_t number) {
+  const LayoutShape& shape = shapes_[number];
+  const int d = facts_.world_size / (shape.t * shape.p);
+  const std::vector<Sharding> shardings = list_shardings(run_.config, d, options_.vary);
+  // Of stages of one layer, until it is known how many they have.
+  std::vector<Recomputing>& recomputings = recomputings_[number];
+  recomputings = list_recomputings(run_.config, 1, options_.vary);
+  const auto legal = resolve_candidate(
+      with_layout(run_, facts_.world_size, shape, recomputings.front(), shardings.front(), options_.vary), facts_);
+  if (!legal) return std::nullopt;
+  recomputings = list_recomputings(run_.config, std::ranges::max(legal->layout.layers_of_stage), options_.vary);
+  std::vector<Point> points;
+  // Small models run on CPUs: all their layouts are rehearsed.
+  const auto bounds =
+      system_.kind() == SystemKind::gpu
+          ? bounds_.of(shape, *legal, recomputings, shardings)
+          : std::vector<std::vector<LayoutBound>>(recomputings.size(), std::vector<LayoutBound>(shardings.size()));
+  const auto reserves = static_cast<int64_t>((system_.context_gib + system_.workspace_gib) * (1 << 30));
+  for (size_t i = 0; i < bounds.size(); ++i)
+    for (size_t k = 0; k < shardings.size(); ++k)
+      if (bounds[i][k].memory_bytes + reserves <= device_bytes(system_, facts_.world_size))
+        points.push_back({bounds[i][k], static_cast<uint32_t>(number), static_cast<uint16_t>(i), shardings[k]});
+  too_large_ += static_cast<int64_t>(bounds.size() * shardings.size() - points.size());
+  return points;
+}
+
+// Shapes that differ in the micro-batch alone, the smallest first. Where none of the layouts of one fits, larger ones
+// do not either: the samples in flight are as many or more.
+std::vector<Point> Search::bound_family(size_t first, size_t end) {
+  std::vector<Point> points;
+  for (size_t number = first; number < end; ++number) {
+    if (bounds_are_over()) {
+      unbounded_ += static_cast<int64_t>(end - number);
+      break;
+    }
+    const auto of_shape = bound_shape(number);
+    illegal_ += of_shape ? 0 : 1;
+    if (!of_shape) continue;
+    if (of_shape->empty()) {
+      too_large_ += static_cast<int64_t>(end - number - 1);
+      break;
+    }
+    points.insert(points.end(), of_shape->begin(), of_shape->end());
+  }
+  return points;
+}
+
+void Search::bound_layouts() {
+  recomputings_.resize(shapes_.size());
+  std::vector<size_t> begins;  // of families
+  for (size_t i = 0; i < shapes_.size(); ++i)
+    if (i == 0 || shapes_[i].micro_batch <= shapes_[i - 1].micro_batch) begins.push_back(i);
+  families_ = begins.size();
+  begins.push_back(shapes_.size());
+  const size_t at_once = 8 * options_.threads;
+  for (; bounded_ < families_; bounded_ = std::min(bounded_ + at_once, families_)) {
+    report(false);
+    std::vector<std::vector<Point>> by_family(std::min(at_once, families_ - bounded_));
+    parallel_for(by_family.size(), options_.threads,
+                 [&](size_t i) { by_family[i] = bound_family(begins[bounded_ + i], begins[bounded_ + i + 1]); });
+    for (const std::vector<Point>& points : by_family) points_.insert(points_.end(), points.begin(), points.end());
+  }
+  std::ranges::stable_sort(points_, {}, [](const Point& point) { return point.bound.seconds; });
+}
+
+std::optional<Search::Pending> Search::take(const Point& point) {
+  if (fitted_.contains({point.shape, point.sharding})) {
+    ++result_.dominated;
+    return std::nullopt;
+  }
+  auto legal =
+      resolve_candidate(with_layout(run_, facts_.world_size, shapes_[point.shape],
+                                    recomputings_[point.shape][point.recomputing], point.sharding, options_.vary),
+                        facts_);
+  if (!legal) {
+    illegal_ += 1;
+    return std::nullopt;
+  }
+  if (to_yaml(legal->open.config) == own_) return std::nullopt;  // is rehearsed
+  if (!fits(*legal)) {
+    ++too_large_;
+    return std::nullopt;
+  }
+  fitted_.insert({point.shape, point.sharding});
+  const double share = point.bound.recompute_seconds / std::max(point.bound.pass_seconds, 1e-9);
+  Candidate candidate{.config = legal->open.config,
+                      .sets = differences(legal->open.config, run_.config),
+                      .chunks = legal->layout.schedule.v,
+                      .bound_seconds = point.bound.seconds,
+                      .recompute_share = share};
+  return Pending{std::move(*legal), std::move(candidate)};
+}
+
+void Search::rehearse(std::vector<Pending>& pending) {
+  parallel_for(pending.size(), options_.threads, [&](size_t i) {
+    pending[i].candidate.prediction = predict(pending[i].run.config, pending[i].run.layout, system_);
+  });
+  for (Pending& one : pending) found_.emplace_back(std::move(one.run.open), std::move(one.candidate));
+  std::ranges::stable_sort(found_, {}, &Found::seconds);
+  pending.clear();
+}
+
+// The run as it is, where it can be: what the search finds is no slower.
+void Search::rehearse_own() {
+  auto own = resolve_candidate(run_, facts_);
+  if (!own || !fits(*own)) return;
+  own_ = to_yaml(own->open.config);
+  Candidate candidate{.config = own->open.config, .chunks = own->layout.schedule.v};
+  std::vector<Pending> pending;
+  pending.push_back({std::move(*own), std::move(candidate)});
+  rehearse(pending);
+}
+
+double Search::last_of_best() const {
+  return found_.size() < options_.best ? std::numeric_limits<double>::infinity()
+                                       : found_[options_.best - 1].seconds();
+}
+
+void Search::report(bool refining) {
+  if (!options_.progress) return;
+  options_.progress({.families = families_,
+                     .bounded = bounded_,
+                     .layouts = points_.size(),
+                     .decided = next_,
+                     .rehearsed = found_.size(),
+                     .best_seconds = found_.empty() ? 0 : found_.front().seconds(),
+                     .next_seconds = next_ < points_.size() ? points_[next_].bound.seconds : 0,
+                     .refining = refining});
+}
+
+void Search::visit_layouts() {
+  std::vector<Pending> pending;
+  while (next_ < points_.size() && points_[next_].bound.seconds < last_of_best() && !over()) {
+    if (auto taken = take(points_[next_++])) pending.push_back(std::move(*taken));
+    if (pending.size() == options_.threads) rehearse(pending);
+    report(false);
+  }
+  if (!pending.empty()) rehearse(pending);
+}
+
+// The neighbours of a run that were not seen before and fit.
+std::vector<Search::Found> Search::rehearse_neighbours(const Found& of) {
+  std::vector<Pending> tried;
+  for (const LoadedConfig& next : neighbours_of(*resolve_candidate(of.open, facts_))) {
+    auto legal = resolve_candidate(next, facts_);
+    if (!legal || !seen_.insert(to_yaml(legal->open.config)).second || !fits(*legal)) continue;
+    Candidate candidate = of.candidate;
+    candidate.config = legal->open.config;
+    candidate.sets = differences(candidate.config, run_.config);
+    tried.push_back({std::move(*legal), std::move(candidate)});
+  }
+  std::vector<std::optional<Found>> rehearsed(tried.size());
+  parallel_for(tried.size(), options_.threads, [&](size_t i) {
+    if (over()) return;
+    auto& [run, candidate] = tried[i];
+    candidate.prediction = predict(run.config, run.layout, system_);
+    rehearsed[i] = {std::move(run.open), std::move(candidate)};
+  });
+  std::vector<Found> found;
+  for (std::optional<Found>& one : rehearsed)
+    if (one) found.push_back(std::move(*one));
+  return found;
+}
+
+// Changes one switch of the best layouts after another, always the one that helps most.
+void Search::refine() {
+  for (const size_t count = std::min(options_.refined, found_.size()); result_.refined < count && !over();) {
+    Found& best = found_[result_.refined];
+    for (bool better = true; better && !over();) {
+      report(true);
+      better = false;
+      for (Found& next : rehearse_neighbours(best)) {
+        if (next.seconds() >= best.seconds()) continue;
+        best = std::move(next);
+        better = true;
+      }
+    }
+    ++result_.refined;
+  }
+  std::ranges::stable_sort(found_, {}, &Found::seconds);
+}
+
+SearchResult Search::find() {
+  rehearse_own();
+  bound_layouts();
+  visit_layouts();
+  result_.ended = !over();
+  const auto left = static_cast<int64_t>(points_.size() - next_);
+  (result_.ended ? result_.pruned : result_.not_visited) = left;
+  result_.unbounded = unbounded_;
+  if (left > 0 && unbounded_ == 0) result_.left_seconds = points_[next_].bound.seconds;
+  result_.rehearsed = static_cast<int64_t>(found_.size());
+  result_.illegal = illegal_, result_.too_large = too_large_;
+  result_.layouts = result_.illegal + result_.too_large + result_.dominated + left + result_.rehearsed;
+  if (found_.empty()) fail_empty();
+  if (options_.vary.switches) refine();
+  for (Found& found : found_) result_.found.push_back(std::move(found.candidate));
+  return std::move(result_);
+}
+
+void Search::fail_empty() const {
+  if (!result_.ended) throw ConfigError("the search was ended before a layout was rehearsed");
+  if (result_.illegal == result_.layouts) {
+    const std::string ranks = counted(facts_.world_size, "rank");
+    if (shapes_.empty()) throw ConfigError("there is no layout of the run on " + ranks);
+    try {
+      LoadedConfig first = with_layout(run_, facts_.world_size, shapes_.front(), recomputings_.front().front(),
+                                       Sharding::no_shard, options_.vary);
+      resolve(first, facts_);
+    } catch (const ConfigError& error) {
+      throw ConfigError(fmt::format("none of {} is legal on {}; of the first:\n{}", counted(result_.layouts, "layout"),
+                                    ranks, error.what()));
+    }
+  }
+  throw ConfigError(fmt::format("none of {} fits in {} a rank: more ranks, or a smaller model, would",
+                                counted(result_.layouts - result_.illegal, "legal layout"),
+                                bytes_text(device_bytes(system_, facts_.world_size))));
+}
+
+}  // namespace
+
+SearchResult search(const LoadedConfig& run, const RunFacts& facts, const System& system,
+                    const SearchOptions& options) {
+  return Search(run, facts, system, options).find();
+}
+
+}  // namespace trivet

@@ -1,0 +1,23 @@
+// What a search has found, as tables and as JSON.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "tools/plan/search.h"
+
+namespace trivet {
+
+// So many of the best layouts, with what their steps are spent on besides computing; and pareto_of() all.
+std::vector<TextBlock> describe(const SearchResult& result, size_t count);
+TextBlock changes_of(const Candidate& candidate);
+// What became of all layouts, and how fast those that were not rehearsed could be.
+std::string extent_of(const SearchResult& result, size_t count);
+// out: the file that has the best one.
+std::string to_json(const SearchResult& result, const System& system, const std::string& out, size_t count);
+
+// Those that no other is as fast as with as little memory, the fastest first. found: the fastest first.
+std::vector<const Candidate*> pareto_of(const std::vector<Candidate>& found);
+
+}  // namespace trivet

@@ -1,0 +1,417 @@
+#include "tools/plan/tape.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "engine/data/synthetic_batches.h"
+#include "engine/train/trainer.h"
+#include "parallel/comm/planning_comm.h"
+
+namespace trivet {
+namespace {
+
+// Numbers equal values in the order in which they come.
+template <class T>
+class Numbered {
+ public:
+  explicit Numbered(std::vector<T>& values) : values_(values) {}
+  uint32_t operator()(const T& value) {
+    if (!values_.empty() && values_[last_] == value) return last_;
+    if (2 * values_.size() >= slots_.size()) grow();
+    uint32_t& slot = slot_of(value);
+    if (slot == kNone) slot = static_cast<uint32_t>(values_.size()), values_.push_back(value);
+    return last_ = slot;
+  }
+
+ private:
+  static size_t mix(std::initializer_list<int64_t> numbers) {
+    uint64_t hash = 0;
+    for (const int64_t number : numbers)
+      hash = (hash ^ static_cast<uint64_t>(number)) * 0x9E3779B97F4A7C15ull, hash ^= hash >> 29;
+    return static_cast<size_t>(hash);
+  }
+  static size_t hash_of(const TapeWork& w) {
+    return mix(
+        {static_cast<int64_t>(reinterpret_cast<uintptr_t>(w.name)), w.recomputed, w.m, w.n, w.k, w.flops, w.bytes});
+  }
+  static size_t hash_of(const TapeCall& c) {
+    return mix({static_cast<int64_t>(c.kind), c.sends, c.group, c.ahead, c.bytes});
+  }
+  static size_t hash_of(const SpanLabel& l) {
+    return mix({l.microbatch, l.chunk, l.first_unit, l.last_unit, l.bucket, l.hand_over});
+  }
+
+  // Where the value's number is, or belongs.
+  uint32_t& slot_of(const T& value) {
+    const size_t mask = slots_.size() - 1;  // of a power of two
+    size_t at = hash_of(value) & mask;
+    while (slots_[at] != kNone && !(values_[slots_[at]] == value)) at = (at + 1) & mask;
+    return slots_[at];
+  }
+  void grow() {
+    slots_.assign(std::max<size_t>(64, 2 * slots_.size()), kNone);
+    for (uint32_t number = 0; number < values_.size(); ++number) slot_of(values_[number]) = number;
+  }
+
+  static constexpr uint32_t kNone = UINT32_MAX;
+  std::vector<T>& values_;
+  std::vector<uint32_t> slots_;  // numbers by a hash of their values; kNone: free
+  uint32_t last_ = 0;            // that was asked for
+};
+
+// What the parts of the back end write to.
+class Recorder {
+ public:
+  Recorder(Tape& tape, TapeGroups& groups, const TapeOptions& options) : tape(tape), groups(groups), options(options) {}
+
+  void add(TapeRecord::Kind kind, uint8_t stream, uint32_t what, const SpanLabel& label = {}) {
+    std::vector<TapeRecord>& to = captured ? *captured : tape.records;
+    to.push_back(
+        {.kind = kind, .stream = stream, .in_graph = captured != nullptr, .what = what, .label = labels_(label)});
+  }
+  uint32_t work(TapeWork work) {
+    work.recomputed = recomputing > 0;
+    return works_(work);
+  }
+  uint32_t call(const TapeCall& call) { return calls_(call); }
+  int group(const CommGroup& group) {
+    int& made = made_[{group.name, group.world_ranks}];
+    tape.groups.push_back(groups.add(
+        {.name = group.name, .world_ranks = group.world_ranks, .category = group.category, .occurrence = made++}));
+    return static_cast<int>(tape.groups.size()) - 1;
+  }
+
+  Tape& tape;
+  TapeGroups& groups;
+  const TapeOptions options;
+  std::vector<TapeRecord>* captured = nullptr;  // of a graph
+  int recomputing = 0;                          // phases of recomputation that are open
+
+ private:
+  Numbered<TapeWork> works_{tape.works};
+  Numbered<TapeCall> calls_{tape.calls};
+  Numbered<SpanLabel> labels_{tape.labels};
+  std::map<std::pair<std::string, std::vector<int>>, int> made_;
+};
+
+class TapeEvent : public Event {
+ public:
+  explicit TapeEvent(Recorder& recorder) : recorder_(recorder) {}
+  void synchronize() override {
+    if (recorded) recorder_.add(TapeRecord::host_wait, 0, *recorded);
+  }
+  bool done() override { return true; }
+  std::optional<uint32_t> recorded;  // last
+
+ private:
+  Recorder& recorder_;
+};
+
+class TapeStream : public Stream {
+ public:
+  TapeStream(Recorder& recorder, uint8_t number) : recorder_(recorder), number_(number) {
+    recorder.tape.streams.emplace_back();
+  }
+  void record(Event& event) override {
+    flush();
+    static_cast<TapeEvent&>(event).recorded = recorder_.tape.events;
+    add(TapeRecord::record, recorder_.tape.events++);
+  }
+  void wait(Event& event) override {
+    flush();
+    if (const auto& recorded = static_cast<TapeEvent&>(event).recorded) add(TapeRecord::wait, *recorded);
+  }
+  void synchronize() override {
+    TapeEvent now(recorder_);
+    record(now);
+    now.synchronize();
+  }
+  void begin_phase(const SpanInfo& info) override {
+    flush();
+    phases_.push_back(info.name == std::string_view("recompute"));
+    recorder_.recomputing += phases_.back();
+    add(TapeRecord::begin_phase, recorder_.work({.name = info.name, .category = info.category}));
+  }
+  void end_phase() override {
+    flush();
+    recorder_.recomputing -= phases_.back();
+    phases_.pop_back();
+    add(TapeRecord::end_phase, 0);
+  }
+  void queue(const TapeWork& work) { add(TapeRecord::work, recorder_.work(work)); }
+  void queue(const TapeCall& call, bool with_next) {
+    flush();
+    add(TapeRecord::call, recorder_.call(call));
+    recorder_.tape.records.back().with_next = with_next;
+  }
+  void launch(const std::vector<TapeRecord>& graph) {
+    add(TapeRecord::graph, static_cast<uint32_t>(graph.size()));
+    for (TapeRecord record : graph) {
+      record.label = recorder_.tape.records.back().label;
+      recorder_.tape.records.push_back(record);
+    }
+  }
+  void mark() {
+    flush();
+    add(TapeRecord::mark, 0);
+  }
+
+ protected:
+  void enqueue(std::function<void()>) override { fail("a host function is not recorded"); }
+
+ private:
+  void add(TapeRecord::Kind kind, uint32_t what) {
+    if (trace_row() && recorder_.tape.streams[number_].empty()) recorder_.tape.streams[number_] = trace_row()->name();
+    recorder_.add(kind, number_, what, label());
+  }
+
+  Recorder& recorder_;
+  const uint8_t number_;
+  std::vector<int> phases_;  // open: 1 where activations are recomputed
+};
+
+// Everything that is queued comes from a device of tapes.
+TapeStream& tape_stream(Stream& stream) { return static_cast<TapeStream&>(stream); }
+
+class TapeGraph : public Graph {
+ public:
+  explicit TapeGraph(std::vector<TapeRecord> records) : records_(std::move(records)) {}
+  void launch(Stream& stream) override { tape_stream(stream).launch(records_); }
+
+ private:
+  const std::vector<TapeRecord> records_;
+};
+
+class TapeDevice : public Device {
+ public:
+  explicit TapeDevice(Recorder& recorder) : recorder_(recorder) {}
+  DeviceKind kind() const override { return DeviceKind::cuda; }  // not host memory: nothing may touch it
+  std::string name() const override { return "plan"; }
+  int64_t memory_bytes() const override { return 0; }
+  void* allocate(int64_t bytes) override { return planned_->allocate(bytes); }
+  void deallocate(void*, int64_t) noexcept override {}
+  std::unique_ptr<Stream> create_compute_stream() override { return create_stream(); }
+  std::unique_ptr<Stream> create_side_stream(StreamPriority) override { return create_stream(); }
+  std::unique_ptr<Event> create_event() override { return std::make_unique<TapeEvent>(recorder_); }
+  void copy_to_device(const void*, Tensor to, Stream& stream) override { copy("copy_to_device", to, stream); }
+  void copy_to_host(Tensor from, void* host, Stream& stream) override {
+    copy("copy_to_host", from, stream);
+    if (from.dtype == DType::f32) std::fill_n(static_cast<float*>(host), from.numel(), recorder_.options.number);
+    else std::memset(host, 0, static_cast<size_t>(from.bytes()));
+  }
+  bool captures() const override { return true; }
+  std::unique_ptr<Graph> capture(Stream&, const std::function<void()>& work) override {
+    std::vector<TapeRecord> records;
+    recorder_.captured = &records;
+    work();
+    recorder_.captured = nullptr;
+    return std::make_unique<TapeGraph>(std::move(records));
+  }
+
+ private:
+  std::unique_ptr<Stream> create_stream() {
+    check(streams_ < UINT8_MAX, "a tape has at most 255 streams");
+    return std::make_unique<TapeStream>(recorder_, streams_++);
+  }
+  static void copy(const char* name, const Tensor& what, Stream& stream) {
+    stream.flush();
+    tape_stream(stream).queue(
+        {.name = name, .category = Category::host, .kind = TapeWork::copy, .bytes = what.bytes()});
+  }
+
+  Recorder& recorder_;
+  const std::unique_ptr<Device> planned_ = create_planning_device();
+  uint8_t streams_ = 0;
+};
+
+// Pairs of a query and a key that attention computes.
+int64_t causal_pairs(int64_t queries, int64_t keys) { return queries * keys - queries * (queries - 1) / 2; }
+
+// What an op's arguments alone do not say of its work.
+template <class Op>
+void complete(const Op&, TapeWork&) {}
+// Of a table only the rows of the tokens are touched.
+void complete(const op::EmbeddingForward& op, TapeWork& work) { work.bytes += op.out.bytes() - op.table.bytes(); }
+void complete(const op::EmbeddingBackward& op, TapeWork& work) {
+  work.bytes += 2 * (op.dout.numel() * size_of(op.dtable.dtype) - op.dtable.bytes());
+}
+void complete(const op::Matmul& op, TapeWork& work) {
+  work.kind = TapeWork::gemm;
+  work.dtype = op.a.dtype;
+  work.m = op.c.rows(), work.n = op.c.cols(), work.k = op.transpose_a ? op.a.rows() : op.a.cols();
+  work.flops = 2 * work.m * work.n * work.k;
+  work.gelu = op.pre_activation || op.gelu_backward;
+  work.backward = static_cast<bool>(op.gelu_backward);
+}
+void complete(const op::CrossEntropyForward&, TapeWork& work) { work.kind = TapeWork::loss; }
+void complete(const op::CrossEntropyBackward&, TapeWork& work) { work.kind = TapeWork::loss; }
+void add_attention(const QkvOf<In>& qkv, int64_t products, TapeWork& work) {
+  const HeadsLayout &q = qkv.q.layout, &k = qkv.k.layout;
+  work.kind = TapeWork::attention;
+  work.dtype = qkv.q.memory.dtype;
+  work.batch = q.b * q.heads(), work.m = q.s, work.n = k.s, work.k = q.d;
+  work.flops = 2 * products * q.b * q.heads() * q.d * causal_pairs(q.s, k.s);
+}
+void complete(const op::AttentionForward& op, TapeWork& work) { add_attention(op.qkv, 2, work); }
+void complete(const op::AttentionBackward& op, TapeWork& work) {
+  add_attention(op.qkv, 5, work);  // the scores again, and the gradients of v, p, q and k
+  work.backward = true;
+}
+
+class TapeOps : public Ops {
+ public:
+  explicit TapeOps(bool cpu) : cpu_(cpu) {}
+
+  void run(const AnyOp& any, Stream& stream) override {
+    // As two: what other frameworks move is counted in the engine's passes over the logits, of which there are three.
+    if (const auto* const loss = std::get_if<op::CrossEntropyForward>(&any); loss && loss->gradient) {
+      op::CrossEntropyForward forward = *loss;
+      forward.gradient = {};
+      run(forward, stream);
+      return run(backward_of(*loss), stream);
+    }
+    stream.flush();
+    std::visit(
+        [&]<class Op>(const Op& op) {
+          check_arguments(op);
+          TapeWork work{.name = Op::kSpan.name, .category = Op::kSpan.category};
+          for_each_field(op, [&]<class T>(const T& field) {
+            if constexpr (is_argument<T>) add_bytes(field, work);
+            else if constexpr (is_list<T>) for_each_tensor(field, work);
+          });
+          complete(op, work);
+          tape_stream(stream).queue(work);
+          if constexpr (std::is_same_v<Op, op::Matmul>) add_epilogue(op, stream);
+        },
+        any);
+  }
+
+ private:
+  // As CpuOps does. A pass for the bias gradient, or the residual, is counted on GPUs too: whether a shape can do
+  // without is known when it is tried.
+  void add_epilogue(const op::Matmul& op, Stream& stream) {
+    if (op.residual) run(residual_of(op), stream);
+    if (op.bias_grad) run(op::ColumnSum{op.a, op.bias_grad}, stream);
+    if (!cpu_) return;
+    if (op.pre_activation) run(op::GeluForward{.x = op.pre_activation, .y = op.c}, stream);
+    if (op.gelu_backward) run(op::GeluBackward{.x = op.gelu_backward, .dy = op.c, .dx = op.c}, stream);
+  }
+  template <class T>
+  static void add_bytes(const T& argument, TapeWork& work) {
+    if (!argument.data) return;
+    work.bytes += argument.bytes() * (T::role == Role::in_out ? 2 : 1);
+    if (argument.dtype == DType::bf16) work.dtype = DType::bf16;
+  }
+  template <class T>
+  static void for_each_tensor(const List<T>& list, TapeWork& work) {
+    for (const T& element : list) {
+      if constexpr (is_argument<T>) add_bytes(element, work);
+      else
+        for_each_field(element, [&]<class F>(const F& field) {
+          if constexpr (is_argument<F>) add_bytes(field, work);
+        });
+    }
+  }
+
+  const bool cpu_;
+};
+
+class TapeBackEnd : public PlanningBackEnd {
+ public:
+  TapeBackEnd(CommGroup of, Device& device, Recorder& recorder)
+      : PlanningBackEnd(std::move(of), device),
+        recorder_(recorder),
+        number_(group.size() > 1 ? recorder.group(group) : -1) {}
+
+  void enqueue(std::span<const Call> calls, Stream& stream) override {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const Call& call = calls[i];
+      if (group.size() == 1) {
+        stream.flush();
+        tape_stream(stream).queue({.name = name_of(call), .bytes = 2 * call.in.bytes()});
+        continue;
+      }
+      const int64_t bytes = call.whole().bytes();
+      tape_stream(stream).queue(
+          {.name = name_of(call),
+           .kind = call.kind,
+           .sends = call.sends,
+           .group = number_,
+           .ahead = call.kind == CommCall::transfer ? (call.peer - group.rank + group.size()) % group.size() : 0,
+           .bytes = bytes,
+           .cost = wire_cost(call.kind, bytes, group.size())},
+          i + 1 < calls.size());
+    }
+  }
+  std::shared_ptr<CommBackEnd> split(const std::vector<int>&, CommGroup part) override {
+    return part.rank < 0 ? nullptr : std::make_shared<TapeBackEnd>(std::move(part), device, recorder_);
+  }
+
+ private:
+  Recorder& recorder_;
+  const int number_;
+};
+
+}  // namespace
+
+int TapeGroups::add(const Group& group) {
+  size_t hash = std::hash<std::string>()(group.name) + static_cast<size_t>(group.occurrence);
+  for (const int rank : group.world_ranks) hash = (hash ^ static_cast<size_t>(rank)) * 0x9E3779B97F4A7C15ull;
+  const auto [first, end] = numbers_.equal_range(hash);
+  for (auto at = first; at != end; ++at)
+    if ((*this)[at->second] == group) return at->second;
+  const int number = size();
+  numbers_.emplace(hash, number);
+  groups_.push_back(group);
+  return number;
+}
+
+bool remove_links(CommConfig& comm) {
+  bool found = comm.link_latency_us != 0 || comm.link_gbps != 0;
+  comm.link_latency_us = comm.link_gbps = 0;
+  for (const auto member :
+       {&CommConfig::tensor_link_latency_us, &CommConfig::tensor_link_gbps, &CommConfig::pipeline_link_latency_us,
+        &CommConfig::pipeline_link_gbps, &CommConfig::data_link_latency_us, &CommConfig::data_link_gbps}) {
+    found = found || (comm.*member).value_or(0) != 0;
+    comm.*member = 0;
+  }
+  comm.shared_port = false;
+  return found;
+}
+
+Tape record_tape(const Config& run, const Layout& layout, int rank, TapeGroups& groups, const TapeOptions& options) {
+  Config config = run;
+  remove_links(config.comm);
+  config.checkpoint.async_save = false;  // its snapshot is host memory, which this device has
+  Tape tape{.rank = rank, .steps = options.steps};
+  Recorder recorder(tape, groups, options);
+  const int ranks = layout.mesh.world();
+  const std::unique_ptr<Device> host = create_planning_device();
+  const auto world = create_planning_communicator(*host, rank, ranks);
+  const MakeBackend make = [&](const Config&, Communicator&, int) {
+    Backend backend;
+    backend.device = std::make_unique<TapeDevice>(recorder);
+    backend.ops = std::make_unique<TapeOps>(options.cpu);
+    backend.exchange = std::make_unique<Communicator>(
+        std::make_shared<TapeBackEnd>(CommGroup::world(rank, ranks), *backend.device, recorder));
+    return backend;
+  };
+  SyntheticBatches batches(0, 1);  // no op looks at tokens
+  Trainer trainer(config, layout, *world, &batches, {.make_backend = make, .draw_weights = false});
+  tape.records.clear();  // of the initialisation
+  for (int step = 0; step < options.steps; ++step) {
+    trainer.queue_step();
+    if (!options.one_ahead) trainer.finish_step();
+    tape_stream(*trainer.rank().compute).mark();
+    if (step == 0) tape.records.reserve(tape.records.size() * (static_cast<size_t>(options.steps) + 1));
+  }
+  if (options.one_ahead) trainer.finish_step();
+  return tape;
+}
+
+}  // namespace trivet

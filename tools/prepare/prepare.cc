@@ -1,0 +1,403 @@
+#include "tools/prepare/prepare.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fmt/format.h>
+#include <list>
+#include <ranges>
+#include <thread>
+
+#include "base/check.h"
+#include "base/content_hash.h"
+#include "base/files.h"
+#include "base/host_memory.h"
+#include "base/ordered_pipeline.h"
+#include "base/utf8.h"
+#include "engine/data/bpe_tokenizer.h"
+#include "engine/data/line_sample.h"
+#include "engine/data/sentencepiece_tokenizer.h"
+#include "kernels/base/trace.h"
+#include "tools/prepare/bpe_trainer.h"
+
+namespace trivet {
+namespace {
+
+constexpr size_t kBatchBytes = 1 << 20;
+constexpr int64_t kTrainBytesPerId = 512;
+constexpr int64_t kMaxTrainedVocab = 1 << 20;
+// Of all files that a dataset may have, those that say that it is there last.
+constexpr const char* kSuffixes[] = {".bin", ".tokenizer_config.json", ".tokenizer.json", ".model", ".idx", ".json"};
+
+using Report = std::function<void(const PrepareProgress&)>;
+using Phase = PrepareProgress::Phase;
+
+double seconds_since(int64_t begin_ns) { return static_cast<double>(now_ns() - begin_ns) * 1e-9; }
+
+// The files of a tokenizer beside the dataset.
+std::vector<const char*> suffixes_of(std::string_view tokenizer) {
+  if (tokenizer == "bpe") return {".tokenizer.json", ".tokenizer_config.json"};
+  return tokenizer == "sentencepiece" ? std::vector{".model"} : std::vector<const char*>{};
+}
+
+// To train: the end of document, the beginning if there is one, and the others.
+std::vector<std::string> special_tokens(const PrepareOptions& options) {
+  std::vector<std::string> tokens = {options.eod_token.empty() ? "<|endoftext|>" : options.eod_token};
+  if (const std::string begin = options.begin(); !begin.empty() && begin != tokens[0]) tokens.push_back(begin);
+  for (const std::string& token : options.special)
+    if (std::ranges::find(tokens, token) == tokens.end()) tokens.push_back(token);
+  return tokens;
+}
+
+void require(bool ok, std::string_view what) {
+  if (!ok) throw ConfigError(std::string(what));
+}
+
+void check_tokenizer_options(const PrepareOptions& options) {
+  const std::string& kind = options.tokenizer;
+  const bool bpe = kind == "bpe";
+  require(bpe || kind == "sentencepiece" || kind == "bytes",
+          fmt::format("--tokenizer is \"{}\", expected bytes, sentencepiece or bpe", kind));
+  require(kind != "bytes" || (!options.vocab_size && options.model.empty() && !options.train_bytes),
+          "--vocab-size, --model and --train-bytes need --tokenizer sentencepiece or bpe; bytes has 257 ids");
+  require(
+      kind == "bytes" || options.vocab_size.has_value() != !options.model.empty(),
+      fmt::format("--tokenizer {} needs either --vocab-size N, to train a model, or --model FILE, to use one", kind));
+  require(options.model.empty() || !options.train_bytes, "--train-bytes has no use with --model");
+  const bool trains = options.pattern || !options.special.empty();
+  require(bpe || !(trains || options.special_as_text || !options.eod_token.empty() || !options.bos_token.empty()),
+          "--eod-token, --bos-token, --special-as-text, --pattern and --special need --tokenizer bpe");
+  require(options.model.empty() || !trains, "--pattern and --special have no use with --model, which has its own");
+  require(!bpe || options.model.empty() || !options.eod_token.empty(),
+          fmt::format("--tokenizer bpe --model {} needs --eod-token NAME, the special token that ends a document: {}",
+                      options.model, eos_token_beside(options.model)));
+  for (const std::string& token : special_tokens(options)) {
+    std::string valid = token;
+    require(!token.empty() && repair_utf8(valid) == 0, "a special token is empty, or not UTF-8");
+  }
+  if (options.vocab_size) {
+    const int64_t least = bpe ? 256 + std::ssize(special_tokens(options)) : kMinSentencePieceVocab;
+    require(least <= *options.vocab_size && *options.vocab_size <= kMaxTrainedVocab,
+            fmt::format("--vocab-size is {}, expected {} to {}", *options.vocab_size, least, kMaxTrainedVocab));
+  }
+  if (options.train_bytes)
+    require(*options.train_bytes > 0,
+            fmt::format("--train-bytes is {}, expected a positive number", *options.train_bytes));
+}
+
+void check_options(const PrepareOptions& options) {
+  require(!options.inputs.empty(), "no input file");
+  const std::string name = std::filesystem::path(options.output).filename().string();
+  require(!name.empty() && name != "." && name != "..",
+          fmt::format("--output is \"{}\", expected a prefix that ends in the name of the dataset, such as data/corpus",
+                      options.output));
+  check_tokenizer_options(options);
+  require(options.threads >= 0, fmt::format("--threads is {}, expected 0 or more", options.threads));
+  const auto count = [&](auto is) { return std::ranges::count_if(options.inputs, is); };
+  const SourceOptions& source = options.text.source;
+  require(source.format != TextFormat::json, "--format is \"json\", expected text, jsonl or tar");
+  const auto json =
+      std::ssize(options.inputs) - count([&](auto& file) { return format_of_texts(file, source) == TextFormat::text; });
+  require(json < std::ssize(options.inputs) || options.text.mode == DocumentMode::file,
+          fmt::format("{} has a document in each JSON object: leave --document out", options.inputs[0]));
+  require(json > 0 || (options.text.json_key == DocumentOptions().json_key && !options.text.skip_malformed),
+          "--json-key and --on-error have no use: none of the inputs is JSON Lines (.jsonl, .ndjson)");
+  require(source.tar_member == SourceOptions().tar_member ||
+              count([&](auto& file) { return format_of_file(file, source) == TextFormat::tar; }) > 0,
+          "--tar-member has no use: none of the inputs is a tar archive (.tar)");
+  const auto streams = count([](auto& file) { return file == kStandardInput; });
+  require(streams < 2 && (streams == 0 || !options.vocab_size),
+          "standard input cannot be read twice, as training a tokenizer needs: write it to a file");
+  require(options.part_bytes > 0, "part_bytes is not positive");
+}
+
+void check_output(const PrepareOptions& options) {
+  for (const char* suffix : kSuffixes)
+    if (const std::string path = options.output + suffix; !options.force && file_exists(path))
+      throw ConfigError(fmt::format("{} exists; --force overwrites it", path));
+}
+
+size_t threads_of(const PrepareOptions& options) {
+  return options.threads > 0 ? static_cast<size_t>(options.threads) : std::max(1u, std::thread::hardware_concurrency());
+}
+
+std::vector<std::string> sample_lines(const PrepareOptions& options, const Report& report) {
+  const MemoryPurpose purpose("the text to train the tokenizer on");
+  TextReader reader(options.inputs, options.text);
+  const bool bpe = options.tokenizer == "bpe";
+  LineSample sample(options.train_bytes.value_or(kTrainBytesPerId * *options.vocab_size), !bpe);
+  PrepareProgress progress{Phase::sampling, 0, reader.bytes_total(), 0, 0};
+  for (TextPiece piece; reader.next(piece);) {
+    std::string& text = piece.text;
+    if (!bpe) repair_utf8(text);
+    // SentencePiece reserves these two and would skip a line that has one.
+    std::replace_if(
+        text.begin(), text.end(), [&](char c) { return !bpe && (c == '\0' || c == '\t'); }, ' ');
+    sample.add(text);
+    progress.bytes_read = reader.bytes_read();
+    progress.documents += piece.ends;
+    report(progress);
+  }
+  return sample.take();
+}
+
+struct Batch {
+  std::vector<TextPiece> pieces;
+  int64_t bytes_read = 0;  // of the input, with this batch
+  ReadPosition read;       // behind it
+  // The encoded pieces: all tokens, and where documents end in them.
+  std::vector<int32_t> tokens;
+  std::vector<size_t> ends;
+  int64_t text_bytes = 0, replaced_bytes = 0, added_tokens = 0;
+};
+
+bool read_batch(TextReader& reader, Batch& batch) {
+  const MemoryPurpose purpose("a part of the text and the documents read ahead");
+  size_t bytes = 0;
+  for (TextPiece piece; bytes < kBatchBytes && reader.next(piece);) {
+    bytes += piece.text.size() + sizeof piece;  // of short documents the second is more
+    batch.pieces.push_back(std::move(piece));
+  }
+  batch.bytes_read = reader.bytes_read();
+  batch.read = reader.position();
+  return !batch.pieces.empty();
+}
+
+// The bytes of the model to use.
+std::string sentencepiece_model(const PrepareOptions& options, const Report& report) {
+  if (!options.model.empty()) return read_small_file(options.model, kMaxSentencePieceBytes);
+  const std::vector<std::string> lines = sample_lines(options, report);
+  if (lines.empty()) throw DataError(fmt::format("{}: no text to train a tokenizer on", options.inputs[0]));
+  report({Phase::training, 0, 0, 0, 0});
+  const MemoryPurpose purpose("training the tokenizer, 5 to 75 times its text");
+  return train_sentencepiece(lines, *options.vocab_size);
+}
+
+// How often each piece is in the text to train on: in all of it, or in a sample.
+PieceCounts counted_pieces(const PrepareOptions& options, const Report& report) {
+  const MemoryPurpose purpose("the different words of the text to train the tokenizer on");
+  const BpeCutter cutter(splits_of(options.pattern.value_or(BpePattern::gpt2)));
+  PieceCounts counts;
+  if (options.train_bytes) {
+    for (const std::string& text : sample_lines(options, report)) count_pieces(cutter, text, counts);
+    return counts;
+  }
+  struct CountedBatch : Batch {
+    PieceCounts counts;
+  };
+  TextReader reader(options.inputs, options.text);
+  reader.cut_by([&](auto text, size_t most) { return cutter.part_size(text, most, [](size_t) { return true; }); });
+  ordered_pipeline<CountedBatch>(
+      threads_of(options), [&](CountedBatch& batch) { return read_batch(reader, batch); },
+      [&](CountedBatch& batch) {
+        for (const TextPiece& piece : std::exchange(batch.pieces, {})) count_pieces(cutter, piece.text, batch.counts);
+      },
+      [&](const CountedBatch& batch) {
+        for (const auto& [piece, count] : batch.counts) counts[piece] += count;
+        report({Phase::sampling, batch.bytes_read, reader.bytes_total(), 0, 0});
+      });
+  return counts;
+}
+
+BpeModel trained_bpe(const PrepareOptions& options, const Report& report) {
+  const PieceCounts counts = counted_pieces(options, report);
+  if (counts.empty()) throw DataError(fmt::format("{}: no text to train a tokenizer on", options.inputs[0]));
+  report({Phase::training, 0, 0, 0, 0});
+  const MemoryPurpose purpose("training the tokenizer, 80 times the bytes of its different words");
+  BpeModel model =
+      train_bpe(counts, *options.vocab_size, options.pattern.value_or(BpePattern::gpt2), special_tokens(options));
+  if (std::ssize(model.tokens) < *options.vocab_size)
+    throw ConfigError(fmt::format("cannot train a BPE vocabulary of {} ids on this text: it is enough for {}",
+                                  *options.vocab_size, model.tokens.size()));
+  return model;
+}
+
+struct MadeTokenizer {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<std::string> files;  // as suffixes_of() names them
+};
+
+MadeTokenizer make_tokenizer(const PrepareOptions& options, const Report& report) {
+  if (options.tokenizer == "bytes") return {make_bytes_tokenizer(), {}};
+  const std::string name = options.model.empty() ? "the new model" : options.model;
+  if (options.tokenizer == "sentencepiece") {
+    const std::string model = sentencepiece_model(options, report);
+    return {make_sentencepiece(model, name), {model}};
+  }
+  const BpeEnds ends{options.model.empty() ? special_tokens(options)[0] : options.eod_token, options.begin()};
+  const bool as_it_is = !options.model.empty() && !is_bpe_vocab(options.model);
+  std::string json = as_it_is ? read_small_file(options.model, kMaxBpeBytes) : "";
+  BpeModel model = as_it_is                ? parse_bpe_model(json, options.model)
+                   : options.model.empty() ? trained_bpe(options, report)
+                                           : read_bpe_vocab(options.model, {ends.eod, ends.bos});
+  const bool begins_so = model.begin == ends.bos;
+  if (!begins_so && options.bos_token != "none") expect_no_begin(model, options.bos_token, options.model);
+  model.begin = ends.bos;
+  if (!as_it_is) json = to_tokenizer_json(model);
+  else if (!begins_so) json = with_begin(json, model);
+  const std::string config = to_tokenizer_config(ends, as_it_is ? tokenizer_config_of(options.model) : "");
+  return {make_bpe(std::move(model), json, ends, options.special_as_text), {json, config}};
+}
+
+void encode_batch(const Tokenizer& tokenizer, const PrepareOptions& options, Batch& batch) {
+  const MemoryPurpose purpose("encoding a part of the text");
+  for (TextPiece& piece : std::exchange(batch.pieces, {})) {
+    if (options.tokenizer == "sentencepiece") batch.replaced_bytes += repair_utf8(piece.text);
+    batch.text_bytes += static_cast<int64_t>(piece.text.size());
+    const std::vector<int32_t> tokens = tokenizer.encode(piece.text, !piece.begins);
+    batch.added_tokens += tokenizer.count_added(tokens);
+    if (piece.begins && tokenizer.bos() >= 0) batch.tokens.push_back(tokenizer.bos());
+    batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end());
+    if (!piece.ends) continue;
+    if (options.append_eod) batch.tokens.push_back(tokenizer.eod());
+    batch.ends.push_back(batch.tokens.size());
+  }
+}
+
+void write_batch(const Batch& batch, IndexedDatasetWriter& writer) {
+  size_t begin = 0;
+  for (const size_t end : batch.ends) {
+    writer.add_document(std::span(batch.tokens).subspan(begin, end - begin));
+    begin = end;
+  }
+  writer.add(std::span(batch.tokens).subspan(begin));
+}
+
+// ---- going on where a call was stopped
+
+std::string partial_file(const PrepareOptions& options) { return options.output + ".partial.json"; }
+
+// A hash of everything that the bytes depend on; empty where nothing can be saved.
+std::string identity(const PrepareOptions& options, const Tokenizer& tokenizer) {
+  if (std::ranges::count(options.inputs, kStandardInput) > 0) return "";
+  const DocumentOptions& text = options.text;
+  std::string all =
+      fmt::format("{} {} {} {} {} {} {}", tokenizer.fingerprint(), tokenizer.eod(), tokenizer.bos(),
+                  options.special_as_text, options.append_eod, static_cast<int>(text.mode), text.json_key);
+  for (const std::string& file : options.inputs)
+    all += fmt::format("\n{} {} {} {} {}", file, InputFile(file).size(),
+                       std::filesystem::last_write_time(file).time_since_epoch().count(),
+                       word_of(format_of_file(file, text.source)), text.source.tar_member);
+  return content_hash(all);
+}
+
+// What was saved of the same input; nothing where there is none.
+SavedPart saved_part(const PrepareOptions& options, const std::string& identity, TokenType type) {
+  if (!identity.empty()) try {
+      if (const auto part = read_saved_part(partial_file(options), identity);
+          part && part->read.file <= options.inputs.size() &&
+          (part->read.malformed == 0 || options.text.skip_malformed) &&
+          IndexedDatasetWriter::is_saved(options.output, type, part->documents, part->tokens))
+        return *part;
+    } catch (const DataError&) {  // it is no such file, and worth nothing
+    }
+  remove_file_if_exists(partial_file(options));
+  return {};
+}
+
+// Encodes the documents of `reader` behind those that were done, and saves now and then what is.
+void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReader& reader, IndexedDatasetWriter& writer,
+            const std::string& identity, SavedPart& done, const Report& report) {
+  reader.cut_by([&](std::string_view text, size_t most) { return tokenizer.part_size(text, most); });
+  reader.go_to(done.read);
+  const int64_t part_tokens = options.part_bytes / size_of(token_type_for(tokenizer.vocab_size()));
+  int64_t saved = done.tokens;
+  bool whole = false;  // what is written: documents, as `done` says
+  const auto save = [&](int64_t least) {
+    if (!whole || identity.empty() || done.tokens - saved < least) return;
+    writer.save();
+    write_saved_part(partial_file(options), identity, done);
+    saved = done.tokens;
+  };
+  const auto write = [&](const Batch& batch) {
+    whole = false;
+    write_batch(batch, writer);
+    done = {batch.read,
+            writer.documents(),
+            writer.tokens(),
+            done.text_bytes + batch.text_bytes,
+            done.replaced_bytes + batch.replaced_bytes,
+            done.added_tokens + batch.added_tokens};
+    whole = !batch.ends.empty() && batch.ends.back() == batch.tokens.size();
+    save(part_tokens);
+    report({Phase::encoding, batch.bytes_read, reader.bytes_total(), done.documents, done.tokens});
+  };
+  try {
+    ordered_pipeline<Batch>(
+        threads_of(options), [&](Batch& batch) { return read_batch(reader, batch); },
+        [&](Batch& batch) { encode_batch(tokenizer, options, batch); }, write);
+  } catch (...) {
+    save(std::max<int64_t>(part_tokens / 64, 1));  // of less, starting again takes no time
+    throw;
+  }
+  if (done.documents == 0) throw DataError(fmt::format("{}: no text in the input", options.inputs[0]));
+  done.read = reader.position();
+}
+
+// The options, for files.
+PrepareOptions checked(PrepareOptions options, int64_t& passed_over) {
+  options.inputs = expand_inputs(options.inputs, &passed_over);
+  if (options.tokenizer == "bpe" && std::filesystem::is_directory(options.model))
+    options.model = std::filesystem::path(options.model) / "tokenizer.json";
+  check_options(options);
+  check_output(options);
+  return options;
+}
+
+}  // namespace
+
+PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report& given_report) {
+  PrepareResult result;
+  const PrepareOptions options = checked(given_options, result.passed_over);
+  const Report report = given_report ? given_report : [](const PrepareProgress&) {};
+  // What cannot be read or written fails before the tokenizer is trained.
+  TextReader reader(options.inputs, options.text);
+  if (const auto folder = std::filesystem::path(options.output).parent_path(); !folder.empty())
+    make_folder(folder.string());
+  const std::string info = options.output + ".json";
+  OutputFile info_file(info, info + ".tmp");  // locked: another call with this output ends here
+  check_output(options);                      // again: such a call may have ended just now
+  for (const char* suffix : kSuffixes)
+    if (const std::string left = options.output + suffix + ".tmp";
+        !file_exists(partial_file(options)) && is_unlocked(left))  // of a call that was killed
+      remove_file_if_exists(left);
+  std::list<OutputFile> files;
+  for (const char* suffix : suffixes_of(options.tokenizer))
+    files.emplace_back(options.output + suffix, options.output + suffix + ".tmp");
+
+  int64_t begin = now_ns();
+  auto [tokenizer, contents] = make_tokenizer(options, report);
+  result.training_seconds = seconds_since(begin);
+  begin = now_ns();
+
+  result.token_type = token_type_for(tokenizer->vocab_size());
+  const std::string input = identity(options, *tokenizer);
+  SavedPart& done = result.done = saved_part(options, input, result.token_type);
+  result.earlier = done;
+  IndexedDatasetWriter writer(options.output, result.token_type, done.documents, done.tokens);
+  encode(options, *tokenizer, reader, writer, input, done, report);
+  result.problems = reader.problems();
+  result.info = {tokenizer->kind(), tokenizer->fingerprint(), tokenizer->vocab_size(), tokenizer->eod(), done.documents,
+                 done.tokens,       done.text_bytes,          writer.bin_hash(),       tokenizer->bos()};
+  if (options.tokenizer == "bpe") result.info.tokenizer_hash = content_hash(contents[0]);
+
+  // All bytes are durable before a name changes. PREFIX.json and .idx are removed first and renamed last: where they
+  // exist, the files that they describe do.
+  auto content = contents.begin();
+  for (OutputFile& file : files) {
+    file.write(*content++);
+    file.sync();
+  }
+  info_file.write(to_json(result.info));
+  info_file.sync();
+  writer.sync();
+  for (const char* suffix : std::views::reverse(kSuffixes)) remove_file_if_exists(options.output + suffix);
+  for (OutputFile& file : files) file.commit();
+  writer.finish();
+  info_file.commit();
+  remove_file_if_exists(partial_file(options));
+  result.tokenizer = std::move(tokenizer);
+  result.encoding_seconds = seconds_since(begin);
+  return result;
+}
+
+}  // namespace trivet

@@ -1,0 +1,85 @@
+// Text and JSON Lines files to a dataset: PREFIX.bin, PREFIX.idx, PREFIX.json and the tokenizer: for SentencePiece
+// PREFIX.model, for BPE PREFIX.tokenizer.json and PREFIX.tokenizer_config.json. The same input and options give the
+// same bytes, with any number of threads. A document longer than kPieceBytes is encoded in pieces.
+//
+// Every part_bytes of tokens, and at an error or where report() throws, what is done is saved: PREFIX.partial.json
+// beside PREFIX.bin.tmp and .idx.tmp. A call with the same files and options after one that was stopped goes on from
+// there, and the bytes are those of one call. (Not where standard input is read.)
+//
+// Memory, whatever the size of the corpus: kMemoryBytes and kMemoryBytesPerThread for each thread, with BPE
+// kBpeMemoryPerThread more; on top of that, kMemoryPerLineByte times the longest line of JSON Lines, which is at most
+// kMaxJsonLine. With BPE a text is cut after kMostUncutBytes even where its tokens then differ from those of the whole,
+// as within a longer word. Training a SentencePiece model comes before and takes, of the text that it is trained on, 6
+// times the bytes where words repeat, as in a language, and 75 times where none does; training a BPE takes 80 times the
+// bytes of all different words and their neighbouring marks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/data/bpe_pattern.h"
+#include "engine/data/dataset_info.h"
+#include "engine/data/tokenizer.h"
+#include "tools/prepare/saved_part.h"
+#include "tools/prepare/text_reader.h"
+
+namespace trivet {
+
+struct PrepareOptions {
+  std::vector<std::string> inputs;  // as expand_inputs() takes them
+  std::string output;               // PREFIX
+  DocumentOptions text;
+  std::string tokenizer = "bytes";
+  // With SentencePiece and BPE one of the two: a vocabulary to train, or a model to use, which is copied.
+  std::optional<int64_t> vocab_size;
+  std::string model;                   // of BPE tokenizer.json or vocab.json (bpe_model.h)
+  std::optional<int64_t> train_bytes;  // of text to train on, spread over the input; 512 an id, with BPE all
+  // The others are of BPE. Tokens that end and begin every document: of a model, special tokens that it has; to train,
+  // <|endoftext|> and none by default. "none" begins none, also where the model would.
+  std::string eod_token, bos_token;
+  std::string begin() const { return bos_token == "none" ? "" : bos_token; }
+  bool special_as_text = false;       // special tokens in the text are not recognised
+  std::optional<BpePattern> pattern;  // to train; GPT-2's
+  std::vector<std::string> special;   // to train: more special tokens
+  bool append_eod = true;             // to each document
+  int64_t part_bytes = 256 << 20;     // tokens between two saves
+  int threads = 0;                    // that read, encode and write; 0: one a core
+  bool force = false;                 // overwrite a dataset that is there
+};
+
+inline constexpr int64_t kMemoryBytes = 64 << 20, kMemoryBytesPerThread = 24 << 20;
+inline constexpr int64_t kBpeMemoryPerThread = 40 << 20;
+inline constexpr int64_t kMemoryPerLineByte = 5, kLeastMemoryPerTrainByte = 5, kMostMemoryPerTrainByte = 75;
+
+struct PrepareProgress {
+  enum class Phase { sampling, training, encoding };
+  Phase phase = Phase::encoding;
+  int64_t bytes_read = 0;   // of the files as stored
+  int64_t bytes_total = 0;  // 0: not known
+  int64_t documents = 0;
+  int64_t tokens = 0;
+};
+
+struct PrepareResult {
+  DatasetInfo info;
+  TokenType token_type = TokenType::u16;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  SavedPart done;                     // at the end
+  std::vector<std::string> problems;  // of the first malformed documents
+  SavedPart earlier;                  // of a call that was stopped
+  int64_t passed_over = 0;            // files of the input's folders that were not read, by their names
+  double training_seconds = 0;        // of the tokenizer, reading included
+  double encoding_seconds = 0;
+};
+
+// Calls report() now and then, from one thread at a time. Throws ConfigError for options that cannot work or an output
+// that exists; DataError and IoError for files. After an error no new file remains, and unless a final rename failed,
+// existing files are as before.
+PrepareResult prepare_dataset(const PrepareOptions& options,
+                              const std::function<void(const PrepareProgress&)>& report = {});
+
+}  // namespace trivet

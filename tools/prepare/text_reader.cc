@@ -1,0 +1,233 @@
+#include "tools/prepare/text_reader.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fmt/format.h>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "base/utf8.h"
+
+namespace trivet {
+namespace {
+
+constexpr size_t kMaxProblems = 5;
+
+bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+// Formats that are taken for text now and then, by their first bytes or by their names.
+struct Foreign {
+  std::string_view magic, suffix, name, remedy;
+};
+constexpr Foreign kForeign[] = {
+    {"PAR1", "", "Parquet", "write its documents to a JSON Lines file"},
+    {"PK\3\4", "", "a zip archive", "unpack it"},
+    {"", ".bz2", "compressed by bzip2", "decompress it, or compress it by zstd, xz or gzip"},
+    {"", ".json", "JSON, whose syntax would become part of the text",
+     "write its documents to a JSON Lines file (.jsonl), an object with the member \"text\" in each line; to train on "
+     "JSON itself, rename it; of JSON Lines with this name, --format jsonl says so"},
+};
+
+// The beginning of a text, without the byte order mark of UTF-8.
+std::string_view without_mark(std::string_view begin, const std::string& path) {
+  if (begin.starts_with("\xff\xfe") || begin.starts_with("\xfe\xff"))
+    throw DataError(fmt::format(
+        "{0}: begins with the byte order mark of UTF-16, expected UTF-8: iconv -f UTF-16 -t UTF-8 {0} > NEW", path));
+  if (begin.starts_with("\xef\xbb\xbf")) begin.remove_prefix(3);
+  return begin;
+}
+
+void reject_foreign(const InputFile& file, bool by_name) {
+  std::string head(static_cast<size_t>(std::min<int64_t>(8, file.size())), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(head)));
+  for (const Foreign& format : kForeign)
+    if (format.magic.empty() ? by_name && without_compression(file.path()).ends_with(format.suffix)
+                             : head.starts_with(format.magic))
+      throw DataError(fmt::format(
+          "{}: is {}, expected text, JSON Lines or a tar archive, plain or compressed by gzip, zstd or xz: {}",
+          file.path(), format.name, format.remedy));
+}
+
+// The member `key` of the JSON object.
+std::string json_document(const std::string& json, const std::string& where, const std::string& key) {
+  std::string first_key;
+  nlohmann::json object;
+  try {
+    object = parse_json_member(json, key, first_key);
+  } catch (const nlohmann::json::exception& error) {  // at its end it quotes all that was read
+    const std::string problem = json_problem(error);
+    throw DataError(fmt::format("{}: not valid JSON, expected an object for each document: {}", where,
+                                printable(problem.substr(0, std::min<size_t>(160, problem.find("; last read"))))));
+  }
+  const JsonReader reader(object, where);
+  if (!object.contains(key))
+    reader.refuse(key.c_str(), "nothing",
+                  fmt::format("the text of a document; --json-key names its member{}",
+                              first_key.empty() ? "" : ", such as " + first_key));
+  return reader.text(key.c_str());
+}
+
+}  // namespace
+
+DocumentMode document_mode(const std::string& name) {
+  if (name == "file") return DocumentMode::file;
+  if (name == "paragraph") return DocumentMode::paragraph;
+  if (name == "entry") return DocumentMode::entry;
+  throw ConfigError(fmt::format("--document is \"{}\", expected file, paragraph or entry", name));
+}
+
+TextReader::TextReader(std::vector<std::string> files, DocumentOptions options)
+    : files_(std::move(files)), options_(std::move(options)) {
+  for (const std::string& path : files_) {
+    if (path == kStandardInput) {
+      sizes_.push_back(0);
+      continue;
+    }
+    if (std::error_code ignored; std::filesystem::is_directory(path, ignored))
+      throw DataError(fmt::format("{}: is a folder, expected a file", path));
+    const InputFile file(path);
+    reject_foreign(file, !options_.source.format);
+    sizes_.push_back(file.size());
+    bytes_total_ += file.size();
+  }
+  if (std::ranges::count(files_, kStandardInput) > 0) bytes_total_ = 0;
+}
+
+TextReader::~TextReader() = default;
+
+int64_t TextReader::bytes_read() const { return bytes_done_ + (source_ ? source_->bytes_read() : 0); }
+
+void TextReader::go_to(const ReadPosition& position) {
+  position_ = {.file = position.file};
+  for (size_t file = 0; file < position.file; ++file) bytes_done_ += sizes_.at(file);
+  for (TextPiece piece; position_.documents < position.documents;)
+    if (!next(piece)) throw DataError(files_.at(position.file) + ": has changed since a part of it was read");
+  position_ = position;
+  problems_.clear();
+}
+
+// The next text; false at the end.
+bool TextReader::open_next() {
+  while (position_.file < files_.size()) {
+    if (!source_) source_.emplace(files_[position_.file], options_.source);
+    open_ = source_->next_text();
+    if (open_) {
+      const std::string_view first = source_->read();
+      block_ = without_mark(first, source_->name());
+      if (source_->name() == kStandardInput && !options_.source.format && block_.starts_with('{'))
+        throw DataError("standard input begins with \"{\": --format says whether it is jsonl or text");
+      line_offset_ = std::ssize(first) - std::ssize(block_);
+      position_.empty += block_.empty() && source_->format() != TextFormat::jsonl;
+      return true;
+    }
+    bytes_done_ += std::max(source_->bytes_read(), sizes_[position_.file]);
+    source_.reset();
+    ++position_.file;
+    position_.documents = 0;
+  }
+  return false;
+}
+
+bool TextReader::next(TextPiece& piece) {
+  std::string_view left;
+  size_t size = 0;
+  for (size_t most = kPieceBytes; size == 0; most *= 2) {  // more of a text that cannot be cut there
+    while (!ended_ && text_.size() <= most) {
+      if (!open_ && !open_next()) return false;
+      collect();
+    }
+    left = std::string_view(text_).substr(given_);
+    size = cut_(left, most);
+  }
+  piece = {std::string(left.substr(0, size)), !begun_, ended_ && size == left.size()};
+  begun_ = !piece.ends;
+  given_ += size;
+  position_.documents += piece.ends;
+  if (ended_ && begun_) return true;
+  text_.erase(0, given_);
+  given_ = 0;
+  ended_ = false;
+  return true;
+}
+
+// Adds some more of the text to text_.
+void TextReader::collect() {
+  if (block_.empty()) block_ = source_->read();
+  const TextFormat format = source_->format();
+  if (block_.empty()) {
+    ended_ = json_line_.empty() ? has_text() : read_json();
+    open_ = false;
+    line_ = {};
+    in_paragraph_ = false;
+    line_number_ = 0;
+  } else if (format == TextFormat::jsonl || format == TextFormat::json) {
+    const size_t end = format == TextFormat::json ? block_.npos : block_.find('\n');
+    json_line_ += block_.substr(0, end);
+    if (json_line_.size() > kMaxJsonLine)
+      throw DataError(
+          fmt::format("{}: line {} has more than {} MiB, expected a JSON object for each document: split it",
+                      source_->name(), line_number_ + 1, kMaxJsonLine >> 20));
+    block_.remove_prefix(end == block_.npos ? block_.size() : end + 1);
+    if (end != block_.npos) ended_ = read_json();
+  } else if (options_.mode == DocumentMode::file) {
+    text_ += std::exchange(block_, {});
+  } else {
+    ended_ = add_words();
+  }
+}
+
+// The document of json_line_ to text_; false where it has no text, or is left out.
+bool TextReader::read_json() {
+  const std::string line = std::exchange(json_line_, {});
+  std::string where = source_->name();
+  if (source_->format() == TextFormat::jsonl)
+    where += fmt::format(": line {} at byte {}", ++line_number_,
+                         std::exchange(line_offset_, line_offset_ + std::ssize(line) + 1));
+  if (std::ranges::all_of(line, is_space)) return false;
+  try {
+    text_ = json_document(line, where, options_.json_key);
+  } catch (const DataError& error) {
+    if (!options_.skip_malformed) throw;
+    ++position_.malformed;
+    if (problems_.size() < kMaxProblems) problems_.push_back(error.what());
+    return false;
+  }
+  position_.empty += text_.empty();
+  return !text_.empty();
+}
+
+// Words of the block to text_, a space between any two; until the document ends, which it returns, or the block.
+bool TextReader::add_words() {
+  while (!block_.empty()) {
+    size_t size = 1;
+    if (block_[0] == '\n') {
+      const bool blank = !line_.has_words;
+      line_ = {};
+      space_ = true;
+      if (blank) in_paragraph_ = false;
+      if (blank && has_text() && options_.mode == DocumentMode::paragraph) return true;
+    } else if (is_space(block_[0])) {
+      if (!line_.begun) line_.indented = true;
+      line_.begun = space_ = true;
+    } else {
+      if (!in_paragraph_ && has_text()) {
+        if (!line_.indented) return true;
+        text_ += '\n';
+      } else if (space_ && has_text()) {
+        text_ += ' ';
+      }
+      while (size < block_.size() && !is_space(block_[size])) ++size;
+      text_ += block_.substr(0, size);
+      line_.begun = line_.has_words = in_paragraph_ = true;
+      space_ = false;
+    }
+    block_.remove_prefix(size);
+  }
+  return false;
+}
+
+}  // namespace trivet

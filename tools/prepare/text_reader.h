@@ -1,0 +1,108 @@
+// TextReader: reads the documents of texts, of JSON Lines and of JSON objects in tar archives (text_source.h says where
+// they come from). Memory: a few MiB; of JSON Lines, five times the longest line. Used by one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/utf8.h"
+#include "tools/prepare/text_source.h"
+
+namespace trivet {
+
+// What a document of a text file is. A line of a JSON Lines file (.jsonl or .ndjson) is one by itself.
+enum class DocumentMode {
+  // A file is a document, to the byte.
+  file,
+  // For hard-wrapped text: blank lines end a document, and runs of white space become one space.
+  paragraph,
+  // As paragraph, but a paragraph that begins with an indented line continues the document on a line of its own: an
+  // entry of a dictionary.
+  entry,
+};
+
+// From "file", "paragraph" or "entry"; any other is a ConfigError.
+DocumentMode document_mode(const std::string& name);
+
+// A document, or of one longer than kPieceBytes a part, which is longer where the text cannot be cut there.
+struct TextPiece {
+  std::string text;
+  bool begins = true, ends = true;  // its document
+};
+inline constexpr size_t kPieceBytes = 1 << 20, kMaxJsonLine = 256 << 20;
+
+struct DocumentOptions {
+  DocumentMode mode = DocumentMode::file;
+  std::string json_key = "text";  // of a JSON object: the member that is the document
+  SourceOptions source = {};
+  bool skip_malformed = false;  // leave out and count what has no such document, in the place of a DataError
+};
+
+// How far a reader is, in documents: what comes next is the same whenever the same files are read.
+struct ReadPosition {
+  size_t file = 0;
+  int64_t documents = 0;             // of this file, with those left out before the last
+  int64_t empty = 0, malformed = 0;  // of all files so far: documents without text, which are left out; malformed ones
+};
+
+class TextReader {
+ public:
+  // Opens every file; a missing one is an IoError. What is not compressed as its name says, or is truncated or damaged,
+  // is a DataError. A file whose name or first bytes say that it is no text, such as .json or Parquet, is a DataError
+  // that says what to do, and so is UTF-16 when it is read. A byte order mark of UTF-8 is left out.
+  TextReader(std::vector<std::string> files, DocumentOptions options);
+  ~TextReader();
+
+  // Where to cut a long document; as Tokenizer::part_size(). Without it, before white space where there is some.
+  using Cut = std::function<size_t(std::string_view text, size_t most)>;
+  void cut_by(Cut cut) { cut_ = std::move(cut); }
+
+  // The next piece, which is not empty; false at the end. No document spans texts.
+  bool next(TextPiece& piece);
+
+  // Behind the last document that ended. go_to() a place where another reader of the same files was, before next().
+  const ReadPosition& position() const { return position_; }
+  void go_to(const ReadPosition& position);
+  // What was wrong with the first malformed documents that were left out, since go_to().
+  const std::vector<std::string>& problems() const { return problems_; }
+
+  int64_t bytes_read() const;                           // of the files as stored: for progress
+  int64_t bytes_total() const { return bytes_total_; }  // 0: not known, as there is standard input
+
+ private:
+  bool open_next();
+  void collect();
+  bool read_json();
+  bool add_words();
+  bool has_text() const { return begun_ || !text_.empty(); }
+
+  std::vector<std::string> files_;
+  DocumentOptions options_;
+  Cut cut_ = part_size;
+  std::vector<int64_t> sizes_;  // of the files
+  int64_t bytes_total_ = 0;
+  int64_t bytes_done_ = 0;  // of finished files
+  ReadPosition position_;
+  std::vector<std::string> problems_;
+  std::optional<TextSource> source_;  // of files_[position_.file]
+  bool open_ = false;                 // a text of it
+  std::string_view block_;            // of the text, not yet read
+  std::string json_line_;             // the beginning of a line of JSON Lines, or of an object
+  int64_t line_number_ = 0;
+  int64_t line_offset_ = 0;  // of the line in the text, in bytes
+  std::string text_;         // of the current document, what was not given out, and
+  size_t given_ = 0;         // so many bytes that were
+  bool begun_ = false;       // a piece of it was given out
+  bool ended_ = false;       // the rest of it is in text_
+  // The current line, with white space before it: modes paragraph and entry.
+  struct Line {
+    bool begun = false, indented = false, has_words = false;
+  } line_;
+  bool in_paragraph_ = false, space_ = false;
+};
+
+}  // namespace trivet

@@ -1,0 +1,408 @@
+#include "tools/prepare/text_source.h"
+
+#include <algorithm>
+#include <archive.h>
+#include <archive_entry.h>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <glob.h>
+#include <span>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/text.h"
+
+namespace trivet {
+namespace {
+
+constexpr size_t kSourceBlock = 256 << 10;
+constexpr int64_t kMostFiles = 1'000'000;
+
+struct Compression {
+  std::string_view name;
+  std::vector<std::string_view> suffixes;
+  std::string_view magic;
+};
+const Compression kCompressions[] = {{"gzip", {".gz", ".dz", ".tgz"}, "\x1f\x8b"},
+                                     {"zstd", {".zst", ".tzst"}, "\x28\xb5\x2f\xfd"},
+                                     {"xz", {".xz", ".txz"}, std::string_view("\xfd\x37zXZ\0", 6)}};
+const std::vector<std::string_view> kTarNames = {".tar", ".tgz", ".tzst", ".txz"};
+
+bool has_suffix(std::string_view name, const std::vector<std::string_view>& suffixes) {
+  return std::ranges::any_of(suffixes, [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
+
+[[noreturn]] void refuse_second_compression(const std::string& name) {
+  throw DataError(name + ": is compressed twice, expected once");
+}
+
+// ---- files by name
+
+bool is_read(std::string_view name) {
+  return has_suffix(name, {".txt", ".jsonl", ".ndjson"}) || has_suffix(name, kTarNames);
+}
+
+std::vector<std::string> in_folder(const std::string& folder, int64_t& passed_over) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> files;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    if (is_read(without_compression(entry.path().native()))) files.push_back(entry.path());
+    else ++passed_over;
+  }
+  if (files.empty())
+    throw DataError(
+        fmt::format("{0}: a folder without a file named .txt, .jsonl, .ndjson or .tar, compressed or not; a "
+                    "pattern names others, such as --input '{0}/*.json' --format jsonl",
+                    folder));
+  return files;
+}
+
+std::vector<std::string> matching(const std::string& pattern) {
+  glob_t found{};
+  const int result = glob(pattern.c_str(), GLOB_ERR | GLOB_NOSORT, nullptr, &found);
+  std::vector<std::string> files(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  if (result != 0) throw DataError(fmt::format("{}: no file matches", pattern));
+  return files;
+}
+
+// What the braces stand for: {a,b} or {000..017}.
+std::vector<std::string> in_braces(const std::string& input, std::string_view inside) {
+  std::vector<std::string> words;
+  if (const size_t dots = inside.find(".."); dots != std::string_view::npos) {
+    const std::string first(inside.substr(0, dots)), last(inside.substr(dots + 2));
+    const auto is_number = [](const std::string& word) {
+      return !word.empty() && word.size() < 10 &&
+             std::ranges::all_of(word, [](char c) { return '0' <= c && c <= '9'; });
+    };
+    if (!is_number(first) || !is_number(last) || std::stol(last) - std::stol(first) >= kMostFiles ||
+        std::stol(first) > std::stol(last))
+      throw DataError(fmt::format("{}: {{{}}} is no range, expected numbers such as {{000..017}}", input, inside));
+    const bool padded = first.starts_with('0') || last.starts_with('0');
+    for (long i = std::stol(first); i <= std::stol(last); ++i)
+      words.push_back(fmt::format("{:0{}}", i, padded ? std::max(first.size(), last.size()) : 1));
+    return words;
+  }
+  for (size_t begin = 0; begin <= inside.size();) {
+    const size_t end = std::min(inside.find(',', begin), inside.size());
+    words.emplace_back(inside.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+void expand(const std::string& input, std::vector<std::string>& files, int64_t& passed_over) {
+  if (std::ssize(files) >= kMostFiles) throw DataError(fmt::format("{}: more than {} files in all", input, kMostFiles));
+  std::error_code ignored;
+  const size_t open = input.find('{'), close = input.find('}', open);
+  if (std::filesystem::is_directory(input, ignored) ||
+      (open == input.npos && input.find_first_of("*?[") != input.npos && !file_exists(input))) {
+    std::vector<std::string> found =
+        std::filesystem::is_directory(input, ignored) ? in_folder(input, passed_over) : matching(input);
+    std::ranges::sort(found);
+    files.insert(files.end(), found.begin(), found.end());
+  } else if (close != input.npos && !file_exists(input)) {
+    const std::string inside = input.substr(open + 1, close - open - 1);
+    for (const std::string& word : in_braces(input, inside))
+      expand(input.substr(0, open) + word + input.substr(close + 1), files, passed_over);
+  } else {
+    files.push_back(input);
+  }
+}
+
+}  // namespace
+
+std::string_view without_compression(std::string_view name) {
+  for (const Compression& compression : kCompressions)
+    for (const std::string_view suffix : compression.suffixes)
+      if (name.ends_with(suffix) && !has_suffix(name, kTarNames)) return name.substr(0, name.size() - suffix.size());
+  return name;
+}
+
+std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, int64_t* passed_over) {
+  std::vector<std::string> files;
+  int64_t others = 0;
+  for (const std::string& input : inputs) expand(input, files, others);
+  if (passed_over) *passed_over = others;
+  return files;
+}
+
+TextFormat format_of_file(std::string_view file, const SourceOptions& options) {
+  if (options.format) return *options.format;
+  const std::string_view name = without_compression(file);
+  if (has_suffix(name, kTarNames)) return TextFormat::tar;
+  return has_suffix(name, {".jsonl", ".ndjson"}) ? TextFormat::jsonl : TextFormat::text;
+}
+
+TextFormat format_of_texts(std::string_view file, const SourceOptions& options) {
+  const TextFormat format = format_of_file(file, options);
+  if (format != TextFormat::tar) return format;
+  if (options.tar_member == "json") return TextFormat::json;
+  return has_suffix(options.tar_member, {"jsonl", "ndjson"}) ? TextFormat::jsonl : TextFormat::text;
+}
+
+// As it is stored, or standard input.
+class TextSource::File : public ByteStream {
+ public:
+  explicit File(const std::string& path) : block_(kSourceBlock, '\0') {
+    if (path != kStandardInput) file_.emplace(path);
+  }
+  int64_t bytes_read() const { return at_; }
+
+ private:
+  std::string_view next_block() override {
+    size_t bytes = 0;
+    if (file_) {
+      bytes = static_cast<size_t>(std::min<int64_t>(kSourceBlock, file_->size() - at_));
+      file_->read_at(at_, std::as_writable_bytes(std::span(block_).first(bytes)));
+    }
+    if (!file_) bytes = read_all(STDIN_FILENO, block_);
+    if (!file_ && bytes < block_.size() && errno != 0)
+      throw IoError(fmt::format("standard input: cannot be read: {}", std::strerror(errno)));
+    at_ += static_cast<int64_t>(bytes);
+    return std::string_view(block_).substr(0, bytes);
+  }
+
+  std::optional<InputFile> file_;
+  std::string block_;
+  int64_t at_ = 0;
+};
+
+// Counts what is made of the bytes of a stream from now on, by one reader or, of an archive's members, by several.
+class TextSource::Growth {
+ public:
+  explicit Growth(const ByteStream& in) : in_(in), begin_(in.given()) {}
+
+  std::string_view add(std::string_view made, const std::string& name) {
+    made_ += std::ssize(made);
+    const int64_t stored = in_.given() - begin_;
+    if (made_ > kFreeGrowth && made_ / kMostGrowth > stored)
+      throw DataError(
+          fmt::format("{}: {} of it are {} of text and more, expected at most {} times its size: a "
+                      "decompression bomb? If it is not, decompress it and prepare the plain file",
+                      name, bytes_text(stored), bytes_text(made_), kMostGrowth));
+    return made;
+  }
+
+ private:
+  const ByteStream& in_;
+  const int64_t begin_;
+  int64_t made_ = 0;
+};
+
+// zlib and not libarchive, which does not look at gzip's checksums.
+class TextSource::Gunzip : public ByteStream {
+ public:
+  Gunzip(std::shared_ptr<ByteStream> in, std::string name, std::shared_ptr<Growth> growth)
+      : in_(std::move(in)), name_(std::move(name)), block_(kSourceBlock, '\0'), growth_(std::move(growth)) {
+    check(inflateInit2(&stream_, MAX_WBITS + 16) == Z_OK, "zlib has no memory");  // 16: as gzip writes
+  }
+  ~Gunzip() override { inflateEnd(&stream_); }
+  Gunzip(const Gunzip&) = delete;
+  Gunzip& operator=(const Gunzip&) = delete;
+
+ private:
+  // The next stored bytes to the stream; false where there are none.
+  bool refill() {
+    const std::string_view bytes = in_->read();
+    stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+    stream_.avail_in = static_cast<uInt>(bytes.size());
+    return !bytes.empty();
+  }
+
+  std::string_view next_block() override {
+    stream_.next_out = reinterpret_cast<Bytef*>(block_.data());
+    stream_.avail_out = static_cast<uInt>(block_.size());
+    while (stream_.avail_out > 0) {
+      if (stream_.avail_in == 0 && !refill()) {
+        if (!between_) throw DataError(fmt::format("{}: the compressed file is truncated", name_));
+        break;
+      }
+      // Behind a gzip member comes another one, or zeros. Anything else is damage, which zlib's own file reader would
+      // take for the end, losing the rest.
+      if (between_ && *stream_.next_in == 0) {
+        ++stream_.next_in;
+        --stream_.avail_in;
+        continue;
+      }
+      if (between_) inflateReset(&stream_);
+      const int result = inflate(&stream_, Z_NO_FLUSH);
+      between_ = result == Z_STREAM_END;
+      if (result != Z_OK && !between_)
+        throw DataError(
+            fmt::format("{}: the compressed file is damaged: {}", name_, stream_.msg ? stream_.msg : zError(result)));
+    }
+    return growth_->add(std::string_view(block_).substr(0, block_.size() - stream_.avail_out), name_);
+  }
+
+  const std::shared_ptr<ByteStream> in_;
+  const std::string name_;
+  std::string block_;
+  const std::shared_ptr<Growth> growth_;
+  z_stream stream_{};
+  bool between_ = false;  // a gzip member has ended
+};
+
+// Reads by libarchive: a compressed stream (Kind::compressed), or the members of a tar archive one after another.
+class TextSource::Archive : public ByteStream {
+ public:
+  enum class Kind { compressed, tar };
+
+  Archive(std::shared_ptr<ByteStream> in, std::string name, Kind kind, std::shared_ptr<Growth> growth)
+      : in_(std::move(in)),
+        name_(std::move(name)),
+        kind_(kind),
+        block_(kSourceBlock, '\0'),
+        growth_(std::move(growth)),
+        archive_(archive_read_new()) {
+    check(archive_ != nullptr, "libarchive has no memory");
+    if (kind == Kind::tar) {
+      archive_read_support_format_tar(archive_.get());
+      archive_read_set_options(archive_.get(), "read_concatenated_archives");
+    } else {
+      archive_read_support_filter_zstd(archive_.get());
+      archive_read_support_filter_xz(archive_.get());
+      archive_read_support_format_raw(archive_.get());
+      archive_read_support_format_empty(archive_.get());
+    }
+    require(archive_read_open(archive_.get(), this, nullptr, feed, nullptr));
+    if (kind == Kind::compressed) next_entry();
+    if (archive_filter_count(archive_.get()) > 2) refuse_second_compression(name_);  // with libarchive's "none"
+  }
+
+  // The next regular file of the archive, by its name; nullptr at the end.
+  const char* next_entry() {
+    archive_entry* entry = nullptr;
+    do {
+      const int result = archive_read_next_header(archive_.get(), &entry);
+      ended_ = result == ARCHIVE_EOF;
+      if (ended_ && kind_ == Kind::tar && !closed_)
+        throw DataError(fmt::format("{}: the tar archive is cut off: it ends without a block of zeros", name_));
+      if (ended_) return nullptr;
+      require(result);
+      link_ = archive_entry_hardlink(entry) ? "hard" : archive_entry_symlink(entry) ? "symbolic" : "";
+    } while (kind_ == Kind::tar && archive_entry_filetype(entry) != AE_IFREG && link_.empty());
+    const char* name =
+        archive_entry_pathname_utf8(entry);  // the other is nullptr where the locale does not know a letter
+    if (!name) name = archive_entry_pathname(entry);
+    return name ? name : "a member without a name";
+  }
+  std::string_view link() const { return link_; }  // "hard" or "symbolic": its bytes are not there; else ""
+
+ private:
+  struct Free {
+    void operator()(archive* what) const { archive_read_free(what); }
+  };
+
+  static la_ssize_t feed(archive* reader, void* self, const void** data) {
+    Archive& archive = *static_cast<Archive*>(self);
+    try {
+      const std::string_view block = archive.in_->read();
+      *data = block.data();
+      if (!block.empty()) {
+        const std::string_view tail = block.substr(block.size() - std::min<size_t>(block.size(), 512));
+        archive.closed_ = tail.find_first_not_of('\0') == tail.npos;
+      }
+      return static_cast<la_ssize_t>(block.size());
+    } catch (...) {  // which does not pass through C
+      archive.failure_ = std::current_exception();
+      archive_set_error(reader, EIO, "cannot be read");
+      return ARCHIVE_FATAL;
+    }
+  }
+
+  void require(la_ssize_t result) const {
+    if (failure_) std::rethrow_exception(failure_);
+    if (result >= 0 || result == ARCHIVE_WARN) return;
+    const char* why = archive_error_string(archive_.get());
+    throw DataError(fmt::format("{}: the {} is damaged or truncated: {}", name_,
+                                kind_ == Kind::tar ? "tar archive" : "compressed file", why ? why : "no reason given"));
+  }
+
+  std::string_view next_block() override {
+    if (ended_) return {};
+    const la_ssize_t bytes = archive_read_data(archive_.get(), block_.data(), block_.size());
+    require(bytes);
+    return growth_->add(std::string_view(block_).substr(0, static_cast<size_t>(std::max<la_ssize_t>(bytes, 0))), name_);
+  }
+
+  const std::shared_ptr<ByteStream> in_;
+  const std::string name_;
+  const Kind kind_;
+  std::string block_;
+  const std::shared_ptr<Growth> growth_;  // of a tar archive with sparse members, too
+  std::exception_ptr failure_;            // of in_
+  std::string_view link_;
+  bool ended_ = false, closed_ = false;  // closed_: what was read ends with zeros
+  std::unique_ptr<archive, Free> archive_;
+};
+
+std::shared_ptr<ByteStream> TextSource::decompressed(std::shared_ptr<ByteStream> stored, const std::string& name,
+                                                     const std::shared_ptr<Growth>& growth) {
+  const std::string_view head = stored->peek();
+  for (const Compression& compression : kCompressions) {
+    const bool is_named = has_suffix(name, compression.suffixes);
+    // zstd may begin with a frame to be skipped.
+    const bool skips =
+        is_named && compression.name == "zstd" && head.substr(std::min<size_t>(1, head.size()), 3) == "*M\x18";
+    if (head.starts_with(compression.magic) || skips) {
+      std::shared_ptr<ByteStream> text;
+      if (compression.name == "gzip") text = std::make_shared<Gunzip>(std::move(stored), name, growth);
+      else text = std::make_shared<Archive>(std::move(stored), name, Archive::Kind::compressed, growth);
+      if (std::ranges::any_of(kCompressions, [&](auto& inner) { return text->peek().starts_with(inner.magic); }))
+        refuse_second_compression(name);
+      return text;
+    }
+    if (is_named) throw DataError(fmt::format("{}: is not compressed by {}, as its name says", name, compression.name));
+  }
+  return stored;
+}
+
+TextSource::TextSource(const std::string& file, SourceOptions options)
+    : file_name_(file), name_(file), options_(std::move(options)), file_(std::make_shared<File>(file)) {
+  text_ = decompressed(file_, file, std::make_shared<Growth>(*file_));
+  if (format_of_file(file, options_) != TextFormat::tar) return;
+  archive_ = std::make_shared<Archive>(text_, file, Archive::Kind::tar, std::make_shared<Growth>(*text_));
+  members_ = std::make_shared<Growth>(*archive_);
+}
+
+TextSource::~TextSource() = default;
+
+int64_t TextSource::bytes_read() const { return file_->bytes_read(); }
+
+bool TextSource::next_text() { return archive_ ? next_member() : !std::exchange(found_, true); }
+
+bool TextSource::next_member() {
+  while (const char* entry = archive_->next_entry()) {
+    const std::string_view path = entry, name = path.substr(path.rfind('/') + 1);  // 0 where there is none
+    const size_t dot = name.find('.');
+    const std::string extension(dot == name.npos ? "" : without_compression(name.substr(dot + 1)));
+    if (extension != options_.tar_member || name.starts_with("__")) {
+      ++other_members_[extension];
+      continue;
+    }
+    const std::string last = std::exchange(name_, fmt::format("{}: {}", file_name_, path));
+    if (name_ == last) throw DataError(fmt::format("{}: twice, expected each member of a tar archive once", name_));
+    if (const std::string_view link = archive_->link(); !link.empty())
+      throw DataError(fmt::format("{}: a {} link to another file, expected the file: tar --{}dereference", name_, link,
+                                  link == "hard" ? "hard-" : ""));
+    text_ = decompressed(archive_, name_, members_);
+    return found_ = true;
+  }
+  if (found_) return false;
+  std::vector<std::string> others;
+  for (const auto& [extension, count] : other_members_)
+    if (others.size() < 6) others.push_back(fmt::format("{} .{}", count, extension));
+  throw DataError(fmt::format("{}: found {}, expected members named .{}, as --tar-member says", file_name_,
+                              others.empty() ? "no file in it" : fmt::format("{}", fmt::join(others, ", ")),
+                              options_.tar_member));
+}
+
+}  // namespace trivet

@@ -1,0 +1,230 @@
+#include "tools/study/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fmt/ranges.h>
+#include <map>
+#include <set>
+
+#include "base/check.h"
+#include "base/statistics.h"
+#include "tools/study/oversubscription.h"
+#include "tools/study/report.h"
+#include "tools/study/study_file.h"
+
+namespace trivet {
+namespace {
+
+// The levels that a row names; empty where the study has no such factors any more.
+std::optional<Choice> choice_of(const Study& study, const RunRow& row) {
+  const std::map<std::string, std::string> labels(row.levels.begin(), row.levels.end());
+  Choice choice;
+  for (const Factor& factor : study.factors) {
+    const auto label = labels.find(factor.name);
+    if (label == labels.end() || labels.size() != study.factors.size()) return {};
+    const auto level = std::ranges::find(factor.levels, label->second, &Level::label);
+    if (level == factor.levels.end()) return {};
+    choice.push_back(static_cast<size_t>(level - factor.levels.begin()));
+  }
+  return choice;
+}
+
+// The points that rows are of. A choice that was run with several base configurations is the last of them.
+Plan plan_of_rows(const Study& study, const std::vector<RunRow>& rows) {
+  std::map<Choice, std::string> ids;
+  for (const RunRow& row : rows)
+    if (const auto choice = choice_of(study, row)) ids[*choice] = row.point;
+  Plan plan;
+  for (const auto& [choice, id] : ids) {
+    Point& point = plan.points.emplace_back();
+    point.choice = choice, point.id = id;
+  }
+  for (size_t i = 0; i < plan.points.size(); ++i)  // one without its baseline is its own: it has no effect
+    plan.baselines.push_back(plan.find(study.baseline_of(plan.points[i].choice)).value_or(i));
+  return plan;
+}
+
+// "factor=label" of every factor, in any order of the factors.
+std::set<std::string> point_names(const StudyResults& results, size_t point) {
+  const std::vector<std::string> labels = labels_of(results.study, results.plan.points[point].choice);
+  std::set<std::string> names;
+  for (size_t f = 0; f < labels.size(); ++f) names.insert(results.study.factors[f].name + "=" + labels[f]);
+  return names;
+}
+
+// exp(mean of b - mean of a) of logarithms, by round. Degrees of freedom by Welch and Satterthwaite, rounded down.
+Comparison welch_comparison(const LogRatios& a, const LogRatios& b) {
+  const auto mean_of_logs = [](const LogRatios& logs) {
+    std::vector<double> values;
+    for (const auto& [round, value] : logs) values.push_back(value);
+    return estimate_mean(values);
+  };
+  const MeanEstimate of_a = mean_of_logs(a), of_b = mean_of_logs(b);
+  const double apart = of_b.mean - of_a.mean;
+  const double va = of_a.standard_error * of_a.standard_error, vb = of_b.standard_error * of_b.standard_error;
+  double half = 0, p = apart == 0 ? 1 : 0;
+  if (of_a.n > 1 && of_b.n > 1 && va + vb > 0) {
+    const double degrees =
+        (va + vb) * (va + vb) / (va * va / static_cast<double>(of_a.n - 1) + vb * vb / static_cast<double>(of_b.n - 1));
+    const auto whole = std::max<int64_t>(1, static_cast<int64_t>(degrees));
+    const double error = std::sqrt(va + vb);
+    half = student_t_quantile((1 + kConfidence) / 2, whole) * error;
+    p = 2 * student_t_cdf(-std::abs(apart) / error, whole);
+  }
+  return {.a = estimate_ratio(a),
+          .b = estimate_ratio(b),
+          .ratio = {.rounds = std::min(of_a.n, of_b.n),
+                    .value = std::exp(apart),
+                    .low = std::exp(apart - half),
+                    .high = std::exp(apart + half),
+                    .p = p}};
+}
+
+// Empty where one of them has no value of the metric.
+std::optional<ComparedPoint> compare_points(const StudyResults& a, const StudyResults& b, size_t i, size_t j) {
+  const std::string& metric = a.study.metric;
+  const Rounds rounds_a(a.study, a.plan, a.rows), rounds_b(b.study, b.plan, b.rows);
+  const auto logs = [&](const Rounds& rounds, size_t point) {
+    LogRatios logs;
+    for (const auto& [round, value] : rounds.values(point, metric))
+      if (value > 0) logs[round] = std::log(value);
+    return logs;
+  };
+  const LogRatios in_a = logs(rounds_a, i), in_b = logs(rounds_b, j);
+  if (in_a.empty() || in_b.empty()) return {};
+  ComparedPoint point{.a = i, .b = j, .same_settings = a.plan.points[i].id == b.plan.points[j].id};
+  point.metric = welch_comparison(in_a, in_b);
+  const LogRatios effect_a = rounds_a.log_ratios(i, metric), effect_b = rounds_b.log_ratios(j, metric);
+  const bool baseline = a.plan.baselines[i] == i || b.plan.baselines[j] == j;
+  if (!baseline && !effect_a.empty() && !effect_b.empty()) point.effect = welch_comparison(effect_a, effect_b);
+  return point;
+}
+
+// Whether a run of the point, or of its baseline, was oversubscribed, and its study does not allow that.
+bool shared_cores(const StudyResults& results, size_t point) {
+  const std::vector<Point>& points = results.plan.points;
+  return !results.study.allow_oversubscription && std::ranges::any_of(results.rows, [&](const RunRow& row) {
+    return oversubscribed(row) &&
+           (row.point == points[point].id || row.point == points[results.plan.baselines[point]].id);
+  });
+}
+
+std::vector<std::string> differences_of(const StudyResults& a, const StudyResults& b) {
+  std::vector<std::string> differences;
+  for (const std::string_view name : kProvenance) {
+    const auto values = [&](const StudyResults& results) {
+      std::set<std::string> found;
+      for (const RunRow& row : results.rows) found.insert(provenance_value(row.provenance, name));
+      return fmt::format("{}", fmt::join(found, ", "));
+    };
+    const std::string in_a = values(a), in_b = values(b);
+    if (name != "load" && in_a != in_b) differences.push_back(fmt::format("{}: {} / {}", name, in_a, in_b));
+  }
+  return differences;
+}
+
+}  // namespace
+
+StudyResults load_results(const std::string& folder) {
+  const std::string file = folder + "/study.yaml";
+  if (!std::filesystem::exists(file))
+    throw ConfigError(fmt::format(
+        "{}: is not there; expected the folder of a study that was run (its `out`), with study.yaml and results.jsonl",
+        file));
+  StudyResults results{.folder = folder, .study = load_study(file), .rows = {}, .plan = {}};
+  results.study.out = folder;
+  results.rows = read_results(folder + "/results.jsonl");
+  results.plan = plan_of_rows(results.study, results.rows);
+  if (results.plan.points.empty()) throw ConfigError(folder + "/results.jsonl: has no run of the points of study.yaml");
+  // Rounds that a changed file does not ask for any more were run all the same.
+  for (const RunRow& row : results.rows) results.study.repeats = std::max(results.study.repeats, row.repeat);
+  return results;
+}
+
+StudyComparison compare_studies(const StudyResults& a, const StudyResults& b) {
+  if (a.study.metric != b.study.metric)
+    throw ConfigError(fmt::format("{}: metric: found {}, but {} has {}; expected the same", b.folder, b.study.metric,
+                                  a.folder, a.study.metric));
+  StudyComparison comparison{.points = {}, .only_a = {}, .only_b = {}, .differences = differences_of(a, b)};
+  std::map<std::set<std::string>, size_t> points_of_b;
+  for (size_t i = 0; i < b.plan.points.size(); ++i) points_of_b[point_names(b, i)] = i;
+  for (size_t i = 0; i < a.plan.points.size(); ++i) {
+    const auto other = points_of_b.find(point_names(a, i));
+    if (other == points_of_b.end()) {
+      comparison.only_a.push_back(describe_choice(a.study, a.plan.points[i].choice));
+      continue;
+    }
+    if (const auto point = compare_points(a, b, i, other->second)) comparison.points.push_back(*point);
+    points_of_b.erase(other);
+  }
+  for (const auto& [names, i] : points_of_b)
+    comparison.only_b.push_back(describe_choice(b.study, b.plan.points[i].choice));
+  if (comparison.points.empty())
+    throw ConfigError(fmt::format(
+        "{} and {}: no point has finished runs in both; points are compared by the names of their factors and levels",
+        a.folder, b.folder));
+  std::vector<Judged> metrics, effects;  // that have rounds enough
+  const auto add = [](Comparison& one, std::vector<Judged>& to) {
+    if (one.ratio.rounds >= kFewestRounds) to.push_back({one.ratio, one.corrected_p, one.verdict});
+  };
+  for (ComparedPoint& point : comparison.points) {
+    add(point.metric, metrics);
+    if (point.effect) add(*point.effect, effects);
+  }
+  judge(a.study, metrics), judge(a.study, effects);
+  for (ComparedPoint& point : comparison.points)
+    if (shared_cores(a, point.a) || shared_cores(b, point.b)) {
+      refuse(point.metric.verdict);
+      if (point.effect) refuse(point.effect->verdict);
+    }
+  return comparison;
+}
+
+TextBlock comparison_table(const StudyResults& a, const StudyComparison& comparison) {
+  TextBlock table = point_columns(a.study, "");
+  for (const char* name : {"A", "B", "B / A (95 %)"}) table.column(name, 'r');
+  table.column("verdict", 'l');
+  for (const char* name : {"effect in A (95 %)", "effect in B (95 %)", "B's / A's (95 %)"}) table.column(name, 'r');
+  table.column("verdict on it", 'l');
+  for (const ComparedPoint& point : comparison.points) {
+    std::vector<std::string> row = point_cells(a.study, a.plan, point.a);
+    if (!point.same_settings) row[0] = "* " + row[0];
+    row.insert(row.end(),
+               {metric_text(a.study.metric, point.metric.a.value), metric_text(a.study.metric, point.metric.b.value),
+                estimate_text(point.metric.ratio), std::string(word_of(point.metric.verdict))});
+    if (point.effect)
+      row.insert(row.end(), {estimate_text(point.effect->a), estimate_text(point.effect->b),
+                             estimate_text(point.effect->ratio), std::string(word_of(point.effect->verdict))});
+    else row.insert(row.end(), {"baseline", "baseline", "", ""});
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+std::vector<std::string> comparison_texts(const StudyResults& a, const StudyResults& b,
+                                          const StudyComparison& comparison) {
+  std::vector<std::string> texts;
+  for (const auto& [name, results] : {std::pair("A", &a), std::pair("B", &b)}) {
+    const auto [first, last] = std::ranges::minmax(results->rows, {}, &RunRow::started);
+    texts.push_back(fmt::format("{}: {}, {}, measured {} to {}.", name, results->folder,
+                                counted(static_cast<int64_t>(results->plan.points.size()), "point"), first.started,
+                                last.started));
+  }
+  for (const std::string& difference : comparison.differences) texts.push_back("A / B differ in " + difference + ".");
+  if (comparison.differences.empty()) texts.emplace_back("The same program on the same machine.");
+  texts.push_back(fmt::format(
+      "B / A: {} in B over A, of runs at different times. Effect: a point over its baseline, each measured side by "
+      "side, so that the speed of a machine cancels. Verdicts are on B, corrected for {} (Holm).",
+      metric_name(a.study.metric), counted(static_cast<int64_t>(comparison.points.size()), "point")));
+  if (const auto others = std::ranges::count(comparison.points, false, &ComparedPoint::same_settings); others > 0)
+    texts.push_back(fmt::format(
+        "* {} other settings in A than in B: the base run, the study's `set`, or what a level stands for differs, or a "
+        "version has other keys.",
+        others == 1 ? "1 point has" : fmt::format("{} points have", others)));
+  for (const auto& [name, only] : {std::pair("A", &comparison.only_a), std::pair("B", &comparison.only_b)})
+    if (!only->empty()) texts.push_back(fmt::format("Only in {}: {}.", name, fmt::join(*only, "; ")));
+  return texts;
+}
+
+}  // namespace trivet

@@ -1,0 +1,242 @@
+#include "tools/study/plan.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fmt/format.h>
+#include <map>
+
+#include "base/content_hash.h"
+#include "base/host_memory.h"
+#include "base/statistics.h"
+#include "base/text.h"
+#include "engine/config/fields.h"
+#include "engine/config/load.h"
+#include "engine/config/validate.h"
+#include "engine/metrics/accounting.h"
+#include "engine/train/rank_state.h"
+#include "engine/train/run.h"
+#include "tools/study/oversubscription.h"
+
+namespace trivet {
+namespace {
+
+// The problems of a configuration, which are lines, as one. That a value came by --set is the study's doing.
+std::string one_line(std::string text) {
+  for (size_t at; (at = text.find("--set: ")) != std::string::npos;) text.erase(at, 7);
+  for (size_t at; (at = text.find('\n')) != std::string::npos;) text.replace(at, 1, "; ");
+  return text;
+}
+
+// What the levels set, as --set takes it.
+std::vector<std::string> levels_of(const Study& study, const Choice& choice) {
+  std::vector<std::string> sets;
+  for (size_t i = 0; i < choice.size(); ++i)
+    for (const Setting& setting : study.factors[i].levels[choice[i]].settings)
+      if (!is_launch_key(setting.key)) sets.push_back(setting.key + "=" + setting.value);
+  return sets;
+}
+
+// What the file says for every point, as --set takes it.
+std::vector<std::string> common_sets(const Study& study) {
+  std::vector<std::string> sets;
+  for (const Setting& setting : study.set)
+    if (!is_launch_key(setting.key)) sets.push_back(setting.key + "=" + setting.value);
+  return sets;
+}
+
+std::vector<std::string> sets_of(const Study& study, Launcher launcher) {
+  std::vector<std::string> sets = common_sets(study);
+  sets.push_back(fmt::format("comm.backend={}", launcher == Launcher::threads ? "thread" : "mpi"));
+  sets.push_back(fmt::format("train.train_iters={}", study.steps));
+  sets.push_back(fmt::format("train.trace={}", study.trace));
+  if (std::ranges::count(study.set, "train.eval_interval", &Setting::key) == 0)
+    sets.emplace_back("train.eval_interval=0");
+  return sets;
+}
+
+std::string hash_of(const Study& study, const Point& point, const Config& config) {
+  std::vector<std::string> lines;
+  for (const Field& field : fields())
+    if (field.name != "train.run_dir" && field.section() != "plan")
+      lines.push_back(fmt::format("{}={}\n", field.name, format_field(field, config)));
+  std::ranges::sort(lines);
+  std::string text = fmt::format("ranks={} launcher={} warmup={}\n", point.launch.ranks, word_of(point.launch.launcher),
+                                 study.warmup_steps);
+  text += launch_text(point.launch);
+  for (const std::string& line : lines) text += line;
+  if (study.equal_points) text += fmt::format("copy={}\n", point.choice.back());
+  return content_hash(text).substr(0, 16);
+}
+
+// Every call of `config` has compute wait for it. What is no overlap of communication stays.
+void remove_overlap(Config& config) {
+  const OverlapConfig& given = config.overlap;
+  OverlapConfig none;
+  none.average_in_collective = given.average_in_collective;
+  none.defer_embedding_wgrad_compute = given.defer_embedding_wgrad_compute;
+  none.wgrad_deferral_limit = given.wgrad_deferral_limit;
+  // A run without a pipeline has the switch on, and nothing to switch.
+  none.overlap_p2p_comm = config.parallel.pipeline_model_parallel_size == 1 && given.overlap_p2p_comm;
+  config.overlap = none;
+}
+
+std::string numbers_of(const Study& study, const Choice& choice) {
+  std::string text;
+  for (size_t i = 0; i < choice.size(); ++i)
+    if (study.factors[i].changes_numbers) text += fmt::format("{}:{} ", i, choice[i]);
+  return text;
+}
+
+// The levels of `levels` that resolve() did not leave out; why it left out the others.
+std::string remove_inert(std::vector<std::string>& levels, const LoadedConfig& loaded, const Layout& layout) {
+  std::string why;
+  std::erase_if(levels, [&](const std::string& level) {
+    const std::string key = level.substr(0, level.find('='));
+    if (loaded.origins.at(key).kind != Origin::derived) return false;
+    for (const std::string& note : layout.notes)
+      if (note.find(key + ": ") != std::string::npos) why += (why.empty() ? "" : "; ") + note;
+    return true;
+  });
+  return one_line(std::move(why));
+}
+
+// `inert`: why settings of its levels were left out.
+Point resolve_point(const Study& study, const Choice& choice, std::string& inert) {
+  Point point;
+  point.choice = choice;
+  point.launch = launch_of(study, choice);
+  int& ranks = point.launch.ranks;
+  std::vector<std::string> levels = levels_of(study, choice);
+  point.sets = sets_of(study, point.launch.launcher);
+  LoadedConfig loaded = load_config(study.base, point.sets, levels);
+  if (ranks == 0) ranks = ranks_of_one_replica(loaded.config);
+  const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
+  inert = remove_inert(levels, loaded, layout);
+  point.sets.insert(point.sets.begin() + static_cast<std::ptrdiff_t>(common_sets(study).size()), levels.begin(),
+                    levels.end());
+  const Config& config = loaded.config;
+  if (config.train.skip_train || config.mlperf.benchmark != MlperfBenchmark::none)
+    throw ConfigError(fmt::format("{}: a study measures steps of training, so leave it out",
+                                  config.train.skip_train ? "train.skip_train" : "mlperf.benchmark"));
+  point.threads = compute_threads(config, point.launch);
+  const auto [largest, all_ranks] = planned_bytes(config, layout);
+  point.memory_bytes = largest;
+  if (const MemoryLimit limit = memory_limit(); point.launch.on_this_machine() && all_ranks > limit.bytes)
+    throw ConfigError(
+        fmt::format("needs {} of memory on its {} ranks, but {}", bytes_text(all_ranks), ranks, to_string(limit)));
+  if (const std::string problem = launch_problem(point.launch, config); !problem.empty()) throw ConfigError(problem);
+  point.flops =
+      static_cast<double>(study.steps) *
+      flops_per_step(model_spec_of(config.model), *config.batch.global_batch_size, config.train.flops_convention);
+  point.dtype = word_of(config.precision.dtype);
+  point.numbers = numbers_of(study, choice);
+  point.id = hash_of(study, point, config);
+  Config other = config;
+  remove_overlap(other);
+  point.without_overlap = hash_of(study, point, other);
+  return point;
+}
+
+}  // namespace
+
+Plan make_plan(const Study& study) {
+  if (!std::filesystem::exists(study.base))
+    throw ConfigError(
+        fmt::format("{}: base: {} is not there (it is relative to the study's file)", study.path, study.base));
+  if (!study.factors.empty() && !study.equal_points && std::ranges::all_of(study.factors, &Factor::condition))
+    throw ConfigError(study.path +
+                      ": factors: all are conditions, so there is nothing to compare; expected one without "
+                      "condition: true");
+  Plan plan;
+  for (const Choice& choice : design_points(study)) {
+    try {
+      std::string inert;
+      Point point = resolve_point(study, choice, inert);
+      const auto same = std::ranges::find(plan.points, point.id, &Point::id);
+      if (same == plan.points.end()) plan.points.push_back(std::move(point));
+      else plan.same.push_back({choice, static_cast<size_t>(same - plan.points.begin()), inert});
+    } catch (const ConfigError& error) {
+      plan.dropped.push_back({choice, one_line(error.what())});
+    }
+  }
+  plan.baseline = plan.find(study.baseline());
+  for (const Point& point : plan.points) {
+    const Choice wanted = study.baseline_of(point.choice);
+    const auto first = std::ranges::find_if(
+        plan.points, [&](const Point& other) { return study.baseline_of(other.choice) == wanted; });
+    plan.baselines.push_back(plan.find(wanted).value_or(static_cast<size_t>(first - plan.points.begin())));
+  }
+  return plan;
+}
+
+std::optional<size_t> Plan::find(const Choice& choice) const {
+  if (const auto found = std::ranges::find(points, choice, &Point::choice); found != points.end())
+    return static_cast<size_t>(found - points.begin());
+  const auto found = std::ranges::find(same, choice, &SamePoint::choice);
+  return found == same.end() ? std::nullopt : std::optional(found->point);
+}
+
+Study equal_points_of(const Study& study, const Plan& plan) {
+  Study equal = study;
+  equal.name += "-aa";
+  equal.out += "/aa";
+  equal.design = Design::grid;
+  equal.equal_points = true;
+  equal.repeats = std::max(kFewestRounds, study.auto_repeats ? 0 : study.repeats);
+  equal.auto_repeats = false;
+  const Choice of = plan.baseline ? study.baseline() : plan.points.at(0).choice;
+  for (size_t i = 0; i < of.size(); ++i)
+    equal.factors[i].levels = {study.factors[i].levels[of[i]]}, equal.factors[i].baseline = 0;
+  const auto others = static_cast<int64_t>(plan.points.size()) - 1;
+  Factor copies;
+  copies.name = "equal points";
+  copies.changes_numbers = false;
+  for (int64_t copy = 0; copy <= std::clamp<int64_t>(others, 1, study.baseline_every); ++copy)
+    copies.levels.push_back({std::to_string(copy), {}});
+  equal.factors.push_back(std::move(copies));
+  return equal;
+}
+
+CostPrediction predict_cost(const Study& study, const Plan& plan, std::span<const RunRow> rows, double peak_tflops) {
+  CostPrediction cost;
+  std::vector<double> speeds;  // seconds a FLOP, of every measured point
+  size_t measured = 0;
+  for (const Point& point : plan.points) {
+    std::vector<double> seconds;
+    for (const RunRow& row : rows)
+      if (row.point == point.id && row.outcome == RunEnd::done) seconds.push_back(row.seconds);
+    cost.seconds.push_back(median(seconds));
+    if (seconds.empty()) continue;
+    ++measured;
+    speeds.push_back(cost.seconds.back() / point.flops);
+  }
+  const double speed = speeds.empty() ? 1 / (peak_tflops * 1e12) : median(speeds);
+  for (size_t i = 0; i < plan.points.size(); ++i)
+    if (!(cost.seconds[i] > 0)) cost.seconds[i] = plan.points[i].flops * speed;
+  cost.at_least = measured == 0;
+  if (measured == 0)
+    cost.source = fmt::format(
+        "model FLOPs of {} steps at the {:.2f} TFLOP/s that GEMMs reach on this machine, without start-up "
+        "and communication: no run is measured yet (--probe makes one)",
+        study.steps, peak_tflops);
+  else if (measured == plan.points.size()) cost.source = "the finished runs of each point";
+  else
+    cost.source = fmt::format("the finished runs of {} of {} points; the others by their model FLOPs at the same speed",
+                              measured, plan.points.size());
+  return cost;
+}
+
+size_t find_point(const Study& study, const Plan& plan, const std::string& wanted) {
+  std::vector<size_t> found;
+  std::string points;
+  for (size_t i = 0; i < plan.points.size(); ++i) {
+    const std::string levels = describe_choice(study, plan.points[i].choice);
+    if (levels == wanted || plan.points[i].id.starts_with(wanted)) found.push_back(i);
+    points += fmt::format("\n  {}  {}", plan.points[i].id, levels);
+  }
+  if (found.size() == 1) return found.front();
+  throw ConfigError(fmt::format("study {}: '{}' names {} of its points; expected one, by its levels or its id:{}",
+                                study.name, wanted, found.size(), points));
+}
+
+}  // namespace trivet

@@ -1,0 +1,111 @@
+#include "tools/study/runner.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "engine/fault/run_directory.h"
+#include "tools/study/summary.h"
+
+namespace trivet {
+namespace {
+
+double seconds_of(const Study& study, const Plan& plan, const std::vector<RunRow>& rows,
+                  std::span<const PlannedRun> runs) {
+  const bool measured = std::ranges::any_of(rows, [](const RunRow& row) { return row.outcome == RunEnd::done; });
+  if (!measured) return std::nan("");
+  const CostPrediction cost = predict_cost(study, plan, rows, std::nan(""));
+  double sum = 0;
+  for (const PlannedRun& run : runs) sum += cost.seconds[run.point];
+  return sum;
+}
+
+StudyProgress progress_of(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, const RunRow& last,
+                          size_t point, const std::deque<PlannedRun>& left, bool round_ended) {
+  const int64_t done = std::ranges::count_if(
+      rows, [&](const RunRow& row) { return std::ranges::count(plan.points, row.point, &Point::id) > 0; });
+  const std::vector<PlannedRun> runs(left.begin(), left.end());
+  return {.row = last,
+          .point = point,
+          .done = done,
+          .total = done + static_cast<int64_t>(runs.size()),
+          .seconds_left = seconds_of(study, plan, rows, runs),
+          .round_ended = round_ended};
+}
+
+}  // namespace
+
+std::string results_path(const Study& study) {
+  make_folder(study.out);
+  return study.out + "/results.jsonl";
+}
+
+StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& rows, const RunPoint& run,
+                   const RunnerOptions& options) {
+  AppendFile file(results_path(study), AppendFile::Start::keep, [](const std::string& why) { throw IoError(why); });
+  const RunDirectory folder(study.out, "the study's out");
+  const auto check_folder = [&] {
+    if (const std::string problem = folder.problem(); !problem.empty()) throw ConfigError(problem);
+  };
+  const double begin = options.now_seconds();
+  std::vector<RunRow> counted = options.retry_failed ? without_failures(rows) : rows;
+  int64_t call = 1, rounds = rounds_wanted(study, plan, counted);
+  for (const RunRow& row : rows) call = std::max(call, row.call + 1);
+  // The order of a round is found once: it begins and ends with baselines.
+  std::deque<PlannedRun> left;
+  const auto plan_rounds = [&] {
+    const std::vector<PlannedRun> runs = remaining_runs(study, plan, counted, rounds);
+    left.assign(runs.begin(), runs.end());
+  };
+  plan_rounds();
+  for (int64_t made = 0; !left.empty(); ++made) {
+    if (options.stop_asked()) return StudyEnd::stopped;
+    if (made == options.most_runs) return StudyEnd::limit;
+    const PlannedRun next = left.front();
+    const double end = options.now_seconds() - begin + seconds_of(study, plan, counted, std::span(&next, 1));
+    // Unknown is not above the budget.
+    if (made > 0 && study.budget_minutes > 0 && end > 60 * study.budget_minutes) return StudyEnd::budget;
+
+    const Point& point = plan.points[next.point];
+    check_folder();  // before a run makes it anew
+    std::optional<RunRow> row = run(point, next);
+    check_folder();
+    if (!row) return StudyEnd::stopped;
+    row->point = point.id;
+    row->repeat = next.repeat;
+    row->call = call;
+    const std::vector<std::string> labels = labels_of(study, point.choice);
+    for (size_t i = 0; i < labels.size(); ++i) row->levels.emplace_back(study.factors[i].name, labels[i]);
+    file.append(to_json_line(*row));
+    rows.push_back(*row);
+    counted.push_back(std::move(*row));
+    left.pop_front();
+    // A failed point is not run again.
+    if (rows.back().outcome != RunEnd::done)
+      std::erase_if(left, [&](const PlannedRun& later) { return later.point == next.point; });
+    const bool round_ended = left.empty() || left.front().repeat != next.repeat;
+    if (left.empty()) rounds = rounds_wanted(study, plan, counted), plan_rounds();
+    if (options.ended) options.ended(progress_of(study, plan, counted, rows.back(), next.point, left, round_ended));
+  }
+  return StudyEnd::complete;
+}
+
+FileDescriptor lock_study(const Study& study) {
+  make_folder(study.out);
+  const std::string path = study.out + "/lock";
+  FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (fd < 0) throw IoError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
+  // A file system without locks does not stop the study.
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    throw IoError(path + ": is held by another trivet study that runs in this folder");
+  return fd;
+}
+
+}  // namespace trivet
