@@ -21,7 +21,6 @@
 #include "tools/draw/step_timeline.h"
 #include "tools/study/child_process.h"
 #include "tools/study/export.h"
-#include "tools/study/halving.h"
 #include "tools/study/oversubscription.h"
 #include "tools/study/report.h"
 #include "tools/study/runner.h"
@@ -110,7 +109,6 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
   if (study.budget_minutes > 0 && total > 60 * study.budget_minutes)
     print_text(fmt::format("The budget of {:g} minutes ends before: it holds {:.1f} rounds of all points.",
                            study.budget_minutes, 60 * study.budget_minutes / round));
-  if (study.design == Design::halving) print_text(halving_text(halving_rungs(study, plan, rows)) + ".");
   if (!plan.baseline)
     print_text("The baseline is not among the points that can run: ratios are to the first that can.");
   if (!study.auto_repeats && study.repeats < kFewestRounds)
@@ -232,7 +230,6 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
   print_text(extent_text(study, plan, summary) + ".");
   for (const std::string& winner : winner_texts(study, plan, summary)) print_text(winner);
   if (!study.equal_points) print_text(resolution_text(summary));
-  if (study.design == Design::halving) print_text(halving_text(halving_rungs(study, plan, rows)) + ".");
   fmt::print("Report: {}/report.html\n", study.out);
   std::fflush(stdout);
   check_losses(study, plan, summary);

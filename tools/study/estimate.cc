@@ -3,7 +3,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "tools/study/halving.h"
 #include "tools/study/summary.h"
 
 namespace trivet {
@@ -128,7 +127,6 @@ double Resolution::effect() const {
 }
 
 int64_t rounds_wanted(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
-  if (study.design == Design::halving) return halving_rungs(study, plan, rows).back().rounds;
   if (!study.auto_repeats) return study.repeats;
   const Rounds rounds(study, plan, rows);
   const auto failed = failures_of(rows);

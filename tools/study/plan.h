@@ -74,13 +74,9 @@ struct PlannedRun {
 // round and their ids, are cut into blocks of at most baseline_every; blocks, shuffled too, are run one after another,
 // each between two runs of its baseline (one, between two blocks of the same). So each point is near its baseline in
 // time, drift cancels, and neither factors nor conditions have a place of their own in the round. A round that was
-// interrupted begins again with a baseline. A point with a failed run is not run again; nor, of the design halving, one
-// that an earlier rung has dropped (halving.h).
+// interrupted begins again with a baseline. A point with a failed run is not run again.
 std::vector<PlannedRun> rest_of_round(const Study& study, const Plan& plan, std::span<const RunRow> rows,
                                       int64_t repeat);
-// The same if these points run in it.
-std::vector<PlannedRun> rest_of_round(const Study& study, const Plan& plan, std::span<const RunRow> rows,
-                                      int64_t repeat, std::span<const size_t> points);
 // The same of the rounds from 1 to `rounds`, one after another.
 std::vector<PlannedRun> remaining_runs(const Study& study, const Plan& plan, std::span<const RunRow> rows,
                                        int64_t rounds);

@@ -8,10 +8,6 @@
 #include "base/check.h"
 #include "base/statistics.h"
 #include "base/svg.h"
-#include "engine/config/load.h"
-#include "engine/config/validate.h"
-#include "engine/train/run.h"
-#include "tools/study/bucket_model.h"
 #include "tools/study/report.h"
 
 namespace trivet {
@@ -115,35 +111,6 @@ class LevelPanels {
   const double low_, high_;
   double x_ = 0, next_ = kLeft, top_ = kPanelTop, width_ = 0, widest_ = 0;
 };
-
-// The model's curve (bucket_model.h) through the bucket sizes of points that differ in nothing else.
-std::string bucket_curve(const Study& study, const Plan& plan, const Summary& summary,
-                         const std::vector<size_t>& points, size_t factor, const LevelPanels& panels) {
-  constexpr int kSteps = 8;  // between two levels, on a logarithmic scale
-  std::vector<double> compute;
-  for (const size_t i : points) compute.push_back(summary.points[i].median("compute_seconds").value_or(0));
-  std::string path;
-  double size = 0, level = 0;
-  for (const size_t i : points) try {
-      LoadedConfig loaded = load_config(study.base, plan.points[i].sets);
-      const Layout layout = resolve(loaded, facts_of(loaded.config, plan.points[i].launch.ranks));
-      const auto next_size = static_cast<double>(loaded.config.parallel.bucket_size.value_or(1));
-      const auto next_level = static_cast<double>(plan.points[i].choice[factor]);
-      if (path.empty()) size = next_size, level = next_level;
-      for (int step = path.empty() ? kSteps : 1; step <= kSteps; ++step) {
-        const double part = static_cast<double>(step) / kSteps;
-        const auto elements = std::llround(size * std::pow(next_size / size, part));
-        const auto seconds = modelled_exposed(loaded.config, layout, elements, median(compute));
-        if (!seconds) return "";
-        path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L",
-                            panels.x_of(std::lerp(level, next_level, part)), panels.y_of(1e3 * *seconds));
-      }
-      size = next_size, level = next_level;
-    } catch (const Error&) {  // its files are not there any more: a picture without the curve
-      return "";
-    }
-  return path;
-}
 
 std::string direction(const Study& study) { return is_better_high(study.metric) ? "more is better" : "less is better"; }
 
@@ -326,8 +293,6 @@ std::string bucket_plot(const Study& study, const Plan& plan, const Summary& sum
       const auto found = std::ranges::find(names, name);
       const std::string color = fmt::format("s{}", (found - names.begin()) % 6);
       if (found == names.end()) names.push_back(name);
-      if (const std::string curve = bucket_curve(study, plan, summary, points, f, panels); !curve.empty())
-        canvas.put("<path class=\"line {}\" d=\"{}\"/>", color, curve);
       for (const size_t i : points) {
         const auto level = static_cast<double>(plan.points[i].choice[f]);
         const Sample& exposed = *summary.points[i].find("data_exposed_seconds");

@@ -81,8 +81,7 @@ bool is_better_high(std::string_view metric) {
 
 std::vector<Choice> design_points(const Study& study) {
   switch (study.design) {
-    case Design::grid:
-    case Design::halving: return grid(study);
+    case Design::grid: return grid(study);
     case Design::one_at_a_time: return one_at_a_time(study);
     case Design::list: return listed(study);
   }

@@ -90,8 +90,7 @@ class Page {
            "effects too small for this study to see.");
     figure("Exposed communication and bucket size", bucket_plot(study_, plan_, summary_),
            "Dots: median over the rounds of the data-parallel communication that a step exposes, bars the range of the "
-           "rounds. Curves: what the order of calls, the emulated link and the compute time of these runs make of it "
-           "(tools/study/bucket_model.h); none where that does not apply.");
+           "rounds.");
     figure("Main effects", effects_plot(study_, plan_, summary_),
            fmt::format("{} with a level, over {} with the factor's baseline level (grey); {} is better. Dots are the "
                        "geometric mean over the settings of the other factors, under each condition; bands are 95 % "

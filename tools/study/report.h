@@ -29,7 +29,7 @@ std::string effects_plot(const Study& study, const Plan& plan, const Summary& su
 std::string exposed_plot(const Study& study, const Plan& plan, const Summary& summary);
 
 // A panel a condition: exposed data-parallel communication against bucket size, measured points with the range of their
-// rounds on the curve of BucketModel where that applies. "" where no factor is the bucket size.
+// rounds. "" where no factor is the bucket size.
 std::string bucket_plot(const Study& study, const Plan& plan, const Summary& summary);
 
 // ---- tables: for people as Markdown and on the console, with all digits and all metrics as CSV

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "base/content_hash.h"
-#include "tools/study/halving.h"
 #include "tools/study/plan.h"
 
 namespace trivet {
@@ -60,10 +59,9 @@ Made made_in(std::span<const RunRow> rows, int64_t repeat) {
   return made;
 }
 
-std::vector<RoundBlock> remaining_blocks(const Study& study, const Plan& plan, const Made& made, int64_t repeat,
-                                         std::span<const size_t> of_round) {
+std::vector<RoundBlock> remaining_blocks(const Study& study, const Plan& plan, const Made& made, int64_t repeat) {
   std::map<size_t, std::vector<size_t>> todo;  // by baseline
-  for (const size_t i : of_round) {
+  for (size_t i = 0; i < plan.points.size(); ++i) {
     const std::string &id = plan.points[i].id, &baseline = plan.points[plan.baselines[i]].id;
     if (!made.failed.contains(id) && !made.has(id, baseline)) todo[plan.baselines[i]].push_back(i);
   }
@@ -78,19 +76,14 @@ std::vector<RoundBlock> remaining_blocks(const Study& study, const Plan& plan, c
   return blocks;
 }
 
-std::vector<Rung> rungs_of(const Study& study, const Plan& plan, std::span<const RunRow> rows) {
-  if (study.design != Design::halving) rows = {};  // they do not matter
-  return halving_rungs(study, plan, {rows.begin(), rows.end()});
-}
-
 }  // namespace
 
 std::vector<PlannedRun> rest_of_round(const Study& study, const Plan& plan, std::span<const RunRow> rows,
-                                      int64_t repeat, std::span<const size_t> points) {
+                                      int64_t repeat) {
   Made made = made_in(rows, repeat);
   std::vector<PlannedRun> runs;
   const auto add = [&](size_t point) { runs.push_back({point, repeat, ++made.runs[plan.points[point].id]}); };
-  for (const RoundBlock& block : remaining_blocks(study, plan, made, repeat, points)) {
+  for (const RoundBlock& block : remaining_blocks(study, plan, made, repeat)) {
     const bool baseline = !made.failed.contains(plan.points[block.baseline].id);
     if (baseline && (runs.empty() || runs.back().point != block.baseline)) add(block.baseline);
     for (const size_t point : block.points) add(point);
@@ -99,20 +92,11 @@ std::vector<PlannedRun> rest_of_round(const Study& study, const Plan& plan, std:
   return runs;
 }
 
-std::vector<PlannedRun> rest_of_round(const Study& study, const Plan& plan, std::span<const RunRow> rows,
-                                      int64_t repeat) {
-  for (const Rung& rung : rungs_of(study, plan, rows))
-    if (repeat <= rung.rounds) return rest_of_round(study, plan, rows, repeat, rung.points);
-  return {};
-}
-
 std::vector<PlannedRun> remaining_runs(const Study& study, const Plan& plan, std::span<const RunRow> rows,
                                        int64_t rounds) {
   std::vector<PlannedRun> runs;
-  int64_t repeat = 0;
-  for (const Rung& rung : rungs_of(study, plan, rows))
-    while (repeat < std::min(rung.rounds, rounds))
-      std::ranges::copy(rest_of_round(study, plan, rows, ++repeat, rung.points), std::back_inserter(runs));
+  for (int64_t repeat = 1; repeat <= std::min(study.repeats, rounds); ++repeat)
+    std::ranges::copy(rest_of_round(study, plan, rows, repeat), std::back_inserter(runs));
   return runs;
 }
 

@@ -46,9 +46,9 @@ struct Factor {
   }
 };
 
-enum class Design : uint8_t { grid, one_at_a_time, list, halving };
+enum class Design : uint8_t { grid, one_at_a_time, list };
 enum class Launcher : uint8_t { threads, mpirun, srun, netlab };
-constexpr auto words_of(Design) { return word_list("grid", "one_at_a_time", "list", "halving"); }
+constexpr auto words_of(Design) { return word_list("grid", "one_at_a_time", "list"); }
 constexpr auto words_of(Launcher) { return word_list("threads", "mpirun", "srun", "netlab"); }
 
 // The level of each factor.
@@ -100,7 +100,7 @@ bool is_better_high(std::string_view metric);
 
 // The points of the design, each once, whether they can run or not. grid: all, the last factor changes fastest.
 // one_at_a_time: the baseline, then every other level of each factor in turn. list: as listed, the baseline in front
-// where it is not among them. halving: those of the grid. Throws ConfigError for more than 10,000.
+// where it is not among them. Throws ConfigError for more than 10,000.
 std::vector<Choice> design_points(const Study& study);
 
 std::vector<std::string> labels_of(const Study& study, const Choice& choice);

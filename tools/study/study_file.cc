@@ -355,11 +355,6 @@ class StudyReader : YamlReader {
     if (study_.name.empty()) add("name", "is required: the study's folder and its report are called so");
     if (study_.base.empty()) add("base", "is required: the run's YAML file, relative to the study's");
     if (study_.factors.empty() && problems_.empty()) add("factors", "is required: a list of what to vary");
-    if (study_.design == Design::halving && (study_.auto_repeats || study_.repeats <= kFewestRounds))
-      add("repeats",
-          fmt::format("found {}, expected a number above {} for design halving: all points have {} rounds, "
-                      "and the best of them the others",
-                      study_.auto_repeats ? "auto" : std::to_string(study_.repeats), kFewestRounds, kFewestRounds));
     if (study_.warmup_steps >= study_.steps)
       add("warmup_steps", fmt::format("{} leaves none of the {} steps to measure", study_.warmup_steps, study_.steps));
     if (study_.auto_repeats && study_.budget_minutes == 0)

@@ -9,7 +9,7 @@
 //   set:                              # at every point: keys of a run, and those of launch.h
 //     parallel.tensor_model_parallel_size: 1
 //     netlab.gbps: 1
-//   design: grid                      # grid | one_at_a_time | list | halving (halving.h)
+//   design: grid                      # grid | one_at_a_time | list
 //   factors:
 //     - key: parallel.bucket_size     # a level is a value of the key
 //       levels: [1000, 40000000]
