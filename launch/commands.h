@@ -1,5 +1,6 @@
 // The subcommands of trivet, each in a file of its own, and what they share: options, checks of numbers, the choice of
-// ranks. A command adds itself to the program; its callback throws trivet::Error, which main() reports.
+// ranks. A command adds itself to the program; its callback throws trivet::Error, which main() reports. Two programs are
+// made of them, by a list each: trivet has all, trivet-core those that need no tool.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -29,10 +30,16 @@ namespace trivet {
 struct Study;
 struct Plan;
 
+// The program's list (all_commands.cc, core_commands.cc). exit_code: of a command that did not end as usual.
+void add_commands(CLI::App& app, int& exit_code);
+
 void add_train_command(CLI::App& app, int& exit_code);  // exit_code: where the run did not end as usual
-void add_config_command(CLI::App& app);
+// draw: the learning rate and batch size of the run's steps as SVG, for --plot-schedule; null: there is no such option.
+using DrawSchedule = std::string (*)(const Config& config, const Layout& layout);
+void add_config_command(CLI::App& app, DrawSchedule draw = nullptr);
 void add_data_command(CLI::App& app);
-void add_checkpoint_command(CLI::App& app);
+CLI::App& add_checkpoint_command(CLI::App& app);
+void add_convert_command(CLI::App& checkpoint);  // trivet checkpoint convert
 void add_generate_command(CLI::App& app);
 void add_schedule_command(CLI::App& app);
 void add_flight_command(CLI::App& app);

@@ -12,7 +12,6 @@
 #include "engine/train/rank_state.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
-#include "tools/draw/schedule_picture.h"
 
 namespace trivet {
 namespace {
@@ -33,7 +32,7 @@ std::vector<MemoryPlan> memory_of_pipeline_ranks(const Config& config, const Lay
   return plans;
 }
 
-void run(const ConfigOptions& options) {
+void run(const ConfigOptions& options, DrawSchedule draw) {
   if (options.keys) {
     print_blocks({describe_keys()});
     return;
@@ -51,7 +50,7 @@ void run(const ConfigOptions& options) {
     fmt::print(stderr,
                "trivet: device.kind is cuda, but this build has no CUDA: it plans this run, but cannot train\n");
   if (!options.picture.empty()) {
-    write_file(options.picture, schedule_picture(config, layout));
+    write_file(options.picture, draw(config, layout));
     fmt::print("{}\n", options.picture);
     return;
   }
@@ -68,7 +67,7 @@ void run(const ConfigOptions& options) {
 
 }  // namespace
 
-void add_config_command(CLI::App& app) {
+void add_config_command(CLI::App& app, DrawSchedule draw) {
   auto options = std::make_shared<ConfigOptions>();
   CLI::App* command = app.add_subcommand("config", "show a run's resolved values, parameters and memory");
   command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml");
@@ -76,10 +75,11 @@ void add_config_command(CLI::App& app) {
   add_ranks_option(*command, options->ranks, "ranks of the run; without it, as many as one model needs");
   command->add_flag("--yaml", options->yaml, "print the resolved configuration as YAML instead");
   command->add_flag("--keys", options->keys, "list every key, what it takes, its default and its meaning");
-  command->add_option("--plot-schedule", options->picture, "draw learning rate and batch size of the run's steps")
-      ->option_text("FILE.svg")
-      ->check(svg_name());
-  command->callback([options] { run(*options); });
+  if (draw)
+    command->add_option("--plot-schedule", options->picture, "draw learning rate and batch size of the run's steps")
+        ->option_text("FILE.svg")
+        ->check(svg_name());
+  command->callback([options, draw] { run(*options, draw); });
 }
 
 }  // namespace trivet

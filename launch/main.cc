@@ -112,19 +112,7 @@ int main(int argc, char** argv) {
                        "Print version, commit, compiler, CPU and back ends, and exit");
   app.require_subcommand(1);
   int exit_code = 0;
-  trivet::add_train_command(app, exit_code);
-  trivet::add_config_command(app);
-  trivet::add_generate_command(app);
-  trivet::add_data_command(app);
-  trivet::add_checkpoint_command(app);
-  trivet::add_schedule_command(app);
-  trivet::add_study_command(app);
-  trivet::add_plan_command(app);
-  trivet::add_trace_command(app);
-  trivet::add_contention_command(app);
-  trivet::add_flight_command(app);
-  trivet::add_mlperf_command(app, exit_code);
-  trivet::add_completion_command(app);
+  trivet::add_commands(app, exit_code);
   try {
     trivet::naming_keys([&] { app.parse(argc, argv); });
     // What a training run prints is in its folder, too: it is done where it has done its steps.

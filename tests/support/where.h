@@ -8,6 +8,7 @@ namespace trivet {
 
 std::string source_path(const std::string& file);  // of a file of the checkout, e.g. "configs/tiny.yaml"
 std::string program_path();                        // trivet
+std::string core_path();                           // trivet-core
 std::string clock_path();                          // tests/stand_in/clock.cc, as a library
 
 }  // namespace trivet

@@ -133,7 +133,7 @@ TEST_F(LiveRun, CommandsReadTheNextOne) {
         });
         const std::string all =
             fmt::format("cd {} && env -u OMPI_COMM_WORLD_SIZE CUDA_VISIBLE_DEVICES= {} {} >out 2>&1", dir_ / "",
-                        program_path(), command);
+                        command.starts_with("checkpoint convert") ? program_path() : core_path(), command);
         const int status = std::system(all.c_str());
         ended = true;
         replacer.join();

@@ -383,7 +383,7 @@ class Program : public testing::Test {
   // surrounds it.
   pid_t start(const Config& config, const std::string& script, const std::string& more = "") {
     write_text(dir_ / "run.yaml", to_yaml(config));
-    const std::string command = program_path() + " train " + (dir_ / "run.yaml") + " --ranks 2 " + more;
+    const std::string command = core_path() + " train " + (dir_ / "run.yaml") + " --ranks 2 " + more;
     std::vector<std::string> arguments = {"/bin/bash", "-c", "COMMAND='" + command + "'\n" + script};
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -459,7 +459,7 @@ TEST_F(Program, StartsAProcessForEachGpu) {
     EXPECT_EQ(end.exit_code(), 5);
     EXPECT_EQ(end.error, fmt::format("<-n><2><--bind-to><none><{}><train><{}><--ranks><2><--set><device.kind=cuda>"
                                      "<--set><comm.backend={}>",
-                                     std::filesystem::canonical(program_path()).string(), dir_ / "run.yaml", backend));
+                                     std::filesystem::canonical(core_path()).string(), dir_ / "run.yaml", backend));
   }
   for (const char* more : {"--set comm.backend=auto", "--set device.kind=cuda --set comm.backend=thread"}) {
     const Ended threads = run_to_end(config_for(4), script, more);
@@ -604,9 +604,17 @@ TEST_F(Program, SavesOnASignalWhereNobodyReadsItsOutput) {
       << "the rows that nobody read";
 }
 
+TEST_F(Program, OfTheEngineAloneNamesWhatItLacks) {
+  const std::string command = core_path() + " plan run.yaml --json >" + (dir_ / "out") + " 2>&1";
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 64);
+  EXPECT_NE(read_text(dir_ / "out").find("plan: found trivet-core, "), std::string::npos) << read_text(dir_ / "out");
+  EXPECT_NE(read_text(dir_ / "out").find("TRIVET_TOOLS"), std::string::npos);
+}
+
 // Other programs make a pipe non-blocking for all who have it.
 TEST_F(Program, WaitsForAReaderOfANonBlockingPipe) {
-  const std::string command = program_path() + " config --keys";
+  const std::string command = core_path() + " config --keys";
   ASSERT_EQ(std::system((command + " >" + (dir_ / "whole")).c_str()), 0);
   int pipes[2];
   ASSERT_EQ(pipe2(pipes, O_CLOEXEC), 0);
@@ -615,7 +623,7 @@ TEST_F(Program, WaitsForAReaderOfANonBlockingPipe) {
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_adddup2(&files, pipes[1], 1);
-  std::string program = program_path();
+  std::string program = core_path();
   char* argv[] = {program.data(), const_cast<char*>("config"), const_cast<char*>("--keys"), nullptr};
   pid_t child = 0;
   ASSERT_EQ(posix_spawn(&child, program.c_str(), &files, nullptr, argv, environ), 0);

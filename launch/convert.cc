@@ -1,0 +1,149 @@
+// trivet checkpoint convert: the weights of a checkpoint, a Hugging Face model or an llm.c file in another format.
+#include <filesystem>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+#include "base/host.h"
+#include "base/text.h"
+#include "engine/checkpoint/open_checkpoint.h"
+#include "engine/data/tokenizer.h"
+#include "engine/train/inference.h"
+#include "launch/commands.h"
+#include "tools/convert/gpt_weights.h"
+
+namespace trivet {
+namespace {
+
+struct Conversion {
+  std::string source, destination, to, dtype, tokenizer;
+  std::optional<int64_t> max_shard_size{};  // bytes
+};
+
+// The tokenizer beside a model of Hugging Face. "": none, or none that Trivet reads, which `missing` says.
+std::string tokenizer_beside(const GptWeights& weights, std::string& missing) {
+  namespace fs = std::filesystem;
+  const fs::path source = fs::absolute(weights.path());
+  const std::string path = (fs::is_directory(source) ? source : source.parent_path()) / "tokenizer.json";
+  if (!is_hf_model(weights.path()) || !file_exists(path)) return "";
+  try {
+    check_tokenizer(*load_tokenizer(path), "", *weights.config().model.vocab_size, path);
+    return path;
+  } catch (const Error& error) {
+    missing = fmt::format("the tokenizer ({})", error.what());
+    return "";
+  }
+}
+
+// The tokenizer that an export takes along: the one named, or the one that the run names, or the one beside the source.
+// "": none that transformers reads, and `missing` says why.
+HfExport export_of(const Conversion& options, const GptWeights& weights, std::string& missing) {
+  HfExport out{.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32};
+  out.max_shard_bytes = options.max_shard_size.value_or(out.max_shard_bytes);
+  const OpenCheckpoint* checkpoint = weights.checkpoint();
+  std::string path = options.tokenizer;
+  if (path.empty() && checkpoint) path = tokenizer_of(*checkpoint);
+  if (path.empty() && !checkpoint) path = tokenizer_beside(weights, missing);
+  if (path.empty() && missing.empty()) missing = "the tokenizer, which is unknown here (--tokenizer names it)";
+  else if (!path.empty() && !path.ends_with("tokenizer.json"))
+    missing = fmt::format("the tokenizer, {}, as it has no tokenizer.json", path);
+  if (!missing.empty()) {
+    if (!options.tokenizer.empty()) throw ConfigError("--tokenizer " + path + ": expected a tokenizer.json");
+    return out;
+  }
+  const auto tokenizer = load_tokenizer(path);
+  check_tokenizer(*tokenizer, checkpoint ? checkpoint->state.tokenizer : "", *weights.config().model.vocab_size, path);
+  out.tokenizer = path;
+  out.bos = tokenizer->bos();
+  out.eos = tokenizer->eod();
+  return out;
+}
+
+void convert_from(const std::string& source, const Conversion& options) {
+  const double start = now_seconds();
+  const auto weights = open_gpt_weights(source);
+  const DType dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32;
+  std::string missing, tokenizer;  // missing: why no tokenizer is carried
+  if (options.to == "hf") {
+    const HfExport made = export_of(options, *weights, missing);
+    write_hf(*weights, options.destination, made);
+    tokenizer = made.tokenizer;
+  } else if (options.to == "llmc") {
+    write_llmc(*weights, options.destination, dtype);
+  } else {
+    tokenizer = tokenizer_beside(*weights, missing);
+    write_checkpoint(*weights, options.destination,
+                     {tokenizer, tokenizer.empty() ? "" : load_tokenizer(tokenizer)->fingerprint()});
+  }
+  fmt::print("{}: {} parameters in {} tensors of {}, {}, in {:.2f} s\n", options.destination,
+             grouped(parameters_of(weights->tensors())), weights->tensors().size(), weights->path(), name_of(dtype),
+             now_seconds() - start);
+  // Opening it also checks names and shapes of what was written.
+  std::vector<std::string> lost = not_carried(*weights, *open_gpt_weights(options.destination));
+  if (const OpenCheckpoint* checkpoint = weights->checkpoint(); checkpoint && checkpoint->state.step > 0)
+    lost.insert(lost.begin(), fmt::format("the optimizer's state and the counts of step {}", checkpoint->state.step));
+  lost.insert(lost.end(), weights->unread().begin(), weights->unread().end());
+  if (!missing.empty()) lost.push_back(missing);
+  if (!tokenizer.empty()) {  // it carries its own ids
+    const auto carried = load_tokenizer(tokenizer);
+    std::erase(lost, fmt::format("bos_token_id {}", carried->bos()));
+    std::erase(lost, fmt::format("eos_token_id {}", carried->eod()));
+    if (options.to == "trivet") print_text(fmt::format("{} stays there, and the checkpoint names it", tokenizer));
+  }
+  if (!lost.empty()) print_text(fmt::format("not carried: {}", fmt::join(lost, "; ")));
+  if (options.to == "trivet")
+    print_text(
+        fmt::format("a run goes on from it with the model: section of {0}/config.resolved.yaml in its "
+                    "configuration, and --resume {0}",
+                    options.destination));
+}
+
+void convert(const Conversion& options) {
+  if (options.to == "trivet" && !options.dtype.empty())
+    throw ConfigError("--dtype " + options.dtype + ": Trivet's checkpoints are always fp32; leave it out");
+  if (options.destination.find_first_not_of(' ') == std::string::npos)
+    throw ConfigError(fmt::format("DESTINATION: found \"{}\", expected a name", options.destination));
+  std::error_code ignored;  // what cannot be looked at cannot be written either
+  if (const std::string& to = options.destination;
+      std::filesystem::is_symlink(to.substr(0, to.find_last_not_of('/') + 1), ignored))
+    throw ConfigError(options.destination + ": is a symbolic link; expected a new name, or the one that it leads to");
+  if (options.to != "hf" && (options.max_shard_size || !options.tokenizer.empty()))
+    throw ConfigError("--max-shard-size and --tokenizer: are of --to hf only; leave them out");
+  const auto find = [&, source = options.source] {
+    return is_hf_model(source) || is_llmc_model(source) ? source : find_checkpoints(source).front();
+  };
+  read_latest(find, [&](const std::string& source) { convert_from(source, options); });
+}
+
+}  // namespace
+
+void add_convert_command(CLI::App& parent) {
+  parent.description("inspect, verify and convert checkpoints");
+  auto options = std::make_shared<Conversion>();
+  CLI::App* command = parent.add_subcommand("convert", "write the weights in another format");
+  add_argument(*command, "SOURCE", options->source,
+               "a checkpoint (or run: its latest), a Hugging Face GPT-2, Llama, Mistral, Qwen2 or Qwen3 (folder or "
+               ".safetensors), or an llm.c model_*.bin");
+  add_argument(*command, "DESTINATION", options->destination,
+               "that is not there yet: a folder for hf, a file for llmc, a checkpoint's directory for trivet");
+  command->add_option("--to", options->to, "the format to write")
+      ->option_text("hf|llmc|trivet")
+      ->required()
+      ->check(CLI::IsMember({"hf", "llmc", "trivet"}));
+  command->add_option("--dtype", options->dtype, "of hf and llmc")
+      ->option_text("fp32|bf16 [fp32]")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  command->add_option("--max-shard-size", options->max_shard_size, "of hf's files, unless a tensor is larger")
+      ->option_text("SIZE [5GB]")
+      ->transform(CLI::AsSizeValue(true))
+      ->check(whole_number(1));
+  command->add_option("--tokenizer", options->tokenizer, "for hf, instead of the one that the run names")
+      ->option_text("tokenizer.json");
+  command->callback([options] { convert(*options); });
+}
+
+}  // namespace trivet
