@@ -11,6 +11,7 @@
 #include "base/host.h"
 #include "base/text.h"
 #include "engine/checkpoint/open_checkpoint.h"
+#include "engine/checkpoint/store.h"
 #include "engine/data/tokenizer.h"
 #include "engine/train/inference.h"
 #include "launch/commands.h"

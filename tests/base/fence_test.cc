@@ -1,5 +1,6 @@
 // The floors of docs/architecture.md: a source includes nothing from a floor above its own, and of the tools only those
 // that its tool may use. (CMakeLists.txt links no more than that, but a header has no symbols to be missed.)
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
@@ -47,8 +48,10 @@ TEST(Fence, IncludesOnlyGoDown) {
       std::ifstream in(entry.path());
       constexpr std::string_view kInclude = "#include \"";
       for (std::string line; std::getline(in, line);)
-        if (line.starts_with(kInclude))
-          EXPECT_EQ(problem_of(file, line.substr(kInclude.size(), line.rfind('"') - kInclude.size())), "");
+        if (line.starts_with(kInclude)) {
+          const std::string included = line.substr(kInclude.size(), line.rfind('"') - kInclude.size());
+          EXPECT_EQ(problem_of(file, included), "");
+        }
     }
   for (const std::string& floor : kFloors) EXPECT_GT(sources[floor], 10) << floor;
 }
