@@ -13,7 +13,6 @@
 #include "base/check.h"
 #include "base/host.h"
 #include "base/json.h"
-#include "kernels/base/trace.h"
 
 namespace trivet {
 namespace {
@@ -122,8 +121,7 @@ RunLock::~RunLock() {
   if (text_of(path_) == text_) unlink(path_.c_str());
 }
 
-void RunLock::touch() noexcept {
-  const int64_t now = now_ns();
+void RunLock::touch(int64_t now) noexcept {
   if (now - touched_ns_ < kTouch * int64_t{1'000'000'000}) return;
   touched_ns_ = now;
   if (text_of(path_) == text_) utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);

@@ -10,6 +10,7 @@
 
 #include "base/files.h"
 #include "engine/fault/run_directory.h"
+#include "kernels/base/trace.h"
 
 namespace trivet {
 
@@ -23,7 +24,8 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  void touch() noexcept;                             // now and then; any one thread
+  // Now and then; any one thread. now: in ns, as now_ns() has it.
+  void touch(int64_t now = now_ns()) noexcept;
   const std::string& text() const { return text_; }  // of the lock: no other has the same
   // The previous holder of a lock that was taken over; empty: none.
   const std::string& taken_from() const { return taken_from_; }

@@ -40,8 +40,9 @@ struct Driver {
   // For kernels on tensors of billions of elements: only so many of a grid's last blocks run (0: all of them), and then
   // the library's GEMMs compute nothing.
   std::atomic<uint64_t> last_blocks = 0;
-  std::atomic<int> multiprocessors = 4;  // of each GPU, as devices tell of it
-  std::atomic<int> greatest_ctas = 0;    // of NCCL's communicators so far
+  std::atomic<int> multiprocessors = 4;     // of each GPU, as devices tell of it
+  std::atomic<int64_t> clock_ahead_ns = 0;  // of the GPUs' clock, before the host's
+  std::atomic<int> greatest_ctas = 0;       // of NCCL's communicators so far
 };
 Driver& driver();
 

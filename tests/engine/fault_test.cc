@@ -555,6 +555,20 @@ TEST(RunLock, RemovesWhatRunsThatWereKilledLeftAndNothingElse) {
   EXPECT_TRUE(std::filesystem::exists(of_another.temporary())) << "it starts at the same time";
 }
 
+// Four times a second, for longer than kTouch.
+TEST(RunLock, IsTouchedHoweverOftenThatIsAskedFor) {
+  const TempDir dir;
+  RunLock lock(dir / "");
+  const auto long_ago = std::filesystem::file_time_type::clock::now() - std::chrono::hours(1);
+  const int64_t begin = now_ns();
+  lock.touch(begin);
+  std::filesystem::last_write_time(dir / "lock", long_ago);
+  for (int i = 1; i < 4 * RunLock::kTouch; ++i) lock.touch(begin + i * int64_t{250'000'000});
+  EXPECT_EQ(std::filesystem::last_write_time(dir / "lock"), long_ago);
+  for (int i = 0; i < 4; ++i) lock.touch(begin + (4 * RunLock::kTouch + i) * int64_t{250'000'000});
+  EXPECT_GT(std::filesystem::last_write_time(dir / "lock"), long_ago + std::chrono::minutes(30));
+}
+
 TEST(RunLock, JudgesALockOfAnotherHostByItsJobAndItsAge) {
   const TempDir dir;
   const std::string text = R"({"host": "elsewhere", "pid": 1, "process_start": 1, "job": "", "since": "then"})";

@@ -186,6 +186,25 @@ TEST(Generate, DrawsOnlyTokensOfTheTokenizer) {
   });
 }
 
+// A text that outgrows the context goes on behind the last half of it, from scratch: as computed without kept keys.
+TEST(Generate, BehindTheContextIsThatOfTheLastHalfAlone) {
+  Config config = test::tiny_config();
+  config.model.init_method_std = 0.5;  // what a token attends to counts
+  test::with_trainers(test::resolved(config, 1).config, 1, [&](Trainer& trainer) {
+    Rank& rank = trainer.rank();
+    const size_t most = kText.size();  // the sequence length
+    const auto text = generate(rank, std::span(kText).first(3), {.tokens = 40, .temperature = 0});
+    std::vector<int32_t> all(kText.begin(), kText.begin() + 3);
+    size_t seen = all.size();
+    for (const int32_t token : text) {
+      if (seen > most) seen = most / 2;
+      const std::vector<float> logits = rank.next_token_logits(std::span<const int32_t>(all).last(seen++));
+      EXPECT_EQ(token, std::ranges::max_element(logits) - logits.begin()) << all.size();
+      all.push_back(token);
+    }
+  });
+}
+
 TEST(KeyValueCache, ATokenCostsOnePosition) {
   std::vector<int64_t> rows;
   const MakeBackend counting = [&](const Config& config, Communicator& world, int threads) {

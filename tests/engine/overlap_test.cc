@@ -218,6 +218,19 @@ TEST(Overlap, TensorLaneRunsWhatTheModeSays) {
   }
 }
 
+// Each linear by its own key: a row-parallel one has a ring in both directions, a column-parallel one forwards.
+TEST(Overlap, EachLinearHasTheModeOfItsKey) {
+  for (const auto& [key, rings] :
+       {std::pair("qkv", 1), std::pair("proj", 2), std::pair("fc1", 1), std::pair("fc2", 2)}) {
+    Config config = tiny_config();
+    config.parallel.tensor_model_parallel_size = 2;
+    config.parallel.sequence_parallel = true;
+    set_key(config, std::string("overlap.tp_comm_overlap_") + key, "ring");
+    const TracedStep step = traced_steps(config, 2)[0];
+    EXPECT_EQ(step.spans("tensor", "send").size(), static_cast<size_t>(rings * kLayers * kMicroBatches)) << key;
+  }
+}
+
 TEST(Overlap, DeferredHeadsRunBehindTheLastBackward) {
   Config config = tiny_config();
   config.parallel.pipeline_model_parallel_size = 2;

@@ -529,6 +529,32 @@ TEST(NonFinite, IsNamedAsItWasBeforeTheSumOverRanks) {
   }
 }
 
+// The parameter and the element, on each rank of each sharding: the fault strikes the first that the rank owns.
+TEST(NonFinite, NamesTheElementOfTheShard) {
+  for (const char* strategy : {"no_shard", "optim", "optim_grads", "optim_grads_params"})
+    for (const int bad : {0, 3}) {
+      std::string expected;
+      try {
+        with_trainers(cut(tiny_config(), {.d = 4, .strategy = strategy}), 4,
+                      [&](Trainer& trainer) {
+                        const OwnedShard& shard = trainer.state().flat.owned.front();
+                        if (trainer.world().rank() == bad)
+                          expected = fmt::format(
+                              "gradients of {} on rank {} (pipeline rank 0) are not finite after their sum over ranks, "
+                              "and were finite before it; the first, at element {} of {}",
+                              shard.param->spec.name, bad, shard.first, shard.param->shape.numel());
+                        for (int step = 0; step < 2; ++step) trainer.step();
+                      },
+                      {}, {fmt::format("nan:{}:2:optimizer", bad)});
+        ADD_FAILURE() << "a step that is not finite";
+      } catch (const NumericsError& error) {
+        EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << strategy << "\n"
+                                                                               << error.what() << "\n"
+                                                                               << expected;
+      }
+    }
+}
+
 // Everything that a skipped step must leave alone.
 std::vector<std::byte> state_bits(Trainer& trainer) {
   std::vector<std::byte> bits;

@@ -236,6 +236,22 @@ TEST_P(CrossEntropyTest, ARankOfPaddingOnly) {
   EXPECT_TRUE(near(logits, Values(n * v, 0.0), 0));
 }
 
+// As many rows as a large micro-batch has: their sum is not that of fp32.
+TEST_P(CrossEntropyTest, TheLossOfManyRowsIsExact) {
+  const int64_t n = 1'000'000;
+  const Tensor targets = tensors.full(DType::i32, {n}, 0), max = tensors.full(DType::f32, {n}, 7.3);
+  const Tensor sum = tensors.full(DType::f32, {n}, 1), target = tensors.full(DType::f32, {n}, 0);
+  const Tensor loss = tensors.full(DType::f32, {1}, 0);
+  ops->run(op::CrossEntropyLoss{.targets = targets,
+                                .row_max = max,
+                                .row_sum = sum,
+                                .target_logit = target,
+                                .scale = 1.0f / static_cast<float>(n),
+                                .loss = loss},
+           *stream);
+  EXPECT_NEAR(get(loss, 0), 7.3, 7.3 * 2e-7);
+}
+
 // exp(1000) has no float: only differences to the maximum may be raised. And one that comes last, after many blocks.
 TEST_P(CrossEntropyTest, LargeLogitsDoNotOverflow) {
   const int64_t v = 5000;

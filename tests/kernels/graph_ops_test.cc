@@ -9,6 +9,10 @@
 #include "tests/support/split_device.h"
 #include "tests/support/tensors.h"
 
+#ifdef TRIVET_EMULATED_GPU
+#include "tests/emulation/runtime.h"
+#endif
+
 namespace trivet::test {
 namespace {
 
@@ -68,6 +72,31 @@ TEST_P(GraphOpsTest, TheSecondTimeIsCapturedAndEveryTimeCounts) {
   EXPECT_EQ(graphs->counts().replayed, 6);
   EXPECT_EQ(graphs->counts().calls, 8);
 }
+
+#ifdef TRIVET_EMULATED_GPU
+// A float of milliseconds since a moment grows coarse: the clock of spans begins anew every ten seconds, where it was.
+TEST_P(GraphOpsTest, SpansKeepToTheHostsClockForLong) {
+  if (GetParam() != std::string("cuda")) GTEST_SKIP() << "has the clock of the host";
+  const Tensor x = zeros({5}), one = on_device(tensors.full(DType::f32, {5}, 1));
+  std::vector<Span> spans;
+  stream->synchronize();
+  stream->set_trace_row(&row);
+  for (int64_t ahead = 0; ahead < 60'000'000'000; ahead += 5'250'000'000) {
+    emulation::driver().clock_ahead_ns = ahead;
+    const int64_t before = now_ns() + ahead;
+    ops->run(op::Add{x, one, x}, *stream);
+    stream->synchronize();
+    const int64_t after = now_ns() + ahead;
+    row.take(spans);
+    ASSERT_FALSE(spans.empty());
+    for (const Span& span : spans) {
+      EXPECT_GE(span.start_ns, before - 2'000'000'000) << ahead;
+      EXPECT_LE(span.end_ns, after + 2'000'000'000) << ahead;
+    }
+  }
+  emulation::driver().clock_ahead_ns = 0;
+}
+#endif
 
 TEST_P(GraphOpsTest, OneGraphDropsWhatEachSampleIsToDrop) {
   const Tensor ones = on_device(tensors.full(DType::f32, {4, 2, 4}, 1)), y = zeros({4, 2, 4});

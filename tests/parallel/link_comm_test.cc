@@ -158,6 +158,19 @@ TEST(Link, AMeasuredLinkIsNoFasterThanItIs) {
   });
 }
 
+// The best of five takes a fifth of all of them at most.
+TEST(Link, AMeasuredLinkIsAsFastAsItsCallsWere) {
+  run_thread_ranks(2, [](Communicator& world) {
+    const auto linked = with_links(world, {{"data", {.latency_us = 10, .gbps = 4}}});
+    RankStreams rank;
+    const auto group = linked->twin("group", comm_of("data"));
+    const int64_t begin = now_ns();
+    const Link found = measure_link(*group, *rank.device, *rank.stream);
+    const double fifth = static_cast<double>(now_ns() - begin) / 5;
+    EXPECT_GE(found.gbps, 8 * static_cast<double>(wire_cost(CommCall::all_gather, 8 << 20, 2).bytes) / fifth);
+  });
+}
+
 // Rank 0 sends to rank 1, then both gather: rank 0's shard leaves behind its message, if both take one port.
 TEST(Link, ClassesMayShareAPort) {
   for (const bool shared : {true, false})

@@ -20,6 +20,8 @@
 #include "base/stop_signal.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/config/load.h"
+#include "engine/data/gpt_dataset.h"
+#include "engine/data/statistics.h"
 #include "engine/fault/flight_dump.h"
 #include "engine/train/run.h"
 #include "kernels/base/device.h"
@@ -350,6 +352,37 @@ TEST(Stopping, InTimeAsTheEarlierOfTwoLimitsSays) {
     EXPECT_EQ(result.exit_code, 75) << minutes;
     EXPECT_EQ(result.losses.size(), 1u) << minutes;
   }
+}
+
+// What is ten minutes away ends no run that has been at work for a second.
+TEST(Stopping, NotBeforeItsTime) {
+  for (const char* limit : {"minutes", "slurm"}) {
+    const TempDir dir;
+    Config config = small_run(dir / "run");
+    config.train.train_iters = 3;
+    if (std::string(limit) == "minutes") config.train.exit_duration_in_mins = 10;
+    else setenv("SLURM_JOB_END_TIME", std::to_string(time(nullptr) + 600).c_str(), 1);
+    RunOptions options;
+    options.stop_signal = [] { return std::this_thread::sleep_for(std::chrono::milliseconds(400)), 0; };
+    const RunResult result = run(config, 1, options);
+    unsetenv("SLURM_JOB_END_TIME");
+    EXPECT_EQ(result.exit_code, 0) << limit << result.output;
+    EXPECT_EQ(result.losses.size(), 3u) << limit;
+  }
+}
+
+// The validation set's, not that of the training set.
+TEST(Evaluating, TellsTheEntropyOfTheValidationSet) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 1;
+  config.train.eval_interval = config.train.eval_iters = 1;
+  const auto dataset = tiny_dataset();
+  const DocumentRange valid = split_documents(config.data.split, dataset->sequences())[1];
+  const std::string expected =
+      fmt::format("unigram entropy is {:.4f} nats", unigram_entropy(count_tokens(*dataset, valid)));
+  const RunResult result = run(config, 1);
+  EXPECT_NE(result.output.find(expected), std::string::npos) << expected << result.output;
 }
 
 TEST(Stopping, WithoutCheckpointsSaysThatNothingIsSaved) {

@@ -89,6 +89,17 @@ size_t count(const std::string& text, const std::string& part) {
   return n;
 }
 
+// A multiplication and an addition are two: of the first of three GEMMs that take all of their time.
+TEST(Peak, CountsMultiplicationsAndAdditions) {
+  const auto device = create_cpu_device();
+  NoWork ops(create_cpu_ops(1), [](int) { return std::chrono::milliseconds(260); });
+  const int64_t begin = now_ns();
+  const GemmPeak peak = measure_gemm_peak(*device, ops, DType::f32);
+  const double all = static_cast<double>(now_ns() - begin) * 1e-9 - 2 * 0.26;  // two others took at least that
+  EXPECT_LE(peak.tflops * 1e12, 2 * 2048. * 1024 * 1024 / 0.26);
+  EXPECT_GE(peak.tflops * 1e12, 2 * 2048. * 1024 * 1024 / all);
+}
+
 TEST(Peak, IsMeasuredAgainAndTheStepIsJudgedByTheNewOne) {
   // A million GEMMs of no time reach a peak that no step can.
   const auto [text, rows] = outcome_of(tiny_config(), at_first_slow(0));

@@ -305,6 +305,10 @@ TEST(MlperfRun, ThatMissesItsTargetIsAborted) {
   for (const mlperf::Record& record : log.all("eval_accuracy")) positions.push_back(record.metadata["samples_count"]);
   EXPECT_EQ(positions, (std::vector<int64_t>{32, 48, 64}));
   EXPECT_EQ(log.first("run_stop")->metadata["status"], "aborted");
+  std::vector<int64_t> blocks;
+  for (const mlperf::Record& record : log.all("block_start")) blocks.push_back(record.metadata["samples_count"]);
+  EXPECT_EQ(blocks[0], 32) << "up to the first evaluation";
+  EXPECT_EQ(blocks[1], 16);
   // its folder is taken
   const std::string message = message_of([&] { run(config, 1); });
   EXPECT_NE(message.find("is the log of another run"), message.npos) << message;

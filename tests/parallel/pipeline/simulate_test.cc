@@ -183,6 +183,25 @@ TEST(Transfers, MessagesShareTheWireOfTheirDirection) {
   EXPECT_EQ(arrivals, (std::vector<double>{4, 7, 10, 13}));
 }
 
+// Whatever they carry: between two ranks that send each other activations and gradients, too.
+TEST(Transfers, NoTwoMessagesOfADirectionAreOnTheWireAtOnce) {
+  for (const char* kind : {"interleaved", "zb-v", "dualpipe-v"}) {
+    const Schedule schedule = make_schedule({.kind = kind, .p = 2, .m = 8});
+    const double wire = 2.5;  // longer than an op, so that messages wait for each other
+    std::map<std::pair<int, int>, std::vector<double>> begins;
+    std::set<std::pair<std::pair<int, int>, Payload>> carried;
+    for (const TransferSpan& span : simulate(schedule, {.bytes = wire, .bandwidth = 1}).transfers) {
+      begins[{span.channel.from, span.channel.to}].push_back(span.start);
+      carried.insert({{span.channel.from, span.channel.to}, span.channel.payload});
+    }
+    EXPECT_GT(carried.size(), begins.size()) << kind << " has both payloads in a direction";
+    for (auto& [direction, times] : begins) {
+      std::ranges::sort(times);
+      for (size_t i = 1; i < times.size(); ++i) EXPECT_GE(times[i] - times[i - 1], wire) << kind;
+    }
+  }
+}
+
 TEST(Transfers, BlockingRanksDoNothingElse) {
   const Schedule schedule = make_schedule({.kind = "gpipe", .p = 2, .m = 3});
   const Timeline overlapped = simulate(schedule, {.latency = 0.5});

@@ -164,6 +164,25 @@ TEST(ParameterKinds, AllDecayWhereTheConfigurationSaysSo) {
   }
 }
 
+// Every weight that is drawn has the deviation that the configuration says.
+TEST(ParameterKinds, AreDrawnAsWideAsTheConfigurationSays) {
+  Config config = tiny_config();
+  config.model.init_method_std = 0.5;
+  with_trainers(config, 1, [&](Trainer& trainer) {
+    for (const Param& param : trainer.state().params.all()) {
+      if (param.spec.init.kind != Init::normal) continue;
+      const std::vector<std::byte> bytes = bytes_of(trainer, param.weight);
+      const auto* values = reinterpret_cast<const float*>(bytes.data());
+      double squares = 0;
+      for (int64_t i = 0; i < param.weight.numel(); ++i) squares += static_cast<double>(values[i]) * values[i];
+      const bool scaled = param.spec.name.find("linear_proj") != std::string::npos ||
+                          param.spec.name.find("linear_fc2") != std::string::npos;
+      const double expected = 0.5 / (scaled ? std::sqrt(2.0 * 4) : 1);
+      EXPECT_NEAR(std::sqrt(squares / static_cast<double>(param.weight.numel())) / expected, 1, 0.2) << param.spec.name;
+    }
+  });
+}
+
 // The first step of Adam moves a weight by its learning rate, whatever its gradient, and by its decay: seen on each
 // parameter, sharded over ranks or not.
 TEST(ParameterKinds, MoveByTheirOwnRateAndDecay) {

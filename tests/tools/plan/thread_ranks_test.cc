@@ -15,8 +15,8 @@ namespace {
 
 // Nothing but products, attention and links takes time, and much of it against the nanosecond to which it is rounded.
 System cpu(std::vector<std::string> sets) {
-  for (const char* set : {"wake_us=0", "kernel_us=0", "team_us=0", "contention=1", "copy_gb_per_s=100000",
-                          "fp32_tflops=0.01"})
+  for (const char* set :
+       {"wake_us=0", "kernel_us=0", "team_us=0", "contention=1", "copy_gb_per_s=100000", "fp32_tflops=0.01"})
     sets.insert(sets.begin(), set);
   return load_system("cpu", sets, source_path("configs/systems"));
 }
@@ -44,6 +44,17 @@ TEST(ThreadRanks, ComputeOnAsManyThreadsAsTheyAreGiven) {
   const double two = step_seconds(config, 1, {"cores=2"});
   config.device.threads_per_rank = 1;
   EXPECT_NEAR(step_seconds(config, 1, {"cores=2"}), 2 * two, 1e-4 * two);
+}
+
+// On all threads of a rank.
+TEST(ThreadRanks, AreMeasuredAgainstThePeakOfTheirThreads) {
+  for (const int threads : {1, 2}) {
+    Config config = tiny_config();
+    config.device.threads_per_rank = threads;
+    const auto [run, layout] = resolved(config, 1);
+    const StepReport step = predict(run, layout, cpu({"cores=2"})).step;
+    EXPECT_NEAR(step.mfu * 0.01 * threads / step.model_tflops_per_rank, 1, 1e-9) << threads;
+  }
 }
 
 // Without overlap a step is longer by what its collectives take on the link.
@@ -143,15 +154,16 @@ TEST(Measure, FindsTheTapesOpsInARun) {
 TEST(Measure, AFitGivesBackTheConstants) {
   // given the ops of a step with the times of a known machine
   const System known =
-      cpu({"kernel_us=0.5", "fp32_tflops=0.09983", "bf16_tflops=0.2112", "cache_gb_per_s=10.2", "vector_g_per_s=4.316", "score_g_per_s=3.1",
-           "memory_gb_per_s=28.88", "attention_forward=0.6707", "attention_backward=0.6899"});
+      cpu({"kernel_us=0.5", "fp32_tflops=0.09983", "bf16_tflops=0.2112", "cache_gb_per_s=10.2", "vector_g_per_s=4.316",
+           "score_g_per_s=3.1", "memory_gb_per_s=28.88", "attention_forward=0.6707", "attention_backward=0.6899"});
   std::vector<MeasuredOps::Work> works;
   for (const char* dtype : {"precision.dtype=fp32", "precision.dtype=bf16"})
     for (const auto& work : measure_run({"model.num_layers=1", "model.hidden_size=64", dtype}, 1, 1).works)
       works.push_back({work.what, cpu_work_seconds(known, work.what, 1)});
   // when
   System found = known;
-  found.fp32_tflops = found.bf16_tflops = found.cache_gb_per_s = found.score_g_per_s = found.vector_g_per_s = found.memory_gb_per_s = 1;
+  found.fp32_tflops = found.bf16_tflops = found.cache_gb_per_s = found.score_g_per_s = found.vector_g_per_s =
+      found.memory_gb_per_s = 1;
   fit_ops(works, found);
   // then
   for (const auto& [what, seconds] : works) {

@@ -124,6 +124,26 @@ TEST_F(TrainingDataTest, BlendsDatasets) {
                        percent_text(size / (size + static_cast<double>(labels(*of_b.train) + 1)))));
 }
 
+// data.seed alone says the order of the samples.
+TEST_F(TrainingDataTest, HasTheOrderOfItsSeed) {
+  config_.path = prepared("d", 100);
+  config_.split = {100, 0, 0};
+  const auto order = [&](int64_t data_seed, int64_t train_seed) {
+    Config run;
+    run.data = config_;
+    run.data.seed = data_seed;
+    run.train.seed = train_seed;
+    run.model.seq_length = 32;
+    run.model.vocab_size = 257;
+    const TrainingData data = open_training_data(run, 100);
+    std::vector<int32_t> tokens(33), all;
+    for (int64_t i = 0; i < 20; ++i) data.train->sample(i, tokens), all.insert(all.end(), tokens.begin(), tokens.end());
+    return all;
+  };
+  EXPECT_EQ(order(1, 1), order(1, 2));
+  EXPECT_NE(order(1, 1), order(2, 1));
+}
+
 TEST_F(TrainingDataTest, NamesWhatIsWrongWithASourceOfABlend) {
   const std::string a = prepared("a", 500, 320), b = prepared("b", 50), c = prepared("c", 2);
   config_.path = a + "," + b;
