@@ -234,7 +234,7 @@ else
       echo "set -ex; $prepare"
       script "${both[@]}" --set "comm.backend=${nccl[1]}" --ranks 2 --set "train.run_dir=$scratch/$name-${nccl[1]}"
       both+=(--set "comm.backend=${nccl[0]}" --set "train.run_dir=$scratch/$name-${nccl[0]}")
-      # Its own limit ends the ranks too, whatever they wait for.
+      # mpirun's own limit ends the ranks too, whatever they wait for.
       script "${mpirun[@]}" --timeout $((device_factor * 25)) --oversubscribe --bind-to none -n 1 -x NCCL_HOSTID=first "${both[@]}" : \
         -n 1 -x NCCL_HOSTID=second "${both[@]}"
       for backend in "${nccl[@]}"; do

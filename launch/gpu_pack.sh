@@ -56,7 +56,7 @@ elsewhere='^(linux-vdso|ld-linux.*|libc|libm|libpthread|librt|libdl|libstdc\+\+|
 ldd "$out"/bin/* "$out"/ompi/bin/* "$out"/ompi/lib/openmpi/* | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u | while read -r name path; do
   [[ $name =~ $elsewhere ]] || strip -o "$out/lib/$name" "$(realpath "$path")"
 done
-# Of the pack's own libraries gpu.sh's LD_LIBRARY_PATH finds all.
+# gpu.sh's LD_LIBRARY_PATH finds all of the pack's own libraries.
 lost=$(LD_LIBRARY_PATH=$out/lib ldd "$out"/bin/* "$out"/ompi/bin/* "$out"/ompi/lib/openmpi/* |
   awk -v own="$out/lib/" '$2 == "=>" && index($3, own) != 1 { print $1 }' | sort -u | grep -vE "$elsewhere" || true)
 [[ ! $lost ]] || { echo "gpu_pack.sh: not in the pack: $lost" >&2; exit 70; }

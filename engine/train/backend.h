@@ -29,8 +29,8 @@ struct Backend {
 // What a rank of so many takes of its GPU beside memory of its own, at most.
 struct GpuShare {
   int streams;
-  // NCCL's: communicators, each with some kNcclGroupBytes, and multiprocessors while all that can are communicating, at
-  // most.
+  // NCCL's: communicators, each with some kNcclGroupBytes, and the multiprocessors that most_ctas() gives all those
+  // which can communicate at once.
   int groups, multiprocessors;
 };
 constexpr int64_t kNcclGroupBytes = int64_t{256} << 20;

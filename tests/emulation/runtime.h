@@ -1,8 +1,7 @@
 // The emulated CUDA runtime: the functions of <cuda_runtime_api.h> that Trivet calls, on a machine without a GPU.
 //
 //   * A stream is a thread that does one piece of work after the other; streams run at the same time, as on a GPU.
-//   Where
-//     they are many, some share a thread, as they share a channel of the hardware (driver.h).
+//     Where they are many, some share a thread, as they share a channel of the hardware (driver.h).
 //   * Device memory is host memory, full of NaN when it is new. Copies check which side each address is on. A copy of
 //     host memory that is not pinned is through when the call returns, another one some time later.
 //   * cudaFree waits for all streams of its device, as the real one does.

@@ -354,7 +354,7 @@ TEST(Stopping, InTimeAsTheEarlierOfTwoLimitsSays) {
   }
 }
 
-// What is ten minutes away ends no run that has been at work for a second.
+// A limit that is ten minutes away ends no run that has been at work for a second.
 TEST(Stopping, NotBeforeItsTime) {
   for (const char* limit : {"minutes", "slurm"}) {
     const TempDir dir;
@@ -371,7 +371,7 @@ TEST(Stopping, NotBeforeItsTime) {
   }
 }
 
-// The validation set's, not that of the training set.
+// The entropy beside the validation losses is the validation set's, not the training set's.
 TEST(Evaluating, TellsTheEntropyOfTheValidationSet) {
   const TempDir dir;
   Config config = small_run(dir / "run");
