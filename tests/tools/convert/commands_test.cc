@@ -6,12 +6,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <fmt/format.h>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <map>
 #include <sstream>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 
 #include "base/built_with.h"
 #include "base/files.h"
@@ -224,9 +226,13 @@ TEST(CommandLine, KnowsThatItsOutputIsWritten) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which take memory for a thread of their own
 // The limit that is in the way is named, and no other.
 TEST(CommandLine, SaysWhyAThreadCannotBeStarted) {
-  const auto start = [](int limit, rlim_t value) {
+  const auto start = [](rlim_t room) {
+    int64_t pages = 0;  // of data: the sixth number; what the messages themselves need is beside the limit
+    std::ifstream statm("/proc/self/statm");
+    for (int number = 0; number < 6; ++number) statm >> pages;
+    const rlim_t value = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE)) + room;
     const rlimit low = {value, value};
-    setrlimit(limit, &low);
+    setrlimit(RLIMIT_DATA, &low);
     try {
       naming_keys([] { std::thread([] {}).join(); });
     } catch (const ConfigError& error) {
@@ -236,7 +242,7 @@ TEST(CommandLine, SaysWhyAThreadCannotBeStarted) {
     std::_Exit(0);
   };
   testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_EXIT(start(RLIMIT_DATA, 1 << 20), testing::ExitedWithCode(64), "^a thread cannot.*stack .*ulimit -d.[^-]*$");
+  EXPECT_EXIT(start(1 << 20), testing::ExitedWithCode(64), "^a thread cannot.*stack .*ulimit -d.[^-]*$");
 }
 #endif
 
