@@ -5,6 +5,7 @@
 namespace trivet {
 
 void add_commands(CLI::App& app, int& exit_code) {
+  app.name("trivet-core");
   add_train_command(app, exit_code);
   add_config_command(app);
   add_generate_command(app);

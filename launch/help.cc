@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kScreen = 80, kTextColumn = 24;
 
-// By the path of a command.
+// By the path of a command of trivet.
 constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
     {"trivet", "trivet config configs/tiny.yaml --ranks 8"},
     {"trivet train", "trivet train configs/tiny.yaml --ranks 8 --set train.train_iters=100"},
@@ -42,8 +42,9 @@ constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
     {"trivet completion", "source <(trivet completion bash)"},
 };
 
+const CLI::App& program_of(const CLI::App& app) { return app.get_parent() ? program_of(*app.get_parent()) : app; }
 std::string path_of(const CLI::App& app) {
-  return (app.get_parent() ? path_of(*app.get_parent()) + " " : "") + app.get_name();
+  return app.get_parent() ? path_of(*app.get_parent()) + " " + app.get_name() : "trivet";
 }
 
 // "  NAME       text", the text in a column of its own.
@@ -95,7 +96,10 @@ class HelpFormatter : public CLI::Formatter {
     if (const std::string footer = app->get_footer(); !footer.empty()) text += wrapped(footer, kScreen) + "\n\n";
     const auto example =
         std::ranges::find(kExamples, path_of(*app), &std::pair<std::string_view, std::string_view>::first);
-    return example == std::end(kExamples) ? text : text + fmt::format("Example:\n  {}\n", example->second);
+    if (example == std::end(kExamples)) return text;
+    std::string command(example->second);
+    command.replace(command.find("trivet"), 6, program_of(*app).get_name());
+    return text + fmt::format("Example:\n  {}\n", command);
   }
 };
 

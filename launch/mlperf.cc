@@ -5,10 +5,10 @@
 
 #include "base/files.h"
 #include "base/utf8.h"
-#include "engine/mlperf/lint.h"
-#include "engine/mlperf/rules.h"
-#include "engine/mlperf/summary.h"
 #include "launch/commands.h"
+#include "tools/mlperf/lint.h"
+#include "tools/mlperf/rules.h"
+#include "tools/mlperf/summary.h"
 
 namespace trivet {
 namespace {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/words.h"
+#include "engine/config/tool_section.h"
 #include "engine/metrics/accounting.h"
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
@@ -35,10 +36,6 @@ enum class Ramp { constant, linear, cosine };
 enum class CommBackend { thread, mpi, nccl, staged };
 enum class StepAction { take, warn, skip, stop };  // what becomes of a step, when its numbers are known
 enum class CudaGraphs { none, local };
-enum class MlperfBenchmark { none, gpt3, llama31_405b, llama31_8b, tiny, tiny_gpt3 };
-enum class MlperfDivision { closed, open };
-enum class SubmissionStatus { onprem, cloud, preview, research };
-enum class PlanFramework { trivet, megatron, pytorch };
 
 constexpr auto words_of(AttentionBackend) { return word_list("flash", "cudnn"); }
 constexpr auto words_of(RecomputeGranularity) { return word_list("none", "selective", "full"); }
@@ -51,12 +48,6 @@ constexpr auto words_of(CommBackend) { return word_list("thread", "mpi", "nccl",
 constexpr auto words_of(StepAction) { return word_list("take", "warn", "skip", "stop"); }
 constexpr auto words_of(FlopsConvention) { return word_list("causal", "full", "6n"); }
 constexpr auto words_of(CudaGraphs) { return word_list("none", "local"); }
-constexpr auto words_of(MlperfBenchmark) {
-  return word_list("none", "gpt3", "llama31_405b", "llama31_8b", "tiny", "tiny_gpt3");
-}
-constexpr auto words_of(MlperfDivision) { return word_list("closed", "open"); }
-constexpr auto words_of(SubmissionStatus) { return word_list("onprem", "cloud", "preview", "research"); }
-constexpr auto words_of(PlanFramework) { return word_list("trivet", "megatron", "pytorch"); }
 constexpr auto words_of(DType) { return word_list("fp32", "bf16"); }
 constexpr auto words_of(DeviceKind) { return word_list("cpu", "cuda"); }
 constexpr auto words_of(CpuIsa) { return kCpuIsaNames; }
@@ -254,31 +245,6 @@ struct DeviceConfig {
   std::optional<double> peak_tflops;  // of one rank in the run's dtype; auto: a table by GPU name, or measured
 };
 
-// A benchmark of MLPerf Training: its rules give what the other sections leave out (rules_of_mlperf.cc).
-struct MlperfConfig {
-  MlperfBenchmark benchmark = MlperfBenchmark::none;
-  std::string round;  // "": the last that has the benchmark
-  MlperfDivision division = MlperfDivision::closed;
-  std::string submission_org;       // who submits
-  std::string submission_platform;  // the system
-  SubmissionStatus submission_status = SubmissionStatus::onprem;
-  std::optional<double> target;                  // validation loss at which the run ends; the rules'
-  std::optional<int64_t> eval_interval_samples;  // the rules'
-  int64_t skipped_evaluations = 0;               // the first ones
-  std::string cache_clear;                       // command that drops the hosts' caches
-  int64_t warmup_steps = 0;                      // on synthetic data, before the clock runs
-};
-
-// What `trivet plan` assumes of the program that trains where it is not this engine (tools/plan/habits.h).
-struct PlanConfig {
-  // pytorch, where ops_per_layer is given; megatron, where attention is not fused; else trivet
-  std::optional<PlanFramework> framework = {};
-  bool fused_attention = true;                // false: scores are stored, and softmax is a kernel of its own
-  std::optional<double> host_us_per_op = {};  // the system's host_us
-  std::optional<int64_t> ops_per_layer = {};  // kernels that the forward pass of a layer launches; the engine's own
-  std::optional<bool> fsdp_prefetch = {};     // gathers of ZeRO-3 go a unit ahead; overlap.overlap_param_gather
-};
-
 struct Config {
   ModelConfig model;
   ParallelConfig parallel;
@@ -291,13 +257,12 @@ struct Config {
   CheckpointConfig checkpoint;
   TrainConfig train;
   DeviceConfig device;
-  MlperfConfig mlperf;
-  PlanConfig plan;
+  ToolValues tools;
 };
 
 // Whether the run evaluates; the test set at its end, where there is one.
 inline bool evaluates(const Config& c) {
-  return c.train.eval_interval > 0 || c.train.skip_train || c.mlperf.benchmark != MlperfBenchmark::none;
+  return c.train.eval_interval > 0 || c.train.skip_train || directing_section(c);
 }
 inline bool evaluates_in_order(const TrainConfig& c) { return c.full_validation || c.eval_samples > 0; }
 

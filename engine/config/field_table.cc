@@ -5,27 +5,11 @@
 namespace trivet {
 namespace {
 
-template <class T>
-Field& add(std::vector<Field>& table, std::string_view name, void* (*at)(Config&), std::string_view about,
-           Numbers numbers = {}) {
-  Field field = field_of_type<T>();
-  field.name = name;
-  field.about = about;
-  field.numbers = numbers;
-  field.at = at;
-  return table.emplace_back(std::move(field));
-}
-
 // The key of a member of Config: what it means and the numbers that it takes.
-#define KEY(section, member, ...)         \
-  add<decltype(Config().section.member)>( \
+#define KEY(section, member, ...)               \
+  add_field<decltype(Config().section.member)>( \
       table, #section "." #member, [](Config& c) -> void* { return &c.section.member; }, __VA_ARGS__)
 
-constexpr Numbers range(double low, double high, std::string_view unit) {
-  return {.low = low, .high = high, .unit = unit};
-}
-constexpr Numbers at_least(double low, std::string_view unit = {}) { return {.low = low, .unit = unit}; }
-constexpr Numbers above(double low, std::string_view unit = {}) { return {.low = low, .low_open = true, .unit = unit}; }
 constexpr Numbers dropout() { return {.low = 0, .high = 0.999}; }
 
 constexpr auto kOneLayer = "the same for one linear layer";
@@ -252,35 +236,80 @@ void declare_run(std::vector<Field>& table) {
       "launch what micro-batches repeat on a GPU as CUDA graphs: for small models, whose host is late");
   KEY(device, threads_per_rank, "CPU threads of a rank; 0: the host's cores over its ranks", range(0, 4096, "threads"));
   KEY(device, peak_tflops, "of one rank in the run's dtype; auto: by GPU name, or measured", above(0, "TFLOP/s"));
-
-  KEY(mlperf, benchmark, "run by the rules of this benchmark of MLPerf Training (docs/mlperf.md), and write its log");
-  KEY(mlperf, round, "whose rules, as \"5.1\"; \"\": the last round that has the benchmark");
-  KEY(mlperf, division, "closed: what its rules forbid is an error; open: a note");
-  KEY(mlperf, submission_org, "logged: who submits");
-  KEY(mlperf, submission_platform, "logged: the system");
-  KEY(mlperf, submission_status, "logged: of the system");
-  KEY(mlperf, target, "validation loss at which the run ends; auto: the rules'", above(0, "nats per token"));
-  KEY(mlperf, eval_interval_samples, "samples between evaluations, rounded up to steps; auto: the rules'",
-      range(1, 1e9, "samples"));
-  KEY(mlperf, skipped_evaluations, "leave out so many evaluations at the beginning", range(0, 1e6, "evaluations"));
-  KEY(mlperf, cache_clear, "command that drops the caches of a host, run once on each; \"\": none");
-  KEY(mlperf, warmup_steps, "steps on synthetic data that change nothing, before the clock starts",
-      range(0, 1e6, "steps"));
-
-  KEY(plan, framework,
-      "trivet plan: the program whose kernels are priced; auto: pytorch with ops_per_layer, megatron without fused "
-      "attention, else trivet");
-  KEY(plan, fused_attention, "trivet plan: attention is one kernel that stores no scores");
-  KEY(plan, host_us_per_op, "trivet plan: the host's time to launch a kernel; auto: the system's host_us",
-      range(0, 10'000, "us"));
-  KEY(plan, ops_per_layer,
-      "trivet plan: kernels that a layer's forward pass launches; others grow alike; auto: the engine's",
-      range(1, 10'000, "kernels"));
-  KEY(plan, fsdp_prefetch,
-      "trivet plan: with optim_grads_params, weights are gathered a unit ahead; auto: overlap_param_gather");
 }
 
 #undef KEY
+
+// What the values of keys need to have an effect.
+void declare_needs(std::vector<Field>& table) {
+  const auto need = [&](const std::vector<std::string_view>& keys, const std::vector<std::string_view>& of,
+                        bool (*holds)(const Config&), std::string_view otherwise) {
+    for (const std::string_view key : keys)
+      std::ranges::find(table, key, &Field::name)->needs.push_back({of, holds, otherwise});
+  };
+#define WHERE(condition) [](const Config& c) -> bool { return condition; }
+  need({"model.add_qkv_bias"}, {"model.add_bias_linear"}, WHERE(!c.model.add_bias_linear),
+       "with add_bias_linear true: all linear layers have biases");
+  need({"model.rotary_base", "model.rotary_percent", "model.use_rope_scaling"}, {"model.position_embedding_type"},
+       WHERE(c.model.position_embedding_type == Positions::rope), "with position_embedding_type learned_absolute");
+  need({"model.rope_scaling_factor", "model.rope_scaling_low_freq_factor", "model.rope_scaling_high_freq_factor",
+        "model.rope_scaling_original_max_position_embeddings"},
+       {"model.use_rope_scaling"}, WHERE(c.model.use_rope_scaling), "with use_rope_scaling false");
+  need({"model.use_rope_scaling"}, {"model.rope_scaling_factor"}, WHERE(c.model.rope_scaling_factor != 1),
+       "with rope_scaling_factor 1");
+  need({"model.recompute_modules"}, {"model.recompute_granularity"},
+       WHERE(c.model.recompute_granularity == RecomputeGranularity::selective),
+       "without recompute_granularity selective");
+  need({"model.recompute_method", "model.recompute_num_layers"}, {"model.recompute_granularity"},
+       WHERE(c.model.recompute_granularity == RecomputeGranularity::full), "without recompute_granularity full");
+
+  need({"parallel.sequence_parallel"}, {"parallel.tensor_model_parallel_size"},
+       WHERE(c.parallel.tensor_model_parallel_size > 1),
+       "with tensor_model_parallel_size 1: the sequence is divided among the tensor-parallel ranks");
+  need({"overlap.tp_comm_overlap", "overlap.tp_comm_overlap_qkv", "overlap.tp_comm_overlap_proj",
+        "overlap.tp_comm_overlap_fc1", "overlap.tp_comm_overlap_fc2"},
+       {"parallel.sequence_parallel"}, WHERE(c.parallel.sequence_parallel),
+       "without sequence_parallel (and so tensor_model_parallel_size above 1): it splits the all-gather and "
+       "reduce-scatter of positions");
+  need({"overlap.p2p_receive_ahead", "overlap.overlap_p2p_comm"}, {"parallel.pipeline_model_parallel_size"},
+       WHERE(c.parallel.pipeline_model_parallel_size > 1),
+       "with pipeline_model_parallel_size 1: nothing is sent or received");
+  need({"overlap.p2p_receive_ahead"}, {"overlap.overlap_p2p_comm"}, WHERE(c.overlap.overlap_p2p_comm),
+       "with overlap_p2p_comm false: then as few receives are posted ahead as the schedule needs");
+
+  need({"optimizer.lr_wsd_decay_style"}, {"optimizer.lr_decay_style"},
+       WHERE(c.optimizer.lr_decay_style == LrDecay::wsd), "without lr_decay_style WSD");
+  need({"optimizer.start_weight_decay", "optimizer.end_weight_decay"}, {"optimizer.weight_decay_incr_style"},
+       WHERE(c.optimizer.weight_decay_incr_style != Ramp::constant),
+       "with weight_decay_incr_style constant, only with linear or cosine");
+  need({"optimizer.weight_decay"}, {"optimizer.weight_decay_incr_style"},
+       WHERE(c.optimizer.weight_decay_incr_style == Ramp::constant),
+       "with a weight_decay_incr_style, which goes from start_weight_decay to end_weight_decay");
+  need({"optimizer.decay_norms_and_biases"}, {"optimizer.weight_decay"},
+       WHERE(c.optimizer.weight_decay_incr_style != Ramp::constant || c.optimizer.weight_decay != 0),
+       "with weight_decay 0");
+  need({"device.tf32"}, {"precision.dtype"}, WHERE(c.precision.dtype == DType::f32),
+       "with precision.dtype bf16: it applies to fp32 GEMMs");
+  need({"data.split"}, {"data.path", "data.train_path", "data.valid_path", "data.test_path"},
+       WHERE(c.data.train_path.empty()), "with data.train_path: only data.path is split");
+
+  need({"checkpoint.async_save", "checkpoint.keep_last", "checkpoint.max_failed_saves"}, {"checkpoint.save_interval"},
+       WHERE(c.checkpoint.save_interval != 0), "with save_interval 0: nothing is saved");
+  need({"train.eval_iters", "train.full_validation", "train.eval_samples", "data.valid_path", "data.test_path"},
+       {"train.eval_interval"}, WHERE(evaluates(c)), "with eval_interval 0: nothing is evaluated");
+  need({"train.eval_iters"}, {"train.full_validation"}, WHERE(!evaluates(c) || !c.train.full_validation),
+       "with full_validation: all of the validation set is evaluated");
+  need({"train.eval_iters", "train.full_validation"}, {"train.eval_samples"},
+       WHERE(!evaluates(c) || c.train.eval_samples == 0), "with eval_samples: the first samples are evaluated");
+  need({"train.straggler_interval"}, {"train.straggler_factor"}, WHERE(c.train.straggler_factor != 0),
+       "with straggler_factor 0: nothing looks for stragglers");
+  need({"train.spike_policy"}, {"train.spike_factor"}, WHERE(c.train.spike_factor != 0),
+       "with spike_factor 0: nothing looks for spikes, as a factor above 1 does");
+  need({"train.max_consecutive_skips"}, {"train.non_finite_policy", "train.spike_policy"},
+       WHERE(c.train.non_finite_policy == StepAction::skip || c.train.spike_policy == StepAction::skip),
+       "where neither non_finite_policy nor spike_policy is skip: no step is skipped");
+#undef WHERE
+}
 
 }  // namespace
 
@@ -291,6 +320,9 @@ const std::vector<Field>& fields() {
     declare_parallel(table);
     declare_training(table);
     declare_run(table);
+    declare_needs(table);
+    for (const ToolSection& section : tool_sections())
+      if (section.declare) section.declare(table);
     return table;
   }();
   return all;

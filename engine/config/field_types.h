@@ -142,4 +142,21 @@ Field field_of_type() {
           .copy = [](const void* from, void* to) { *static_cast<T*>(to) = *static_cast<const T*>(from); }};
 }
 
+// Declares a key: how its value is reached, what it means, and the numbers that it takes.
+template <class T>
+Field& add_field(std::vector<Field>& table, std::string_view name, void* (*at)(Config&), std::string_view about,
+                 Numbers numbers = {}) {
+  Field field = field_of_type<T>();
+  field.name = name;
+  field.about = about;
+  field.numbers = numbers;
+  field.at = at;
+  return table.emplace_back(std::move(field));
+}
+constexpr Numbers range(double low, double high, std::string_view unit) {
+  return {.low = low, .high = high, .unit = unit};
+}
+constexpr Numbers at_least(double low, std::string_view unit = {}) { return {.low = low, .unit = unit}; }
+constexpr Numbers above(double low, std::string_view unit = {}) { return {.low = low, .low_open = true, .unit = unit}; }
+
 }  // namespace trivet

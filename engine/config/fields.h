@@ -23,6 +23,13 @@ struct Numbers {
   std::string_view unit = {};  // empty: a plain number
 };
 
+// A value has an effect only where `holds`, which must stand values out of range.
+struct Need {
+  std::vector<std::string_view> of;  // the keys that decide
+  bool (*holds)(const Config&);
+  std::string_view otherwise;  // how "… has no effect" goes on
+};
+
 struct Field {
   std::string_view name = {};   // "section.key"
   std::string_view about = {};  // one line
@@ -33,6 +40,8 @@ struct Field {
   std::string_view takes = {};               // what expected() says, where that cannot be derived
   bool list = false;                         // YAML may give a list: its items with commas between
   bool planned = false;                      // "auto" leaves the value to `trivet plan` (LoadedConfig::left_to_planner)
+
+  std::vector<Need> needs = {};  // of a value other than the default
 
   // By the type of the member in config.h (field_types.h). The values are reached by `at`.
   std::string_view noun;  // "an integer"

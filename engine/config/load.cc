@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fmt/ranges.h>
+#include <set>
 
 #include "base/check.h"
 #include "engine/config/fields.h"
@@ -58,8 +59,15 @@ void unknown_key(std::string_view where, std::string_view section, std::string_v
 
 void unknown_section(std::string_view where, std::string_view name, Problems& problems) {
   if (problems.full()) return problems.add_at(where, name, "unknown section");
+  const std::string_view section = name.substr(0, name.find('.'));
+  if (const auto of_tools = tool_sections(); std::ranges::count(of_tools, section, &ToolSection::name) > 0) {
+    for (const Field& field : fields()) problems.mute(field.name);  // the tool might have given their values
+    return problems.add_at(where, name,
+                           "is of a tool that this program, the engine alone, does not have; expected trivet, of a "
+                           "build with -DTRIVET_TOOLS=ON");
+  }
   const auto names = section_names();
-  const std::string_view near = nearest(name.substr(0, name.find('.')), names);
+  const std::string_view near = nearest(section, names);
   problems.add_at(where, name.substr(0, 100),
                   near.empty() ? fmt::format("unknown section; sections are {}", fmt::join(names, ", "))
                                : fmt::format("unknown section - did you mean {}?", near));
@@ -234,8 +242,18 @@ Config parse_saved_config(const std::map<std::string, std::string>& values, cons
 }
 
 std::string to_yaml(const Config& config) {
+  const Config defaults;
+  const auto has_values = [&](std::string_view section) {
+    return std::ranges::any_of(fields(), [&](const Field& field) {
+      return field.section() == section && format_field(field, config) != format_field(field, defaults);
+    });
+  };
+  std::set<std::string_view> left_out;
+  for (const ToolSection& section : tool_sections())
+    if (!has_values(section.name)) left_out.insert(section.name);
   std::map<std::string, std::string> values;
-  for (const Field& field : fields()) values[std::string(field.name)] = format_field(field, config);
+  for (const Field& field : fields())
+    if (!left_out.contains(field.section())) values[std::string(field.name)] = format_field(field, config);
   return yaml_of(values);
 }
 

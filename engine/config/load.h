@@ -54,7 +54,8 @@ struct YamlNode;
 // scalar or has a comma.
 std::optional<Scalar> scalar_of(const Field& field, const YamlNode& node);
 
-// Every key and its value: what load_config reads back as the same Config.
+// Every key and its value, but for a tool's section without one of its own (a program without the tool reads the rest):
+// what load_config reads back as the same Config.
 std::string to_yaml(const Config& config);
 
 }  // namespace trivet

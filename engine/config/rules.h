@@ -55,12 +55,7 @@ class Rules {
 };
 
 void check_rules_of_values(const Config& config, Problems& problems);
-// Two groups of these rules, in files of their own.
-void check_schedules_over_steps(const Config& config, Rules& rule);
-void check_mlperf(const Config& config, Rules& rule);
-// What the rules of mlperf.benchmark say of a run with steps of `batch` samples, where the configuration does not; what
-// differs is a problem or, in the open division, a note.
-void derive_mlperf(LoadedConfig& loaded, int64_t batch, Problems& problems, std::vector<std::string>& notes);
+void check_schedules_over_steps(const Config& config, Rules& rule);  // a group of these, in a file of its own
 void check_rules_of_ranks(const Config& config, const RunFacts& facts, Problems& problems);
 void check_rules_of_layout(const Config& config, const Layout& layout, Problems& problems);
 

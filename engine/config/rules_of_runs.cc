@@ -151,8 +151,6 @@ void check_sharding(const Config& c, int world, Rules& rule) {
   align("overlap.align_grad_reduce", o.align_grad_reduce, kReduce, o.overlap_grad_reduce, units);
   align("overlap.align_param_gather", o.align_param_gather, kGather, o.overlap_param_gather,
         sharding == Sharding::optim_grads_params);
-  rule("plan.fsdp_prefetch", {kStrategy}, c.plan.fsdp_prefetch && sharding != Sharding::optim_grads_params,
-       "needs optim_grads_params, found {}: no other strategy gathers weights by the unit", strategy);
   rule.no_effect(kDefer, {kPipeline}, o.defer_embedding_wgrad_compute && one_stage,
                  "true needs pipeline_model_parallel_size above 1, found 1: there are no other stages to wait for");
   rule(kDefer, {kStrategy}, o.defer_embedding_wgrad_compute && units,
@@ -207,11 +205,8 @@ void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t>
 
 void check_rules_of_ranks(const Config& config, const RunFacts& facts, Problems& problems) {
   Rules rule(problems);
-  const Config defaults;
-  for (const Field& field : fields())
-    rule(field.name, {},
-         !facts.planned && field.section() == "plan" && format_field(field, config) != format_field(field, defaults),
-         "is for trivet plan: a run trains by the engine's own operations; leave it out");
+  for (const ToolSection& section : tool_sections())
+    if (section.check_ranks) section.check_ranks(config, facts, rule);
   const auto sizes_are_known = [&] { return problems.clean({kTensor, kPipeline}); };
   if (sizes_are_known()) check_world(config, facts.world_size, rule);
   check_vocabulary(config, facts, rule);

@@ -23,9 +23,6 @@ void check_wsd(const OptimizerConfig& o, const LrSpan& span, int64_t decay, cons
   constexpr auto kOnly = "{} has no effect with lr_decay_style {}, only with WSD";
   rule.no_effect(keys.wsd_decay, {"optimizer.lr_decay_style"}, !wsd && span.wsd_decay != 0, kOnly, span.wsd_decay,
                  word_of(o.lr_decay_style));
-  rule.no_effect("optimizer.lr_wsd_decay_style", {"optimizer.lr_decay_style"},
-                 !wsd && o.lr_wsd_decay_style != WsdDecay::exponential, kOnly, word_of(o.lr_wsd_decay_style),
-                 word_of(o.lr_decay_style));
   const int64_t warmup = o.lr_warmup_fraction && span.warmup.value_or(0) == 0
                              ? warmup_of_fraction(*o.lr_warmup_fraction, decay)
                              : span.warmup.value_or(decay / 10);
@@ -39,25 +36,14 @@ void check_weight_decay(const OptimizerConfig& o, Rules& rule) {
   const bool ramp = o.weight_decay_incr_style != Ramp::constant;
   for (const auto& [key, value] : {std::pair("optimizer.start_weight_decay", o.start_weight_decay),
                                    std::pair("optimizer.end_weight_decay", o.end_weight_decay)}) {
-    rule.no_effect(key, {"optimizer.weight_decay_incr_style"}, value.has_value() && !ramp,
-                   "{} has no effect with weight_decay_incr_style constant, only with linear or cosine",
-                   value.value_or(0));
     rule(key, {"optimizer.weight_decay_incr_style"}, ramp && !value,
          "weight_decay_incr_style {} needs both ends of its ramp, start_weight_decay and end_weight_decay",
          word_of(o.weight_decay_incr_style));
   }
-  rule.no_effect("optimizer.weight_decay", {"optimizer.weight_decay_incr_style"},
-                 ramp && o.weight_decay != OptimizerConfig().weight_decay,
-                 "{} has no effect with weight_decay_incr_style {}, which goes from start_weight_decay to "
-                 "end_weight_decay; leave it out",
-                 o.weight_decay, word_of(o.weight_decay_incr_style));
   rule.no_effect("optimizer.weight_decay_incr_style", {"optimizer.start_weight_decay", "optimizer.end_weight_decay"},
                  ramp && o.start_weight_decay && o.start_weight_decay == o.end_weight_decay,
                  "{} has no effect from {} to the same; expected constant, and that as weight_decay",
                  word_of(o.weight_decay_incr_style), o.start_weight_decay.value_or(0));
-  rule.no_effect("optimizer.decay_norms_and_biases", {"optimizer.weight_decay"},
-                 o.decay_norms_and_biases && !ramp && o.weight_decay == 0,
-                 "true has no effect with weight_decay 0; leave it out");
   rule("optimizer.end_weight_decay", {"optimizer.start_weight_decay"},
        o.end_weight_decay.value_or(0) < o.start_weight_decay.value_or(0),
        "{} is below start_weight_decay ({}), expected at least that: a ramp does not fall",

@@ -13,6 +13,16 @@
 namespace trivet {
 namespace {
 
+void check_needs(const Config& c, Rules& rule) {
+  const Config defaults;
+  for (const Field& field : fields())
+    for (const Need& need : field.needs) {
+      const std::string value = format_field(field, c);
+      rule.no_effect(field.name, need.of, !need.holds(c) && value != format_field(field, defaults),
+                     "{} has no effect {}", value, need.otherwise);
+    }
+}
+
 void check_heads(const ModelConfig& m, Rules& rule) {
   const int64_t heads = m.num_attention_heads, groups = m.num_query_groups.value_or(heads);
   rule("model.num_attention_heads", {"model.hidden_size"}, !m.kv_channels && !divides(heads, m.hidden_size),
@@ -32,29 +42,7 @@ void check_heads(const ModelConfig& m, Rules& rule) {
        m.rotary_percent, width, turned);
 }
 
-// What has no effect on this kind of model.
-void check_kind(const Config& c, Rules& rule) {
-  const ModelConfig& m = c.model;
-  const Config defaults;
-  const auto without = [&](bool broken, std::string_view of, std::string_view found,
-                           const std::vector<std::string_view>& keys) {
-    for (const std::string_view key : keys) {
-      const std::string value = format_field(*find_field(key), c);
-      rule.no_effect(key, {of}, broken && value != format_field(*find_field(key), defaults),
-                     "{} has no effect with {}; leave it out", value, found);
-    }
-  };
-  without(m.add_bias_linear, "model.add_bias_linear", "add_bias_linear true: all linear layers have biases",
-          {"model.add_qkv_bias"});
-  without(m.position_embedding_type != Positions::rope, "model.position_embedding_type",
-          "position_embedding_type learned_absolute",
-          {"model.rotary_base", "model.rotary_percent", "model.use_rope_scaling"});
-  without(!m.use_rope_scaling, "model.use_rope_scaling", "use_rope_scaling false",
-          {"model.rope_scaling_factor", "model.rope_scaling_low_freq_factor", "model.rope_scaling_high_freq_factor",
-           "model.rope_scaling_original_max_position_embeddings"});
-  rule.no_effect("model.use_rope_scaling", {"model.rope_scaling_factor"},
-                 m.use_rope_scaling && m.rope_scaling_factor == 1,
-                 "true has no effect with rope_scaling_factor 1; leave both out");
+void check_rope(const ModelConfig& m, Rules& rule) {
   rule("model.rope_scaling_high_freq_factor", {"model.rope_scaling_low_freq_factor"},
        m.use_rope_scaling && m.rope_scaling_high_freq_factor <= m.rope_scaling_low_freq_factor,
        "{} is not above rope_scaling_low_freq_factor ({}): frequencies are interpolated between them",
@@ -65,10 +53,6 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
   const ModelConfig& model = c.model;
   constexpr auto kTensor = "parallel.tensor_model_parallel_size", kPipeline = "parallel.pipeline_model_parallel_size";
   const int64_t t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
-  rule.no_effect(
-      "parallel.sequence_parallel", {kTensor}, c.parallel.sequence_parallel && t == 1,
-      "true needs tensor_model_parallel_size above 1, found 1: the sequence is divided among the tensor-parallel "
-      "ranks, and there are no others");
   // What t has to divide, as far as it is known.
   int64_t common = 0;
   std::string failing;
@@ -102,28 +86,17 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
 }
 
 void check_recompute(const Config& c, Rules& rule) {
-  constexpr auto kGranularity = "model.recompute_granularity";
   const ModelConfig& m = c.model;
   const bool full = m.recompute_granularity == RecomputeGranularity::full;
-  const bool selective = m.recompute_granularity == RecomputeGranularity::selective;
   const bool method = m.recompute_method != RecomputeMethod::none;
-  constexpr auto kNoEffect = "{} has no effect with recompute_granularity {}, only with {}";
-  const std::string_view granularity = word_of(m.recompute_granularity);
   std::vector<RecomputeModule> once = m.recompute_modules;
   std::ranges::sort(once);
   const auto twice = std::ranges::adjacent_find(once);
   rule("model.recompute_modules", {}, twice != once.end(), "{} names {} twice",
        format_field(*find_field("model.recompute_modules"), c), twice == once.end() ? "" : word_of(*twice));
-  rule.no_effect("model.recompute_modules", {kGranularity},
-                 !selective && m.recompute_modules != ModelConfig().recompute_modules, kNoEffect,
-                 format_field(*find_field("model.recompute_modules"), c), granularity, "selective");
-  rule.no_effect("model.recompute_method", {kGranularity}, !full && method, kNoEffect, word_of(m.recompute_method),
-                 granularity, "full");
-  rule("model.recompute_method", {kGranularity}, full && !method,
+  rule("model.recompute_method", {"model.recompute_granularity"}, full && !method,
        "recompute_granularity full needs uniform or block, found none");
-  rule.no_effect("model.recompute_num_layers", {kGranularity}, !full && m.recompute_num_layers != 0, kNoEffect,
-                 m.recompute_num_layers, granularity, "full");
-  rule("model.recompute_num_layers", {kGranularity}, full && m.recompute_num_layers == 0,
+  rule("model.recompute_num_layers", {"model.recompute_granularity"}, full && m.recompute_num_layers == 0,
        "recompute_granularity full needs a number of layers, found 0; 1 saves the least activations");
 }
 
@@ -137,9 +110,6 @@ void check_arithmetic(const Config& c, Rules& rule) {
   rule("model.attention_backend", {"precision.dtype"}, cudnn && dtype != DType::bf16,
        "cudnn needs precision.dtype bf16, found {}: its fused attention supports no other; expected auto or flash",
        format_field(*find_field("precision.dtype"), c));
-  rule.no_effect("device.tf32", {"precision.dtype"}, c.device.tf32 && dtype != DType::f32,
-                 "true has no effect with precision.dtype {}: it applies to fp32 GEMMs",
-                 format_field(*find_field("precision.dtype"), c));
 }
 
 void check_schedule_kind(const Config& c, Rules& rule) {
@@ -150,34 +120,6 @@ void check_schedule_kind(const Config& c, Rules& rule) {
   rule("parallel.pipeline_schedule", {}, !is_file_of_schedule(kind) && !std::ranges::count(kinds, kind),
        "there is no schedule '{}'; there are {}{}", kind, fmt::to_string(fmt::join(kinds, ", ")),
        near.empty() ? "" : fmt::format(" - did you mean {}?", near));
-}
-
-void check_overlap(const Config& c, Rules& rule) {
-  const OverlapConfig& o = c.overlap;
-  const std::pair<std::string_view, std::optional<TensorOverlap>> modes[] = {
-      {"overlap.tp_comm_overlap", o.tp_comm_overlap},
-      {"overlap.tp_comm_overlap_qkv", o.tp_comm_overlap_qkv},
-      {"overlap.tp_comm_overlap_proj", o.tp_comm_overlap_proj},
-      {"overlap.tp_comm_overlap_fc1", o.tp_comm_overlap_fc1},
-      {"overlap.tp_comm_overlap_fc2", o.tp_comm_overlap_fc2}};
-  for (const auto& [key, asked] : modes) {
-    const TensorOverlap mode = asked.value_or(TensorOverlap::none);
-    rule.no_effect(
-        key, {"parallel.sequence_parallel"}, mode != TensorOverlap::none && !c.parallel.sequence_parallel,
-        "{} needs sequence_parallel (and so tensor_model_parallel_size above 1): it splits the all-gather and "
-        "reduce-scatter of positions",
-        word_of(mode));
-  }
-  const bool ahead = o.p2p_receive_ahead != OverlapConfig().p2p_receive_ahead;
-  const bool alone = c.parallel.pipeline_model_parallel_size == 1;
-  rule.no_effect("overlap.p2p_receive_ahead", {"parallel.pipeline_model_parallel_size"}, ahead && alone,
-                 "{} needs pipeline_model_parallel_size above 1, found 1: nothing is received", o.p2p_receive_ahead);
-  rule.no_effect("overlap.overlap_p2p_comm", {"parallel.pipeline_model_parallel_size"}, !o.overlap_p2p_comm && alone,
-                 "false needs pipeline_model_parallel_size above 1, found 1: there are no transfers to wait for");
-  rule.no_effect(
-      "overlap.p2p_receive_ahead", {"overlap.overlap_p2p_comm"}, ahead && !o.overlap_p2p_comm,
-      "{} has no effect with overlap_p2p_comm false: then as few receives are posted ahead as the schedule needs",
-      o.p2p_receive_ahead);
 }
 
 void check_data(const Config& c, Rules& rule) {
@@ -202,8 +144,6 @@ void check_data(const Config& c, Rules& rule) {
   }
   const std::string split = fmt::format("{}", fmt::join(data.split, ","));
   const double sum = std::accumulate(data.split.begin(), data.split.end(), 0.0);
-  rule.no_effect("data.split", paths, two && data.split != DataConfig().split,
-                 "\"{}\" has no effect with data.train_path: only data.path is split; leave it out", split);
   rule("data.split", paths, data.split.size() > 3 || !(sum > 0), "found \"{}\", expected {}", split,
        expected(*find_field("data.split")));
   const bool skips = c.train.skip_train, validates = evaluates(c) && !skips;
@@ -222,33 +162,7 @@ void check_data(const Config& c, Rules& rule) {
 }
 
 void check_training(const Config& c, Rules& rule) {
-  const CheckpointConfig& k = c.checkpoint;
   const TrainConfig& t = c.train;
-  const Config defaults;
-  // A value of a feature that `of` switches off.
-  const auto off = [&](std::string_view key, const std::vector<std::string_view>& of, bool broken,
-                       std::string_view why) {
-    const Field& field = *find_field(key);
-    const std::string value = format_field(field, c);
-    rule.no_effect(key, of, broken && value != format_field(field, defaults), "{} has no effect with {}", value, why);
-  };
-  for (const char* key : {"checkpoint.async_save", "checkpoint.keep_last", "checkpoint.max_failed_saves"})
-    off(key, {"checkpoint.save_interval"}, k.save_interval == 0, "save_interval 0: nothing is saved");
-  for (const char* key :
-       {"train.eval_iters", "train.full_validation", "train.eval_samples", "data.valid_path", "data.test_path"})
-    off(key, {"train.eval_interval"}, !evaluates(c), "eval_interval 0: nothing is evaluated");
-  off("train.eval_iters", {"train.full_validation"}, evaluates(c) && t.full_validation,
-      "full_validation: all of the validation set is evaluated");
-  for (const char* key : {"train.eval_iters", "train.full_validation"})
-    off(key, {"train.eval_samples"}, evaluates(c) && t.eval_samples > 0,
-        fmt::format("eval_samples: the first {} are evaluated", t.eval_samples));
-  off("train.straggler_interval", {"train.straggler_factor"}, t.straggler_factor == 0,
-      "straggler_factor 0: nothing looks for stragglers");
-  off("train.spike_policy", {"train.spike_factor"}, t.spike_factor == 0,
-      "spike_factor 0: nothing looks for spikes; expected a factor above 1");
-  off("train.max_consecutive_skips", {"train.non_finite_policy", "train.spike_policy"},
-      t.non_finite_policy != StepAction::skip && t.spike_policy != StepAction::skip,
-      "neither non_finite_policy nor spike_policy skip: no step is skipped");
   rule("train.run_dir", {}, t.run_dir.empty(), "is empty, expected the folder of the run");
   rule("train.non_finite_policy", {}, t.non_finite_policy == StepAction::skip && !t.check_for_nan_in_loss_and_grad,
        "skip has no effect with check_for_nan_in_loss_and_grad false: nothing looks for such a step");
@@ -262,16 +176,17 @@ void check_training(const Config& c, Rules& rule) {
 void check_rules_of_values(const Config& config, Problems& problems) {
   Rules rule(problems);
   check_heads(config.model, rule);
-  check_kind(config, rule);
+  check_rope(config.model, rule);
   check_sizes(config, problems, rule);
   check_recompute(config, rule);
   check_arithmetic(config, rule);
   check_schedule_kind(config, rule);
-  check_overlap(config, rule);
   check_schedules_over_steps(config, rule);
   check_data(config, rule);
   check_training(config, rule);
-  check_mlperf(config, rule);
+  for (const ToolSection& section : tool_sections())
+    if (section.check) section.check(config, rule);
+  check_needs(config, rule);
 }
 
 std::string divisors(int64_t n, int64_t near) {

@@ -162,7 +162,6 @@ void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d) {
   derive(loaded, "batch.global_batch_size", c.batch.global_batch_size,
          batch_sizes_of(c, c.batch.micro_batch_size * d).largest(),
          sizes ? "the largest of step_batch_size_schedule" : "micro_batch_size * data parallel size");
-  if (c.plan.fsdp_prefetch) c.overlap.overlap_param_gather = *c.plan.fsdp_prefetch;
   derive(loaded, "parallel.bucket_size", c.parallel.bucket_size, default_bucket_size(d), "max(40e6, 1e6 d)");
   const bool constant = c.optimizer.lr_decay_style == LrDecay::constant;  // which never leaves lr
   derive(loaded, "optimizer.min_lr", c.optimizer.min_lr, constant ? c.optimizer.lr : tenth_of(c.optimizer.lr),
@@ -215,8 +214,9 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   layout.mesh = replica_mesh(config);
   layout.mesh[Axis::dp] = facts.world_size / layout.mesh.world();
   Problems problems(loaded.path, loaded.origins);
-  derive_mlperf(loaded, batch_sizes_of(config, config.batch.micro_batch_size * layout.mesh[Axis::dp]).largest(),
-                problems, layout.notes);
+  const int64_t largest = batch_sizes_of(config, config.batch.micro_batch_size * layout.mesh[Axis::dp]).largest();
+  for (const ToolSection& section : tool_sections())
+    if (section.derive) section.derive(loaded, largest, problems, layout.notes);
   derive_values(loaded, facts, layout.mesh[Axis::dp]);
   const int64_t unit = config.model.make_vocab_size_divisible_by * layout.mesh[Axis::tp];
   layout.padded_vocab = (*config.model.vocab_size + unit - 1) / unit * unit;

@@ -12,7 +12,6 @@
 
 #include "engine/config/batch_sizes.h"
 #include "engine/config/load.h"
-#include "engine/mlperf/rules.h"
 #include "engine/model/spec.h"
 #include "parallel/pipeline/schedule.h"
 
@@ -68,9 +67,6 @@ inline double samples_of_run(const Config& config, const Layout& layout) {
 BatchSizes batch_sizes_of(const Config& config, int64_t full);
 
 void check_config(const LoadedConfig& loaded, Problems& problems);
-
-// The rules of the run's benchmark, with the configuration's target and cadence where it has some; empty: it has none.
-std::optional<mlperf::Benchmark> benchmark_of(const MlperfConfig& config);
 
 // After it, every optional of `loaded.config` that says "derived" has a value, with that origin, and values that have
 // no effect for a reason outside the file (rules.h) have their defaults. How layers are split and the group of an

@@ -160,7 +160,7 @@ TrainingData open_training_data(const Config& run, double samples) {
   const DataConfig& config = run.data;
   TrainingData data;
   // An identity takes reading tokens, and a benchmark reads none before its clock runs.
-  const bool timed = run.mlperf.benchmark != MlperfBenchmark::none;
+  const bool timed = directing_section(run);
   const auto open = [&](const char* key, const std::string& text) {
     return opening(key, [&] { return open_sources(key, text, !timed, data); });
   };

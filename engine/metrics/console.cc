@@ -70,6 +70,7 @@ void Console::banner(const std::vector<TextBlock>& blocks) {
 }
 
 void Console::step(const StepReport& report) {
+  if (report.step % every_ != 0 && report.step != report.total_steps) return;
   const size_t width = step_width(report);
   const size_t left_out = columns_left_out(width, static_cast<size_t>(columns_ ? columns_() : 0));
   if (lines_until_header_-- == 0 || left_out != left_out_) {
@@ -82,9 +83,14 @@ void Console::step(const StepReport& report) {
   line(row_of(cells_of(report), width, left_out));
 }
 
-void Console::eval(const EvalReport& r) {
+void Console::evaluation(const EvalReport& r) {
   note(fmt::format("evaluation at step {}: {} loss {:.6f}, perplexity {:.2f}, {} samples in {:.1f} s", r.step, r.set,
                    r.loss, std::exp(r.loss), grouped(r.samples), r.seconds));
+}
+
+void Console::save(const SaveReport& r) {
+  note(fmt::format("saved step {}: {} in {:.2f} s, of which training waited {:.3f} s", r.step, bytes_text(r.bytes),
+                   r.seconds, r.stall_seconds));
 }
 
 void Console::note(const std::string& text) { line(wrapped(text, static_cast<size_t>(columns_ ? columns_() : 0))); }

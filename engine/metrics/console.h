@@ -16,25 +16,29 @@
 
 #include "base/host.h"
 #include "base/text.h"
-#include "engine/metrics/step_report.h"
+#include "engine/metrics/observer.h"
 
 namespace trivet {
 
-class Console {
+class Console : public RunObserver {
  public:
   // The columns of the terminal now; 0 where there is none, and then there is no bar.
   using Columns = std::function<int()>;
 
   Console(std::ostream& out, Columns columns, double quiet_seconds = 60)
       : out_(out), columns_(std::move(columns)), quiet_seconds_(quiet_seconds) {}
-  ~Console() { clear_bar(); }
+  ~Console() override { clear_bar(); }
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
   void banner(const std::vector<TextBlock>& blocks);
-  void step(const StepReport& report);
-  void eval(const EvalReport& report);
-  void note(const std::string& line);   // any other line: a warning, a checkpoint
+  // Of the steps, a line for each `every`th and for the last.
+  void show_steps(int64_t every) { every_ = every; }
+  void step(const StepReport& report) override;
+  void evaluation(const EvalReport& report) override;
+  void save(const SaveReport& report) override;
+  void note(const std::string& line) override;
+  void end(const RunTimes& times) override { banner(times.blocks); }
   void text(const std::string& piece);  // of a text that grows: shown at once, as it is
 
   // Moves the bar; redrawn at most ten times a second. `steps`: done, with a part of the next; `of_step` says which
@@ -50,6 +54,7 @@ class Console {
   std::ostream& out_;
   Columns columns_;
   const double quiet_seconds_;
+  int64_t every_ = 1;
   int lines_until_header_ = 0;
   size_t left_out_ = 0;  // columns of the last header that the terminal had no room for
   std::string bar_;      // what it says, without its picture; empty: none

@@ -119,24 +119,24 @@ void MetricsLog::open() {
                                  .patience_s = patience_s_});
 }
 
-std::string MetricsLog::start_over() {
+std::string MetricsLog::begin(const RunBegin& run) {
   flush();
-  const std::string aside = set_aside(path_);
+  const std::string aside = run.goes_on ? "" : set_aside(path_);
   if (!aside.empty()) open();
-  return aside;
+  if (!run.checkpoint.empty()) go_on_behind(run);
+  return aside.empty() ? "" : fmt::format("{} was an earlier run's, and is {} now", path_, aside);
 }
 
-void MetricsLog::resume(int64_t step, const std::string& checkpoint, bool evaluates_again) {
-  const nlohmann::ordered_json event = {{"event", "resume"}, {"step", step}, {"checkpoint", checkpoint}};
-  flush();
-  const auto redone = [&](const std::string& record) { return is_redone(record, step, evaluates_again); };
+void MetricsLog::go_on_behind(const RunBegin& run) {
+  const nlohmann::ordered_json event = {{"event", "resume"}, {"step", run.step}, {"checkpoint", run.checkpoint}};
+  const auto redone = [&](const std::string& record) { return is_redone(record, run.step, run.evaluates_again); };
   try {
     bool any = false;
     if (std::filesystem::is_regular_file(path_))
       for_each_line(path_, [&](const std::string& record, int64_t) { any = any || redone(record); });
     if (any) return rewrite_without(redone, text_of(event));
   } catch (const std::exception& failure) {
-    if (warn_) warn_(fmt::format("{}: the records after step {} stay in it: {}", path_, step, failure.what()));
+    if (warn_) warn_(fmt::format("{}: the records after step {} stay in it: {}", path_, run.step, failure.what()));
   }
   append(event);
 }
@@ -154,7 +154,7 @@ void MetricsLog::rewrite_without(const std::function<bool(const std::string& rec
 
 void MetricsLog::step(const StepReport& r) { append(line_of(r)); }
 
-void MetricsLog::eval(const EvalReport& r) {
+void MetricsLog::evaluation(const EvalReport& r) {
   nlohmann::ordered_json event = {{"event", "eval"},      {"step", r.step},     {r.set + "_loss", r.loss},
                                   {"samples", r.samples}, {"tokens", r.tokens}, {"seconds", r.seconds}};
   if (!r.checkpoint.empty()) event["checkpoint"] = r.checkpoint;

@@ -12,7 +12,7 @@
 
 #include "base/files.h"
 #include "base/sink_queue.h"
-#include "engine/metrics/step_report.h"
+#include "engine/metrics/observer.h"
 
 namespace trivet {
 
@@ -28,26 +28,24 @@ std::string for_each_step(const std::string& path, const std::function<void(Step
 // no such file, or nothing in it. Throws IoError.
 std::string set_aside(const std::string& file);
 
-class MetricsLog {
+class MetricsLog : public RunObserver {
  public:
   // Throws IoError when the file cannot be opened. `warn`: as AppendFile has it, on any thread.
   // `patience_s`: as SinkQueue has it.
   MetricsLog(std::string path, AppendFile::Warn warn, double patience_s = 0);
-  ~MetricsLog();
+  ~MetricsLog() override;
 
-  // set_aside() of the file, before a run that does not go on where it ends.
-  std::string start_over();
-  // Before a run that goes on behind `step`: removes the records of later steps, which are done again; with
-  // `evaluates_again` also that step's evaluation. Atomically; where that fails, `warn` is called and they stay.
-  void resume(int64_t step, const std::string& checkpoint, bool evaluates_again = false);
-
-  void step(const StepReport& report);
-  void eval(const EvalReport& report);
-  void save(const SaveReport& report);
-  void flush() { queue_->drain(); }  // the lines are in the file, if it accepts them
+  // A run that does not go on where the file ends sets it aside, which is what is returned. One that does removes the
+  // records that are done again, atomically; where that fails, `warn` is called and they stay.
+  std::string begin(const RunBegin& run) override;
+  void step(const StepReport& report) override;
+  void evaluation(const EvalReport& report) override;
+  void save(const SaveReport& report) override;
+  void flush() override { queue_->drain(); }  // the lines are in the file, if it accepts them
 
  private:
   void open();
+  void go_on_behind(const RunBegin& run);
   void append(const nlohmann::ordered_json& line);
   void rewrite_without(const std::function<bool(const std::string& record)>& is_redone, const std::string& last);
 

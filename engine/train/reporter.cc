@@ -176,6 +176,8 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const TextB
     console_->banner(blocks);
     const double timeout = config_.comm.timeout_s;
     log_.emplace(config_.train.run_dir + "/metrics.jsonl", warn_on_stderr, timeout > 0 ? timeout : HUGE_VAL);
+    console_->show_steps(config_.train.log_interval);
+    observers_ = {&*log_, &*console_};
   }
   collect_spans();
   // A GPU is given a whole step at once.
@@ -239,34 +241,32 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   report_speed(report, work, seconds, stats);
   if (trainer_.mesh().shape[Axis::pp] == 1) report.bubble_fraction = 0;  // idle time there is not the pipeline's
   if (report.mfu > 1) limit_mfu(report);
-  log_->step(report);
-  // The line redraws the bar below it, which counts this step.
+  // The line of the step redraws the bar below it, which counts the step.
   console_->progress(static_cast<double>(result.step), config_.train.train_iters, speed_.recent_step_seconds());
-  if (result.step % config_.train.log_interval == 0 || result.step == config_.train.train_iters) console_->step(report);
+  tell(&RunObserver::step, report);
   return sum;
 }
 
 void Reporter::evaluation(const EvalReport& report) {
-  if (!console_) return;
   EvalReport record = report;
   record.checkpoint = evaluated_;
-  log_->eval(record);
-  console_->eval(report);
+  tell(&RunObserver::evaluation, record);
 }
 
-void Reporter::note(const std::string& line) {
-  if (console_) console_->note(line);
-}
+void Reporter::note(const std::string& line) { tell(&RunObserver::note, line); }
 
 void Reporter::text(const std::string& piece) {
   if (console_) console_->text(piece);
 }
 
+void Reporter::begin(const RunBegin& run) {
+  for (RunObserver* const observer : observers_)
+    if (const std::string text = observer->begin(run); !text.empty()) note(text);
+}
+
 void Reporter::starts() {
   open_trace();
-  if (!console_) return;
-  if (const std::string aside = log_->start_over(); !aside.empty())
-    note(fmt::format("{}/metrics.jsonl was an earlier run's, and is {} now", config_.train.run_dir, aside));
+  begin({});
 }
 
 void Reporter::resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again) {
@@ -275,31 +275,22 @@ void Reporter::resumed(int64_t step, const std::string& checkpoint, bool goes_on
     return note(fmt::format("evaluating {}, of step {}", checkpoint, step));
   }
   const int64_t last = config_.train.train_iters;
-  if (!goes_on) starts();
-  else if (step < last) open_trace();
-  if (!console_) return;
+  if (!goes_on || step < last) open_trace();
+  begin({.step = step, .checkpoint = checkpoint, .goes_on = goes_on, .evaluates_again = evaluates_again});
   note(fmt::format("resumed from {} after step {}{}", checkpoint, step,
                    step > last    ? fmt::format(": train.train_iters is {}, so nothing is left to train", last)
                    : step == last ? fmt::format(" of {}: nothing is left to train; a larger train.{} trains on", last,
                                                 config_.train.train_samples > 0 ? "train_samples" : "train_iters")
                                   : fmt::format(" of {}", last)));
-  log_->resume(step, checkpoint, evaluates_again);
 }
 
-void Reporter::saved(const SaveReport& report) {
-  if (!console_) return;
-  note(fmt::format("saved step {}: {} in {:.2f} s, of which training waited {:.3f} s", report.step,
-                   bytes_text(report.bytes), report.seconds, report.stall_seconds));
-  log_->save(report);
-}
+void Reporter::saved(const SaveReport& report) { tell(&RunObserver::save, report); }
 
-void Reporter::flush() {
-  if (log_) log_->flush();
-}
+void Reporter::flush() { tell(&RunObserver::flush); }
 
 void Reporter::finish() {
   const std::vector<RankTime> times = gather_times(trainer_, time_.own());
-  if (console_) console_->banner(time_.describe(times));
+  tell(&RunObserver::end, RunTimes{time_.describe(times)});
   if (!trace_) return;
   trace_->close();
   host_.barrier();

@@ -1,5 +1,5 @@
-// Reporter: writes the console and metrics.jsonl on rank 0, and each rank's part of the trace. Each rank has one and
-// makes the same calls.
+// Reporter: tells what happens to the observers of the run on rank 0, the console and metrics.jsonl, and writes each
+// rank's part of the trace. Each rank has one and makes the same calls.
 #pragma once
 
 #include <iosfwd>
@@ -59,11 +59,17 @@ class Reporter {
   void starts();
   void resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again);
   void saved(const SaveReport& report);
-  void flush();  // metrics.jsonl, before a save: it has the records of the saved steps
+  void flush();  // before a save
   // Collective: gathers the ranks' times and joins their traces.
   void finish();
 
  private:
+  // One call of each observer.
+  template <class... Args, class... Given>
+  void tell(void (RunObserver::*event)(Args...), const Given&... given) {
+    for (RunObserver* const observer : observers_) (observer->*event)(given...);
+  }
+  void begin(const RunBegin& run);
   std::string trace_part(int rank) const;
   void open_trace();
   void show_progress(size_t ops_done, size_t ops);  // of a step under way
@@ -92,8 +98,10 @@ class Reporter {
   int64_t step_begun_ns_ = 0, next_progress_ns_ = 0;
   std::vector<std::vector<Span>> spans_;  // [row]
   std::string evaluated_;                 // the checkpoint, with train.skip_train
+  // On rank 0.
   std::optional<Console> console_;
   std::optional<MetricsLog> log_;
+  std::vector<RunObserver*> observers_;
   std::optional<PerfettoWriter> trace_;
 };
 

@@ -20,13 +20,26 @@
 #include "engine/fault/run_guard.h"
 #include "engine/train/checkpointing.h"
 #include "engine/train/generate.h"
-#include "engine/train/mlperf_run.h"
+#include "engine/train/procedure.h"
 #include "engine/train/reporter.h"
 #include "engine/train/trainer.h"
 #include "parallel/comm/world.h"
 
 namespace trivet {
 namespace {
+
+// What the parts of a run share.
+struct RunContext {
+  const LoadedConfig& loaded;
+  const Config& config;
+  const Layout& layout;
+  const RunOptions& options;
+  const TrainingData& data;
+  RunGuard& guard;
+  RunProcedure* procedure;  // null: there is none
+  std::ostream& out;        // of rank 0
+  int64_t start_ns;
+};
 
 // The loss of a model that knows only the token frequencies: the first baseline to beat.
 void note_unigram_entropy(const DataConfig& data, Reporter& reporter) {
@@ -44,12 +57,12 @@ std::unique_ptr<Tokenizer> tokenizer_of(const DataConfig& data) {
                                       : load_tokenizer(data.tokenizer_model);
 }
 
-void write_sample(const Config& config, const RunOptions& options, Trainer& trainer, Reporter& reporter) {
-  const auto tokenizer = tokenizer_of(config.data);
-  Sampling sampling = options.sampling;
+void write_sample(const RunContext& run, Trainer& trainer, Reporter& reporter) {
+  const auto tokenizer = tokenizer_of(run.config.data);
+  Sampling sampling = run.options.sampling;
   sampling.stop_token = tokenizer->eod();
   sampling.vocab = tokenizer->vocab_size();
-  const std::vector<int32_t> prompt = tokenizer->encode_prompt(*options.prompt);
+  const std::vector<int32_t> prompt = tokenizer->encode_prompt(*run.options.prompt);
   TextPrinter printer(tokenizer.get(), [&](const std::string& piece) { reporter.text(piece); });
   reporter.text("\n");
   printer.add(prompt);
@@ -96,20 +109,21 @@ struct EvalSet {
 };
 
 // The validation set, then the test set.
-std::deque<EvalSet> eval_sets_of(const Config& config, const TrainingData& data, const BatchPlan& plan) {
+std::deque<EvalSet> eval_sets_of(const RunContext& run, const BatchPlan& plan) {
   std::deque<EvalSet> sets;
   const auto add = [&](const char* name, bool at_end, const std::unique_ptr<Samples>& samples) {
-    if (samples) sets.emplace_back(name, at_end, *samples, plan, config);
+    if (samples) sets.emplace_back(name, at_end, *samples, plan, run.config);
   };
-  add("validation", false, data.valid);
-  add("test", true, data.test);
+  add("validation", false, run.data.valid);
+  add("test", true, run.data.test);
   return sets;
 }
 
 // The evaluation after a step, and a sample. The votes to end the run that come meanwhile are added to `votes`. Returns
 // the loss of the first set; empty: it was interrupted.
-std::optional<double> evaluate(const Config& config, const RunOptions& options, std::deque<EvalSet>& sets,
-                               Trainer& trainer, Checkpointing& checkpointing, Reporter& reporter, Votes& votes) {
+std::optional<double> evaluate(const RunContext& run, std::deque<EvalSet>& sets, Trainer& trainer,
+                               Checkpointing& checkpointing, Reporter& reporter, Votes& votes) {
+  const Config& config = run.config;
   const int64_t step = trainer.steps_done(), batch = config.batch.global_batch_size.value();
   const auto stop = [&] { return checkpointing.interrupts_evaluation(votes); };
   const bool last = config.train.skip_train || step >= config.train.train_iters;
@@ -132,22 +146,24 @@ std::optional<double> evaluate(const Config& config, const RunOptions& options, 
                          .tokens = set.labels,
                          .seconds = static_cast<double>(now_ns() - begin) * 1e-9});
   }
-  if (options.prompt && !last) write_sample(config, options, trainer, reporter);
+  if (run.options.prompt && !last) write_sample(run, trainer, reporter);
   return first;
 }
 
 // From where the trainer is to the last step, or to where the run is asked to stop.
-void train_steps(const Config& config, const RunOptions& options, Trainer& trainer, Checkpointing& checkpointing,
-                 Reporter& reporter, RunGuard& guard, std::deque<EvalSet>& sets, MlperfRun* mlperf) {
+void train_steps(const RunContext& run, Trainer& trainer, Checkpointing& checkpointing, Reporter& reporter,
+                 std::deque<EvalSet>& sets) {
+  const Config& config = run.config;
+  RunProcedure* const procedure = run.procedure;
   const bool trains = !config.train.skip_train;
   bool going_on = trains && trainer.steps_done() < config.train.train_iters;
   const auto evaluate_now = [&](Votes& votes) {
-    const auto loss = [&] { return evaluate(config, options, sets, trainer, checkpointing, reporter, votes); };
-    if (mlperf) mlperf->evaluate(loss);
-    else loss();
+    if (procedure) procedure->evaluation_begins();
+    const auto loss = evaluate(run, sets, trainer, checkpointing, reporter, votes);
+    if (procedure) procedure->evaluation_ends(loss);
   };
   if (sets.empty() || !trains) checkpointing.set_evaluation_due(!trains);
-  if (checkpointing.evaluation_due() && !mlperf) {
+  if (checkpointing.evaluation_due() && !procedure) {
     Votes votes;
     evaluate_now(votes);
     going_on = checkpointing.after_step(votes) && trains;
@@ -159,26 +175,24 @@ void train_steps(const Config& config, const RunOptions& options, Trainer& train
   while (going_on) {
     std::optional<Votes> votes;  // none: no step has ended yet
     const auto report = [&](const StepResult& result) {
-      guard.set_steps_done(result.step);
+      run.guard.set_steps_done(result.step);
       const Votes sum = reporter.step(result, checkpointing.votes());
       if (votes) votes->add(sum);
       else votes = sum;
     };
     if (const auto earlier = trainer.queue_step()) report(*earlier);
     const int64_t step = trainer.steps_done(), interval = config.train.eval_interval;
-    const bool evaluates =
-        mlperf ? mlperf->evaluates(step) : !sets.empty() && (step % interval == 0 || step == config.train.train_iters);
+    const bool evaluates = procedure ? procedure->evaluates(step)
+                                     : !sets.empty() && (step % interval == 0 || step == config.train.train_iters);
     if (!ahead || evaluates || checkpointing.needs_result(votes.value_or(Votes{}))) report(trainer.finish_step());
     if (evaluates) evaluate_now(*votes), reporter.forget_spans();
     if (votes) going_on = checkpointing.after_step(*votes);
-    if (mlperf && mlperf->reached()) going_on = false;
+    if (procedure && procedure->reached()) going_on = false;
   }
 }
 
-int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& options,
-          const std::vector<std::string>& candidates, const TrainingData& data, RunGuard& guard, MlperfRun* mlperf,
-          Communicator& world, std::ostream& out, int64_t start_ns) {
-  const Config& config = loaded.config;
+int train(const RunContext& run, const std::vector<std::string>& candidates, Communicator& world) {
+  const auto& [loaded, config, layout, options, data, guard, procedure, out, start_ns] = run;
   // That of a run is not replaced by its evaluation's.
   const std::string resolved = config.train.run_dir + "/config.resolved.yaml";
   if (world.rank() == 0 && !(config.train.skip_train && file_exists(resolved))) write_file(resolved, to_yaml(config));
@@ -192,7 +206,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   const BatchPlan plan = batch_plan_of(config, layout, world.rank());
   std::optional<BatchLoader> train;
   if (data.train) train.emplace(*data.train, plan, config.data.prefetch);
-  std::deque<EvalSet> sets = eval_sets_of(config, data, plan);
+  std::deque<EvalSet> sets = eval_sets_of(run, plan);
   if (world.rank() == 0 && train) out << "initializing the weights\n" << std::flush;
   Trainer trainer(config, layout, world, train ? &*train : nullptr,
                   {.faults = guard.faults().none() ? nullptr : &guard.faults(), .make_backend = make_watched_backend});
@@ -203,7 +217,7 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   Reporter reporter(loaded, layout, data.sources, trainer, out);
   if (on_gpu) reporter.note(fmt::format("GPUs prepared by passes on synthetic data in {:.2f} s", prepare_seconds));
   if (!guard.lock_taken_from().empty()) reporter.note("the run folder's lock was left by " + guard.lock_taken_from());
-  if (data.valid && world.rank() == 0 && !mlperf) note_unigram_entropy(config.data, reporter);
+  if (data.valid && world.rank() == 0 && !procedure) note_unigram_entropy(config.data, reporter);
   Checkpointing checkpointing(config, layout, trainer, &reporter,
                               {.tokenizer = data.tokenizer.fingerprint,
                                .tokenizer_file = data.tokenizer.file,
@@ -225,18 +239,19 @@ int train(const LoadedConfig& loaded, const Layout& layout, const RunOptions& op
   };
   read_latest(find, [&](const std::string& paths) { checkpointing.resume(paths, own); });
   guard.set_steps_done(trainer.steps_done());
-  if (mlperf) mlperf->start(trainer, data.train->samples(), sets.front().samples, sets.front().labels);
+  if (procedure) procedure->start(trainer, data.train->samples(), sets.front().samples, sets.front().labels);
   try {
-    train_steps(config, options, trainer, checkpointing, reporter, guard, sets, mlperf);
+    train_steps(run, trainer, checkpointing, reporter, sets);
   } catch (const std::exception& error) {
-    if (mlperf && guard.folder().problem().empty()) mlperf->stop(error.what());
+    if (procedure && guard.folder().problem().empty()) procedure->stop(error.what());
     throw;
   }
-  if (mlperf)
-    reporter.note(mlperf->stop(checkpointing.exit_code() != 0 ? "the run was asked to stop" : "train_iters are done"));
+  if (procedure)
+    reporter.note(
+        procedure->stop(checkpointing.exit_code() != 0 ? "the run was asked to stop" : "train_iters are done"));
   if (const std::string faults = guard.faults().not_struck(); checkpointing.exit_code() == 0 && !faults.empty())
     write_stderr(fmt::format("[rank {}] --inject {}: never happened in this run\n", world.rank(), faults));
-  if (checkpointing.exit_code() == 0 && options.prompt) write_sample(config, options, trainer, reporter);
+  if (checkpointing.exit_code() == 0 && options.prompt) write_sample(run, trainer, reporter);
   reporter.finish();
   return checkpointing.exit_code();
 }
@@ -263,12 +278,13 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
                                     fault.text, fault.step, config.train.train_iters));
   const MemoryPurpose purpose("a rank of the run");
   if (!computes_on_gpus(config, world)) check_memory(config, layout, launched_world_size() == 0);
-  const std::unique_ptr<MlperfRun> mlperf =
-      MlperfRun::begin(config, loaded.path, options.resume != "auto" && options.resume != "none", world);
+  const ToolSection* const director = directing_section(config);
+  const std::unique_ptr<RunProcedure> procedure =
+      director ? director->procedure(loaded, options.resume != "auto" && options.resume != "none", world) : nullptr;
   const TrainingData data = open_training_data(config, samples_of_run(config, layout));
-  // A benchmark's run does not go on where it was interrupted.
-  const std::vector<std::string> candidates =
-      checkpoints_to_resume(mlperf && options.resume == "auto" ? "none" : options.resume, loaded.config, layout.notes);
+  // A run with a procedure does not go on where it was interrupted: what its clock says would be wrong.
+  const std::vector<std::string> candidates = checkpoints_to_resume(
+      procedure && options.resume == "auto" ? "none" : options.resume, loaded.config, layout.notes);
   if (config.train.skip_train && candidates.empty())
     throw ConfigError(
         fmt::format("train.skip_train: found no checkpoint in {}, expected one to evaluate; --resume PATH "
@@ -280,8 +296,9 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
                     fmt::format("{} ids, fingerprint {}", data.tokenizer.size, data.tokenizer.fingerprint), true});
   RunGuard guard(config, options.faults, world, inputs);
   return guard.run([&](Communicator& watched) {
-    return naming_keys(
-        [&] { return train(loaded, layout, options, candidates, data, guard, mlperf.get(), watched, out, start_ns); });
+    return naming_keys([&] {
+      return train({loaded, config, layout, options, data, guard, procedure.get(), out, start_ns}, candidates, watched);
+    });
   });
 }
 

@@ -3,9 +3,9 @@
 #include <fstream>
 #include <string>
 
-#include "engine/mlperf/lint.h"
-#include "engine/mlperf/log.h"
 #include "tests/fuzz/folder.h"
+#include "tools/mlperf/lint.h"
+#include "tools/mlperf/log.h"
 
 namespace mlperf = trivet::mlperf;
 
@@ -21,7 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (record.value.is_discarded() || std::abs(record.time_ms) > 1e15) continue;
       const auto line = record_line(record, mlperf::EventType::point_in_time);
       const auto again = mlperf::parse_record(mlperf::record_text(line.substr(0, line.size() - 1)).value_or(""));
-      if (!again || again->key != key || again->value != record.value || again->metadata != record.metadata) std::abort();
+      if (!again || again->key != key || again->value != record.value || again->metadata != record.metadata)
+        std::abort();
     }
   return 0;
 }

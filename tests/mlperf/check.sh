@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The official programs accept what Trivet writes: the correct logs of tests/engine/mlperf/synthetic_log.h and those that
+# The official programs accept what Trivet writes: the correct logs of tests/tools/mlperf/synthetic_log.h and those that
 # the run log makes of configs/mlperf over a scripted engine, under the ruleset of their round; a result of ten such runs
 # as a package, with its score; and logs of the tiny benchmarks, by the rules that all benchmarks share. A log without a
 # line that its ruleset requires is refused. Installs the programs in a virtual environment, once.

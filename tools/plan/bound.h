@@ -34,6 +34,7 @@
 
 #include "tools/plan/candidates.h"
 #include "tools/plan/predict.h"
+#include "tools/plan/section.h"
 
 namespace trivet {
 
@@ -66,7 +67,7 @@ class Bounds {
  public:
   // run: in any layout; outlives this, as `vary` is that of the search.
   Bounds(const LoadedConfig& run, const SearchAxes& vary, const System& system)
-      : run_(run), vary_(vary), system_(system), costs_(system, run.config.plan) {}
+      : run_(run), vary_(vary), system_(system), costs_(system, plan_of(run.config)) {}
 
   // [recomputing][sharding]. legal: a run of that shape. Threads may ask at the same time.
   std::vector<std::vector<LayoutBound>> of(const LayoutShape& shape, const ResolvedCandidate& legal,

@@ -7,6 +7,7 @@
 #include "base/parallel_for.h"
 #include "engine/train/rank_state.h"
 #include "parallel/pipeline/check.h"
+#include "tools/plan/section.h"
 
 namespace trivet {
 namespace {
@@ -79,7 +80,7 @@ std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout&
     std::vector<MemoryItem>& items = items_of[i];
     for (const MemoryItem& item : plan_memory(config, layout, positions[i]).items)
       if (!item.on_host) items.push_back(item);
-    if (!config.plan.fused_attention) items.push_back({"attention scores", score_bytes(config, layout, pp)});
+    if (!plan_of(config).fused_attention) items.push_back({"attention scores", score_bytes(config, layout, pp)});
     const auto reserve = [&](const char* name, double gib) {
       if (gib > 0) items.push_back({name, std::llround(gib * kGiB)});
     };

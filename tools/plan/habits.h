@@ -3,7 +3,7 @@
 // overlaps are the ordinary keys.
 #pragma once
 
-#include "engine/config/config.h"
+#include "tools/plan/section.h"
 #include "tools/plan/system.h"
 #include "tools/plan/tape.h"
 

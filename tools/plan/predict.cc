@@ -154,7 +154,7 @@ Rehearsal rehearse_on(const Config& config, const Layout& layout, const System& 
 }
 
 std::unique_ptr<ReplayCosts> costs_of(const Config& config, const Layout& layout, const System& system) {
-  if (system.kind() == SystemKind::gpu) return std::make_unique<SystemCosts>(system, config.plan);
+  if (system.kind() == SystemKind::gpu) return std::make_unique<SystemCosts>(system, plan_of(config));
   return std::make_unique<ThreadCosts>(system, threads_of_rank(config, system, layout.mesh.world()),
                                        links_of(config.comm), config.comm.shared_port);
 }

@@ -11,6 +11,7 @@
 #include "engine/metrics/step_report.h"
 #include "engine/metrics/time_table.h"
 #include "tools/plan/rehearsal.h"
+#include "tools/plan/section.h"
 #include "tools/plan/system.h"
 
 namespace trivet {

@@ -115,9 +115,10 @@ Point resolve_point(const Study& study, const Choice& choice, std::string& inert
   point.sets.insert(point.sets.begin() + static_cast<std::ptrdiff_t>(common_sets(study).size()), levels.begin(),
                     levels.end());
   const Config& config = loaded.config;
-  if (config.train.skip_train || config.mlperf.benchmark != MlperfBenchmark::none)
+  const ToolSection* const director = directing_section(config);
+  if (config.train.skip_train || director)
     throw ConfigError(fmt::format("{}: a study measures steps of training, so leave it out",
-                                  config.train.skip_train ? "train.skip_train" : "mlperf.benchmark"));
+                                  director ? director->directing_key : "train.skip_train"));
   point.threads = compute_threads(config, point.launch);
   const auto [largest, all_ranks] = planned_bytes(config, layout);
   point.memory_bytes = largest;

@@ -112,7 +112,7 @@ TEST(Console, WithoutATerminalThereIsNoBarAndNoControlCharacter) {
   {
     Console console(out, [] { return 0; });
     console.progress(10, 100, 1.0);
-    console.eval({.step = 10, .loss = 4.0, .samples = 1234, .seconds = 2.5});
+    console.evaluation({.step = 10, .loss = 4.0, .samples = 1234, .seconds = 2.5});
     console.note("saved");
   }
   EXPECT_EQ(out.str(),

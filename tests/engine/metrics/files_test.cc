@@ -46,7 +46,7 @@ std::string outline(const std::string& path) {
 
 TEST(MetricsLog, TakesNamesOfAnyBytes) {
   const TempDir dir;
-  MetricsLog(dir / "metrics.jsonl", nullptr).resume(7, "run\xff/step");
+  MetricsLog(dir / "metrics.jsonl", nullptr).begin({.step = 7, .checkpoint = "run\xff/step", .goes_on = true});
   const auto lines = json_lines(dir / "metrics.jsonl");
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0]["checkpoint"], "run\xef\xbf\xbd/step");
@@ -85,7 +85,7 @@ TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
   }
   {
     MetricsLog log(dir / "metrics.jsonl", nullptr);  // a resumed run
-    log.eval({.step = 7, .loss = 0.1 + 0.2, .samples = 3, .seconds = 1});
+    log.evaluation({.step = 7, .loss = 0.1 + 0.2, .samples = 3, .seconds = 1});
     log.step({});
     log.step({.batch_size = 32, .weight_decay = 0.1, .decoupled_learning_rate = 0.2});
   }
@@ -159,7 +159,7 @@ TEST(MetricsLog, AFullDiskWarnsOnceAndTrainingGoesOn) {
   {
     MetricsLog log("/dev/full", collect(warnings));
     for (int i = 0; i < 5; ++i) log.step({});
-    log.eval({});
+    log.evaluation({});
   }
   ASSERT_EQ(warnings.size(), 2u);
   EXPECT_TRUE(warnings[0].starts_with("/dev/full: cannot be written: No space left on device")) << warnings[0];
@@ -196,16 +196,18 @@ TEST(MetricsLog, AFolderThatIsNotThereIsToldBeforeTraining) {
 // Two runs do not mix, and no record of the earlier one is lost.
 TEST(MetricsLog, ANewRunSetsTheRecordsOfAnEarlierOneAside) {
   const TempDir dir;
-  EXPECT_EQ(MetricsLog(dir / "metrics.jsonl", nullptr).start_over(), "");
+  EXPECT_EQ(MetricsLog(dir / "metrics.jsonl", nullptr).begin({}), "");
   for (int64_t run = 1; run <= 3; ++run) {
     MetricsLog log(dir / "metrics.jsonl", nullptr);
-    EXPECT_EQ(log.start_over(), run == 1 ? "" : dir / ("metrics." + std::to_string(run - 1) + ".jsonl"));
+    const std::string aside = dir / fmt::format("metrics.{}.jsonl", run - 1);
+    EXPECT_EQ(log.begin({}),
+              run == 1 ? "" : fmt::format("{} was an earlier run's, and is {} now", dir / "metrics.jsonl", aside));
     log.step(step_report(run));
   }
   EXPECT_EQ(outline(dir / "metrics.1.jsonl"), "step 1; ");
   EXPECT_EQ(outline(dir / "metrics.2.jsonl"), "step 2; ");
   EXPECT_EQ(outline(dir / "metrics.jsonl"), "step 3; ");
-  EXPECT_EQ(MetricsLog("/dev/null", nullptr).start_over(), "") << "a device stays where it is";
+  EXPECT_EQ(MetricsLog("/dev/null", nullptr).begin({}), "") << "a device stays where it is";
 }
 
 // A step that is done again is in the file once; what belongs to earlier steps stays, wherever it stands.
@@ -218,11 +220,11 @@ TEST(MetricsLog, AResumedRunRemovesWhatItDoesAgain) {
       MetricsLog log(path, nullptr);
       log.step(step_report(9));
       log.step(step_report(10));
-      log.eval({.step = 10, .loss = 1, .samples = 1, .seconds = 1});
+      log.evaluation({.step = 10, .loss = 1, .samples = 1, .seconds = 1});
       log.step(step_report(11));
       log.save({.step = 10, .bytes = 1});  // beside training: the commit is seen a step later
       log.step(step_report(12));
-      log.resume(11, "x");
+      log.begin({.step = 11, .checkpoint = "x", .goes_on = true});
       log.step(step_report(12));
     }
     {
@@ -230,7 +232,7 @@ TEST(MetricsLog, AResumedRunRemovesWhatItDoesAgain) {
       torn << "{\"step\":13,";  // the writer was killed
     }
     MetricsLog log(path, nullptr);
-    log.resume(10, "y", evaluates_again);
+    log.begin({.step = 10, .checkpoint = "y", .goes_on = true, .evaluates_again = evaluates_again});
     log.flush();
     EXPECT_EQ(outline(path), evaluates_again ? "step 9; step 10; checkpoint 10; resume 10!; "
                                              : "step 9; step 10; eval 10; checkpoint 10; resume 10!; ");
@@ -249,7 +251,7 @@ TEST(MetricsLog, RecordsThatCannotBeRemovedStay) {
   MetricsLog log(path, collect(warnings));
   log.step(step_report(7));
   // when
-  log.resume(6, "x");
+  log.begin({.step = 6, .checkpoint = "x", .goes_on = true});
   log.flush();
   // then
   EXPECT_EQ(outline(path), "step 7; resume 6!; ");

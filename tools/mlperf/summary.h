@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "engine/mlperf/log.h"
+#include "tools/mlperf/log.h"
 
 namespace trivet::mlperf {
 

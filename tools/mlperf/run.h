@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/mlperf/lint.h"
-#include "engine/mlperf/log.h"
-#include "engine/mlperf/rules.h"
+#include "tools/mlperf/lint.h"
+#include "tools/mlperf/log.h"
+#include "tools/mlperf/rules.h"
 
 namespace trivet::mlperf {
 

@@ -58,10 +58,10 @@ TEST(Glossary, HasEveryKeyOfMetricsJsonl) {
   const TempDir dir;
   MetricsLog log(dir / "metrics.jsonl", nullptr);
   log.step({});
-  log.eval({});
-  log.eval({.set = "test"});
+  log.evaluation({});
+  log.evaluation({.set = "test"});
   log.save({});
-  log.resume(1, "step-00000001");
+  log.begin({.step = 1, .checkpoint = "step-00000001", .goes_on = true});
   log.flush();
   // when
   std::ifstream in(dir / "metrics.jsonl");

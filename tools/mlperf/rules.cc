@@ -1,4 +1,4 @@
-#include "engine/mlperf/rules.h"
+#include "tools/mlperf/rules.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,7 @@
 #include "base/scalar.h"
 #include "base/statistics.h"
 #include "base/text.h"
-#include "engine/mlperf/run.h"
+#include "tools/mlperf/run.h"
 
 namespace trivet::mlperf {
 namespace {

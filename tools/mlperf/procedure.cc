@@ -1,4 +1,4 @@
-#include "engine/train/mlperf_run.h"
+#include "tools/mlperf/procedure.h"
 
 #include <algorithm>
 #include <chrono>
@@ -65,10 +65,9 @@ mlperf::RunDescription description_of(const Rank& rank, const Config& engine, in
           .communication_precision = precision};
 }
 
-std::unique_ptr<MlperfRun> MlperfRun::begin(const Config& config, const std::string& config_file, bool from_checkpoint,
-                                            Communicator& world) {
-  const auto benchmark = benchmark_of(config.mlperf);
-  if (!benchmark) return nullptr;
+std::unique_ptr<RunProcedure> MlperfRun::begin(const LoadedConfig& loaded, bool from_checkpoint, Communicator& world) {
+  const Config& config = loaded.config;
+  const auto benchmark = benchmark_of(mlperf_of(config));
   const bool wants_checkpoint = benchmark->starts_from_checkpoint();
   if (wants_checkpoint != from_checkpoint)
     throw ConfigError(
@@ -77,18 +76,17 @@ std::unique_ptr<MlperfRun> MlperfRun::begin(const Config& config, const std::str
   if (file_exists(log_file(config)))
     throw ConfigError(fmt::format("train.run_dir: {} is the log of another run, expected a folder of this run's own",
                                   log_file(config)));
-  return std::unique_ptr<MlperfRun>(new MlperfRun(*benchmark, config, config_file, world));
+  return std::unique_ptr<RunProcedure>(new MlperfRun(*benchmark, loaded, world));
 }
 
-MlperfRun::MlperfRun(const mlperf::Benchmark& benchmark, const Config& config, std::string config_file,
-                     Communicator& world)
-    : config_(config),
-      config_file_(std::move(config_file)),
+MlperfRun::MlperfRun(const mlperf::Benchmark& benchmark, const LoadedConfig& loaded, Communicator& world)
+    : config_(loaded.config),
+      config_file_(loaded.path),
       counts_tokens_(benchmark.counts_tokens),
       target_(benchmark.target),
-      interval_(config.train.eval_interval),
-      skipped_(config.mlperf.skipped_evaluations),
-      batch_(*config.batch.global_batch_size),
+      interval_(config_.train.eval_interval),
+      skipped_(mlperf_of(config_).skipped_evaluations),
+      batch_(*config_.batch.global_batch_size),
       log_(
           benchmark,
           [this, writes = world.rank() == 0](const std::string& line) {
@@ -98,11 +96,11 @@ MlperfRun::MlperfRun(const mlperf::Benchmark& benchmark, const Config& config, s
           },
           now_ms) {
   HostWorld host(world);
-  const std::string& command = config.mlperf.cache_clear;
+  const MlperfConfig& c = mlperf_of(config_);
+  const std::string& command = c.cache_clear;
   const bool cleared = !command.empty() && clear_caches(command, host);
   if (!command.empty() && !cleared && world.rank() == 0)
     write_stderr(fmt::format("mlperf.cache_clear: \"{}\" failed, which the log says\n", command));
-  const MlperfConfig& c = config.mlperf;
   log_.start({.org = c.submission_org,
               .division = std::string(word_of(c.division)),
               .status = std::string(word_of(c.submission_status)),
@@ -127,10 +125,17 @@ void MlperfRun::start(Trainer& trainer, int64_t train_samples, int64_t eval_samp
   log_.describe(described);
   const GptShape& shape = trainer.state().shape;
   SyntheticBatches batches(shape.tokens(), shape.vocab);
-  for (int64_t i = 0; i < config_.mlperf.warmup_steps; ++i) trainer.warm_up(batches);
+  for (int64_t i = 0; i < mlperf_of(config_).warmup_steps; ++i) trainer.warm_up(batches);
   trainer.world().barrier();
   log_.run_start();
   log_.block_start(0, interval_ * batch_ * (skipped_ + 1));
+}
+
+void MlperfRun::evaluation_ends(std::optional<double> loss) {
+  if (loss) log_.eval_accuracy(samples(), *loss);
+  log_.eval_stop(samples());
+  reached_ = loss && *loss <= target_;
+  if (loss && !reached_) log_.block_start(samples(), interval_ * batch_);
 }
 
 std::string MlperfRun::stop(const std::string& why) {
@@ -138,8 +143,8 @@ std::string MlperfRun::stop(const std::string& why) {
   log_.run_stop(samples(), reached_ ? "" : why);
   if (lost_)
     throw IoError(fmt::format("{}: lines of the log are missing, so the run counts for nothing", log_file(config_)));
-  return fmt::format("{}: after {} samples the target of {} is {}; {}", word_of(config_.mlperf.benchmark), samples(),
-                     target_, reached_ ? "reached" : "not reached: " + why, log_file(config_));
+  return fmt::format("{}: after {} samples the target of {} is {}; {}", word_of(mlperf_of(config_).benchmark),
+                     samples(), target_, reached_ ? "reached" : "not reached: " + why, log_file(config_));
 }
 
 }  // namespace trivet

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/mlperf/log.h"
-#include "engine/mlperf/rules.h"
+#include "tools/mlperf/log.h"
+#include "tools/mlperf/rules.h"
 
 namespace trivet::mlperf {
 

@@ -1,4 +1,4 @@
-#include "engine/mlperf/log.h"
+#include "tools/mlperf/log.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // The linter: silent on correct logs of every benchmark and round, and each rule finds its mutants.
-#include "engine/mlperf/lint.h"
+#include "tools/mlperf/lint.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,11 +11,11 @@
 #include <sys/wait.h>
 
 #include "base/json.h"
-#include "engine/mlperf/rules.h"
-#include "tests/engine/mlperf/synthetic_log.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/where.h"
+#include "tests/tools/mlperf/synthetic_log.h"
+#include "tools/mlperf/rules.h"
 
 namespace trivet::mlperf {
 namespace {

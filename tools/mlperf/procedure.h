@@ -8,9 +8,11 @@
 #include <string>
 
 #include "base/files.h"
-#include "engine/config/validate.h"
-#include "engine/mlperf/run_log.h"
+#include "engine/config/load.h"
+#include "engine/train/procedure.h"
 #include "engine/train/trainer.h"
+#include "tools/mlperf/run_log.h"
+#include "tools/mlperf/section.h"
 
 namespace trivet {
 
@@ -18,39 +20,28 @@ namespace trivet {
 // the caller.
 mlperf::RunDescription description_of(const Rank& rank, const Config& engine, int64_t first_step);
 
-class MlperfRun {
+class MlperfRun : public RunProcedure {
  public:
   // Before anything is initialised: runs mlperf.cache_clear, once on each host. Throws ConfigError where train.run_dir
-  // holds the log of another run, or the run does not start from what the benchmark starts from. Null: the
-  // configuration names no benchmark. Collective.
-  static std::unique_ptr<MlperfRun> begin(const Config& config, const std::string& config_file, bool from_checkpoint,
-                                          Communicator& world);
+  // holds the log of another run, or the run does not start from what the benchmark starts from. Collective.
+  static std::unique_ptr<RunProcedure> begin(const LoadedConfig& loaded, bool from_checkpoint, Communicator& world);
 
   // Ends the initialisation of an engine that is ready, and starts the clock. Reads no training data; the run begins at
   // their first sample, also behind a checkpoint, whose samples count as steps of the run's batches, rounded up
   // (init_checkpoint_step). train_samples, eval_samples: of the data sets; eval_labels: in the latter. Collective.
-  void start(Trainer& trainer, int64_t train_samples, int64_t eval_samples, int64_t eval_labels);
-  bool evaluates(int64_t step) const {
+  void start(Trainer& trainer, int64_t train_samples, int64_t eval_samples, int64_t eval_labels) override;
+  bool evaluates(int64_t step) const override {
     const int64_t done = step - first_step_;
     return done % interval_ == 0 && done / interval_ > skipped_;
   }
-  // Logs the evaluation that `evaluate` makes, which returns its loss, or none where it was interrupted.
-  template <class Evaluate>
-  void evaluate(const Evaluate& evaluate) {
-    log_.eval_start(samples());
-    const std::optional<double> loss = evaluate();
-    if (loss) log_.eval_accuracy(samples(), *loss);
-    log_.eval_stop(samples());
-    reached_ = loss && *loss <= target_;
-    if (loss && !reached_) log_.block_start(samples(), interval_ * batch_);
-  }
-  bool reached() const { return reached_; }  // the target: the run ends
-  // Once, at the end. why: it ended before the target was reached. Returns what came out, for people. Throws IoError
-  // where the log is not whole.
-  std::string stop(const std::string& why);
+  void evaluation_begins() override { log_.eval_start(samples()); }
+  void evaluation_ends(std::optional<double> loss) override;
+  bool reached() const override { return reached_; }  // the target
+  // Throws IoError where the log is not whole.
+  std::string stop(const std::string& why) override;
 
  private:
-  MlperfRun(const mlperf::Benchmark& benchmark, const Config& config, std::string config_file, Communicator& world);
+  MlperfRun(const mlperf::Benchmark& benchmark, const LoadedConfig& loaded, Communicator& world);
   int64_t samples() const { return trainer_->consumed_samples(); }
 
   const Config& config_;

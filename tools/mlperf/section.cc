@@ -1,18 +1,22 @@
 // The rules of MLPerf Training's benchmarks, as they bear on a configuration: what they fix is derived where the
 // configuration does not say it; what differs is an error in the closed division, and a note in the open one.
+#include "tools/mlperf/section.h"
+
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "engine/config/fields.h"
+#include "engine/config/field_types.h"
 #include "engine/config/rules.h"
-#include "engine/mlperf/rules.h"
+#include "tools/mlperf/procedure.h"
+#include "tools/mlperf/rules.h"
 
 namespace trivet {
 namespace {
@@ -51,7 +55,7 @@ constexpr Model kModels[] = {{gpt3, 96, 12288, 49152, 96, 96, 50257},
                              {llama31_405b, 126, 16384, 53248, 128, 8, 32000},
                              {llama31_8b, 32, 4096, 14336, 32, 8, 128256}};
 
-std::vector<Wanted> wanted_model(MlperfBenchmark benchmark) {
+std::vector<Wanted> wanted_model(MlperfBenchmark benchmark, bool from_checkpoint) {
   const auto* const model = std::ranges::find(kModels, benchmark, &Model::benchmark);
   if (model == std::end(kModels)) return {};
   const bool llama = benchmark != gpt3;
@@ -67,21 +71,22 @@ std::vector<Wanted> wanted_model(MlperfBenchmark benchmark) {
                              {"model.add_bias_linear", llama ? "false" : "true"},
                              {"model.untie_embeddings_and_output_weights", llama ? "true" : "false"},
                              {"model.kv_channels", fmt::to_string(model->hidden / model->heads)},
-                             {"model.add_qkv_bias", "false"},
-                             {"model.qk_layernorm", "false"},
-                             {"model.layernorm_epsilon", "1e-5"},
-                             {"model.hidden_dropout", "0"},
-                             {"model.attention_dropout", "0"},
                              {"optimizer.lr_warmup_init", "0"},
                              {"optimizer.decay_norms_and_biases", llama ? "false" : "true"}};
-  if (llama)
-    wanted.insert(wanted.end(), {{"model.rotary_base", "500000"},
-                                 {"model.rotary_percent", "1"},
-                                 {"model.use_rope_scaling", "true"},
-                                 {"model.rope_scaling_factor", "8"},
-                                 {"model.rope_scaling_low_freq_factor", "1"},
-                                 {"model.rope_scaling_high_freq_factor", "4"},
-                                 {"model.rope_scaling_original_max_position_embeddings", "8192"}});
+  if (llama) wanted.insert(wanted.end(), {{"model.rotary_base", "500000"}, {"model.use_rope_scaling", "true"}});
+  // What is not named here is as by default, but for what only says how it is computed, or what a checkpoint replaces.
+  std::set<std::string_view> others = {"model.make_vocab_size_divisible_by",
+                                       "model.attention_backend",
+                                       "model.recompute_granularity",
+                                       "model.recompute_modules",
+                                       "model.recompute_method",
+                                       "model.recompute_num_layers"};
+  if (from_checkpoint) others.insert({"model.init_method_std", "model.scale_output_layer_init"});
+  for (const Wanted& want : wanted) others.insert(want.key);
+  const Config defaults;
+  for (const Field& field : fields())
+    if (field.section() == "model" && !field.required && !others.contains(field.name))
+      wanted.push_back({field.name, format_field(field, defaults)});
   return wanted;
 }
 
@@ -89,8 +94,8 @@ std::string steps_text(double steps) { return fmt::to_string(static_cast<int64_t
 
 // What the rules fix. batch: samples of a step. config: has what the rules leave free.
 std::vector<Wanted> wanted_values(const mlperf::Benchmark& b, const Config& config, int64_t batch) {
-  const MlperfBenchmark benchmark = config.mlperf.benchmark;
-  std::vector<Wanted> wanted = wanted_model(benchmark);
+  const MlperfBenchmark benchmark = mlperf_of(config).benchmark;
+  std::vector<Wanted> wanted = wanted_model(benchmark, b.starts_from_checkpoint());
   for (const auto& [logged, allowed] : b.constants)
     for (const auto& [name, key] : kConstants)
       if (logged == name && !is_tiny(benchmark)) wanted.push_back({key, allowed.front().dump()});
@@ -119,35 +124,33 @@ std::vector<Wanted> wanted_values(const mlperf::Benchmark& b, const Config& conf
 
 std::string name_of(const MlperfConfig& c) { return std::string(word_of(c.benchmark)); }
 
-}  // namespace
-
-std::optional<mlperf::Benchmark> benchmark_of(const MlperfConfig& c) {
-  if (c.benchmark == none) return {};
-  mlperf::Benchmark benchmark;
-  if (!is_tiny(c.benchmark)) {
-    const auto* const found = mlperf::find_benchmark(word_of(c.benchmark), c.round);
-    if (!found) return {};
-    benchmark = *found;
-  } else {
-    benchmark.counts_tokens = c.benchmark == tiny_gpt3;
-    benchmark.constants = {{"opt_name", {c.benchmark == tiny_gpt3 ? "adam" : "adamw"}}};
-  }
-  benchmark.name = word_of(c.benchmark);
-  if (c.target) benchmark.target = *c.target;
-  if (c.eval_interval_samples) benchmark.cadence = *c.eval_interval_samples;
-  return benchmark;
+void declare(std::vector<Field>& table) {
+#define KEY(member, ...)                     \
+  add_field<decltype(MlperfConfig::member)>( \
+      table, "mlperf." #member, [](Config& c) -> void* { return &c.tools.of<MlperfConfig>().member; }, __VA_ARGS__)
+  KEY(benchmark, "run by the rules of this benchmark of MLPerf Training (docs/mlperf.md), and write its log");
+  KEY(round, "whose rules, as \"5.1\"; \"\": the last round that has the benchmark");
+  KEY(division, "closed: what its rules forbid is an error; open: a note");
+  KEY(submission_org, "logged: who submits");
+  KEY(submission_platform, "logged: the system");
+  KEY(submission_status, "logged: of the system");
+  KEY(target, "validation loss at which the run ends; auto: the rules'", above(0, "nats per token"));
+  KEY(eval_interval_samples, "samples between evaluations, rounded up to steps; auto: the rules'",
+      range(1, 1e9, "samples"));
+  KEY(skipped_evaluations, "leave out so many evaluations at the beginning", range(0, 1e6, "evaluations"));
+  KEY(cache_clear, "command that drops the caches of a host, run once on each; \"\": none");
+  KEY(warmup_steps, "steps on synthetic data that change nothing, before the clock starts", range(0, 1e6, "steps"));
+#undef KEY
+  for (Field& field : table)
+    if (field.section() == "mlperf" && field.key() != "benchmark")
+      field.needs.push_back({{"mlperf.benchmark"},
+                             [](const Config& c) { return mlperf_of(c).benchmark != none; },
+                             "with mlperf.benchmark none"});
 }
 
-void check_mlperf(const Config& config, Rules& rule) {
-  const MlperfConfig& c = config.mlperf;
+void check(const Config& config, Rules& rule) {
+  const MlperfConfig& c = mlperf_of(config);
   constexpr auto kBenchmark = "mlperf.benchmark";
-  const Config defaults;
-  for (const Field& field : fields())
-    if (field.section() == "mlperf" && field.name != kBenchmark) {
-      const std::string value = format_field(field, config);
-      rule.no_effect(field.name, {kBenchmark}, c.benchmark == none && value != format_field(field, defaults),
-                     "{} has no effect with benchmark none; leave it out, or name a benchmark", value);
-    }
   if (c.benchmark == none) return;
   constexpr auto kRequired = "is required with benchmark {}: {}";
   rule("mlperf.submission_org", {}, c.submission_org.empty(), kRequired, name_of(c),
@@ -184,9 +187,9 @@ void check_mlperf(const Config& config, Rules& rule) {
        "excludes mlperf.benchmark: a run that is resumed has no one clock");
 }
 
-void derive_mlperf(LoadedConfig& loaded, int64_t batch, Problems& problems, std::vector<std::string>& notes) {
+void derive(LoadedConfig& loaded, int64_t batch, Problems& problems, std::vector<std::string>& notes) {
   Config& config = loaded.config;
-  const MlperfConfig& c = config.mlperf;
+  const MlperfConfig& c = mlperf_of(config);
   const auto benchmark = benchmark_of(c);
   if (!benchmark) return;
   const bool closed = c.division == MlperfDivision::closed;
@@ -236,6 +239,37 @@ void derive_mlperf(LoadedConfig& loaded, int64_t batch, Problems& problems, std:
         fmt::format("the official checker compares the learning rate without tolerance, and no number "
                     "passes it with batches of {}",
                     batch));
+}
+
+}  // namespace
+
+std::optional<mlperf::Benchmark> benchmark_of(const MlperfConfig& c) {
+  if (c.benchmark == none) return {};
+  mlperf::Benchmark benchmark;
+  if (!is_tiny(c.benchmark)) {
+    const auto* const found = mlperf::find_benchmark(word_of(c.benchmark), c.round);
+    if (!found) return {};
+    benchmark = *found;
+  } else {
+    benchmark.counts_tokens = c.benchmark == tiny_gpt3;
+    benchmark.constants = {{"opt_name", {c.benchmark == tiny_gpt3 ? "adam" : "adamw"}}};
+  }
+  benchmark.name = word_of(c.benchmark);
+  if (c.target) benchmark.target = *c.target;
+  if (c.eval_interval_samples) benchmark.cadence = *c.eval_interval_samples;
+  return benchmark;
+}
+
+const MlperfConfig& mlperf_of(const Config& config) { return config.tools.of<MlperfConfig>(); }
+
+ToolSection mlperf_section() {
+  return {.name = "mlperf",
+          .defaults = [] { return std::any(MlperfConfig()); },
+          .declare = declare,
+          .check = check,
+          .derive = derive,
+          .directing_key = "mlperf.benchmark",
+          .procedure = MlperfRun::begin};
 }
 
 }  // namespace trivet

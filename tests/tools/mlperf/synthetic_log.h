@@ -1,5 +1,5 @@
 // Correct logs of MLPerf runs, in the styles in which submitters differ. Their numbers come from the rules' text, not
-// from engine/mlperf/rules.cc.
+// from tools/mlperf/rules.cc.
 #pragma once
 
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/mlperf/log.h"
+#include "tools/mlperf/log.h"
 
 namespace trivet::mlperf {
 

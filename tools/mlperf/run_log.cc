@@ -1,4 +1,4 @@
-#include "engine/mlperf/run_log.h"
+#include "tools/mlperf/run_log.h"
 
 #include <fmt/format.h>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "engine/mlperf/summary.h"
+#include "tools/mlperf/summary.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/svg.h"
-#include "engine/mlperf/rules.h"
+#include "tools/mlperf/rules.h"
 
 namespace trivet::mlperf {
 namespace {

@@ -1,5 +1,5 @@
 // Reading runs and results, the rules about whole results, and what no log says.
-#include "engine/mlperf/lint.h"
+#include "tools/mlperf/lint.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 #include "base/files.h"
 #include "base/scalar.h"
 #include "base/text.h"
-#include "engine/mlperf/run.h"
+#include "tools/mlperf/run.h"
 
 namespace trivet::mlperf {
 namespace {

@@ -1,0 +1,21 @@
+#include "engine/config/tool_section.h"
+
+#include "engine/config/fields.h"
+
+namespace trivet {
+
+ToolValues::ToolValues() {
+  for (const ToolSection& section : tool_sections())
+    if (section.defaults) sections_.push_back(section.defaults());
+}
+
+const ToolSection* directing_section(const Config& config) {
+  const Config defaults;
+  for (const ToolSection& section : tool_sections()) {
+    const Field* const key = section.procedure ? find_field(section.directing_key) : nullptr;
+    if (key && format_field(*key, config) != format_field(*key, defaults)) return &section;
+  }
+  return nullptr;
+}
+
+}  // namespace trivet

@@ -1,0 +1,40 @@
+// RunObserver: hears of a run as it goes, on rank 0: the console and metrics.jsonl are two. The Reporter has the list
+// and calls each, in their order, between steps and in the thread that trains: what may hang (a disk, a network)
+// belongs behind a SinkQueue.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "engine/metrics/step_report.h"
+
+namespace trivet {
+
+// Where the run starts.
+struct RunBegin {
+  int64_t step = 0;              // done before
+  std::string checkpoint = {};   // from which it goes on; empty: from new weights
+  bool goes_on = false;          // in the folder of the run that wrote it, whose later records are done again
+  bool evaluates_again = false;  // so is the evaluation of `step`
+};
+
+// Where its time went.
+struct RunTimes {
+  std::vector<TextBlock> blocks;
+};
+
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+  // Returns what people should know of it; empty: nothing.
+  virtual std::string begin(const RunBegin&) { return {}; }
+  virtual void step(const StepReport&) {}
+  virtual void evaluation(const EvalReport&) {}
+  virtual void save(const SaveReport&) {}            // a checkpoint that is committed
+  virtual void note(const std::string& /*line*/) {}  // anything else that people should read
+  virtual void flush() {}  // what was heard is in its file: a save is next, of steps that are on record then
+  virtual void end(const RunTimes&) {}  // all steps are done, or the run was asked to stop
+};
+
+}  // namespace trivet

@@ -1,0 +1,13 @@
+// The tools that bring sections of keys along, in the order of a configuration.
+#include "engine/config/tool_section.h"
+#include "tools/mlperf/section.h"
+#include "tools/plan/section.h"
+
+namespace trivet {
+
+std::span<const ToolSection> tool_sections() {
+  static const ToolSection kSections[] = {mlperf_section(), plan_section()};
+  return kSections;
+}
+
+}  // namespace trivet

@@ -1,0 +1,45 @@
+// The section `mlperf:` of a configuration: a benchmark of MLPerf Training, whose rules give what the other sections
+// leave out, and whose procedure directs the run (procedure.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/words.h"
+#include "engine/config/tool_section.h"
+#include "tools/mlperf/rules.h"
+
+namespace trivet {
+
+enum class MlperfBenchmark { none, gpt3, llama31_405b, llama31_8b, tiny, tiny_gpt3 };
+enum class MlperfDivision { closed, open };
+enum class SubmissionStatus { onprem, cloud, preview, research };
+
+constexpr auto words_of(MlperfBenchmark) {
+  return word_list("none", "gpt3", "llama31_405b", "llama31_8b", "tiny", "tiny_gpt3");
+}
+constexpr auto words_of(MlperfDivision) { return word_list("closed", "open"); }
+constexpr auto words_of(SubmissionStatus) { return word_list("onprem", "cloud", "preview", "research"); }
+
+struct MlperfConfig {
+  MlperfBenchmark benchmark = MlperfBenchmark::none;
+  std::string round;  // "": the last that has the benchmark
+  MlperfDivision division = MlperfDivision::closed;
+  std::string submission_org;       // who submits
+  std::string submission_platform;  // the system
+  SubmissionStatus submission_status = SubmissionStatus::onprem;
+  std::optional<double> target;                  // validation loss at which the run ends; the rules'
+  std::optional<int64_t> eval_interval_samples;  // the rules'
+  int64_t skipped_evaluations = 0;               // the first ones
+  std::string cache_clear;                       // command that drops the hosts' caches
+  int64_t warmup_steps = 0;                      // on synthetic data, before the clock runs
+};
+const MlperfConfig& mlperf_of(const Config& config);
+
+ToolSection mlperf_section();
+
+// The rules of the run's benchmark, with the configuration's target and cadence where it has some; empty: it has none.
+std::optional<mlperf::Benchmark> benchmark_of(const MlperfConfig& config);
+
+}  // namespace trivet
