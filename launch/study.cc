@@ -21,7 +21,6 @@
 #include "tools/draw/step_timeline.h"
 #include "tools/study/child_process.h"
 #include "tools/study/export.h"
-#include "tools/study/oversubscription.h"
 #include "tools/study/report.h"
 #include "tools/study/runner.h"
 #include "tools/study/study_file.h"
@@ -65,6 +64,11 @@ double machine_peak_tflops(const std::string& dtype) {
   return measure_gemm_peak_tflops(*device, *ops, dtype == "bf16" ? DType::bf16 : DType::f32);
 }
 
+void warn_of_shared_cores(const Plan& plan) {
+  const int threads = std::ranges::max(plan.points, {}, &Point::threads).threads, cores = usable_cores();
+  if (threads > cores) print_text(shared_cores_text(threads, cores));
+}
+
 void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
   const bool measured = std::ranges::any_of(rows, [&](const RunRow& row) {
     return row.outcome == RunEnd::done && std::ranges::count(plan.points, row.point, &Point::id) > 0;
@@ -105,7 +109,7 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
   print_text(extent_text(study, plan, summarize(study, plan, rows)) + ".");
   print_text(fmt::format("{} runs to do: {}{}, from {}.", runs.size(), cost.at_least ? "at least " : "about ",
                          duration_text(std::ceil(total)), cost.source));
-  print_text(oversubscription_text(study, plan, usable_cores()));
+  warn_of_shared_cores(plan);
   if (study.budget_minutes > 0 && total > 60 * study.budget_minutes)
     print_text(fmt::format("The budget of {:g} minutes ends before: it holds {:.1f} rounds of all points.",
                            study.budget_minutes, 60 * study.budget_minutes / round));
@@ -313,7 +317,7 @@ void run(const StudyOptions& options) {
   }
   if (!runs) return print_plan(study, plan, rows);
 
-  print_text(oversubscription_text(study, plan, usable_cores()));
+  warn_of_shared_cores(plan);
   watch_stop_signals("the study ends; start it again to go on", "the study ends at once; its last run is not recorded");
   const auto stop_asked = [] { return stop_signal() != 0; };
   make_folder(study.out);

@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "base/statistics.h"
-#include "tools/study/oversubscription.h"
 #include "tools/study/report.h"
 #include "tools/study/study_file.h"
 
@@ -101,15 +100,6 @@ std::optional<ComparedPoint> compare_points(const StudyResults& a, const StudyRe
   return point;
 }
 
-// Whether a run of the point, or of its baseline, was oversubscribed, and its study does not allow that.
-bool shared_cores(const StudyResults& results, size_t point) {
-  const std::vector<Point>& points = results.plan.points;
-  return !results.study.allow_oversubscription && std::ranges::any_of(results.rows, [&](const RunRow& row) {
-    return oversubscribed(row) &&
-           (row.point == points[point].id || row.point == points[results.plan.baselines[point]].id);
-  });
-}
-
 std::vector<std::string> differences_of(const StudyResults& a, const StudyResults& b) {
   std::vector<std::string> differences;
   for (const std::string_view name : kProvenance) {
@@ -173,11 +163,6 @@ StudyComparison compare_studies(const StudyResults& a, const StudyResults& b) {
     if (point.effect) add(*point.effect, effects);
   }
   judge(a.study, metrics), judge(a.study, effects);
-  for (ComparedPoint& point : comparison.points)
-    if (shared_cores(a, point.a) || shared_cores(b, point.b)) {
-      refuse(point.metric.verdict);
-      if (point.effect) refuse(point.effect->verdict);
-    }
   return comparison;
 }
 

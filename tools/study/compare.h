@@ -8,7 +8,7 @@
 //
 // Both are ratios of geometric means over rounds, which the two do not share: 95 % intervals and p-values by B. L.
 // Welch's t test (1947) on logarithms, corrected for the number of points (Holm). A verdict needs kFewestRounds of
-// both, and is refused where ranks shared cores in one of them (oversubscription.h).
+// both.
 #pragma once
 
 #include <optional>

@@ -15,7 +15,6 @@
 #include "engine/metrics/accounting.h"
 #include "engine/train/rank_state.h"
 #include "engine/train/run.h"
-#include "tools/study/oversubscription.h"
 
 namespace trivet {
 namespace {
@@ -98,6 +97,18 @@ std::string remove_inert(std::vector<std::string>& levels, const LoadedConfig& l
     return true;
   });
   return one_line(std::move(why));
+}
+
+// CPU threads that compute at the same time on this machine: of all ranks together; 0 where ranks may be elsewhere. A
+// rank whose device is a GPU has one, which queues.
+int compute_threads(const Config& config, const Launch& launch) {
+  const auto names_hosts = [](const std::string& argument) {
+    return argument == "-H" || argument.find("host") != std::string::npos;
+  };
+  const bool here = launch.on_this_machine() ||
+                    (launch.launcher == Launcher::mpirun && std::ranges::none_of(launch.arguments, names_hosts));
+  const bool gpu = config.device.kind == DeviceKind::cuda;
+  return here ? launch.ranks * (gpu ? 1 : std::max(1, config.device.threads_per_rank)) : 0;
 }
 
 // `inert`: why settings of its levels were left out.

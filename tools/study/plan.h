@@ -19,7 +19,7 @@ struct Point {
   std::string id;                 // of what is run: 16 hexadecimal digits
   std::vector<std::string> sets;  // --set arguments, all but the run's folder
   Launch launch;                  // with its number of ranks
-  int threads = 0;                // that compute at a time on this machine: compute_threads()
+  int threads = 0;                // that compute at a time on this machine; 0: ranks may be elsewhere
   int64_t memory_bytes = 0;       // of the rank that holds most
   double flops = 0;               // model FLOPs of a run
   std::string dtype;

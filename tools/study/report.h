@@ -73,6 +73,9 @@ std::string csv_report(const Study& study, const Plan& plan, const Summary& summ
 // condition.
 std::vector<std::string> winner_texts(const Study& study, const Plan& plan, const Summary& summary);
 
+// The warning of ranks with more threads than there are cores.
+std::string shared_cores_text(int threads, int cores);
+
 // The planner's command that says what the step of the best point is spent on, one for each condition with a best
 // point. The reader puts in the page of the measured system.
 std::vector<std::string> explain_commands(const Study& study, const Plan& plan, const Summary& summary);

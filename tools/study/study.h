@@ -78,8 +78,7 @@ struct Study {
   std::string metric = "step_seconds";  // what the points are compared in
   std::vector<std::string> responses;   // all that they are measured by: the metric first
   bool check_agreement = true;
-  bool allow_oversubscription = false;  // conclusions from points with more threads than cores
-  double tolerance = 0;                 // of losses that must agree, relative; 0: bitwise
+  double tolerance = 0;  // of losses that must agree, relative; 0: bitwise
 
   Choice baseline() const {
     Choice choice;

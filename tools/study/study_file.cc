@@ -69,7 +69,6 @@ class StudyReader : YamlReader {
          {"trace", into(study_.trace)},
          {"metric", [&](const YamlNode& node, const std::string& where) { study_.metric = metric(node, where); }},
          {"responses", [&](const YamlNode& node, const std::string& where) { read_responses(node, where); }},
-         {"allow_oversubscription", into(study_.allow_oversubscription)},
          {"agree", [&](const YamlNode& node, const std::string& where) { read_agree(node, where); }}});
     if (interval_width) read_interval_width(*interval_width);
     if (baseline) read_baseline(*baseline);

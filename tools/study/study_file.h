@@ -37,7 +37,6 @@
 //   metric: step_seconds              # what decides: any number in metrics.jsonl, memory_bytes or peak_rss_bytes
 //   responses: [memory_bytes]         # what else the points are compared in
 //   agree: bitwise                    # bitwise | a relative tolerance | off
-//   allow_oversubscription: false     # true: conclude from points whose ranks have more threads than there are cores
 //   out: runs/studies/bucket_size     # relative to the working directory
 //
 // A setting of a level that has no effect at a point (a bucket size under ZeRO-3) is left out there, and points that

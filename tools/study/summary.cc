@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <fmt/format.h>
-
-#include "tools/study/oversubscription.h"
 
 namespace trivet {
 namespace {
@@ -318,7 +317,11 @@ Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow
     const bool planned = std::ranges::count(plan.points, row.point, &Point::id) > 0 && row.repeat <= study.repeats;
     summary.other_rows += !planned;
     summary.done += planned && row.outcome == RunEnd::done;
-    if (planned) summary.machines.insert(provenance_text(row.provenance));
+    if (!planned) continue;
+    summary.machines.insert(provenance_text(row.provenance));
+    const auto number = [&](const char* name) { return std::atoi(provenance_value(row.provenance, name).c_str()); };
+    if (const int cores = number("cores"), threads = number("threads"); cores > 0 && threads > cores)
+      summary.shared_cores = cores, summary.threads = threads;
   }
   summary.rounds = rounds_wanted(study, plan, rows);
   summary.runs =
@@ -328,7 +331,6 @@ Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow
   find_best(study, rounds, summary);
   find_effects(study, plan, rounds, summary);
   summary.resolution = resolution_of(study, plan, rounds, summary);
-  refuse_oversubscribed(study, plan, rows, summary);
   return summary;
 }
 

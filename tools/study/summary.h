@@ -43,11 +43,10 @@ struct Estimate {
 };
 
 // A point against the baseline of its conditions. within_noise: its corrected p is above 5 %.
-// refused: ranks shared cores (oversubscription.h). differs: the losses are not those that they must be.
-enum class Verdict : uint8_t { not_measured, failed, baseline, too_few, better, worse, within_noise, refused, differs };
+// differs: the losses are not those that they must be.
+enum class Verdict : uint8_t { not_measured, failed, baseline, too_few, better, worse, within_noise, differs };
 constexpr auto words_of(Verdict) {
-  return word_list("not measured", "failed", "baseline", "too few", "better", "worse", "within noise", "refused",
-                   "losses differ");
+  return word_list("not measured", "failed", "baseline", "too few", "better", "worse", "within noise", "losses differ");
 }
 
 struct PointSummary {
@@ -65,9 +64,8 @@ struct PointSummary {
   // exposed there overlap hides, 1 - exposed wire / the same without overlap, for plain runs that expose at least
   // kMeasurable of their step; and the ratio of the time a rank computes, what sharing cores and memory costs.
   std::optional<Estimate> hidden, compute_inflation;
-  std::string disagreement;     // with the losses it must have; "": none
-  std::string folder;           // of its first finished run
-  bool oversubscribed = false;  // some run of it computed with more threads than its machine had cores
+  std::string disagreement;  // with the losses it must have; "": none
+  std::string folder;        // of its first finished run
 
   // Null, and empty, where the runs do not report it.
   const Sample* find(std::string_view metric) const;
@@ -98,7 +96,6 @@ struct Conclusion {
   // The points that may be the best: the leader, and those that it is not told apart from, better ones first. Empty
   // where rounds are too few, or there is nothing to compare. One: the winner.
   std::vector<size_t> best;
-  bool refused = false;  // a point is oversubscribed, and the study does not allow it: `best` is empty
   std::vector<std::vector<Effect>> effects;  // [factor][level]; no level of conditions and of factors of one level
 };
 
@@ -122,6 +119,7 @@ struct Summary {
   int64_t disagreements = 0;
   std::set<std::string> metrics;  // of any point
   std::set<std::string> machines;
+  int shared_cores = 0, threads = 0;  // of a run with more threads than its machine had cores; 0: there is none
 
   const Conclusion& conclusion_of(size_t point) const;
   // Whether it is the winner, or among several that may be.

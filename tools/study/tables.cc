@@ -15,7 +15,6 @@ std::string verdict_text(const Study& study, const Summary& summary, size_t i) {
   std::string text(word_of(point.verdict));
   if (point.verdict == Verdict::too_few)
     text = fmt::format("too few rounds ({} of {})", point.ratio(study.metric)->rounds, kFewestRounds);
-  if (point.oversubscribed && point.verdict != Verdict::refused) text += ", oversubscribed";
   if (summary.wins(i)) text += ", best";
   else if (summary.may_be_best(i)) text += ", tied for best";
   return text;

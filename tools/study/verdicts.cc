@@ -33,11 +33,6 @@ std::string tied_text(const Study& study, const Plan& plan, const Conclusion& co
 
 std::string conclusion_text(const Study& study, const Plan& plan, const Summary& summary,
                             const Conclusion& conclusion) {
-  if (conclusion.refused)
-    return fmt::format(
-        "no conclusion: ranks shared cores, so that {} may be the scheduler's; with "
-        "allow_oversubscription: true the study concludes all the same.",
-        metric_name(study.metric));
   const size_t leader = *conclusion.leader;
   const std::string ahead = fmt::format("{}: {}", describe_chosen(study, plan.points[leader].choice),
                                         result_text(study, summary.points[leader]));
@@ -98,7 +93,14 @@ std::vector<std::string> winner_texts(const Study& study, const Plan& plan, cons
         "The runs are of {} programs or machines (the last lines of table.md): each ratio is within one call, but the "
         "means are over all of them.",
         summary.machines.size()));
+  if (summary.shared_cores > 0) texts.push_back(shared_cores_text(summary.threads, summary.shared_cores));
   return texts;
+}
+
+std::string shared_cores_text(int threads, int cores) {
+  return fmt::format(
+      "{} threads compute on {}: where ranks take turns, exposed time and waiting measure the scheduler.", threads,
+      counted(cores, "core"));
 }
 
 std::vector<std::string> explain_commands(const Study& study, const Plan& plan, const Summary& summary) {

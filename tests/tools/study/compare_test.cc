@@ -136,19 +136,6 @@ TEST(StudyCompare, WithFewRoundsGivesNoVerdict) {
   }
 }
 
-TEST(StudyCompare, NothingIsConcludedWhereRanksSharedCores) {
-  Results results;
-  const StudyResults a = results.of("a", "1", 6, [](const Choice&) { return 1.; });
-  StudyResults b = results.of("b", "1", 6, [](const Choice&) { return 2.; });
-  for (RunRow& row : b.rows) row.provenance["cores"] = "2", row.provenance["threads"] = "4";
-  for (const ComparedPoint& point : compare_studies(a, b).points) {
-    EXPECT_EQ(point.metric.verdict, Verdict::refused);
-    EXPECT_TRUE(!point.effect || point.effect->verdict == Verdict::refused);
-  }
-  b.study.allow_oversubscription = true;
-  EXPECT_EQ(compare_studies(a, b).points.at(0).metric.verdict, Verdict::worse);
-}
-
 TEST(StudyCompare, PointsAreThoseOfTheSameNames) {
   // given: B has another level, and another base behind the same levels
   const auto second = [](const Choice&) { return 1.; };

@@ -1,12 +1,11 @@
-// What a study shows: its tables on 80 columns and on a page of 1,300 pixels, floors, oversubscription, pictures.
+// What a study shows: its tables on 80 columns and on a page of 1,300 pixels, floors, shared cores, pictures.
 #include <algorithm>
 #include <cmath>
 #include <sstream>
 
 #include "base/text.h"
-#include "engine/config/config.h"
+#include "parallel/comm/world.h"
 #include "tests/tools/study/study_text.h"
-#include "tools/study/oversubscription.h"
 #include "tools/study/report.h"
 
 namespace trivet {
@@ -192,81 +191,25 @@ TEST_F(StudyPages, WaitAndIdleStandBesideExposedTime) {
   EXPECT_NE(cell(table, 1, "exposed"), "");
 }
 
-// ---- oversubscription
+// ---- shared cores
 
-TEST_F(StudyPages, NothingIsConcludedFromOversubscribedPoints) {
-  // given: a level with more threads than cores, and one without
-  const std::string threads =
-      with(with(kBuckets, "device.threads_per_rank: 1", "train.seed: 1"),
-           "  - key: parallel.bucket_size\n    levels: [100, 1000, 100000]\n",
-           "  - key: device.threads_per_rank\n    levels: [1, 4]\n    changes_numbers: false\n");
-  use(threads);
-  ASSERT_EQ(plan_.points.size(), 12u);
-  EXPECT_EQ(plan_.points[0].threads, 2);
-  EXPECT_EQ(plan_.points[1].threads, 8);
+TEST_F(StudyPages, ThreadsAreThoseOfAllRanksThatAreHereAndMoreThanTheCoresAreWarnedOf) {
+  // given
+  const auto threads_with = [&](const std::string& lines) {
+    use(with(kBuckets, "ranks: 2\n", "ranks: 2\n" + lines));
+    return plan_.points.at(0).threads;
+  };
+  if (built_with_mpi()) {
+    EXPECT_EQ(threads_with("launcher: mpirun\nmpirun_arguments: [--hostfile, hosts]\n"), 0) << "on whatever nodes";
+    EXPECT_EQ(threads_with("launcher: mpirun\n"), 2);
+  }
+  EXPECT_EQ(threads_with(""), 2);
   measure();
-  ASSERT_EQ(provenance_value(rows_[0].provenance, "cores"), "2");
-
-  // when
-  const Summary refused = summary();
-  study_.allow_oversubscription = true;
-  const Summary allowed = summary();
-  study_.allow_oversubscription = false;
-  for (RunRow& row : rows_) row.provenance["cores"] = "8";
-  const Summary enough = summary();
 
   // then
-  EXPECT_FALSE(refused.points[0].oversubscribed);
-  EXPECT_TRUE(refused.points[1].oversubscribed);
-  EXPECT_EQ(refused.points[1].verdict, Verdict::refused);
-  EXPECT_EQ(refused.points[2].verdict, Verdict::worse) << "it and its baseline have a core a thread";
-  for (const Conclusion& conclusion : refused.conclusions) {
-    EXPECT_TRUE(conclusion.refused);
-    EXPECT_TRUE(conclusion.best.empty());
-    EXPECT_EQ(conclusion.effects[1][1].verdict, Verdict::refused);
-  }
-  EXPECT_NE(winner_texts(study_, plan_, refused).at(0).find("ranks shared cores"), std::string::npos)
-      << winner_texts(study_, plan_, refused).at(0);
-  for (const Summary* concluded : {&allowed, &enough}) {
-    EXPECT_NE(concluded->points[1].verdict, Verdict::refused);
-    EXPECT_FALSE(concluded->conclusions[0].best.empty());
-  }
-  EXPECT_TRUE(allowed.points[1].oversubscribed);
-  EXPECT_FALSE(enough.points[1].oversubscribed);
-}
-
-TEST_F(StudyPages, ThePlanWarnsOfOversubscription) {
-  use(kBuckets);
-  EXPECT_EQ(oversubscription_text(study_, plan_, 2), "");
-  EXPECT_EQ(oversubscription_text(study_, plan_, 0), "") << "unknown";
-  const std::string all = oversubscription_text(study_, plan_, 1);
-  EXPECT_NE(
-      all.find("18 of 18 points compute with more threads than this machine has cores (1; most: 2 threads of 2 ranks)"),
-      std::string::npos)
-      << all;
-  EXPECT_NE(all.find("allow_oversubscription"), std::string::npos) << all;
-}
-
-TEST_F(StudyPages, ThreadsAreThoseOfAllRanksThatAreHere) {
-  Config config;
-  config.device.threads_per_rank = 3;
-  Launch launch{.ranks = 4};
-  EXPECT_EQ(compute_threads(config, launch), 12);
-  launch.launcher = Launcher::netlab;
-  EXPECT_EQ(compute_threads(config, launch), 12);
-  launch.launcher = Launcher::srun;
-  EXPECT_EQ(compute_threads(config, launch), 0) << "on whatever nodes";
-  launch.launcher = Launcher::mpirun;
-  launch.arguments = {"--oversubscribe"};
-  EXPECT_EQ(compute_threads(config, launch), 12);
-  launch.arguments = {"--oversubscribe", "--hostfile", "hosts"};
-  EXPECT_EQ(compute_threads(config, launch), 0);
-  launch = {.ranks = 4};
-  config.device.threads_per_rank = 0;
-  EXPECT_EQ(compute_threads(config, launch), 4) << "cores over ranks, and one at least";
-  config.device.threads_per_rank = 3;
-  config.device.kind = DeviceKind::cuda;
-  EXPECT_EQ(compute_threads(config, launch), 4) << "each feeds a GPU";
+  EXPECT_EQ(winner_texts(study_, plan_, summary()).size(), 2u) << "two cores: one for each condition";
+  for (RunRow& row : rows_) row.provenance["cores"] = "1";
+  EXPECT_TRUE(winner_texts(study_, plan_, summary()).back().starts_with("2 threads compute on 1 core: "));
 }
 
 // ---- pictures
