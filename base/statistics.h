@@ -1,4 +1,4 @@
-// Statistics of a few repeats: middle and range, a mean with Student's t interval, Holm's correction. And votes.
+// Statistics of a few repeats: middle and range, a mean with Student's t interval. And votes.
 #pragma once
 
 #include <algorithm>
@@ -38,32 +38,24 @@ Majority<T> majority_of(std::span<const T> votes) {
 struct Sample {
   int64_t n = 0;
   double median = 0, min = 0, max = 0;
-  // The range over the median, 0 for one value.
-  double spread() const { return n < 2 || median == 0 ? 0 : (max - min) / median; }
 };
 Sample sample_of(std::span<const double> values);
 
-// exp of the mean of logarithms. REQUIRES: values above 0; 1 of none.
-double geometric_mean(std::span<const double> values);
-
-// P(T <= t) of Student's t: the finite sums of Abramowitz & Stegun, 26.7.3 and 26.7.4. REQUIRES: degrees >= 1.
-double student_t_cdf(double t, int64_t degrees);
-// Its inverse, by bisection. REQUIRES: 0 < p < 1, degrees >= 1.
+// The value that Student's t is below with probability p. REQUIRES: 0 < p < 1, degrees >= 1.
 double student_t_quantile(double p, int64_t degrees);
 
-// The mean of independent values. standard_error: 0 of one value. p: two-sided, that the true mean is 0 (t test); 1 of
-// one value.
+constexpr double kConfidence = 0.95;
+
+// The mean of independent values, or the difference of two such means. Of one value the error and the interval are 0.
 struct MeanEstimate {
   int64_t n = 0;
-  double mean = 0, standard_error = 0, p = 1;
-  // Half of the interval that covers the true mean with this probability; 0 of one value.
-  double half_width(double confidence) const;
+  double mean = 0, standard_error = 0;
+  double half_width = 0;  // of the interval that covers the true mean with kConfidence, by Student's t
+  double p = 1;           // two-sided, that the true mean is 0; 1 of one value
 };
 MeanEstimate estimate_mean(std::span<const double> values);
-
-// p-values corrected for their number, in their order, by S. Holm's step-down procedure (1979): to call those effects
-// whose corrected p is at most alpha is wrong about any of them with probability alpha, however they depend on each
-// other. A value that is not tested is left out by the caller.
-std::vector<double> holm(std::span<const double> p_values);
+// Of values that are not paired, of any deviations, by B. L. Welch (1947), the degrees of freedom rounded down. n: the
+// smaller one.
+MeanEstimate operator-(const MeanEstimate& a, const MeanEstimate& b);
 
 }  // namespace trivet

@@ -44,7 +44,6 @@ void add_generate_command(CLI::App& app);
 void add_schedule_command(CLI::App& app);
 void add_flight_command(CLI::App& app);
 void add_study_command(CLI::App& app);
-void add_compare_command(CLI::App& study);  // trivet study compare
 void add_plan_command(CLI::App& app);
 void add_trace_command(CLI::App& app);
 void add_contention_command(CLI::App& app);

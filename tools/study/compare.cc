@@ -1,14 +1,12 @@
 #include "tools/study/compare.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <fmt/ranges.h>
 #include <map>
 #include <set>
 
 #include "base/check.h"
-#include "base/statistics.h"
 #include "tools/study/report.h"
 #include "tools/study/study_file.h"
 
@@ -52,52 +50,8 @@ std::set<std::string> point_names(const StudyResults& results, size_t point) {
   return names;
 }
 
-// exp(mean of b - mean of a) of logarithms, by round. Degrees of freedom by Welch and Satterthwaite, rounded down.
-Comparison welch_comparison(const LogRatios& a, const LogRatios& b) {
-  const auto mean_of_logs = [](const LogRatios& logs) {
-    std::vector<double> values;
-    for (const auto& [round, value] : logs) values.push_back(value);
-    return estimate_mean(values);
-  };
-  const MeanEstimate of_a = mean_of_logs(a), of_b = mean_of_logs(b);
-  const double apart = of_b.mean - of_a.mean;
-  const double va = of_a.standard_error * of_a.standard_error, vb = of_b.standard_error * of_b.standard_error;
-  double half = 0, p = apart == 0 ? 1 : 0;
-  if (of_a.n > 1 && of_b.n > 1 && va + vb > 0) {
-    const double degrees =
-        (va + vb) * (va + vb) / (va * va / static_cast<double>(of_a.n - 1) + vb * vb / static_cast<double>(of_b.n - 1));
-    const auto whole = std::max<int64_t>(1, static_cast<int64_t>(degrees));
-    const double error = std::sqrt(va + vb);
-    half = student_t_quantile((1 + kConfidence) / 2, whole) * error;
-    p = 2 * student_t_cdf(-std::abs(apart) / error, whole);
-  }
-  return {.a = estimate_ratio(a),
-          .b = estimate_ratio(b),
-          .ratio = {.rounds = std::min(of_a.n, of_b.n),
-                    .value = std::exp(apart),
-                    .low = std::exp(apart - half),
-                    .high = std::exp(apart + half),
-                    .p = p}};
-}
-
-// Empty where one of them has no value of the metric.
-std::optional<ComparedPoint> compare_points(const StudyResults& a, const StudyResults& b, size_t i, size_t j) {
-  const std::string& metric = a.study.metric;
-  const Rounds rounds_a(a.study, a.plan, a.rows), rounds_b(b.study, b.plan, b.rows);
-  const auto logs = [&](const Rounds& rounds, size_t point) {
-    LogRatios logs;
-    for (const auto& [round, value] : rounds.values(point, metric))
-      if (value > 0) logs[round] = std::log(value);
-    return logs;
-  };
-  const LogRatios in_a = logs(rounds_a, i), in_b = logs(rounds_b, j);
-  if (in_a.empty() || in_b.empty()) return {};
-  ComparedPoint point{.a = i, .b = j, .same_settings = a.plan.points[i].id == b.plan.points[j].id};
-  point.metric = welch_comparison(in_a, in_b);
-  const LogRatios effect_a = rounds_a.log_ratios(i, metric), effect_b = rounds_b.log_ratios(j, metric);
-  const bool baseline = a.plan.baselines[i] == i || b.plan.baselines[j] == j;
-  if (!baseline && !effect_a.empty() && !effect_b.empty()) point.effect = welch_comparison(effect_a, effect_b);
-  return point;
+Comparison compare(const LogRatios& a, const LogRatios& b) {
+  return {.a = estimate_ratio(a), .b = estimate_ratio(b), .ratio = ratio_of(mean_of(b) - mean_of(a))};
 }
 
 std::vector<std::string> differences_of(const StudyResults& a, const StudyResults& b) {
@@ -133,10 +87,13 @@ StudyResults load_results(const std::string& folder) {
 }
 
 StudyComparison compare_studies(const StudyResults& a, const StudyResults& b) {
-  if (a.study.metric != b.study.metric)
+  const std::string& metric = a.study.metric;
+  if (metric != b.study.metric)
     throw ConfigError(fmt::format("{}: metric: found {}, but {} has {}; expected the same", b.folder, b.study.metric,
-                                  a.folder, a.study.metric));
-  StudyComparison comparison{.points = {}, .only_a = {}, .only_b = {}, .differences = differences_of(a, b)};
+                                  a.folder, metric));
+  const Rounds rounds_a(a.study, a.plan, a.rows), rounds_b(b.study, b.plan, b.rows);
+  StudyComparison comparison;
+  comparison.differences = differences_of(a, b);
   std::map<std::set<std::string>, size_t> points_of_b;
   for (size_t i = 0; i < b.plan.points.size(); ++i) points_of_b[point_names(b, i)] = i;
   for (size_t i = 0; i < a.plan.points.size(); ++i) {
@@ -145,7 +102,16 @@ StudyComparison compare_studies(const StudyResults& a, const StudyResults& b) {
       comparison.only_a.push_back(describe_choice(a.study, a.plan.points[i].choice));
       continue;
     }
-    if (const auto point = compare_points(a, b, i, other->second)) comparison.points.push_back(*point);
+    const size_t j = other->second;
+    if (const LogRatios in_a = rounds_a.log_values(i, metric), in_b = rounds_b.log_values(j, metric);
+        !in_a.empty() && !in_b.empty()) {
+      ComparedPoint& point = comparison.points.emplace_back();
+      point.a = i, point.b = j, point.metric = compare(in_a, in_b);
+      point.same_settings = a.plan.points[i].id == b.plan.points[j].id;
+      const LogRatios effect_a = rounds_a.log_ratios(i, metric), effect_b = rounds_b.log_ratios(j, metric);
+      const bool baseline = a.plan.baselines[i] == i || b.plan.baselines[j] == j;
+      if (!baseline && !effect_a.empty() && !effect_b.empty()) point.effect = compare(effect_a, effect_b);
+    }
     points_of_b.erase(other);
   }
   for (const auto& [names, i] : points_of_b)
@@ -156,13 +122,14 @@ StudyComparison compare_studies(const StudyResults& a, const StudyResults& b) {
         a.folder, b.folder));
   std::vector<Judged> metrics, effects;  // that have rounds enough
   const auto add = [](Comparison& one, std::vector<Judged>& to) {
-    if (one.ratio.rounds >= kFewestRounds) to.push_back({one.ratio, one.corrected_p, one.verdict});
+    if (one.ratio.rounds >= kFewestRounds) to.push_back({&one.ratio, &one.corrected_p, &one.verdict});
   };
   for (ComparedPoint& point : comparison.points) {
     add(point.metric, metrics);
     if (point.effect) add(*point.effect, effects);
   }
-  judge(a.study, metrics), judge(a.study, effects);
+  judge(a.study, metrics);
+  judge(a.study, effects);
   return comparison;
 }
 

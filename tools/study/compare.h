@@ -6,8 +6,8 @@
 //   effect ratio  a point's ratio to its baseline in B over that in A: whether a setting is worth the same on both.
 //                 Each is measured against a baseline next to it, so that the speed of the machines cancels
 //
-// Both are ratios of geometric means over rounds, which the two do not share: 95 % intervals and p-values by B. L.
-// Welch's t test (1947) on logarithms, corrected for the number of points (Holm). A verdict needs kFewestRounds of
+// Both are ratios of geometric means over rounds, which the two do not share: 95 % intervals and p-values by
+// Welch's t test on logarithms, corrected for the number of points (Holm). A verdict needs kFewestRounds of
 // both.
 #pragma once
 

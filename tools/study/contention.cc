@@ -108,12 +108,11 @@ nlohmann::ordered_json measure_use(ContentionRank& rank, HostWorld& host, double
     alone_times.push_back(mean_of(host.gather(alone)));
   }
   const MeanEstimate log = estimate_mean(log_slowdowns);
-  const double half = log.half_width(0.95);
   return {{"link_use", mean_of(uses)},
           {"bus_gbps", mean_of(gbps)},
           {"slowdown", std::exp(log.mean)},
-          {"slowdown_low", std::exp(log.mean - half)},
-          {"slowdown_high", std::exp(log.mean + half)}};
+          {"slowdown_low", std::exp(log.mean - log.half_width)},
+          {"slowdown_high", std::exp(log.mean + log.half_width)}};
 }
 
 }  // namespace

@@ -79,6 +79,13 @@ std::map<int64_t, double> Rounds::values(size_t point, const std::string& metric
   return mean_by_round(values);
 }
 
+LogRatios Rounds::log_values(size_t point, const std::string& metric) const {
+  LogRatios logs;
+  for (const auto& [round, value] : values(point, metric))
+    if (value > 0) logs[round] = std::log(value);
+  return logs;
+}
+
 std::map<int64_t, double> Rounds::quotients(size_t over, size_t under, const std::string& metric) const {
   std::vector<std::pair<int64_t, double>> quotients;
   for (const Pairing& a : pairings_[over])
@@ -108,16 +115,18 @@ LogRatios operator-(const LogRatios& a, const LogRatios& b) {
   return difference;
 }
 
-Estimate estimate_ratio(const LogRatios& values) {
+MeanEstimate mean_of(const LogRatios& values) {
   std::vector<double> logs;
   for (const auto& [round, value] : values) logs.push_back(value);
-  const MeanEstimate mean = estimate_mean(logs);
-  const double half = mean.half_width(kConfidence);
-  return {.rounds = mean.n,
-          .value = std::exp(mean.mean),
-          .low = std::exp(mean.mean - half),
-          .high = std::exp(mean.mean + half),
-          .p = mean.p};
+  return estimate_mean(logs);
+}
+
+Estimate ratio_of(const MeanEstimate& logs) {
+  return {.rounds = logs.n,
+          .value = std::exp(logs.mean),
+          .low = std::exp(logs.mean - logs.half_width),
+          .high = std::exp(logs.mean + logs.half_width),
+          .p = logs.p};
 }
 
 double Resolution::effect() const {

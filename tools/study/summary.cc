@@ -22,9 +22,7 @@ PointSummary summarize_point(const Study& study, const Plan& plan, const Rounds&
   summary.baseline = plan.baselines[point] == point;
 
   const Estimate* ratio = summary.ratio(study.metric);
-  LogRatios logs;
-  for (const auto& [round, value] : rounds.values(ratio ? plan.baselines[point] : point, study.metric))
-    if (value > 0) logs[round] = std::log(value);
+  const LogRatios logs = rounds.log_values(ratio ? plan.baselines[point] : point, study.metric);
   if (!logs.empty()) summary.adjusted = estimate_ratio(logs).value * (ratio ? ratio->value : 1);
   else summary.adjusted = summary.median(study.metric);
   return summary;
@@ -44,22 +42,25 @@ void compare_with_plain(const Plan& plan, const Rounds& rounds, size_t point, Su
   for (const auto& [round, quotient] : rounds.quotients(point, plain, wire)) hidden.push_back(1 - quotient);
   if (hidden.empty()) return;
   const MeanEstimate mean = estimate_mean(hidden);
-  const double half = mean.half_width(kConfidence);
-  summary.points[point].hidden =
-      Estimate{.rounds = mean.n, .value = mean.mean, .low = mean.mean - half, .high = mean.mean + half, .p = mean.p};
+  summary.points[point].hidden = Estimate{.rounds = mean.n,
+                                          .value = mean.mean,
+                                          .low = mean.mean - mean.half_width,
+                                          .high = mean.mean + mean.half_width,
+                                          .p = mean.p};
 }
 
 }  // namespace
 
-void judge(const Study& study, const std::vector<Judged>& all) {
-  std::vector<double> p_values;
-  for (const Judged& one : all) p_values.push_back(one.ratio.p);
-  const std::vector<double> corrected = holm(p_values);
-  for (size_t i = 0; i < all.size(); ++i) {
-    all[i].corrected_p = corrected[i];
-    all[i].verdict = corrected[i] > 1 - kConfidence                             ? Verdict::within_noise
-                     : (all[i].ratio.value > 1) == is_better_high(study.metric) ? Verdict::better
-                                                                                : Verdict::worse;
+void judge(const Study& study, std::vector<Judged> all) {
+  std::ranges::sort(all, {}, [](const Judged& one) { return one.ratio->p; });
+  double largest = 0;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const auto& [ratio, corrected_p, verdict] = all[rank];
+    largest = std::max(largest, std::min(1.0, ratio->p * static_cast<double>(all.size() - rank)));
+    *corrected_p = largest;
+    *verdict = largest > 1 - kConfidence                            ? Verdict::within_noise
+               : (ratio->value > 1) == is_better_high(study.metric) ? Verdict::better
+                                                                    : Verdict::worse;
   }
 }
 
@@ -75,7 +76,7 @@ void judge_points(const Study& study, Summary& summary) {
                     : point.baseline                ? Verdict::baseline
                     : ratio->rounds < kFewestRounds ? Verdict::too_few
                                                     : Verdict::within_noise;
-    if (point.verdict == Verdict::within_noise) all.push_back({*ratio, point.corrected_p, point.verdict});
+    if (point.verdict == Verdict::within_noise) all.push_back({ratio, &point.corrected_p, &point.verdict});
   }
   judge(study, all);
 }
@@ -194,7 +195,7 @@ void find_effects(const Study& study, const Plan& plan, const Rounds& rounds, Su
     }
     for (std::vector<Effect>& levels : conclusion.effects)
       for (Effect& effect : levels)
-        if (effect.ratio.rounds >= kFewestRounds) all.push_back({effect.ratio, effect.corrected_p, effect.verdict});
+        if (effect.ratio.rounds >= kFewestRounds) all.push_back({&effect.ratio, &effect.corrected_p, &effect.verdict});
   }
   judge(study, all);
 }
@@ -207,9 +208,7 @@ std::optional<Resolution> resolution_of(const Study& study, const Plan& plan, co
   for (size_t i = 0; i < plan.points.size(); ++i) {
     if (plan.baselines[i] == i) continue;
     ++resolution.comparisons;
-    std::vector<double> logs;
-    for (const auto& [round, value] : rounds.log_ratios(i, study.metric)) logs.push_back(value);
-    const MeanEstimate mean = estimate_mean(logs);
+    const MeanEstimate mean = mean_of(rounds.log_ratios(i, study.metric));
     squares +=
         mean.standard_error * mean.standard_error * static_cast<double>(mean.n * std::max<int64_t>(0, mean.n - 1));
     degrees += std::max<int64_t>(0, mean.n - 1);

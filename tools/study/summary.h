@@ -30,8 +30,6 @@
 
 namespace trivet {
 
-constexpr double kConfidence = 0.95;
-
 // A ratio, as its geometric mean over rounds; of hidden_fraction a difference of 1 and a ratio, as its mean.
 struct Estimate {
   int64_t rounds = 0;
@@ -129,14 +127,15 @@ struct Summary {
 
 Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow>& rows);
 
-// Corrects the p-values of estimates that have rounds enough for their number (Holm), and gives them a verdict: of a
-// ratio, and where to put its corrected p and its verdict.
+// Corrects the p-values of estimates that have rounds enough for their number by S. Holm's step-down procedure (1979),
+// and gives them a verdict: to call those effects whose corrected p is at most alpha is wrong about any of them with
+// probability alpha, however they depend on each other.
 struct Judged {
-  const Estimate& ratio;
-  double& corrected_p;
-  Verdict& verdict;
+  const Estimate* ratio;
+  double* corrected_p;  // where to put it
+  Verdict* verdict;
 };
-void judge(const Study& study, const std::vector<Judged>& all);
+void judge(const Study& study, std::vector<Judged> all);
 
 // The rounds that a study needs: its repeats; with auto_repeats at least kFewestRounds, and one more as long as the
 // interval of some ratio is wider than interval_width, up to its repeats.
@@ -144,7 +143,7 @@ int64_t rounds_wanted(const Study& study, const Plan& plan, const std::vector<Ru
 
 // ---- the estimator
 
-// [round]: the log ratio of a point, or of a factor's level, to its baseline.
+// [round]: the log ratio of a point, or of a factor's level, to its baseline; of a single value, to 1.
 using LogRatios = std::map<int64_t, double>;
 
 // The finished runs of a study, each with the runs of its baseline that are next to it.
@@ -156,6 +155,8 @@ class Rounds {
   LogRatios log_ratios(size_t point, const std::string& metric) const;
   // The mean over the runs of a round.
   std::map<int64_t, double> values(size_t point, const std::string& metric) const;
+  // Their logarithms, of the values above 0.
+  LogRatios log_values(size_t point, const std::string& metric) const;
   // [round]: the quotient of two points' values, of runs of one call.
   std::map<int64_t, double> quotients(size_t over, size_t under, const std::string& metric) const;
   std::set<std::string> metrics(size_t point) const;  // that its runs report
@@ -171,6 +172,8 @@ class Rounds {
 };
 
 LogRatios operator-(const LogRatios& a, const LogRatios& b);  // of the rounds that both have
-Estimate estimate_ratio(const LogRatios& values);
+MeanEstimate mean_of(const LogRatios& values);
+Estimate ratio_of(const MeanEstimate& logs);
+inline Estimate estimate_ratio(const LogRatios& values) { return ratio_of(mean_of(values)); }
 
 }  // namespace trivet

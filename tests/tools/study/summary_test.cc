@@ -124,6 +124,27 @@ TEST_F(StudySummary, MainEffectsHaveIntervalsOverRoundsAndVerdicts) {
   EXPECT_EQ(effects[1][1].verdict, Verdict::worse);
 }
 
+TEST_F(StudySummary, HolmsCorrectionStepsDown) {
+  const auto corrected = [&](const std::vector<double>& p_values) {
+    std::vector<Estimate> ratios(p_values.size());
+    std::vector<double> found(p_values.size());
+    std::vector<Verdict> verdicts(p_values.size());
+    std::vector<Judged> all;
+    for (size_t i = 0; i < p_values.size(); ++i) {
+      ratios[i].p = p_values[i];
+      all.push_back({&ratios[i], &found[i], &verdicts[i]});
+    }
+    judge(study_, all);
+    return found;
+  };
+  EXPECT_EQ(corrected({0.25, 0.0625, 0.125, 0.5}), (std::vector<double>{0.5, 0.25, 0.375, 0.5}));
+  EXPECT_EQ(corrected({0.5, 0.5}), (std::vector<double>{1, 1}));
+  EXPECT_EQ(corrected({0.25}), (std::vector<double>{0.25}));
+  EXPECT_EQ(corrected({}), (std::vector<double>{}));
+  EXPECT_EQ(corrected({0.125, 0.1875, 0.1875}), (std::vector<double>{0.375, 0.375, 0.375}))
+      << "never smaller than that of a smaller p";
+}
+
 TEST_F(StudySummary, TheBestAreThoseThatAreNotToldApart) {
   // given: 2000 small and 3000 small are better than the rest, and as good as each other
   add(0, {4, 4, 4, 4, 4, 4}), add(1, {5, 5.1, 5, 5.1, 5, 4.9});
