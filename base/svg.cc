@@ -25,7 +25,7 @@ std::string colors(const Palette& p) {
   };
   rule("text", "fill", p.ink), rule(".soft", "fill", p.soft), rule(".paper", "fill", p.paper);
   rule(".grid", "stroke", p.grid), rule(".axis", "stroke", p.axis), rule(".one", "stroke", p.ink);
-  rule(".whisker", "stroke", p.ink), rule(".line", "stroke", p.bar), rule(".range", "stroke", p.bar);
+  rule(".whisker", "stroke", p.ink), rule(".line", "stroke", p.bar);
   rule(".dot", "fill", p.bar), rule(".dot.base", "fill", p.base), rule(".bar", "fill", p.bar);
   rule(".bar.base", "fill", p.base), rule(".bar.best", "fill", p.best), rule(".tensor", "fill", p.tensor);
   rule(".pipeline", "fill", p.pipeline), rule(".data", "fill", p.data), rule(".rest", "fill", p.rest);
@@ -42,7 +42,7 @@ std::string style() {
   return ".plot{font:12px system-ui,'Helvetica Neue',Arial,sans-serif}.plot .end{text-anchor:end}"
          ".plot .mid{text-anchor:middle}.plot .head{font-weight:600}.plot .one{stroke-dasharray:3 3}"
          ".plot .whisker{stroke-width:1.2;fill:none}.plot .line{stroke-width:1.5;fill:none}"
-         ".plot .range{stroke-width:5;stroke-opacity:.4;stroke-linecap:round}.plot .wait{fill-opacity:.45}"
+         ".plot .wait{fill-opacity:.45}"
          ".plot .small{font-size:9px}" +
          colors(kLight) + "@media screen and (prefers-color-scheme:dark){" + colors(kDark) + "}";
 }

@@ -9,13 +9,10 @@
 #include <fmt/format.h>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "base/files.h"
 #include "base/host.h"
 #include "base/stop_signal.h"
-#include "kernels/base/device.h"
-#include "kernels/ops.h"
 #include "launch/commands.h"
 #include "parallel/comm/world.h"
 #include "tools/draw/step_timeline.h"
@@ -33,7 +30,7 @@ namespace {
 struct StudyOptions {
   std::string path;
   std::string out, export_path;
-  bool plan = false, probe = false, best = false, report = false, retry_failed = false, aa = false, contention = false;
+  bool plan = false, best = false, report = false, retry_failed = false, aa = false, contention = false;
   std::optional<std::string> timeline;  // a point
 };
 
@@ -53,16 +50,10 @@ std::string program_path() {
 void write_reports(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
   const Summary summary = summarize(study, plan, rows);
   make_folder(study.out);
-  write_file(study.out + "/table.md", markdown_report(study, plan, summary));
+  write_file(study.out + "/table.md", markdown_report(study, plan, summary, rows));
   write_file(study.out + "/table.csv", csv_report(study, plan, summary));
   write_file(study.out + "/report.html", html_report(study, plan, summary, rows));
   write_file(study.out + "/plot.svg", ratio_picture(study, plan, summary));
-}
-
-double machine_peak_tflops(const std::string& dtype) {
-  const auto device = create_cpu_device();
-  const auto ops = create_cpu_ops(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
-  return measure_gemm_peak_tflops(*device, *ops, dtype == "bf16" ? DType::bf16 : DType::f32);
 }
 
 void warn_of_shared_cores(const Plan& plan) {
@@ -71,20 +62,15 @@ void warn_of_shared_cores(const Plan& plan) {
 }
 
 void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
-  const bool measured = std::ranges::any_of(rows, [&](const RunRow& row) {
-    return row.outcome == RunEnd::done && std::ranges::count(plan.points, row.point, &Point::id) > 0;
-  });
-  const double peak = measured || plan.points.empty() ? 0 : machine_peak_tflops(plan.points[0].dtype);
-  const CostPrediction cost = predict_cost(study, plan, rows, peak);
+  const std::vector<double> seconds = run_seconds(plan, rows);  // of every point, or of none
+  const bool measured = !std::isnan(seconds[0]);
   const std::vector<PlannedRun> runs = remaining_runs(study, plan, rows, rounds_wanted(study, plan, rows));
 
   TextBlock table = point_columns(study, fmt::format("study {}: points", study.name));
-  table.column("ranks", 'r');
-  table.column("memory a rank", 'r');
-  table.column("runs to do", 'r');
-  table.column(cost.at_least ? "s per run, at least" : "s per run", 'r');
+  for (const char* name : {"ranks", "memory a rank", "runs to do"}) table.column(name, 'r');
+  if (measured) table.column("s per run", 'r');
   double total = 0, round = 0;
-  for (const PlannedRun& run : rest_of_round(study, plan, {}, 1)) round += cost.seconds[run.point];
+  for (const PlannedRun& run : rest_of_round(study, plan, {}, 1)) round += seconds[run.point];
   for (size_t i = 0; i < plan.points.size(); ++i) {
     const Point& point = plan.points[i];
     std::vector<std::string> row = point_cells(study, plan, i);
@@ -93,23 +79,16 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
     if (point.launch.launcher != Launcher::threads) row.back() += fmt::format(" {}", word_of(point.launch.launcher));
     row.push_back(bytes_text(point.memory_bytes));
     row.push_back(std::to_string(todo) + (plan.baseline == i ? " (baseline)" : ""));
-    row.push_back(fmt::format("{:.2f}", cost.seconds[i]));
+    if (measured) row.push_back(fmt::format("{:.2f}", seconds[i]));
     table.rows.push_back(std::move(row));
-    total += static_cast<double>(todo) * cost.seconds[i];
+    total += static_cast<double>(todo) * seconds[i];
   }
-  print_blocks({table});
-  if (!plan.same.empty()) {
-    fmt::print("\n");
-    print_blocks({same_table(study, plan)});
-  }
-  if (!plan.dropped.empty()) {
-    fmt::print("\n");
-    print_blocks({dropped_table(study, plan)});
-  }
-  fmt::print("\n");
+  for (const TextBlock& block : {table, same_table(study, plan), dropped_table(study, plan)})
+    if (block.rows.size() > 1) print_blocks({block}), fmt::print("\n");
   print_text(extent_text(study, plan, summarize(study, plan, rows)) + ".");
-  print_text(fmt::format("{} runs to do: {}{}, from {}.", runs.size(), cost.at_least ? "at least " : "about ",
-                         duration_text(std::ceil(total)), cost.source));
+  print_text(fmt::format("{} runs to do: {}.", runs.size(),
+                         measured ? "about " + duration_text(std::ceil(total)) + ", from the finished runs"
+                                  : "the study says after its first run how long they take"));
   warn_of_shared_cores(plan);
   if (study.budget_minutes > 0 && total > 60 * study.budget_minutes)
     print_text(fmt::format("The budget of {:g} minutes ends before: it holds {:.1f} rounds of all points.",
@@ -306,7 +285,7 @@ void run(const StudyOptions& options) {
   const Plan designed_plan = plan;
   if (options.aa) study = equal_points_of(designed, designed_plan), plan = make_plan(study);
   else plan.noise = measured_noise(study, plan);
-  const bool runs = !options.best && !options.report && !options.timeline && !(options.plan && !options.probe);
+  const bool runs = !options.best && !options.report && !options.timeline && !options.plan;
   const FileDescriptor lock = runs ? lock_study(designed) : FileDescriptor();  // before reading what is done
   std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
   if (options.best) return print_best(study, plan, rows);
@@ -316,7 +295,7 @@ void run(const StudyOptions& options) {
     fmt::print("{}/report.html, table.md, table.csv, plot.svg\n", study.out);
     return;
   }
-  if (!runs) return print_plan(study, plan, rows);
+  if (options.plan) return print_plan(study, plan, rows);
 
   warn_of_shared_cores(plan);
   watch_stop_signals("the study ends; start it again to go on", "the study ends at once; its last run is not recorded");
@@ -325,7 +304,6 @@ void run(const StudyOptions& options) {
   if (options.contention) return measure_study_contention(study, plan, program_path(), stop_asked);
   write_file(study.out + "/study.yaml", study.text);
   RunnerOptions runner{.retry_failed = options.retry_failed, .now_seconds = now_seconds, .stop_asked = stop_asked};
-  if (options.probe) runner.most_runs = rows.empty() ? 1 : 0;
   runner.ended = [&](const StudyProgress& progress) {
     print_run(study, plan, progress);
     if (progress.round_ended) write_reports(study, plan, rows);
@@ -334,10 +312,6 @@ void run(const StudyOptions& options) {
   const RunPoint run_point = process_runner(study, program, stop_asked, provenance_of(this_build(), program));
   const StudyEnd end = run_study(study, plan, rows, run_point, runner);
   write_reports(study, plan, rows);
-  if (options.probe) {
-    print_plan(study, plan, rows);
-    return check_success(study, plan, summarize(study, plan, rows));
-  }
   finish(study, plan, rows, end);
   if (options.aa) print_equal_points(summarize(study, plan, rows), designed, designed_plan);
 }
@@ -366,46 +340,33 @@ void add_study_command(CLI::App& app) {
   command->add_option("STUDY.yaml", options->path, "YAML file of the study (docs/studies.md)")
       ->option_text("STUDY.yaml");
   command->add_option("--out", options->out, "folder of the study, instead of the file's `out`")->option_text("DIR");
-  CLI::Option* plan =
-      command->add_flag("--plan", options->plan, "only show the points, why some cannot run, and the cost");
-  command
-      ->add_flag("--probe", options->probe,
-                 "with --plan: make a run to know the cost; it counts, beside a new one of its baseline")
-      ->needs(plan);
-  CLI::Option* best =
-      command->add_flag("--best", options->best, "only name the best point and the main effects")->excludes(plan);
-  CLI::Option* report = command->add_flag("--report", options->report, "only write the tables and the report again")
-                            ->excludes(plan)
-                            ->excludes(best);
   CLI::Option* aa = command->add_flag(
       "--aa", options->aa,
-      "measure equal points instead (copies of the baseline, in OUT/aa): this machine's noise, and the "
-      "smallest effect that the study can see");
-  CLI::Option* contention = command->add_flag(
-      "--contention", options->contention,
-      "measure GEMMs beside a collective instead (OUT/contention.json): under the baseline's launcher and links, on "
-      "GPUs for several CTA budgets of NCCL");
-  CLI::Option* retry =
-      command->add_flag("--retry-failed", options->retry_failed, "run points again that failed in an earlier call");
-  CLI::Option* timeline =
-      command
-          ->add_option("--timeline", options->timeline,
-                       "draw a step of a point that has run, named by its levels, as its runs' lines do, or by its id")
-          ->option_text("POINT")
-          ->excludes(contention)
-          ->excludes(retry);
+      "measure equal points instead (copies of the baseline, in OUT/aa): this machine's noise, and the smallest effect "
+      "that the study can see");
   CLI::Option* exported =
       command
           ->add_option("--export", options->export_path,
                        "only write a CSV file with a row a run and step: every metric, the levels, the provenance")
           ->option_text("FILE")
           ->check(file_name())
-          ->excludes(aa)
-          ->excludes(contention)
-          ->excludes(retry)
-          ->excludes(timeline);
-  for (CLI::Option* option : {contention, timeline, retry, exported})
-    option->excludes(plan)->excludes(best)->excludes(report);
+          ->excludes(aa);
+  const std::vector<CLI::Option*> modes{
+      exported,
+      command->add_flag("--plan", options->plan, "only show the points, why some cannot run, and the cost"),
+      command->add_flag("--best", options->best, "only name the best point and the main effects"),
+      command->add_flag("--report", options->report, "only write the tables and the report again"),
+      command->add_flag("--contention", options->contention,
+                        "measure GEMMs beside a collective instead (OUT/contention.json): under the baseline's "
+                        "launcher and links, on GPUs for several CTA budgets of NCCL"),
+      command->add_flag("--retry-failed", options->retry_failed, "run points again that failed in an earlier call"),
+      command
+          ->add_option("--timeline", options->timeline,
+                       "draw a step of a point that has run, named by its levels, as its runs' lines do, or by its id")
+          ->option_text("POINT")};
+  for (CLI::Option* one : modes)
+    for (CLI::Option* other : modes)
+      if (one != other) one->excludes(other);
   add_compare_command(*command);
   command->callback([options, command] {
     if (!command->get_subcommands().empty()) return;

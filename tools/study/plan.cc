@@ -1,6 +1,7 @@
 #include "tools/study/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fmt/format.h>
 #include <map>
@@ -140,7 +141,6 @@ Point resolve_point(const Study& study, const Choice& choice, std::string& inert
   point.flops =
       static_cast<double>(study.steps) *
       flops_per_step(model_spec_of(config.model), *config.batch.global_batch_size, config.train.flops_convention);
-  point.dtype = word_of(config.precision.dtype);
   point.numbers = numbers_of(study, choice);
   point.id = hash_of(study, point, config);
   Config other = config;
@@ -209,33 +209,18 @@ Study equal_points_of(const Study& study, const Plan& plan) {
   return equal;
 }
 
-CostPrediction predict_cost(const Study& study, const Plan& plan, std::span<const RunRow> rows, double peak_tflops) {
-  CostPrediction cost;
-  std::vector<double> speeds;  // seconds a FLOP, of every measured point
-  size_t measured = 0;
+std::vector<double> run_seconds(const Plan& plan, std::span<const RunRow> rows) {
+  std::vector<double> seconds, speeds;  // speeds: seconds a FLOP, of every measured point
   for (const Point& point : plan.points) {
-    std::vector<double> seconds;
+    std::vector<double> measured;
     for (const RunRow& row : rows)
-      if (row.point == point.id && row.outcome == RunEnd::done) seconds.push_back(row.seconds);
-    cost.seconds.push_back(median(seconds));
-    if (seconds.empty()) continue;
-    ++measured;
-    speeds.push_back(cost.seconds.back() / point.flops);
+      if (row.point == point.id && row.outcome == RunEnd::done) measured.push_back(row.seconds);
+    seconds.push_back(median(measured));
+    if (!measured.empty()) speeds.push_back(seconds.back() / point.flops);
   }
-  const double speed = speeds.empty() ? 1 / (peak_tflops * 1e12) : median(speeds);
   for (size_t i = 0; i < plan.points.size(); ++i)
-    if (!(cost.seconds[i] > 0)) cost.seconds[i] = plan.points[i].flops * speed;
-  cost.at_least = measured == 0;
-  if (measured == 0)
-    cost.source = fmt::format(
-        "model FLOPs of {} steps at the {:.2f} TFLOP/s that GEMMs reach on this machine, without start-up "
-        "and communication: no run is measured yet (--probe makes one)",
-        study.steps, peak_tflops);
-  else if (measured == plan.points.size()) cost.source = "the finished runs of each point";
-  else
-    cost.source = fmt::format("the finished runs of {} of {} points; the others by their model FLOPs at the same speed",
-                              measured, plan.points.size());
-  return cost;
+    if (std::isnan(seconds[i])) seconds[i] = plan.points[i].flops * median(speeds);
+  return seconds;
 }
 
 size_t find_point(const Study& study, const Plan& plan, const std::string& wanted) {

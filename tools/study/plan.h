@@ -22,9 +22,8 @@ struct Point {
   int threads = 0;                // that compute at a time on this machine; 0: ranks may be elsewhere
   int64_t memory_bytes = 0;       // of the rank that holds most
   double flops = 0;               // model FLOPs of a run
-  std::string dtype;
-  std::string numbers;          // points that have this in common must agree in loss
-  std::string without_overlap;  // id of the same run with no communication beside compute; its own where it is that
+  std::string numbers;            // points that have this in common must agree in loss
+  std::string without_overlap;    // id of the same run with no communication beside compute; its own where it is that
 };
 
 struct DroppedPoint {
@@ -84,15 +83,9 @@ std::vector<PlannedRun> remaining_runs(const Study& study, const Plan& plan, std
 // The folder of a run within the study's: runs/ID-REPEAT, of further copies runs/ID-REPEAT.COPY.
 std::string folder_of(const Point& point, const PlannedRun& run);
 
-// Seconds that a run of each point takes.
-struct CostPrediction {
-  std::vector<double> seconds;  // of Plan::points
-  bool at_least = false;        // nothing was measured: a bound, not a guess
-  std::string source;           // what it is estimated from, as the end of a sentence
-};
-// From the finished runs: a point's own, or, of those without, the model FLOPs at the speed of the others. Without any
-// run: model FLOPs at `peak_tflops` of the whole machine, as if there were no start-up and no communication.
-CostPrediction predict_cost(const Study& study, const Plan& plan, std::span<const RunRow> rows, double peak_tflops);
+// Seconds that a run of each point takes: the median of its finished runs, or, of a point without, by its model FLOPs
+// at the speed of the others; NaN where there is none.
+std::vector<double> run_seconds(const Plan& plan, std::span<const RunRow> rows);
 
 // The point with these levels, as describe_choice() has them, or the one whose id begins so. Throws ConfigError, with
 // all points, where that is none, or several.

@@ -1,7 +1,6 @@
 #include "tools/study/report.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <fmt/format.h>
 #include <ranges>
 
@@ -23,214 +22,200 @@ figure{margin:14px 0;overflow-x:auto}figure svg{max-width:100%;height:auto;displ
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums;line-height:1.35}
 th,td{padding:6px 14px 6px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 th{color:var(--soft);font-weight:600}.r{text-align:right}td.r{white-space:nowrap}td.note{min-width:200px}
-tr.best td{font-weight:600;color:var(--good)}.bad{color:var(--bad)}
-a{color:var(--link)}dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 18px;font-size:15px}dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
+.bad{color:var(--bad)}
+a{color:var(--link)}td{overflow-wrap:anywhere}
 pre,code{font:13px/1.45 ui-monospace,Menlo,Consolas,monospace}pre{background:var(--wash);padding:14px;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
 details{margin:14px 0}summary{cursor:pointer;font-weight:600}
 @media print{main{max-width:none;padding:0}body{font-size:11pt}h2{break-after:avoid}figure,tr,.box{break-inside:avoid}.wide,figure{overflow:visible}table{font-size:7pt}td,th,td.r{white-space:normal;padding:3px 7px 3px 0}td.note{min-width:0}}
 )";
 
-class Page {
- public:
-  Page(const Study& study, const Plan& plan, const Summary& summary, const std::vector<RunRow>& rows)
-      : study_(study), plan_(plan), summary_(summary), rows_(rows) {}
-
-  std::string write() {
-    const std::string title = "Study " + study_.name;
-    out_ = fmt::format(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n"
-        "<style>{}</style>\n</head>\n<body>\n<main>\n",
-        escaped(title), kCss);
-    put("<h1>{}</h1>\n<p class=\"soft\">{}.</p>\n", escaped(title), escaped(extent_text(study_, plan_, summary_)));
-    out_ += "<div class=\"box\">\n";
-    for (const std::string& winner : winner_texts(study_, plan_, summary_)) put("<p>{}</p>\n", escaped(winner));
-    for (const std::string& command : explain_commands(study_, plan_, summary_))
-      put("<p class=\"soft\"><small>What its step is spent on, as the planner sees it: <code>{}</code></small></p>\n",
-          escaped(command));
-    if (const std::string resolution = resolution_text(summary_); !resolution.empty())
-      put("<p class=\"soft\"><small>{}</small></p>\n", escaped(resolution));
-    out_ += "</div>\n";
-    disagreements();
-    pictures();
-    points();
-    not_run();
-    method();
-    out_ += "</main>\n</body>\n</html>\n";
-    return std::move(out_);
-  }
-
- private:
-  template <class... Args>
-  void put(fmt::format_string<Args...> format, Args&&... args) {
-    out_ += fmt::format(format, std::forward<Args>(args)...);
-  }
-
-  void disagreements() {
-    if (summary_.disagreements == 0) return;
-    out_ += "<div class=\"box bad\"><strong class=\"bad\">Losses differ that must agree.</strong><ul>\n";
-    for (size_t i = 0; i < plan_.points.size(); ++i)
-      if (!summary_.points[i].disagreement.empty())
-        put("<li>{}: {}</li>\n", escaped(describe_choice(study_, plan_.points[i].choice)),
-            escaped(summary_.points[i].disagreement));
-    out_ += "</ul></div>\n";
-  }
-
-  void figure(const std::string& heading, const std::string& picture, const std::string& caption) {
-    if (picture.empty()) return;
-    put("<h2>{}</h2>\n<figure>\n{}<figcaption>{}</figcaption>\n</figure>\n", escaped(heading), picture,
-        escaped(caption));
-  }
-  void pictures() {
-    if (summary_.done == 0) return;
-    figure("Points", ratio_plot(study_, plan_, summary_),
-           "Bars: the ratio to the baseline runs before and after, geometric mean over the rounds; whiskers: its 95 % "
-           "interval (Student's t). Green: the best, or those tied for it; grey: the baseline (under each condition). "
-           "Band: "
-           "effects too small for this study to see.");
-    figure("Exposed communication and bucket size", bucket_plot(study_, plan_, summary_),
-           "Dots: median over the rounds of the data-parallel communication that a step exposes, bars the range of the "
-           "rounds.");
-    figure("Main effects", effects_plot(study_, plan_, summary_),
-           fmt::format("{} with a level, over {} with the factor's baseline level (grey); {} is better. Dots are the "
-                       "geometric mean over the settings of the other factors, under each condition; bands are 95 % "
-                       "intervals over the rounds.",
-                       study_.metric, study_.metric, is_better_high(study_.metric) ? "more" : "less"));
-    put("<div class=\"wide\">{}</div>\n", table(effect_table(study_, plan_, summary_)));
-    figure("Exposed communication", exposed_plot(study_, plan_, summary_),
-           "Communication on the wire that a rank's own compute did not overlap, by class, as a part of the step, on "
-           "average over the ranks; the number is its share. Paler, beside it: waiting for peers.");
-  }
-
-  static std::string cells(const std::vector<std::string>& texts, const std::string& align, const char* tag) {
-    std::string row;
-    for (size_t i = 0; i < texts.size(); ++i)
-      row += fmt::format("<{0}{1}>{2}</{0}>", tag,
-                         align[i] == 'r'        ? " class=\"r\""
-                         : texts[i].size() > 60 ? " class=\"note\""
-                                                : "",
-                         escaped(texts[i]));
-    return row;
-  }
-  static std::string table(const TextBlock& table) {
-    std::string text = "<table>\n<thead><tr>" + cells(table.rows[0], table.align, "th") + "</tr></thead>\n<tbody>\n";
-    for (const auto& row : table.rows | std::views::drop(1)) text += "<tr>" + cells(row, table.align, "td") + "</tr>\n";
-    return text + "</tbody>\n</table>\n";
-  }
-
-  std::string links_of(const PointSummary& point) const {
-    if (point.folder.empty()) return "";
-    std::string links;
-    for (const char* file : {"metrics.jsonl", "trace.json"}) {
-      const std::string path = point.folder + "/" + file;
-      if (std::filesystem::exists(study_.out + "/" + path))
-        links += fmt::format("{}<a href=\"{}\">{}</a>", links.empty() ? "" : ", ", escaped(path),
-                             std::string_view(file).substr(0, std::string_view(file).find('.')));
-    }
-    return links;
-  }
-
-  void note(const std::string& text) { put("<p class=\"soft\"><small>{}</small></p>\n", escaped(text)); }
-
-  void points() {
-    const TextBlock results = result_table(study_, plan_, summary_);
-    put("<h2>Table</h2>\n<div class=\"wide\"><table>\n<thead><tr>{}<th>files</th></tr></thead>\n<tbody>\n",
-        cells(results.rows[0], results.align, "th"));
-    for (size_t i = 0; i < plan_.points.size(); ++i)
-      put("<tr{}>{}<td>{}</td></tr>\n", summary_.may_be_best(i) ? " class=\"best\"" : "",
-          cells(results.rows[i + 1], results.align, "td"), links_of(summary_.points[i]));
-    out_ +=
-        "</tbody>\n</table></div>\n<p class=\"soft\"><small>A verdict compares with the baseline and is corrected for "
-        "the number of points (Holm), an interval is not. The metric is the baseline's geometric mean times the ratio. "
-        "All metrics are in table.csv, all steps in the file of --export. A trace opens in "
-        "ui.perfetto.dev.</small></p>\n";
-    if (const TextBlock responses = response_table(study_, plan_, summary_); responses.rows.size() > 1)
-      put("<h2>Other responses</h2>\n<div class=\"wide\">{}</div>\n", table(responses));
-    put("<h2>Time of a step</h2>\n<div class=\"wide\">{}</div>\n", table(step_table(study_, plan_, summary_)));
-    note(step_legend());
-    if (const TextBlock classes = comm_table(study_, plan_, summary_); classes.rows.size() > 1) {
-      put("<h2>Communication by class</h2>\n<div class=\"wide\">{}</div>\n", table(classes));
-      note(comm_legend());
-    }
-  }
-
-  void not_run() {
-    if (!plan_.same.empty())
-      put("<h2>Points that are the same run as another one</h2>\n<div class=\"wide\">{}</div>\n",
-          table(same_table(study_, plan_)));
-    if (!plan_.dropped.empty())
-      put("<h2>Points that cannot run</h2>\n<div class=\"wide\">{}</div>\n", table(dropped_table(study_, plan_)));
-    if (summary_.failed == 0) return;
-    out_ += "<h2>Failed runs</h2>\n<ul>\n";
-    for (const RunRow& row : rows_) {
-      const auto point = std::ranges::find(plan_.points, row.point, &Point::id);
-      if (row.outcome == RunEnd::done || point == plan_.points.end()) continue;
-      put("<li>{}, repeat {}, {}: {} (<a href=\"{}/stderr.log\">stderr</a>)</li>\n",
-          escaped(describe_choice(study_, point->choice)), row.repeat, word_of(row.outcome), escaped(row.reason),
-          escaped(row.folder));
-    }
-    out_ += "</ul>\n";
-  }
-
-  void entry(const std::string& what, const std::string& text) {
-    put("<dt>{}</dt><dd>{}</dd>\n", escaped(what), escaped(text));
-  }
-  void method() {
-    out_ += "<h2>How it was measured</h2>\n<dl>\n";
-    entry("base", study_.base);
-    for (const Factor& factor : study_.factors) {
-      std::string levels;
-      for (const Level& level : factor.levels) {
-        levels += fmt::format("{}{}", levels.empty() ? "" : "; ", level.label);
-        std::string settings;
-        for (const Setting& setting : level.settings)
-          settings += fmt::format("{}{}={}", settings.empty() ? "" : ", ", setting.key, setting.value);
-        if (level.settings.empty()) settings = "as the base";
-        levels += " (" + settings + ")";
-      }
-      entry(factor.name, levels + (factor.changes_numbers ? "" : "; changes no numbers") +
-                             (factor.condition ? "; a condition: points are compared where it is the same" : ""));
-    }
-    entry("losses",
-          !study_.check_agreement ? "not compared"
-          : study_.tolerance == 0
-              ? "bitwise the same in all repeats of all points that differ only in factors that change no numbers"
-              : fmt::format("within {:g} of each other in all repeats of all points that differ only in factors "
-                            "that change no numbers",
-                            study_.tolerance));
-    entry("order",
-          fmt::format("rounds of all points in random order (seed {}), a baseline again after at most {} runs; "
-                      "results.jsonl has the runs in their order",
-                      study_.seed, study_.baseline_every));
-    for (const std::string& machine : summary_.machines) entry("measured on", machine);
-    if (summary_.machines.size() > 1)
-      entry("several machines", "runs of two calls of the program are never divided by each other");
-    std::string first, last;
-    for (const RunRow& row : rows_) {
-      if (first.empty() || row.started < first) first = row.started;
-      last = std::max(last, row.started);
-    }
-    if (!first.empty()) entry("when", fmt::format("first run {}, last run {}", first, last));
-    out_ += "</dl>\n";
-    const RunRow* example = nullptr;
-    for (const RunRow& row : rows_)
-      if (plan_.baseline && row.point == plan_.points[*plan_.baseline].id) example = &row;
-    if (!example && !rows_.empty()) example = &rows_.front();
-    if (example) put("<p>The command of a run of the baseline:</p>\n<pre>{}</pre>\n", escaped(example->command));
-    put("<details><summary>{}</summary><pre>{}</pre></details>\n", escaped(study_.path), escaped(study_.text));
-  }
-
-  const Study& study_;
-  const Plan& plan_;
-  const Summary& summary_;
-  const std::vector<RunRow>& rows_;
-  std::string out_;
+// A part of the report: a picture, which the Markdown has not, a table, or both.
+struct Section {
+  std::string heading, picture, caption;
+  TextBlock table;
+  std::string note;
 };
+
+TextBlock points_with_folders(const Study& study, const Plan& plan, const Summary& summary) {
+  TextBlock table = result_table(study, plan, summary);
+  table.column("files", 'l');
+  for (size_t i = 0; i < plan.points.size(); ++i) table.rows[i + 1].push_back(summary.points[i].folder);
+  return table;
+}
+
+TextBlock failed_table(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
+  TextBlock table{.title = "", .rows = {{"point", "repeat", "end", "reason", "files"}}, .align = "lrlll"};
+  for (const RunRow& row : rows)
+    if (const auto point = std::ranges::find(plan.points, row.point, &Point::id);
+        row.outcome != RunEnd::done && point != plan.points.end())
+      table.rows.push_back({describe_choice(study, point->choice), std::to_string(row.repeat),
+                            std::string(word_of(row.outcome)), row.reason, row.folder});
+  return table;
+}
+
+std::string levels_text(const Factor& factor) {
+  std::string text;
+  for (const Level& level : factor.levels) {
+    std::string settings;
+    for (const auto& [key, value] : level.settings)
+      settings += fmt::format("{}{}={}", settings.empty() ? "" : ", ", key, value);
+    text +=
+        fmt::format("{}{} ({})", text.empty() ? "" : "; ", level.label, settings.empty() ? "as the base" : settings);
+  }
+  if (!factor.changes_numbers) text += "; changes no numbers";
+  if (factor.condition) text += "; a condition: points are compared where it is the same";
+  return text;
+}
+
+TextBlock method_table(const Study& study, const Plan& plan, const Summary& summary, const std::vector<RunRow>& rows) {
+  TextBlock table{.title = "", .rows = {{"what", "how"}, {"base", study.base}}, .align = "ll"};
+  for (const Factor& factor : study.factors) table.rows.push_back({factor.name, levels_text(factor)});
+  table.rows.push_back(
+      {"losses", !study.check_agreement
+                     ? "not compared"
+                     : fmt::format("{} in all repeats of all points that differ only in factors that change "
+                                   "no numbers",
+                                   study.tolerance == 0 ? "bitwise the same"
+                                                        : fmt::format("within {:g} of each other", study.tolerance))});
+  table.rows.push_back(
+      {"order", fmt::format("rounds of all points in random order (seed {}), a baseline again after at most {} runs; "
+                            "results.jsonl has the runs in their order",
+                            study.seed, study.baseline_every)});
+  for (const std::string& machine : summary.machines) table.rows.push_back({"measured on", machine});
+  if (rows.empty()) return table;
+  const auto [first, last] = std::ranges::minmax(rows, {}, &RunRow::started);
+  table.rows.push_back({"when", fmt::format("first run {}, last run {}", first.started, last.started)});
+  const auto example = std::ranges::find(rows, plan.points[plan.baseline.value_or(0)].id, &RunRow::point);
+  table.rows.push_back({"a run's command", (example == rows.end() ? rows[0] : *example).command});
+  return table;
+}
+
+std::vector<Section> sections_of(const Study& study, const Plan& plan, const Summary& summary,
+                                 const std::vector<RunRow>& rows) {
+  const std::string& metric = study.metric;
+  return {
+      {"Points", ratio_plot(study, plan, summary),
+       "Bars: the ratio to the baseline runs before and after, geometric mean over the rounds; whiskers: its 95 % "
+       "interval (Student's t). Green: the best, or those tied for it; grey: the baseline (under each condition). "
+       "Band: "
+       "effects too small for this study to see.",
+       points_with_folders(study, plan, summary),
+       "A verdict compares with the baseline and is corrected for the number of points (Holm), an interval is not. The "
+       "metric is the baseline's geometric mean times the ratio. All metrics are in table.csv, all steps in the file "
+       "of --export. A point's files are those of its first run; its trace.json opens in ui.perfetto.dev."},
+      {"Other responses", "", "", response_table(study, plan, summary), ""},
+      {"Main effects on " + metric, effects_plot(study, plan, summary),
+       fmt::format("{} with a level, over {} with the factor's baseline level (grey): the geometric mean over the "
+                   "settings of the other factors, under each condition, with its 95 % interval over the rounds.",
+                   metric, metric),
+       effect_table(study, plan, summary), "From, to: the range over the settings of the other factors."},
+      {"Time of a step", exposed_plot(study, plan, summary),
+       "Communication on the wire that a rank's own compute did not overlap, by class, as a part of the step, on "
+       "average over the ranks; the number is its share. Paler, beside it: waiting for peers.",
+       step_table(study, plan, summary), step_legend()},
+      {"Communication by class", "", "", comm_table(study, plan, summary), comm_legend()},
+      {"Points that are the same run as another one", "", "", same_table(study, plan), ""},
+      {"Points that cannot run", "", "", dropped_table(study, plan), ""},
+      {"Failed runs", "", "", failed_table(study, plan, rows), ""},
+      {"How it was measured", "", "", method_table(study, plan, summary, rows), ""},
+  };
+}
+
+// ---- HTML
+
+std::string html_cells(const std::vector<std::string>& texts, const std::string& align, const char* tag) {
+  std::string row;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::string text = escaped(texts[i]);
+    row += fmt::format("<{0}{1}>{2}</{0}>", tag,
+                       align[i] == 'r'        ? " class=\"r\""
+                       : texts[i].size() > 60 ? " class=\"note\""
+                                              : "",
+                       texts[i].starts_with("runs/") ? fmt::format("<a href=\"{}\">files</a>", text) : text);
+  }
+  return row;
+}
+
+std::string html_section(const Section& section) {
+  std::string text = fmt::format("<h2>{}</h2>\n", escaped(section.heading));
+  if (!section.picture.empty())
+    text +=
+        fmt::format("<figure>\n{}<figcaption>{}</figcaption>\n</figure>\n", section.picture, escaped(section.caption));
+  const TextBlock& table = section.table;
+  text += "<div class=\"wide\"><table>\n<thead><tr>" + html_cells(table.rows[0], table.align, "th") +
+          "</tr></thead>\n<tbody>\n";
+  for (const auto& row : table.rows | std::views::drop(1))
+    text += "<tr>" + html_cells(row, table.align, "td") + "</tr>\n";
+  text += "</tbody>\n</table></div>\n";
+  if (!section.note.empty()) text += fmt::format("<p class=\"soft\"><small>{}</small></p>\n", escaped(section.note));
+  return text;
+}
+
+// ---- Markdown
+
+// Tables have no line breaks and no bars, and text is not to become markup.
+std::string markdown_cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\n' || c == '\r') out += ' ';
+    else {
+      if (std::string_view("|\\`*_[]<>#").find(c) != std::string_view::npos) out += '\\';
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string markdown_section(const Section& section) {
+  const auto line = [](const std::vector<std::string>& cells) {
+    std::string text = "|";
+    for (const std::string& cell : cells) text += ' ' + markdown_cell(cell) + " |";
+    return text + '\n';
+  };
+  std::string text = fmt::format("\n## {}\n\n", markdown_cell(section.heading)) + line(section.table.rows[0]) + "|";
+  for (const char alignment : section.table.align) text += alignment == 'r' ? "---:|" : "---|";
+  text += '\n';
+  for (const auto& row : section.table.rows | std::views::drop(1)) text += line(row);
+  return section.note.empty() ? text : text + '\n' + section.note + '\n';
+}
 
 }  // namespace
 
 std::string html_report(const Study& study, const Plan& plan, const Summary& summary, const std::vector<RunRow>& rows) {
-  return Page(study, plan, summary, rows).write();
+  std::string out = fmt::format(
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{0}</title>\n"
+      "<style>{1}</style>\n</head>\n<body>\n<main>\n<h1>{0}</h1>\n<p class=\"soft\">{2}.</p>\n<div class=\"box\">\n",
+      escaped("Study " + study.name), kCss, escaped(extent_text(study, plan, summary)));
+  const auto small = [&](const std::string& text) { out += "<p class=\"soft\"><small>" + text + "</small></p>\n"; };
+  for (const std::string& winner : winner_texts(study, plan, summary)) out += "<p>" + escaped(winner) + "</p>\n";
+  for (const std::string& command : explain_commands(study, plan, summary))
+    small("What its step is spent on, as the planner sees it: <code>" + escaped(command) + "</code>");
+  if (const std::string resolution = resolution_text(summary); !resolution.empty()) small(escaped(resolution));
+  out += "</div>\n";
+  if (summary.disagreements > 0) {
+    out += "<div class=\"box bad\"><strong class=\"bad\">Losses differ that must agree.</strong><ul>\n";
+    for (size_t i = 0; i < plan.points.size(); ++i)
+      if (const std::string& text = summary.points[i].disagreement; !text.empty())
+        out += fmt::format("<li>{}: {}</li>\n", escaped(describe_choice(study, plan.points[i].choice)), escaped(text));
+    out += "</ul></div>\n";
+  }
+  for (const Section& section : sections_of(study, plan, summary, rows))
+    if (section.table.rows.size() > 1) out += html_section(section);
+  return out + fmt::format("<details><summary>{}</summary><pre>{}</pre></details>\n</main>\n</body>\n</html>\n",
+                           escaped(study.path), escaped(study.text));
+}
+
+std::string markdown_report(const Study& study, const Plan& plan, const Summary& summary,
+                            const std::vector<RunRow>& rows) {
+  std::string text = fmt::format("# Study {}\n\n{}.\n\n## Best\n\n", markdown_cell(study.name),
+                                 markdown_cell(extent_text(study, plan, summary)));
+  for (const std::string& winner : winner_texts(study, plan, summary)) text += "* " + markdown_cell(winner) + '\n';
+  if (const std::string resolution = resolution_text(summary); !resolution.empty())
+    text += '\n' + markdown_cell(resolution) + '\n';
+  for (const Section& section : sections_of(study, plan, summary, rows))
+    if (section.table.rows.size() > 1) text += markdown_section(section);
+  return text;
 }
 
 std::string ratio_picture(const Study& study, const Plan& plan, const Summary& summary) {

@@ -1,5 +1,5 @@
 // The report of a study: one HTML page that needs nothing but itself (no script, no network), light or dark, printable;
-// and its first picture as a file for a README.
+// its words and tables in Markdown; and its first picture as a file for a README.
 #pragma once
 
 #include <string>
@@ -13,6 +13,8 @@ namespace trivet {
 
 // Links lead to the runs' folders within the study's, where the page is meant to lie.
 std::string html_report(const Study& study, const Plan& plan, const Summary& summary, const std::vector<RunRow>& rows);
+std::string markdown_report(const Study& study, const Plan& plan, const Summary& summary,
+                            const std::vector<RunRow>& rows);
 
 // ratio_plot with its colours, as a file of its own.
 std::string ratio_picture(const Study& study, const Plan& plan, const Summary& summary);
@@ -23,16 +25,12 @@ std::string ratio_picture(const Study& study, const Plan& plan, const Summary& s
 // A bar a point: the ratio to the baseline, or the metric where there is no baseline; whiskers are the 95 % interval,
 // the winner (or those tied for best) and the baseline stand out.
 std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summary);
-// A panel a factor and condition: the main effect of each level, with its 95 % interval.
+// A bar a level of each factor, under each condition: its main effect, with its 95 % interval.
 std::string effects_plot(const Study& study, const Plan& plan, const Summary& summary);
 // A bar a point: its step in milliseconds, exposed communication by class in front. "" where no run tells it.
 std::string exposed_plot(const Study& study, const Plan& plan, const Summary& summary);
 
-// A panel a condition: exposed data-parallel communication against bucket size, measured points with the range of their
-// rounds. "" where no factor is the bucket size.
-std::string bucket_plot(const Study& study, const Plan& plan, const Summary& summary);
-
-// ---- tables: for people as Markdown and on the console, with all digits and all metrics as CSV
+// ---- tables for people; with all digits and all metrics as CSV
 
 // The first row of each has the names of the columns, the first column a number that names the row: of its point, in
 // the order of the plan.
@@ -60,11 +58,6 @@ std::string comm_legend();
 // What such tables begin with: the number of a point, and its levels of the factors that have several.
 TextBlock point_columns(const Study& study, std::string title);
 std::vector<std::string> point_cells(const Study& study, const Plan& plan, size_t i);
-
-std::string markdown(const TextBlock& table);
-
-// The report in Markdown: what was asked, the winner, the tables above.
-std::string markdown_report(const Study& study, const Plan& plan, const Summary& summary);
 
 // A row a point, dropped ones too, with every metric's median, smallest and largest. Cells are quoted as RFC 4180 says.
 std::string csv_report(const Study& study, const Plan& plan, const Summary& summary);

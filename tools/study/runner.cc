@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <deque>
 #include <fcntl.h>
@@ -17,26 +16,18 @@
 namespace trivet {
 namespace {
 
-double seconds_of(const Study& study, const Plan& plan, const std::vector<RunRow>& rows,
-                  std::span<const PlannedRun> runs) {
-  const bool measured = std::ranges::any_of(rows, [](const RunRow& row) { return row.outcome == RunEnd::done; });
-  if (!measured) return std::nan("");
-  const CostPrediction cost = predict_cost(study, plan, rows, std::nan(""));
-  double sum = 0;
-  for (const PlannedRun& run : runs) sum += cost.seconds[run.point];
-  return sum;
-}
-
-StudyProgress progress_of(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, const RunRow& last,
-                          size_t point, const std::deque<PlannedRun>& left, bool round_ended) {
+StudyProgress progress_of(const Plan& plan, const std::vector<RunRow>& rows, const RunRow& last, size_t point,
+                          const std::deque<PlannedRun>& left, bool round_ended) {
   const int64_t done = std::ranges::count_if(
       rows, [&](const RunRow& row) { return std::ranges::count(plan.points, row.point, &Point::id) > 0; });
-  const std::vector<PlannedRun> runs(left.begin(), left.end());
+  const std::vector<double> seconds = run_seconds(plan, rows);
+  double seconds_left = 0;
+  for (const PlannedRun& run : left) seconds_left += seconds[run.point];
   return {.row = last,
           .point = point,
           .done = done,
-          .total = done + static_cast<int64_t>(runs.size()),
-          .seconds_left = seconds_of(study, plan, rows, runs),
+          .total = done + static_cast<int64_t>(left.size()),
+          .seconds_left = seconds_left,
           .round_ended = round_ended};
 }
 
@@ -65,13 +56,12 @@ StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& ro
     left.assign(runs.begin(), runs.end());
   };
   plan_rounds();
-  for (int64_t made = 0; !left.empty(); ++made) {
+  for (bool first = true; !left.empty(); first = false) {
     if (options.stop_asked()) return StudyEnd::stopped;
-    if (made == options.most_runs) return StudyEnd::limit;
     const PlannedRun next = left.front();
-    const double end = options.now_seconds() - begin + seconds_of(study, plan, counted, std::span(&next, 1));
+    const double end = options.now_seconds() - begin + run_seconds(plan, counted)[next.point];
     // Unknown is not above the budget.
-    if (made > 0 && study.budget_minutes > 0 && end > 60 * study.budget_minutes) return StudyEnd::budget;
+    if (!first && study.budget_minutes > 0 && end > 60 * study.budget_minutes) return StudyEnd::budget;
 
     const Point& point = plan.points[next.point];
     check_folder();  // before a run makes it anew
@@ -92,7 +82,7 @@ StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& ro
       std::erase_if(left, [&](const PlannedRun& later) { return later.point == next.point; });
     const bool round_ended = left.empty() || left.front().repeat != next.repeat;
     if (left.empty()) rounds = rounds_wanted(study, plan, counted), plan_rounds();
-    if (options.ended) options.ended(progress_of(study, plan, counted, rows.back(), next.point, left, round_ended));
+    if (options.ended) options.ended(progress_of(plan, counted, rows.back(), next.point, left, round_ended));
   }
   return StudyEnd::complete;
 }

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,16 +26,15 @@ struct StudyProgress {
 };
 
 struct RunnerOptions {
-  bool retry_failed = false;                                // those of earlier calls
-  int64_t most_runs = std::numeric_limits<int64_t>::max();  // of this call
-  std::function<double()> now_seconds;                      // a clock
+  bool retry_failed = false;            // those of earlier calls
+  std::function<double()> now_seconds;  // a clock
   std::function<bool()> stop_asked;
   std::function<void(const StudyProgress&)> ended = {};
 };
 
 // complete: all rounds are made; with auto_repeats as many as rounds_wanted() says, asked after each. stopped: asked
-// to. budget: the next run would have ended after budget_minutes (one run is always made). limit: most_runs were.
-enum class StudyEnd : uint8_t { complete, stopped, budget, limit };
+// to. budget: the next run would have ended after budget_minutes (one run is always made).
+enum class StudyEnd : uint8_t { complete, stopped, budget };
 
 // `rows`: what read_results gave; grows. Throws IoError when a result cannot be written: a study that forgets what it
 // measured is no use.

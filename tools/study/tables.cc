@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
-#include <ranges>
 
 #include "tools/study/report.h"
 
@@ -26,21 +25,6 @@ std::string note_of(const PointSummary& point) {
                                                          : "";
   return shortened(note, 60);  // all of it is in the CSV, in results.jsonl and in the report's list
 }
-
-// Markdown tables have no line breaks and no bars, and text is not to become markup.
-std::string markdown_cell(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '\n' || c == '\r') out += ' ';
-    else {
-      if (std::string_view("|\\`*_[]<>#").find(c) != std::string_view::npos) out += '\\';
-      out += c;
-    }
-  }
-  return out;
-}
-
-std::string number(double value) { return fmt::format("{}", value); }
 
 }  // namespace
 
@@ -173,19 +157,6 @@ TextBlock same_table(const Study& study, const Plan& plan) {
   return table;
 }
 
-std::string markdown(const TextBlock& table) {
-  const auto line = [](const std::vector<std::string>& cells) {
-    std::string text = "|";
-    for (const std::string& cell : cells) text += ' ' + markdown_cell(cell) + " |";
-    return text + '\n';
-  };
-  std::string text = line(table.rows[0]) + "|";
-  for (const char alignment : table.align) text += alignment == 'r' ? "---:|" : "---|";
-  text += '\n';
-  for (const auto& row : table.rows | std::views::drop(1)) text += line(row);
-  return text;
-}
-
 std::string extent_text(const Study& study, const Plan& plan, const Summary& summary) {
   const auto designed = static_cast<int64_t>(plan.points.size() + plan.same.size() + plan.dropped.size());
   std::string text = fmt::format("{} ({})", counted(designed, "point"), word_of(study.design));
@@ -199,32 +170,6 @@ std::string extent_text(const Study& study, const Plan& plan, const Summary& sum
   if (summary.failed > 0) text += fmt::format("; {} failed", counted(summary.failed, "point"));
   if (summary.other_rows > 0)
     text += fmt::format("; {} of other points or repeats left out", counted(summary.other_rows, "earlier result"));
-  return text;
-}
-
-std::string markdown_report(const Study& study, const Plan& plan, const Summary& summary) {
-  std::string text =
-      fmt::format("# Study {}\n\n{}.\n\n", markdown_cell(study.name), markdown_cell(extent_text(study, plan, summary)));
-  text += "## Best\n\n";
-  for (const std::string& winner : winner_texts(study, plan, summary)) text += "* " + markdown_cell(winner) + '\n';
-  if (const std::string resolution = resolution_text(summary); !resolution.empty())
-    text += '\n' + markdown_cell(resolution) + '\n';
-  text += '\n';
-  text += "## Points\n\n" + markdown(result_table(study, plan, summary));
-  if (study.responses.size() > 1) text += "\n## Other responses\n\n" + markdown(response_table(study, plan, summary));
-  if (summary.done > 0)
-    text += "\n## Time of a step\n\n" + markdown(step_table(study, plan, summary)) + '\n' + step_legend() + '\n';
-  if (const TextBlock classes = comm_table(study, plan, summary); classes.rows.size() > 1)
-    text += "\n## Communication\n\n" + markdown(classes) + '\n' + comm_legend() + '\n';
-  text += fmt::format(
-              "\n## Main effects on {}\n\nEach level over the factor's baseline level, the geometric mean over the "
-              "settings of the other factors with its 95 % interval; from, to: the range over these settings.\n\n",
-              markdown_cell(study.metric)) +
-          markdown(effect_table(study, plan, summary));
-  if (!plan.same.empty())
-    text += "\n## Points that are the same run as another one\n\n" + markdown(same_table(study, plan));
-  if (!plan.dropped.empty()) text += "\n## Points that cannot run\n\n" + markdown(dropped_table(study, plan));
-  for (const std::string& machine : summary.machines) text += "\nMeasured on " + markdown_cell(machine) + ".\n";
   return text;
 }
 
@@ -251,25 +196,19 @@ std::string csv_report(const Study& study, const Plan& plan, const Summary& summ
                                                     : "planned";
     row.insert(row.end(), {std::to_string(point.launch.ranks), std::string(word_of(point.launch.launcher)),
                            std::to_string(s.done), status, s.failure.empty() ? s.disagreement : s.failure});
-    const auto add_estimate = [&](const Estimate* estimate) {
-      for (const auto value : {&Estimate::value, &Estimate::low, &Estimate::high})
-        row.push_back(estimate ? number(estimate->*value) : "");
-    };
-    const auto add = [&](const Sample* sample) {
-      for (const auto value : {&Sample::median, &Sample::min, &Sample::max})
-        row.push_back(sample ? number(sample->*value) : "");
+    const auto add = [&]<class Of>(const Of* of, auto... parts) {
+      for (const auto part : {parts...}) row.push_back(of ? fmt::format("{}", of->*part) : "");
     };
     const Estimate* ratio = s.ratio(study.metric);
-    row.push_back(s.adjusted ? number(*s.adjusted) : "");
-    add_estimate(ratio);
-    row.push_back(ratio ? number(ratio->p) : "");
-    row.push_back(ratio ? number(s.corrected_p) : "");
+    row.push_back(s.adjusted ? fmt::format("{}", *s.adjusted) : "");
+    add(ratio, &Estimate::value, &Estimate::low, &Estimate::high, &Estimate::p);
+    add(ratio ? &s : nullptr, &PointSummary::corrected_p);
     row.emplace_back(word_of(s.verdict));
     row.emplace_back(summary.wins(i) ? "best" : summary.may_be_best(i) ? "tied" : "");
-    add_estimate(s.hidden ? &*s.hidden : nullptr);
+    add(s.hidden ? &*s.hidden : nullptr, &Estimate::value, &Estimate::low, &Estimate::high);
     row.push_back(std::to_string(point.memory_bytes));
     row.push_back(s.done == 0 || !study.check_agreement ? "" : s.disagreement.empty() ? "yes" : "no");
-    for (const std::string& name : summary.metrics) add(s.find(name));
+    for (const std::string& name : summary.metrics) add(s.find(name), &Sample::median, &Sample::min, &Sample::max);
     text += csv_line(row);
   }
   for (const DroppedPoint& point : plan.dropped) {

@@ -1,4 +1,4 @@
-// What a study shows: its tables on 80 columns and on a page of 1,300 pixels, floors, shared cores, pictures.
+// What a study shows: its tables on 80 columns and on a page of 1,300 pixels, floors, shared cores.
 #include <algorithm>
 #include <cmath>
 #include <sstream>
@@ -210,27 +210,6 @@ TEST_F(StudyPages, ThreadsAreThoseOfAllRanksThatAreHereAndMoreThanTheCoresAreWar
   EXPECT_EQ(winner_texts(study_, plan_, summary()).size(), 2u) << "two cores: one for each condition";
   for (RunRow& row : rows_) row.provenance["cores"] = "1";
   EXPECT_TRUE(winner_texts(study_, plan_, summary()).back().starts_with("2 threads compute on 1 core: "));
-}
-
-// ---- pictures
-
-TEST_F(StudyPages, ExposedTimeOverBucketSizeHasADotAPoint) {
-  // given
-  use(kBuckets);
-  measure();
-
-  // when
-  const std::string picture = bucket_plot(study_, plan_, summary());
-
-  // then: a panel a condition, a dot a point
-  EXPECT_NE(picture.find("link=a slow link of one Gbit/s"), std::string::npos);
-  size_t dots = 0;
-  for (size_t at = 0; (at = picture.find("r=\"4.5\" class=\"dot s", at + 1)) != std::string::npos;) ++dots;
-  EXPECT_EQ(dots, plan_.points.size());
-  EXPECT_EQ(picture.find("nan"), std::string::npos);
-  use(with(kBuckets, "levels: [100, 1000, 100000]", "levels: [100]"));
-  measure();
-  EXPECT_EQ(bucket_plot(study_, plan_, summary()), "");
 }
 
 }  // namespace

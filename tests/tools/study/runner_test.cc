@@ -57,8 +57,8 @@ TEST_F(StudyRunner, RunsAllAndThenNothing) {
 TEST_F(StudyRunner, KilledInTheMiddleGoesOnWithTheRest) {
   // given: five runs, and a sixth whose line was torn when the study died
   RunnerOptions five;
-  five.most_runs = 5;
-  EXPECT_EQ(run(seconds(1), five), StudyEnd::limit);
+  five.stop_asked = [&] { return made_.size() == 5; };
+  EXPECT_EQ(run(seconds(1), five), StudyEnd::stopped);
   const std::string path = results_path(study_);
   write_text(path, read_text(path) + to_json_line(row_of(plan_.points[5], 1, 1)).substr(0, 40));
   const auto before = made_;

@@ -387,7 +387,7 @@ factors:
   const auto column = static_cast<size_t>(std::ranges::find(table.rows[0], "hidden (95 %)") - table.rows[0].begin());
   EXPECT_EQ(table.rows[1 + slow_on].at(column), "62.5% (-96.3% to 221.3%, n 2)");
   EXPECT_EQ(table.rows[1 + slow_off].at(column), "");
-  EXPECT_NE(markdown_report(study_, plan_, result).find("the part that overlap hides"), std::string::npos);
+  EXPECT_NE(markdown_report(study_, plan_, result, rows_).find("the part that overlap hides"), std::string::npos);
 }
 
 TEST_F(StudySummary, ResultsOfOtherPointsAreCountedAndLeftOut) {
@@ -424,7 +424,7 @@ TEST_F(StudySummary, CsvQuotesWhatNeedsIt) {
 TEST_F(StudySummary, MarkdownCellsAreNoMarkup) {
   use(with(kGoodStudy, "small: {}", "'a|b *c*': {}"));
   add(0, {0.5, 0.5});
-  const std::string text = markdown_report(study_, plan_, summary());
+  const std::string text = markdown_report(study_, plan_, summary(), rows_);
   EXPECT_NE(text.find("| 1000 | a\\|b \\*c\\* | 2/2 | 500 ms |  | baseline |"), std::string::npos) << text;
 }
 
