@@ -27,25 +27,15 @@ std::string one_line(std::string text) {
   return text;
 }
 
-// What the levels set, as --set takes it.
-std::vector<std::string> levels_of(const Study& study, const Choice& choice) {
-  std::vector<std::string> sets;
-  for (size_t i = 0; i < choice.size(); ++i)
-    for (const Setting& setting : study.factors[i].levels[choice[i]].settings)
-      if (!is_launch_key(setting.key)) sets.push_back(setting.key + "=" + setting.value);
-  return sets;
-}
-
-// What the file says for every point, as --set takes it.
-std::vector<std::string> common_sets(const Study& study) {
-  std::vector<std::string> sets;
-  for (const Setting& setting : study.set)
-    if (!is_launch_key(setting.key)) sets.push_back(setting.key + "=" + setting.value);
-  return sets;
+// As --set takes them, without keys of launch.h.
+void add_sets(const std::vector<Setting>& settings, std::vector<std::string>& sets) {
+  for (const auto& [key, value] : settings)
+    if (!is_launch_key(key)) sets.push_back(key + "=" + value);
 }
 
 std::vector<std::string> sets_of(const Study& study, Launcher launcher) {
-  std::vector<std::string> sets = common_sets(study);
+  std::vector<std::string> sets;
+  add_sets(study.set, sets);
   sets.push_back(fmt::format("comm.backend={}", launcher == Launcher::threads ? "thread" : "mpi"));
   sets.push_back(fmt::format("train.train_iters={}", study.steps));
   sets.push_back(fmt::format("train.trace={}", study.trace));
@@ -56,9 +46,11 @@ std::vector<std::string> sets_of(const Study& study, Launcher launcher) {
 
 std::string hash_of(const Study& study, const Point& point, const Config& config) {
   std::vector<std::string> lines;
+  const Config defaults;
   for (const Field& field : fields())
-    if (field.name != "train.run_dir" && field.section() != "plan")
-      lines.push_back(fmt::format("{}={}\n", field.name, format_field(field, config)));
+    if (const std::string value = format_field(field, config);
+        field.name != "train.run_dir" && field.section() != "plan" && value != format_field(field, defaults))
+      lines.push_back(fmt::format("{}={}\n", field.name, value));
   std::ranges::sort(lines);
   std::string text = fmt::format("ranks={} launcher={} warmup={}\n", point.launch.ranks, word_of(point.launch.launcher),
                                  study.warmup_steps);
@@ -118,14 +110,14 @@ Point resolve_point(const Study& study, const Choice& choice, std::string& inert
   point.choice = choice;
   point.launch = launch_of(study, choice);
   int& ranks = point.launch.ranks;
-  std::vector<std::string> levels = levels_of(study, choice);
+  std::vector<std::string> levels;
+  for (size_t i = 0; i < choice.size(); ++i) add_sets(study.factors[i].levels[choice[i]].settings, levels);
   point.sets = sets_of(study, point.launch.launcher);
   LoadedConfig loaded = load_config(study.base, point.sets, levels);
   if (ranks == 0) ranks = ranks_of_one_replica(loaded.config);
   const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
   inert = remove_inert(levels, loaded, layout);
-  point.sets.insert(point.sets.begin() + static_cast<std::ptrdiff_t>(common_sets(study).size()), levels.begin(),
-                    levels.end());
+  point.sets.insert(point.sets.end(), levels.begin(), levels.end());
   const Config& config = loaded.config;
   const ToolSection* const director = directing_section(config);
   if (config.train.skip_train || director)

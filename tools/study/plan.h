@@ -53,8 +53,9 @@ struct Plan {
   std::optional<size_t> find(const Choice& choice) const;
 };
 
-// A point's id is a hash of its resolved configuration (without the run's folder), ranks, launcher and warm-up, so that
-// finished runs are recognised when factors are renamed, reordered or added. A setting of a level that has no effect at
+// A point's id is a hash of its resolved configuration (without the run's folder, and of the other keys those that are
+// off their default), ranks, launcher and warm-up, so that finished runs are recognised when factors are renamed,
+// reordered or added, and by a later version with further keys. A setting of a level that has no effect at
 // a point is left out there, and points that then resolve to the same run are one (Plan::same). A point whose threads
 // need more memory than this machine has is dropped. Throws ConfigError where the design is too large; DataError and
 // IoError from the dataset.

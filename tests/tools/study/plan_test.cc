@@ -140,6 +140,15 @@ TEST(Plan, IdsFollowWhatIsRunNotHowItIsCalled) {
   EXPECT_NE(longer.points[0].id, plan.points[0].id);
 }
 
+// A study that was begun goes on under a version with further keys. (An id that changes here orphans all results.)
+TEST(Plan, IdsAreTheSameInEveryVersion) {
+  const StudyFolder folder;
+  const Plan plan =
+      make_plan(folder.study(with(kGoodStudy, "factors:", "set: {device.threads_per_rank: 1}\nfactors:")));
+  EXPECT_EQ(plan.points[0].id, "4948a6c4cc2ce26f");
+  EXPECT_EQ(plan.points[5].id, "35180c06613358de");
+}
+
 // The points of a round without its baselines, in their order.
 std::vector<size_t> without_baselines(const Plan& plan, const std::vector<PlannedRun>& runs) {
   std::vector<size_t> points;
