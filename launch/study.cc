@@ -286,7 +286,8 @@ void run(const StudyOptions& options) {
   if (options.aa) study = equal_points_of(designed, designed_plan), plan = make_plan(study);
   else plan.noise = measured_noise(study, plan);
   const bool runs = !options.best && !options.report && !options.timeline && !options.plan;
-  const FileDescriptor lock = runs ? lock_study(designed) : FileDescriptor();  // before reading what is done
+  std::optional<RunDirectory> lock;
+  if (runs) lock.emplace(lock_study(designed));  // before reading what is done
   std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
   if (options.best) return print_best(study, plan, rows);
   if (options.timeline) return draw_timeline(study, plan, rows, *options.timeline);

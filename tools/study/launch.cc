@@ -1,11 +1,9 @@
 #include "tools/study/launch.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <fmt/ranges.h>
-#include <span>
 #include <sstream>
 #include <unistd.h>
 
@@ -19,25 +17,18 @@ namespace trivet {
 namespace {
 
 struct LaunchKey {
-  enum Takes { arguments, word, integer, number };
+  enum Takes { arguments, launcher, integer, number };
 
   std::string_view name;
   Takes takes;
-  std::span<const std::string_view> words = {};
   double low = 0, high = 0;
 };
 
-constexpr auto kLaunchers = words_of(Launcher());
-// https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
-constexpr auto kAlgorithms = word_list("Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT");
-constexpr auto kProtocols = word_list("LL", "LL128", "Simple");
 constexpr LaunchKey kLaunchKeys[] = {
-    {"ranks", LaunchKey::integer, {}, 1, 65536},         {"launcher", LaunchKey::word, kLaunchers},
-    {"mpirun_arguments", LaunchKey::arguments},          {"srun_arguments", LaunchKey::arguments},
-    {"netlab.gbps", LaunchKey::number, {}, 8e-6, 1e6},  // netlab takes no less
-    {"netlab.delay_us", LaunchKey::integer, {}, 0, 1e6}, {"nccl.algo", LaunchKey::word, kAlgorithms},
-    {"nccl.proto", LaunchKey::word, kProtocols},         {"nccl.min_ctas", LaunchKey::integer, {}, 1, 64},
-    {"nccl.max_ctas", LaunchKey::integer, {}, 1, 64},
+    {"ranks", LaunchKey::integer, 1, 65536},         {"launcher", LaunchKey::launcher},
+    {"mpirun_arguments", LaunchKey::arguments},      {"srun_arguments", LaunchKey::arguments},
+    {"netlab.gbps", LaunchKey::number, 8e-6, 1e6},  // netlab takes no less
+    {"netlab.delay_us", LaunchKey::integer, 0, 1e6},
 };
 constexpr std::string_view kVariable = "env.";
 
@@ -96,8 +87,7 @@ std::string nccl_problem(const Launch& launch, const Config& config) {
   else if (!config.device.kind && cuda_device_count() == 0)
     lack = "this machine has no GPU (device.kind: cuda says that the ranks' machines have)";
   else return "";
-  return fmt::format("env.{} (nccl.…) sets what only ranks on GPUs look at, and {}; leave it out", variable->first,
-                     lack);
+  return fmt::format("env.{} sets what only ranks on GPUs look at, and {}; leave it out", variable->first, lack);
 }
 
 // env -u NAME … NAME=VALUE …, or nothing.
@@ -140,39 +130,14 @@ bool takes_arguments(std::string_view key) {
 
 std::string launch_key_problem(std::string_view key, const std::string& value) {
   if (key.starts_with(kVariable)) return name_problem(key.substr(kVariable.size()));
-  const auto& [name, takes, words, low, high] = *find_launch_key(key);
+  const auto& [name, takes, low, high] = *find_launch_key(key);
   if (takes == LaunchKey::arguments) return "";
-  if (takes == LaunchKey::word)
-    return std::ranges::count(words, value) > 0 ? "" : fmt::format("one of {}", fmt::join(words, ", "));
+  if (takes == LaunchKey::launcher)
+    return parse_word<Launcher>(value) ? "" : fmt::format("one of {}", fmt::join(words_of(Launcher()), ", "));
   const auto number = parse_number(value);
   const bool whole = takes == LaunchKey::number || parse_integer(value);
   if (number && whole && *number >= low && *number <= high) return "";
   return fmt::format("{} from {} to {}", takes == LaunchKey::number ? "a number" : "an integer", low, high);
-}
-
-std::string canonical_launch_key(std::string key) {
-  if (!key.starts_with("nccl.")) return key;
-  key[4] = '_';
-  std::ranges::transform(key, key.begin(), [](unsigned char c) { return std::toupper(c); });
-  return std::string(kVariable) + key;
-}
-
-std::vector<std::string> keys_without_launcher(const Study& study) {
-  std::vector<std::string> keys, launchers;
-  const auto add = [&](const std::vector<Setting>& settings) {
-    for (const auto& [key, value] : settings) key == "launcher" ? launchers.push_back(value) : keys.push_back(key);
-  };
-  add(study.launch);
-  add(study.set);
-  for (const Factor& factor : study.factors)
-    for (const Level& level : factor.levels) add(level.settings);
-  std::erase_if(keys, [&](const std::string& key) {
-    const auto is_its = [&](std::string_view launcher) { return key.starts_with(launcher); };
-    return !is_launch_key(key) || std::ranges::none_of(kLaunchers, is_its) || std::ranges::any_of(launchers, is_its);
-  });
-  std::ranges::sort(keys);
-  keys.erase(std::ranges::unique(keys).begin(), keys.end());
-  return keys;
 }
 
 Launch launch_of(const Study& study, const Choice& choice) {

@@ -6,9 +6,7 @@
 //                                    host of its own, which is a network namespace with one rate-limited cable)
 //   mpirun_arguments, srun_arguments a list of arguments
 //   netlab.gbps, netlab.delay_us     rate (10^9 bits a second) and delay of each cable
-//   nccl.algo, proto, min_ctas, max_ctas
-//                                    env.NCCL_ALGO, …, with their values checked
-//   env.NAME                         an environment variable of the launcher and the ranks
+//   env.NAME                         an environment variable of the launcher and the ranks: env.NCCL_ALGO
 //
 // Levels set any of them; a study's `set` all but those that are keys of the file. A variable that some level sets is
 // unset where no level does, whatever the shell of the study has it at.
@@ -43,12 +41,6 @@ std::vector<std::string_view> launch_keys();
 bool takes_arguments(std::string_view key);
 // What is expected in place of `value`, or of the name of an environment variable; "": nothing, it is good.
 std::string launch_key_problem(std::string_view key, const std::string& value);
-// nccl.algo → env.NCCL_ALGO; other keys are what they are.
-std::string canonical_launch_key(std::string key);
-
-// The keys that the file gives, each once, of launchers that no point has: they have no effect.
-std::vector<std::string> keys_without_launcher(const Study& study);
-
 // The launch of a point: what the file says, overridden by `set` and by the levels.
 Launch launch_of(const Study& study, const Choice& choice);
 

@@ -24,7 +24,7 @@ RunRow row_of(const Json& json) {
   RunRow row;
   row.point = json.at("point").get<std::string>();
   row.repeat = json.at("repeat").get<int64_t>();
-  row.call = json.value("call", int64_t{0});
+  row.call = json.at("call").get<int64_t>();
   for (const auto& [factor, label] : json.at("levels").items())
     row.levels.emplace_back(factor, label.get<std::string>());
   const auto outcome = parse_word<RunEnd>(json.at("outcome").get<std::string>());
@@ -38,9 +38,7 @@ RunRow row_of(const Json& json) {
   row.losses = json.at("losses").get<std::vector<double>>();
   row.folder = json.at("folder").get<std::string>();
   row.command = json.at("command").get<std::string>();
-  // Earlier versions told the processor only.
-  if (json.contains("machine")) row.provenance["processor"] = json.at("machine").get<std::string>();
-  else row.provenance = json.at("provenance").get<Provenance>();
+  row.provenance = json.at("provenance").get<Provenance>();
   return row;
 }
 
@@ -78,12 +76,6 @@ std::vector<RunRow> read_results(const std::string& path) {
     }
   });
   return rows;
-}
-
-const RunRow* find_row(const std::vector<RunRow>& rows, std::string_view point, int64_t repeat) {
-  const auto found = std::find_if(rows.rbegin(), rows.rend(),
-                                  [&](const RunRow& row) { return row.point == point && row.repeat == repeat; });
-  return found == rows.rend() ? nullptr : &*found;
 }
 
 namespace {

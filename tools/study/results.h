@@ -41,9 +41,6 @@ std::string to_json_line(const RunRow& row);  // ends in a newline
 // out. Throws DataError for a line that is no result, IoError.
 std::vector<RunRow> read_results(const std::string& path);
 
-// The last row of this point and repeat; nullptr: none.
-const RunRow* find_row(const std::vector<RunRow>& rows, std::string_view point, int64_t repeat);
-
 // By point: its last failed run, of those that no later run of the same repeat made good. Of the rows given.
 std::map<std::string, const RunRow*, std::less<>> failures_of(std::span<const RunRow> rows);
 

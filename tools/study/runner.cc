@@ -1,16 +1,10 @@
 #include "tools/study/runner.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <deque>
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <sys/file.h>
 
 #include "base/check.h"
 #include "base/files.h"
-#include "engine/fault/run_directory.h"
 #include "tools/study/summary.h"
 
 namespace trivet {
@@ -87,15 +81,11 @@ StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& ro
   return StudyEnd::complete;
 }
 
-FileDescriptor lock_study(const Study& study) {
+RunDirectory lock_study(const Study& study) {
   make_folder(study.out);
-  const std::string path = study.out + "/lock";
-  FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
-  if (fd < 0) throw IoError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
-  // A file system without locks does not stop the study.
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    throw IoError(path + ": is held by another trivet study that runs in this folder");
-  return fd;
+  RunDirectory folder(study.out, "the study's out");
+  if (!folder.try_lock()) throw IoError(study.out + ": is held by another trivet study that runs in this folder");
+  return folder;
 }
 
 }  // namespace trivet

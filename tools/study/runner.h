@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/files.h"
+#include "engine/fault/run_directory.h"
 #include "tools/study/plan.h"
 
 namespace trivet {
@@ -45,7 +45,7 @@ StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& ro
 std::string results_path(const Study& study);
 
 // Held while a study is run, so that two calls do not disturb each other's times. Throws IoError when it is taken.
-FileDescriptor lock_study(const Study& study);
+RunDirectory lock_study(const Study& study);
 
 // Runs a point as a process of its own: `trivet train`, or its launcher (launch.h). Its folder, folder_of(), keeps
 // what the run writes, and its output in stdout.log and stderr.log. `program`: the path of trivet. `stop_asked`: ends a

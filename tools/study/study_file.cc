@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fmt/ranges.h>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "engine/config/fields.h"
@@ -160,7 +161,7 @@ class StudyReader : YamlReader {
     return wrong ? std::nullopt : std::optional(Setting{key, value->text});
   }
   std::optional<Setting> launch_setting(const YamlNode& node, const std::string& where, const std::string& key) {
-    Setting setting{canonical_launch_key(key), ""};
+    Setting setting{key, ""};
     if (takes_arguments(key)) {
       if (node.kind != YamlNode::list) problem(node, where, "expected a list of texts");
       for (const YamlNode& item : node.kind == YamlNode::list ? node.items : std::vector<YamlNode>()) {
@@ -232,8 +233,7 @@ class StudyReader : YamlReader {
     if (std::ranges::any_of(study_.factors, [&](const Factor& other) { return other.name == factor.name; }))
       problem(node, "factors", fmt::format("another factor is called {}: give this one a name", quote(factor.name)));
     if (!levels) return problem(node, "factors." + factor.name, "levels is required");
-    if (key.empty()) read_levels_of_settings(*levels, factor);
-    else if (settable(*key_node, "factors", key, true)) read_levels_of_key(*levels, key, factor);
+    if (key.empty() || settable(*key_node, "factors", key, true)) read_levels(*levels, key, factor);
 
     bool time_only = true;
     for (const Level& level : factor.levels)
@@ -245,32 +245,29 @@ class StudyReader : YamlReader {
     study_.factors.push_back(std::move(factor));
   }
 
-  void read_levels_of_key(const YamlNode& levels, const std::string& key, Factor& factor) {
+  // key: of the factor, whose levels are its values; "": each level has settings of its own.
+  void read_levels(const YamlNode& levels, const std::string& key, Factor& factor) {
     const std::string where = "factors." + factor.name;
-    if (levels.kind == YamlNode::map) {
-      entries(levels, where, [&](const YamlNode& at, const std::string& label, const YamlNode& value) {
-        if (auto one = setting(at, where, key, value, true)) add_level(at, factor, {label, {std::move(*one)}});
-      });
-    } else if (levels.kind == YamlNode::list) {
-      for (const YamlNode& value : levels.items)
-        if (auto one = setting(value, where, key, value, true)) {
-          std::string label = one->value;
-          if (takes_arguments(key)) std::ranges::replace(label, '\n', ' ');
-          add_level(value, factor, {label, {std::move(*one)}});
-        }
-    } else {
-      return problem(levels, where, "expected a list of values, or a map of labels and values");
-    }
-    enough_levels(levels, factor);
-  }
-  void read_levels_of_settings(const YamlNode& levels, Factor& factor) {
-    const std::string where = "factors." + factor.name;
-    if (levels.kind != YamlNode::map)
-      return problem(levels, where, "expected a map of labels, each with the keys it sets; or give the factor a key");
-    entries(levels, where, [&](const YamlNode& at, const std::string& label, const YamlNode& value) {
-      add_level(at, factor, {label, settings(value, path_of(where, label), true)});
-    });
-    enough_levels(levels, factor);
+    const bool values = !key.empty() && levels.kind == YamlNode::list;
+    if (!values && levels.kind != YamlNode::map)
+      return problem(levels, where,
+                     key.empty() ? "expected a map of labels, each with the keys it sets; or give the factor a key"
+                                 : "expected a list of values, or a map of labels and values");
+    const auto add = [&](const YamlNode& at, std::string label, const YamlNode& value) {
+      if (key.empty()) return add_level(at, factor, {label, settings(value, path_of(where, label), true)});
+      auto one = setting(at, where, key, value, true);
+      if (!one) return;
+      if (values) label = one->value;
+      std::ranges::replace(label, '\n', ' ');  // between the arguments of a launcher
+      add_level(at, factor, {label, {std::move(*one)}});
+    };
+    if (values)
+      for (const YamlNode& value : levels.items) add(value, "", value);
+    else entries(levels, where, add);
+    // Levels count here even where they have a problem of their own.
+    const size_t found = levels.items.size() / (values ? 1 : 2);
+    if (found == 0 || found > kMostLevels)
+      problem(levels, where, fmt::format("found {} levels, expected 1 to {}", found, kMostLevels));
   }
   void add_level(const YamlNode& at, Factor& factor, Level level) {
     const std::string where = "factors." + factor.name;
@@ -281,24 +278,14 @@ class StudyReader : YamlReader {
       return problem(at, where, fmt::format("the level {} is there twice", quote(level.label)));
     factor.levels.push_back(std::move(level));
   }
-  void enough_levels(const YamlNode& levels, const Factor& factor) {
-    // Levels count here even where they have a problem of their own.
-    const size_t found = levels.items.size() / (levels.kind == YamlNode::map ? 2 : 1);
-    if (found == 0 || found > kMostLevels)
-      problem(levels, "factors." + factor.name, fmt::format("found {} levels, expected 1 to {}", found, kMostLevels));
-  }
   // A key belongs to one factor, or to `set`.
   void own_keys(const YamlNode& node, const Factor& factor) {
-    std::set<std::string> mine;
+    std::set<std::string> keys;
     for (const Level& level : factor.levels)
-      for (const Setting& setting : level.settings) mine.insert(setting.key);
-    for (const Factor& other : study_.factors)
-      for (const Level& level : other.levels)
-        for (const Setting& setting : level.settings)
-          if (mine.erase(setting.key) > 0)
-            problem(node, "factors." + factor.name,
-                    fmt::format("{} is also set by the factor {}", setting.key, other.name));
-    owned_.insert(owned_.end(), mine.begin(), mine.end());
+      for (const Setting& setting : level.settings) keys.insert(setting.key);
+    for (const std::string& key : keys)
+      if (const auto [owner, is_new] = owners_.emplace(key, factor.name); !is_new)
+        problem(node, "factors." + factor.name, fmt::format("{} is also set by the factor {}", key, owner->second));
   }
 
   // ---- what names levels
@@ -349,8 +336,17 @@ class StudyReader : YamlReader {
 
   void check_whole() {
     const auto add = [&](std::string_view key, std::string_view text) { problems_.add_at(study_.path, key, text); };
-    for (const std::string& key : keys_without_launcher(study_))
-      add(key, fmt::format("has no effect: no point has launcher {}", key.substr(0, key.find_first_of("._"))));
+    std::vector<Setting> all = study_.launch;
+    all.insert(all.end(), study_.set.begin(), study_.set.end());
+    for (const Factor& factor : study_.factors)
+      for (const Level& level : factor.levels) all.insert(all.end(), level.settings.begin(), level.settings.end());
+    std::map<std::string, std::string> idle;  // keys, each once, and the launcher that no point has
+    for (const auto& [key, value] : all)
+      if (const std::string launcher = key.substr(0, key.find_first_of("._")); parse_word<Launcher>(launcher))
+        if (std::ranges::none_of(all,
+                                 [&](const Setting& one) { return one.key == "launcher" && one.value == launcher; }))
+          idle.emplace(key, launcher);
+    for (const auto& [key, launcher] : idle) add(key, "has no effect: no point has launcher " + launcher);
     if (study_.name.empty()) add("name", "is required: the study's folder and its report are called so");
     if (study_.base.empty()) add("base", "is required: the run's YAML file, relative to the study's");
     if (study_.factors.empty() && problems_.empty()) add("factors", "is required: a list of what to vary");
@@ -359,13 +355,12 @@ class StudyReader : YamlReader {
     if (study_.auto_repeats && study_.budget_minutes == 0)
       add("budget_minutes", "is required with repeats: auto: the intervals may never be as narrow as asked");
     for (const Setting& setting : study_.set)
-      if (std::ranges::count(owned_, setting.key) > 0)
-        add("set." + setting.key, "is also a factor's: leave one of them out");
+      if (owners_.contains(setting.key)) add("set." + setting.key, "is also a factor's: leave one of them out");
   }
 
   Study& study_;
-  std::vector<std::string> keys_;   // of each factor; "" where it has none
-  std::vector<std::string> owned_;  // keys that factors set
+  std::vector<std::string> keys_;              // of each factor; "" where it has none
+  std::map<std::string, std::string> owners_;  // of keys that factors set
 };
 
 }  // namespace

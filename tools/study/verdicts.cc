@@ -58,14 +58,14 @@ std::string left_out_text(const Study& study, const Summary& summary, const Conc
     else if (conclusion.rounds >= kFewestRounds && (!ratio || ratio->rounds < kFewestRounds)) ++few;
   }
   std::string text;
-  if (failed > 0)
-    text += fmt::format(" {} failed and {} left out.", counted(failed, "point"), failed == 1 ? "is" : "are");
-  if (differ > 0)
-    text += fmt::format(" {} {} not the losses that {} must have and {} left out.", counted(differ, "point"),
-                        differ == 1 ? "has" : "have", differ == 1 ? "it" : "they", differ == 1 ? "is" : "are");
-  if (few > 0)
-    text += fmt::format(" {} {} fewer than {} rounds and {} left out.", counted(few, "point"),
-                        few == 1 ? "has" : "have", kFewestRounds, few == 1 ? "is" : "are");
+  const auto add = [&](int64_t n, const std::string& one, const std::string& many) {
+    if (n > 0)
+      text += fmt::format(" {} {} left out.", counted(n, "point"), n == 1 ? one + " and is" : many + " and are");
+  };
+  add(failed, "failed", "failed");
+  add(differ, "has not the losses that it must have", "have not the losses that they must have");
+  add(few, fmt::format("has fewer than {} rounds", kFewestRounds),
+      fmt::format("have fewer than {} rounds", kFewestRounds));
   return text;
 }
 
@@ -90,7 +90,7 @@ std::vector<std::string> winner_texts(const Study& study, const Plan& plan, cons
   }
   if (summary.machines.size() > 1)
     texts.push_back(fmt::format(
-        "The runs are of {} programs or machines (the last lines of table.md): each ratio is within one call, but the "
+        "The runs are of {} programs or machines (at the end of table.md): each ratio is within one call, but the "
         "means are over all of them.",
         summary.machines.size()));
   if (summary.shared_cores > 0) texts.push_back(shared_cores_text(summary.threads, summary.shared_cores));

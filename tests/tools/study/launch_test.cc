@@ -82,24 +82,16 @@ TEST(Launch, WhatTheLauncherDoesNotLookAtMakesNoOtherRun) {
   EXPECT_NE(text({0, 0, 0, 0}), text({0, 0, 0, 1}));
 }
 
-TEST(Launch, NamesOfNcclAreItsVariables) {
-  const std::string text = with(kGoodStudy, "factors:", "set: {nccl.min_ctas: 2, env.NCCL_DEBUG: WARN}\nfactors:");
-  const Launch launch = launch_of(parse_study(text, "study.yaml"), {0, 0});
-  EXPECT_EQ(launch.environment,
-            (std::map<std::string, std::optional<std::string>>{{"NCCL_DEBUG", "WARN"}, {"NCCL_MIN_CTAS", "2"}}));
-}
-
 TEST(Launch, FilesWithValuesThatNoLauncherTakesAreRefused) {
   const auto problem_of = [](const std::string& set) {
     return message_of([&] { parse_study(kGoodStudy + set + "\n", "study.yaml"); });
   };
-  EXPECT_EQ(problem_of("set: {nccl.algo: Circle}"),
-            "study.yaml:14: set.nccl.algo: found \"Circle\", expected one of Ring, Tree, CollnetDirect, CollnetChain, "
-            "NVLS, NVLSTree, PAT");
-  EXPECT_EQ(problem_of("set: {nccl.max_ctas: 0}"),
-            "study.yaml:14: set.nccl.max_ctas: found \"0\", expected an integer from 1 to 64");
-  EXPECT_EQ(problem_of("set: {nccl.max_cta: 4}"),
-            "study.yaml:14: set.nccl.max_cta: unknown key - did you mean nccl.max_ctas?");
+  EXPECT_EQ(problem_of("launcher: ssh"),
+            "study.yaml:14: launcher: found \"ssh\", expected one of threads, mpirun, srun, netlab");
+  EXPECT_EQ(problem_of("set: {netlab.delay_us: 0.5}"),
+            "study.yaml:14: set.netlab.delay_us: found \"0.5\", expected an integer from 0 to 1000000");
+  EXPECT_EQ(problem_of("set: {netlab.gbp: 4}"),
+            "study.yaml:14: set.netlab.gbp: unknown key - did you mean netlab.gbps?");
   EXPECT_EQ(problem_of("set: {env.2ND: 4}"),
             "study.yaml:14: set.env.2ND: found \"env.2ND\", expected the name of an environment variable: letters, "
             "digits and _, such as env.NCCL_ALGO");
@@ -140,12 +132,12 @@ TEST(Launch, WhatThisMachineLacksDropsThePoint) {
 
 TEST(Launch, VariablesOfNcclAreRefusedWithoutGpus) {
   const StudyFolder folder;
-  const std::string cpu = "set: {device.kind: cpu}\nfactors:\n  - key: nccl.algo\n    levels: [Ring, Tree]\n";
+  const std::string cpu = "set: {device.kind: cpu}\nfactors:\n  - key: env.NCCL_ALGO\n    levels: [Ring, Tree]\n";
   const Plan plan = make_plan(folder.study(with(kGoodStudy, "factors:\n", cpu)));
   EXPECT_EQ(plan.points.size(), 0u);
   ASSERT_FALSE(plan.dropped.empty());
   const std::string& reason = plan.dropped[0].reason;
-  EXPECT_TRUE(reason.starts_with("env.NCCL_ALGO (nccl.…) sets what only ranks on GPUs look at, and ")) << reason;
+  EXPECT_TRUE(reason.starts_with("env.NCCL_ALGO sets what only ranks on GPUs look at, and ")) << reason;
 }
 
 // ---- runs, of a program that writes down how it was started

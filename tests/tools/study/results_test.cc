@@ -48,14 +48,6 @@ TEST(StudyResults, AreReadBackWithAllDigits) {
   EXPECT_EQ(rows[1].provenance, row.provenance);
 }
 
-TEST(StudyResults, OfEarlierVersionsTellTheMachineOnly) {
-  const TempDir dir;
-  std::string line = to_json_line(some_row());
-  const size_t begin = line.find("\"provenance\"");
-  write_text(dir / "results.jsonl", line.replace(begin, line.rfind('}') - begin, "\"machine\":\"old, 2 cores\""));
-  EXPECT_EQ(read_results(dir / "results.jsonl").at(0).provenance.at("processor"), "old, 2 cores");
-}
-
 TEST(StudyResults, LeaveATornLastLineOutAndRefuseOthers) {
   const TempDir dir;
   const std::string line = to_json_line(some_row());
@@ -70,8 +62,6 @@ TEST(StudyResults, LeaveATornLastLineOutAndRefuseOthers) {
 TEST(StudyResults, LastRowOfARepeatCounts) {
   std::vector<RunRow> rows{some_row(), some_row()};
   rows[1].outcome = RunEnd::done;
-  EXPECT_EQ(find_row(rows, rows[0].point, 2), &rows[1]);
-  EXPECT_EQ(find_row(rows, rows[0].point, 1), nullptr);
   EXPECT_EQ(without_failures(rows).size(), 1u);
   EXPECT_TRUE(failures_of(rows).empty()) << "it was made good";
 
