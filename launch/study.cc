@@ -326,7 +326,7 @@ void add_compare_command(CLI::App& study) {
   command->callback([folders] {
     const StudyResults a = load_results(folders->first), b = load_results(folders->second);
     const StudyComparison comparison = compare_studies(a, b);
-    for (const std::string& text : comparison_texts(a, b, comparison)) print_text(text);
+    for (const std::string& text : comparison.texts) print_text(text);
     fmt::print("\n");
     print_blocks({comparison_table(a, comparison)});
   });

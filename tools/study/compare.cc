@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fmt/ranges.h>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -54,6 +55,12 @@ Comparison compare(const LogRatios& a, const LogRatios& b) {
   return {.a = estimate_ratio(a), .b = estimate_ratio(b), .ratio = ratio_of(mean_of(b) - mean_of(a))};
 }
 
+std::string measured_text(const char* name, const StudyResults& results) {
+  const auto [first, last] = std::ranges::minmax(results.rows, {}, &RunRow::started);
+  return fmt::format("{}: {}, {}, measured {} to {}.", name, results.folder,
+                     counted(std::ssize(results.plan.points), "point"), first.started, last.started);
+}
+
 std::vector<std::string> differences_of(const StudyResults& a, const StudyResults& b) {
   std::vector<std::string> differences;
   for (const std::string_view name : kProvenance) {
@@ -63,8 +70,10 @@ std::vector<std::string> differences_of(const StudyResults& a, const StudyResult
       return fmt::format("{}", fmt::join(found, ", "));
     };
     const std::string in_a = values(a), in_b = values(b);
-    if (name != "load" && in_a != in_b) differences.push_back(fmt::format("{}: {} / {}", name, in_a, in_b));
+    if (name != "load" && in_a != in_b)
+      differences.push_back(fmt::format("A / B differ in {}: {} / {}.", name, in_a, in_b));
   }
+  if (differences.empty()) differences.emplace_back("The same program on the same machine.");
   return differences;
 }
 
@@ -93,13 +102,13 @@ StudyComparison compare_studies(const StudyResults& a, const StudyResults& b) {
                                   a.folder, metric));
   const Rounds rounds_a(a.study, a.plan, a.rows), rounds_b(b.study, b.plan, b.rows);
   StudyComparison comparison;
-  comparison.differences = differences_of(a, b);
+  std::vector<std::string> only_a, only_b;
   std::map<std::set<std::string>, size_t> points_of_b;
   for (size_t i = 0; i < b.plan.points.size(); ++i) points_of_b[point_names(b, i)] = i;
   for (size_t i = 0; i < a.plan.points.size(); ++i) {
     const auto other = points_of_b.find(point_names(a, i));
     if (other == points_of_b.end()) {
-      comparison.only_a.push_back(describe_choice(a.study, a.plan.points[i].choice));
+      only_a.push_back(describe_choice(a.study, a.plan.points[i].choice));
       continue;
     }
     const size_t j = other->second;
@@ -114,8 +123,7 @@ StudyComparison compare_studies(const StudyResults& a, const StudyResults& b) {
     }
     points_of_b.erase(other);
   }
-  for (const auto& [names, i] : points_of_b)
-    comparison.only_b.push_back(describe_choice(b.study, b.plan.points[i].choice));
+  for (const auto& [names, i] : points_of_b) only_b.push_back(describe_choice(b.study, b.plan.points[i].choice));
   if (comparison.points.empty())
     throw ConfigError(fmt::format(
         "{} and {}: no point has finished runs in both; points are compared by the names of their factors and levels",
@@ -130,6 +138,21 @@ StudyComparison compare_studies(const StudyResults& a, const StudyResults& b) {
   }
   judge(a.study, metrics);
   judge(a.study, effects);
+
+  std::vector<std::string>& texts = comparison.texts;
+  texts = {measured_text("A", a), measured_text("B", b)};
+  std::ranges::copy(differences_of(a, b), std::back_inserter(texts));
+  texts.push_back(fmt::format(
+      "B / A: {} in B over A, of runs at different times. Effect: a point over its baseline, each measured side by "
+      "side, so that the speed of a machine cancels. Verdicts are on B, corrected for {} (Holm).",
+      metric_name(metric), counted(std::ssize(comparison.points), "point")));
+  if (const auto others = std::ranges::count(comparison.points, false, &ComparedPoint::same_settings); others > 0)
+    texts.push_back(fmt::format(
+        "* {} other settings in A than in B: the base run, the study's `set`, or what a level stands for differs, or a "
+        "version has other keys.",
+        others == 1 ? "1 point has" : fmt::format("{} points have", others)));
+  if (!only_a.empty()) texts.push_back(fmt::format("Only in A: {}.", fmt::join(only_a, "; ")));
+  if (!only_b.empty()) texts.push_back(fmt::format("Only in B: {}.", fmt::join(only_b, "; ")));
   return comparison;
 }
 
@@ -152,31 +175,6 @@ TextBlock comparison_table(const StudyResults& a, const StudyComparison& compari
     table.rows.push_back(std::move(row));
   }
   return table;
-}
-
-std::vector<std::string> comparison_texts(const StudyResults& a, const StudyResults& b,
-                                          const StudyComparison& comparison) {
-  std::vector<std::string> texts;
-  for (const auto& [name, results] : {std::pair("A", &a), std::pair("B", &b)}) {
-    const auto [first, last] = std::ranges::minmax(results->rows, {}, &RunRow::started);
-    texts.push_back(fmt::format("{}: {}, {}, measured {} to {}.", name, results->folder,
-                                counted(static_cast<int64_t>(results->plan.points.size()), "point"), first.started,
-                                last.started));
-  }
-  for (const std::string& difference : comparison.differences) texts.push_back("A / B differ in " + difference + ".");
-  if (comparison.differences.empty()) texts.emplace_back("The same program on the same machine.");
-  texts.push_back(fmt::format(
-      "B / A: {} in B over A, of runs at different times. Effect: a point over its baseline, each measured side by "
-      "side, so that the speed of a machine cancels. Verdicts are on B, corrected for {} (Holm).",
-      metric_name(a.study.metric), counted(static_cast<int64_t>(comparison.points.size()), "point")));
-  if (const auto others = std::ranges::count(comparison.points, false, &ComparedPoint::same_settings); others > 0)
-    texts.push_back(fmt::format(
-        "* {} other settings in A than in B: the base run, the study's `set`, or what a level stands for differs, or a "
-        "version has other keys.",
-        others == 1 ? "1 point has" : fmt::format("{} points have", others)));
-  for (const auto& [name, only] : {std::pair("A", &comparison.only_a), std::pair("B", &comparison.only_b)})
-    if (!only->empty()) texts.push_back(fmt::format("Only in {}: {}.", name, fmt::join(*only, "; ")));
-  return texts;
 }
 
 }  // namespace trivet

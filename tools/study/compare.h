@@ -44,16 +44,11 @@ struct ComparedPoint {
 };
 struct StudyComparison {
   std::vector<ComparedPoint> points;  // in the order of A's plan
-  std::vector<std::string> only_a, only_b;
-  std::vector<std::string> differences;  // in provenance: "commit: 1234567 / 89abcde"
+  std::vector<std::string> texts;     // what is compared, what differs, what the table says: sentences, one an item
 };
 // Throws ConfigError where no point is in both, or their metrics differ.
 StudyComparison compare_studies(const StudyResults& a, const StudyResults& b);
 
 // A row a point.
 TextBlock comparison_table(const StudyResults& a, const StudyComparison& comparison);
-// What is compared with what, what differs, and what the table says: sentences, one an item.
-std::vector<std::string> comparison_texts(const StudyResults& a, const StudyResults& b,
-                                          const StudyComparison& comparison);
-
 }  // namespace trivet

@@ -11,43 +11,41 @@
 #include "engine/metrics/jsonl.h"
 
 namespace trivet {
-namespace {
-
-// What all rows of a run have, by column.
-std::vector<std::pair<std::string, std::string>> cells_of_run(const Study& study, const RunRow& run) {
-  std::vector<std::pair<std::string, std::string>> cells{
-      {"study", study.name},
-      {"point", run.point},
-      {"round", std::to_string(run.repeat)},
-      {"call", std::to_string(run.call)},
-      {"outcome", std::string(word_of(run.outcome))},
-      {"reason", run.reason},
-      {"started", run.started},
-      {"run_seconds", fmt::format("{}", run.seconds)},
-  };
-  for (const std::string_view name : kProvenance) cells.emplace_back(name, provenance_value(run.provenance, name));
-  cells.insert(cells.end(), run.levels.begin(), run.levels.end());  // last: a study may have had other factors before
-  return cells;
-}
-
-}  // namespace
 
 int64_t export_steps(const Study& study, const std::vector<RunRow>& runs, const std::string& path) {
-  std::map<std::string, size_t> owners;  // a folder belongs to the last run that was made in it
-  for (size_t i = 0; i < runs.size(); ++i) owners[runs[i].folder] = i;
-  std::vector<std::string> head;
-  std::set<std::string> known, metrics;
-  std::vector<std::vector<StepNumbers>> steps(runs.size());
-  for (size_t i = 0; i < runs.size(); ++i) {
-    for (const auto& [name, value] : cells_of_run(study, runs[i]))
-      if (known.insert(name).second) head.push_back(name);
-    const std::string file = study.out + "/" + runs[i].folder + "/metrics.jsonl";
-    if (owners[runs[i].folder] == i && std::filesystem::exists(file))
-      for_each_step(file, [&](StepNumbers numbers) {
-        for (const auto& [name, value] : numbers) metrics.insert(name);
-        steps[i].push_back(std::move(numbers));
+  using Cells = std::map<std::string, std::string>;  // by column
+  std::vector<Cells> rows;
+  std::vector<std::string> head{"study", "point", "round", "call", "outcome", "reason", "started", "run_seconds"};
+  head.insert(head.end(), std::begin(kProvenance), std::end(kProvenance));
+  std::set<std::string> metrics;
+  std::map<std::string, const RunRow*> owners;  // a folder belongs to the last run that was made in it
+  for (const RunRow& run : runs) owners[run.folder] = &run;
+  for (const RunRow& run : runs) {
+    Cells of_run{{"study", study.name},
+                 {"point", run.point},
+                 {"round", std::to_string(run.repeat)},
+                 {"call", std::to_string(run.call)},
+                 {"outcome", std::string(word_of(run.outcome))},
+                 {"reason", run.reason},
+                 {"started", run.started},
+                 {"run_seconds", fmt::format("{}", run.seconds)}};
+    of_run.insert(run.provenance.begin(), run.provenance.end());
+    for (const auto& [factor, label] : run.levels) {  // a study may have had other factors before
+      if (std::ranges::count(head, factor) == 0) head.push_back(factor);
+      of_run.emplace(factor, label);
+    }
+    int64_t steps = 0;
+    const std::string file = study.out + "/" + run.folder + "/metrics.jsonl";
+    if (owners[run.folder] == &run && std::filesystem::exists(file))
+      for_each_step(file, [&](const StepNumbers& numbers) {
+        Cells& row = rows.emplace_back(of_run);
+        row["measured"] = ++steps <= study.warmup_steps ? "no" : "yes";
+        for (const auto& [name, value] : numbers) {
+          metrics.insert(name);
+          if (std::isfinite(value)) row[name] = fmt::format("{}", value);
+        }
       });
-    if (steps[i].empty()) steps[i].emplace_back();
+    if (steps == 0) rows.push_back(std::move(of_run));
   }
   metrics.erase("step");
   head.insert(head.end(), {"step", "measured"});
@@ -55,21 +53,13 @@ int64_t export_steps(const Study& study, const std::vector<RunRow>& runs, const 
 
   OutputFile file(path);
   file.write(csv_line(head));
-  int64_t rows = 0;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    const auto begin = cells_of_run(study, runs[i]);
-    for (size_t n = 0; n < steps[i].size(); ++n, ++rows) {
-      std::map<std::string, std::string> cells(begin.begin(), begin.end());
-      for (const auto& [name, value] : steps[i][n])
-        if (std::isfinite(value)) cells[name] = fmt::format("{}", value);
-      if (!steps[i][n].empty()) cells["measured"] = static_cast<int64_t>(n) < study.warmup_steps ? "no" : "yes";
-      std::vector<std::string> row;
-      for (const std::string& name : head) row.push_back(cells[name]);
-      file.write(csv_line(row));
-    }
+  for (Cells& row : rows) {
+    std::vector<std::string> cells;
+    for (const std::string& name : head) cells.push_back(row[name]);
+    file.write(csv_line(cells));
   }
   file.commit();
-  return rows;
+  return std::ssize(rows);
 }
 
 }  // namespace trivet

@@ -181,21 +181,20 @@ class StudyReader : YamlReader {
     return {};
   }
   void unknown_config_key(const YamlNode& at, const std::string& where, const std::string& key, bool of_level) {
-    std::vector<std::string_view> names, meant, launch;  // meant: the same word in its section
+    std::vector<std::string_view> names, launch;
     for (const Field& field : fields()) names.push_back(field.name);
     for (const std::string_view name : launch_keys())
       if (takes_launch_key(name, of_level)) launch.push_back(name);
     names.insert(names.end(), launch.begin(), launch.end());
-    for (const std::string_view name : names)
-      if (name.substr(name.find('.') + 1) == std::string_view(key).substr(key.find('.') + 1)) meant.push_back(name);
-    if (meant.empty())
-      if (const std::string_view near = nearest(key, names); !near.empty()) meant.push_back(near);
+    const auto word_of_key = [](std::string_view name) { return name.substr(name.find('.') + 1); };
+    const auto elsewhere = std::ranges::find(names, word_of_key(key), word_of_key);
+    const std::string_view meant = elsewhere == names.end() ? nearest(key, names) : *elsewhere;
     problem(at, path_of(where, key),
             meant.empty()
                 ? fmt::format("unknown key; expected a key of a run (trivet config --keys lists them), {}, or "
                               "env.NAME",
                               fmt::join(launch, ", "))
-                : fmt::format("unknown key - did you mean {}?", fmt::join(meant, " or ")));
+                : fmt::format("unknown key - did you mean {}?", meant));
   }
   // Those of a map; none where there is nothing.
   std::vector<Setting> settings(const YamlNode& node, const std::string& where, bool of_level) {
