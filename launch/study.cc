@@ -106,7 +106,11 @@ std::string command_text(const Study& study, const Point& point) {
   const std::string program = std::filesystem::proximate(program_path()).string();
   std::string text = shell_text(launch_command(point.launch, {program, "train", study.base}));
   const auto of_level = [&](std::string_view key) {
-    return std::ranges::any_of(study.factors, [&](const Factor& factor) { return factor.sets(key); });
+    return std::ranges::any_of(study.factors, [&](const Factor& factor) {
+      return std::ranges::any_of(factor.levels, [&](const Level& level) {
+        return std::ranges::count(level.settings, key, &Setting::key) > 0;
+      });
+    });
   };
   for (const std::string& set : point.sets) {
     const std::string_view key = std::string_view(set).substr(0, set.find('='));

@@ -9,13 +9,13 @@
 #include <thread>
 
 #include "base/host.h"
-#include "base/statistics.h"
 #include "engine/train/backend.h"
 #include "engine/train/rank_state.h"
 #include "kernels/base/arena.h"
 #include "kernels/ops.h"
 #include "parallel/comm/host_world.h"
 #include "parallel/comm/world.h"
+#include "tools/study/summary.h"
 
 namespace trivet {
 namespace {
@@ -107,12 +107,12 @@ nlohmann::ordered_json measure_use(ContentionRank& rank, HostWorld& host, double
     gbps.push_back(mean_of(host.gather(8e-9 * sent / link_seconds)));
     alone_times.push_back(mean_of(host.gather(alone)));
   }
-  const MeanEstimate log = estimate_mean(log_slowdowns);
+  const Estimate slowdown = ratio_of(estimate_mean(log_slowdowns));
   return {{"link_use", mean_of(uses)},
           {"bus_gbps", mean_of(gbps)},
-          {"slowdown", std::exp(log.mean)},
-          {"slowdown_low", std::exp(log.mean - log.half_width)},
-          {"slowdown_high", std::exp(log.mean + log.half_width)}};
+          {"slowdown", slowdown.value},
+          {"slowdown_low", slowdown.low},
+          {"slowdown_high", slowdown.high}};
 }
 
 }  // namespace

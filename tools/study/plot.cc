@@ -182,40 +182,42 @@ std::string exposed_plot(const Study& study, const Plan& plan, const Summary& su
   };
   constexpr std::array<Class, 3> kClasses{
       {{"tensor", "tensor-parallel"}, {"pipeline", "pipeline"}, {"data", "data-parallel"}}};
+  const auto milliseconds = [](const PointSummary& point, const std::string& part) {
+    return 1e3 * point.median(part + "_seconds").value_or(0);
+  };
   double end = 0;
   bool any = false, waits = false;
   for (const PointSummary& point : summary.points) {
-    end = std::max(end, point.median("step_seconds").value_or(0) * 1e3);
+    end = std::max(end, milliseconds(point, "step"));
     for (const Class& of : kClasses) {
-      any |= point.exposed(of.key).has_value();
-      waits |= point.wait(of.key).value_or(0) > 0;
+      any |= point.find(std::string(of.key) + "_exposed_seconds") != nullptr;
+      waits |= milliseconds(point, std::string(of.key) + "_wait") > 0;
     }
   }
   if (!any || !(end > 0)) return "";
   BarChart chart(names_of_points(study, plan), 1.02 * end, "milliseconds of a step; an average rank");
   for (size_t i = 0; i < plan.points.size(); ++i) {
     const PointSummary& point = summary.points[i];
-    const double step = 1e3 * point.median("step_seconds").value_or(0);
+    const double step = milliseconds(point, "step");
     if (step == 0) {
       chart.text_instead(i, point.failure.empty() ? "not run" : "failed");
       continue;
     }
     double begin = 0, exposed = 0;
-    const auto part = [&](double fraction, const std::string& kind, const std::string& what) {
-      if (!(fraction > 0)) return;
-      chart.part(i, begin, begin + fraction * step, kind,
-                 fmt::format("{}: {:.4g} ms, {}", what, fraction * step, percent_text(fraction)));
-      begin += fraction * step;
+    const auto part = [&](double length, const std::string& kind, const std::string& what) {
+      if (!(length > 0)) return;
+      chart.part(i, begin, begin + length, kind,
+                 fmt::format("{}: {:.4g} ms, {}", what, length, percent_text(length / step)));
+      begin += length;
     };
-    for (const Class& of : kClasses) {
-      const double share = point.exposed(of.key).value_or(0);
-      part(share, of.key, fmt::format("exposed {} communication", of.name));
-      exposed += share;
-      part(point.wait(of.key).value_or(0), std::string(of.key) + " wait",
-           fmt::format("{} communication, waiting for a peer", of.name));
+    for (const auto& [key, name] : kClasses) {
+      const std::string of = key;
+      part(milliseconds(point, of + "_exposed"), of, fmt::format("exposed {} communication", name));
+      part(milliseconds(point, of + "_wait"), of + " wait", fmt::format("{} communication, waiting for a peer", name));
+      exposed += milliseconds(point, of + "_exposed");
     }
     chart.part(i, begin, step, "rest", fmt::format("the rest of the step, which is {:.4g} ms", step));
-    chart.text_at_end(i, "end", percent_text(exposed));
+    chart.text_at_end(i, "end", percent_text(exposed / step));
   }
   double x = chart.left();
   const auto legend = [&](const char* kind, const char* name) {

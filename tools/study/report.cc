@@ -11,18 +11,18 @@ namespace {
 
 // The pictures bring their own.
 constexpr const char* kCss = R"(
-:root{color-scheme:light dark;--ink:#1d2329;--soft:#5b6670;--line:#e3e7ea;--paper:#fff;--wash:#f5f7f8;--good:#1f7a5c;--bad:#b3261e;--link:#245ea8}
-@media screen and (prefers-color-scheme:dark){:root{--ink:#e6eaed;--soft:#9aa6b0;--line:#2c343b;--paper:#14181b;--wash:#1c2226;--good:#3fb28a;--bad:#f2817a;--link:#7fb0ee}}
+:root{color-scheme:light dark;--ink:#1d2329;--soft:#5b6670;--line:#e3e7ea;--paper:#fff;--wash:#f5f7f8;--good:#1f7a5c;--link:#245ea8}
+@media screen and (prefers-color-scheme:dark){:root{--ink:#e6eaed;--soft:#9aa6b0;--line:#2c343b;--paper:#14181b;--wash:#1c2226;--good:#3fb28a;--link:#7fb0ee}}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,"Helvetica Neue",Arial,sans-serif}
 main{max-width:1220px;margin:0 auto;padding:40px 20px 80px}
 h1{font-size:30px;line-height:1.2;margin:0 0 4px;letter-spacing:-.01em}h2{font-size:19px;margin:44px 0 10px}
 p{margin:8px 0}.soft,figcaption{color:var(--soft)}figcaption,small{font-size:14px}
-.box{border-left:4px solid var(--good);background:var(--wash);padding:12px 16px;margin:22px 0}.box.bad{border-color:var(--bad)}
+.box{border-left:4px solid var(--good);background:var(--wash);padding:12px 16px;margin:22px 0}
 figure{margin:14px 0;overflow-x:auto}figure svg{max-width:100%;height:auto;display:block}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums;line-height:1.35}
 th,td{padding:6px 14px 6px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 th{color:var(--soft);font-weight:600}.r{text-align:right}td.r{white-space:nowrap}td.note{min-width:200px}
-.bad{color:var(--bad)}
+
 a{color:var(--link)}td{overflow-wrap:anywhere}
 pre,code{font:13px/1.45 ui-monospace,Menlo,Consolas,monospace}pre{background:var(--wash);padding:14px;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
 details{margin:14px 0}summary{cursor:pointer;font-weight:600}
@@ -43,13 +43,18 @@ TextBlock points_with_folders(const Study& study, const Plan& plan, const Summar
   return table;
 }
 
-TextBlock failed_table(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
-  TextBlock table{.title = "", .rows = {{"point", "repeat", "end", "reason", "files"}}, .align = "lrlll"};
-  for (const RunRow& row : rows)
-    if (const auto point = std::ranges::find(plan.points, row.point, &Point::id);
-        row.outcome != RunEnd::done && point != plan.points.end())
-      table.rows.push_back({describe_choice(study, point->choice), std::to_string(row.repeat),
-                            std::string(word_of(row.outcome)), row.reason, row.folder});
+// Failed runs, and points with other losses than they must have.
+TextBlock wrong_table(const Study& study, const Plan& plan, const Summary& summary, const std::vector<RunRow>& rows) {
+  TextBlock table{.title = "", .rows = {{"point", "repeat", "what", "how", "files"}}, .align = "lrlll"};
+  for (size_t i = 0; i < plan.points.size(); ++i) {
+    const std::string point = describe_choice(study, plan.points[i].choice);
+    if (const std::string& text = summary.points[i].disagreement; !text.empty())
+      table.rows.push_back({point, "", "LOSS DIFFERS", text, summary.points[i].folder});
+    for (const RunRow& row : rows)
+      if (row.point == plan.points[i].id && row.outcome != RunEnd::done)
+        table.rows.push_back(
+            {point, std::to_string(row.repeat), std::string(word_of(row.outcome)), row.reason, row.folder});
+  }
   return table;
 }
 
@@ -116,7 +121,7 @@ std::vector<Section> sections_of(const Study& study, const Plan& plan, const Sum
       {"Communication by class", "", "", comm_table(study, plan, summary), comm_legend()},
       {"Points that are the same run as another one", "", "", same_table(study, plan), ""},
       {"Points that cannot run", "", "", dropped_table(study, plan), ""},
-      {"Failed runs", "", "", failed_table(study, plan, rows), ""},
+      {"What went wrong", "", "", wrong_table(study, plan, summary, rows), ""},
       {"How it was measured", "", "", method_table(study, plan, summary, rows), ""},
   };
 }
@@ -193,13 +198,6 @@ std::string html_report(const Study& study, const Plan& plan, const Summary& sum
     small("What its step is spent on, as the planner sees it: <code>" + escaped(command) + "</code>");
   if (const std::string resolution = resolution_text(summary); !resolution.empty()) small(escaped(resolution));
   out += "</div>\n";
-  if (summary.disagreements > 0) {
-    out += "<div class=\"box bad\"><strong class=\"bad\">Losses differ that must agree.</strong><ul>\n";
-    for (size_t i = 0; i < plan.points.size(); ++i)
-      if (const std::string& text = summary.points[i].disagreement; !text.empty())
-        out += fmt::format("<li>{}: {}</li>\n", escaped(describe_choice(study, plan.points[i].choice)), escaped(text));
-    out += "</ul></div>\n";
-  }
   for (const Section& section : sections_of(study, plan, summary, rows))
     if (section.table.rows.size() > 1) out += html_section(section);
   return out + fmt::format("<details><summary>{}</summary><pre>{}</pre></details>\n</main>\n</body>\n</html>\n",

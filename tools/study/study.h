@@ -8,7 +8,6 @@
 //   round    one run of each point, and several of the baselines; a repeat is a point's part in it. From 1
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -38,12 +37,6 @@ struct Factor {
   size_t baseline = 0;  // of `levels`
   bool changes_numbers = true;
   bool condition = false;  // given, not chosen: a link's speed. Points are compared where it is the same
-
-  // Whether a level sets the key.
-  bool sets(std::string_view key) const {
-    return std::ranges::any_of(
-        levels, [&](const Level& level) { return std::ranges::count(level.settings, key, &Setting::key) > 0; });
-  }
 };
 
 enum class Design : uint8_t { grid, one_at_a_time, list };

@@ -257,11 +257,6 @@ std::vector<std::string> find_disagreements(const Study& study, const Plan& plan
   return found;
 }
 
-std::optional<double> of_step(const PointSummary& point, const std::string& seconds) {
-  const auto part = point.median(seconds), step = point.median("step_seconds");
-  return part && step ? std::optional(*part / *step) : std::nullopt;
-}
-
 }  // namespace
 
 const Sample* PointSummary::find(std::string_view metric) const {
@@ -272,13 +267,6 @@ const Sample* PointSummary::find(std::string_view metric) const {
 std::optional<double> PointSummary::median(std::string_view metric) const {
   const Sample* sample = find(metric);
   return sample ? std::optional(sample->median) : std::nullopt;
-}
-
-std::optional<double> PointSummary::exposed(const std::string& comm_class) const {
-  return of_step(*this, comm_class + "_exposed_seconds");
-}
-std::optional<double> PointSummary::wait(const std::string& comm_class) const {
-  return of_step(*this, comm_class + "_wait_seconds");
 }
 
 const Estimate* PointSummary::ratio(std::string_view metric) const {

@@ -69,9 +69,6 @@ struct PointSummary {
   const Sample* find(std::string_view metric) const;
   std::optional<double> median(std::string_view metric) const;
   const Estimate* ratio(std::string_view metric) const;
-  // The shares of the step in which communication of a class (tensor, pipeline, data) was exposed, and waited.
-  std::optional<double> exposed(const std::string& comm_class) const;
-  std::optional<double> wait(const std::string& comm_class) const;
 };
 
 constexpr double kMeasurable = 0.01;
