@@ -160,8 +160,8 @@ void print_best(const Study& study, const Plan& plan, const std::vector<RunRow>&
   for (const Conclusion& conclusion : summary.conclusions) {
     if (!conclusion.leader) continue;
     // Among points that are tied the baseline needs no change.
-    const bool keep = conclusion.baseline && summary.may_be_best(*conclusion.baseline);
-    const Point& point = plan.points[keep ? *conclusion.baseline : *conclusion.leader];
+    const bool keep = summary.may_be_best(conclusion.baseline);
+    const Point& point = plan.points[keep ? conclusion.baseline : *conclusion.leader];
     const std::string conditions = describe_conditions(study, point.choice);
     fmt::print("\n{}{}", conditions.empty() ? "" : "# with " + conditions + '\n', command_text(study, point));
   }

@@ -52,7 +52,7 @@ std::set<std::string> point_names(const StudyResults& results, size_t point) {
 }
 
 Comparison compare(const LogRatios& a, const LogRatios& b) {
-  return {.a = estimate_ratio(a), .b = estimate_ratio(b), .ratio = ratio_of(mean_of(b) - mean_of(a))};
+  return {.a = estimate_ratio(a), .b = estimate_ratio(b), .ratio = ratio_of(mean_of_logs(b) - mean_of_logs(a))};
 }
 
 std::string measured_text(const char* name, const StudyResults& results) {

@@ -115,7 +115,7 @@ LogRatios operator-(const LogRatios& a, const LogRatios& b) {
   return difference;
 }
 
-MeanEstimate mean_of(const LogRatios& values) {
+MeanEstimate mean_of_logs(const LogRatios& values) {
   std::vector<double> logs;
   for (const auto& [round, value] : values) logs.push_back(value);
   return estimate_mean(logs);

@@ -83,16 +83,16 @@ void judge_points(const Study& study, Summary& summary) {
 
 // The points of each baseline.
 std::vector<Conclusion> group(const Study& study, const Plan& plan, const Summary& summary) {
-  std::map<size_t, size_t> groups;  // by baseline
   std::vector<Conclusion> conclusions;
   for (size_t i = 0; i < plan.points.size(); ++i) {
-    const auto [at, added] = groups.try_emplace(plan.baselines[i], conclusions.size());
-    if (added) conclusions.emplace_back();
-    Conclusion& conclusion = conclusions[at->second];
-    conclusion.points.push_back(i);
-    if (plan.baselines[i] == i) conclusion.baseline = i;
+    auto of = std::ranges::find(conclusions, plan.baselines[i], &Conclusion::baseline);
+    if (of == conclusions.end()) {
+      of = conclusions.emplace(of);
+      of->baseline = plan.baselines[i];
+    }
+    of->points.push_back(i);
     const Estimate* ratio = summary.points[i].ratio(study.metric);
-    if (ratio && summary.points[i].failure.empty()) conclusion.rounds = std::max(conclusion.rounds, ratio->rounds);
+    if (ratio && summary.points[i].failure.empty()) of->rounds = std::max(of->rounds, ratio->rounds);
   }
   return conclusions;
 }
@@ -150,8 +150,7 @@ Effect effect_of(const Study& study, const Plan& plan, const Rounds& rounds, con
     reference[factor] = study.factors[factor].baseline;
     const auto over = plan.find(choice), under = plan.find(reference);
     const auto usable = [&](const auto& point) {
-      return point && plan.baselines[*point] == plan.baselines[conclusion.points[0]] &&
-             summary.points[*point].failure.empty();
+      return point && plan.baselines[*point] == conclusion.baseline && summary.points[*point].failure.empty();
     };
     if (choice[factor] != level || !usable(over) || !usable(under) || over == under) continue;
     LogRatios ratios = rounds.log_ratios(*over, study.metric) - rounds.log_ratios(*under, study.metric);
@@ -208,7 +207,7 @@ std::optional<Resolution> resolution_of(const Study& study, const Plan& plan, co
   for (size_t i = 0; i < plan.points.size(); ++i) {
     if (plan.baselines[i] == i) continue;
     ++resolution.comparisons;
-    const MeanEstimate mean = mean_of(rounds.log_ratios(i, study.metric));
+    const MeanEstimate mean = mean_of_logs(rounds.log_ratios(i, study.metric));
     squares +=
         mean.standard_error * mean.standard_error * static_cast<double>(mean.n * std::max<int64_t>(0, mean.n - 1));
     degrees += std::max<int64_t>(0, mean.n - 1);

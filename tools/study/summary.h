@@ -84,10 +84,10 @@ struct Effect {
 
 // What holds under one setting of the factors that are conditions; of a study without such factors, one.
 struct Conclusion {
-  std::vector<size_t> points;      // of the plan, under these conditions, in its order
-  std::optional<size_t> baseline;  // of `points`
-  std::optional<size_t> leader;    // the best estimate of the points that did not fail; empty: nothing is measured
-  int64_t rounds = 0;              // of the point with the fewest, of those that did not fail
+  std::vector<size_t> points;    // of the plan, under these conditions, in its order
+  size_t baseline = 0;           // of `points`
+  std::optional<size_t> leader;  // the best estimate of the points that did not fail; empty: nothing is measured
+  int64_t rounds = 0;            // of the point with the fewest, of those that did not fail
   // The points that may be the best: the leader, and those that it is not told apart from, better ones first. Empty
   // where rounds are too few, or there is nothing to compare. One: the winner.
   std::vector<size_t> best;
@@ -169,8 +169,8 @@ class Rounds {
 };
 
 LogRatios operator-(const LogRatios& a, const LogRatios& b);  // of the rounds that both have
-MeanEstimate mean_of(const LogRatios& values);
+MeanEstimate mean_of_logs(const LogRatios& values);
 Estimate ratio_of(const MeanEstimate& logs);
-inline Estimate estimate_ratio(const LogRatios& values) { return ratio_of(mean_of(values)); }
+inline Estimate estimate_ratio(const LogRatios& values) { return ratio_of(mean_of_logs(values)); }
 
 }  // namespace trivet

@@ -43,7 +43,7 @@ std::string conclusion_text(const Study& study, const Plan& plan, const Summary&
   if (conclusion.best.empty()) return "no comparison: only one point has rounds enough, " + ahead + ".";
   if (conclusion.best.size() == 1) return "best: " + ahead + ".";
   std::string text = tied_text(study, plan, conclusion) + ". Ahead, but not told apart: " + ahead + ".";
-  if (conclusion.baseline && summary.may_be_best(*conclusion.baseline) && *conclusion.baseline != leader)
+  if (summary.may_be_best(conclusion.baseline) && conclusion.baseline != leader)
     text += " The baseline is among them: no point was shown to be better.";
   return text;
 }
