@@ -358,7 +358,7 @@ void add_study_command(CLI::App& app) {
           ->excludes(aa);
   const std::vector<CLI::Option*> modes{
       exported,
-      command->add_flag("--plan", options->plan, "only show the points, why some cannot run, and the cost"),
+      command->add_flag("--plan", options->plan, "only show the points, why some cannot run, and what is left to do"),
       command->add_flag("--best", options->best, "only name the best point and the main effects"),
       command->add_flag("--report", options->report, "only write the tables and the report again"),
       command->add_flag("--contention", options->contention,

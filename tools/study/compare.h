@@ -51,4 +51,5 @@ StudyComparison compare_studies(const StudyResults& a, const StudyResults& b);
 
 // A row a point.
 TextBlock comparison_table(const StudyResults& a, const StudyComparison& comparison);
+
 }  // namespace trivet
