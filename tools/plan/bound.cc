@@ -12,48 +12,36 @@ namespace {
 
 constexpr size_t index_of(OpKind kind) { return static_cast<size_t>(kind); }
 constexpr bool is_gradient(OpKind kind) { return kind == OpKind::backward || kind == OpKind::backward_input; }
-constexpr bool is_last(OpKind kind) { return kind == OpKind::backward || kind == OpKind::backward_weight; }
 
 // ---- what a pipeline rank does
 
 using Counts = std::vector<std::array<int64_t, 4>>;  // ops, by [chunk][OpKind]
 
 struct RankWork {
-  explicit RankWork(const Schedule& schedule, int rank);
+  RankWork(const Schedule& schedule, int rank);
 
   Counts all;
-  Counts before_gathered;      // until the pass that waits for the last gather of a weight has ended
-  Counts until_last_gradient;  // until the last gradient of a stage's input is known
-  Counts from_first_sum;       // from the pass on whose gradients are the first to be summed over replicas
+  Counts until_last_gradient;  // of a stage's input
+  std::vector<int> stages;     // [chunk]
+  std::vector<int> slots;      // [chunk]
   int first_stage = 0;         // of its first op
   int last_gradient_stage = 0;
-  std::vector<int> slots;  // [chunk]
 };
 
-RankWork::RankWork(const Schedule& schedule, int rank) {
+RankWork::RankWork(const Schedule& schedule, int rank)
+    : all(static_cast<size_t>(schedule.v)), until_last_gradient(all), stages(all.size()) {
   const Program& program = schedule.programs[static_cast<size_t>(rank)];
-  const auto chunks = static_cast<size_t>(schedule.v);
-  std::vector<size_t> first_forward(chunks, program.size()), last_backward(chunks, 0);
-  size_t last_gradient = 0;
-  for (size_t i = 0; i < program.size(); ++i) {
-    const auto chunk = static_cast<size_t>(program[i].chunk);
-    if (program[i].kind == OpKind::forward) first_forward[chunk] = std::min(first_forward[chunk], i);
-    if (is_last(program[i].kind)) last_backward[chunk] = i;
-    if (is_gradient(program[i].kind)) last_gradient = i;
-  }
-  const size_t gathered = std::ranges::max(first_forward), first_sum = std::ranges::min(last_backward);
-  for (Counts* counts : {&all, &before_gathered, &until_last_gradient, &from_first_sum}) counts->resize(chunks);
-  for (size_t i = 0; i < program.size(); ++i) {
-    const auto chunk = static_cast<size_t>(program[i].chunk);
-    const size_t kind = index_of(program[i].kind);
-    ++all[chunk][kind];
-    if (i <= gathered) ++before_gathered[chunk][kind];
-    if (i <= last_gradient) ++until_last_gradient[chunk][kind];
-    if (i >= first_sum) ++from_first_sum[chunk][kind];
-  }
-  first_stage = schedule.stage_of(rank, program.front().chunk);
-  last_gradient_stage = schedule.stage_of(rank, program[last_gradient].chunk);
+  const auto counted = [](std::span<const Op> ops, Counts& counts) {
+    for (const Op& op : ops) ++counts[static_cast<size_t>(op.chunk)][index_of(op.kind)];
+  };
+  const auto behind = std::find_if(program.rbegin(), program.rend(), [](const Op& op) { return is_gradient(op.kind); });
+  counted(program, all);
+  counted({program.begin(), behind.base()}, until_last_gradient);
+  for (size_t chunk = 0; chunk < stages.size(); ++chunk)
+    stages[chunk] = schedule.stage_of(rank, static_cast<int>(chunk));
   slots = plan_slots(program, schedule.v, SlotPool::per_chunk).slots;
+  first_stage = stages[static_cast<size_t>(program.front().chunk)];
+  last_gradient_stage = stages[static_cast<size_t>(behind->chunk)];
 }
 
 // ---- what it costs
@@ -83,29 +71,24 @@ std::vector<PartCost> costs_of_stages(const Layout& layout, const Recomputing& h
   return stages;
 }
 
-// The collectives of a rank's gradients and weights: ns.
-struct DataCosts {
-  int64_t sum = 0, gather = 0;              // of all of them, once a step: at its end, at its beginning
-  int64_t layer_sum = 0, layer_gather = 0;  // of each layer in each pass, where they are streamed
-};
-
-// Of a rank with so many elements, of which each layer has `of_layer`.
-DataCosts data_costs(const SystemCosts& costs, const Layout& layout, int pp, DType dtype, Sharding sharding,
-                     int64_t elements, int64_t of_layer) {
-  DataCosts data;
+// ns of the collectives of a layer's gradients and weights that a pipeline rank has on its port for a micro-batch.
+int64_t streamed_ns(const SystemCosts& costs, const Layout& layout, const RankWork& rank, int pp, DType dtype,
+                    Sharding sharding, int64_t elements_of_layer) {
   TapeGroups::Group group;
   group.world_ranks = group_members({{Axis::pp, pp}}, layout.mesh, kGradientAxes);
-  if (group.world_ranks.size() == 1) return data;
-  const auto price = [&](CommCall call, int64_t bytes) {
-    return costs.call_cost({.kind = call, .bytes = bytes}, group).ns;
+  if (group.world_ranks.size() == 1 || !streams_grads(sharding)) return 0;
+  const auto price = [&](CommCall call, DType type) {
+    return costs.call_cost({.kind = call, .bytes = size_of(type) * elements_of_layer}, group).ns;
   };
-  const int64_t grad = size_of(DType::f32), weight = size_of(dtype);
-  if (sharding == Sharding::no_shard) data.sum = price(CommCall::all_reduce, grad * elements);
-  if (sharding == Sharding::optim) data.sum = price(CommCall::reduce_scatter, grad * elements);
-  if (streams_grads(sharding)) data.layer_sum = price(CommCall::reduce_scatter, grad * of_layer);
-  if (sharding == Sharding::optim_grads_params) data.layer_gather = price(CommCall::all_gather, weight * of_layer);
-  else if (sharding != Sharding::no_shard) data.gather = price(CommCall::all_gather, weight * elements);
-  return data;
+  int64_t sums = 0, gathers = 0;
+  for (const int stage : rank.stages) {
+    const int64_t layers = layout.layers_of_stage[static_cast<size_t>(stage)];
+    sums += layers;
+    // What a forward pass has gathered last, its backward pass may still have.
+    if (sharding == Sharding::optim_grads_params)
+      gathers += layers + std::max<int64_t>(layers - FlatBuffer::kStreamed, 0);
+  }
+  return sums * price(CommCall::reduce_scatter, DType::f32) + gathers * price(CommCall::all_gather, dtype);
 }
 
 int64_t state_bytes(DType dtype, Sharding sharding, int64_t elements, int64_t d) {
@@ -115,96 +98,30 @@ int64_t state_bytes(DType dtype, Sharding sharding, int64_t elements, int64_t d)
          elements * of_optimizer / (sharding == Sharding::no_shard ? 1 : d);
 }
 
-// The chains of one layout.
-class Chains {
- public:
-  // shared: what the first and the last stage hold once where one rank has both. data: [rank]
-  Chains(const Layout& layout, const std::vector<RankWork>& ranks, std::vector<PartCost> stages, const PartCost& shared,
-         std::vector<DataCosts> data)
-      : layout_(layout),
-        ranks_(ranks),
-        stages_(std::move(stages)),
-        shared_(shared),
-        data_(std::move(data)),
-        forward_(stages_.size() + 1),
-        backward_(stages_.size() + 1) {
-    for (size_t s = 0; s < stages_.size(); ++s) {
-      auto& compute = stages_[s].compute;
-      // A layer waits for the one two before it to leave a buffer.
-      const int64_t behind = behind_buffers(layout.layers_of_stage[s]);
-      const DataCosts& wire = data_[static_cast<size_t>(layout.schedule.rank_of(static_cast<int>(s)))];
-      int64_t& forward = compute[index_of(OpKind::forward)];
-      int64_t& backward = compute[index_of(OpKind::backward)];
-      forward = std::max(forward, behind * wire.layer_gather);
-      backward = std::max(backward, behind * (wire.layer_sum + wire.layer_gather));
-      const int64_t half = compute[index_of(OpKind::backward_input)];
-      forward_[s + 1] = forward_[s] + forward;
-      backward_[s + 1] = backward_[s] + (half > 0 ? std::min(half, backward) : backward);
-    }
-  }
+int64_t passes_ns(const RankWork& rank, const Counts& counts, const std::vector<PartCost>& stages) {
+  int64_t ns = 0;
+  for (size_t chunk = 0; chunk < counts.size(); ++chunk)
+    for (size_t kind = 0; kind < counts[chunk].size(); ++kind)
+      ns += counts[chunk][kind] * stages[static_cast<size_t>(rank.stages[chunk])].compute[kind];
+  return ns;
+}
 
-  int64_t passes(int rank, const Counts& counts) const {
-    int64_t ns = 0;
-    for (size_t chunk = 0; chunk < counts.size(); ++chunk)
-      for (size_t kind = 0; kind < counts[chunk].size(); ++kind)
-        ns += counts[chunk][kind] * stage(rank, chunk).compute[kind];
-    return ns;
+// [stage]: ns of a micro-batch's forward passes, or of the gradients of its inputs, in the stages before.
+std::vector<int64_t> before_stages(const std::vector<PartCost>& stages, bool forward) {
+  std::vector<int64_t> before{0};
+  for (const PartCost& stage : stages) {
+    const auto of = [&](OpKind kind) { return stage.compute[index_of(kind)]; };
+    const int64_t half = of(OpKind::backward_input), whole = of(OpKind::backward);
+    before.push_back(before.back() + (forward ? of(OpKind::forward) : half > 0 ? std::min(half, whole) : whole));
   }
-  // All stages of the rank, a pass of each.
-  PartCost sum(int rank) const {
-    PartCost sum;
-    for (size_t chunk = 0; chunk < static_cast<size_t>(layout_.schedule.v); ++chunk) sum.add(stage(rank, chunk), 1);
-    const int last = layout_.schedule.stages() - 1;
-    if (layout_.schedule.rank_of(0) == rank && layout_.schedule.rank_of(last) == rank) sum.add(shared_, -1);
-    return sum;
-  }
-  int64_t activations(int rank) const {
-    int64_t bytes = 0;
-    const std::vector<int>& slots = ranks_[static_cast<size_t>(rank)].slots;
-    for (size_t chunk = 0; chunk < slots.size(); ++chunk) bytes += slots[chunk] * stage(rank, chunk).slot_bytes;
-    return bytes;
-  }
-  // optimizer: of the first rank and of this one.
-  int64_t longest(int rank, int64_t first_optimizer, int64_t own_optimizer) const {
-    const RankWork& work = ranks_[static_cast<size_t>(rank)];
-    const DataCosts& data = data_[static_cast<size_t>(rank)];
-    const int64_t all = passes(rank, work.all);
-    const int64_t to_the_end = std::max(
-        {all, passes(rank, work.until_last_gradient) + backward_[static_cast<size_t>(work.last_gradient_stage)],
-         all - passes(rank, work.from_first_sum) + data.sum});
-    const int64_t through_first = first_optimizer + forward_[static_cast<size_t>(work.first_stage)] + to_the_end;
-    const int64_t through_gathers = own_optimizer + data.gather + to_the_end - passes(rank, work.before_gathered);
-    return std::max({through_first, through_gathers, layout_.micro_batches * streamed(rank, data),
-                     layout_.micro_batches * sum(rank).host});
-  }
-
- private:
-  static int64_t behind_buffers(int64_t layers) { return std::max<int64_t>(layers - FlatBuffer::kStreamed, 0); }
-  // On the rank's port, for a micro-batch. What a forward pass has gathered last, its backward pass may still have.
-  int64_t streamed(int rank, const DataCosts& data) const {
-    int64_t ns = 0;
-    for (int chunk = 0; chunk < layout_.schedule.v; ++chunk) {
-      const int64_t layers = layout_.layers_of_stage[static_cast<size_t>(layout_.schedule.stage_of(rank, chunk))];
-      ns += layers * data.layer_sum + (layers + behind_buffers(layers)) * data.layer_gather;
-    }
-    return ns;
-  }
-  const PartCost& stage(int rank, size_t chunk) const {
-    return stages_[static_cast<size_t>(layout_.schedule.stage_of(rank, static_cast<int>(chunk)))];
-  }
-  const Layout& layout_;
-  const std::vector<RankWork>& ranks_;
-  std::vector<PartCost> stages_;
-  const PartCost shared_;
-  const std::vector<DataCosts> data_;
-  std::vector<int64_t> forward_, backward_;  // [stage]: of a micro-batch in the stages before
-};
+  return before;
+}
 
 }  // namespace
 
 void PartCost::add(const PartCost& other, int64_t times) {
   for (size_t i = 0; i < compute.size(); ++i) compute[i] += times * other.compute[i];
-  host += times * other.host, parameters += times * other.parameters;
+  parameters += times * other.parameters;
   optimizer_bytes += times * other.optimizer_bytes, slot_bytes += times * other.slot_bytes;
 }
 
@@ -219,7 +136,6 @@ void add_passes(const Tape& tape, const TapeGroups& groups, const SystemCosts& c
   for (const TapeRecord& record : std::span(mark, tape.records.end())) {
     if (record.kind == TapeRecord::begin_phase) phases.emplace_back(tape.works[record.what].name);
     if (record.kind == TapeRecord::end_phase) phases.pop_back();
-    if (!phases.empty() && !record.in_graph) stage.host += costs.host_ns(record);
     if (record.stream != 0) continue;
     int64_t ns = 0;
     if (record.kind == TapeRecord::work) {
@@ -247,9 +163,7 @@ PartCost Bounds::record_stage(const LayoutShape& shape, const Recomputing& how, 
                             .sequence_parallel = shape.sequence_parallel,
                             .schedule = halves ? "zb-h1" : "1f1b",
                             .micro_batch = shape.micro_batch};
-    SearchAxes vary = vary_;
-    vary.mesh = vary.schedule = vary.chunks = vary.micro_batch = vary.recompute = vary.sharding = true;
-    LoadedConfig loaded = with_layout(run_, ranks, three, how, Sharding::no_shard, vary);
+    LoadedConfig loaded = with_layout(run_, ranks, three, how, Sharding::no_shard);
     Config& config = loaded.config;
     config.model.num_layers = middle_layers + 2;
     if (middle_layers > 1)
@@ -299,6 +213,8 @@ LayoutStageCosts Bounds::probe(const LayoutShape& shape, const Recomputing& how,
   if (how == Recomputing{}) {
     costs.embedding = record(1, 0), costs.embedding.add(middle, -1);
     costs.head = record(1, 2), costs.head.add(middle, -1);
+    // A rank may have both, which then share the table.
+    if (!run_.config.model.untie_embeddings_and_output_weights) costs.head.parameters = costs.head.optimizer_bytes = 0;
   }
   // Boundary buffers, which are no slots, depend on micro-batches, too.
   costs.each.slot_bytes = costs.embedding.slot_bytes = costs.head.slot_bytes = 0;
@@ -320,33 +236,19 @@ std::vector<std::vector<LayoutBound>> Bounds::of(const LayoutShape& shape, const
                                                  const std::vector<Recomputing>& recomputings,
                                                  const std::vector<Sharding>& shardings) {
   const Layout& layout = legal.layout;
-  const Config& config = legal.config;
   const int p = layout.schedule.p, d = layout.mesh.size(kGradientAxes);
-  const DType dtype = config.precision.dtype;
+  const DType dtype = legal.config.precision.dtype;
   std::vector<RankWork> ranks;
   for (int rank = 0; rank < p; ++rank) ranks.emplace_back(layout.schedule, rank);
-  const auto halved = [](const std::array<int64_t, 4>& counts) {
-    return counts[index_of(OpKind::backward_weight)] > 0;
-  };
-  const bool halves =
-      std::ranges::any_of(ranks, [&](const RankWork& rank) { return std::ranges::any_of(rank.all, halved); });
-  const auto optimizer_ns = [&](const PartCost& rank, Sharding sharding) {
-    const double bytes = static_cast<double>(rank.optimizer_bytes) / (sharding == Sharding::no_shard ? 1 : d);
-    return static_cast<int64_t>((memory_seconds(system_, bytes) - memory_seconds(system_, 0)) * 1e9);
-  };
+  const auto halved = [](const Op& op) { return op.kind == OpKind::backward_weight; };
+  const bool halves = std::ranges::any_of(layout.schedule.programs.front(), halved);
   const LayoutStageCosts& none = stage_costs(shape, {}, halves);
-  PartCost shared;
-  if (!config.model.untie_embeddings_and_output_weights) {
-    shared.parameters = std::min(none.embedding.parameters, none.head.parameters);
-    shared.optimizer_bytes = std::min(none.embedding.optimizer_bytes, none.head.optimizer_bytes);
-  }
-  const Chains bare(layout, ranks, costs_of_stages(layout, {}, none, none, none), shared,
-                    std::vector<DataCosts>(ranks.size()));
-  std::vector<std::vector<DataCosts>> data(shardings.size());  // [sharding][rank]
+  const std::vector<PartCost> bare = costs_of_stages(layout, {}, none, none, none);
+  std::vector<std::vector<int64_t>> streamed(shardings.size());  // [sharding][rank]
   for (size_t i = 0; i < shardings.size(); ++i)
     for (int rank = 0; rank < p; ++rank)
-      data[i].push_back(
-          data_costs(costs_, layout, rank, dtype, shardings[i], bare.sum(rank).parameters, none.layer.parameters));
+      streamed[i].push_back(streamed_ns(costs_, layout, ranks[static_cast<size_t>(rank)], rank, dtype, shardings[i],
+                                        none.layer.parameters));
   const Recomputing each_layer{
       .granularity = RecomputeGranularity::full, .method = RecomputeMethod::uniform, .layers = 1};
   std::vector<std::vector<LayoutBound>> bounds;
@@ -355,21 +257,39 @@ std::vector<std::vector<LayoutBound>> Bounds::of(const LayoutShape& shape, const
     const bool full = how.granularity == RecomputeGranularity::full;
     const LayoutStageCosts& plain = full ? none : stage_costs(shape, how, halves);
     const LayoutStageCosts& again = full ? stage_costs(shape, each_layer, halves) : none;
-    for (size_t i = 0; i < shardings.size(); ++i) {
-      const Chains chains(layout, ranks, costs_of_stages(layout, how, none, plain, again), shared, data[i]);
-      LayoutBound& bound = by_sharding[i];
-      const int64_t first_optimizer = optimizer_ns(chains.sum(layout.schedule.rank_of(0)), shardings[i]);
-      for (int rank = 0; rank < p; ++rank) {
-        const PartCost sum = chains.sum(rank);
-        const int64_t ns = chains.longest(rank, first_optimizer, optimizer_ns(sum, shardings[i]));
-        bound.seconds = std::max(bound.seconds, 1e-9 * static_cast<double>(ns));
+    const std::vector<PartCost> stages = costs_of_stages(layout, how, none, plain, again);
+    const std::vector<int64_t> forward = before_stages(stages, true), backward = before_stages(stages, false);
+    const auto sum_of_stages = [&](const RankWork& rank) {
+      PartCost sum;
+      for (const int stage : rank.stages) sum.add(stages[static_cast<size_t>(stage)], 1);
+      return sum;
+    };
+    const auto first = static_cast<size_t>(layout.schedule.rank_of(0));
+    const int64_t optimizer_bytes = sum_of_stages(ranks[first]).optimizer_bytes;
+    int64_t longest = 0;  // the passes of a rank
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      const RankWork& rank = ranks[r];
+      const PartCost sum = sum_of_stages(rank);
+      int64_t activations = 0;
+      for (size_t chunk = 0; chunk < rank.stages.size(); ++chunk)
+        activations += rank.slots[chunk] * stages[static_cast<size_t>(rank.stages[chunk])].slot_bytes;
+      const int64_t passes = passes_ns(rank, rank.all, stages);
+      const int64_t chain = forward[static_cast<size_t>(rank.first_stage)] +
+                            std::max(passes, passes_ns(rank, rank.until_last_gradient, stages) +
+                                                 backward[static_cast<size_t>(rank.last_gradient_stage)]);
+      const bool is_longest = passes >= longest;
+      longest = std::max(longest, passes);
+      for (size_t i = 0; i < shardings.size(); ++i) {
+        LayoutBound& bound = by_sharding[i];
+        const auto bytes = static_cast<double>(optimizer_bytes / (shardings[i] == Sharding::no_shard ? 1 : d));
+        const double optimizer = memory_seconds(system_, bytes) - memory_seconds(system_, 0);
+        bound.seconds = std::max({bound.seconds, optimizer + 1e-9 * static_cast<double>(chain),
+                                  1e-9 * static_cast<double>(layout.micro_batches * streamed[i][r])});
         bound.memory_bytes = std::max(bound.memory_bytes, state_bytes(dtype, shardings[i], sum.parameters, d) +
-                                                              chains.activations(rank) + plain.scratch_bytes);
-        const Counts& all = ranks[static_cast<size_t>(rank)].all;
-        const double passes = 1e-9 * static_cast<double>(chains.passes(rank, all));
-        if (passes < bound.pass_seconds) continue;
-        bound.pass_seconds = passes;
-        bound.recompute_seconds = std::max(0.0, passes - 1e-9 * static_cast<double>(bare.passes(rank, all)));
+                                                              activations + plain.scratch_bytes);
+        if (is_longest)
+          bound.recompute_share =
+              1 - static_cast<double>(std::min(passes, passes_ns(rank, rank.all, bare))) / static_cast<double>(passes);
       }
     }
   }

@@ -7,18 +7,14 @@
 //
 // Time. In the replay a stream takes its records one after the other, none in less time than its price: contention,
 // shared ports and waits only add to it. All ranks of a pipeline meet in the sum of a step's numbers, which the
-// optimizer waits for. So from one step's sum to the next passes, for every pipeline rank r, at least the time of each
-// of these chains, every link of which waits for the one before:
+// optimizer waits for. So from one step's sum to the next passes, for every pipeline rank r, at least the longest of
 //
-//   optimizer of rank 0 > a micro-batch's forward passes in the stages before r's first op > r's passes > the end
-//   optimizer of r > gathers of r's weights > r's passes behind the one that waits for the last gather > the end
+//   optimizer of rank 0 > a micro-batch's forward passes in the stages before r's first op > r's passes, or those until
+//     its last gradient > what follows that in the stages before
+//   r's streamed collectives on its port
 //
-// where the end is the longest of: nothing; what follows r's last gradient in the stages before; the sums of r's
-// gradients over data-parallel ranks, which begin with the last micro-batch of a chunk, so beside the passes from there
-// on. And at least the time of r's streamed collectives on its port, and that of its host to queue its passes.
-//
-// That is a bound of the time between the sums of two steps, and so of the mean step. A prediction measures steps from
-// the end of their optimizers, which take as long in each step but for what shares a wire with them.
+// A prediction measures steps from the end of their optimizers, which take as long in each step but for what shares a
+// wire with them.
 //
 // Memory. The arenas hold at least a rank's weights, gradients and optimizer state, the activations of its layers in
 // the slots of its schedule, and the scratch memory of a pass.
@@ -41,7 +37,6 @@ namespace trivet {
 // What a part of a stage adds to it: a layer, an embedding, a head; or what every stage has.
 struct PartCost {
   std::array<int64_t, 4> compute{};  // ns on the compute stream, of a pass by OpKind
-  int64_t host = 0;                  // ns to queue the passes of a micro-batch
   int64_t parameters = 0;            // elements
   int64_t optimizer_bytes = 0;       // read and written once a step
   int64_t slot_bytes = 0;            // of activations, for each micro-batch in flight
@@ -58,16 +53,15 @@ struct LayoutStageCosts {
 // Of a layout.
 struct LayoutBound {
   double seconds = 0;
-  int64_t memory_bytes = 0;      // of the rank that needs most
-  double pass_seconds = 0;       // of the rank whose passes take longest
-  double recompute_seconds = 0;  // a part of them
+  int64_t memory_bytes = 0;    // of the rank that needs most
+  double recompute_share = 0;  // of the passes of the rank whose passes take longest
 };
 
 class Bounds {
  public:
-  // run: in any layout; outlives this, as `vary` is that of the search.
-  Bounds(const LoadedConfig& run, const SearchAxes& vary, const System& system)
-      : run_(run), vary_(vary), system_(system), costs_(system, plan_of(run.config)) {}
+  // run: in any layout; outlives this.
+  Bounds(const LoadedConfig& run, const System& system)
+      : run_(run), system_(system), costs_(system, plan_of(run.config)) {}
 
   // [recomputing][sharding]. legal: a run of that shape. Threads may ask at the same time.
   std::vector<std::vector<LayoutBound>> of(const LayoutShape& shape, const ResolvedCandidate& legal,
@@ -82,7 +76,6 @@ class Bounds {
                         int64_t& scratch_bytes) const;
 
   const LoadedConfig& run_;
-  const SearchAxes vary_;
   const System system_;
   const SystemCosts costs_;
   std::mutex mutex_;

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/config/load.h"
 #include "engine/config/validate.h"
-#include "tools/plan/search.h"
 
 namespace trivet {
 
@@ -33,15 +33,15 @@ struct Recomputing {
 // t: powers of two, and that of the run. p: all divisors that could split the layers. Schedules: all kinds but gpipe,
 // which takes as long as 1f1b and holds more. Micro-batches: all that divide a rank's part of the global batch. Throws
 // ConfigError where the global batch is not given, so that it would follow from what is varied.
-std::vector<LayoutShape> list_shapes(const Config& run, int ranks, const SearchAxes& vary);
+std::vector<LayoutShape> list_shapes(const Config& run, int ranks);
 // largest: layers of the largest stage.
-std::vector<Recomputing> list_recomputings(const Config& run, int64_t largest, const SearchAxes& vary);
-std::vector<Sharding> list_shardings(const Config& run, int d, const SearchAxes& vary);
+std::vector<Recomputing> list_recomputings(int64_t largest);
+std::vector<Sharding> list_shardings(int d);
 
 // The run in that layout, with the switches that a search begins with. Values of the run's file that have no effect in
 // it are no mistake: resolve() leaves them out.
 LoadedConfig with_layout(const LoadedConfig& run, int ranks, const LayoutShape& shape, const Recomputing& recomputing,
-                         Sharding sharding, const SearchAxes& vary);
+                         Sharding sharding);
 
 // A legal run: as a file would have it, where what follows from other values is open, and resolved.
 struct ResolvedCandidate {

@@ -13,7 +13,6 @@
 #include "base/text.h"
 #include "engine/config/fields.h"
 #include "tools/plan/bound.h"
-#include "tools/plan/candidates.h"
 #include "tools/plan/device_memory.h"
 
 namespace trivet {
@@ -34,8 +33,10 @@ class Search {
         facts_(facts),
         system_(system),
         options_(options),
-        bounds_(run, options.vary, system),
-        shapes_(list_shapes(run.config, facts.world_size, options.vary)) {}
+        bounds_(run, system),
+        shapes_(list_shapes(run.config, facts.world_size)) {
+    if (options.shapes) std::erase_if(shapes_, [&](const LayoutShape& shape) { return !options.shapes(shape); });
+  }
 
   SearchResult find();
 
@@ -69,6 +70,11 @@ class Search {
   void rehearse(std::vector<Pending>& pending);
   std::vector<Found> rehearse_neighbours(const Found& of);
   void refine();
+  // Empty where the engine refuses it.
+  std::optional<ResolvedCandidate> layout_of(const LayoutShape& shape, const Recomputing& how,
+                                             Sharding sharding) const {
+    return resolve_candidate(with_layout(run_, facts_.world_size, shape, how, sharding), facts_);
+  }
   bool fits(const ResolvedCandidate& run) const {
     return sum_of(memory_of_worst_rank(run.config, run.layout, system_)) <= device_bytes(system_, facts_.world_size);
   }
@@ -81,7 +87,7 @@ class Search {
   const System system_;
   const SearchOptions& options_;
   Bounds bounds_;
-  const std::vector<LayoutShape> shapes_;
+  std::vector<LayoutShape> shapes_;
   const Clock::time_point start_ = Clock::now();
   std::vector<std::vector<Recomputing>> recomputings_;  // [shape]
   std::vector<Point> points_;                           // by bound
@@ -108,15 +114,13 @@ std::vector<std::string> differences(const Config& config, const Config& run) {
 // Empty where the engine refuses the shape. Layouts that no rank's memory holds are only counted.
 std::optional<std::vector<Point>> Search::bound_shape(size_t number) {
   const LayoutShape& shape = shapes_[number];
-  const int d = facts_.world_size / (shape.t * shape.p);
-  const std::vector<Sharding> shardings = list_shardings(run_.config, d, options_.vary);
-  // Of stages of one layer, until it is known how many they have.
-  std::vector<Recomputing>& recomputings = recomputings_[number];
-  recomputings = list_recomputings(run_.config, 1, options_.vary);
-  const auto legal = resolve_candidate(
-      with_layout(run_, facts_.world_size, shape, recomputings.front(), shardings.front(), options_.vary), facts_);
+  const std::vector<Sharding> shardings = list_shardings(facts_.world_size / (shape.t * shape.p));
+  const auto legal = layout_of(shape, {}, shardings.front());
   if (!legal) return std::nullopt;
-  recomputings = list_recomputings(run_.config, std::ranges::max(legal->layout.layers_of_stage), options_.vary);
+  std::vector<Recomputing>& recomputings = recomputings_[number];
+  recomputings = list_recomputings(std::ranges::max(legal->layout.layers_of_stage));
+  if (options_.recomputings)
+    std::erase_if(recomputings, [&](const Recomputing& how) { return !options_.recomputings(how); });
   std::vector<Point> points;
   // Small models run on CPUs: all their layouts are rehearsed.
   const auto bounds =
@@ -176,10 +180,7 @@ std::optional<Search::Pending> Search::take(const Point& point) {
     ++result_.dominated;
     return std::nullopt;
   }
-  auto legal =
-      resolve_candidate(with_layout(run_, facts_.world_size, shapes_[point.shape],
-                                    recomputings_[point.shape][point.recomputing], point.sharding, options_.vary),
-                        facts_);
+  auto legal = layout_of(shapes_[point.shape], recomputings_[point.shape][point.recomputing], point.sharding);
   if (!legal) {
     illegal_ += 1;
     return std::nullopt;
@@ -190,12 +191,11 @@ std::optional<Search::Pending> Search::take(const Point& point) {
     return std::nullopt;
   }
   fitted_.insert({point.shape, point.sharding});
-  const double share = point.bound.recompute_seconds / std::max(point.bound.pass_seconds, 1e-9);
   Candidate candidate{.config = legal->open.config,
                       .sets = differences(legal->open.config, run_.config),
                       .chunks = legal->layout.schedule.v,
                       .bound_seconds = point.bound.seconds,
-                      .recompute_share = share};
+                      .recompute_share = point.bound.recompute_share};
   return Pending{std::move(*legal), std::move(candidate)};
 }
 
@@ -220,8 +220,7 @@ void Search::rehearse_own() {
 }
 
 double Search::last_of_best() const {
-  return found_.size() < options_.best ? std::numeric_limits<double>::infinity()
-                                       : found_[options_.best - 1].seconds();
+  return found_.size() < options_.best ? std::numeric_limits<double>::infinity() : found_[options_.best - 1].seconds();
 }
 
 void Search::report(bool refining) {
@@ -301,7 +300,7 @@ SearchResult Search::find() {
   result_.illegal = illegal_, result_.too_large = too_large_;
   result_.layouts = result_.illegal + result_.too_large + result_.dominated + left + result_.rehearsed;
   if (found_.empty()) fail_empty();
-  if (options_.vary.switches) refine();
+  refine();
   for (Found& found : found_) result_.found.push_back(std::move(found.candidate));
   return std::move(result_);
 }
@@ -312,8 +311,7 @@ void Search::fail_empty() const {
     const std::string ranks = counted(facts_.world_size, "rank");
     if (shapes_.empty()) throw ConfigError("there is no layout of the run on " + ranks);
     try {
-      LoadedConfig first = with_layout(run_, facts_.world_size, shapes_.front(), recomputings_.front().front(),
-                                       Sharding::no_shard, options_.vary);
+      LoadedConfig first = with_layout(run_, facts_.world_size, shapes_.front(), {}, Sharding::no_shard);
       resolve(first, facts_);
     } catch (const ConfigError& error) {
       throw ConfigError(fmt::format("none of {} is legal on {}; of the first:\n{}", counted(result_.layouts, "layout"),

@@ -9,21 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/config/validate.h"
+#include "tools/plan/candidates.h"
 #include "tools/plan/predict.h"
 
 namespace trivet {
-
-// What may be another than in the run. What is not varied is as the run has it.
-struct SearchAxes {
-  bool mesh = true;  // tensor_ and pipeline_model_parallel_size, sequence_parallel, how layers are split over stages
-  bool schedule = true;     // pipeline_schedule: its kind
-  bool chunks = true;       // virtual_pipeline_model_parallel_size
-  bool micro_batch = true;  // micro_batch_size, of the same global batch
-  bool recompute = true;
-  bool sharding = true;  // data_parallel_sharding_strategy
-  bool switches = true;  // overlaps, which are on where they can be, and buckets: refined in the best layouts
-};
 
 struct SearchProgress {
   size_t families = 0, bounded = 0;  // of shapes that differ in the micro-batch, and those of them that have bounds
@@ -35,13 +24,14 @@ struct SearchProgress {
 };
 
 struct SearchOptions {
-  SearchAxes vary = {};
-  size_t best = 10;                                          // so many layouts are asked for
-  double seconds = 600;                                      // then the search ends with what it has
-  size_t refined = 3;                                        // layouts whose switches are refined
-  size_t threads = 1;                                        // that rehearse
-  std::function<bool()> stop = {};                           // true: the search ends as when the time is over
-  std::function<void(const SearchProgress&)> progress = {};  // from the calling thread
+  std::function<bool(const LayoutShape&)> shapes = {};        // those to look at; empty: all
+  std::function<bool(const Recomputing&)> recomputings = {};  // likewise
+  size_t best = 10;                                           // so many layouts are asked for
+  double seconds = 600;                                       // then the search ends with what it has
+  size_t refined = 3;                                         // layouts whose switches are refined
+  size_t threads = 1;                                         // that rehearse
+  std::function<bool()> stop = {};                            // true: the search ends as when the time is over
+  std::function<void(const SearchProgress&)> progress = {};   // from the calling thread
 };
 
 struct Candidate {

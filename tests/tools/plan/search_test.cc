@@ -33,9 +33,9 @@ LoadedConfig tiny_run(bool llama = false) {
   return run;
 }
 
-SearchAxes only_meshes() {
-  return {.schedule = false, .chunks = false, .micro_batch = false, .recompute = false, .sharding = false};
-}
+// Pipelines are 1f1b, and nothing is recomputed.
+bool is_plain(const LayoutShape& shape) { return shape.schedule == "1f1b"; }
+bool is_none(const Recomputing& how) { return how == Recomputing{}; }
 
 RunFacts facts_of(const LoadedConfig& run) {
   return {.world_size = kRanks, .dataset_vocab_size = run.config.model.vocab_size};
@@ -49,9 +49,8 @@ struct Rehearsed {
 
 // Layouts that are drawn, with their bounds.
 std::vector<Rehearsed> sample(const LoadedConfig& run, const System& system, int number, size_t count) {
-  const SearchAxes vary;
-  Bounds bounds(run, vary, system);
-  const std::vector<LayoutShape> shapes = list_shapes(run.config, kRanks, vary);
+  Bounds bounds(run, system);
+  const std::vector<LayoutShape> shapes = list_shapes(run.config, kRanks);
   Draw draw(number);
   const auto among = [&](const auto& list) {
     return static_cast<size_t>(draw.of(0, static_cast<int>(list.size()) - 1));
@@ -59,13 +58,13 @@ std::vector<Rehearsed> sample(const LoadedConfig& run, const System& system, int
   std::vector<Rehearsed> all;
   while (all.size() < count) {
     const LayoutShape& shape = shapes[among(shapes)];
-    const auto legal = resolve_candidate(with_layout(run, kRanks, shape, {}, Sharding::no_shard, vary), facts_of(run));
+    const auto legal = resolve_candidate(with_layout(run, kRanks, shape, {}, Sharding::no_shard), facts_of(run));
     if (!legal) continue;
-    const auto how = list_recomputings(run.config, std::ranges::max(legal->layout.layers_of_stage), vary);
-    const auto shardings = list_shardings(run.config, kRanks / (shape.t * shape.p), vary);
+    const auto how = list_recomputings(std::ranges::max(legal->layout.layers_of_stage));
+    const auto shardings = list_shardings(kRanks / (shape.t * shape.p));
     const auto of_shape = bounds.of(shape, *legal, how, shardings);
     const size_t i = among(how), k = among(shardings);
-    auto chosen = resolve_candidate(with_layout(run, kRanks, shape, how[i], shardings[k], vary), facts_of(run));
+    auto chosen = resolve_candidate(with_layout(run, kRanks, shape, how[i], shardings[k]), facts_of(run));
     if (chosen) all.push_back({shape, std::move(*chosen), of_shape[i][k]});
   }
   return all;
@@ -106,22 +105,24 @@ TEST(Search, CommunicatorsAreThoseOfARecording) {
 TEST(Search, FindsTheBestOfAll) {
   LoadedConfig run = tiny_run();
   set_key(run.config, "batch.global_batch_size", "8");
-  const SearchAxes vary{.schedule = false, .chunks = false, .recompute = false, .switches = false};
   const System roomy = system_of();
   std::vector<std::pair<double, int64_t>> all;  // seconds, bytes
-  for (const LayoutShape& shape : list_shapes(run.config, kRanks, vary))
-    for (const Sharding sharding : list_shardings(run.config, kRanks / (shape.t * shape.p), vary))
-      if (const auto legal = resolve_candidate(with_layout(run, kRanks, shape, {}, sharding, vary), facts_of(run))) {
+  for (const LayoutShape& shape : list_shapes(run.config, kRanks)) {
+    if (!is_plain(shape)) continue;
+    for (const Sharding sharding : list_shardings(kRanks / (shape.t * shape.p)))
+      if (const auto legal = resolve_candidate(with_layout(run, kRanks, shape, {}, sharding), facts_of(run))) {
         const Prediction p = predict(legal->config, legal->layout, roomy);
         all.emplace_back(p.step.step_seconds, p.memory_bytes);
       }
+  }
   std::ranges::sort(all);
   ASSERT_GT(all.size(), 30u);
   const int64_t limit = all[all.size() / 2].second - 1;
   const System tight =
       system_of({"host_us=0.01", fmt::format("memory_gib={:.17g}", static_cast<double>(limit) / (1 << 30))});
   std::erase_if(all, [&](const auto& one) { return one.second > device_bytes(tight, 1); });
-  const SearchResult result = search(run, facts_of(run), tight, {.vary = vary, .best = 3, .threads = 2});
+  const SearchResult result = search(
+      run, facts_of(run), tight, {.shapes = is_plain, .recomputings = is_none, .best = 3, .refined = 0, .threads = 2});
   ASSERT_GE(result.found.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(result.found[i].prediction.step.step_seconds, all[i].first);
@@ -138,8 +139,7 @@ TEST(Search, ItsBestIsARunThatIsPlannedAlike) {
   const TempDir dir;
   const LoadedConfig run = tiny_run();
   const System system = system_of();
-  const SearchResult result =
-      search(run, facts_of(run), system, {.vary = {.schedule = false, .chunks = false}, .best = 1, .refined = 1});
+  const SearchResult result = search(run, facts_of(run), system, {.shapes = is_plain, .best = 1, .refined = 1});
   const Candidate& best = result.found.front();
   EXPECT_EQ(result.refined, 1u);
   write_file(dir / "best.yaml", to_yaml(best.config));
@@ -150,10 +150,16 @@ TEST(Search, ItsBestIsARunThatIsPlannedAlike) {
 }
 
 TEST(Search, RecomputesNoMoreThanMemoryNeeds) {
-  const LoadedConfig run = tiny_run();
-  const SearchAxes only{
-      .mesh = false, .schedule = false, .chunks = false, .micro_batch = false, .sharding = false, .switches = false};
-  const SearchResult roomy = search(run, facts_of(run), system_of(), {.vary = only});
+  LoadedConfig run = tiny_run();
+  set_key(run.config, "parallel.tensor_model_parallel_size", "2");
+  set_key(run.config, "parallel.pipeline_model_parallel_size", "4");  // without data-parallel ranks that could share
+  const SearchOptions only{.shapes =
+                               [&](const LayoutShape& shape) {
+                                 return shape.t == 2 && shape.p == 4 && is_plain(shape) && !shape.sequence_parallel &&
+                                        !shape.ends_count && shape.micro_batch == run.config.batch.micro_batch_size;
+                               },
+                           .refined = 0};
+  const SearchResult roomy = search(run, facts_of(run), system_of(), only);
   // One of the two is the run itself, which recomputes and is rehearsed in any case.
   const auto recomputes = [](const Candidate& found) {
     return found.config.model.recompute_granularity != RecomputeGranularity::none;
@@ -164,14 +170,14 @@ TEST(Search, RecomputesNoMoreThanMemoryNeeds) {
   EXPECT_GT(roomy.dominated, 5);
   const double less = static_cast<double>(roomy.found[0].prediction.memory_bytes - 1) / (1 << 30);
   const SearchResult tight =
-      search(run, facts_of(run), system_of({"host_us=0.01", fmt::format("memory_gib={:.17g}", less)}), {.vary = only});
+      search(run, facts_of(run), system_of({"host_us=0.01", fmt::format("memory_gib={:.17g}", less)}), only);
   EXPECT_TRUE(std::ranges::all_of(tight.found, recomputes));
   EXPECT_TRUE(std::ranges::any_of(tight.found, [](const Candidate& found) { return found.recompute_share > 0; }));
 }
 
 TEST(Search, EndsWhenItIsAskedTo) {
   const LoadedConfig run = tiny_run();
-  SearchOptions options{.vary = {.schedule = false, .recompute = false}};
+  SearchOptions options{.shapes = is_plain, .recomputings = is_none};
   size_t rehearsed = 0;
   options.progress = [&](const SearchProgress& progress) { rehearsed = progress.rehearsed; };
   options.stop = [&] { return rehearsed >= 2; };
@@ -190,21 +196,22 @@ TEST(Search, OnCpusVisitsAll) {
   set_key(run.config, "precision.dtype", "fp32");
   const System cpus = load_system("cpu", {}, source_path("configs/systems"));
   const RunFacts facts{.world_size = 2, .dataset_vocab_size = run.config.model.vocab_size};
-  const SearchResult result =
-      search(run, facts, cpus, {.vary = {.micro_batch = false, .recompute = false, .switches = false}});
+  const SearchResult result = search(run, facts, cpus,
+                                     {.shapes = [](const LayoutShape& shape) { return shape.micro_batch == 1; },
+                                      .recomputings = is_none,
+                                      .refined = 0});
   EXPECT_TRUE(result.ended);
   EXPECT_GT(result.rehearsed, 8);
   EXPECT_EQ(result.rehearsed, result.layouts - result.illegal);
   LoadedConfig best{.config = result.found.front().config, .origins = {}, .path = "best"};
   const Layout layout = resolve(best, facts);
-  EXPECT_EQ(predict(best.config, layout, cpus).step.step_seconds,
-            result.found.front().prediction.step.step_seconds);
+  EXPECT_EQ(predict(best.config, layout, cpus).step.step_seconds, result.found.front().prediction.step.step_seconds);
 }
 
 TEST(Search, SaysWhyThereIsNothing) {
   LoadedConfig run = tiny_run();
   const auto message = [&](const System& system) {
-    return message_of([&] { search(run, facts_of(run), system, {.vary = only_meshes()}); });
+    return message_of([&] { search(run, facts_of(run), system, {.shapes = is_plain, .recomputings = is_none}); });
   };
   EXPECT_NE(message(system_of({"memory_gib=1"})).find("legal layouts fits in 1.00 GiB a rank"), std::string::npos);
   run.config.batch.global_batch_size.reset();
