@@ -13,7 +13,7 @@
 #include "launch/plan_calibrate.h"
 #include "launch/plan_search.h"
 #include "launch/redrawn_line.h"
-#include "tools/plan/explain.h"
+#include "tools/plan/ablate.h"
 #include "tools/plan/measure.h"
 #include "tools/plan/planned_run.h"
 #include "tools/plan/run_cost.h"
@@ -30,7 +30,7 @@ struct PlanOptions {
   std::string scaling;  // "": not given
   PredictOptions outputs;
   std::optional<double> tokens, price;
-  bool json = false, systems = false, explain = false;
+  bool json = false, systems = false, ablate = false;
   CalibrationOptions calibration;
   PlanSearch search;
 };
@@ -93,7 +93,7 @@ void print_json(const nlohmann::ordered_json& json) { fmt::print("{}\n", json.du
 
 // One run on more and more ranks.
 void run_curves(const PlanOptions& options, const LoadedConfig& loaded, const System& system) {
-  for (const auto& [name, given] : {std::pair{"--explain", options.explain},
+  for (const auto& [name, given] : {std::pair{"--ablate", options.ablate},
                                     {"--tokens", options.tokens.has_value()},
                                     {"--price", options.price.has_value()},
                                     {"--trace", !options.outputs.trace.empty()},
@@ -119,11 +119,11 @@ void run_curves(const PlanOptions& options, const LoadedConfig& loaded, const Sy
   if (options.json) print_json(json);
 }
 
-Explanation explain_with_progress(const LegalRun& run, const System& system) {
+Ablation ablate_with_progress(const LegalRun& run, const System& system) {
   RedrawnLine line;
-  return explain(run, system, [&](size_t done, size_t of) {
+  return ablate(run, system, [&](size_t done, size_t of) {
     if (line.due())
-      line.draw(fmt::format("explain {}", progress_bar(static_cast<double>(done) / static_cast<double>(of))));
+      line.draw(fmt::format("ablate {}", progress_bar(static_cast<double>(done) / static_cast<double>(of))));
   });
 }
 
@@ -140,20 +140,20 @@ void run_one(const PlanOptions& options, const LoadedConfig& loaded, const Syste
   std::optional<RunCost> cost;
   if (options.tokens || options.price)
     cost = cost_of_run(planned.prediction.step, tokens_of_run(options.tokens, config, layout), options.price, system);
-  std::optional<Explanation> explanation;
-  if (options.explain) explanation = explain_with_progress(planned.run, system);
+  std::optional<Ablation> ablation;
+  if (options.ablate) ablation = ablate_with_progress(planned.run, system);
   if (options.json) {
     nlohmann::ordered_json json = json_of(planned.prediction, system);
     json["micro_batch_size"] = config.batch.micro_batch_size;
     json["virtual_pipeline_model_parallel_size"] = layout.schedule.v;
     if (cost) add_json(*cost, json);
-    if (explanation) json["explanation"] = json_of(*explanation);
+    if (ablation) json["ablation"] = json_of(*ablation);
     return print_json(json);
   }
   std::vector<TextBlock> blocks = describe(planned.prediction, system);
   if (cost) blocks.insert(blocks.begin() + 1, describe(*cost));
   print_blocks(blocks);
-  if (explanation) print_blocks(describe(*explanation));
+  if (ablation) print_blocks(describe(*ablation));
 }
 
 void run(const PlanOptions& options) {
@@ -200,7 +200,7 @@ void add_questions(CLI::App& command, PlanOptions& options, CLI::Option* ranks) 
       ->option_text("weak|strong|both")
       ->check(CLI::IsMember({"weak", "strong", "both"}))
       ->needs(ranks);
-  command.add_flag("--explain", options.explain, "what each cost and each switch is worth");
+  command.add_flag("--ablate", options.ablate, "what each cost and each switch is worth");
   command.add_option("--tokens", options.tokens, "tokens of the run, for its days and energy")
       ->option_text("N")
       ->check(number("a number above 0", [](double x) { return x > 0 && std::isfinite(x); }));
@@ -245,7 +245,7 @@ void add_plan_command(CLI::App& app) {
   add_questions(*command, *options, ranks);
   add_outputs(*command, *options);
   add_calibration_options(*command, options->calibration);
-  for (const char* other : {"--explain", "--tokens", "--price", "--trace", "--picture", "--scaling", "--full"})
+  for (const char* other : {"--ablate", "--tokens", "--price", "--trace", "--picture", "--scaling", "--full"})
     command->get_option(other)->excludes(search);
   command->callback([options, command] {
     options->calibration.wanted = command->count("--calibrate") > 0;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/config/fields.h"
+#include "tools/plan/switches.h"
 
 namespace trivet {
 namespace {
@@ -158,26 +159,15 @@ std::optional<ResolvedCandidate> resolve_candidate(LoadedConfig asked, const Run
 
 std::vector<LoadedConfig> neighbours_of(const ResolvedCandidate& run) {
   std::vector<LoadedConfig> all;
-  const auto changed = [&](auto&& change) {
+  for (const Switch& change : switches_of(run.config, run.layout)) {
+    if (!change.is_of_overlap()) continue;
     LoadedConfig& next = all.emplace_back(run.open);
-    change(next.config);
-  };
-  const auto flipped = [&](bool OverlapConfig::*which) {
-    changed([&](Config& c) { c.overlap.*which = !(c.overlap.*which); });
-  };
-  const OverlapConfig& now = run.config.overlap;
-  for (const TensorOverlap mode :
-       {TensorOverlap::none, TensorOverlap::bulk, TensorOverlap::ring, TensorOverlap::pipeline})
-    if (mode != now.tp_comm_overlap) changed([&](Config& c) { c.overlap.tp_comm_overlap = mode; });
-  for (bool OverlapConfig::*which :
-       {&OverlapConfig::defer_embedding_wgrad_compute, &OverlapConfig::align_grad_reduce,
-        &OverlapConfig::align_param_gather, &OverlapConfig::overlap_grad_reduce, &OverlapConfig::overlap_param_gather})
-    flipped(which);
-  for (const int count : {1, 2, 4})
-    if (count != now.collectives_in_flight) changed([&](Config& c) { c.overlap.collectives_in_flight = count; });
-  const int64_t bucket = *run.config.parallel.bucket_size;
-  for (const int64_t size : {bucket / 4, bucket * 4})
-    if (size > 0) changed([&](Config& c) { c.parallel.bucket_size = size; });
+    Config changed = parse_sets(change.sets);
+    for (const std::string& set : change.sets) {
+      const Field& field = *find_field(set.substr(0, set.find('=')));
+      field.copy(field.at(changed), field.at(next.config));
+    }
+  }
   return all;
 }
 

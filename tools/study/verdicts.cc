@@ -109,7 +109,7 @@ std::vector<std::string> explain_commands(const Study& study, const Plan& plan, 
     if (!conclusion.leader) continue;
     const Point& point = plan.points[*conclusion.leader];
     std::vector<std::string> command{"trivet",   "plan",   study.base, "--ranks", fmt::to_string(point.launch.ranks),
-                                     "--system", "SYSTEM", "--explain"};
+                                     "--system", "SYSTEM", "--ablate"};
     for (const std::string& set : point.sets) command.insert(command.end(), {"--set", set});
     commands.push_back(shell_text(command));
   }

@@ -110,7 +110,7 @@ TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
   const std::string page = html_report(study, plan, summary, rows);
   const std::string explain = explain_commands(study, plan, summary).at(0);
   EXPECT_NE(page.find("<code>" + escaped(explain) + "</code>"), std::string::npos) << explain;
-  EXPECT_EQ(explain.find("trivet plan " + study.base + " --ranks 2 --system SYSTEM --explain --set "), 0u) << explain;
+  EXPECT_EQ(explain.find("trivet plan " + study.base + " --ranks 2 --system SYSTEM --ablate --set "), 0u) << explain;
   EXPECT_NE(page.find("href=\"runs/" + plan.points[0].id + "-1\""), std::string::npos);
   EXPECT_TRUE(std::filesystem::exists(study.out + "/runs/" + plan.points[0].id + "-1/trace.json"));
   EXPECT_FALSE(std::filesystem::exists(study.out + "/runs/" + plan.points[0].id + "-2/trace.json"));

@@ -1,5 +1,5 @@
-// Explanations: a class of cost removed, a switch changed.
-#include "tools/plan/explain.h"
+// Ablations: a class of cost removed, a switch changed.
+#include "tools/plan/ablate.h"
 
 #include <gtest/gtest.h>
 #include <map>
@@ -13,36 +13,36 @@ namespace {
 LegalRun run_of(const std::vector<std::string>& sets, int ranks) { return legal_run(tiny_run(sets), ranks); }
 
 // Two GPUs a node, so that the data-parallel ranks have a network between them.
-const Explanation& explained() {
-  static const Explanation e =
-      explain(run_of({"parallel.tensor_model_parallel_size=2", "parallel.data_parallel_sharding_strategy=optim"}, 4),
-              h100({"gpus_per_node=2"}));
+const Ablation& ablated() {
+  static const Ablation e =
+      ablate(run_of({"parallel.tensor_model_parallel_size=2", "parallel.data_parallel_sharding_strategy=optim"}, 4),
+             h100({"gpus_per_node=2"}));
   return e;
 }
 
-double without(const Explanation& e, const std::string& what) {
-  for (const Explanation::Without& each : e.without)
+double without(const Ablation& e, const std::string& what) {
+  for (const Ablation::Without& each : e.without)
     if (each.what == what) return each.step_seconds;
   ADD_FAILURE() << what;
   return 0;
 }
 
-TEST(Explain, WithoutACostAStepIsFaster) {
-  const Explanation& e = explained();
-  for (const Explanation::Without& each : e.without) EXPECT_LE(each.step_seconds, e.step_seconds) << each.what;
+TEST(Ablation, WithoutACostAStepIsFaster) {
+  const Ablation& e = ablated();
+  for (const Ablation::Without& each : e.without) EXPECT_LE(each.step_seconds, e.step_seconds) << each.what;
   EXPECT_EQ(without(e, "pipeline communication"), e.step_seconds);  // it has none
 }
 
-TEST(Explain, WhatBoundsTheStepIsTheFirst) {
-  const Explanation e = explain(run_of({}, 2), h100({"host_us=100"}));
+TEST(Ablation, WhatBoundsTheStepIsTheFirst) {
+  const Ablation e = ablate(run_of({}, 2), h100({"host_us=100"}));
   EXPECT_EQ(e.without.front().what, "the host's launches");
   EXPECT_LT(e.without.front().step_seconds, 0.5 * e.step_seconds);
   EXPECT_EQ(without(e, "GEMMs"), e.step_seconds);
 }
 
-TEST(Explain, OfADeviceWithoutAHostItsClassesCount) {
-  const Explanation e =
-      explain(run_of({"parallel.tensor_model_parallel_size=2"}, 4), h100({"gpus_per_node=2", "host_us=0"}));
+TEST(Ablation, OfADeviceWithoutAHostItsClassesCount) {
+  const Ablation e =
+      ablate(run_of({"parallel.tensor_model_parallel_size=2"}, 4), h100({"gpus_per_node=2", "host_us=0"}));
   for (const char* what : {"GEMMs", "attention", "memory-bound operations", "the optimizer", "tensor communication",
                            "data communication", "fixed costs of kernels"})
     EXPECT_LT(without(e, what), e.step_seconds) << what;
@@ -76,7 +76,7 @@ std::map<std::string, double> shares_of_path(const std::vector<std::string>& set
   return shares;
 }
 
-TEST(Explain, TheCriticalPathAddsUpToTheStep) {
+TEST(Ablation, TheCriticalPathAddsUpToTheStep) {
   const std::vector<std::string> all = {
       "parallel.tensor_model_parallel_size=2", "parallel.pipeline_model_parallel_size=2",
       "parallel.sequence_parallel=true",       "parallel.data_parallel_sharding_strategy=optim",
@@ -91,11 +91,11 @@ TEST(Explain, TheCriticalPathAddsUpToTheStep) {
 }
 
 // On one core a step is the sum of what its ranks compute.
-TEST(Explain, OfCpusTheClassesAddUp) {
-  const System one_core = load_system(
-      "cpu", {"cores=1", "contention=1", "wake_us=0", "team_us=0"}, source_path("configs/systems"));
+TEST(Ablation, OfCpusTheClassesAddUp) {
+  const System one_core =
+      load_system("cpu", {"cores=1", "contention=1", "wake_us=0", "team_us=0"}, source_path("configs/systems"));
   const LegalRun run = run_of({"device.kind=cpu", "parallel.data_parallel_sharding_strategy=optim"}, 2);
-  const Explanation e = explain(run, one_core);
+  const Ablation e = ablate(run, one_core);
   double recovered = 0;
   for (const char* what : {"GEMMs", "attention", "memory-bound operations", "the optimizer",
                            "copies to and from the host", "data communication"})
@@ -104,16 +104,16 @@ TEST(Explain, OfCpusTheClassesAddUp) {
   EXPECT_GT(e.step_seconds, without(e, "data communication"));
   EXPECT_EQ(e.step_seconds, without(e, "cores that slow each other"));
   int64_t path = 0;
-  for (const Explanation::PathShare& part : e.path) path += part.ns;
+  for (const Ablation::PathShare& part : e.path) path += part.ns;
   EXPECT_NEAR(static_cast<double>(path) * 1e-9, e.step_seconds, 0.05 * e.step_seconds);
 }
 
-TEST(Explain, ASwitchIsTheRunWithIt) {
-  const Explanation& e = explained();
+TEST(Ablation, ASwitchIsTheRunWithIt) {
+  const Ablation& e = ablated();
   double last = 0;
-  std::map<std::string, const Explanation::Switch*> by_set;
-  for (const Explanation::Switch& each : e.switches) {
-    by_set[each.sets.front()] = &each;
+  std::map<std::string, const Ablation::Switched*> by_set;
+  for (const Ablation::Switched& each : e.switches) {
+    by_set[each.how.sets.front()] = &each;
     if (!each.refusal.empty()) continue;
     EXPECT_GE(each.step_seconds, last);
     last = each.step_seconds;
@@ -122,7 +122,7 @@ TEST(Explain, ASwitchIsTheRunWithIt) {
       plan_run(tiny_run({"parallel.tensor_model_parallel_size=2", "parallel.data_parallel_sharding_strategy=optim",
                          "overlap.overlap_grad_reduce=true"}),
                4, h100({"gpus_per_node=2"}));
-  const Explanation::Switch& same = *by_set.at("overlap.overlap_grad_reduce=true");
+  const Ablation::Switched& same = *by_set.at("overlap.overlap_grad_reduce=true");
   EXPECT_EQ(same.step_seconds, other.prediction.step.step_seconds);
   EXPECT_EQ(same.memory_bytes, other.prediction.memory_bytes);
   EXPECT_GT(by_set.at("parallel.data_parallel_sharding_strategy=no_shard")->memory_bytes, e.memory_bytes);

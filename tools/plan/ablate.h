@@ -1,0 +1,52 @@
+// Ablation: why a planned step takes as long as it does, and which switch would recover how much.
+//
+//   without   each class of cost set to zero in turn, on the same tapes: what the step would take without it. Classes
+//             overlap, so what they recover does not add up
+//   path      the critical path of the last step: what the step waited for, back from its end, each nanosecond once
+//   switches  each switch (switches.h) changed in turn: recorded and played again
+#pragma once
+
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "tools/plan/planned_run.h"
+#include "tools/plan/switches.h"
+
+namespace trivet {
+
+struct Ablation {
+  struct Without {
+    std::string what;  // "attention"
+    double step_seconds = 0;
+  };
+  struct Switched {
+    Switch how;
+    std::string refusal = {};  // why it cannot be, or changes nothing; "": it can
+    double step_seconds = 0;
+    int64_t memory_bytes = 0;
+  };
+  struct PathShare {
+    std::string what;  // "matmul"; "all_reduce (data)"
+    int64_t ns = 0;
+  };
+  double step_seconds = 0;
+  int64_t memory_bytes = 0, capacity_bytes = 0;
+  std::vector<PathShare> path = {};     // the largest first; of the last step, and adds up to it
+  std::vector<Without> without = {};    // the one that recovers most first
+  std::vector<Switched> switches = {};  // likewise; those that cannot be are the last
+};
+
+// The critical path of the last step by name.
+std::vector<Ablation::PathShare> critical_path(const Rehearsal& rehearsal, const ReplayCosts& costs);
+
+// progress: called before each prediction with how many are done, and of how many.
+Ablation ablate(const LegalRun& run, const System& system,
+                const std::function<void(size_t done, size_t of)>& progress = {});
+
+std::vector<TextBlock> describe(const Ablation& ablation);
+nlohmann::ordered_json json_of(const Ablation& ablation);
+
+}  // namespace trivet
