@@ -50,8 +50,10 @@ Replayed Replay::play() {
       go_on(stream);
     }
     if (due_.empty()) break;
-    now_ = due_.time();
-    end_due(due_.take());
+    const Due due = due_.top();
+    due_.pop();
+    now_ = due.time;
+    end_due(due);
   }
   if (std::ranges::any_of(streams_, [](const StreamState& stream) { return stream.state != State::done; }))
     fail_stuck();
@@ -60,28 +62,28 @@ Replayed Replay::play() {
 }
 
 // A call or a work is over, or what the host has queued is there.
-void Replay::end_due(DueQueue::Item item) {
-  if (item.what & kCall) {
-    const uint32_t call = item.what & ~kCall;
-    if (item.version == calls_[call].activity.version) end_call(call);
+void Replay::end_due(const Due& due) {
+  if (due.what & kCall) {
+    const uint32_t call = due.what & ~kCall;
+    if (due.version == calls_[call].activity.version) end_call(call);
     return;
   }
-  StreamState& stream = streams_[item.what];
-  if (item.version != stream.activity.version) return;
+  StreamState& stream = streams_[due.what];
+  if (due.version != stream.activity.version) return;
   RankState& rank = ranks_[stream.rank];
   if (stream.state == State::working) {
-    const uint32_t record = rank.walk->streams[local(item.what)].steps[stream.next].record;
-    add_span(item.what, record, stream.came_ns, 0);
+    const uint32_t record = rank.walk->streams[local(due.what)].steps[stream.next].record;
+    add_span(due.what, record, stream.came_ns, 0);
     stream.cause = add_cause(stream.rank, record, stream.came_ns, stream.cause);
     --rank.working;
-    stream.next = stream.end;
+    ++stream.next;
     stream.ahead = stream.activity.excess(now_);
-    if (costs_.threads() > 0) set_cores(item.what, false);
+    if (costs_.threads() > 0) set_cores(due.what, false);
   } else {
     stream.cause = add_cause(stream.rank, PathPart::kHost, rank.host_since, rank.host_cause);
     stream.ahead = 0;
   }
-  make_ready(item.what);
+  make_ready(due.what);
 }
 
 // Takes records of a stream until one takes time or has to wait.
@@ -106,7 +108,8 @@ void Replay::go_on(uint32_t number) {
 // False: the stream waits, or works.
 bool Replay::take(uint32_t number, const Walk::Step& step) {
   StreamState& stream = streams_[number];
-  if (!Walk::is_of_run(step.kind)) stream.ahead = 0;
+  const bool is_phase = step.kind == TapeRecord::begin_phase || step.kind == TapeRecord::end_phase;
+  if (step.kind != TapeRecord::work && !is_phase) stream.ahead = 0;
   switch (step.kind) {
     case TapeRecord::work: return begin_work(number);
     case TapeRecord::call: {
@@ -135,28 +138,18 @@ bool Replay::take(uint32_t number, const Walk::Step& step) {
   return true;
 }
 
-// Whether the stream now does all works of its run, as nobody asks for each of them and the host has queued each by the
-// time when it can begin. So the times are those of works that are played one by one, whose ends in parts of a
-// nanosecond the next one takes over.
-bool Replay::plays_run(const RankState& rank, const Walk::Stream& walk, const Walk::Step& work) const {
-  return !(rank.traced >= 0 && options_.each_work) && !options_.critical_path &&
-         work.run_end <= walk.behind[rank.host_waits] && work.run_host_ns + rank.host_late <= now_;
-}
-
 // True: the work takes no time.
 bool Replay::begin_work(uint32_t number) {
   StreamState& stream = streams_[number];
   RankState& rank = ranks_[stream.rank];
   const Walk::Stream& walk = rank.walk->streams[local(number)];
   const Walk::Step& work = walk.steps[stream.next];
-  const bool run = plays_run(rank, walk, work);
   stream.came_ns = now_;
-  stream.end = run ? work.run_end : stream.next + 1;
-  stream.activity.begin(run ? work.run_ns : rank.walk->work_ns[work.what], now_, stream.ahead);
+  stream.activity.begin(rank.walk->work_ns[work.what], now_, stream.ahead);
   if (stream.activity.left <= 0) {
     add_span(number, work.record, now_, 0);
     stream.ahead = -stream.activity.left;
-    stream.next = stream.end;
+    ++stream.next;
     return true;
   }
   stream.activity.rate = static_cast<int32_t>(rank.compute_rate);
@@ -170,30 +163,23 @@ bool Replay::begin_work(uint32_t number) {
 // True: the stream waits for it.
 bool Replay::wait_for_event(uint32_t number, const Walk::Step& step) {
   StreamState& stream = streams_[number];
-  const uint32_t first = ranks_[stream.rank].first_stream;
-  StreamState& other = streams_[first + step.of];
+  StreamState& other = streams_[ranks_[stream.rank].first_stream + step.of];
   if (other.next > step.what) return false;
   stream.state = State::on_event;
   stream.event = step.what;
-  stream.next_waiter = other.first_waiter;
-  other.first_waiter = static_cast<uint16_t>(number - first + 1);
+  other.waiters.push_back(number);
   return true;
 }
 
 // A stream has gone past an event.
 void Replay::passed(uint32_t number, uint32_t event) {
   RankState& rank = rank_of(number);
-  uint16_t* waiter = &streams_[number].first_waiter;
-  while (*waiter != 0) {
-    const uint32_t other = rank.first_stream + *waiter - 1;
-    if (streams_[other].event > event) {
-      waiter = &streams_[other].next_waiter;
-      continue;
-    }
-    *waiter = streams_[other].next_waiter;
-    streams_[other].cause = streams_[number].cause;
-    make_ready(other);
-  }
+  std::erase_if(streams_[number].waiters, [&](uint32_t waiter) {
+    if (streams_[waiter].event > event) return false;
+    streams_[waiter].cause = streams_[number].cause;
+    make_ready(waiter);
+    return true;
+  });
   const std::vector<Walk::HostWait>& waits = rank.walk->host_waits;
   const uint32_t before = rank.host_waits;
   while (rank.host_waits < waits.size()) {

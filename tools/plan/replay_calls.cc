@@ -52,31 +52,17 @@ void Replay::arrive(uint32_t number, const Walk::Step& step) {
 uint32_t Replay::open_call(const RankState& rank, const Walk::Step& step) {
   const uint32_t number = channel_of_lane_[rank.first_channel + step.of];
   Channel& channel = channels_[number];
-  for (uint32_t call = channel.open; call != kNone; call = calls_[call].next)
-    if (calls_[call].sequence == step.sequence) return call;
-  if (free_calls_.empty()) free_calls_.push_back(static_cast<uint32_t>(calls_.size())), calls_.emplace_back();
-  const uint32_t opened = free_calls_.back();
-  free_calls_.pop_back();
+  if (step.sequence >= channel.calls.size()) channel.calls.resize(step.sequence + 1, kNone);
+  uint32_t& opened = channel.calls[step.sequence];
+  if (opened != kNone) return opened;
   CallCost& cost = call_costs_[rank.first_cost + step.what];
   if (cost.ns < 0) {
     const TapeCall& call = rank.walk->tape.calls[step.what];
     cost = costs_.call_cost(call, groups_[rank.player->groups[static_cast<size_t>(call.group)]]);
   }
-  OpenCall& call = calls_[opened];
-  call.members.clear();
-  call.cost = cost;
-  call.active = false;
-  call.arrival_ns = 0;
-  call.channel = number, call.sequence = step.sequence;
-  call.next = std::exchange(channel.open, opened);
+  opened = static_cast<uint32_t>(calls_.size());
+  calls_.push_back({.activity = {}, .cost = cost, .members = {}, .channel = number});
   return opened;
-}
-
-void Replay::close_call(uint32_t number) {
-  uint32_t* at = &channels_[calls_[number].channel].open;
-  while (*at != number) at = &calls_[*at].next;
-  *at = calls_[number].next;
-  free_calls_.push_back(number);
 }
 
 void Replay::start_call(uint32_t number) {
@@ -139,7 +125,6 @@ void Replay::end_call(uint32_t number) {
     ++stream.next;
     if (--stream.calls_left == 0) make_ready(member.stream);
   }
-  close_call(number);
 }
 
 // Takes the rank's port for a call; returns when its last byte is there (LinkPort, parallel/comm/link.h).

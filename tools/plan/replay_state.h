@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
+#include <queue>
 #include <vector>
 
-#include "tools/plan/due_queue.h"
 #include "tools/plan/walk.h"
 
 namespace trivet {
@@ -50,15 +51,14 @@ class Replay {
     uint32_t rank;
     uint32_t next = 0;  // of Walk::Stream::steps
     State state = State::ready;
-    uint8_t calls_left = 0;     // in_call
-    uint16_t next_waiter = 0;   // on_event: another stream that waits for one of the same stream, plus one; or 0
-    uint16_t first_waiter = 0;  // of the streams that wait for an event of this one, plus one; 0: none
-    uint32_t event = 0;         // on_event: its step
-    uint32_t end = 0;           // working: the step behind
-    int64_t ahead = 0;          // parts of the next work that are done when it begins
-    int64_t came_ns = 0;        // working, in_call
-    uint32_t cause = kNone;     // of causes_: why it has come so far only now
+    uint8_t calls_left = 0;  // in_call
+    uint32_t event = 0;      // on_event: its step
+    uint32_t end = 0;        // working: the step behind
+    int64_t ahead = 0;       // parts of the next work that are done when it begins
+    int64_t came_ns = 0;     // working, in_call
+    uint32_t cause = kNone;  // of causes_: why it has come so far only now
     Activity activity;
+    std::vector<uint32_t> waiters;  // streams that wait for events of this one
   };
   struct RankState {
     const Walk* walk = nullptr;
@@ -92,8 +92,8 @@ class Replay {
   };
   // Calls of one kind that the members make in the same order (Walk::Lane).
   struct Channel {
-    uint32_t open = kNone;  // a list of calls that not all have come to, or that are active
-    uint32_t expected = 0;  // members of each
+    uint32_t expected = 0;             // members of each
+    std::vector<uint32_t> calls = {};  // [sequence]
   };
   struct OpenCall {
     Activity activity;
@@ -102,19 +102,24 @@ class Replay {
     int64_t start_ns = 0;
     int64_t arrival_ns = 0;  // over ports that queue; 0: nothing was sent
     uint32_t cause = kNone;  // of causes_: why it started only then
-    uint32_t channel = 0, sequence = 0;
-    uint32_t next = kNone;  // of the channel's
+    uint32_t channel = 0;
     bool active = false;
   };
   static constexpr uint32_t kCall = uint32_t{1} << 31;  // what is due is a call of this number, else a stream
+  struct Due {
+    int64_t time;
+    uint32_t what;
+    uint32_t version;  // of the activity: an earlier one no longer counts
+    auto operator<=>(const Due&) const = default;
+  };
 
   void add_channels(std::span<const Player> players);
   uint32_t local(uint32_t stream) const { return stream - rank_of(stream).first_stream; }
   RankState& rank_of(uint32_t stream) { return ranks_[streams_[stream].rank]; }
   const RankState& rank_of(uint32_t stream) const { return ranks_[streams_[stream].rank]; }
-  void set_due(Activity& activity, uint32_t what, int64_t time) { due_.add(time, {what, ++activity.version}); }
+  void set_due(Activity& activity, uint32_t what, int64_t time) { due_.push({time, what, ++activity.version}); }
   void set_due(Activity& activity, uint32_t what) { set_due(activity, what, activity.end()); }
-  void end_due(DueQueue::Item item);
+  void end_due(const Due& due);
   void make_ready(uint32_t stream) {
     streams_[stream].state = State::ready;
     ready_.push_back(stream);
@@ -122,12 +127,10 @@ class Replay {
   void go_on(uint32_t stream);
   bool take(uint32_t stream, const Walk::Step& step);
   bool begin_work(uint32_t stream);
-  bool plays_run(const RankState& rank, const Walk::Stream& walk, const Walk::Step& work) const;
   bool wait_for_event(uint32_t stream, const Walk::Step& step);
   void passed(uint32_t stream, uint32_t event);
   void arrive(uint32_t stream, const Walk::Step& step);
   uint32_t open_call(const RankState& rank, const Walk::Step& step);
-  void close_call(uint32_t call);
   void start_call(uint32_t number);
   void end_call(uint32_t number);
   int64_t send(RankState& rank, const CallCost& cost);
@@ -158,14 +161,13 @@ class Replay {
   std::vector<uint32_t> channel_of_lane_;  // of each rank
   std::vector<CallCost> call_costs_;       // of each rank's Tape::calls; ns < 0: not known yet
   std::vector<OpenCall> calls_;
-  std::vector<uint32_t> free_calls_;
-  std::vector<uint32_t> on_cores_;  // streams that work, where ranks share cores
-  int64_t busy_threads_ = 0;        // theirs
-  DueQueue due_;
-  std::vector<uint32_t> ready_;             // streams that may go on now
-  std::vector<std::vector<Phase>> phases_;  // [traced] that have begun
-  std::vector<Cause> causes_;               // of the last step, where the critical path is asked for
-  std::vector<uint32_t> cause_of_end_;      // [rank] of its last mark
+  std::vector<uint32_t> on_cores_;                                  // streams that work, where ranks share cores
+  int64_t busy_threads_ = 0;                                        // theirs
+  std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;  // the earliest first
+  std::vector<uint32_t> ready_;                                     // streams that may go on now
+  std::vector<std::vector<Phase>> phases_;                          // [traced] that have begun
+  std::vector<Cause> causes_;           // of the last step, where the critical path is asked for
+  std::vector<uint32_t> cause_of_end_;  // [rank] of its last mark
   int64_t now_ = 0;
   Replayed result_;
 };

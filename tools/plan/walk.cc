@@ -57,11 +57,8 @@ Walk::Walk(const Tape& tape, const ReplayCosts& costs) : tape(tape), streams(tap
     const TapeRecord& record = tape.records[number];
     if (!record.in_graph) host_ns += costs.host_ns(record);
     Stream& stream = streams[record.stream];
-    Step step{.kind = record.kind,
-              .with_next = record.with_next,
-              .what = record.what,
-              .record = number,
-              .host_ns = host_ns};
+    Step step{
+        .kind = record.kind, .with_next = record.with_next, .what = record.what, .record = number, .host_ns = host_ns};
     switch (record.kind) {
       case TapeRecord::host_wait: {
         const Place event = events[record.what];
@@ -91,24 +88,6 @@ Walk::Walk(const Tape& tape, const ReplayCosts& costs) : tape(tape), streams(tap
   for (Stream& stream : streams) stream.behind.push_back(kNone);
   for (const bool in_graph : {false, true})
     for (const TapeWork& work : tape.works) work_ns.push_back(costs.work_ns(work, in_graph));
-  for (Stream& stream : streams) find_runs(stream);
-}
-
-void Walk::find_runs(Stream& stream) const {
-  const Step* behind = nullptr;  // the next work, if it belongs to a run with what is before it
-  for (size_t i = stream.steps.size(); i-- > 0;) {
-    Step& step = stream.steps[i];
-    if (step.kind != TapeRecord::work) {
-      if (!is_of_run(step.kind)) behind = nullptr;
-      continue;
-    }
-    const int64_t ns = work_ns[step.what];
-    if (behind && category_of(*behind) != category_of(step)) behind = nullptr;
-    step.run_end = behind ? behind->run_end : static_cast<uint32_t>(i + 1);
-    step.run_ns = ns + (behind ? behind->run_ns : 0);
-    step.run_host_ns = behind ? std::max(step.host_ns, behind->run_host_ns - ns) : step.host_ns;
-    behind = &step;
-  }
 }
 
 }  // namespace trivet

@@ -21,10 +21,6 @@ struct Walk {
     uint32_t sequence = 0;  // of a call: in its lane
     uint32_t record = 0;    // of Tape::records
     int64_t host_ns = 0;    // of the host up to and with it, but for its waits
-    // Works of a category with nothing but phases between them are a run, which can be played as one. Of a work: the step
-    // behind its run, what the run takes from it on, and the host_ns that a first work can have so that none waits for it.
-    uint32_t run_end = 0;
-    int64_t run_ns = 0, run_host_ns = 0;
   };
   struct Stream {
     std::vector<Step> steps;
@@ -35,9 +31,6 @@ struct Walk {
     uint16_t stream = 0;  // of the event
     uint32_t step = 0;
   };
-  static bool is_of_run(TapeRecord::Kind kind) {
-    return kind == TapeRecord::work || kind == TapeRecord::begin_phase || kind == TapeRecord::end_phase;
-  }
   // Calls that meet those of other ranks in their order: a group's collectives, or what goes from one rank to another.
   struct Lane {
     int group = 0;  // of Tape::groups
@@ -51,10 +44,6 @@ struct Walk {
   std::vector<HostWait> host_waits;
   std::vector<Lane> lanes;
   std::vector<int64_t> work_ns;  // [work], and behind them [work] in a graph
-
- private:
-  Category category_of(const Step& work) const { return tape.works[work.what % tape.works.size()].category; }
-  void find_runs(Stream& stream) const;
 };
 
 }  // namespace trivet
