@@ -96,8 +96,7 @@ void run_curves(const PlanOptions& options, const LoadedConfig& loaded, const Sy
   for (const auto& [name, given] : {std::pair{"--ablate", options.ablate},
                                     {"--tokens", options.tokens.has_value()},
                                     {"--price", options.price.has_value()},
-                                    {"--trace", !options.outputs.trace.empty()},
-                                    {"--full", options.outputs.full}})
+                                    {"--trace", !options.outputs.trace.empty()}})
     if (given) throw ConfigError(fmt::format("{}: is of one number of --ranks, found {}", name, options.ranks.size()));
   std::vector<int> ranks = options.ranks;
   std::ranges::sort(ranks);
@@ -241,11 +240,10 @@ void add_plan_command(CLI::App& app) {
   CLI::Option* search = add_search_options(*command, options->search);
   command->add_flag("--systems", options->systems, "list the pages with their constants")->excludes(search);
   command->add_flag("--json", options->json, "print the prediction as JSON");
-  command->add_flag("--full", options->outputs.full, "play every rank: slower, with the same times");
   add_questions(*command, *options, ranks);
   add_outputs(*command, *options);
   add_calibration_options(*command, options->calibration);
-  for (const char* other : {"--ablate", "--tokens", "--price", "--trace", "--picture", "--scaling", "--full"})
+  for (const char* other : {"--ablate", "--tokens", "--price", "--trace", "--picture", "--scaling"})
     command->get_option(other)->excludes(search);
   command->callback([options, command] {
     options->calibration.wanted = command->count("--calibrate") > 0;

@@ -100,7 +100,7 @@ void add_calibration_options(CLI::App& command, CalibrationOptions& options) {
   command.add_option("--plot", options.plot, "draw predicted over measured times")
       ->option_text("FILE.svg")
       ->check(svg_name());
-  for (const char* other : {"--ranks", "--set", "--full"}) score->excludes(command.get_option(other));
+  for (const char* other : {"--ranks", "--set"}) score->excludes(command.get_option(other));
   calibrate->excludes(command.get_option("--json"));
 }
 

@@ -32,17 +32,13 @@ std::vector<std::string> names_of_rows(const Tape& tape) {
   return rows;
 }
 
-// What was played, and for which ranks.
+// What was played, and its spans.
 struct Performance {
-  const Rehearsal& kinds;   // merged
-  const Rehearsal& played;  // the same, or with a player for each rank
-  Replayed replayed;        // traced: a player of each kind
+  const Rehearsal& rehearsal;
+  const Replayed& replayed;
 
-  const Player& player_of(size_t kind) const {
-    return played.players[static_cast<size_t>(replayed.traced[kind].player)];
-  }
-  std::vector<std::vector<Span>> rows_of(size_t kind) const {
-    return replayed.traced[kind].rows(player_of(kind), played.groups);
+  std::vector<std::vector<Span>> rows_of(size_t player) const {
+    return trivet::rows_of(replayed.spans[player], rehearsal.players[player], rehearsal.groups);
   }
 };
 
@@ -52,12 +48,13 @@ void write_trace(const std::string& path, const Performance& of, const Layout& l
   std::vector<std::string> parts;
   const std::string part = fmt::format("{}.{}.part", path, getpid());
   for (const int rank : ranks) {
-    const auto kind = static_cast<size_t>(of.kinds.player_of[static_cast<size_t>(rank)]);
+    const auto player = static_cast<size_t>(of.rehearsal.player_of[static_cast<size_t>(rank)]);
     parts.push_back(fmt::format("{}{}", part, rank));
-    PerfettoWriter writer(parts.back(), rank,
-                          {.process = rank_name(rank, layout.mesh), .rows = names_of_rows(*of.player_of(kind).tape)},
-                          origin_ns, [](const std::string& text) { throw IoError(text); });
-    writer.step(1, of.rows_of(kind));
+    PerfettoWriter writer(
+        parts.back(), rank,
+        {.process = rank_name(rank, layout.mesh), .rows = names_of_rows(*of.rehearsal.players[player].tape)}, origin_ns,
+        [](const std::string& text) { throw IoError(text); });
+    writer.step(1, of.rows_of(player));
     writer.close();
   }
   join_traces(parts, path);
@@ -164,33 +161,28 @@ double predict_step_seconds(const Rehearsal& rehearsal, const ReplayCosts& costs
 }
 
 Prediction predict(const Config& config, const Layout& layout, const System& system, const PredictOptions& asked) {
-  Rehearsal kinds = rehearse_each(config, layout, system), each_rank;
-  if (asked.full) each_rank.players = kinds.players, each_rank.groups = kinds.groups;
-  if (system.kind() == SystemKind::gpu) merge_ranks(kinds, system.gpus_per_node);
-  const Rehearsal& played = asked.full ? each_rank : kinds;
-  const std::vector<int> trace_ranks = traced_ranks(asked.trace_ranks, kinds);
-  const int steps = kinds.tapes.front().steps;
-  ReplayOptions options{.first_step = steps - 1, .each_work = !asked.trace.empty() || !asked.picture.empty()};
-  for (size_t kind = 0; kind < kinds.players.size(); ++kind)
-    options.traced.push_back(asked.full ? kinds.players[kind].rank : static_cast<int>(kind));
-  const Performance performance{kinds, played,
-                                replay(played.players, played.groups, *costs_of(config, layout, system), options)};
-  const Replayed& replayed = performance.replayed;
+  const Rehearsal rehearsal = rehearse_on(config, layout, system);
+  const std::vector<Player>& players = rehearsal.players;
+  const std::vector<int> trace_ranks = traced_ranks(asked.trace_ranks, rehearsal);
+  const int steps = rehearsal.tapes.front().steps;
+  const Replayed replayed =
+      replay(players, rehearsal.groups, *costs_of(config, layout, system), {.spans = true, .first_step = steps - 1});
+  const Performance performance{rehearsal, replayed};
 
-  Prediction prediction{.tapes = static_cast<int>(kinds.tapes.size()), .records = replayed.records};
-  prediction.ranks.resize(kinds.players.size());
-  parallel_for(kinds.players.size(), static_cast<size_t>(usable_cores()), [&](size_t kind) {
-    const std::vector<int64_t>& ends = replayed.step_ends[static_cast<size_t>(replayed.traced[kind].player)];
-    std::vector<std::vector<Span>> rows = performance.rows_of(kind);
+  Prediction prediction{.tapes = static_cast<int>(rehearsal.tapes.size()), .records = replayed.records};
+  prediction.ranks.resize(players.size());
+  parallel_for(players.size(), static_cast<size_t>(usable_cores()), [&](size_t i) {
+    const std::vector<int64_t>& ends = replayed.step_ends[i];
+    std::vector<std::vector<Span>> rows = performance.rows_of(i);
     for (std::vector<Span>& row : rows)
       for (Span& span : row)
         if (span.end_ns > ends.back()) span.info.cost = {};  // bytes count in the step in which the call ends
     const StepStats stats = StepMeter().measure(rows, *(ends.end() - 2), ends.back());
-    prediction.ranks[kind] = {rank_name(kinds.players[kind].rank, layout.mesh), stats};
+    prediction.ranks[i] = {rank_name(players[i].rank, layout.mesh), stats};
   });
   StepStats all;
-  for (size_t kind = 0; kind < kinds.players.size(); ++kind)
-    for (int64_t i = 0; i < kinds.players[kind].ranks; ++i) all += prediction.ranks[kind].sum;
+  for (size_t i = 0; i < players.size(); ++i)
+    for (int64_t rank = 0; rank < players[i].ranks; ++rank) all += prediction.ranks[i].sum;
   const int64_t batch = *config.batch.global_batch_size;
   const StepWork work{.tokens = batch * config.model.seq_length,
                       .flops = flops_per_step(model_spec_of(config.model), batch, config.train.flops_convention),

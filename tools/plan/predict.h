@@ -44,7 +44,6 @@ struct PredictOptions {
   std::string trace = {};             // a Perfetto file of the last step; "": none
   std::vector<int> trace_ranks = {};  // of these ranks; none: of a rank of each kind
   std::string picture = {};           // an SVG of the passes of the pipeline's ranks in the last step; "": none
-  bool full = false;                  // each rank is played, also those that one could play for (merge_ranks)
 };
 
 // The tapes of all ranks, merged for the nodes of a system.

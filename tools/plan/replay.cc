@@ -9,6 +9,28 @@
 #include "tools/plan/replay_state.h"
 
 namespace trivet {
+namespace {
+
+Span span_of(const PlayedSpan& played, const Player& player, const TapeGroups& groups) {
+  const Tape& tape = *player.tape;
+  const TapeRecord& record = tape.records[played.record];
+  Span span{.info = {.label = tape.labels[record.label]}, .start_ns = played.start_ns, .end_ns = played.end_ns};
+  if (record.kind != TapeRecord::call) {
+    const TapeWork& work = tape.works[record.what];
+    span.info.name = work.name, span.info.category = work.category, span.info.cost = work.wire;
+    return span;
+  }
+  const TapeCall& call = tape.calls[record.what];
+  const TapeGroups::Group& group = groups[player.groups[static_cast<size_t>(call.group)]];
+  span.info.name = call.name, span.info.category = group.category, span.info.bytes = call.bytes;
+  span.info.ranks = static_cast<int>(group.world_ranks.size()), span.info.cost = call.cost;
+  // A wire of 0 would be an unknown one.
+  span.wire_start_ns = std::max<int64_t>(played.wire_start_ns, 1),
+  span.wire_end_ns = std::max<int64_t>(played.end_ns, 1);
+  return span;
+}
+
+}  // namespace
 
 Replay::Replay(std::span<const Player> players, const TapeGroups& groups, const ReplayCosts& costs,
                const ReplayOptions& options)
@@ -19,6 +41,7 @@ Replay::Replay(std::span<const Player> players, const TapeGroups& groups, const 
       slowdown_(costs.slowdown()) {
   result_.step_ends.resize(players.size());
   cause_of_end_.resize(players.size(), kNone);
+  phases_.resize(players.size());
   std::vector<const Tape*> tapes;
   for (const Player& player : players)
     if (walks_.try_emplace(player.tape).second) tapes.push_back(player.tape);
@@ -30,15 +53,9 @@ Replay::Replay(std::span<const Player> players, const TapeGroups& groups, const 
     ranks_.push_back({.walk = walk.get(), .player = &player, .first_stream = static_cast<uint32_t>(streams_.size())});
     streams_.resize(streams_.size() + walk->streams.size(), StreamState{number});
     result_.records += static_cast<int64_t>(player.tape->records.size());
+    if (options.spans) result_.spans.emplace_back(walk->streams.size());
   }
   add_channels(players);
-  for (const int player : options.traced) {
-    RankState& rank = ranks_[static_cast<size_t>(player)];
-    rank.traced = static_cast<int>(result_.traced.size());
-    result_.traced.push_back({.player = player, .played = {}});
-    result_.traced.back().played.resize(rank.walk->streams.size());
-    phases_.emplace_back();
-  }
 }
 
 Replayed Replay::play() {
@@ -126,7 +143,7 @@ bool Replay::take(uint32_t number, const Walk::Step& step) {
       break;
     case TapeRecord::begin_phase:
     case TapeRecord::end_phase:
-      if (rank_of(number).traced >= 0 && options_.each_work) trace_phase(number, step);
+      if (options_.spans) trace_phase(number, step);
       break;
     case TapeRecord::mark:
       result_.step_ends[stream.rank].push_back(now_);
@@ -200,16 +217,17 @@ void Replay::passed(uint32_t number, uint32_t event) {
 }
 
 void Replay::trace_phase(uint32_t number, const Walk::Step& step) {
-  std::vector<Phase>& phases = phases_[static_cast<size_t>(rank_of(number).traced)];
+  std::vector<Phase>& phases = phases_[streams_[number].rank];
   if (step.kind == TapeRecord::begin_phase) return phases.push_back({number, step.record, now_});
   const auto begun = std::ranges::find(phases.rbegin(), phases.rend(), number, &Phase::stream);
   add_span(number, begun->record, begun->start_ns, 0);
   phases.erase(std::next(begun).base());
 }
 
-void Replay::add_traced(const RankState& rank, uint32_t stream, const PlayedSpan& span) {
-  if (result_.step_ends[streams_[stream].rank].size() < static_cast<size_t>(options_.first_step)) return;
-  result_.traced[static_cast<size_t>(rank.traced)].played[local(stream)].push_back(span);
+void Replay::add_span(uint32_t stream, uint32_t record, int64_t start_ns, int64_t wire_start_ns) {
+  const uint32_t rank = streams_[stream].rank;
+  if (options_.spans && result_.step_ends[rank].size() >= static_cast<size_t>(options_.first_step))
+    result_.spans[rank][local(stream)].push_back({record, start_ns, now_, wire_start_ns});
 }
 
 // What has just ended. Only of the last step, and where it is asked for.
@@ -249,6 +267,14 @@ void Replay::fail_stuck() const {
                           steps[stream.next].record);
   }
   fail(text);
+}
+
+std::vector<std::vector<Span>> rows_of(const std::vector<std::vector<PlayedSpan>>& spans, const Player& player,
+                                       const TapeGroups& groups) {
+  std::vector<std::vector<Span>> rows(spans.size());
+  for (size_t s = 0; s < rows.size(); ++s)
+    for (const PlayedSpan& span : spans[s]) rows[s].push_back(span_of(span, player, groups));
+  return rows;
 }
 
 Replayed replay(std::span<const Player> players, const TapeGroups& groups, const ReplayCosts& costs,

@@ -51,10 +51,9 @@ class ReplayCosts {
 };
 
 struct ReplayOptions {
-  std::vector<int> traced = {};  // players whose spans are told
-  int first_step = 0;            // spans before its start are left out; steps count from 0
-  bool each_work = true;         // else works of a category that follow each other may be one span, and phases are none
-  bool critical_path = false;    // of the last step: Replayed::critical_path
+  bool spans = false;          // Replayed::spans
+  int first_step = 0;          // spans before its start are left out; steps count from 0
+  bool critical_path = false;  // of the last step: Replayed::critical_path
 };
 
 // A rank, or several that do the same at the same times, with the tape of a rank that queues the same.
@@ -84,18 +83,17 @@ struct PathPart {
 struct Replayed {
   // [player][step]: when the compute stream had done the step.
   std::vector<std::vector<int64_t>> step_ends;
-  struct Traced {
-    int player = 0;
-    std::vector<std::vector<PlayedSpan>> played;  // [stream], in the order in which they ended
-    // The same as a trace has it. player, groups: what was played.
-    std::vector<std::vector<Span>> rows(const Player& player, const TapeGroups& groups) const;
-  };
-  std::vector<Traced> traced;
+  // [player][stream], in the order in which they ended.
+  std::vector<std::vector<std::vector<PlayedSpan>>> spans;
   // From the end of the last step but one, on the rank that ends it last, to that of the last: each part begins when
   // the one before ends, which it waited for last. Of several that end at once, any.
   std::vector<PathPart> critical_path;
   int64_t records = 0;  // played
 };
+
+// A player's spans as a trace has them. groups: what was played.
+std::vector<std::vector<Span>> rows_of(const std::vector<std::vector<PlayedSpan>>& spans, const Player& player,
+                                       const TapeGroups& groups);
 
 // players: for all ranks of the world. Throws Error where ranks wait for each other for ever.
 Replayed replay(std::span<const Player> players, const TapeGroups& groups, const ReplayCosts& costs,

@@ -75,7 +75,6 @@ class Replay {
     std::array<uint16_t, 3> on_port = {};                // how many of them
     std::array<int64_t, CallCost::kQueues> queues = {};  // when they are free, ns
     uint16_t working = 0;                                // streams
-    int traced = -1;                                     // of Replayed::traced
   };
   struct Phase {
     uint32_t stream, record;  // that began it
@@ -138,12 +137,8 @@ class Replay {
   void set_cores(uint32_t stream, bool works);
   void share_ports(uint32_t changed);
   void set_call_rate(uint32_t number);
-  void add_span(uint32_t stream, uint32_t record, int64_t start_ns, int64_t wire_start_ns) {
-    if (const RankState& rank = rank_of(stream); rank.traced >= 0)
-      add_traced(rank, stream, {record, start_ns, now_, wire_start_ns});
-  }
+  void add_span(uint32_t stream, uint32_t record, int64_t start_ns, int64_t wire_start_ns);
   void trace_phase(uint32_t stream, const Walk::Step& step);
-  void add_traced(const RankState& rank, uint32_t stream, const PlayedSpan& span);
   uint32_t add_cause(uint32_t rank, uint32_t record, int64_t start_ns, uint32_t before);
   uint32_t cause_of(const OpenCall& call);
   void trace_path();
@@ -165,7 +160,7 @@ class Replay {
   int64_t busy_threads_ = 0;                                        // theirs
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;  // the earliest first
   std::vector<uint32_t> ready_;                                     // streams that may go on now
-  std::vector<std::vector<Phase>> phases_;                          // [traced] that have begun
+  std::vector<std::vector<Phase>> phases_;                          // [rank] that have begun
   std::vector<Cause> causes_;           // of the last step, where the critical path is asked for
   std::vector<uint32_t> cause_of_end_;  // [rank] of its last mark
   int64_t now_ = 0;

@@ -82,18 +82,7 @@ TEST(Predict, TheTraceIsOneOfARun) {
   for (const char* category : {"compute", "optimizer", "comm.tensor", "comm.pipeline", "comm.data"})
     EXPECT_GT(categories[category], 0) << category;
   EXPECT_EQ(ranks_of_trace(dir / "plan.json"), static_cast<int>(p.ranks.size()));
-  EXPECT_EQ(to_json(p, h100()), to_json(predicted(), h100()));  // which plays works that follow each other as one
-}
-
-// Nodes of four and of three GPUs: with three, the groups of ranks that do the same lie on their nodes differently.
-TEST(Predict, EachRankAsAPlayerGivesTheSame) {
-  const auto [config, layout] = resolved(cut(tiny_config(), {.t = 2, .d = 4}), 8);
-  for (const char* nodes : {"gpus_per_node=4", "gpus_per_node=3"}) {
-    const System system = h100({nodes});
-    const Prediction merged = predict(config, layout, system), full = predict(config, layout, system, {.full = true});
-    EXPECT_GT(full.records, merged.records);
-    EXPECT_EQ(to_json(full, system), to_json(merged, system)) << nodes;
-  }
+  EXPECT_EQ(to_json(p, h100()), to_json(predicted(), h100()));
 }
 
 // Ranks of CPUs send the bytes that those of GPUs do, whether their links are emulated or copies between threads.

@@ -71,18 +71,16 @@ TEST_P(ReplayOf, ASchedule) {
   const Rehearsal recorded = rehearse(run, layout, {.steps = 3, .one_ahead = false});
   const ProductsOnly costs;
   // when
-  ReplayOptions options{.first_step = 1};
-  for (int rank = 0; rank < p; ++rank) options.traced.push_back(rank);
-  const Replayed replayed = replay(recorded.players, recorded.groups, costs, options);
+  const Replayed replayed = replay(recorded.players, recorded.groups, costs, {.spans = true, .first_step = 1});
   // then
   const Timeline timeline =
       simulate(layout.schedule, {.stages = stage_costs(recorded, layout, costs),
                                  .channel_depth = pipeline_options_of(run, layout).receives_posted});
-  ASSERT_EQ(replayed.traced.size(), static_cast<size_t>(p));
+  ASSERT_EQ(replayed.spans.size(), static_cast<size_t>(p));
   for (int rank = 0; rank < p; ++rank) {
-    const auto rows =
-        replayed.traced[static_cast<size_t>(rank)].rows(recorded.players[static_cast<size_t>(rank)], recorded.groups);
-    const auto& ends = replayed.step_ends[static_cast<size_t>(rank)];
+    const auto player = static_cast<size_t>(rank);
+    const auto rows = rows_of(replayed.spans[player], recorded.players[player], recorded.groups);
+    const auto& ends = replayed.step_ends[player];
     const int64_t begin = ends[0];  // all ranks end a step together: with the norm
     std::vector<int64_t> played, simulated;
     for (const Span& span : rows[0])
