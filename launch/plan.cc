@@ -1,4 +1,6 @@
 // trivet plan RUN.yaml --system NAME --ranks N: what the run would do on GPUs that are not here.
+#include "launch/plan.h"
+
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
@@ -10,8 +12,6 @@
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
 #include "launch/commands.h"
-#include "launch/plan_calibrate.h"
-#include "launch/plan_search.h"
 #include "launch/redrawn_line.h"
 #include "tools/plan/ablate.h"
 #include "tools/plan/measure.h"
@@ -61,14 +61,6 @@ void use_cpus(Config& config, const System& system) {
     if (field.section() == "plan" && format_field(field, config) != format_field(field, defaults))
       throw ConfigError(fmt::format("{}: is of pages of GPUs, and {} is one of CPUs", field.name, system.name));
   config.device.kind = DeviceKind::cpu;
-}
-
-void check_is_planned(const Config& config) {
-  if (config.train.skip_train) throw ConfigError("train.skip_train: is true, but a plan is of training steps");
-  if (batch_sizes_of(config, config.batch.micro_batch_size).parts.size() > 1)
-    throw ConfigError(
-        "the batch size changes over the run, but a plan is of one: leave the ramp out, with batch."
-        "global_batch_size as the batch to plan");
 }
 
 // Measures the CPUs of this machine, and writes their page.

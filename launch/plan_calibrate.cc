@@ -1,6 +1,4 @@
 // trivet plan --score and --calibrate: predictions compared with measured runs, and a system's page fitted to them.
-#include "launch/plan_calibrate.h"
-
 #include <algorithm>
 #include <array>
 #include <fmt/ranges.h>
@@ -11,6 +9,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "launch/commands.h"
+#include "launch/plan.h"
 #include "launch/redrawn_line.h"
 #include "tools/plan/calibrate.h"
 #include "tools/plan/calibration_report.h"

@@ -1,5 +1,3 @@
-#include "launch/plan_search.h"
-
 #include <filesystem>
 #include <fmt/format.h>
 
@@ -7,6 +5,7 @@
 #include "base/stop_signal.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
+#include "launch/plan.h"
 #include "launch/redrawn_line.h"
 #include "tools/plan/search_report.h"
 
@@ -28,7 +27,7 @@ std::string text_of(const SearchProgress& p) {
 // Whether there was a file.
 bool write_best(const std::string& path, const Candidate& best, const LoadedConfig& run, const CommConfig& links,
                 const System& system) {
-  Config config = best.config;
+  Config config = best.open.config;
   config.comm = links;
   const bool replaces = file_exists(path);
   write_file(path,

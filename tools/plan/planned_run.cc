@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <fmt/format.h>
-#include <optional>
+#include <tuple>
+#include <utility>
 
 #include "engine/train/run.h"
 #include "tools/plan/device_memory.h"
@@ -49,31 +50,26 @@ std::vector<Sets> chunk_counts(const LoadedConfig& run) {
 }
 
 // The legal runs with each of the values.
-struct Candidates {
+std::vector<LegalRun> candidates_of(const LoadedConfig& run, int ranks) {
   std::vector<LegalRun> legal;
-  int refused = 0;
   std::string first_refusal;
-};
-Candidates candidates_of(const LoadedConfig& run, int ranks) {
-  Candidates candidates;
   const std::vector<Sets> counts = chunk_counts(run);
   for (const Sets& size : micro_batch_sizes(run, ranks))
     for (const Sets& count : counts) {
       Sets sets = size;
       sets.insert(sets.end(), count.begin(), count.end());
       try {
-        candidates.legal.push_back(legal_run(run, ranks, sets));
+        legal.push_back(legal_run(run, ranks, sets));
       } catch (const ConfigError& error) {
-        if (candidates.refused++ == 0) candidates.first_refusal = error.what();
+        if (first_refusal.empty()) first_refusal = error.what();
       }
     }
-  if (candidates.legal.empty())
-    throw ConfigError("none of the values that are left to the planner is legal; of the first: " +
-                      candidates.first_refusal);
-  return candidates;
+  if (legal.empty())
+    throw ConfigError("none of the values that are left to the planner is legal; of the first: " + first_refusal);
+  return legal;
 }
 
-std::string choice_text(const LoadedConfig& run, const LegalRun& chosen, size_t fitting, const Candidates& of) {
+std::string choice_text(const LoadedConfig& run, const LegalRun& chosen, size_t fitting, size_t of) {
   std::string text;
   const auto add = [&](std::string_view key, int64_t value) {
     if (is_left(run, key)) text += fmt::format("{}{} is {}", text.empty() ? "" : ", ", key, value);
@@ -83,22 +79,25 @@ std::string choice_text(const LoadedConfig& run, const LegalRun& chosen, size_t 
   return text +
          (fitting > 0 ? fmt::format(": the fastest of {} that fit", fitting)
                       : std::string(": none fits, and this one needs the least memory")) +
-         fmt::format(", of {} legal ones", of.legal.size());
+         fmt::format(", of {} legal ones", of);
 }
 
 }  // namespace
 
-LegalRun legal_run(const LoadedConfig& run, int ranks, std::span<const std::string> sets) {
-  LegalRun legal{.loaded = with_sets(run, sets), .layout = {}};
-  const Config& config = legal.loaded.config;
-  RunFacts facts = facts_of(config, ranks);
-  facts.planned = true;
-  legal.layout = resolve(legal.loaded, facts);
+void check_is_planned(const Config& config) {
   if (config.train.skip_train) throw ConfigError("train.skip_train: is true, but a plan is of training steps");
-  if (!legal.layout.smaller.empty())
+  if (batch_sizes_of(config, config.batch.micro_batch_size).parts.size() > 1)
     throw ConfigError(
         "the batch size changes over the run, but a plan is of one: leave the ramp out, with batch."
         "global_batch_size as the batch to plan");
+}
+
+LegalRun legal_run(const LoadedConfig& run, int ranks, std::span<const std::string> sets) {
+  LegalRun legal{.loaded = with_sets(run, sets), .layout = {}};
+  RunFacts facts = facts_of(legal.loaded.config, ranks);
+  facts.planned = true;
+  legal.layout = resolve(legal.loaded, facts);
+  check_is_planned(legal.loaded.config);
   return legal;
 }
 
@@ -111,22 +110,22 @@ RunPlan plan_run(const LoadedConfig& run, int ranks, const System& system, const
     Prediction prediction = predicted(legal, options);
     return {std::move(legal), std::move(prediction)};
   }
-  const Candidates candidates = candidates_of(run, ranks);
-  const LegalRun *fastest = nullptr, *smallest = nullptr;
-  double best_seconds = 0;
-  int64_t least = 0;
+  const std::vector<LegalRun> candidates = candidates_of(run, ranks);
+  const LegalRun* chosen = nullptr;
+  std::pair<bool, double> least;  // does not fit; seconds, or where it does not fit, bytes
   size_t fitting = 0;
-  for (const LegalRun& legal : candidates.legal) {
-    const int64_t bytes = sum_of(memory_of_worst_rank(legal.loaded.config, legal.layout, system));
-    if (!smallest || bytes < least) smallest = &legal, least = bytes;
-    if (bytes > device_bytes(system, ranks)) continue;
-    ++fitting;
-    const Rehearsal rehearsal = rehearse_on(legal.loaded.config, legal.layout, system);
-    const double seconds = predict_step_seconds(rehearsal, *costs_of(legal.loaded.config, legal.layout, system));
-    if (!fastest || seconds < best_seconds) fastest = &legal, best_seconds = seconds;
+  for (const LegalRun& legal : candidates) {
+    const auto& [config, layout] = std::tie(legal.loaded.config, legal.layout);
+    const int64_t bytes = sum_of(memory_of_worst_rank(config, layout, system));
+    const bool fits = bytes <= device_bytes(system, ranks);
+    fitting += fits ? 1 : 0;
+    if (!fits && fitting > 0) continue;
+    const std::pair cost{
+        !fits, fits ? predict_step_seconds(rehearse_on(config, layout, system), *costs_of(config, layout, system))
+                    : static_cast<double>(bytes)};
+    if (!chosen || cost < least) chosen = &legal, least = cost;
   }
-  const LegalRun& chosen = fastest ? *fastest : *smallest;
-  return {chosen, predicted(chosen, options), choice_text(run, chosen, fitting, candidates)};
+  return {*chosen, predicted(*chosen, options), choice_text(run, *chosen, fitting, candidates.size())};
 }
 
 }  // namespace trivet

@@ -16,56 +16,45 @@ namespace {
 // What of a rank decides what it queues: its stage, and the shards that its optimizer owns.
 using Class = std::vector<int64_t>;
 
-class Classes {
- public:
-  Classes(const Config& config, const Layout& layout)
-      : config_(config), layout_(layout), device_(create_planning_device()) {}
-
-  const Class& of(int rank) {
-    MeshPosition at = position_of(rank, layout_.mesh);
-    if (config_.parallel.data_parallel_sharding_strategy == Sharding::no_shard) at = of_first_replica(at);
-    const auto [known, is_new] = classes_.try_emplace(rank_of(at, layout_.mesh));
-    if (is_new) known->second = class_of(at);
-    return known->second;
-  }
-
- private:
-  struct Model {
-    Model(const Config& config, const Layout& layout, const MeshPosition& at)
-        : shape(gpt_shape_of(config, layout, at)),
-          params(layout.mesh, at, shape.sequence_parallel),
-          stages(make_stages(params, shape, config, layout, at)) {}
-    const GptShape shape;
-    ParamList params;
-    const std::deque<GptStage> stages;
-  };
-
-  static MeshPosition of_first_replica(MeshPosition at) {
+// [rank]: the number of its class.
+std::vector<int> classes_of(const Config& config, const Layout& layout) {
+  const bool replicas_are_alike = config.parallel.data_parallel_sharding_strategy == Sharding::no_shard;
+  std::map<int, std::vector<int>> replicas;  // by the rank of the first one, whose model they have
+  for (int rank = 0; rank < layout.mesh.world(); ++rank) {
+    MeshPosition first = position_of(rank, layout.mesh);
     for (const AxisInfo& row : kAxes)
-      if (kGradientAxes.has(row.axis)) at[row.axis] = 0;
-    return at;
+      if (kGradientAxes.has(row.axis)) first[row.axis] = 0;
+    replicas[rank_of(first, layout.mesh)].push_back(rank);
   }
-
-  Class class_of(const MeshPosition& at) {
-    std::unique_ptr<Model>& model = models_[rank_of(of_first_replica(at), layout_.mesh)];
-    if (!model) model = std::make_unique<Model>(config_, layout_, at);
-    Arena weights(*device_, "weights"), gradients(*device_, "gradients");
-    const FlatBuffer flat(model->params, flat_options_of(config_, layout_, model->shape, at, true), weights, gradients);
-    Class mine{at[Axis::pp]};
-    for (const OwnedShard& shard : flat.owned) {
-      const Param& param = *shard.param;
-      mine.insert(mine.end(), {shard.weight.numel(), param.first_copy, param.spec.weight_decay, param.spec.decoupled_lr,
-                               param.summed_over.has(Axis::tp), param.summed_over.has(Axis::pp)});
+  std::vector<int> classes(static_cast<size_t>(layout.mesh.world()));
+  std::map<Class, int> numbers;
+  const std::unique_ptr<Device> device = create_planning_device();
+  for (const auto& [first, ranks] : replicas) {
+    const MeshPosition of_first = position_of(first, layout.mesh);
+    const GptShape shape = gpt_shape_of(config, layout, of_first);
+    ParamList params(layout.mesh, of_first, shape.sequence_parallel);
+    const std::deque<GptStage> stages = make_stages(params, shape, config, layout, of_first);
+    for (const int rank : ranks) {
+      int& number = classes[static_cast<size_t>(rank)];
+      if (replicas_are_alike && rank != ranks.front()) {
+        number = classes[static_cast<size_t>(ranks.front())];
+        continue;
+      }
+      const MeshPosition at = position_of(rank, layout.mesh);
+      Arena weights(*device, "weights"), gradients(*device, "gradients");
+      const FlatBuffer flat(params, flat_options_of(config, layout, shape, at, true), weights, gradients);
+      Class mine{at[Axis::pp]};
+      for (const OwnedShard& shard : flat.owned) {
+        const Param& param = *shard.param;
+        mine.insert(mine.end(),
+                    {shard.weight.numel(), param.first_copy, param.spec.weight_decay, param.spec.decoupled_lr,
+                     param.summed_over.has(Axis::tp), param.summed_over.has(Axis::pp)});
+      }
+      number = numbers.try_emplace(std::move(mine), static_cast<int>(numbers.size())).first->second;
     }
-    return mine;
   }
-
-  const Config& config_;
-  const Layout& layout_;
-  const std::unique_ptr<Device> device_;
-  std::unordered_map<int, std::unique_ptr<Model>> models_;  // by the rank of the first replica
-  std::unordered_map<int, Class> classes_;                  // by the rank, or that of the first replica
-};
+  return classes;
+}
 
 // The groups of ranks that share a tape. A member's position has the coordinates of the rank on the axes on which all
 // members of the recorded group agree.
@@ -186,10 +175,11 @@ Rehearsal rehearse(const Config& config, const Layout& layout, const TapeOptions
   const int world = layout.mesh.world();
   std::vector<int> first_ranks;  // [class]
   std::vector<size_t> class_of_rank;
-  Classes classes(config, layout);
-  std::map<Class, size_t> numbers;
+  const std::vector<int> classes = classes_of(config, layout);
+  std::map<int, size_t> numbers;
   for (int rank = 0; rank < world; ++rank) {
-    const auto [at, is_new] = numbers.try_emplace(each_rank ? Class{rank} : classes.of(rank), first_ranks.size());
+    const auto [at, is_new] =
+        numbers.try_emplace(each_rank ? rank : classes[static_cast<size_t>(rank)], first_ranks.size());
     if (is_new) first_ranks.push_back(rank);
     class_of_rank.push_back(at->second);
   }

@@ -42,15 +42,10 @@ class Search {
 
  private:
   using Clock = std::chrono::steady_clock;
+  // Not rehearsed. Of one that has been its candidate is left: schedules of thousands of layouts would take gigabytes.
   struct Pending {
     ResolvedCandidate run;
     Candidate candidate;
-  };
-  // What is left of it when it has been rehearsed: schedules of thousands of layouts would take gigabytes.
-  struct Found {
-    LoadedConfig open;
-    Candidate candidate;
-    double seconds() const { return candidate.prediction.step.step_seconds; }
   };
 
   double passed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
@@ -67,8 +62,10 @@ class Search {
   std::vector<Point> bound_family(size_t first, size_t end);
   void visit_layouts();
   std::optional<Pending> take(const Point& point);
-  void rehearse(std::vector<Pending>& pending);
-  std::vector<Found> rehearse_neighbours(const Found& of);
+  Pending pending_of(ResolvedCandidate run, Candidate candidate) const;
+  std::vector<Candidate> rehearsed(std::vector<Pending> pending) const;
+  void rehearse(std::vector<Pending> pending);
+  std::vector<Candidate> rehearse_neighbours(const Candidate& of);
   void refine();
   // Empty where the engine refuses it.
   std::optional<ResolvedCandidate> layout_of(const LayoutShape& shape, const Recomputing& how,
@@ -93,7 +90,7 @@ class Search {
   std::vector<Point> points_;                           // by bound
   size_t next_ = 0;                                     // of points_
   std::set<std::pair<uint32_t, Sharding>> fitted_;      // shapes that fit with that sharding
-  std::vector<Found> found_;
+  std::vector<Candidate> found_;                        // by seconds
   size_t families_ = 0, bounded_ = 0;
   std::atomic<int64_t> illegal_ = 0, too_large_ = 0, unbounded_ = 0;
   std::atomic<bool> over_ = false;
@@ -191,21 +188,29 @@ std::optional<Search::Pending> Search::take(const Point& point) {
     return std::nullopt;
   }
   fitted_.insert({point.shape, point.sharding});
-  Candidate candidate{.config = legal->open.config,
-                      .sets = differences(legal->open.config, run_.config),
-                      .chunks = legal->layout.schedule.v,
-                      .bound_seconds = point.bound.seconds,
-                      .recompute_share = point.bound.recompute_share};
-  return Pending{std::move(*legal), std::move(candidate)};
+  return pending_of(std::move(*legal),
+                    {.bound_seconds = point.bound.seconds, .recompute_share = point.bound.recompute_share});
 }
 
-void Search::rehearse(std::vector<Pending>& pending) {
+Search::Pending Search::pending_of(ResolvedCandidate run, Candidate candidate) const {
+  candidate.open = std::move(run.open);
+  candidate.sets = differences(candidate.open.config, run_.config);
+  candidate.chunks = run.layout.schedule.v;
+  return {std::move(run), std::move(candidate)};
+}
+
+std::vector<Candidate> Search::rehearsed(std::vector<Pending> pending) const {
+  std::vector<Candidate> done(pending.size());
   parallel_for(pending.size(), options_.threads, [&](size_t i) {
-    pending[i].candidate.prediction = predict(pending[i].run.config, pending[i].run.layout, system_);
+    done[i] = std::move(pending[i].candidate);
+    done[i].prediction = predict(pending[i].run.config, pending[i].run.layout, system_);
   });
-  for (Pending& one : pending) found_.emplace_back(std::move(one.run.open), std::move(one.candidate));
-  std::ranges::stable_sort(found_, {}, &Found::seconds);
-  pending.clear();
+  return done;
+}
+
+void Search::rehearse(std::vector<Pending> pending) {
+  for (Candidate& one : rehearsed(std::move(pending))) found_.push_back(std::move(one));
+  std::ranges::stable_sort(found_, {}, &Candidate::seconds);
 }
 
 // The run as it is, where it can be: what the search finds is no slower.
@@ -213,10 +218,9 @@ void Search::rehearse_own() {
   auto own = resolve_candidate(run_, facts_);
   if (!own || !fits(*own)) return;
   own_ = to_yaml(own->open.config);
-  Candidate candidate{.config = own->open.config, .chunks = own->layout.schedule.v};
   std::vector<Pending> pending;
-  pending.push_back({std::move(*own), std::move(candidate)});
-  rehearse(pending);
+  pending.push_back(pending_of(std::move(*own), {}));
+  rehearse(std::move(pending));
 }
 
 double Search::last_of_best() const {
@@ -239,44 +243,31 @@ void Search::visit_layouts() {
   std::vector<Pending> pending;
   while (next_ < points_.size() && points_[next_].bound.seconds < last_of_best() && !over()) {
     if (auto taken = take(points_[next_++])) pending.push_back(std::move(*taken));
-    if (pending.size() == options_.threads) rehearse(pending);
+    if (pending.size() == options_.threads) rehearse(std::exchange(pending, {}));
     report(false);
   }
-  if (!pending.empty()) rehearse(pending);
+  rehearse(std::move(pending));
 }
 
 // The neighbours of a run that were not seen before and fit.
-std::vector<Search::Found> Search::rehearse_neighbours(const Found& of) {
+std::vector<Candidate> Search::rehearse_neighbours(const Candidate& of) {
   std::vector<Pending> tried;
   for (const LoadedConfig& next : neighbours_of(*resolve_candidate(of.open, facts_))) {
     auto legal = resolve_candidate(next, facts_);
     if (!legal || !seen_.insert(to_yaml(legal->open.config)).second || !fits(*legal)) continue;
-    Candidate candidate = of.candidate;
-    candidate.config = legal->open.config;
-    candidate.sets = differences(candidate.config, run_.config);
-    tried.push_back({std::move(*legal), std::move(candidate)});
+    tried.push_back(pending_of(std::move(*legal), of));
   }
-  std::vector<std::optional<Found>> rehearsed(tried.size());
-  parallel_for(tried.size(), options_.threads, [&](size_t i) {
-    if (over()) return;
-    auto& [run, candidate] = tried[i];
-    candidate.prediction = predict(run.config, run.layout, system_);
-    rehearsed[i] = {std::move(run.open), std::move(candidate)};
-  });
-  std::vector<Found> found;
-  for (std::optional<Found>& one : rehearsed)
-    if (one) found.push_back(std::move(*one));
-  return found;
+  return rehearsed(std::move(tried));
 }
 
 // Changes one switch of the best layouts after another, always the one that helps most.
 void Search::refine() {
   for (const size_t count = std::min(options_.refined, found_.size()); result_.refined < count && !over();) {
-    Found& best = found_[result_.refined];
+    Candidate& best = found_[result_.refined];
     for (bool better = true; better && !over();) {
       report(true);
       better = false;
-      for (Found& next : rehearse_neighbours(best)) {
+      for (Candidate& next : rehearse_neighbours(best)) {
         if (next.seconds() >= best.seconds()) continue;
         best = std::move(next);
         better = true;
@@ -284,7 +275,7 @@ void Search::refine() {
     }
     ++result_.refined;
   }
-  std::ranges::stable_sort(found_, {}, &Found::seconds);
+  std::ranges::stable_sort(found_, {}, &Candidate::seconds);
 }
 
 SearchResult Search::find() {
@@ -301,7 +292,7 @@ SearchResult Search::find() {
   result_.layouts = result_.illegal + result_.too_large + result_.dominated + left + result_.rehearsed;
   if (found_.empty()) fail_empty();
   refine();
-  for (Found& found : found_) result_.found.push_back(std::move(found.candidate));
+  result_.found = std::move(found_);
   return std::move(result_);
 }
 

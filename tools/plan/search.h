@@ -35,12 +35,13 @@ struct SearchOptions {
 };
 
 struct Candidate {
-  Config config = {};                  // as a file would have it: what follows from other values is open
+  LoadedConfig open = {};              // as a file would have it: what follows from other values is open
   std::vector<std::string> sets = {};  // "SECTION.KEY=VALUE": what it has otherwise than the run
   int chunks = 1;                      // v
   double bound_seconds = 0;            // of the layout, with the switches that the search began with
   double recompute_share = 0;          // of the passes of the rank that has most to do
   Prediction prediction = {};          // fits
+  double seconds() const { return prediction.step.step_seconds; }
 };
 
 struct SearchResult {

@@ -55,7 +55,7 @@ TextBlock layout_table(std::string title) {
 }
 
 std::vector<std::string> layout_cells(const Candidate& candidate) {
-  const Config& c = candidate.config;
+  const Config& c = candidate.open.config;
   const ParallelConfig& parallel = c.parallel;
   const Prediction& prediction = candidate.prediction;
   const int t = parallel.tensor_model_parallel_size, p = parallel.pipeline_model_parallel_size;

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "engine/data/synthetic_batches.h"
@@ -22,46 +23,33 @@ class Numbered {
   explicit Numbered(std::vector<T>& values) : values_(values) {}
   uint32_t operator()(const T& value) {
     if (!values_.empty() && values_[last_] == value) return last_;
-    if (2 * values_.size() >= slots_.size()) grow();
-    uint32_t& slot = slot_of(value);
-    if (slot == kNone) slot = static_cast<uint32_t>(values_.size()), values_.push_back(value);
-    return last_ = slot;
+    const auto [at, is_new] = numbers_.try_emplace(value, static_cast<uint32_t>(values_.size()));
+    if (is_new) values_.push_back(value);
+    return last_ = at->second;
   }
 
  private:
-  static size_t mix(std::initializer_list<int64_t> numbers) {
-    uint64_t hash = 0;
-    for (const int64_t number : numbers)
-      hash = (hash ^ static_cast<uint64_t>(number)) * 0x9E3779B97F4A7C15ull, hash ^= hash >> 29;
-    return static_cast<size_t>(hash);
-  }
-  static size_t hash_of(const TapeWork& w) {
-    return mix(
-        {static_cast<int64_t>(reinterpret_cast<uintptr_t>(w.name)), w.recomputed, w.m, w.n, w.k, w.flops, w.bytes});
-  }
-  static size_t hash_of(const TapeCall& c) {
-    return mix({static_cast<int64_t>(c.kind), c.sends, c.group, c.ahead, c.bytes});
-  }
-  static size_t hash_of(const SpanLabel& l) {
-    return mix({l.microbatch, l.chunk, l.first_unit, l.last_unit, l.bucket, l.hand_over});
-  }
-
-  // Where the value's number is, or belongs.
-  uint32_t& slot_of(const T& value) {
-    const size_t mask = slots_.size() - 1;  // of a power of two
-    size_t at = hash_of(value) & mask;
-    while (slots_[at] != kNone && !(values_[slots_[at]] == value)) at = (at + 1) & mask;
-    return slots_[at];
-  }
-  void grow() {
-    slots_.assign(std::max<size_t>(64, 2 * slots_.size()), kNone);
-    for (uint32_t number = 0; number < values_.size(); ++number) slot_of(values_[number]) = number;
-  }
-
-  static constexpr uint32_t kNone = UINT32_MAX;
+  struct Hash {
+    static size_t mix(std::initializer_list<int64_t> numbers) {
+      uint64_t hash = 0;
+      for (const int64_t number : numbers)
+        hash = (hash ^ static_cast<uint64_t>(number)) * 0x9E3779B97F4A7C15ull, hash ^= hash >> 29;
+      return static_cast<size_t>(hash);
+    }
+    size_t operator()(const TapeWork& w) const {
+      return mix(
+          {static_cast<int64_t>(reinterpret_cast<uintptr_t>(w.name)), w.recomputed, w.m, w.n, w.k, w.flops, w.bytes});
+    }
+    size_t operator()(const TapeCall& c) const {
+      return mix({static_cast<int64_t>(c.kind), c.sends, c.group, c.ahead, c.bytes});
+    }
+    size_t operator()(const SpanLabel& l) const {
+      return mix({l.microbatch, l.chunk, l.first_unit, l.last_unit, l.bucket, l.hand_over});
+    }
+  };
   std::vector<T>& values_;
-  std::vector<uint32_t> slots_;  // numbers by a hash of their values; kNone: free
-  uint32_t last_ = 0;            // that was asked for
+  std::unordered_map<T, uint32_t, Hash> numbers_;
+  uint32_t last_ = 0;  // that was asked for
 };
 
 // What the parts of the back end write to.
@@ -360,15 +348,9 @@ class TapeBackEnd : public PlanningBackEnd {
 }  // namespace
 
 int TapeGroups::add(const Group& group) {
-  size_t hash = std::hash<std::string>()(group.name) + static_cast<size_t>(group.occurrence);
-  for (const int rank : group.world_ranks) hash = (hash ^ static_cast<size_t>(rank)) * 0x9E3779B97F4A7C15ull;
-  const auto [first, end] = numbers_.equal_range(hash);
-  for (auto at = first; at != end; ++at)
-    if ((*this)[at->second] == group) return at->second;
-  const int number = size();
-  numbers_.emplace(hash, number);
-  groups_.push_back(group);
-  return number;
+  const auto [at, is_new] = numbers_.try_emplace(group, size());
+  if (is_new) groups_.push_back(group);
+  return at->second;
 }
 
 bool remove_links(CommConfig& comm) {

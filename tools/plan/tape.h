@@ -8,8 +8,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/config/validate.h"
@@ -59,7 +59,7 @@ class TapeGroups {
     Category category = Category::compute;
     int occurrence = 0;  // among those of its name and members, which all of them make in the same order
     int arrivals = 0;    // players that come to its collectives; 0: a player for each member
-    bool operator==(const Group&) const = default;
+    auto operator<=>(const Group&) const = default;
   };
   const Group& operator[](int group) const { return groups_[static_cast<size_t>(group)]; }
   int size() const { return static_cast<int>(groups_.size()); }
@@ -67,7 +67,7 @@ class TapeGroups {
 
  private:
   std::deque<Group> groups_;
-  std::unordered_multimap<size_t, int> numbers_;  // by a hash
+  std::map<Group, int> numbers_;
 };
 
 struct TapeRecord {

@@ -142,11 +142,11 @@ TEST(Search, ItsBestIsARunThatIsPlannedAlike) {
   const SearchResult result = search(run, facts_of(run), system, {.shapes = is_plain, .best = 1, .refined = 1});
   const Candidate& best = result.found.front();
   EXPECT_EQ(result.refined, 1u);
-  write_file(dir / "best.yaml", to_yaml(best.config));
+  write_file(dir / "best.yaml", to_yaml(best.open.config));
   LoadedConfig again = load_config(dir / "best.yaml");
   const Layout layout = resolve(again, facts_of(run));
   EXPECT_EQ(predict(again.config, layout, system).step.step_seconds, best.prediction.step.step_seconds);
-  EXPECT_EQ(to_yaml(with_sets(run, best.sets).config), to_yaml(best.config));
+  EXPECT_EQ(to_yaml(with_sets(run, best.sets).config), to_yaml(best.open.config));
 }
 
 TEST(Search, RecomputesNoMoreThanMemoryNeeds) {
@@ -162,7 +162,7 @@ TEST(Search, RecomputesNoMoreThanMemoryNeeds) {
   const SearchResult roomy = search(run, facts_of(run), system_of(), only);
   // One of the two is the run itself, which recomputes and is rehearsed in any case.
   const auto recomputes = [](const Candidate& found) {
-    return found.config.model.recompute_granularity != RecomputeGranularity::none;
+    return found.open.config.model.recompute_granularity != RecomputeGranularity::none;
   };
   ASSERT_EQ(roomy.found.size(), 2u);
   EXPECT_FALSE(recomputes(roomy.found[0]));
@@ -203,7 +203,7 @@ TEST(Search, OnCpusVisitsAll) {
   EXPECT_TRUE(result.ended);
   EXPECT_GT(result.rehearsed, 8);
   EXPECT_EQ(result.rehearsed, result.layouts - result.illegal);
-  LoadedConfig best{.config = result.found.front().config, .origins = {}, .path = "best"};
+  LoadedConfig best{.config = result.found.front().open.config, .origins = {}, .path = "best"};
   const Layout layout = resolve(best, facts);
   EXPECT_EQ(predict(best.config, layout, cpus).step.step_seconds, result.found.front().prediction.step.step_seconds);
 }

@@ -1,12 +1,16 @@
-// trivet plan --score and --calibrate.
+// The parts of trivet plan.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
+#include "engine/config/load.h"
+#include "tools/plan/system.h"
+
 namespace trivet {
 
+// --score and --calibrate.
 struct CalibrationOptions {
   std::vector<std::string> score, calibrate;  // files of rows (tools/plan/rows.h); one of the two
   bool wanted = false;                        // --calibrate; without files it measures this machine's CPUs
@@ -18,5 +22,17 @@ struct CalibrationOptions {
 };
 void add_calibration_options(CLI::App& command, CalibrationOptions& options);
 void score_or_calibrate(const CalibrationOptions& options);
+
+// --search: the fastest layouts of a run, and the best one as a YAML file.
+struct PlanSearch {
+  bool wanted = false;
+  std::string out = "plan_best.yaml";
+  double seconds = 600;
+};
+// Adds --search and what goes with it. Returns --search.
+CLI::Option* add_search_options(CLI::App& command, PlanSearch& search);
+// Searches, prints, and writes the best one. run: not resolved. links: of the file, which the run is planned without.
+void run_search(const PlanSearch& search, const LoadedConfig& run, const CommConfig& links, int ranks,
+                const System& system, bool json);
 
 }  // namespace trivet
