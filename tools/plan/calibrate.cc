@@ -1,5 +1,6 @@
 #include "tools/plan/calibrate.h"
 
+#include <Eigen/Dense>
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -25,25 +26,6 @@ std::string file_of(const MeasuredRow& row) { return row.place.substr(0, row.pla
 bool gives(const MeasuredRow& row, const SystemKey& key) {
   return std::ranges::any_of(row.system_sets,
                              [&](const std::string& set) { return set.starts_with(std::string(key.name) + '='); });
-}
-
-// Solves a x = b for a symmetric positive definite a, by Cholesky's decomposition.
-std::vector<double> solve(std::vector<std::vector<double>> a, std::vector<double> b) {
-  const size_t n = b.size();
-  for (size_t i = 0; i < n; ++i) {
-    for (size_t j = 0; j <= i; ++j) {
-      double sum = a[i][j];
-      for (size_t k = 0; k < j; ++k) sum -= a[i][k] * a[j][k];
-      a[i][j] = i == j ? std::sqrt(std::max(sum, 1e-300)) : sum / a[j][j];
-    }
-    for (size_t k = 0; k < i; ++k) b[i] -= a[i][k] * b[k];
-    b[i] /= a[i][i];
-  }
-  for (size_t i = n; i-- > 0;) {
-    for (size_t k = i + 1; k < n; ++k) b[i] -= a[k][i] * b[k];
-    b[i] /= a[i][i];
-  }
-  return b;
 }
 
 }  // namespace
@@ -97,58 +79,52 @@ Errors errors_of(const MeasuredRuns& runs, std::span<const size_t> which, std::s
 
 std::vector<double> fit(const MeasuredRuns& runs, std::span<const size_t> which, std::span<const SystemKey* const> keys,
                         std::vector<double> values, const FitOptions& options) {
-  const size_t n = keys.size();
-  std::map<std::string, size_t> rows_of_file;
+  using Eigen::VectorXd, Eigen::MatrixXd;
+  const auto n = static_cast<Eigen::Index>(keys.size()), rows = static_cast<Eigen::Index>(which.size());
+  std::map<std::string, double> rows_of_file;
   for (const size_t i : which) ++rows_of_file[file_of(runs.rows()[i])];
-  std::vector<double> weights;
-  for (const size_t i : which) weights.push_back(1 / static_cast<double>(rows_of_file[file_of(runs.rows()[i])]));
-  const auto residuals = [&](std::span<const double> at) {
-    std::vector<double> r = runs.predict(which, keys, at);
-    for (size_t i = 0; i < r.size(); ++i) r[i] = std::log(r[i] / runs.rows()[which[i]].step_seconds) / options.outlier;
-    return r;
+  VectorXd weights(rows), measured(rows);
+  for (Eigen::Index i = 0; i < rows; ++i) {
+    const MeasuredRow& row = runs.rows()[which[static_cast<size_t>(i)]];
+    weights[i] = 1 / rows_of_file[file_of(row)];
+    measured[i] = row.step_seconds;
+  }
+  const auto residuals = [&](std::span<const double> at) -> VectorXd {
+    const std::vector<double> predicted = runs.predict(which, keys, at);
+    return (Eigen::Map<const VectorXd>(predicted.data(), rows).array() / measured.array()).log() / options.outlier;
   };
-  const auto cost_of = [&](std::span<const double> r) {
-    double cost = 0;
-    for (size_t i = 0; i < r.size(); ++i) cost += weights[i] * 2 * (std::sqrt(1 + r[i] * r[i]) - 1);
-    return cost;
+  const auto cost_of = [&](const VectorXd& r) {
+    return (weights.array() * 2 * ((1 + r.array().square()).sqrt() - 1)).sum();
   };
   const auto moved = [&](size_t k, double by) {  // in the logarithm, and in the range
     return std::clamp(values[k] * std::exp(by), std::max(keys[k]->low, 1e-9), keys[k]->high);
   };
-  std::vector<double> r = residuals(values);
+  VectorXd r = residuals(values);
   double cost = cost_of(r), damping = 1e-2;
   for (int round = 0; round < options.most_rounds; ++round) {
     constexpr double kStep = 0.02;
-    std::vector<std::vector<double>> slopes;  // [key][row]
-    for (size_t k = 0; k < n; ++k) {
+    MatrixXd slopes(rows, n);
+    for (size_t k = 0; k < keys.size(); ++k) {
       std::vector<double> at = values;
       at[k] = moved(k, kStep);
       if (at[k] == values[k]) at[k] = moved(k, -kStep);
-      std::vector<double> slope = residuals(at);
-      const double by = std::log(at[k] / values[k]);
-      for (size_t i = 0; i < slope.size(); ++i) slope[i] = (slope[i] - r[i]) / by;
-      slopes.push_back(std::move(slope));
+      slopes.col(static_cast<Eigen::Index>(k)) = (residuals(at) - r) / std::log(at[k] / values[k]);
     }
-    std::vector<std::vector<double>> hessian(n, std::vector<double>(n, 0));
-    std::vector<double> gradient(n, 0);
-    for (size_t i = 0; i < r.size(); ++i) {
-      const double weight = weights[i] / std::sqrt(1 + r[i] * r[i]);
-      for (size_t a = 0; a < n; ++a) {
-        gradient[a] -= weight * slopes[a][i] * r[i];
-        for (size_t b = 0; b < n; ++b) hessian[a][b] += weight * slopes[a][i] * slopes[b][i];
-      }
-    }
+    const VectorXd weight = weights.array() / (1 + r.array().square()).sqrt();
+    const MatrixXd hessian = slopes.transpose() * weight.asDiagonal() * slopes;
+    const VectorXd gradient = -slopes.transpose() * weight.cwiseProduct(r);
     bool better = false;
     const double before = cost;
     for (int attempt = 0; attempt < 6 && !better; ++attempt) {
-      auto damped = hessian;
-      for (size_t a = 0; a < n; ++a) damped[a][a] += damping * hessian[a][a] + 1e-6;
-      const std::vector<double> step = solve(std::move(damped), gradient);
-      std::vector<double> next(n);
-      for (size_t k = 0; k < n; ++k) next[k] = moved(k, std::clamp(step[k], -0.5, 0.5));
-      std::vector<double> there = residuals(next);
+      MatrixXd damped = hessian;
+      damped.diagonal().array() += damping * hessian.diagonal().array() + 1e-6;
+      const VectorXd step = damped.llt().solve(gradient);
+      std::vector<double> next(keys.size());
+      for (size_t k = 0; k < next.size(); ++k)
+        next[k] = moved(k, std::clamp(step[static_cast<Eigen::Index>(k)], -0.5, 0.5));
+      const VectorXd there = residuals(next);
       if (const double new_cost = cost_of(there); new_cost < cost) {
-        values = next, r = std::move(there), cost = new_cost, better = true;
+        values = next, r = there, cost = new_cost, better = true;
         damping = std::max(damping / 4, 1e-6);
       } else {
         damping *= 6;

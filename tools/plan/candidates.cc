@@ -1,6 +1,8 @@
 #include "tools/plan/candidates.h"
 
 #include <algorithm>
+#include <array>
+#include <fmt/format.h>
 #include <utility>
 
 #include "engine/config/fields.h"
@@ -158,16 +160,19 @@ std::optional<ResolvedCandidate> resolve_candidate(LoadedConfig asked, const Run
 }
 
 std::vector<LoadedConfig> neighbours_of(const ResolvedCandidate& run) {
+  constexpr std::array kKeys = {"overlap.tp_comm_overlap",       "overlap.defer_embedding_wgrad_compute",
+                                "overlap.align_grad_reduce",     "overlap.align_param_gather",
+                                "overlap.overlap_grad_reduce",   "overlap.overlap_param_gather",
+                                "overlap.collectives_in_flight", "parallel.bucket_size"};
+  const std::vector<Switch> switches = switches_of(run.config, run.layout);
   std::vector<LoadedConfig> all;
-  for (const Switch& change : switches_of(run.config, run.layout)) {
-    if (!change.is_of_overlap()) continue;
-    LoadedConfig& next = all.emplace_back(run.open);
-    Config changed = parse_sets(change.sets);
-    for (const std::string& set : change.sets) {
-      const Field& field = *find_field(set.substr(0, set.find('=')));
-      field.copy(field.at(changed), field.at(next.config));
+  for (const char* key : kKeys)
+    for (const auto& [name, sets] : switches) {
+      if (sets.size() > 1 || !sets.front().starts_with(fmt::format("{}=", key))) continue;
+      Config changed = parse_sets(sets);
+      const Field& field = *find_field(key);
+      field.copy(field.at(changed), field.at(all.emplace_back(run.open).config));
     }
-  }
   return all;
 }
 

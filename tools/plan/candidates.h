@@ -52,7 +52,7 @@ struct ResolvedCandidate {
 // Empty where the engine refuses it.
 std::optional<ResolvedCandidate> resolve_candidate(LoadedConfig asked, const RunFacts& facts);
 
-// The same run with one switch of its overlaps, or the size of the buckets, changed: all ways.
+// The same run with one switch (switches.h) of its collectives and their overlap changed: all ways.
 std::vector<LoadedConfig> neighbours_of(const ResolvedCandidate& run);
 
 }  // namespace trivet

@@ -39,12 +39,6 @@ Switch of_schedule(std::string_view name, int v) {
 
 }  // namespace
 
-bool Switch::is_of_overlap() const {
-  return std::ranges::all_of(sets, [](const std::string& set) {
-    return set.starts_with("overlap.") || set.starts_with("parallel.bucket_size=");
-  });
-}
-
 std::vector<Switch> switches_of(const Config& config, const Layout& layout) {
   std::vector<Switch> all;
   for (const char* key : kWords) {

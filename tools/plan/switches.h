@@ -12,8 +12,6 @@ namespace trivet {
 struct Switch {
   std::string name;               // "recompute nothing"
   std::vector<std::string> sets;  // "section.key=value"
-
-  bool is_of_overlap() const;  // it changes nothing but overlaps and the size of buckets
 };
 
 // Each switch of a run with each other value. Some of these runs are not legal, or no different.
