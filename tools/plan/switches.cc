@@ -10,8 +10,6 @@
 namespace trivet {
 namespace {
 
-using Sets = std::vector<std::string>;
-
 // The keys that are true, false or a word.
 constexpr std::array kWords = {"overlap.overlap_grad_reduce",   "overlap.overlap_param_gather",
                                "overlap.overlap_p2p_comm",      "overlap.tp_comm_overlap",
