@@ -194,11 +194,9 @@ void add_prepare(CLI::App& data) {
   PrepareOptions& options = arguments->options;
   CLI::App& command = *data.add_subcommand("prepare", "make a dataset, PREFIX.bin and .idx, of text or JSON Lines");
   command
-      .add_option(
-          "--input", options.inputs,
-          "text, JSON Lines (.jsonl, .ndjson: a document a line) or WebDataset tar archives, "
-          "plain or in gzip, dictzip, zstd or xz (to 500:1); folders, patterns, ranges such as "
-          "'c4-{000..127}.tar'; -: standard input")
+      .add_option("--input", options.inputs,
+                  "text, JSON Lines (.jsonl, .ndjson: a document a line) or WebDataset tar archives, "
+                  "plain or in gzip, dictzip, zstd or xz (to 500:1); folders of them; -: standard input")
       ->required();
   command.add_option("--output", options.output, "prefix of the files to write")->required();
   command

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <glob.h>
+#include <iterator>
 #include <span>
 #include <unistd.h>
 #include <zlib.h>
@@ -22,7 +22,6 @@ namespace trivet {
 namespace {
 
 constexpr size_t kSourceBlock = 256 << 10;
-constexpr int64_t kMostFiles = 1'000'000;
 
 struct Compression {
   std::string_view name;
@@ -58,63 +57,11 @@ std::vector<std::string> in_folder(const std::string& folder, int64_t& passed_ov
   }
   if (files.empty())
     throw DataError(
-        fmt::format("{0}: a folder without a file named .txt, .jsonl, .ndjson or .tar, compressed or not; a "
-                    "pattern names others, such as --input '{0}/*.json' --format jsonl",
+        fmt::format("{0}: a folder without a file named .txt, .jsonl, .ndjson or .tar, compressed or not; "
+                    "others are named one by one, such as --input {0}/*.json --format jsonl",
                     folder));
+  std::ranges::sort(files);
   return files;
-}
-
-std::vector<std::string> matching(const std::string& pattern) {
-  glob_t found{};
-  const int result = glob(pattern.c_str(), GLOB_ERR | GLOB_NOSORT, nullptr, &found);
-  std::vector<std::string> files(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  globfree(&found);
-  if (result != 0) throw DataError(fmt::format("{}: no file matches", pattern));
-  return files;
-}
-
-// What the braces stand for: {a,b} or {000..017}.
-std::vector<std::string> in_braces(const std::string& input, std::string_view inside) {
-  std::vector<std::string> words;
-  if (const size_t dots = inside.find(".."); dots != std::string_view::npos) {
-    const std::string first(inside.substr(0, dots)), last(inside.substr(dots + 2));
-    const auto is_number = [](const std::string& word) {
-      return !word.empty() && word.size() < 10 &&
-             std::ranges::all_of(word, [](char c) { return '0' <= c && c <= '9'; });
-    };
-    if (!is_number(first) || !is_number(last) || std::stol(last) - std::stol(first) >= kMostFiles ||
-        std::stol(first) > std::stol(last))
-      throw DataError(fmt::format("{}: {{{}}} is no range, expected numbers such as {{000..017}}", input, inside));
-    const bool padded = first.starts_with('0') || last.starts_with('0');
-    for (long i = std::stol(first); i <= std::stol(last); ++i)
-      words.push_back(fmt::format("{:0{}}", i, padded ? std::max(first.size(), last.size()) : 1));
-    return words;
-  }
-  for (size_t begin = 0; begin <= inside.size();) {
-    const size_t end = std::min(inside.find(',', begin), inside.size());
-    words.emplace_back(inside.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return words;
-}
-
-void expand(const std::string& input, std::vector<std::string>& files, int64_t& passed_over) {
-  if (std::ssize(files) >= kMostFiles) throw DataError(fmt::format("{}: more than {} files in all", input, kMostFiles));
-  std::error_code ignored;
-  const size_t open = input.find('{'), close = input.find('}', open);
-  if (std::filesystem::is_directory(input, ignored) ||
-      (open == input.npos && input.find_first_of("*?[") != input.npos && !file_exists(input))) {
-    std::vector<std::string> found =
-        std::filesystem::is_directory(input, ignored) ? in_folder(input, passed_over) : matching(input);
-    std::ranges::sort(found);
-    files.insert(files.end(), found.begin(), found.end());
-  } else if (close != input.npos && !file_exists(input)) {
-    const std::string inside = input.substr(open + 1, close - open - 1);
-    for (const std::string& word : in_braces(input, inside))
-      expand(input.substr(0, open) + word + input.substr(close + 1), files, passed_over);
-  } else {
-    files.push_back(input);
-  }
 }
 
 }  // namespace
@@ -129,7 +76,17 @@ std::string_view without_compression(std::string_view name) {
 std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, int64_t* passed_over) {
   std::vector<std::string> files;
   int64_t others = 0;
-  for (const std::string& input : inputs) expand(input, files, others);
+  for (const std::string& input : inputs) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(input, ignored)) {
+      std::ranges::copy(in_folder(input, others), std::back_inserter(files));
+      continue;
+    }
+    if (input.find_first_of("*?[{") != input.npos && !file_exists(input))
+      throw DataError(input +
+                      ": there is no file of this name; patterns and braces are the shell's to expand, without quotes");
+    files.push_back(input);
+  }
   if (passed_over) *passed_over = others;
   return files;
 }

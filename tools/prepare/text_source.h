@@ -37,10 +37,9 @@ TextFormat format_of_file(std::string_view file, const SourceOptions& options);
 // What the texts of a file are: of a tar archive those of its members.
 TextFormat format_of_texts(std::string_view file, const SourceOptions& options);
 
-// The files that are meant, in the order given. Of a folder, all below it that are named .txt, .jsonl, .ndjson or .tar,
-// compressed or not, and of a pattern (* ? [abc]), what it matches: both in the order of their names' bytes. {a,b} and
-// {000..017} stand for each in turn, which then has to be there, as in a shell. A name that exists as it stands is that
-// file. A folder or pattern without a file is a DataError.
+// The files that are meant, in the order given: of a folder, all below it that are named .txt, .jsonl, .ndjson or .tar,
+// compressed or not, in the order of their names' bytes. A folder without such a file, or a pattern that the shell has
+// not expanded, is a DataError.
 // passed_over: counts other files of the folders, if it is given.
 std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, int64_t* passed_over = nullptr);
 

@@ -492,11 +492,11 @@ TEST(TextReader, ReadsStandardInput) {
   EXPECT_TRUE(contains(untold, "standard input begins with \"{\": --format says whether"));
 }
 
-TEST(ExpandInputs, FoldersPatternsAndRanges) {
+TEST(ExpandInputs, FoldersAndFiles) {
   const TempDir directory;
   std::filesystem::create_directories(directory / "f/sub");
-  for (const char* name : {"f/b.txt", "f/a.jsonl.zst", "f/sub/c.tar", "f/no.bin", "f/sub/10.txt", "f/sub/9.txt",
-                           "s-008.tar", "s-009.tar", "s-010.tar", "{odd}.txt", "a[1].txt"})
+  for (const char* name :
+       {"f/b.txt", "f/a.jsonl.zst", "f/sub/c.tar", "f/no.bin", "f/sub/10.txt", "f/sub/9.txt", "{odd}.txt", "a[1].txt"})
     write_text(directory / name, "x");
   const auto names = [&](const std::string& input) {
     std::vector<std::string> found;
@@ -506,11 +506,6 @@ TEST(ExpandInputs, FoldersPatternsAndRanges) {
   };
   using Names = std::vector<std::string>;
   EXPECT_EQ(names("f"), (Names{"f/a.jsonl.zst", "f/b.txt", "f/sub/10.txt", "f/sub/9.txt", "f/sub/c.tar"}));
-  EXPECT_EQ(names("f/*.txt"), Names{"f/b.txt"});
-  EXPECT_EQ(names("s-{008..010}.tar"), (Names{"s-008.tar", "s-009.tar", "s-010.tar"}));
-  EXPECT_EQ(names("s-00{9,8}.tar"), (Names{"s-009.tar", "s-008.tar"}));
-  EXPECT_EQ(names("{f/s,n}-{1..2}"), (Names{"f/s-1", "f/s-2", "n-1", "n-2"}));  // which have to be there
-  EXPECT_EQ(names("f/{b,sub/*}.txt"), (Names{"f/b.txt", "f/sub/10.txt", "f/sub/9.txt"}));
   EXPECT_EQ(names("{odd}.txt"), Names{"{odd}.txt"});
   EXPECT_EQ(names("a[1].txt"), Names{"a[1].txt"});
   EXPECT_EQ(names("missing"), Names{"missing"});
@@ -520,11 +515,8 @@ TEST(ExpandInputs, FoldersPatternsAndRanges) {
   const auto message = [&](const std::string& input) {
     return message_of<DataError>([&] { expand_inputs({directory / input}); });
   };
-  EXPECT_TRUE(contains(message("*.none"), "*.none: no file matches"));
-  EXPECT_TRUE(contains(message("s-{3..1}.tar"), "{3..1} is no range, expected numbers such as {000..017}"));
-  EXPECT_TRUE(contains(message("s-{a..c}.tar"), "is no range"));
-  EXPECT_TRUE(contains(message("s-{1..99999999}.tar"), "is no range"));
-  EXPECT_TRUE(contains(message("s-{1..1000000}{1..1000000}.tar"), "more than 1000000 files in all"));
+  for (const char* pattern : {"*.none", "a?.txt", "s-{008..010}.tar", "[a-c].txt"})
+    EXPECT_TRUE(contains(message(pattern), std::string(pattern) + ": there is no file of this name; patterns and "));
   std::filesystem::create_directory(directory / "empty");
   EXPECT_TRUE(contains(message("empty"), "a folder without a file named .txt"));
 }
