@@ -73,8 +73,6 @@ void convert_from(const std::string& source, const Conversion& options) {
     const HfExport made = export_of(options, *weights, missing);
     write_hf(*weights, options.destination, made);
     tokenizer = made.tokenizer;
-  } else if (options.to == "llmc") {
-    write_llmc(*weights, options.destination, dtype);
   } else {
     tokenizer = tokenizer_beside(*weights, missing);
     write_checkpoint(*weights, options.destination,
@@ -130,12 +128,12 @@ void add_convert_command(CLI::App& parent) {
                "a checkpoint (or run: its latest), a Hugging Face GPT-2, Llama, Mistral, Qwen2 or Qwen3 (folder or "
                ".safetensors), or an llm.c model_*.bin");
   add_argument(*command, "DESTINATION", options->destination,
-               "that is not there yet: a folder for hf, a file for llmc, a checkpoint's directory for trivet");
+               "that is not there yet: a folder for hf, a checkpoint's directory for trivet");
   command->add_option("--to", options->to, "the format to write")
-      ->option_text("hf|llmc|trivet")
+      ->option_text("hf|trivet")
       ->required()
-      ->check(CLI::IsMember({"hf", "llmc", "trivet"}));
-  command->add_option("--dtype", options->dtype, "of hf and llmc")
+      ->check(CLI::IsMember({"hf", "trivet"}));
+  command->add_option("--dtype", options->dtype, "of hf")
       ->option_text("fp32|bf16 [fp32]")
       ->check(CLI::IsMember({"fp32", "bf16"}));
   command->add_option("--max-shard-size", options->max_shard_size, "of hf's files, unless a tensor is larger")

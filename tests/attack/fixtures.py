@@ -5,6 +5,7 @@ import json
 import random
 import re
 import shutil
+import struct
 
 from mutation import yaml_text
 from sandbox import Broken, Case
@@ -31,6 +32,13 @@ def make_text(seed):
     draw = random.Random(seed)
     words = ["".join(draw.choices("etaoinshrdlu", k=draw.randrange(1, 9))) for _ in range(300)]
     return "\n\n".join(" ".join(draw.choices(words, k=draw.randrange(3, 40))) + "." for _ in range(1500)) + "\n"
+
+
+def llmc_model(draw, layers=2, channels=16, positions=16, vocab=40, padded=128):
+    """A model_*.bin of llm.c: a header, and the weights in fp32."""
+    header = [20240326, 3, positions, vocab, layers, 2, channels, padded]
+    count = (padded + positions) * channels + layers * (12 * channels**2 + 13 * channels) + 2 * channels
+    return struct.pack(f"<256i{count}f", *header, *[0] * 248, *(draw.gauss(0, 0.02) for _ in range(count)))
 
 
 STUDY = """name: attacked
@@ -78,8 +86,8 @@ class Base(Case):
         self.must(*prepare, "--tokenizer", "bpe", "--vocab-size", "300", "--output", "bpe")
         self.must(*prepare[:3], "text.jsonl", "--tokenizer", "bytes", "--output", "lines")
         self.make_runs()
-        for kind, name in (("hf", "hf"), ("llmc", "model.bin")):
-            self.must("checkpoint", "convert", "run", name, "--to", kind)
+        self.must("checkpoint", "convert", "run", "hf", "--to", "hf")
+        (self.folder / "model.bin").write_bytes(llmc_model(random.Random(self.attack.seed)))
         (self.folder / "study.yaml").write_text(STUDY)
         self.must("study", "study.yaml")
         schedule = self.must("schedule", "--kind", "zb-h1", "--pipeline", "3", "--microbatches", "4", "--text").out

@@ -293,7 +293,7 @@ def break_file(case, path, data):
 
 def conversion(case):
     """Weights of Hugging Face's or llm.c's formats."""
-    draw, to = case.random, case.random.choice(["trivet", "hf", "llmc"])
+    draw, to = case.random, case.random.choice(["trivet", "hf"])
     if draw.random() < 0.5:
         source, target = "model.bin", "llm.c weights"
         data = (case.base.folder / source).read_bytes()

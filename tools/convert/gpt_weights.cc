@@ -8,9 +8,6 @@
 #include "engine/config/validate.h"
 
 namespace trivet {
-namespace {
-
-// With sizes as numbers that follow from others.
 Config with_sizes(const ModelConfig& model) {
   const AttentionSpec heads = model_spec_of(model).attention;
   Config config;
@@ -19,8 +16,6 @@ Config with_sizes(const ModelConfig& model) {
   config.model.kv_channels = heads.head_width;
   return config;
 }
-
-}  // namespace
 
 int64_t parameters_of(const std::vector<ModelTensor>& tensors) {
   int64_t sum = 0;
@@ -56,24 +51,6 @@ std::vector<std::string> not_carried(const GptWeights& from, const GptWeights& t
     if (const std::string value = format_field(field, before); value != format_field(field, after))
       keys.push_back(fmt::format("{} {}", field.name, value));
   return keys;
-}
-
-void expect_values(const ModelConfig& model, const std::string& what, const ExpectedValues& expected) {
-  const Config config = with_sizes(model);
-  for (const auto& [name, value] : expected)
-    if (const std::string found = format_field(*find_field(name), config); found != value)
-      throw ConfigError(fmt::format("{} cannot hold this model: {}: found {}, expected {}", what, name, found, value));
-}
-
-void expect_gpt2(const ModelConfig& model, const std::string& what) {
-  expect_values(model, what,
-                {{"model.normalization", "LayerNorm"},
-                 {"model.swiglu", "false"},
-                 {"model.position_embedding_type", "learned_absolute"},
-                 {"model.add_bias_linear", "true"},
-                 {"model.qk_layernorm", "false"},
-                 {"model.num_query_groups", std::to_string(model.num_attention_heads)},
-                 {"model.kv_channels", std::to_string(model.hidden_size / model.num_attention_heads)}});
 }
 
 std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t cols) {

@@ -60,14 +60,10 @@ struct KnownTokenizer {
 // appears when it is complete.
 void write_checkpoint(GptWeights& weights, const std::string& directory, const KnownTokenizer& tokenizer = {});
 
+// With sizes as numbers that follow from others.
+Config with_sizes(const ModelConfig& model);
 // Keys of the model that have another value in `from` than in `to`, with that of `from`: "model.hidden_dropout 0.1".
 std::vector<std::string> not_carried(const GptWeights& from, const GptWeights& to);
-
-// Throws ConfigError where the model is not as `what`, a format that holds nothing else, has it. expected: the values
-// of keys; sizes that follow from others are numbers.
-using ExpectedValues = std::vector<std::pair<const char*, std::string>>;
-void expect_values(const ModelConfig& model, const std::string& what, const ExpectedValues& expected);
-void expect_gpt2(const ModelConfig& model, const std::string& what);
 
 // [rows, cols] to [cols, rows].
 std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t cols);
@@ -95,8 +91,5 @@ void write_hf(GptWeights& weights, const std::string& folder, const HfExport& op
 
 bool is_llmc_model(const std::string& path);  // begins with the magic number
 std::unique_ptr<GptWeights> open_llmc(const std::string& path);
-
-// Throws ConfigError for a model that the format cannot hold, and where `path` exists.
-void write_llmc(GptWeights& weights, const std::string& path, DType dtype);
 
 }  // namespace trivet

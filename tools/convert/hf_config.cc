@@ -11,6 +11,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "engine/config/fields.h"
 #include "engine/config/validate.h"
 
 namespace trivet {
@@ -281,17 +282,62 @@ ordered_json llama_config(const ModelConfig& model) {
   return out;
 }
 
-// What LlamaForCausalLM and its kin cannot compute; transformers would ignore partial rotary positions.
-void expect_llama(const ModelConfig& model, const std::string& what) {
-  expect_values(model, what,
-                {{"model.position_embedding_type", "rope"},
-                 {"model.normalization", "RMSNorm"},
-                 {"model.swiglu", "true"},
-                 {"model.rotary_percent", "1"}});
-  if (model.qk_layernorm)
-    expect_values(model, what, {{"model.add_bias_linear", "false"}, {"model.add_qkv_bias", "false"}});
-  else if (model.hidden_size % model.num_attention_heads != 0)  // as transformers 5 has it for a Llama
-    throw ConfigError(
+// Keys without their section. What a config.json says, by its own members or by the shapes of the tensors:
+constexpr std::string_view kCarried[] = {
+    "num_layers",          "hidden_size",       "ffn_hidden_size",
+    "num_attention_heads", "num_query_groups",  "kv_channels",
+    "seq_length",          "vocab_size",        "untie_embeddings_and_output_weights",
+    "init_method_std",     "attention_dropout", "layernorm_epsilon"};
+// a Llama's, too:
+constexpr std::string_view kCarriedByLlama[] = {"add_bias_linear",
+                                                "rotary_base",
+                                                "use_rope_scaling",
+                                                "rope_scaling_factor",
+                                                "rope_scaling_low_freq_factor",
+                                                "rope_scaling_high_freq_factor",
+                                                "rope_scaling_original_max_position_embeddings"};
+// and what changes how a model is trained, but not what its weights compute:
+constexpr std::string_view kOfTraining[] = {
+    "make_vocab_size_divisible_by", "scale_output_layer_init", "hidden_dropout",   "attention_backend",
+    "recompute_granularity",        "recompute_modules",       "recompute_method", "recompute_num_layers"};
+
+using ExpectedValues = std::vector<std::pair<std::string, std::string>>;
+
+// The keys that decide which architecture computes the model. Any other that is not above has to have its default, so
+// that a new one is refused until it is in one of these lists.
+ExpectedValues values_of(const std::string& type, const ModelConfig& model) {
+  if (type == "gpt2")
+    return {{"model.normalization", "LayerNorm"},
+            {"model.num_query_groups", std::to_string(model.num_attention_heads)},
+            {"model.kv_channels", std::to_string(model.hidden_size / model.num_attention_heads)}};
+  ExpectedValues values{
+      {"model.normalization", "RMSNorm"}, {"model.swiglu", "true"}, {"model.position_embedding_type", "rope"}};
+  if (type != "llama")
+    values.insert(values.end(), {{"model.add_bias_linear", "false"},
+                                 {type == "qwen2" ? "model.add_qkv_bias" : "model.qk_layernorm", "true"}});
+  return values;
+}
+
+// What the architecture cannot compute; transformers would ignore it.
+void expect_holds(const std::string& type, const ModelConfig& model, const std::string& what) {
+  const Config config = with_sizes(model), defaults;
+  const auto expect = [&](const Field& field, const std::string& value) {
+    if (const std::string found = format_field(field, config); found != value)
+      throw ConfigError(
+          fmt::format("{} cannot hold this model: {}: found {}, expected {}", what, field.name, found, value));
+  };
+  std::set<std::string_view> known(std::begin(kCarried), std::end(kCarried));
+  known.insert(std::begin(kOfTraining), std::end(kOfTraining));
+  if (type != "gpt2") known.insert(std::begin(kCarriedByLlama), std::end(kCarriedByLlama));
+  for (const auto& [name, value] : values_of(type, model)) {
+    const Field& field = *find_field(name);
+    expect(field, value);
+    known.insert(field.key());
+  }
+  for (const Field& field : fields())
+    if (field.section() == "model" && !known.contains(field.key())) expect(field, format_field(field, defaults));
+  if (type != "gpt2" && type != "qwen3" && model.hidden_size % model.num_attention_heads != 0)
+    throw ConfigError(  // as transformers 5 has it for a Llama
         fmt::format("{} cannot hold this model: model.hidden_size: found {}, expected a multiple of "
                     "model.num_attention_heads, {}",
                     what, model.hidden_size, model.num_attention_heads));
@@ -338,8 +384,8 @@ ModelConfig read_hf_config(const std::string& path, std::vector<std::string>& un
 
 std::string to_hf_config(const ModelConfig& model, const std::string& folder, const HfExport& options) {
   const bool gpt2 = is_gpt2(model_spec_of(model));
-  if (gpt2) expect_gpt2(model, folder + ": Hugging Face's GPT2LMHeadModel");
-  else expect_llama(model, folder + ": Hugging Face's " + architecture_of(llama_type(model)));
+  const std::string type = gpt2 ? "gpt2" : llama_type(model);
+  expect_holds(type, model, folder + ": Hugging Face's " + (gpt2 ? "GPT2LMHeadModel" : architecture_of(type)));
   ordered_json out = gpt2 ? gpt2_config(model) : llama_config(model);
   // GPT-2's vocabulary ends with its end of text; of another one it is unknown.
   const int64_t of_gpt2 = gpt2 && model.vocab_size == 50257 ? 50256 : -1;

@@ -18,7 +18,6 @@ namespace trivet {
 namespace {
 
 constexpr int32_t kMagic = 20240326, kFp32 = 3, kBf16 = 5;
-constexpr int64_t kPadding = 128;  // llm.c's vocabularies are multiples of it
 using Header = std::array<int32_t, 256>;
 constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(Header));
 
@@ -87,18 +86,6 @@ class LlmcWeights : public GptWeights {
   std::map<std::string, int64_t> offsets_;
 };
 
-void expect_holds(const ModelConfig& model, const std::string& path) {
-  const auto refuse = [&](const std::string& what) {
-    throw ConfigError(fmt::format("{}: llm.c's format cannot hold this model: {}", path, what));
-  };
-  expect_gpt2(model, path + ": llm.c's format");
-  if (model.untie_embeddings_and_output_weights) refuse("its output weights are not tied to the embedding");
-  if (model.ffn_hidden_size != 4 * model.hidden_size)
-    refuse(fmt::format("ffn_hidden_size is {}, expected 4 * {}", *model.ffn_hidden_size, model.hidden_size));
-  if (model.layernorm_epsilon != 1e-5)
-    refuse(fmt::format("layernorm_epsilon is {}, expected 1e-5", model.layernorm_epsilon));
-}
-
 }  // namespace
 
 bool is_llmc_model(const std::string& path) {
@@ -110,26 +97,5 @@ bool is_llmc_model(const std::string& path) {
 }
 
 std::unique_ptr<GptWeights> open_llmc(const std::string& path) { return std::make_unique<LlmcWeights>(path); }
-
-void write_llmc(GptWeights& weights, const std::string& path, DType dtype) {
-  const ModelConfig& model = weights.config().model;
-  expect_holds(model, path);
-  if (file_exists(path)) throw ConfigError(path + ": exists already; expected a new name");
-  const int64_t vocab = model.vocab_size.value(), padded = (vocab + kPadding - 1) / kPadding * kPadding;
-  const std::array<int64_t, 8> values{kMagic,           dtype == DType::f32 ? kFp32 : kBf16, model.seq_length,  vocab,
-                                      model.num_layers, model.num_attention_heads,           model.hidden_size, padded};
-  Header header{};
-  std::ranges::transform(values, header.begin(), [](int64_t value) { return static_cast<int32_t>(value); });
-  OutputFile file(path);
-  file.write(header.data(), sizeof header);
-  for (const ModelTensor& tensor : in_file_order(weights.tensors())) {
-    std::vector<float> numbers = weights.read(tensor);
-    if (tensor.module == Module::qkv)
-      numbers = reorder_heads(numbers, model_spec_of(model).attention, HeadOrder::by_part);
-    if (is_word_embedding(tensor)) numbers.resize(static_cast<size_t>(padded * model.hidden_size));
-    write_floats(file, numbers, dtype, tensor.param.name);
-  }
-  file.commit();
-}
 
 }  // namespace trivet

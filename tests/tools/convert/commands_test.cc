@@ -578,7 +578,7 @@ TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
   EXPECT_TRUE(has(trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", dir / "hf", dir / "none")).out,
                   "generation_config.json; the tokenizer (" + dir / "hf/tokenizer.json: pre_tokenizer: found"));
   std::filesystem::create_directory_symlink("nowhere", dir / "link");
-  for (const char* to : {"hf", "trivet", "llmc"}) {
+  for (const char* to : {"hf", "trivet"}) {
     const Ended linked = trivet(dir, fmt::format("checkpoint convert {} {}/ --to {}", kHfModel, dir / "link", to));
     EXPECT_EQ(linked.code, 64);
     EXPECT_TRUE(has(linked.err, "link/: is a symbolic link; expected a new name, or the one that it leads to"));
@@ -590,7 +590,7 @@ TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
            {"hf --tokenizer " + (dir / "d.tokenizer.json"), 65,
             "the tokenizer has 300 ids, but the model's vocabulary 40"},
            {"hf --tokenizer d.model", 64, "--tokenizer d.model: expected a tokenizer.json"},
-           {"llmc --tokenizer d.tokenizer.json", 64, "--max-shard-size and --tokenizer: are of --to hf only"},
+           {"trivet --tokenizer d.tokenizer.json", 64, "--max-shard-size and --tokenizer: are of --to hf only"},
            {"trivet --max-shard-size 5GB", 64, "--max-shard-size and --tokenizer: are of --to hf only"},
            {"hf --max-shard-size 0", 64, "--max-shard-size: found \"0\", expected an integer of at least 1"},
            {"hf --max-shard-size 99999999999GiB", 64, "--max-shard-size"},

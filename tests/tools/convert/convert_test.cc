@@ -6,18 +6,21 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <limits>
+#include <set>
 #include <sstream>
 
 #include "base/json.h"
 #include "engine/checkpoint/disk.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/safetensors.h"
+#include "engine/config/fields.h"
 #include "engine/train/inference.h"
 #include "parallel/comm/world.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/training.h"
 #include "tests/support/where.h"
+#include "tests/tools/convert/llmc_file.h"
 #include "tools/convert/gpt_weights.h"
 #include "tools/convert/hf_config.h"
 
@@ -371,8 +374,8 @@ TEST(Convert, EveryWayAroundGivesTheSameBits) {
   EXPECT_EQ(tensors_of(dir / "hf"), tensors_of(kHf));
   EXPECT_EQ(weights_of(dir / "hf"), original);
 
-  // when: Trivet -> llm.c -> Trivet; then: the same weights, the vocabulary padded as llm.c has it
-  write_llmc(*open_gpt_weights(dir / "trivet"), dir / "model", DType::f32);  // by any name
+  // when: llm.c -> Trivet; then: the same weights, without the padding of llm.c's vocabulary
+  test::write_llmc(*open_gpt_weights(dir / "trivet"), dir / "model");  // by any name
   EXPECT_EQ(fs::file_size(dir / "model"), 1024 + 4 * (2176 + (128 - 40) * 8));
   write_checkpoint(*open_gpt_weights(dir / "model"), dir / "back");
   EXPECT_EQ(weights_of(dir / "back"), original);
@@ -380,7 +383,7 @@ TEST(Convert, EveryWayAroundGivesTheSameBits) {
 
   // when: in bf16; then: what is rounded once is not rounded again
   write_hf(*open_gpt_weights(dir / "trivet"), dir / "hf16", {.dtype = DType::bf16});
-  write_llmc(*open_gpt_weights(dir / "hf16"), dir / "model16.bin", DType::bf16);
+  test::write_llmc(*open_gpt_weights(dir / "hf16"), dir / "model16.bin", DType::bf16);
   EXPECT_EQ(weights_of(dir / "hf16"), weights_of(dir / "model16.bin"));
   EXPECT_EQ(static_cast<float>(bf16(original[0][0])), weights_of(dir / "hf16")[0][0]);
 }
@@ -393,13 +396,10 @@ TEST(Convert, AWeightThatBf16CannotHoldIsNamed) {
   std::memcpy(model.find("transformer.wte.weight").bytes.data(), &large, sizeof large);
   model.write(dir / "hf");
   write_hf(*open_gpt_weights(dir / "hf"), dir / "fp32", {.dtype = DType::f32});
-  for (const auto& write : std::vector<std::function<void()>>{
-           [&] { write_hf(*open_gpt_weights(dir / "hf"), dir / "bf16", {.dtype = DType::bf16}); },
-           [&] { write_llmc(*open_gpt_weights(dir / "hf"), dir / "model.bin", DType::bf16); }}) {
-    const std::string message = message_of<DataError>(write);
-    EXPECT_NE(message.find("a weight of 3.4028235e+38 is too large for bf16"), message.npos) << message;
-    EXPECT_TRUE(message.starts_with("wte.weight: ") || message.starts_with("embedding.")) << message;
-  }
+  const std::string message =
+      message_of<DataError>([&] { write_hf(*open_gpt_weights(dir / "hf"), dir / "bf16", {.dtype = DType::bf16}); });
+  EXPECT_NE(message.find("a weight of 3.4028235e+38 is too large for bf16"), message.npos) << message;
+  EXPECT_TRUE(message.starts_with("wte.weight: ")) << message;
 }
 
 TEST(Convert, AnUntiedHeadIsATensorOfItsOwn) {
@@ -412,11 +412,10 @@ TEST(Convert, AnUntiedHeadIsATensorOfItsOwn) {
   model.tensors.push_back({"lm_head.weight", {40, 8}, head});
   model.config["tie_word_embeddings"] = false;
   model.write(dir / "hf");
-  // then: it comes back, and llm.c, which has no place for it, is refused it
+  // then: it comes back
   write_checkpoint(*open_gpt_weights(dir / "hf"), dir / "trivet");
   write_hf(*open_gpt_weights(dir / "trivet"), dir / "again", {.dtype = DType::f32});
   EXPECT_EQ(tensors_of(dir / "again"), tensors_of(dir / "hf"));
-  EXPECT_THROW(write_llmc(*open_gpt_weights(dir / "trivet"), dir / "model.bin", DType::f32), ConfigError);
 }
 
 // A model without weights.
@@ -464,11 +463,53 @@ TEST(Convert, WritesNoModelThatTheOtherWouldComputeOtherwise) {
   EXPECT_NE(to_hf_config(narrow, "", {}).find("\"Qwen3ForCausalLM\""), std::string::npos);
   EXPECT_EQ(problem(gpt, [](ModelConfig& m) { m.qk_layernorm = true; }),
             gpt2 + "model.qk_layernorm: found true, expected false");
-  Sketch sketch(llama);
-  EXPECT_EQ(
-      message_of<ConfigError>([&] { write_llmc(sketch, dir / "llmc", DType::f32); }),
-      dir / "llmc" + ": llm.c's format cannot hold this model: model.normalization: found RMSNorm, expected LayerNorm");
   EXPECT_TRUE(list_directory(dir / "").empty());
+}
+
+// Each model.* key is set in turn: the format carries it, or it is of training alone, or an export is refused by it.
+TEST(Convert, NoKeyOfTheModelIsPassedOverByAnExport) {
+  const TempDir dir;
+  const std::set<std::string_view> of_training{
+      "make_vocab_size_divisible_by", "scale_output_layer_init", "attention_backend",
+      "recompute_granularity",        "recompute_modules",       "recompute_method",
+      "recompute_num_layers"};
+  ModelConfig gpt = test::tiny_model(false).model, llama = test::tiny_model(true).model;
+  for (ModelConfig* model : {&gpt, &llama}) model->ffn_hidden_size = 48, model->vocab_size = 40;
+  ModelConfig qwen2 = llama, qwen3 = llama, scaled = llama;
+  qwen2.add_qkv_bias = qwen3.qk_layernorm = scaled.use_rope_scaling = true;
+  scaled.rope_scaling_high_freq_factor = 16;
+  for (const ModelConfig& plain : {gpt, llama, scaled, qwen2, qwen3})
+    for (const Field& field : fields()) {
+      if (field.section() != "model") continue;
+      Config changed;
+      changed.model = plain;
+      const std::string before = format_field(field, changed);
+      std::vector<std::string> values{"true", "false", "5", "0.75"};
+      values.insert(values.end(), field.words.begin(), field.words.end());
+      for (const std::string& value : values) {
+        if (format_field(field, changed) != before) break;
+        parse_field(field, {.text = value}, changed);
+      }
+      const std::string set = format_field(field, changed);
+      ASSERT_NE(set, before) << field.name;
+      const bool no_effect = field.key().starts_with("rope_scaling_") && !plain.use_rope_scaling;  // no run has it
+      if (of_training.contains(field.key()) || (no_effect && plain.swiglu)) continue;
+      if (field.key() == "hidden_dropout" && plain.swiglu) continue;  // of training, but a GPT-2 carries it
+      EXPECT_NO_THROW(to_hf_config(plain, "", {}));
+      std::string written;
+      try {
+        written = to_hf_config(changed.model, "", {});
+      } catch (const ConfigError& error) {
+        EXPECT_NE(std::string(error.what()).find(" cannot hold this model: model."), std::string::npos);
+        continue;
+      }
+      write_text(dir / "config.json", written);
+      std::vector<std::string> unread;
+      Config read;
+      read.model = with_sizes(read_hf_config(dir / "config.json", unread)).model;
+      changed.model = with_sizes(changed.model).model;
+      EXPECT_EQ(format_field(field, read), format_field(field, changed)) << field.name << " " << set;
+    }
 }
 
 TEST(Convert, ReadsShardsNamesWithoutPrefixMasksAndATiedHead) {
@@ -577,14 +618,13 @@ TEST(Convert, FindsNumbersThatAreNotFinite) {
     const auto weights = open_gpt_weights(dir / "hf");
     const std::string found = fmt::format("hf/model.safetensors: tensor {}: element 5 of 8 is {}", name, number);
     for (const auto& write : std::initializer_list<std::function<void()>>{
-             [&] { write_checkpoint(*weights, dir / "made"); }, [&] { write_hf(*weights, dir / "made", {}); },
-             [&] { write_llmc(*weights, dir / "made", DType::f32); }}) {
+             [&] { write_checkpoint(*weights, dir / "made"); }, [&] { write_hf(*weights, dir / "made", {}); }}) {
       EXPECT_NE(message_of<DataError>(write).find(found), std::string::npos) << message_of<DataError>(write);
       EXPECT_EQ(list_directory(dir / ""), std::vector<std::string>{"hf"});
     }
   }
   const TempDir dir;
-  write_llmc(*open_gpt_weights(kHf), dir / "model.bin", DType::f32);
+  test::write_llmc(*open_gpt_weights(kHf), dir / "model.bin");
   std::string data = read_text(dir / "model.bin");
   write_text(dir / "model.bin", data.replace(1024 + 4 * 3, 4, std::string("\0\0\x80\x7f", 4)));
   const std::string of_llmc =
@@ -617,7 +657,7 @@ TEST(Convert, FindsNumbersThatAreNotFinite) {
 
 TEST(Convert, RefusesLlmcFilesThatDoNotFitTheirHeader) {
   const TempDir dir;
-  write_llmc(*open_gpt_weights(kHf), dir / "model.bin", DType::f32);
+  test::write_llmc(*open_gpt_weights(kHf), dir / "model.bin");
   const std::string good = read_text(dir / "model.bin");
   const auto error_with = [&](size_t field, int32_t value, size_t bytes) {
     std::string bad = good;
@@ -641,9 +681,10 @@ TEST(Convert, NothingThatIsThereIsOverwritten) {
   const auto weights = open_gpt_weights(kHf);
   write_text(dir / "there", "mine");
   fs::create_directories(dir / "folder/with");
-  EXPECT_THROW(write_llmc(*weights, dir / "there", DType::f32), ConfigError);
-  EXPECT_THROW(write_checkpoint(*weights, dir / "folder"), ConfigError);
-  EXPECT_THROW(write_hf(*weights, dir / "folder", {.dtype = DType::f32}), ConfigError);
+  for (const char* name : {"there", "folder"}) {
+    EXPECT_THROW(write_checkpoint(*weights, dir / name), ConfigError);
+    EXPECT_THROW(write_hf(*weights, dir / name, {.dtype = DType::f32}), ConfigError);
+  }
   EXPECT_EQ(read_text(dir / "there"), "mine");
 }
 
