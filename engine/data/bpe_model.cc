@@ -378,33 +378,10 @@ std::string bpe_difference(const std::string& fingerprint, const std::string& ot
   size_t at = 0;
   for (const char* name : {"tokens", "merges", "rules by which texts are cut and normalised"}) {
     if (fingerprint.compare(at, kPartHash, other, at, kPartHash) != 0)
-      differing += (differing.empty() ? "" : ", ") + std::string(name);
+      differing += (differing.empty() ? ": they differ in " : ", ") + std::string(name);
     at += kPartHash + 1;
   }
   return differing;
-}
-
-std::string bpe_difference(const BpeModel& model, const BpeModel& other) {
-  const auto first = [&](const auto& own, const auto& others, const char* name, auto text) {
-    const size_t at = static_cast<size_t>(std::ranges::mismatch(own, others).in1 - own.begin());
-    const auto shown = [&](const auto& list) { return at < list.size() ? text(list[at]) : "nothing"; };
-    return fmt::format("; first {} {}: {} and {}", name, at, shown(own), shown(others));
-  };
-  std::string differing = bpe_difference(bpe_fingerprint(model), bpe_fingerprint(other));
-  if (model.tokens != other.tokens) return differing + first(model.tokens, other.tokens, "token", json_text);
-  const auto merge = [&](const auto& ids) {
-    return json_text(model.tokens[static_cast<size_t>(ids[0])] + " " + model.tokens[static_cast<size_t>(ids[1])]);
-  };
-  if (model.merges != other.merges) return differing + first(model.merges, other.merges, "merge", merge);
-  const auto cut = [](const BpeSplit& split) { return json_text(split.regex); };
-  return differing + (model.splits != other.splits ? first(model.splits, other.splits, "pattern", cut) : "");
-}
-
-std::string former_bpe_fingerprint(std::string_view bytes, const BpeModel& model) {
-  if (model.begin.empty()) return content_hash(bytes);
-  json file = parse_json(bytes);
-  file["post_processor"] = nullptr;
-  return content_hash(file.dump() + "\n");
 }
 
 std::string to_tokenizer_config(const BpeEnds& ends, const std::string& source) {

@@ -57,12 +57,8 @@ std::string with_begin(std::string_view json, const BpeModel& model);
 // The hashes of what encodes: of the tokens, the merges, and the rules by which texts are cut and normalised. A file
 // that transformers loaded and saved again has the same.
 std::string bpe_fingerprint(const BpeModel& model);
-// The fingerprint of former versions, of the bytes of the file: `json`, of which `model` was read, or if a
-// post-processor puts a token in front of texts, the file that with_begin() makes without it.
-std::string former_bpe_fingerprint(std::string_view json, const BpeModel& model);
-// Which of the three differ, such as "merges"; "" where one is of a former version. Of files also what differs first.
+// Which of the three differ, after ": "; "" where one is not of a BPE.
 std::string bpe_difference(const std::string& fingerprint, const std::string& other);
-std::string bpe_difference(const BpeModel& model, const BpeModel& other);
 
 // What tokenizer.json does not say: the token that ends a document, and the one that begins it, if any is put there.
 struct BpeEnds {

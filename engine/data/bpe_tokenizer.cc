@@ -121,11 +121,10 @@ bool is_normal(std::string_view text, size_t at, size_t bytes) {
 
 class BpeTokenizer final : public Tokenizer {
  public:
-  BpeTokenizer(BpeModel model, const std::string& json, const BpeEnds& ends, bool special_as_text)
+  BpeTokenizer(BpeModel model, const BpeEnds& ends, bool special_as_text)
       : model_(std::move(model)),
         cutter_(model_.splits),
         fingerprint_(bpe_fingerprint(model_)),
-        former_fingerprint_(former_bpe_fingerprint(json, model_)),
         eod_(model_.special(ends.eod, ends.eod_source)),
         bos_(ends.bos.empty() ? -1 : model_.special(ends.bos, ends.bos_source)) {
     space_ = std::ranges::any_of(model_.splits, &BpeSplit::prefix_space);
@@ -143,9 +142,6 @@ class BpeTokenizer final : public Tokenizer {
 
   std::string kind() const override { return "bpe"; }
   std::string fingerprint() const override { return fingerprint_; }
-  bool is_named(const std::string& fingerprint) const override {
-    return fingerprint == fingerprint_ || fingerprint == former_fingerprint_;
-  }
   int64_t vocab_size() const override { return std::ssize(model_.tokens); }
   int32_t eod() const override { return eod_; }
   int32_t bos() const override { return bos_; }
@@ -281,7 +277,7 @@ class BpeTokenizer final : public Tokenizer {
 
   const BpeModel model_;
   const BpeCutter cutter_;
-  const std::string fingerprint_, former_fingerprint_;
+  const std::string fingerprint_;
   const int32_t eod_, bos_;
   const uint64_t number_ = ++made_;
   std::array<AddedFinder, 2> finders_;                                 // by Added::normalized
@@ -293,21 +289,20 @@ class BpeTokenizer final : public Tokenizer {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> make_bpe(BpeModel model, const std::string& json, const BpeEnds& ends,
-                                    bool special_as_text) {
-  return std::make_unique<BpeTokenizer>(std::move(model), json, ends, special_as_text);
+std::unique_ptr<Tokenizer> make_bpe(BpeModel model, const BpeEnds& ends, bool special_as_text) {
+  return std::make_unique<BpeTokenizer>(std::move(model), ends, special_as_text);
 }
 
 std::unique_ptr<Tokenizer> load_bpe(const std::string& path) {
   constexpr std::string_view name = "tokenizer.json";
   if (!path.ends_with(name)) throw DataError(path + ": expected a file whose name ends in tokenizer.json");
-  const std::string config = tokenizer_config_of(path), bytes = read_small_file(path, kMaxBpeBytes);
-  BpeModel model = parse_bpe_model(bytes, path);
+  const std::string config = tokenizer_config_of(path);
+  BpeModel model = parse_bpe_model(read_small_file(path, kMaxBpeBytes), path);
   if (!file_exists(config))
     throw DataError(path + ": names no end of document; expected beside it tokenizer_config.json with \"eos_token\"");
   BpeEnds ends = read_tokenizer_config(config);
   if (!model.begin.empty()) ends.bos = model.begin;  // as transformers, whatever the configuration says
-  return make_bpe(std::move(model), bytes, ends, false);
+  return make_bpe(std::move(model), ends, false);
 }
 
 }  // namespace trivet

@@ -12,9 +12,8 @@
 
 namespace trivet {
 
-// `json`: the file that the model was read from, for the fingerprint of former versions. special_as_text: special
-// tokens in texts are not recognised (`encode_special_tokens` of `tokenizers`).
-std::unique_ptr<Tokenizer> make_bpe(BpeModel model, const std::string& json, const BpeEnds& ends, bool special_as_text);
+// special_as_text: special tokens in texts are not recognised (`encode_special_tokens` of `tokenizers`).
+std::unique_ptr<Tokenizer> make_bpe(BpeModel model, const BpeEnds& ends, bool special_as_text);
 
 // From PATH, which ends in tokenizer.json, and the tokenizer_config.json beside it.
 std::unique_ptr<Tokenizer> load_bpe(const std::string& path);

@@ -68,11 +68,11 @@ void check_written_together(const DatasetInfo& info, const IndexedDataset& datas
   if (found == info.tokenizer_hash) return;
   if (found != info.fingerprint && info.tokenizer == "bpe")
     found = bpe_fingerprint(parse_bpe_model(read_small_file(model, kMaxBpeBytes), model));
-  if (!is_same_tokenizer({found, ""}, {info.fingerprint, model}))
-    throw DataError(fmt::format(
-        "{}: another tokenizer than the dataset was made with: found the fingerprint {}, expected {} as "
-        "{}.json says{}; put that one back, or prepare the dataset again",
-        model, found, info.fingerprint, dataset.prefix(), tokenizer_difference({found, ""}, {info.fingerprint, ""})));
+  if (found != info.fingerprint)
+    throw DataError(
+        fmt::format("{}: another tokenizer than the dataset was made with: found the fingerprint {}, expected {} as "
+                    "{}.json says{}; put that one back, or prepare the dataset again",
+                    model, found, info.fingerprint, dataset.prefix(), bpe_difference(found, info.fingerprint)));
 }
 
 void check_bin_hash(const DatasetInfo& info, const IndexedDataset& dataset) {

@@ -68,30 +68,11 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   return path.ends_with(".json") ? load_bpe(path) : load_sentencepiece(path);
 }
 
-bool is_same_tokenizer(const TokenizerName& name, const TokenizerName& other) {
-  const auto current = [](const TokenizerName& of) {
-    if (!of.file.ends_with(".json") || !file_exists(of.file)) return of.fingerprint;
-    const std::string bytes = read_small_file(of.file, kMaxBpeBytes);
-    const BpeModel model = parse_bpe_model(bytes, of.file);
-    return of.fingerprint == former_bpe_fingerprint(bytes, model) ? bpe_fingerprint(model) : of.fingerprint;
-  };
-  return name.fingerprint == other.fingerprint || current(name) == current(other);
-}
-
-std::string tokenizer_difference(const TokenizerName& name, const TokenizerName& other) {
-  const auto is_bpe = [](const std::string& file) { return file.ends_with(".json") && file_exists(file); };
-  const auto model = [](const std::string& file) { return parse_bpe_model(read_small_file(file, kMaxBpeBytes), file); };
-  const std::string difference = is_bpe(name.file) && is_bpe(other.file)
-                                     ? bpe_difference(model(name.file), model(other.file))
-                                     : bpe_difference(name.fingerprint, other.fingerprint);
-  return difference.empty() ? "" : ": they differ in " + difference;
-}
-
 void check_tokenizer(const Tokenizer& tokenizer, const std::string& fingerprint, int64_t vocab, const std::string& of) {
-  if (!fingerprint.empty() && !tokenizer.is_named(fingerprint))
-    throw DataError(fmt::format(
-        "{}: the model was trained with another tokenizer: found the fingerprint {}, expected {}{}", of,
-        tokenizer.fingerprint(), fingerprint, tokenizer_difference({tokenizer.fingerprint(), ""}, {fingerprint, ""})));
+  if (!fingerprint.empty() && fingerprint != tokenizer.fingerprint())
+    throw DataError(
+        fmt::format("{}: the model was trained with another tokenizer: found the fingerprint {}, expected {}{}", of,
+                    tokenizer.fingerprint(), fingerprint, bpe_difference(tokenizer.fingerprint(), fingerprint)));
   if (tokenizer.vocab_size() > vocab)
     throw DataError(
         fmt::format("{}: the tokenizer has {} ids, but the model's vocabulary {}", of, tokenizer.vocab_size(), vocab));
@@ -110,14 +91,13 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& prefix) {
     return fmt::format("{} ids, end of document {}, beginning {} ({})", ids, eod, bos, fingerprint);
   };
   if (!info) return tokenizer;
-  const std::string named = tokenizer->is_named(info->fingerprint) ? tokenizer->fingerprint() : info->fingerprint;
-  const std::string made = text_of(info->vocab_size, info->eod, info->bos, named),
+  const std::string made = text_of(info->vocab_size, info->eod, info->bos, info->fingerprint),
                     found =
                         text_of(tokenizer->vocab_size(), tokenizer->eod(), tokenizer->bos(), tokenizer->fingerprint());
   if (made != found)
     throw DataError(fmt::format("{}.json: the dataset was made with a {} tokenizer of {}; {} has {}{}", prefix,
                                 info->tokenizer, made, bytes ? "the bytes tokenizer" : file, found,
-                                tokenizer_difference({named, ""}, {tokenizer->fingerprint(), ""})));
+                                bpe_difference(info->fingerprint, tokenizer->fingerprint())));
   return tokenizer;
 }
 

@@ -25,8 +25,6 @@ class Tokenizer {
 
   // Equal for equal tokenizers: "bytes", the hash of the model file, or bpe_fingerprint().
   virtual std::string fingerprint() const = 0;
-  // Whether this or a former version gives it this fingerprint.
-  virtual bool is_named(const std::string& fingerprint) const { return fingerprint == this->fingerprint(); }
 
   // How many of these tokens, which encode() gave, are added tokens that it recognised in the text.
   virtual int64_t count_added(std::span<const int32_t>) const { return 0; }
@@ -57,15 +55,6 @@ std::string tokenizer_file(const std::string& prefix);
 
 // A tokenizer.json, beside which tokenizer_config.json names the end of document, or a model of SentencePiece.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
-
-// A fingerprint, and the file of the tokenizer that it is thought to be of; "": unknown.
-struct TokenizerName {
-  std::string fingerprint, file;
-};
-// Whether both name the same tokenizer: a former version's fingerprint of a file counts as this version's.
-bool is_same_tokenizer(const TokenizerName& name, const TokenizerName& other);
-// What differs, as far as fingerprints and files say, after ": "; else "".
-std::string tokenizer_difference(const TokenizerName& name, const TokenizerName& other);
 
 // Throws DataError where it is not the one that the model `of` was trained with, by the fingerprint if that is known,
 // or has more ids than its vocabulary.

@@ -15,6 +15,7 @@
 #include "engine/config/blend_text.h"
 #include "engine/config/problems.h"
 #include "engine/data/blend.h"
+#include "engine/data/bpe_model.h"
 #include "engine/data/dataset_info.h"
 #include "engine/data/gpt_dataset.h"
 #include "engine/data/tokenizer.h"
@@ -27,7 +28,7 @@ bool is_missing(const std::string& path) { return !file_exists(path) && errno ==
 Vocabulary vocabulary_of_model(const std::string& path) {
   if (is_missing(path)) throw ConfigError(path + ": there is no such file, expected a tokenizer");
   const auto tokenizer = load_tokenizer(path);
-  return {tokenizer->vocab_size(), tokenizer->fingerprint(), path, path};
+  return {tokenizer->vocab_size(), tokenizer->fingerprint(), path};
 }
 
 // The datasets that are given, with their keys.
@@ -138,11 +139,10 @@ std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
   std::optional<Vocabulary> found;
   const auto add = [&](Vocabulary other) {
     if (!found) return void(found = std::move(other));
-    const TokenizerName name{found->fingerprint, found->file}, another{other.fingerprint, other.file};
-    if (other.size != found->size || !is_same_tokenizer(name, another))
+    if (other.size != found->size || other.fingerprint != found->fingerprint)
       throw DataError(fmt::format("the data have two tokenizers: {} has {} ids ({}), {} has {} ids ({}){}",
                                   found->source, found->size, found->fingerprint, other.source, other.size,
-                                  other.fingerprint, tokenizer_difference(name, another)));
+                                  other.fingerprint, bpe_difference(found->fingerprint, other.fingerprint)));
   };
   if (!config.tokenizer_model.empty())
     opening("data.tokenizer_model", [&] { add(vocabulary_of_model(config.tokenizer_model)); });
@@ -150,7 +150,7 @@ std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
     opening(key, [&] {
       const auto info = read_dataset_info(prefix);
       const std::string file = tokenizer_file(prefix);
-      if (info) add({info->vocab_size, info->fingerprint, prefix + ".json", file});
+      if (info) add({info->vocab_size, info->fingerprint, prefix + ".json"});
       else if (!file.empty()) add(vocabulary_of_model(file));
     });
   return found;

@@ -19,7 +19,6 @@ struct Vocabulary {
   int64_t size = 0;
   std::string fingerprint;  // Tokenizer::fingerprint()
   std::string source;       // the file that says so
-  std::string file;         // of the tokenizer; "": unknown
 };
 
 // The vocabulary of data.tokenizer_model, of PREFIX.json, or of tokenizer_file(). Empty without any of them: then

@@ -112,7 +112,7 @@ void Checkpointing::resume(const std::string& candidates, bool fall_back) {
       fingerprint = fingerprint_of(checkpoint);
       check_step(checkpoint);
       check_same_model(checkpoint, config_);
-      check_same_tokenizer(checkpoint, {options_.tokenizer, options_.tokenizer_file});
+      check_same_tokenizer(checkpoint, options_.tokenizer);
       if (const RankState& rank = trainer_.state(); rank.adam)
         read_tensors(checkpoint, state_tensors(rank.flat, *rank.adam), trainer_.device(), compute, trainer_.threads());
       else read_weights(trainer_.rank(), checkpoint, config_.model.seq_length);

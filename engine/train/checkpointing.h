@@ -21,7 +21,7 @@ namespace trivet {
 class Checkpointing {
  public:
   struct Options {
-    std::string tokenizer, tokenizer_file{};    // fingerprint and file of the data's; empty: unknown
+    std::string tokenizer;                      // fingerprint of the data's; empty: unknown
     std::map<std::string, std::string> data{};  // TrainingData::identities
     std::function<int()> stop_signal;           // the signal that asked this process to stop; 0: none
     Disk::Fault disk_fault;                     // for tests and --inject

@@ -12,6 +12,7 @@
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
+#include "engine/data/bpe_model.h"
 
 namespace trivet {
 namespace {
@@ -109,15 +110,13 @@ void check_step(const OpenCheckpoint& checkpoint) {
         fmt::format("{}: holds step {}, expected that of its name", checkpoint.directory, checkpoint.state.step));
 }
 
-void check_same_tokenizer(const OpenCheckpoint& checkpoint, const TokenizerName& tokenizer) {
-  const TokenizerName found{checkpoint.state.tokenizer, tokenizer.file};
-  if (!found.fingerprint.empty() && !tokenizer.fingerprint.empty() && !is_same_tokenizer(found, tokenizer))
-    throw DataError(fmt::format(
-        "{}: the model was trained with another tokenizer: found the fingerprint {}, expected "
-        "that of this run's data, {}{}; a former version's is of the bytes of a tokenizer.json: if the data "
-        "have that one, name the file by data.tokenizer_model",
-        checkpoint.directory, found.fingerprint, tokenizer.fingerprint,
-        tokenizer_difference({found.fingerprint, ""}, tokenizer)));
+void check_same_tokenizer(const OpenCheckpoint& checkpoint, const std::string& fingerprint) {
+  const std::string& found = checkpoint.state.tokenizer;
+  if (!found.empty() && !fingerprint.empty() && found != fingerprint)
+    throw DataError(
+        fmt::format("{}: the model was trained with another tokenizer: found the fingerprint {}, expected "
+                    "that of this run's data, {}{}",
+                    checkpoint.directory, found, fingerprint, bpe_difference(found, fingerprint)));
 }
 
 std::vector<std::string> checkpoints_to_resume(const std::string& how, Config& config,

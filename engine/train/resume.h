@@ -31,7 +31,7 @@ void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, co
 // ConfigError, or as override_opt_param_scheduler and use_checkpoint_opt_param_scheduler say. So are other batch sizes
 // in a run that counts samples, whose steps follow from them.
 void settle_schedules(const OpenCheckpoint& checkpoint, Config& config, std::vector<std::string>& notes);
-void check_same_tokenizer(const OpenCheckpoint& checkpoint, const TokenizerName& tokenizer);
+void check_same_tokenizer(const OpenCheckpoint& checkpoint, const std::string& fingerprint);
 
 // What changed since the checkpoint and matters, a line each. data: TrainingData::identities. A dataset of other
 // content under the same path is a DataError, or with `other_data` a line.

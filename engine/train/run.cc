@@ -220,7 +220,6 @@ int train(const RunContext& run, const std::vector<std::string>& candidates, Com
   if (data.valid && world.rank() == 0 && !procedure) note_unigram_entropy(config.data, reporter);
   Checkpointing checkpointing(config, layout, trainer, &reporter,
                               {.tokenizer = data.tokenizer.fingerprint,
-                               .tokenizer_file = data.tokenizer.file,
                                .data = data.identities,
                                .stop_signal = options.stop_signal,
                                .disk_fault = options.disk_fault ? options.disk_fault : guard.faults().disk_fault(),

@@ -34,7 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return split.keep == BpeSplit::Keep::all && !split.prefix_space;
   });
   // The end of document is no text: it is not looked for.
-  const auto tokenizer = make_bpe(model, file, {.eod = special->text, .bos = ""}, true);
+  const auto tokenizer = make_bpe(model, {.eod = special->text, .bos = ""}, true);
   for (const std::string& text :
        {std::string("a bc  The end.\r\n 12345 \xc3\xa9\xe6\x97\xa5 'll"), file.substr(0, 300)})
     try {

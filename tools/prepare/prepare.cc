@@ -235,7 +235,7 @@ MadeTokenizer make_tokenizer(const PrepareOptions& options, const Report& report
   if (!as_it_is) json = to_tokenizer_json(model);
   else if (!begins_so) json = with_begin(json, model);
   const std::string config = to_tokenizer_config(ends, as_it_is ? tokenizer_config_of(options.model) : "");
-  return {make_bpe(std::move(model), json, ends, options.special_as_text), {json, config}};
+  return {make_bpe(std::move(model), ends, options.special_as_text), {json, config}};
 }
 
 void encode_batch(const Tokenizer& tokenizer, const PrepareOptions& options, Batch& batch) {
