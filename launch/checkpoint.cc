@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -51,18 +52,13 @@ std::vector<std::string> in_natural_order(const StoredTensors& tensors, std::str
   std::vector<std::string> names;
   for (const auto& [name, tensor] : tensors)
     if (name.starts_with(prefix) && (!prefix.empty() || !name.starts_with("optimizer."))) names.push_back(name);
-  const auto key = [&](const std::string& whole) {
+  const auto part = [&](const std::string& whole) {
     const std::string_view name = std::string_view(whole).substr(prefix.size());
-    std::string text(name.starts_with("embedding.") ? "0" : name.starts_with("decoder.layers.") ? "1" : "2");
-    for (size_t i = 0; i < name.size();) {
-      const size_t digits = std::min(name.find_first_not_of("0123456789", i), name.size()) - i;
-      if (digits > 0) text += std::string(20 - std::min<size_t>(digits, 20), '0') + std::string(name.substr(i, digits));
-      else text += name[i];
-      i += std::max<size_t>(digits, 1);
-    }
-    return text;
+    return name.starts_with("embedding.") ? 0 : name.starts_with("decoder.layers.") ? 1 : 2;
   };
-  std::sort(names.begin(), names.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  std::ranges::sort(names, [&](const std::string& a, const std::string& b) {
+    return part(a) != part(b) ? part(a) < part(b) : strverscmp(a.c_str(), b.c_str()) < 0;
+  });
   return names;
 }
 
@@ -116,10 +112,7 @@ void verify(const OpenCheckpoint& checkpoint) {
 class Inspector {
  public:
   explicit Inspector(const std::string& directory)
-      : checkpoint_(open_checkpoint(directory)),
-        tensors_(tensors_of(checkpoint_.manifest)),
-        device_(create_cpu_device()),
-        stream_(device_->create_compute_stream()) {}
+      : checkpoint_(open_checkpoint(directory)), tensors_(tensors_of(checkpoint_.manifest)) {}
 
   // tables: of tensors, with statistics. The hashes are compared last: of a large checkpoint they take a while.
   void print(bool tables) {
@@ -180,7 +173,7 @@ class Inspector {
       std::vector<std::string>& row = table.rows.emplace_back();
       row = {name.substr(prefix.size()), to_string(tensor.shape), "F32", std::to_string(tensor.slices),
              grouped(tensor.bytes)};
-      const Statistics s = statistics_of(read(name, tensor));
+      const Statistics s = statistics_of(read_tensor(checkpoint_, name, tensor.shape, Weights::any));
       for (const double value : {s.least, s.most, s.mean, s.deviation}) row.push_back(fmt::format("{:.4g}", value));
       row.push_back(grouped(s.zeros));
       row.push_back(s.non_finite == 0 ? "0" : "! " + grouped(s.non_finite));
@@ -198,18 +191,8 @@ class Inspector {
     fmt::print("{}: {} tensors, {} elements, {}\n", title, names.size(), grouped(elements), bytes_text(bytes));
   }
 
-  std::vector<float> read(const std::string& name, const StoredTensor& stored) const {
-    const Shape& shape = stored.shape;
-    std::vector<float> values(static_cast<size_t>(shape.numel()));
-    const StateTensor wanted{name, whole_slice(shape), {values.data(), DType::f32, {shape.numel()}}};
-    read_tensors(checkpoint_, {&wanted, 1}, *device_, *stream_, 1, Weights::any);
-    return values;
-  }
-
   const OpenCheckpoint checkpoint_;
   const StoredTensors tensors_;
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
   int64_t non_finite_ = 0;
 };
 

@@ -220,6 +220,14 @@ void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor>
   stream.synchronize();  // throws where a copy has failed, as the destructor of the staging buffers cannot
 }
 
+std::vector<float> read_tensor(const OpenCheckpoint& checkpoint, const std::string& name, const Shape& shape,
+                               Weights weights) {
+  const StateTensor whole{name, whole_slice(shape), {}};
+  std::vector<float> values(static_cast<size_t>(whole.slice.count));
+  StoredTensors(checkpoint, weights).read(whole, reinterpret_cast<char*>(values.data()));
+  return values;
+}
+
 void verify_checkpoint(const OpenCheckpoint& checkpoint, const std::function<void(int64_t bytes)>& progress) {
   int64_t done = 0;
   std::vector<char> buffer(Manifest::kBlockBytes);

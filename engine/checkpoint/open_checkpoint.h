@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/state_tensors.h"
@@ -29,6 +30,10 @@ std::string fingerprint_of(const OpenCheckpoint& checkpoint);  // by step, run a
 enum class Weights { finite, any };
 void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device, Stream& stream,
                   int threads = 1, Weights weights = Weights::finite);
+
+// All of one tensor.
+std::vector<float> read_tensor(const OpenCheckpoint& checkpoint, const std::string& name, const Shape& shape,
+                               Weights weights = Weights::finite);
 
 // Compares every hash and the shards' headers with the manifest. Calls progress(bytes hashed so far). Throws DataError
 // at the first difference.

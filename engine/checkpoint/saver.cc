@@ -57,8 +57,7 @@ void CheckpointSaver::write() {
   disk.make_directories(temporary_, parents_);
   reached_->synchronize();
   const std::string name = shard_name(options_.rank);
-  const CheckpointFile file = reading_ ? write_shard(disk, temporary_, name, written_, device_, *reading_)
-                                       : write_shard(disk, temporary_, name, written_);
+  const CheckpointFile file = write_shard(disk, temporary_, name, written_, device_, reading_.get());
   disk.write_file(temporary_ + "/" + description_name(options_.rank), to_json(file));
 }
 

@@ -14,18 +14,6 @@ std::vector<int64_t> stored_shape(const Slice& slice) {
   return {slice.rows, slice.cols};
 }
 
-std::vector<StoredSlice> slices_of(std::span<const StateTensor> tensors) {
-  std::vector<StoredSlice> slices;
-  for (const StateTensor& tensor : tensors) slices.push_back({.name = tensor.name, .slice = tensor.slice});
-  return slices;
-}
-
-// A run that went on from such numbers would be lost, and the checkpoint before this one with keep_last.
-void expect_finite(const std::string& name, const void* data, int64_t elements) {
-  if (!all_finite({static_cast<const float*>(data), static_cast<size_t>(elements)}))
-    throw NumericsError(name + " has a number that is not finite");
-}
-
 }  // namespace
 
 SafeTensors shard_header(const CheckpointFile& file) {
@@ -86,37 +74,36 @@ CheckpointFile ShardWriter::finish() {
 }
 
 CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
-                           std::span<const StateTensor> tensors) {
-  ShardWriter writer(disk, directory, name, slices_of(tensors));
-  for (const StateTensor& tensor : tensors) {
-    expect_finite(tensor.name, tensor.data.data, tensor.slice.count);
-    writer.add(tensor.data.data);
-  }
-  return writer.finish();
-}
-
-CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
-                           std::span<const StateTensor> tensors, Device& device, Stream& stream) {
+                           std::span<const StateTensor> tensors, Device& device, Stream* copies) {
   constexpr int64_t kBlock = Manifest::kBlockBytes / 4;  // elements
-  std::vector<Tensor> blocks;
-  std::vector<const std::string*> names;  // of the blocks
-  for (const StateTensor& tensor : tensors)
-    for (int64_t at = 0; at < tensor.slice.count; at += kBlock) {
-      blocks.push_back(tensor.data.slice(at, std::min(kBlock, tensor.slice.count - at)));
-      names.push_back(&tensor.name);
-    }
-  ShardWriter writer(disk, directory, name, slices_of(tensors));
-  StagingPair staging(device, stream, Manifest::kBlockBytes);
-  const auto fetch = [&](size_t i) {
-    device.copy_to_host(blocks[i], staging.wait(i), stream);
-    staging.copies_queued(i);
+  struct Block {
+    const std::string& name;
+    Tensor data;
   };
+  std::vector<Block> blocks;
+  std::vector<StoredSlice> slices;
+  for (const StateTensor& tensor : tensors) {
+    slices.push_back({.name = tensor.name, .slice = tensor.slice});
+    for (int64_t at = 0; at < tensor.slice.count; at += kBlock)
+      blocks.push_back({tensor.name, tensor.data.slice(at, std::min(kBlock, tensor.slice.count - at))});
+  }
+  ShardWriter writer(disk, directory, name, std::move(slices));
+  std::optional<StagingPair> staging;
+  if (copies) staging.emplace(device, *copies, Manifest::kBlockBytes);
+  const auto fetch = [&](size_t i) {
+    if (!copies || i >= blocks.size()) return;
+    device.copy_to_host(blocks[i].data, staging->wait(i), *copies);
+    staging->copies_queued(i);
+  };
+  fetch(0);
   for (size_t i = 0; i < blocks.size(); ++i) {
-    if (i == 0) fetch(0);
-    if (i + 1 < blocks.size()) fetch(i + 1);
-    const char* const block = staging.wait(i);
-    expect_finite(*names[i], block, blocks[i].numel());
-    writer.add_block({block, static_cast<size_t>(blocks[i].bytes())});
+    fetch(i + 1);
+    const auto& [tensor, data] = blocks[i];
+    const char* const block = copies ? staging->wait(i) : static_cast<const char*>(data.data);
+    // A run that went on from such numbers would be lost, and the checkpoint before this one with keep_last.
+    if (!all_finite({reinterpret_cast<const float*>(block), static_cast<size_t>(data.numel())}))
+      throw NumericsError(tensor + " has a number that is not finite");
+    writer.add_block({block, static_cast<size_t>(data.bytes())});
   }
   return writer.finish();
 }

@@ -36,12 +36,10 @@ class ShardWriter {
   int64_t written_ = 0;  // bytes of it
 };
 
-// All of it at once: tensors in host memory.
+// All of it at once. copies: of tensors in the device's memory it copies the next block while one is written; null:
+// they are in host memory.
 CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
-                           std::span<const StateTensor> tensors);
-// Tensors in a device's memory: `stream` copies the next block while one is written.
-CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
-                           std::span<const StateTensor> tensors, Device& device, Stream& stream);
+                           std::span<const StateTensor> tensors, Device& device, Stream* copies);
 
 // The files that hold no tensors; manifest.json last. `manifest` names the shards, which are written already.
 void write_manifest(const Disk& disk, const std::string& directory, Manifest manifest, const TrainState& state,

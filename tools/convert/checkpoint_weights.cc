@@ -15,27 +15,17 @@ namespace {
 class CheckpointWeights : public GptWeights {
  public:
   explicit CheckpointWeights(const std::string& directory)
-      : GptWeights(directory),
-        checkpoint_(open_checkpoint(directory)),
-        device_(create_cpu_device()),
-        stream_(device_->create_compute_stream()) {
+      : GptWeights(directory), checkpoint_(open_checkpoint(directory)) {
     set_model(parse_saved_config(checkpoint_.state.config, directory + "/train_state.json"));
   }
 
   std::vector<float> read(const ModelTensor& tensor) override {
-    std::vector<float> values(static_cast<size_t>(tensor.param.global_shape.numel()));
-    const StateTensor wanted{tensor.param.name,
-                             whole_slice(tensor.param.global_shape),
-                             {values.data(), DType::f32, {tensor.param.global_shape.numel()}}};
-    read_tensors(checkpoint_, {&wanted, 1}, *device_, *stream_);
-    return values;
+    return read_tensor(checkpoint_, tensor.param.name, tensor.param.global_shape);
   }
   const OpenCheckpoint* checkpoint() const override { return &checkpoint_; }
 
  private:
   OpenCheckpoint checkpoint_;
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
 };
 
 // The model's keys: all that is known of the configuration of a model that was converted.

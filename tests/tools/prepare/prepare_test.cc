@@ -367,7 +367,6 @@ TEST_F(PrepareTest, RefusesOptionsThatWouldDoNothing) {
   EXPECT_TRUE(contains(with([](auto& o) { o.text.skip_malformed = true; }), "none of the inputs is JSON Lines"));
   EXPECT_TRUE(
       contains(with([](auto& o) { o.text.source.tar_member = "json"; }), "none of the inputs is a tar archive"));
-  EXPECT_TRUE(contains(with([](auto& o) { o.text.source.format = TextFormat::json; }), "expected text, jsonl or tar"));
   EXPECT_TRUE(contains(with([](auto& o) { o.inputs = {"-", "-"}; }), "cannot be read twice"));
   EXPECT_TRUE(contains(with([](auto& o) { o.inputs = {"-"}, o.tokenizer = "bpe", o.vocab_size = 300; }), "read twice"));
   EXPECT_TRUE(contains(with([](auto& o) { o.inputs.clear(); }), "no input"));

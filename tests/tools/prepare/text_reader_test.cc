@@ -521,14 +521,6 @@ TEST(ExpandInputs, FoldersAndFiles) {
   EXPECT_TRUE(contains(message("empty"), "a folder without a file named .txt"));
 }
 
-TEST(DocumentMode, KnowsItsNames) {
-  EXPECT_EQ(document_mode("file"), DocumentMode::file);
-  EXPECT_EQ(document_mode("paragraph"), DocumentMode::paragraph);
-  EXPECT_EQ(document_mode("entry"), DocumentMode::entry);
-  EXPECT_TRUE(
-      contains(message_of<ConfigError>([] { document_mode("line"); }), "\"line\", expected file, paragraph or entry"));
-}
-
 TEST(Utf8, ReplacesWhatIsNone) {
   const auto repaired = [](std::string text) {
     const int64_t replaced = repair_utf8(text);
