@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -130,14 +131,22 @@ void prepare(const PrepareOptions& options) {
                done.replaced_bytes == 1 ? "was" : "were");
 }
 
-// The options of `data prepare`, and those of which words become values.
-struct PrepareArguments {
-  PrepareOptions options{};
-  std::string document = "file", pattern{}, format{}, on_error = "stop";
-};
+// An option that takes a word of an enum.
+template <class E, class Value>
+void add_word(CLI::App& command, const char* name, Value& value, const char* help) {
+  const auto read = [=, &value](const std::string& word) {
+    const auto found = parse_word<E>(word);
+    if (!found)
+      throw ConfigError(fmt::format("{} is \"{}\", expected one of {}", name, word, fmt::join(words_of(E{}), ", ")));
+    value = static_cast<Value>(*found);
+  };
+  command.add_option_function<std::string>(name, read, help);
+}
 
-void add_tokenizer_options(CLI::App& command, PrepareArguments& arguments) {
-  PrepareOptions& options = arguments.options;
+enum class OnError { stop, skip };
+constexpr auto words_of(OnError) { return word_list("stop", "skip"); }
+
+void add_tokenizer_options(CLI::App& command, PrepareOptions& options) {
   command.add_option("--vocab-size", options.vocab_size, "train a model of this many ids");
   command.add_option(
       "--model", options.model,
@@ -150,48 +159,33 @@ void add_tokenizer_options(CLI::App& command, PrepareArguments& arguments) {
                      "bpe: the special token that ends every document; needed with --model [<|endoftext|>]");
   command.add_option("--bos-token", options.bos_token, "bpe: a special token to begin every document with [none]");
   command.add_flag("--special-as-text", options.special_as_text, "bpe: special tokens in the text are text");
-  command.add_option("--pattern", arguments.pattern,
-                     "bpe, to train: what cuts the text: gpt2 [default], llama3 or qwen2");
+  add_word<BpePattern>(command, "--pattern", options.pattern,
+                       "bpe, to train: what cuts the text: gpt2 [default], llama3 or qwen2");
   command.add_option("--special", options.special, "bpe, to train: more special tokens");
 }
 
-void add_text_options(CLI::App& command, PrepareArguments& arguments) {
-  PrepareOptions& options = arguments.options;
-  command.add_option(
-      "--document", arguments.document,
+void add_text_options(CLI::App& command, PrepareOptions& options) {
+  add_word<DocumentMode>(
+      command, "--document", options.text.mode,
       "what is a document of a text file: file [default], paragraph (up to a blank line) or entry (a paragraph and the "
       "indented ones that follow it)");
   command.add_option("--json-key", options.text.json_key, "the member of a JSON object that is its document")
       ->capture_default_str();
-  command.add_option("--format", arguments.format,
-                     "of the input: text, jsonl or tar [as the files are named; of - text]");
+  add_word<TextFormat>(command, "--format", options.text.source.format,
+                       "of the input: text, jsonl or tar [as the files are named; of - text]");
   command
       .add_option("--tar-member", options.text.source.tar_member,
                   "the members of a tar archive that are read: txt, json (one object) or another extension")
       ->capture_default_str();
-  command.add_option("--on-error", arguments.on_error,
-                     "what becomes of a malformed JSON object: stop [default], or skip: it is left out and counted");
+  add_word<OnError>(command, "--on-error", options.text.skip_malformed,
+                    "what becomes of a malformed JSON object: stop [default], or skip: it is left out and counted");
   command.add_flag_callback(
       "--no-append-eod", [&options] { options.append_eod = false; }, "no end of document after each");
 }
 
-void take_words(PrepareArguments& arguments) {
-  PrepareOptions& options = arguments.options;
-  options.text.mode = document_mode(arguments.document);
-  options.text.source.format = parse_word<TextFormat>(arguments.format);
-  if (!options.text.source.format && !arguments.format.empty())
-    throw ConfigError(fmt::format("--format is \"{}\", expected text, jsonl or tar", arguments.format));
-  options.text.skip_malformed = arguments.on_error == "skip";
-  if (arguments.on_error != "stop" && arguments.on_error != "skip")
-    throw ConfigError(fmt::format("--on-error is \"{}\", expected stop or skip", arguments.on_error));
-  options.pattern = parse_word<BpePattern>(arguments.pattern);
-  if (!options.pattern && !arguments.pattern.empty())
-    throw ConfigError(fmt::format("--pattern is \"{}\", expected gpt2, llama3 or qwen2", arguments.pattern));
-}
-
 void add_prepare(CLI::App& data) {
-  const auto arguments = std::make_shared<PrepareArguments>();
-  PrepareOptions& options = arguments->options;
+  const auto arguments = std::make_shared<PrepareOptions>();
+  PrepareOptions& options = *arguments;
   CLI::App& command = *data.add_subcommand("prepare", "make a dataset, PREFIX.bin and .idx, of text or JSON Lines");
   command
       .add_option("--input", options.inputs,
@@ -204,8 +198,8 @@ void add_prepare(CLI::App& data) {
                   fmt::format("bytes, sentencepiece or bpe (byte-level, words of more than {} cut)",
                               bytes_text(kMostUncutBytes)))
       ->required();
-  add_tokenizer_options(command, *arguments);
-  add_text_options(command, *arguments);
+  add_tokenizer_options(command, options);
+  add_text_options(command, options);
   command.add_option(
       "--threads,--workers", options.threads,
       fmt::format("threads that encode [one a core]; memory, whatever the size of the input, is at most {} and {} a "
@@ -213,10 +207,7 @@ void add_prepare(CLI::App& data) {
                   bytes_text(kMemoryBytes), bytes_text(kMemoryBytesPerThread), bytes_text(kBpeMemoryPerThread),
                   kMemoryPerLineByte, bytes_text(kMaxJsonLine)));
   command.add_flag("--force", options.force, "overwrite a dataset that is there");
-  command.callback([arguments] {
-    take_words(*arguments);
-    prepare(arguments->options);
-  });
+  command.callback([arguments] { prepare(*arguments); });
 }
 
 // ---- inspect

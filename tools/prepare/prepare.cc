@@ -94,7 +94,6 @@ void check_options(const PrepareOptions& options) {
   require(options.threads >= 0, fmt::format("--threads is {}, expected 0 or more", options.threads));
   const auto count = [&](auto is) { return std::ranges::count_if(options.inputs, is); };
   const SourceOptions& source = options.text.source;
-  require(source.format != TextFormat::json, "--format is \"json\", expected text, jsonl or tar");
   const auto json =
       std::ssize(options.inputs) - count([&](auto& file) { return format_of_texts(file, source) == TextFormat::text; });
   require(json < std::ssize(options.inputs) || options.text.mode == DocumentMode::file,

@@ -73,13 +73,6 @@ std::string json_document(const std::string& json, const std::string& where, con
 
 }  // namespace
 
-DocumentMode document_mode(const std::string& name) {
-  if (name == "file") return DocumentMode::file;
-  if (name == "paragraph") return DocumentMode::paragraph;
-  if (name == "entry") return DocumentMode::entry;
-  throw ConfigError(fmt::format("--document is \"{}\", expected file, paragraph or entry", name));
-}
-
 TextReader::TextReader(std::vector<std::string> files, DocumentOptions options)
     : files_(std::move(files)), options_(std::move(options)) {
   for (const std::string& path : files_) {

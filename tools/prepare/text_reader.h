@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/utf8.h"
+#include "base/words.h"
 #include "tools/prepare/text_source.h"
 
 namespace trivet {
@@ -25,8 +26,7 @@ enum class DocumentMode {
   entry,
 };
 
-// From "file", "paragraph" or "entry"; any other is a ConfigError.
-DocumentMode document_mode(const std::string& name);
+constexpr auto words_of(DocumentMode) { return word_list("file", "paragraph", "entry"); }
 
 // A document, or of one longer than kPieceBytes a part, which is longer where the text cannot be cut there.
 struct TextPiece {

@@ -21,8 +21,8 @@ inline constexpr std::string_view kStandardInput = "-";
 inline constexpr int64_t kMostGrowth = 500,
                          kFreeGrowth = 64 << 20;  // the first when it has become more than the second
 
-enum class TextFormat { text, jsonl, json, tar };  // json: one object; only in tar archives
-constexpr auto words_of(TextFormat) { return word_list("text", "jsonl", "json", "tar"); }
+enum class TextFormat { text, jsonl, tar, json };  // json: one object; only in tar archives
+constexpr auto words_of(TextFormat) { return word_list("text", "jsonl", "tar"); }
 
 struct SourceOptions {
   std::optional<TextFormat> format =
