@@ -5,6 +5,7 @@
 #include <cctype>
 #include <fmt/format.h>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -282,60 +283,41 @@ ordered_json llama_config(const ModelConfig& model) {
   return out;
 }
 
-// Keys without their section. What a config.json says, by its own members or by the shapes of the tensors:
-constexpr std::string_view kCarried[] = {
-    "num_layers",          "hidden_size",       "ffn_hidden_size",
-    "num_attention_heads", "num_query_groups",  "kv_channels",
-    "seq_length",          "vocab_size",        "untie_embeddings_and_output_weights",
-    "init_method_std",     "attention_dropout", "layernorm_epsilon"};
-// a Llama's, too:
-constexpr std::string_view kCarriedByLlama[] = {"add_bias_linear",
-                                                "rotary_base",
-                                                "use_rope_scaling",
-                                                "rope_scaling_factor",
-                                                "rope_scaling_low_freq_factor",
-                                                "rope_scaling_high_freq_factor",
-                                                "rope_scaling_original_max_position_embeddings"};
-// and what changes how a model is trained, but not what its weights compute:
-constexpr std::string_view kOfTraining[] = {
-    "make_vocab_size_divisible_by", "scale_output_layer_init", "hidden_dropout",   "attention_backend",
-    "recompute_granularity",        "recompute_modules",       "recompute_method", "recompute_num_layers"};
+// Of the model's keys: those that a config.json or the shapes of the tensors say, those that a Llama's says too, and
+// those that change how a model is trained, but not what its weights compute.
+constexpr std::string_view kCarried =
+    " num_layers hidden_size ffn_hidden_size num_attention_heads num_query_groups kv_channels seq_length vocab_size "
+    "untie_embeddings_and_output_weights init_method_std attention_dropout layernorm_epsilon ";
+constexpr std::string_view kCarriedByLlama =
+    " add_bias_linear rotary_base use_rope_scaling rope_scaling_factor rope_scaling_low_freq_factor "
+    "rope_scaling_high_freq_factor rope_scaling_original_max_position_embeddings ";
+constexpr std::string_view kOfTraining =
+    " make_vocab_size_divisible_by scale_output_layer_init hidden_dropout attention_backend recompute_granularity "
+    "recompute_modules recompute_method recompute_num_layers ";
 
-using ExpectedValues = std::vector<std::pair<std::string, std::string>>;
-
-// The keys that decide which architecture computes the model. Any other that is not above has to have its default, so
-// that a new one is refused until it is in one of these lists.
-ExpectedValues values_of(const std::string& type, const ModelConfig& model) {
-  if (type == "gpt2")
-    return {{"model.normalization", "LayerNorm"},
-            {"model.num_query_groups", std::to_string(model.num_attention_heads)},
-            {"model.kv_channels", std::to_string(model.hidden_size / model.num_attention_heads)}};
-  ExpectedValues values{
-      {"model.normalization", "RMSNorm"}, {"model.swiglu", "true"}, {"model.position_embedding_type", "rope"}};
-  if (type != "llama")
-    values.insert(values.end(), {{"model.add_bias_linear", "false"},
-                                 {type == "qwen2" ? "model.add_qkv_bias" : "model.qk_layernorm", "true"}});
-  return values;
-}
-
-// What the architecture cannot compute; transformers would ignore it.
+// What the architecture cannot compute, and transformers would ignore: other values of the keys that decide which it
+// is, and of any key that is not above, so that a new one is refused until it is in one of these lists.
 void expect_holds(const std::string& type, const ModelConfig& model, const std::string& what) {
+  std::map<std::string_view, std::string> expected{
+      {"model.normalization", "RMSNorm"}, {"model.swiglu", "true"}, {"model.position_embedding_type", "rope"}};
+  if (type == "gpt2")
+    expected = {{"model.num_query_groups", std::to_string(model.num_attention_heads)},
+                {"model.kv_channels", std::to_string(model.hidden_size / model.num_attention_heads)}};
+  if (type == "qwen2" || type == "qwen3") expected["model.add_bias_linear"] = "false";
+  if (type == "qwen2") expected["model.add_qkv_bias"] = "true";
+  if (type == "qwen3") expected["model.qk_layernorm"] = "true";
+  const std::string known =
+      fmt::format("{}{}{}", kCarried, kOfTraining, type == "gpt2" ? std::string_view() : kCarriedByLlama);
   const Config config = with_sizes(model), defaults;
-  const auto expect = [&](const Field& field, const std::string& value) {
+  for (const Field& field : fields()) {
+    if (field.section() != "model") continue;
+    const auto named = expected.find(field.name);
+    if (named == expected.end() && known.find(fmt::format(" {} ", field.key())) != known.npos) continue;
+    const std::string value = named == expected.end() ? format_field(field, defaults) : named->second;
     if (const std::string found = format_field(field, config); found != value)
       throw ConfigError(
           fmt::format("{} cannot hold this model: {}: found {}, expected {}", what, field.name, found, value));
-  };
-  std::set<std::string_view> known(std::begin(kCarried), std::end(kCarried));
-  known.insert(std::begin(kOfTraining), std::end(kOfTraining));
-  if (type != "gpt2") known.insert(std::begin(kCarriedByLlama), std::end(kCarriedByLlama));
-  for (const auto& [name, value] : values_of(type, model)) {
-    const Field& field = *find_field(name);
-    expect(field, value);
-    known.insert(field.key());
   }
-  for (const Field& field : fields())
-    if (field.section() == "model" && !known.contains(field.key())) expect(field, format_field(field, defaults));
   if (type != "gpt2" && type != "qwen3" && model.hidden_size % model.num_attention_heads != 0)
     throw ConfigError(  // as transformers 5 has it for a Llama
         fmt::format("{} cannot hold this model: model.hidden_size: found {}, expected a multiple of "

@@ -11,6 +11,7 @@
 #include "base/content_hash.h"
 #include "base/files.h"
 #include "base/host_memory.h"
+#include "base/json.h"
 #include "base/ordered_pipeline.h"
 #include "base/utf8.h"
 #include "engine/data/bpe_tokenizer.h"
@@ -279,17 +280,35 @@ std::string identity(const PrepareOptions& options, const Tokenizer& tokenizer) 
   return content_hash(all);
 }
 
+// Calls each(name, value) for the numbers in the file.
+template <class Part, class Each>
+void visit(Part& part, Each each) {
+  each("documents_of_file", part.read.documents);
+  each("empty", part.read.empty);
+  each("malformed", part.read.malformed);
+  each("documents", part.documents);
+  each("tokens", part.tokens);
+  each("text_bytes", part.text_bytes);
+  each("replaced_bytes", part.replaced_bytes);
+  each("added_tokens", part.added_tokens);
+}
+
 // What was saved of the same input; nothing where there is none.
 SavedPart saved_part(const PrepareOptions& options, const std::string& identity, TokenType type) {
-  if (!identity.empty()) try {
-      if (const auto part = read_saved_part(partial_file(options), identity);
-          part && part->read.file <= options.inputs.size() &&
-          (part->read.malformed == 0 || options.text.skip_malformed) &&
-          IndexedDatasetWriter::is_saved(options.output, type, part->documents, part->tokens))
-        return *part;
+  const std::string path = partial_file(options);
+  if (!identity.empty() && file_exists(path)) try {
+      const nlohmann::json json = parse_strict_json(read_small_file(path, 1 << 20), path);
+      const JsonReader reader(json, path);
+      SavedPart part;
+      part.read.file = static_cast<size_t>(reader.integer("file"));
+      visit(part, [&](const char* name, int64_t& value) { value = reader.integer(name); });
+      if (reader.text("input") == identity && part.read.file <= options.inputs.size() &&
+          (part.read.malformed == 0 || options.text.skip_malformed) &&
+          IndexedDatasetWriter::is_saved(options.output, type, part.documents, part.tokens))
+        return part;
     } catch (const DataError&) {  // it is no such file, and worth nothing
     }
-  remove_file_if_exists(partial_file(options));
+  remove_file_if_exists(path);
   return {};
 }
 
@@ -304,7 +323,9 @@ void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReade
   const auto save = [&](int64_t least) {
     if (!whole || identity.empty() || done.tokens - saved < least) return;
     writer.save();
-    write_saved_part(partial_file(options), identity, done);
+    nlohmann::json json{{"input", identity}, {"file", done.read.file}};
+    visit(done, [&](const char* name, int64_t value) { json[name] = value; });
+    write_file(partial_file(options), json.dump(1) + "\n");  // durable
     saved = done.tokens;
   };
   const auto write = [&](const Batch& batch) {

@@ -24,7 +24,6 @@
 #include "engine/data/bpe_pattern.h"
 #include "engine/data/dataset_info.h"
 #include "engine/data/tokenizer.h"
-#include "tools/prepare/saved_part.h"
 #include "tools/prepare/text_reader.h"
 
 namespace trivet {
@@ -62,6 +61,15 @@ struct PrepareProgress {
   int64_t bytes_total = 0;  // 0: not known
   int64_t documents = 0;
   int64_t tokens = 0;
+};
+
+// What is done of a dataset; of one that was stopped, in PREFIX.partial.json.
+struct SavedPart {
+  ReadPosition read;
+  int64_t documents = 0, tokens = 0;  // written
+  int64_t text_bytes = 0;
+  int64_t replaced_bytes = 0;  // invalid UTF-8, which SentencePiece does not accept
+  int64_t added_tokens = 0;    // recognised in the text
 };
 
 struct PrepareResult {

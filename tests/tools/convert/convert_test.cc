@@ -439,7 +439,7 @@ TEST(Convert, WritesNoModelThatTheOtherWouldComputeOtherwise) {
   const std::string gpt2 = dir / "hf" + ": Hugging Face's GPT2LMHeadModel cannot hold this model: ",
                     other = dir / "hf" + ": Hugging Face's LlamaForCausalLM cannot hold this model: ";
   EXPECT_EQ(problem(llama, [](ModelConfig& m) { m.position_embedding_type = Positions::learned; }),
-            gpt2 + "model.normalization: found RMSNorm, expected LayerNorm");
+            gpt2 + "model.num_query_groups: found 4, expected 8");
   EXPECT_EQ(problem(gpt, [](ModelConfig& m) { m.num_query_groups = 2; }),
             gpt2 + "model.num_query_groups: found 2, expected 4");
   EXPECT_EQ(problem(gpt, [](ModelConfig& m) { m.add_bias_linear = false; }),
