@@ -1,26 +1,22 @@
 #include "base/utf8.h"
 
 #include <fmt/format.h>
+#include <utf8proc.h>
 
 namespace trivet {
 
+Character character_at(std::string_view text, size_t at) {
+  if (at >= text.size()) return {Character::kEnd, 0};
+  const auto* const first = reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + at;
+  if (*first < 0x80) return {*first, 1};
+  utf8proc_int32_t code = 0;
+  const auto size = utf8proc_iterate(first, static_cast<utf8proc_ssize_t>(text.size() - at), &code);
+  return size > 0 ? Character{static_cast<uint32_t>(code), static_cast<size_t>(size)} : Character{0xfffd, 1, false};
+}
+
 size_t utf8_character(std::string_view text) {
-  if (text.empty()) return 0;
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t size = lead >= 0xc2 && lead <= 0xdf   ? 2
-                      : (lead & 0xf0) == 0xe0        ? 3
-                      : lead >= 0xf0 && lead <= 0xf4 ? 4
-                                                     : 0;
-  if (size == 0 || size > text.size()) return 0;
-  // The second byte's range excludes overlong forms, surrogates and what lies beyond U+10FFFF.
-  const uint8_t least = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-  const uint8_t most = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-  if (byte(1) < least || byte(1) > most) return 0;
-  for (size_t i = 2; i < size; ++i)
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  return size;
+  const Character first = character_at(text, 0);
+  return first.valid ? first.size : 0;
 }
 
 size_t part_size(std::string_view text, size_t most) {
@@ -34,27 +30,19 @@ size_t part_size(std::string_view text, size_t most) {
 }
 
 int64_t repair_utf8(std::string& text) {
-  size_t valid = 0;
-  while (valid < text.size()) {
-    const size_t size = utf8_character(std::string_view(text).substr(valid));
-    if (size == 0) break;
-    valid += size;
-  }
-  if (valid == text.size()) return 0;
-
+  std::string repaired;
   int64_t replaced = 0;
-  std::string repaired = text.substr(0, valid);
-  for (std::string_view rest = std::string_view(text).substr(valid); !rest.empty();) {
-    const size_t size = utf8_character(rest);
-    if (size == 0) {
-      repaired += "\xef\xbf\xbd";
+  size_t kept = 0;  // so many bytes of the text are in `repaired`, or replaced there
+  for (size_t at = 0; at < text.size();) {
+    const Character next = character_at(text, at);
+    if (!next.valid) {
+      repaired.append(text, kept, at - kept).append("\xef\xbf\xbd");
+      kept = at + 1;
       ++replaced;
-    } else {
-      repaired += rest.substr(0, size);
     }
-    rest.remove_prefix(size == 0 ? 1 : size);
+    at += next.size;
   }
-  text = std::move(repaired);
+  if (replaced > 0) text = repaired.append(text, kept);
   return replaced;
 }
 

@@ -7,6 +7,15 @@
 
 namespace trivet {
 
+// A byte that is no part of a valid character counts as U+FFFD, a symbol.
+struct Character {
+  static constexpr uint32_t kEnd = 0x110000;  // the code of the end of the text, which has no size
+  uint32_t code;
+  size_t size;
+  bool valid = true;
+};
+Character character_at(std::string_view text, size_t at);
+
 // The size in bytes of the first character; 0 where it is invalid (a stray or overlong byte, a surrogate, a truncated
 // character) or `text` is empty.
 size_t utf8_character(std::string_view text);

@@ -47,34 +47,27 @@ std::vector<int64_t> CheckpointStore::steps() const {
   return steps;
 }
 
-std::string CheckpointStore::named_latest() const {
+std::optional<int64_t> CheckpointStore::latest(std::string* problem) const {
   const std::string path = folder_ + "/latest";
   if (!file_exists(path)) return {};
-  std::string name = read_small_file(path, 100);
-  if (!name.empty() && name.back() == '\n') name.pop_back();
-  return name;
+  std::string why;
+  try {
+    std::string name = read_small_file(path, 100);
+    if (name.ends_with('\n')) name.pop_back();
+    if (const auto step = step_of_name(name); step && file_exists(path_of(*step))) return step;
+    why = fmt::format("{} names \"{}\", which is no checkpoint of that folder", path, printable(name));
+  } catch (const DataError& error) {  // no file, or too long to name a step
+    why = error.what();
+  }
+  if (problem) *problem = why;
+  return {};
 }
 
 std::string CheckpointStore::latest_problem() const {
-  const std::vector<std::string> found = paths();
-  if (found.empty() || !file_exists(folder_ + "/latest") || latest()) return {};
   std::string problem;
-  try {
-    problem = fmt::format("{}/latest names \"{}\", which is no checkpoint of that folder", folder_,
-                          printable(named_latest()));
-  } catch (const DataError& error) {
-    problem = error.what();
-  }
-  return fmt::format("{}; the newest is {}", problem, found.front());
-}
-
-std::optional<int64_t> CheckpointStore::latest() const {
-  try {
-    const auto step = step_of_name(named_latest());
-    return step && file_exists(path_of(*step)) ? step : std::nullopt;
-  } catch (const DataError&) {  // no file, or too long to name a step
-    return std::nullopt;
-  }
+  latest(&problem);
+  const std::vector<std::string> found = paths();
+  return problem.empty() || found.empty() ? "" : fmt::format("{}; the newest is {}", problem, found.front());
 }
 
 std::vector<std::string> CheckpointStore::paths() const {

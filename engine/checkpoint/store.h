@@ -28,8 +28,8 @@ class CheckpointStore {
 
   // Committed steps, the newest first.
   std::vector<int64_t> steps() const;
-  // What `latest` names, if that is a committed step.
-  std::optional<int64_t> latest() const;
+  // What `latest` names, if that is a committed step. problem: gets what is wrong with a `latest` that names none.
+  std::optional<int64_t> latest(std::string* problem = nullptr) const;
   // Where `latest` is there and names no committed step: what it names, and what is taken. Else empty.
   std::string latest_problem() const;
   std::string path_of(int64_t step) const;
@@ -52,7 +52,6 @@ class CheckpointStore {
   const Disk& disk() const { return disk_; }
 
  private:
-  std::string named_latest() const;  // throws DataError where it is no file that can name one
   std::string folder_;
   Disk disk_;
 };

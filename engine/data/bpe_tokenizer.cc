@@ -87,13 +87,12 @@ std::string nfc(std::string_view text) {
   while (!text.empty()) {
     codes.clear();
     size_t valid = 0;
-    while (const size_t size = utf8_character(text.substr(valid))) {
+    for (Character next = character_at(text, 0); next.valid && next.size > 0; next = character_at(text, valid)) {
       int32_t parts[32];
       int boundary = 0;
-      const auto count =
-          utf8proc_decompose_char(static_cast<int32_t>(character_at(text, valid).code), parts, 32, kOptions, &boundary);
+      const auto count = utf8proc_decompose_char(static_cast<int32_t>(next.code), parts, 32, kOptions, &boundary);
       codes.insert(codes.end(), parts, parts + count);
-      valid += size;
+      valid += next.size;
     }
     for (auto begin = codes.begin(); begin != codes.end();) {
       const auto end = std::find_if(begin, codes.end(), [&](int32_t code) { return marks(code) == 0; });

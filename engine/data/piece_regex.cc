@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "base/json.h"
-#include "base/utf8.h"
 #include "engine/data/unicode_table.h"
 
 namespace trivet {
@@ -280,16 +279,6 @@ bool run(const Code& code, size_t at, uint64_t sets, std::vector<bool>& seen, Th
 }
 
 }  // namespace
-
-Character character_at(std::string_view text, size_t at) {
-  if (at >= text.size()) return {kEnd, 0};
-  const size_t size = utf8_character(text.substr(at));
-  if (size == 0) return {0xfffd, 1};
-  const auto first = static_cast<uint8_t>(text[at]);
-  uint32_t code = size == 1 ? first : first & (0x7fu >> size);
-  for (size_t i = 1; i < size; ++i) code = code << 6 | (static_cast<uint8_t>(text[at + i]) & 0x3fu);
-  return {code, size};
-}
 
 PieceRegex::PieceRegex(std::string_view pattern) : classes_(kEnd + 1) {
   PatternParser parser(pattern);

@@ -14,15 +14,9 @@
 #include <string_view>
 #include <vector>
 
-namespace trivet {
+#include "base/utf8.h"
 
-// A byte that is not UTF-8 counts as U+FFFD, a symbol.
-struct Character {
-  static constexpr uint32_t kEnd = 0x110000;  // the code of the end of the text, which has no size
-  uint32_t code;
-  size_t size;
-};
-Character character_at(std::string_view text, size_t at);
+namespace trivet {
 
 class PieceRegex {
  public:

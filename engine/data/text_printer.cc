@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 #include <utility>
 
+#include "base/utf8.h"
+
 namespace trivet {
 namespace {
 
@@ -11,14 +13,9 @@ namespace {
 // whole ones has put U+FFFD.
 size_t settled(const std::string& text) {
   size_t end = text.size();
-  for (size_t back = 1; back <= std::min<size_t>(4, end); ++back) {
-    const auto byte = static_cast<unsigned char>(text[end - back]);
-    if (byte < 0x80) break;
-    if (byte < 0xC0) continue;
-    const size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : 2;
-    if (back < length) end -= back;
-    break;
-  }
+  size_t lead = end;  // of the last character
+  while (lead > 0 && lead + 4 > end && (lead == end || (static_cast<uint8_t>(text[lead]) & 0xc0) == 0x80)) --lead;
+  if (!character_at(text, lead).valid) end = lead;
   while (end >= 3 && text.compare(end - 3, 3, "\xEF\xBF\xBD") == 0) end -= 3;
   return end;
 }
