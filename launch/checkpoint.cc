@@ -29,29 +29,16 @@ namespace {
 
 // ---- inspect
 
-struct StoredTensor {
-  Shape shape;
-  int64_t slices = 0, bytes = 0;
-};
-using StoredTensors = std::map<std::string, StoredTensor>;
+using StoredTensors = std::map<std::string_view, std::vector<StoredPlace>>;
 
-StoredTensors tensors_of(const Manifest& manifest) {
-  StoredTensors tensors;
-  for (const CheckpointFile& file : manifest.files)
-    for (const StoredSlice& stored : file.slices) {
-      StoredTensor& tensor = tensors[stored.name];
-      tensor.shape = stored.slice.global;
-      tensor.slices += 1;
-      tensor.bytes += stored.bytes();
-    }
-  return tensors;
-}
+const Shape& shape_of(const std::vector<StoredPlace>& places) { return places[0].slice->slice.global; }
+int64_t bytes_of(const std::vector<StoredPlace>& places) { return 4 * shape_of(places).numel(); }
 
 // The names in the order in which people count: embedding, layer 2 before layer 10, the head.
 std::vector<std::string> in_natural_order(const StoredTensors& tensors, std::string_view prefix) {
   std::vector<std::string> names;
-  for (const auto& [name, tensor] : tensors)
-    if (name.starts_with(prefix) && (!prefix.empty() || !name.starts_with("optimizer."))) names.push_back(name);
+  for (const auto& [name, places] : tensors)
+    if (name.starts_with(prefix) && (!prefix.empty() || !name.starts_with("optimizer."))) names.emplace_back(name);
   const auto part = [&](const std::string& whole) {
     const std::string_view name = std::string_view(whole).substr(prefix.size());
     return name.starts_with("embedding.") ? 0 : name.starts_with("decoder.layers.") ? 1 : 2;
@@ -169,11 +156,11 @@ class Inspector {
     table.rows.push_back(
         {title, "shape", "dtype", "slices", "bytes", "min", "max", "mean", "std", "zeros", "non-finite"});
     for (const std::string& name : names) {
-      const StoredTensor& tensor = tensors_.at(name);
+      const std::vector<StoredPlace>& places = tensors_.at(name);
       std::vector<std::string>& row = table.rows.emplace_back();
-      row = {name.substr(prefix.size()), to_string(tensor.shape), "F32", std::to_string(tensor.slices),
-             grouped(tensor.bytes)};
-      const Statistics s = statistics_of(read_tensor(checkpoint_, name, tensor.shape, Weights::any));
+      row = {name.substr(prefix.size()), to_string(shape_of(places)), "F32", std::to_string(places.size()),
+             grouped(bytes_of(places))};
+      const Statistics s = statistics_of(read_tensor(checkpoint_, name, shape_of(places), Weights::any));
       for (const double value : {s.least, s.most, s.mean, s.deviation}) row.push_back(fmt::format("{:.4g}", value));
       row.push_back(grouped(s.zeros));
       row.push_back(s.non_finite == 0 ? "0" : "! " + grouped(s.non_finite));
@@ -185,8 +172,8 @@ class Inspector {
   void print_sum(const char* title, const std::vector<std::string>& names) const {
     int64_t elements = 0, bytes = 0;
     for (const std::string& name : names) {
-      elements += tensors_.at(name).shape.numel();
-      bytes += tensors_.at(name).bytes;
+      elements += shape_of(tensors_.at(name)).numel();
+      bytes += bytes_of(tensors_.at(name));
     }
     fmt::print("{}: {} tensors, {} elements, {}\n", title, names.size(), grouped(elements), bytes_text(bytes));
   }

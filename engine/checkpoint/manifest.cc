@@ -102,7 +102,9 @@ bool boxes_overlap(const Slice& a, const Slice& b) {
 }
 
 // The slices make up one tensor: boxes are equal or apart, and the ranges of a box are apart.
-void check_tensor(const std::string& name, std::vector<const Slice*>& slices, const std::string& source) {
+void check_tensor(std::string_view name, const std::vector<StoredPlace>& places, const std::string& source) {
+  std::vector<const Slice*> slices;
+  for (const StoredPlace& place : places) slices.push_back(&place.slice->slice);
   std::sort(slices.begin(), slices.end(), [](const Slice* a, const Slice* b) {
     return std::pair(box_of(*a), a->first) < std::pair(box_of(*b), b->first);
   });
@@ -129,13 +131,6 @@ void check_tensor(const std::string& name, std::vector<const Slice*>& slices, co
                                 shape.numel(), to_string(shape)));
 }
 
-void check_tensors(const Manifest& manifest, const std::string& source) {
-  std::map<std::string_view, std::vector<const Slice*>> tensors;
-  for (const CheckpointFile& file : manifest.files)
-    for (const StoredSlice& stored : file.slices) tensors[stored.name].push_back(&stored.slice);
-  for (auto& [name, slices] : tensors) check_tensor(std::string(name), slices, source);
-}
-
 constexpr const char* kSelfHash = "xxh3_128";
 
 // Invalid UTF-8, as in a path, becomes U+FFFD: no save fails for that.
@@ -144,6 +139,13 @@ std::string text_of(const json& value, int indent = -1) {
 }
 
 }  // namespace
+
+std::map<std::string_view, std::vector<StoredPlace>> tensors_of(const Manifest& manifest) {
+  std::map<std::string_view, std::vector<StoredPlace>> tensors;
+  for (const CheckpointFile& file : manifest.files)
+    for (const StoredSlice& slice : file.slices) tensors[slice.name].push_back({&file, &slice});
+  return tensors;
+}
 
 json to_value(const Slice& slice) {
   const std::vector<int64_t> shape(slice.global.dims.begin(), slice.global.dims.begin() + slice.global.rank);
@@ -187,7 +189,7 @@ Manifest parse_manifest(const std::string& text, const std::string& source) {
   Manifest manifest{.step = reader.integer("step"), .run = reader.text("run"), .layout = reader.text("layout")};
   reader.integer("block_bytes", Manifest::kBlockBytes, Manifest::kBlockBytes);
   for (const json& file : reader.array("files")) manifest.files.push_back(parse_file(file, source));
-  check_tensors(manifest, source);
+  for (const auto& [name, places] : tensors_of(manifest)) check_tensor(name, places, source);
   return manifest;
 }
 

@@ -19,6 +19,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/checkpoint/slice.h"
@@ -63,6 +64,13 @@ struct Manifest {
   std::string layout;  // of the run that saved it, for people
   std::vector<CheckpointFile> files{};
 };
+
+// By name, where each tensor is stored. Valid while the manifest is.
+struct StoredPlace {
+  const CheckpointFile* file;
+  const StoredSlice* slice;
+};
+std::map<std::string_view, std::vector<StoredPlace>> tensors_of(const Manifest& manifest);
 
 nlohmann::json to_value(const Slice& slice);
 uint64_t hash_block(std::span<const char> block);

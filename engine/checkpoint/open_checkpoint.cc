@@ -84,14 +84,11 @@ void check_header(const InputFile& file, const CheckpointFile& described) {
     throw DataError(file.path() + ": its header does not agree with the manifest: the file is damaged");
 }
 
-// The slices that each tensor is stored in. Any thread.
+// Any thread.
 class StoredTensors {
  public:
   StoredTensors(const OpenCheckpoint& checkpoint, Weights weights)
-      : directory_(checkpoint.directory), weights_(weights) {
-    for (const CheckpointFile& file : checkpoint.manifest.files)
-      for (const StoredSlice& slice : file.slices) tensors_[slice.name].push_back({&file, &slice});
-  }
+      : directory_(checkpoint.directory), weights_(weights), tensors_(tensors_of(checkpoint.manifest)) {}
 
   void read(const StateTensor& tensor, char* to) {
     const auto at = tensors_.find(tensor.name);
@@ -100,7 +97,7 @@ class StoredTensors {
       throw DataError(fmt::format("{}: tensor {}: found the shape {}, expected {}", directory_, tensor.name,
                                   to_string(shape), to_string(tensor.slice.global)));
     int64_t filled = 0;
-    for (const Stored& from : at->second) {
+    for (const StoredPlace& from : at->second) {
       std::optional<SliceReader> reader;
       for_each_run(from.slice->slice, tensor.slice, [&](int64_t from_offset, int64_t to_offset, int64_t n) {
         if (!reader) reader.emplace(open(*from.file), *from.slice);
@@ -126,13 +123,9 @@ class StoredTensors {
     return *(file = std::move(opened));
   }
 
-  struct Stored {
-    const CheckpointFile* file;
-    const StoredSlice* slice;
-  };
   const std::string& directory_;
   const Weights weights_;
-  std::map<std::string_view, std::vector<Stored>> tensors_;
+  const std::map<std::string_view, std::vector<StoredPlace>> tensors_;
   std::mutex mutex_;
   std::map<std::string, std::unique_ptr<InputFile>> files_;  // those that were needed; guarded by mutex_
 };
