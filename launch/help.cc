@@ -115,7 +115,7 @@ std::vector<std::string> commands_of(const CLI::App& app) {
   return names;
 }
 
-// The words among which an option's value is, as the help shows them: hf|llmc|trivet.
+// The words among which an option's value is, as the help shows them: hf|trivet.
 std::vector<std::string> values_of(const CLI::Option& option) {
   std::vector<std::string> words;
   if (option.check_lname("kind"))
