@@ -1,14 +1,98 @@
 // Context: everything that the forward and backward pass of a layer needs from its rank, passed by reference: there are
-// no singletons, globals or thread-locals.
+// no singletons, globals or thread-locals. Here stand its parts, too: the tensor-parallel group as layers see it, the
+// callbacks for units, and the queue of weight gradients.
 #pragma once
+
+#include <functional>
+#include <utility>
+#include <vector>
 
 #include "kernels/base/arena.h"
 #include "kernels/ops.h"
-#include "parallel/tensor_group.h"
-#include "parallel/unit_hooks.h"
-#include "parallel/weight_grad_queue.h"
+#include "parallel/comm/comm.h"
+#include "parallel/placed.h"
 
 namespace trivet {
+
+// The tensor-parallel group: layers gather what is partitioned and reduce what is partial, and can do nothing else over
+// it.
+class TensorGroup {
+ public:
+  // sequence_parallel: residuals hold this rank's positions.
+  TensorGroup(Communicator& group, bool sequence_parallel) : group_(group), sequence_parallel_(sequence_parallel) {}
+
+  int size() const { return group_.size(); }
+  int rank() const { return group_.rank(); }
+  bool sequence_parallel() const { return sequence_parallel_; }
+
+  // whole = the positions of all ranks. REQUIRES: sequence_parallel().
+  void gather(Residual part, Whole whole, Stream& stream) const { group_.all_gather(part, whole, stream); }
+  // sum = the ranks' terms, added. REQUIRES: without sequence_parallel() both are the same memory.
+  void reduce(Partial term, Residual sum, Stream& stream) const {
+    if (sequence_parallel_) group_.reduce_scatter(term, sum, Reduce::sum, stream);
+    else if (group_.size() > 1) group_.all_reduce(term, Reduce::sum, stream);
+  }
+  // In place: the sum or the maximum of all ranks' numbers on every rank.
+  Whole reduce(Partial numbers, Reduce op, Stream& stream) const {
+    group_.all_reduce(numbers, op, stream);
+    return Whole(Tensor(numbers));
+  }
+
+ private:
+  Communicator& group_;
+  bool sequence_parallel_;
+};
+
+// A pass of one stage over one micro-batch. A backward pass may recompute units.
+enum class Pass { forward, backward };
+
+// Callbacks of a stage that runs, for its passes and its units (parameters that are used together: the embedding, a
+// block, the head; ParamList numbers them). Data parallelism gathers weights and reduces gradients in them.
+class UnitHooks {
+ public:
+  virtual ~UnitHooks() = default;
+  virtual void begin_pass(Pass) {}
+  // After the pass's last callback for a unit, deferred weight halves included.
+  virtual void end_pass(Pass) {}
+  // After it, the compute stream may read the unit's weights; after before_backward also add to its gradients.
+  virtual void before_forward(int) {}
+  virtual void before_backward(int) {}
+  // The unit's gradients of one micro-batch are complete.
+  virtual void after_backward(int) {}
+};
+
+// Runs the weight-gradient halves of a backward pass, at once or deferred.
+//
+// A layer's backward pushes its backward_weight here, which usually runs it. A zero-bubble schedule defers it: between
+// defer(stash) and run_now() pushes are queued under the stash with their activations and gradients; run(stash) runs
+// them in order, when the schedule comes to W.
+class WeightGradQueue {
+ public:
+  void defer(int stash) {
+    check(stash >= 0, "weight gradients are deferred to a stash");
+    if (deferred_.size() <= static_cast<size_t>(stash)) deferred_.resize(static_cast<size_t>(stash) + 1);
+    check(deferred_[static_cast<size_t>(stash)].empty(),
+          "the stash still holds the weight gradients of another micro-batch");
+    open_ = stash;
+  }
+  void run_now() { open_ = -1; }
+  bool deferring() const { return open_ >= 0; }
+
+  template <class F>
+  void push(F&& backward_weight) {
+    if (open_ >= 0) deferred_[static_cast<size_t>(open_)].emplace_back(std::forward<F>(backward_weight));
+    else backward_weight();
+  }
+  void run(int stash) {
+    std::vector<std::function<void()>>& work = deferred_.at(static_cast<size_t>(stash));
+    for (const auto& backward_weight : work) backward_weight();
+    work.clear();
+  }
+
+ private:
+  int open_ = -1;
+  std::vector<std::vector<std::function<void()>>> deferred_;  // [stash]
+};
 
 class TensorCommStream;  // parallel/tensor/overlap.h
 

@@ -13,7 +13,7 @@
 #include "engine/checkpoint/disk.h"
 #include "engine/fault/step_hook.h"
 #include "kernels/base/device.h"
-#include "parallel/comm/call_faults.h"
+#include "parallel/comm/call.h"
 
 namespace trivet {
 

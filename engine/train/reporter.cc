@@ -13,7 +13,7 @@
 #include "engine/metrics/accounting.h"
 #include "engine/train/lr_schedule.h"
 #include "kernels/ops.h"
-#include "parallel/comm/link_meter.h"
+#include "parallel/comm/link.h"
 #include "parallel/comm/world.h"
 
 namespace trivet {

@@ -3,6 +3,7 @@
 // corruption.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <fmt/format.h>
@@ -16,16 +17,7 @@ namespace trivet {
 
 enum class Reduce { sum, max, average };  // average: the sum, divided by the number of ranks
 
-enum class CommCall : uint8_t {
-  all_reduce,
-  reduce_scatter,
-  all_gather,
-  all_to_all,
-  broadcast,
-  transfer,
-  barrier,
-  split
-};
+enum class CommCall : uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, transfer, barrier, split };
 
 struct Call {
   CommCall kind = CommCall::barrier;
@@ -42,8 +34,8 @@ struct Call {
 };
 
 inline const char* name_of(CommCall kind) {
-  constexpr std::array kNames{"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
-                              "broadcast",  "transfer",       "barrier",    "split"};
+  constexpr std::array kNames{"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                              "transfer",   "barrier",        "split"};
   return kNames[static_cast<size_t>(kind)];
 }
 inline const char* name_of(const Call& call) {
@@ -53,7 +45,7 @@ inline const char* name_of(const Call& call) {
 // What a call of `bytes` (of Call::whole()) costs each of its ranks: every shard goes straight to its owner, so the
 // shards share the sender's bandwidth and pay the latency once (in a ring they would pay it n - 1 times). With n ranks:
 //
-//   reduce_scatter, all_gather   bytes (n-1)/n   1 latency; so does an all_to_all
+//   reduce_scatter, all_gather   bytes (n-1)/n   1 latency
 //   all_reduce                   2 bytes (n-1)/n, 2 latencies: one after the other
 //   broadcast                    bytes (n-1)     1 latency
 //   send to recv                 bytes           1 latency
@@ -61,8 +53,7 @@ inline WireCost wire_cost(CommCall call, int64_t bytes, int ranks) {
   const int64_t part = static_cast<int64_t>(static_cast<double>(bytes) * (ranks - 1) / ranks);
   switch (call) {
     case CommCall::reduce_scatter:
-    case CommCall::all_gather:
-    case CommCall::all_to_all: return {part, 1, true};
+    case CommCall::all_gather: return {part, 1, true};
     case CommCall::all_reduce: return {2 * part, 2, true};
     case CommCall::broadcast: return {bytes * (ranks - 1), 1, true};
     case CommCall::transfer: return {bytes, 1, false};
@@ -127,6 +118,36 @@ struct MismatchError : Error {
                                     a.sequence, rank_a, a.numel, name_of(a.dtype), rank_b, b.numel, name_of(b.dtype)));
   throw MismatchError(fmt::format("group '{}', call {}: rank {} calls {}, rank {} calls {}", group, a.sequence, rank_a,
                                   to_string(a), rank_b, to_string(b)));
+}
+
+// ---- fault injection into the collectives of a Communicator, for tests of ranks that do not call as the others do
+
+enum class CallFault { none, skip, extra, wrong_size, wrong_type };
+
+// next_call() is called before each collective of a group of several ranks, on the caller's thread.
+class CallFaults {
+ public:
+  virtual ~CallFaults() = default;
+  virtual CallFault next_call() = 0;
+};
+
+// Applies the fault: the tensors become shorter, or of another type that is no larger. A shard stays in its place
+// within the full tensor.
+inline Call changed(Call call, CallFault fault, int rank, int size) {
+  if (fault != CallFault::wrong_size && fault != CallFault::wrong_type) return call;
+  const auto change = [&](Tensor& x, int64_t fewer) {
+    if (fault == CallFault::wrong_size) x = {x.data, x.dtype, {std::max(x.numel() - fewer, int64_t{0})}};
+    else x = {x.data, x.dtype == DType::bf16 ? DType::u8 : DType::bf16, {x.numel()}};
+  };
+  const bool gathers = call.kind == CommCall::all_gather, scatters = call.kind == CommCall::reduce_scatter;
+  change(call.in, scatters ? size : 1);
+  change(call.out, gathers ? size : 1);
+  if (gathers || scatters) {
+    const Tensor& full = gathers ? call.out : call.in;
+    Tensor& shard = gathers ? call.in : call.out;
+    shard.data = static_cast<std::byte*>(full.data) + rank * shard.bytes();
+  }
+  return call;
 }
 
 }  // namespace trivet

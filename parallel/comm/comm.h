@@ -19,7 +19,7 @@
 // otherwise.
 //
 // The Communicator does once what every back end (back_end.h) needs: argument checks, span, flight record
-// (flight_recorder.h), emulated link (link.h) and injected faults (call_faults.h).
+// (flight_recorder.h), emulated link (link.h) and injected faults (call.h).
 #pragma once
 
 #include <functional>
@@ -58,11 +58,6 @@ class Communicator {
   // full = the shards of all ranks in rank order. REQUIRES: as above. A shard that is part of `full` is only read.
   void all_gather(Tensor shard, Tensor full, Stream& stream) {
     call({.kind = CommCall::all_gather, .in = shard, .out = full}, stream);
-  }
-  // Both have size() equal parts; part r of `to` = rank r's part rank() of `from`. REQUIRES: equal types and sizes;
-  // disjoint.
-  void all_to_all(Tensor from, Tensor to, Stream& stream) {
-    call({.kind = CommCall::all_to_all, .in = from, .out = to}, stream);
   }
   void broadcast(Tensor data, int root, Stream& stream) {
     call({.kind = CommCall::broadcast, .in = data, .out = data, .peer = root}, stream);

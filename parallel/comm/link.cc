@@ -3,11 +3,11 @@
 #include <array>
 #include <cerrno>
 #include <ctime>
-#include <functional>
-#include <string>
+#include <limits>
 #include <sys/prctl.h>
 
 #include "base/host.h"
+#include "kernels/base/arena.h"
 #include "parallel/comm/host_world.h"
 
 namespace trivet {
@@ -74,6 +74,30 @@ int64_t EmulatedLinks::transfer(const WireTime& wire, HostBackEnd& back_end, con
 WireTime wire_time(const Link& link, const WireCost& cost) {
   return {.busy_ns = nanoseconds(8 * static_cast<double>(cost.bytes) / link.gbps),
           .latency_ns = nanoseconds(cost.hops * 1e3 * link.latency_us)};
+}
+
+Link measure_link(Communicator& group, Device& device, Stream& stream) {
+  constexpr int64_t kMeasuredBytes = 8 << 20;  // of the gathered tensor
+  constexpr int kTimes = 5;
+  const int64_t n = group.size();
+  Arena arena(device, "link");
+  const Tensor memory = arena.allocate(DType::u8, {kMeasuredBytes / n * n});
+  const auto best_ns = [&](int64_t shard_bytes) {
+    const Tensor full = memory.slice(0, n * shard_bytes);
+    int64_t best = std::numeric_limits<int64_t>::max();
+    for (int i = 0; i < kTimes; ++i) {
+      group.barrier();
+      const int64_t start = now_ns();
+      group.all_gather(full.slice(group.rank() * shard_bytes, shard_bytes), full, stream);
+      stream.synchronize();
+      best = std::min(best, now_ns() - start);
+    }
+    return static_cast<double>(best);
+  };
+  const double latency_ns = best_ns(1), large_ns = best_ns(kMeasuredBytes / n);
+  const WireCost cost = wire_cost(CommCall::all_gather, memory.bytes(), group.size());
+  return {.latency_us = 1e-3 * latency_ns,
+          .gbps = 8 * static_cast<double>(cost.bytes) / std::max(large_ns - latency_ns, 1.0)};
 }
 
 // Ranks that see the same boot id share a host, and so its clock.

@@ -89,4 +89,10 @@ class Communicator;
 std::unique_ptr<Communicator> with_links(Communicator& world, const Links& links, bool shared_port = false);
 void check_one_host(Communicator& world);
 
+// Measures the link under a group, as its collectives get it: a floor for them where nobody states a bandwidth. The
+// bandwidth (bus bandwidth: what crosses a rank's port) of a large all-gather and the time of a tiny one, each the best
+// of several. Collective over the group, whose tensors `device` holds; nothing else runs on `stream`. REQUIRES: more
+// than one rank.
+Link measure_link(Communicator& group, Device& device, Stream& stream);
+
 }  // namespace trivet

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "parallel/comm/rank_order_reduce.h"
 
 namespace trivet {
 namespace {
@@ -42,7 +41,6 @@ void MpiCollective::perform(const Call& call, const CallSignature& mine) {
     case CommCall::reduce_scatter: return reduce_scatter(call.in, call.out, call.op);
     case CommCall::all_gather:
     case CommCall::split: return all_gather(call.in, call.out);
-    case CommCall::all_to_all: return all_to_all(call.in, call.out);
     case CommCall::broadcast: return broadcast(call.in, call.peer);
     case CommCall::transfer:
     case CommCall::barrier: return run_call();
@@ -91,23 +89,14 @@ void MpiCollective::all_gather(Tensor shard, Tensor full) {
   const auto place = [&](int r) { return static_cast<std::byte*>(full.data) + r * shard.bytes(); };
   std::byte* const own = place(group_.rank);
   if (shard.data != own && shard.bytes() > 0) std::memcpy(own, shard.data, static_cast<size_t>(shard.bytes()));
-  swap(
-      shard.bytes(), [&](int) { return own; }, place);
+  swap(shard.bytes(), own, place);
 }
 
-void MpiCollective::all_to_all(Tensor from, Tensor to) {
-  const int64_t bytes = from.bytes() / group_.size();
-  const auto part_of = [bytes](const Tensor& x, int r) { return static_cast<std::byte*>(x.data) + r * bytes; };
-  if (bytes > 0) std::memcpy(part_of(to, group_.rank), part_of(from, group_.rank), static_cast<size_t>(bytes));
-  swap(
-      bytes, [&](int p) { return part_of(from, p); }, [&](int p) { return part_of(to, p); });
-}
-
-template <class Out, class In>
-void MpiCollective::swap(int64_t bytes, const Out& out, const In& in) {
+template <class In>
+void MpiCollective::swap(int64_t bytes, std::byte* from, const In& in) {
   const bool small = bytes <= MpiHeader::kPayload;
   for_each_peer([&](int p) {
-    std::byte *const from = out(p), *const to = in(p);
+    std::byte* const to = in(p);
     if (small) {
       set_payload(p, from, from ? bytes : 0);
       peer_of(p).in_payload = to ? bytes : 0;
@@ -126,8 +115,7 @@ void MpiCollective::swap(int64_t bytes, const Out& out, const In& in) {
 void MpiCollective::broadcast(Tensor data, int root) {
   auto* const bytes = static_cast<std::byte*>(data.data);
   const auto if_root = [&](int rank) { return rank == root ? bytes : nullptr; };
-  swap(
-      data.bytes(), [&](int) { return if_root(group_.rank); }, if_root);
+  swap(data.bytes(), if_root(group_.rank), if_root);
 }
 
 // ---- the caller's thread

@@ -6,7 +6,6 @@
 //
 //   reduce_scatter  scatter: slice p goes to rank p; the peers' terms of this rank's slice arrive in a bounce buffer
 //   all_gather      gather: the shard goes to all
-//   all_to_all      gather, of a different part for each
 //   all_reduce      both; a chunk is gathered as soon as its sum is complete
 //   broadcast       gather from the root
 //
@@ -76,11 +75,10 @@ class MpiCollective : public MpiTask {
   void all_reduce(Tensor full, Reduce op);
   void reduce_scatter(Tensor full, Tensor shard, Reduce op);
   void all_gather(Tensor shard, Tensor full);
-  void all_to_all(Tensor from, Tensor to);
   void broadcast(Tensor data, int root);
-  // Sends the bytes at out(p) to each peer p, and receives as many at in(p); null: none.
-  template <class Out, class In>
-  void swap(int64_t bytes, const Out& out, const In& in);
+  // Sends the bytes at `from` to each peer, and receives as many of peer p at in(p); null: none.
+  template <class In>
+  void swap(int64_t bytes, std::byte* from, const In& in);
   void run_call();
   void set_payload(int peer, const void* data, int64_t bytes);
   void set_stream(int peer, StreamKind kind, void* base, int64_t bytes, int64_t chunk);

@@ -79,7 +79,6 @@ class NcclBackEnd : public DeviceBackEnd {
       case CommCall::reduce_scatter:
         return ncclReduceScatter(in.data, out.data, count(out), nccl_type(in.dtype), nccl_op(call.op), comm, on);
       case CommCall::all_gather: return ncclAllGather(in.data, out.data, count(in), nccl_type(in.dtype), comm, on);
-      case CommCall::all_to_all: return all_to_all(in, out, comm, on);
       case CommCall::broadcast:
         return ncclBroadcast(in.data, out.data, count(in), nccl_type(in.dtype), call.peer, comm, on);
       case CommCall::transfer:
@@ -92,36 +91,14 @@ class NcclBackEnd : public DeviceBackEnd {
   }
 
   // NCCL starts all calls of a group at once.
-  template <class F>
-  static ncclResult_t grouped(const F& calls) {
+  ncclResult_t both(std::span<const Call> calls, ncclComm_t comm, cudaStream_t on) const {
     ncclResult_t first_error = ncclGroupStart();
     if (first_error != ncclSuccess) return first_error;
-    const auto note = [&](ncclResult_t result) {
-      if (first_error == ncclSuccess && NcclGroup::is_error(result)) first_error = result;
-    };
-    calls(note);
+    for (const Call& call : calls)
+      if (const ncclResult_t result = one(call, comm, on); first_error == ncclSuccess && NcclGroup::is_error(result))
+        first_error = result;
     const ncclResult_t ended = ncclGroupEnd();
     return first_error != ncclSuccess ? first_error : ended;
-  }
-  ncclResult_t both(std::span<const Call> calls, ncclComm_t comm, cudaStream_t on) const {
-    return grouped([&](const auto& note) {
-      for (const Call& call : calls) note(one(call, comm, on));
-    });
-  }
-  ncclResult_t all_to_all(const Tensor& from, const Tensor& to, ncclComm_t comm, cudaStream_t on) const {
-    const int64_t numel = from.numel() / group.size(), bytes = numel * size_of(from.dtype);
-    const auto part = [&](const Tensor& x, int r) -> void* { return static_cast<std::byte*>(x.data) + r * bytes; };
-    if (bytes > 0)
-      check_cuda(cudaMemcpyAsync(part(to, group.rank), part(from, group.rank), static_cast<size_t>(bytes),
-                                 cudaMemcpyDeviceToDevice, on),
-                 "cudaMemcpyAsync");
-    return grouped([&](const auto& note) {
-      for (int r = 0; r < group.size(); ++r) {
-        if (r == group.rank) continue;
-        note(ncclSend(part(from, r), static_cast<size_t>(numel), nccl_type(from.dtype), r, comm, on));
-        note(ncclRecv(part(to, r), static_cast<size_t>(numel), nccl_type(to.dtype), r, comm, on));
-      }
-    });
   }
 
   void copy_alone(const Call& call, Stream& stream) const {

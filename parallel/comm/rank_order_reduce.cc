@@ -1,7 +1,7 @@
-#include "parallel/comm/rank_order_reduce.h"
-
 #include <algorithm>
 #include <cstring>
+
+#include "parallel/comm/back_end.h"
 
 namespace trivet {
 namespace {

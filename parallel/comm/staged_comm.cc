@@ -43,7 +43,7 @@ class StagedBackEnd : public DeviceBackEnd {
     for (const Call& call : calls) enqueue(call, stream);
   }
 
-  void prepare(const Call& call) override { buffer(bytes_of(call)); }
+  void prepare(const Call& call) override { buffer(call.whole().bytes()); }
 
   void barrier() override {
     worker_->synchronize();  // one thread at a time uses inner_
@@ -80,19 +80,14 @@ class StagedBackEnd : public DeviceBackEnd {
     return buffer_->data();
   }
 
-  static int64_t bytes_of(const Call& call) {
-    return call.whole().bytes() * (call.kind == CommCall::all_to_all ? 2 : 1);
-  }
-
   // The same call in host memory, where a shard has its place within `whole`.
   Call on_host(const Call& call) {
     Call host = call;
     const bool reduces = call.kind == CommCall::reduce_scatter, gathers = call.kind == CommCall::all_gather;
-    const bool swaps = call.kind == CommCall::all_to_all;
-    auto* const memory = static_cast<std::byte*>(buffer(bytes_of(call)));
+    auto* const memory = static_cast<std::byte*>(buffer(call.whole().bytes()));
     const auto shard = [&](const Tensor& x) { return memory + group.rank * x.bytes(); };
     if (call.in) host.in.data = gathers ? shard(call.in) : memory;
-    if (call.out) host.out.data = reduces ? shard(call.out) : swaps ? memory + call.in.bytes() : memory;
+    if (call.out) host.out.data = reduces ? shard(call.out) : memory;
     return host;
   }
 

@@ -7,7 +7,6 @@
 #include <system_error>
 #include <thread>
 
-#include "parallel/comm/rank_order_reduce.h"
 #include "parallel/comm/thread_mailbox.h"
 #include "parallel/comm/thread_world.h"
 #include "parallel/comm/world.h"
@@ -162,11 +161,7 @@ class ThreadBackEnd : public HostBackEnd {
         post_addresses(group.rank * call.out.bytes());
         outputs_.assign(1, call.out.data);
         return reduce_in_rank_order(call.op, call.out.dtype, inputs_, outputs_, call.out.numel());
-      case CommCall::all_gather: return gather(0, call.in.bytes(), call.out.data);
-      case CommCall::all_to_all: {
-        const int64_t part = call.in.bytes() / group.size();
-        return gather(group.rank * part, part, call.out.data);
-      }
+      case CommCall::all_gather: return gather(call.in.bytes(), call.out.data);
       case CommCall::broadcast: return copy(post_of(call.peer).data, call.out.data, call.out.bytes());
       default: return;
     }
@@ -178,10 +173,10 @@ class ThreadBackEnd : public HostBackEnd {
     for (int r = 0; r < group.size(); ++r) inputs_.push_back(static_cast<std::byte*>(post_of(r).data) + offset);
   }
 
-  // Copies the same bytes of each rank's tensor, in rank order. Each rank starts with its own, so that they do not all
-  // read from the same one.
-  void gather(int64_t offset, int64_t bytes, void* to) {
-    post_addresses(offset);
+  // Copies each rank's tensor, in rank order. Each rank starts with its own, so that they do not all read from the same
+  // one.
+  void gather(int64_t bytes, void* to) {
+    post_addresses(0);
     for (int i = 0; i < group.size(); ++i) {
       const int from = (group.rank + i) % group.size();
       copy(inputs_[static_cast<size_t>(from)], static_cast<std::byte*>(to) + from * bytes, bytes);

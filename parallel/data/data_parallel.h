@@ -1,6 +1,7 @@
 // DataParallel: GradSync and ParamGather as one object for the stages.
 #pragma once
 
+#include "parallel/context.h"
 #include "parallel/data/grad_sync.h"
 #include "parallel/data/param_gather.h"
 

@@ -4,7 +4,6 @@
 #include <thread>
 
 #include "kernels/base/arena.h"
-#include "parallel/comm/call_faults.h"
 #include "parallel/comm/flight_recorder.h"
 #include "parallel/comm/staged_comm.h"
 #include "parallel/comm/world.h"

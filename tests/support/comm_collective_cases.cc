@@ -142,25 +142,6 @@ void all_gather_of_bytes(Communicator& world) {
       full, [](int64_t i) { return static_cast<uint8_t>(i / 13 + 1); }, "gathered bytes");
 }
 
-// Also parts that are large, and tensors that others still read while the next call has begun.
-void all_to_all(Communicator& world) {
-  RankStreams rank;
-  const int n = world.size(), me = world.rank();
-  for_each_sum_type([&]<class T>() {
-    for (const int64_t length : {0, 1, 7, 1000, 50003, 400000}) {
-      const auto value = [](int r, int64_t i) { return random_value<T>(r, i); };
-      auto from = filled<T>(length * n, me, value);
-      std::vector<T> to(static_cast<size_t>(length * n));
-      world.all_to_all(tensor_of(from), tensor_of(to), *rank.stream);
-      expect_elements(
-          to, [&](int64_t i) { return value(static_cast<int>(i / length), me * length + i % length); },
-          label("parts of all", name_of(dtype_of<T>()), length));
-      expect_elements(
-          from, [&](int64_t i) { return value(me, i); }, "own parts");
-    }
-  });
-}
-
 void broadcast_from_each_root(Communicator& world) {
   RankStreams rank;
   for_each_sum_type([&]<class T>() {
@@ -239,7 +220,6 @@ std::vector<CommCase> collective_cases() {
           {"reduce_scatter_into_a_shard", reduce_scatter_into_a_shard},
           {"all_gather", all_gather},
           {"all_gather_of_bytes", all_gather_of_bytes},
-          {"all_to_all", all_to_all},
           {"broadcast_from_each_root", broadcast_from_each_root},
           {"many_chunks", many_chunks},
           {"sums_do_not_depend_on_the_cut", sums_do_not_depend_on_the_cut},

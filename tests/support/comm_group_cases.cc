@@ -168,7 +168,7 @@ void split_by_members(Communicator& world) {
   expect_elements(
       copy, [&](int64_t i) { return random_value<float>(me, i); }, "copy of the only rank");
   std::fill(copy.begin(), copy.end(), 0.0f);
-  alone->all_to_all(tensor_of(x), tensor_of(copy), *rank.stream);
+  alone->reduce_scatter(tensor_of(x), tensor_of(copy), Reduce::sum, *rank.stream);
   alone->broadcast(tensor_of(copy), 0, *rank.stream);
   alone->barrier();
   expect_elements(

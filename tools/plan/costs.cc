@@ -51,7 +51,7 @@ double seconds_of(const System& system, const Route& route) {
 // A group's bandwidths in bytes per second.
 struct Wires {
   int64_t ranks, ranks_per_node, nodes;
-  double nvlink, card, ring;  // between two ranks of a node; a rank's share of the cards; a ring of all ranks
+  double nvlink, ring;  // between two ranks of a node; a ring of all ranks
 
   Wires(const System& system, const GroupPlace& place)
       : ranks(place.ranks),
@@ -60,7 +60,8 @@ struct Wires {
         nvlink(1e9 * system.nvlink_gb_per_s) {
     // A rank uses its own card, or its share where the groups of the node have more ranks than there are cards.
     const double users = static_cast<double>(place.groups_per_node * ranks_per_node);
-    card = 1e9 * system.network_gb_per_s * system.network_share * std::min(1.0, system.gpus_per_node / users);
+    const double card =
+        1e9 * system.network_gb_per_s * system.network_share * std::min(1.0, system.gpus_per_node / users);
     // NCCL makes a ring for each card, so the ranks of a node have all their cards together.
     const double leaves = nodes == 1 ? kInfinity : card * static_cast<double>(ranks_per_node);
     ring = ranks_per_node == 1 ? leaves : std::min(nvlink, leaves);
@@ -83,13 +84,6 @@ double all_reduce_seconds(const System& system, const Wires& links, double bytes
     best = std::min(best, 1e-6 * kNvlsUs + bytes / (1e9 * system.nvls_gb_per_s));
   }
   return best;
-}
-
-// Every rank sends each other rank its part, all at once: what stays in the node beside what leaves it.
-double all_to_all_seconds(const System& system, const Wires& links, double bytes) {
-  const auto n = static_cast<double>(links.ranks), near = static_cast<double>(links.ranks_per_node);
-  const double in_node = seconds_of(system, {1, 0, bytes * (near - 1) / n, links.nvlink});
-  return links.nodes == 1 ? in_node : std::max(in_node, seconds_of(system, {0, 1, bytes * (n - near) / n, links.card}));
 }
 
 }  // namespace
@@ -149,7 +143,6 @@ double collective_seconds(const System& system, CommCall call, int64_t bytes, co
     case CommCall::all_reduce: return all_reduce_seconds(system, links, size);
     case CommCall::reduce_scatter:
     case CommCall::all_gather: return seconds_of(system, ring_route(links, size, 1));
-    case CommCall::all_to_all: return all_to_all_seconds(system, links, size);
     case CommCall::broadcast:  // a pipeline along the ring: each link carries all
       return seconds_of(system, {links.ranks - links.nodes, links.nodes - 1, size, links.ring});
     case CommCall::barrier: return all_reduce_seconds(system, links, 0);
