@@ -1,5 +1,5 @@
 // The twin of nvtx_host_range.cc in a build without NVTX.
-#include "kernels/base/host_range.h"
+#include "kernels/base/trace.h"
 
 namespace trivet {
 

@@ -1,7 +1,7 @@
 // NVTX is headers only: they look for a tool's library when the first range begins, and call nothing without one.
 #include <nvtx3/nvToolsExt.h>
 
-#include "kernels/base/host_range.h"
+#include "kernels/base/trace.h"
 
 namespace trivet {
 

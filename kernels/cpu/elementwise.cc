@@ -57,6 +57,29 @@ void column_sum_tile(const T* x, int64_t rows, int64_t stride, int64_t columns, 
   for (int64_t c = 0; c < columns; ++c) sum[c] += total[c];
 }
 
+// out = residual + (x + added) * mask, of [s, b, h]. added [n / repeats, h]: each row is for `repeats` rows of x, or
+// its only one for all (0). Without added, or residual, that is left out.
+void dropout_add(int threads, const Tensor& x, const Tensor& added, int64_t repeats, const Tensor& residual,
+                 const Dropout& dropout, const Tensor& out) {
+  const int64_t b = x.shape[1], h = x.shape[2];
+  dispatch_float(x.dtype, [&]<class T>() {
+    for_rows(threads, x.rows(), h, [&](int64_t r) {
+      const T *const in = x.as<T>() + r * h, *const beside = residual ? residual.as<T>() + r * h : nullptr;
+      const T* const addend = added ? added.as<T>() + (repeats > 0 ? r / repeats * h : 0) : nullptr;
+      T* const to = out.as<T>() + r * h;
+      const auto store = [&](const auto& sum) {
+        dropout_row(dropout, dropout_row_index(dropout, r, b, h), h,
+                    [to, sum](auto at, auto scale) { at.store(to, sum(at, scale)); });
+      };
+      if (addend && beside)
+        store([=](auto at, auto scale) { return at.load(beside) + (at.load(in) + at.load(addend)) * scale; });
+      else if (addend) store([=](auto at, auto scale) { return (at.load(in) + at.load(addend)) * scale; });
+      else if (beside) store([=](auto at, auto scale) { return at.load(beside) + at.load(in) * scale; });
+      else store([=](auto at, auto scale) { return at.load(in) * scale; });
+    });
+  });
+}
+
 }  // namespace
 
 void Kernels::compute(const op::GeluForward& op) {
@@ -113,36 +136,16 @@ void Kernels::compute(const op::ColumnSum& op) {
 }
 
 void Kernels::compute(const op::BiasDropoutAdd& op) {
-  const int64_t b = op.x.shape[1], h = op.x.shape[2];
-  dispatch_float(op.x.dtype, [&]<class T>() {
-    for_rows(threads_, op.x.rows(), h, [&](int64_t r) {
-      const T* const in = op.x.as<T>() + r * h;
-      const T* const added = op.bias ? op.bias.as<T>() : nullptr;
-      const T* const beside = op.residual.as<T>() + r * h;
-      T* const to = op.out.as<T>() + r * h;
-      const int64_t index = dropout_row_index(op.dropout, r, b, h);
-      if (added)
-        dropout_row(op.dropout, index, h, [=](auto at, auto scale) {
-          at.store(to, at.load(beside) + (at.load(in) + at.load(added)) * scale);
-        });
-      else
-        dropout_row(op.dropout, index, h,
-                    [=](auto at, auto scale) { at.store(to, at.load(beside) + at.load(in) * scale); });
-    });
-  });
+  dropout_add(threads_, op.x, op.bias, 0, op.residual, op.dropout, op.out);
+}
+
+void Kernels::compute(const op::PositionForward& op) {
+  dropout_add(threads_, op.x, op.positions, op.x.shape[1], {}, op.dropout, op.out);
 }
 
 void Kernels::compute(const op::DropoutBackward& op) {
   if (op.dropout.probability == 0 && op.dx.data == op.dout.data) return;
-  const int64_t b = op.dout.shape[1], h = op.dout.shape[2];
-  dispatch_float(op.dout.dtype, [&]<class T>() {
-    for_rows(threads_, op.dout.rows(), h, [&](int64_t r) {
-      const T* const in = op.dout.as<T>() + r * h;
-      T* const to = op.dx.as<T>() + r * h;
-      dropout_row(op.dropout, dropout_row_index(op.dropout, r, b, h), h,
-                  [=](auto at, auto scale) { at.store(to, at.load(in) * scale); });
-    });
-  });
+  dropout_add(threads_, op.dout, {}, 0, {}, op.dropout, op.dx);
 }
 
 void Kernels::compute(const op::Fill& op) {

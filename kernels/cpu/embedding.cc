@@ -1,4 +1,4 @@
-// Token and position embeddings.
+// Token embeddings, and the gradient of position embeddings.
 #include <algorithm>
 #include <cstring>
 
@@ -33,19 +33,6 @@ void Kernels::compute(const op::EmbeddingBackward& op) {
         float* const to = op.dtable.as<float>() + row * h + columns.begin;
         for_vectors(columns.size(), [=](auto at) { at.store(to, at.load(to) + at.load(from)); });
       }
-    });
-  });
-}
-
-void Kernels::compute(const op::PositionForward& op) {
-  const int64_t s = op.x.shape[0], b = op.x.shape[1], h = op.x.shape[2];
-  dispatch_float(op.x.dtype, [&]<class T>() {
-    for_rows(threads_, s * b, h, [&](int64_t r) {
-      const T* const in = op.x.as<T>() + r * h;
-      const T* const position = op.positions.as<T>() + r / b * h;
-      T* const to = op.out.as<T>() + r * h;
-      dropout_row(op.dropout, dropout_row_index(op.dropout, r, b, h), h,
-                  [=](auto at, auto scale) { at.store(to, (at.load(in) + at.load(position)) * scale); });
     });
   });
 }

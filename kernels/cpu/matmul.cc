@@ -68,6 +68,8 @@ Blocking::Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes, int64
   sum_columns = k_slice == steps ? 1 : one_block ? n_block : n_chunk;
 }
 
+std::unique_ptr<CpuKernels> create_kernels(int threads) { return std::make_unique<Kernels>(threads); }
+
 void Kernels::compute(const op::Matmul& op) {
   const auto run = [&]<class Panels, class T, class C>() {
     BlockedGemm<Panels, T, C> gemm(gemm_of<T, C>(op), threads_);

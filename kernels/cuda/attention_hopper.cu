@@ -20,7 +20,7 @@ constexpr int kQueryStages = 2;
 // The numbers of a block, and its shared memory: tiles, then barriers.
 template <int kD>
 struct Block {
-  static constexpr int kGroups = kD == 64 ? 3 : 2, kThreads = (1 + kGroups) * kWarpgroup;
+  static constexpr int kGroups = kD == 64 ? 3 : 2, kThreads = (1 + kGroups) * kWarpgroup, kFetchers = 1;
   static constexpr int kQueries = 64 * kGroups, kKeys = 128;
   static constexpr int kStages = kD == 128 ? 2 : 3;  // as many as there is room for
   static constexpr int kFetcherRegisters = kGroups == 2 ? 24 : 32, kRegisters = kGroups == 2 ? 240 : 160;
@@ -39,6 +39,11 @@ struct Block {
   unsigned char* const begin = dynamic_shared_tiles();
   Barriers& barriers = *reinterpret_cast<Barriers*>(begin + kTiles);
 
+  __device__ void initialize(uint32_t readers) const {
+    barriers.queries.initialize(1, readers);
+    barriers.keys.initialize(1, readers);
+    barriers.values.initialize(1, readers);
+  }
   __device__ Queries queries(int stage) const { return {begin + stage * Queries::kBytes}; }
   __device__ Keys keys(int stage) const { return {begin + kQueryTiles + 2 * stage * Keys::kBytes}; }
   __device__ Keys values(int stage) const { return {begin + kQueryTiles + (2 * stage + 1) * Keys::kBytes}; }
@@ -53,8 +58,8 @@ __device__ int key_tiles(int first_query, int queries, int s) {
 
 // By one thread.
 template <int kD>
-__device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, int s, const HeadTiles& tiles,
-                      const TileMaps& maps) {
+__device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
+                      const HeadTiles& tiles, const TileMaps& maps) {
   using B = Block<kD>;
   auto& b = block.barriers;
   PipelineState<B::kStages> at;
@@ -62,7 +67,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, int 
   int task = take_task(schedule);
   for (int which, tile; schedule.task(task, which, tile); task = take_task(schedule), queries.advance()) {
     const int first_query = (schedule.tiles - 1 - tile) * B::kQueries;
-    const int count = key_tiles(first_query, B::kQueries, s);
+    const int count = key_tiles(first_query, B::kQueries, a.s);
     const int key = tiles.key(which / tiles.members), value = tiles.value(which / tiles.members);
     for (int j = 0; j < count; ++j, at.advance()) {
       block.keys(at.stage).fetch(maps.k, key, j * kKeys, b.keys.acquire(at, B::Keys::kBytes));
@@ -77,7 +82,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, int 
 }
 
 // By a warpgroup, the `group`-th of those that compute.
-template <int kD, bool kDropout>
+template <bool kDropout, int kD>
 __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
                         int group) {
   using B = Block<kD>;
@@ -173,26 +178,6 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
   }
 }
 
-// ---- kernel
-
-template <int kD, bool kDropout>
-__global__ void __launch_bounds__(Block<kD>::kThreads, 1)
-    hopper_forward_kernel(HeadArgs<__nv_bfloat16> a, HeadSchedule schedule, HeadTiles tiles,
-                          const __grid_constant__ TileMaps maps) {
-  const Block<kD> block;
-  if (threadIdx.x == 0) {
-    constexpr uint32_t kReaders = 4 * Block<kD>::kGroups;  // warps
-    block.barriers.queries.initialize(1, kReaders);
-    block.barriers.keys.initialize(1, kReaders);
-    block.barriers.values.initialize(1, kReaders);
-  }
-  specialize_warpgroups<Block<kD>>(
-      [&] {
-        if (threadIdx.x == 0) fetch(block, schedule, a.s, tiles, maps);
-      },
-      [&](int group) { compute<kD, kDropout>(block, schedule, a, group); });
-}
-
 }  // namespace
 
 // ---- launcher
@@ -200,8 +185,7 @@ __global__ void __launch_bounds__(Block<kD>::kThreads, 1)
 void hopper_attention_forward(const AttentionArgs& args, const TaskCounters& counters, cudaStream_t stream) {
   dispatch_head(args.d(), [&]<int kD>() {
     using B = Block<kD>;
-    launch_hopper<B>(hopper_forward_kernel<kD, false>, hopper_forward_kernel<kD, true>, args,
-                     ceil_div(args.s(), B::kQueries), args.query_heads(),
+    launch_hopper<B>(args, ceil_div(args.s(), B::kQueries), args.query_heads(),
                      ceil_div(4 * args.s() * args.d(), args.members()), counters, stream);
   });
 }

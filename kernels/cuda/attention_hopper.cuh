@@ -197,40 +197,45 @@ struct TileMaps {
   TileMap q, k, v, dout;
 };
 
-// The body of a kernel once one thread has initialised its barriers: fetch() by the first warpgroup, compute(group) by
-// the others.
-template <class Shape, class Fetch, class Compute>
-__device__ inline void specialize_warpgroups(const Fetch& fetch, const Compute& compute) {
-  if (threadIdx.x == 0) publish_barriers();
+// Of a Block: the numbers of threads, registers and bytes, the rows of tiles, and initialize(), by which one thread
+// sets up its barriers. Beside it stand fetch(), by the first kFetchers threads, and compute(), by each warpgroup from
+// the second on.
+template <class Block, bool kDropout>
+__global__ void __launch_bounds__(Block::kThreads, 1)
+    hopper_kernel(HeadArgs<__nv_bfloat16> a, HeadSchedule schedule, HeadTiles tiles,
+                  const __grid_constant__ TileMaps maps) {
+  const Block block;
+  if (threadIdx.x == 0) {
+    block.initialize(4 * Block::kGroups);  // warps that read
+    publish_barriers();
+  }
   __syncthreads();
   // The same in all lanes of a warp, and known to be: descriptors are kept in uniform registers.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
   if (group < 0) {
-    setmaxnreg_dec<Shape::kFetcherRegisters>();
-    fetch();
+    setmaxnreg_dec<Block::kFetcherRegisters>();
+    if (threadIdx.x < Block::kFetchers) fetch(block, schedule, a, tiles, maps);
   } else {
-    setmaxnreg_inc<Shape::kRegisters>();
-    compute(group);
+    setmaxnreg_inc<Block::kRegisters>();
+    compute<kDropout>(block, schedule, a, group);
   }
 }
 
-// Queues one of the kernels, without dropout or with it, for `tiles` tiles of each of `heads` heads; a tile reads
-// `bytes` that the head's others read too. counters: TaskCounters. Shape has the numbers of threads and bytes, and the
-// rows of a tile.
-template <class Shape, class Kernel>
-void launch_hopper(Kernel* plain, Kernel* with_dropout, const AttentionArgs& args, int64_t tiles, int64_t heads,
-                   int64_t bytes, const TaskCounters& counters, cudaStream_t stream) {
-  Kernel* const kernel = args.dropout.probability > 0 ? with_dropout : plain;
+// Queues it for `tiles` tiles of each of `heads` heads; a tile reads `bytes` that the head's others read too.
+template <class Block>
+void launch_hopper(const AttentionArgs& args, int64_t tiles, int64_t heads, int64_t bytes, const TaskCounters& counters,
+                   cudaStream_t stream) {
+  const auto kernel = args.dropout.probability > 0 ? hopper_kernel<Block, true> : hopper_kernel<Block, false>;
   const auto map = [](const HeadsView& view, int rows) {
-    return view.memory ? make_tile_map(view, rows, Shape::Keys::kBlock) : TileMap{};
+    return view.memory ? make_tile_map(view, rows, Block::Keys::kBlock) : TileMap{};
   };
-  const TileMaps maps{.q = map(args.qkv.q, Shape::kQueries),
-                      .k = map(args.qkv.k, Shape::kKeys),
-                      .v = map(args.qkv.v, Shape::kKeys),
-                      .dout = map(args.dout, Shape::kQueries)};
+  const TileMaps maps{.q = map(args.qkv.q, Block::kQueries),
+                      .k = map(args.qkv.k, Block::kKeys),
+                      .v = map(args.qkv.v, Block::kKeys),
+                      .dout = map(args.dout, Block::kQueries)};
   const unsigned int grid = blocks(std::min<int64_t>(tiles * heads, counters.multiprocessors), "attention");
-  allow_shared(kernel, Shape::kBytes);
-  launch_kernel(kernel, {grid, Shape::kThreads, stream, Shape::kBytes}, HeadArgs<__nv_bfloat16>(args),
+  allow_shared(kernel, Block::kBytes);
+  launch_kernel(kernel, {grid, Block::kThreads, stream, Block::kBytes}, HeadArgs<__nv_bfloat16>(args),
                 HeadSchedule(tiles, heads, bytes, counters.data), HeadTiles(args), maps);
 }
 

@@ -26,7 +26,7 @@ constexpr int kStages = 3, kKeyStages = 2;
 // The numbers of a block, and its shared memory: tiles, then numbers of queries (lse as an exponent of 2) and barriers.
 template <int kD>
 struct Block {
-  static constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup, kKeys = 128, kQueries = 64;
+  static constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup, kFetchers = 32, kKeys = 128, kQueries = 64;
   static constexpr int kFetcherRegisters = 40, kRegisters = 232;
   static_assert(registers_suffice(kGroups, kFetcherRegisters, kRegisters));
   using Keys = Tile<kKeys, kD>;
@@ -43,6 +43,10 @@ struct Block {
   unsigned char* const begin = dynamic_shared_tiles();
   Rest& rest = *reinterpret_cast<Rest*>(begin + kTiles);
 
+  __device__ void initialize(uint32_t readers) const {
+    rest.keys.initialize(1, readers);
+    rest.queries.initialize(kFetchers + 1, readers);
+  }
   __device__ Keys keys(int stage) const { return {begin + 2 * stage * Keys::kBytes}; }
   __device__ Keys values(int stage) const { return {begin + (2 * stage + 1) * Keys::kBytes}; }
   __device__ Queries queries(int stage) const { return {begin + kKeyTiles + 2 * stage * Queries::kBytes}; }
@@ -100,7 +104,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, cons
 }
 
 // By a warpgroup, the `group`-th of those that compute.
-template <int kD, bool kDropout>
+template <bool kDropout, int kD>
 __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
                         int group) {
   constexpr int kSums = Tile<kQueries, kD>::kColumns / 8;
@@ -202,33 +206,13 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
   }
 }
 
-// ---- kernel
-
-template <int kD, bool kDropout>
-__global__ void __launch_bounds__(Block<kD>::kThreads, 1)
-    hopper_keys_kernel(HeadArgs<__nv_bfloat16> a, HeadSchedule schedule, HeadTiles tiles,
-                       const __grid_constant__ TileMaps maps) {
-  const Block<kD> block;
-  if (threadIdx.x == 0) {
-    constexpr uint32_t kReaders = 4 * Block<kD>::kGroups;  // warps
-    block.rest.keys.initialize(1, kReaders);
-    block.rest.queries.initialize(32 + 1, kReaders);
-  }
-  specialize_warpgroups<Block<kD>>(
-      [&] {
-        if (threadIdx.x < 32) fetch(block, schedule, a, tiles, maps);
-      },
-      [&](int group) { compute<kD, kDropout>(block, schedule, a, group); });
-}
-
 }  // namespace
 
 // ---- launcher
 
 void hopper_attention_backward_keys(const AttentionArgs& args, const TaskCounters& counters, cudaStream_t stream) {
   dispatch_head(args.d(), [&]<int kD>() {
-    launch_hopper<Block<kD>>(hopper_keys_kernel<kD, false>, hopper_keys_kernel<kD, true>, args,
-                             ceil_div(args.s(), kKeys), args.kv_heads(), 4 * args.s() * args.d() * args.members(),
+    launch_hopper<Block<kD>>(args, ceil_div(args.s(), kKeys), args.kv_heads(), 4 * args.s() * args.d() * args.members(),
                              counters, stream);
   });
 }

@@ -19,7 +19,7 @@ constexpr int kStages = 2;
 // The numbers of a block, and its shared memory: tiles, then barriers.
 template <int kD>
 struct Block {
-  static constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup, kQueries = 128, kKeys = 128;
+  static constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup, kFetchers = 1, kQueries = 128, kKeys = 128;
   static constexpr int kFetcherRegisters = 24, kRegisters = 240;
   static_assert(registers_suffice(kGroups, kFetcherRegisters, kRegisters));
   // Two where there is room: a warpgroup goes on to the next task while the other one is at this one's.
@@ -37,6 +37,10 @@ struct Block {
   unsigned char* const begin = dynamic_shared_tiles();
   Barriers& barriers = *reinterpret_cast<Barriers*>(begin + kTiles);
 
+  __device__ void initialize(uint32_t readers) const {
+    barriers.queries.initialize(1, readers);
+    barriers.keys.initialize(1, readers);
+  }
   __device__ Queries queries(int stage) const { return {begin + 2 * stage * Queries::kBytes}; }
   __device__ Queries douts(int stage) const { return {begin + (2 * stage + 1) * Queries::kBytes}; }
   __device__ Keys keys(int stage) const { return {begin + kQueryTiles + 2 * stage * Keys::kBytes}; }
@@ -50,15 +54,15 @@ __device__ int key_tiles(int first_query, int s) { return (min(first_query + kQu
 
 // By one thread.
 template <int kD>
-__device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, int s, const HeadTiles& tiles,
-                      const TileMaps& maps) {
+__device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
+                      const HeadTiles& tiles, const TileMaps& maps) {
   using B = Block<kD>;
   auto& b = block.barriers;
   PipelineState<kStages> at;
   PipelineState<B::kQueryStages> queries;
   int task = take_task(schedule);
   for (int which, tile; schedule.task(task, which, tile); task = take_task(schedule), queries.advance()) {
-    const int first_query = (schedule.tiles - 1 - tile) * kQueries, count = key_tiles(first_query, s);
+    const int first_query = (schedule.tiles - 1 - tile) * kQueries, count = key_tiles(first_query, a.s);
     const int key = tiles.key(which / tiles.members), value = tiles.value(which / tiles.members);
     for (int j = 0; j < count; ++j, at.advance()) {
       Barrier* const full = b.keys.acquire(at, 2 * B::Keys::kBytes);
@@ -76,7 +80,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, int 
 }
 
 // By a warpgroup, the `group`-th of those that compute.
-template <int kD, bool kDropout>
+template <bool kDropout, int kD>
 __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
                         int group) {
   constexpr int kSums = Tile<kKeys, kD>::kColumns / 8;
@@ -137,33 +141,13 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
   }
 }
 
-// ---- kernel
-
-template <int kD, bool kDropout>
-__global__ void __launch_bounds__(Block<kD>::kThreads, 1)
-    hopper_queries_kernel(HeadArgs<__nv_bfloat16> a, HeadSchedule schedule, HeadTiles tiles,
-                          const __grid_constant__ TileMaps maps) {
-  const Block<kD> block;
-  if (threadIdx.x == 0) {
-    constexpr uint32_t kReaders = 4 * Block<kD>::kGroups;  // warps
-    block.barriers.queries.initialize(1, kReaders);
-    block.barriers.keys.initialize(1, kReaders);
-  }
-  specialize_warpgroups<Block<kD>>(
-      [&] {
-        if (threadIdx.x == 0) fetch(block, schedule, a.s, tiles, maps);
-      },
-      [&](int group) { compute<kD, kDropout>(block, schedule, a, group); });
-}
-
 }  // namespace
 
 // ---- launcher
 
 void hopper_attention_backward_queries(const AttentionArgs& args, const TaskCounters& counters, cudaStream_t stream) {
   dispatch_head(args.d(), [&]<int kD>() {
-    launch_hopper<Block<kD>>(hopper_queries_kernel<kD, false>, hopper_queries_kernel<kD, true>, args,
-                             ceil_div(args.s(), kQueries), args.query_heads(),
+    launch_hopper<Block<kD>>(args, ceil_div(args.s(), kQueries), args.query_heads(),
                              ceil_div(4 * args.s() * args.d(), args.members()), counters, stream);
   });
 }
