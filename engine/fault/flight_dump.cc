@@ -15,10 +15,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kLargestFile = 64 << 20;
 
-Json parse(const std::string& path) {
+// read(the file's JSON). Whatever is wrong with that is a DataError that names the file.
+template <class Read>
+auto read_json(const std::string& path, const Read& read) {
   const std::string text = read_small_file(path, kLargestFile);
   try {
-    return parse_json<Json>(text);
+    return read(parse_json<Json>(text));
   } catch (const std::exception& error) {
     throw DataError(fmt::format("{}: {}", path, json_problem(error)));
   }
@@ -33,61 +35,50 @@ int64_t from_ago(const FlightLog& log, const Json& value) {
   return value.is_null() ? 0 : log.taken_ns - static_cast<int64_t>(value.get<double>() * 1e9);
 }
 
-FlightState state_of(const std::string& text) {
-  for (const FlightState state : {FlightState::enqueued, FlightState::started, FlightState::done, FlightState::failed})
-    if (text == name_of(state)) return state;
-  return FlightState::none;
-}
-
-FlightDump read_dump(const std::string& path) {
-  const Json json = parse(path);
+FlightDump dump_of(const Json& json) {
   FlightDump dump;
   FlightLog& log = dump.log;
-  try {
-    log.rank = json.at("rank");
-    dump.place = {json.at("host"), json.at("pid")};
-    dump.why = json.at("why");
-    const std::string thread = json.at("main_thread");
-    if (thread.empty()) throw DataError("main_thread is empty");
-    dump.main_thread = thread[0];
-    log.taken_ns = json.at("taken_ns");
-    log.last_activity_ns = from_ago(log, json.at("idle_s"));
-    for (const Json& line : json.at("groups")) {
-      FlightGroup& group = log.groups.emplace_back();
-      group.name = line.at("name");
-      group.world_ranks = line.at("ranks").get<std::vector<int>>();
-      group.rank = line.at("rank");
-      group.enqueued = line.at("enqueued");
-      group.started = line.at("started");
-      group.done = line.at("done");
-      group.sent = line.at("sent").get<std::vector<uint64_t>>();
-      const auto members = static_cast<int64_t>(group.world_ranks.size());
-      if (group.sent.size() != group.world_ranks.size() || group.rank < 0 || group.rank >= members)
-        throw DataError(fmt::format("group {} has {} ranks, but sends to {}, and this is rank {} of it", group.name,
-                                    members, group.sent.size(), group.rank));
-    }
-    for (const Json& line : json.at("calls")) {
-      FlightRecord& record = log.records.emplace_back();
-      record.number = line.at("n");
-      record.group = line.at("group_index");
-      record.call.sequence = line.at("seq");
-      record.peer = line.at("peer");
-      record.sends = line.at("sends");
-      if (record.peer >= 0) record.call.call = CommCall::transfer;
-      record.state = state_of(line.at("state"));
-      record.enqueued_ns = from_ago(log, line.at("enqueued_ago"));
-      record.started_ns = from_ago(log, line.at("started_ago"));
-      record.done_ns = from_ago(log, line.at("done_ago"));
-      dump.calls.push_back(line.at("call"));
-      const int members = record.group < 0 || record.group >= static_cast<int>(log.groups.size())
-                              ? -1
-                              : static_cast<int>(log.groups[static_cast<size_t>(record.group)].world_ranks.size());
-      if (record.peer < -1 || record.peer >= members)
-        throw DataError(fmt::format("call {} is of group {}, peer {}, which there is not", record.number, record.group,
-                                    record.peer));
-    }
-  } catch (const std::exception& error) {
-    throw DataError(fmt::format("{}: {}", path, json_problem(error)));
+  log.rank = json.at("rank");
+  dump.place = {json.at("host"), json.at("pid")};
+  dump.why = json.at("why");
+  const std::string thread = json.at("main_thread");
+  if (thread.empty()) throw DataError("main_thread is empty");
+  dump.main_thread = thread[0];
+  log.taken_ns = json.at("taken_ns");
+  log.last_activity_ns = from_ago(log, json.at("idle_s"));
+  for (const Json& line : json.at("groups")) {
+    FlightGroup& group = log.groups.emplace_back();
+    group.name = line.at("name");
+    group.world_ranks = line.at("ranks").get<std::vector<int>>();
+    group.rank = line.at("rank");
+    group.enqueued = line.at("enqueued");
+    group.started = line.at("started");
+    group.done = line.at("done");
+    group.sent = line.at("sent").get<std::vector<uint64_t>>();
+    const auto members = static_cast<int64_t>(group.world_ranks.size());
+    if (group.sent.size() != group.world_ranks.size() || group.rank < 0 || group.rank >= members)
+      throw DataError(fmt::format("group {} has {} ranks, but sends to {}, and this is rank {} of it", group.name,
+                                  members, group.sent.size(), group.rank));
+  }
+  for (const Json& line : json.at("calls")) {
+    FlightRecord& record = log.records.emplace_back();
+    record.number = line.at("n");
+    record.group = line.at("group_index");
+    record.call.sequence = line.at("seq");
+    record.peer = line.at("peer");
+    record.sends = line.at("sends");
+    if (record.peer >= 0) record.call.call = CommCall::transfer;
+    record.state = parse_word<FlightState>(line.at("state").get<std::string>()).value_or(FlightState::none);
+    record.enqueued_ns = from_ago(log, line.at("enqueued_ago"));
+    record.started_ns = from_ago(log, line.at("started_ago"));
+    record.done_ns = from_ago(log, line.at("done_ago"));
+    dump.calls.push_back(line.at("call"));
+    const int members = record.group < 0 || record.group >= static_cast<int>(log.groups.size())
+                            ? -1
+                            : static_cast<int>(log.groups[static_cast<size_t>(record.group)].world_ranks.size());
+    if (record.peer < -1 || record.peer >= members)
+      throw DataError(
+          fmt::format("call {} is of group {}, peer {}, which there is not", record.number, record.group, record.peer));
   }
   return dump;
 }
@@ -97,16 +88,13 @@ std::string end_of(const std::string& run_dir) {
   const std::string path = run_dir + "/outcome.json";
   if (!file_exists(path))
     return "there is no outcome.json: the run is still going on, or was ended before a rank could write one";
-  const Json outcome = parse(path);
-  try {
+  return read_json(path, [](const Json& outcome) {
     const std::string status = outcome.at("status");
     const std::string how = status == "done" ? "ended normally" : status == "stopped" ? "was stopped as asked" : status;
     const std::string what = outcome.at("what");
     return fmt::format("the run {} after step {}{}", how, outcome.at("step").get<int64_t>(),
                        what.empty() ? "" : ": " + what);
-  } catch (const nlohmann::json::exception& error) {
-    throw DataError(fmt::format("{}: {}", path, json_problem(error)));
-  }
+  });
 }
 
 // The same group on another rank: of the groups with this name and these ranks, the one with the same number.
@@ -222,7 +210,7 @@ void write_flight_dump(const std::string& run_dir, const FlightDump& dump) {
                        {"bytes", record.call.numel * size_of(record.call.dtype)},
                        {"peer", transfer ? record.peer : -1},
                        {"sends", record.sends},
-                       {"state", name_of(record.state)},
+                       {"state", word_of(record.state)},
                        {"enqueued_ago", ago(log, record.enqueued_ns)},
                        {"started_ago", ago(log, record.started_ns)},
                        {"done_ago", ago(log, record.done_ns)}};
@@ -234,19 +222,15 @@ void write_flight_dump(const std::string& run_dir, const FlightDump& dump) {
 
 FlightReport read_flight_folder(const std::string& run_dir) {
   FlightReport report;
-  const std::string path = flight_folder(run_dir) + "/ranks.json";
-  const Json places = parse(path);
-  try {
+  read_json(flight_folder(run_dir) + "/ranks.json", [&](const Json& places) {
     for (const Json& line : places) report.places.push_back({line.at("host"), line.at("pid")});
-  } catch (const nlohmann::json::exception& error) {
-    throw DataError(fmt::format("{}: {}", path, json_problem(error)));
-  }
+  });
   const int world = static_cast<int>(report.places.size());
   for (int rank = 0; rank < world; ++rank) {
     auto& dump = report.dumps.emplace_back();
     const std::string file = flight_path(run_dir, rank);
     if (!file_exists(file)) continue;
-    dump = read_dump(file);
+    dump = read_json(file, dump_of);
     for (const FlightGroup& group : dump->log.groups)
       for (const int member : group.world_ranks)
         if (dump->log.rank != rank || member < 0 || member >= world)

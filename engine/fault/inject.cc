@@ -21,35 +21,35 @@ namespace trivet {
 namespace {
 
 struct FaultAbout {
-  FaultKind kind;
   std::string_view name;
   StepPhase phase;  // where none is given
   std::string_view about;
   std::string_view only = {};  // the phases at which it can strike; empty: all
 };
 
-constexpr std::array kFaults = {
-    FaultAbout{FaultKind::kill, "kill", StepPhase::backward, "SIGKILL to the rank's process"},
-    FaultAbout{FaultKind::abort, "abort", StepPhase::backward, "abort()"},
-    FaultAbout{FaultKind::segv, "segv", StepPhase::backward, "SIGSEGV"},
-    FaultAbout{FaultKind::throw_error, "throw", StepPhase::backward, "an internal error"},
-    FaultAbout{FaultKind::stop, "stop", StepPhase::backward, "SIGSTOP to the rank's process: a hang"},
-    FaultAbout{FaultKind::slow, "slow", StepPhase::step, "slow=F: from that step on the rank computes F times slower"},
-    FaultAbout{FaultKind::nan, "nan", StepPhase::reduce,
-               "NaN in a gradient before it is reduced; at forward: in the loss; at optimizer: after the reduction",
-               "forward, reduce, optimizer"},
-    FaultAbout{FaultKind::inf, "inf", StepPhase::reduce, "likewise, with infinity", "forward, reduce, optimizer"},
-    FaultAbout{FaultKind::bitflip, "bitflip", StepPhase::step,
-               "one bit of a weight; at reduce or optimizer: of a gradient"},
-    FaultAbout{FaultKind::skip, "skip", StepPhase::reduce, "the rank skips its next collective"},
-    FaultAbout{FaultKind::extra, "extra", StepPhase::reduce, "the rank makes one extra collective"},
-    FaultAbout{FaultKind::wrong_size, "wrong_size", StepPhase::reduce, "its next collective is one element short"},
-    FaultAbout{FaultKind::wrong_type, "wrong_type", StepPhase::reduce, "its next collective has another data type"},
-    FaultAbout{FaultKind::oom, "oom", StepPhase::step, "at step 0: the rank gets no memory for its tensors", "step"},
-    FaultAbout{FaultKind::enospc, "enospc", StepPhase::save, "the disk is full while a checkpoint is written", "save"},
-    FaultAbout{FaultKind::eio, "eio", StepPhase::save, "the disk fails while a checkpoint is written", "save"},
-    FaultAbout{FaultKind::torn_write, "torn_write", StepPhase::save, "half of a write is lost without an error",
-               "save"}};
+// By FaultKind.
+constexpr auto kFaults = std::to_array<FaultAbout>({
+    {"kill", StepPhase::backward, "SIGKILL to the rank's process"},
+    {"abort", StepPhase::backward, "abort()"},
+    {"segv", StepPhase::backward, "SIGSEGV"},
+    {"throw", StepPhase::backward, "an internal error"},
+    {"stop", StepPhase::backward, "SIGSTOP to the rank's process: a hang"},
+    {"slow", StepPhase::step, "slow=F: from that step on the rank computes F times slower"},
+    {"nan", StepPhase::reduce,
+     "NaN in a gradient before it is reduced; at forward: in the loss; at optimizer: after the reduction",
+     "forward, reduce, optimizer"},
+    {"inf", StepPhase::reduce, "likewise, with infinity", "forward, reduce, optimizer"},
+    {"bitflip", StepPhase::step, "one bit of a weight; at reduce or optimizer: of a gradient"},
+    {"skip", StepPhase::reduce, "the rank skips its next collective"},
+    {"extra", StepPhase::reduce, "the rank makes one extra collective"},
+    {"wrong_size", StepPhase::reduce, "its next collective is one element short"},
+    {"wrong_type", StepPhase::reduce, "its next collective has another data type"},
+    {"oom", StepPhase::step, "at step 0: the rank gets no memory for its tensors", "step"},
+    {"enospc", StepPhase::save, "the disk is full while a checkpoint is written", "save"},
+    {"eio", StepPhase::save, "the disk fails while a checkpoint is written", "save"},
+    {"torn_write", StepPhase::save, "half of a write is lost without an error", "save"},
+});
+static_assert(kFaults.size() == static_cast<size_t>(FaultKind::torn_write) + 1);
 
 constexpr std::array<std::string_view, kStepPhases> kPhases = {"step",   "forward",   "backward",
                                                                "reduce", "optimizer", "save"};
@@ -96,10 +96,9 @@ Fault parse_fault(const std::string& text) {
   Fault fault{.text = text};
   const size_t equals = parts[0].find('=');
   const std::string_view name = parts[0].substr(0, equals);
-  const auto kind =
-      std::find_if(kFaults.begin(), kFaults.end(), [&](const FaultAbout& about) { return about.name == name; });
+  const auto kind = std::ranges::find(kFaults, name, &FaultAbout::name);
   if (kind == kFaults.end()) refuse(text, fmt::format("no fault is called '{}'", name));
-  fault.kind = kind->kind;
+  fault.kind = static_cast<FaultKind>(kind - kFaults.begin());
   fault.phase = kind->phase;
   const bool slow = fault.kind == FaultKind::slow;
   if (slow != (equals != std::string_view::npos)) refuse(text, slow ? "slow needs a factor, as in slow=3" : "found =");

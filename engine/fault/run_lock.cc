@@ -20,11 +20,12 @@ namespace {
 struct Holder {
   std::string host;
   int64_t pid = 0;
-  int64_t start = 0;      // of the process: tells it from a later one with its number
-  std::string processes;  // the namespace of its process numbers: a container has one of its own
-  std::string job;        // of the scheduler; empty: none
+  int64_t process_start = 0;  // tells it from a later one with its number
+  std::string processes;      // the namespace of its process numbers: a container has one of its own
+  std::string job;            // of the scheduler; empty: none
   std::string since;
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Holder, host, pid, process_start, processes, job, since)
 
 // -1: there is no such process.
 int64_t start_of_process(int64_t pid) {
@@ -40,19 +41,10 @@ Holder me() {
           processes,   job ? job : "", fmt::format("{:%F %T}", fmt::localtime(std::time(nullptr)))};
 }
 
-std::string to_text(const Holder& holder) {
-  return nlohmann::ordered_json{{"host", holder.host},           {"pid", holder.pid}, {"process_start", holder.start},
-                                {"processes", holder.processes}, {"job", holder.job}, {"since", holder.since}}
-             .dump() +
-         "\n";
-}
-
 // Without a host where a killed process left it half written.
 Holder parse_holder(const std::string& text) {
   try {
-    const auto json = parse_json(text);
-    return {json.at("host"), json.at("pid"),  json.at("process_start"), json.value("processes", ""),
-            json.at("job"),  json.at("since")};
+    return parse_json(text).get<Holder>();
   } catch (const std::exception&) {
     return {};
   }
@@ -70,7 +62,7 @@ std::string why_stale(const Holder& holder, const Holder& mine, const std::strin
   if (holder.host == mine.host) {
     const bool seen = holder.processes.empty() || holder.processes == mine.processes;
     const int64_t start = seen ? start_of_process(holder.pid) : -1;
-    if (seen ? start < 0 || start != holder.start : unlocked) return "whose process is gone";
+    if (seen ? start < 0 || start != holder.process_start : unlocked) return "whose process is gone";
     if (seen) return "";
   }
   if (!holder.job.empty() && holder.job == mine.job) return "an earlier attempt of this job";
@@ -84,7 +76,7 @@ std::string why_stale(const Holder& holder, const Holder& mine, const std::strin
 }  // namespace
 
 RunLock::RunLock(const std::string& run_dir)
-    : path_(run_dir + "/lock"), text_(to_text(me())), folder_(run_dir), file_(path_) {
+    : path_(run_dir + "/lock"), text_(nlohmann::json(me()).dump() + "\n"), folder_(run_dir), file_(path_) {
   const auto refuse = [&](const std::string& whose) {
     throw ConfigError(fmt::format("train.run_dir {}: another run is at work in it{}", run_dir, whose));
   };

@@ -17,15 +17,39 @@ template <class Rows>
 struct NormOf {
   static constexpr bool kHeads = std::is_same_v<Rows, HeadsView>;
 
-  NormOf(ParamList& params, const std::string& name, const GptShape& shape);
   Param& gamma;       // [h], or [d]
   Param* const beta;  // likewise; null: RMSNorm, which uses no mean
   float eps;
 
-  void forward(Context& ctx, const Rows& x, const Rows& y, Tensor mean, Tensor rstd) const;
+  NormOf(ParamList& params, const std::string& name, const GptShape& shape)
+      : gamma(params.declare(spec(name + ".weight", shape, {Init::ones}))),
+        beta(shape.norm == Norm::rmsnorm ? nullptr : &params.declare(spec(name + ".bias", shape, {}))),
+        eps(static_cast<float>(shape.norm_epsilon)) {}
+
+  void forward(Context& ctx, const Rows& x, const Rows& y, Tensor mean, Tensor rstd) const {
+    ctx.run(op::LayernormForward{.x = memory_of(x),
+                                 .gamma = gamma.weight,
+                                 .beta = beta ? beta->weight : Tensor{},
+                                 .eps = eps,
+                                 .y = memory_of(y),
+                                 .mean = beta ? mean : Tensor{},
+                                 .rstd = rstd,
+                                 .rows = rows_of(x, y)});
+  }
   // dx = residual (optional, may be dx itself) + the gradient of x. Of heads, dx lies as dy.
   void backward(Context& ctx, const Rows& dy, const Rows& x, Tensor mean, Tensor rstd, const Rows& residual,
-                const Rows& dx) const;
+                const Rows& dx) const {
+    ctx.run(op::LayernormBackward{.dy = memory_of(dy),
+                                  .x = memory_of(x),
+                                  .gamma = gamma.weight,
+                                  .mean = beta ? mean : Tensor{},
+                                  .rstd = rstd,
+                                  .residual = memory_of(residual),
+                                  .dx = memory_of(dx),
+                                  .dgamma = gamma.grad,
+                                  .dbeta = beta ? beta->grad : Tensor{},
+                                  .rows = rows_of(x, dy)});
+  }
 
  private:
   static ParamSpec spec(const std::string& name, const GptShape& shape, Init init) {
@@ -46,38 +70,5 @@ struct NormOf {
 };
 using LayerNorm = NormOf<Residual>;
 using HeadNorm = NormOf<HeadsView>;
-
-template <class Rows>
-NormOf<Rows>::NormOf(ParamList& params, const std::string& name, const GptShape& shape)
-    : gamma(params.declare(spec(name + ".weight", shape, {Init::ones}))),
-      beta(shape.norm == Norm::rmsnorm ? nullptr : &params.declare(spec(name + ".bias", shape, {}))),
-      eps(static_cast<float>(shape.norm_epsilon)) {}
-
-template <class Rows>
-void NormOf<Rows>::forward(Context& ctx, const Rows& x, const Rows& y, Tensor mean, Tensor rstd) const {
-  ctx.run(op::LayernormForward{.x = memory_of(x),
-                               .gamma = gamma.weight,
-                               .beta = beta ? beta->weight : Tensor{},
-                               .eps = eps,
-                               .y = memory_of(y),
-                               .mean = beta ? mean : Tensor{},
-                               .rstd = rstd,
-                               .rows = rows_of(x, y)});
-}
-
-template <class Rows>
-void NormOf<Rows>::backward(Context& ctx, const Rows& dy, const Rows& x, Tensor mean, Tensor rstd, const Rows& residual,
-                            const Rows& dx) const {
-  ctx.run(op::LayernormBackward{.dy = memory_of(dy),
-                                .x = memory_of(x),
-                                .gamma = gamma.weight,
-                                .mean = beta ? mean : Tensor{},
-                                .rstd = rstd,
-                                .residual = memory_of(residual),
-                                .dx = memory_of(dx),
-                                .dgamma = gamma.grad,
-                                .dbeta = beta ? beta->grad : Tensor{},
-                                .rows = rows_of(x, dy)});
-}
 
 }  // namespace trivet

@@ -4,11 +4,6 @@
 
 namespace trivet {
 
-const char* name_of(FlightState state) {
-  constexpr std::array kNames{"none", "enqueued", "started", "done", "failed"};
-  return kNames[static_cast<size_t>(state)];
-}
-
 std::string to_string(const FlightRecord& record) {
   if (record.call.call != CommCall::transfer) return to_string(record.call);
   return std::string(record.sends ? "send" : "recv") + " of " + std::to_string(record.call.numel) + " " +

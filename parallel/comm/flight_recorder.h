@@ -17,13 +17,14 @@
 #include <string>
 #include <vector>
 
+#include "base/words.h"
 #include "kernels/base/trace.h"
 #include "parallel/comm/call.h"
 
 namespace trivet {
 
 enum class FlightState : uint8_t { none, enqueued, started, done, failed };
-const char* name_of(FlightState state);
+constexpr auto words_of(FlightState) { return word_list("none", "enqueued", "started", "done", "failed"); }
 
 struct FlightRecord {
   uint64_t number = 0;  // of this rank's calls, from 0
