@@ -12,13 +12,13 @@
 #include "base/files.h"
 #include "base/host_memory.h"
 #include "base/json.h"
-#include "base/ordered_pipeline.h"
 #include "base/utf8.h"
 #include "engine/data/bpe_tokenizer.h"
-#include "engine/data/line_sample.h"
 #include "engine/data/sentencepiece_tokenizer.h"
 #include "kernels/base/trace.h"
 #include "tools/prepare/bpe_trainer.h"
+#include "tools/prepare/line_sample.h"
+#include "tools/prepare/ordered_pipeline.h"
 
 namespace trivet {
 namespace {

@@ -9,8 +9,8 @@
 #include <zlib.h>
 
 #include "base/utf8.h"
-#include "engine/data/line_sample.h"
 #include "tests/engine/data/support.h"
+#include "tools/prepare/line_sample.h"
 
 namespace trivet {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/ordered_pipeline.h"
+#include "tools/prepare/ordered_pipeline.h"
 
 #include <atomic>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "engine/data/line_sample.h"
+#include "tools/prepare/line_sample.h"
 
 #include <algorithm>
 

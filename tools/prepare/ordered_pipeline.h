@@ -1,0 +1,74 @@
+// A pipeline of three stages over a stream of items: read one after another, work on many threads, write one after
+// another in the order of reading.
+#pragma once
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "base/parallel_for.h"
+
+namespace trivet {
+
+// read(item) fills an item, or returns false at the end; then come work(item) and write(item). Each of the `threads`,
+// of which the calling thread is one, takes turns at all three; read() is called by one thread at a time, and so is
+// write(). At most 2 * threads items exist at once. The first exception ends the pipeline and is rethrown when all
+// threads are done. REQUIRES: an Item can be made and moved.
+template <class Item, class Read, class Work, class Write>
+void ordered_pipeline(size_t threads, const Read& read, const Work& work, const Write& write) {
+  threads = std::max<size_t>(1, threads);
+  std::mutex reading;  // held while an item is read
+  bool ended = false;  // guarded by `reading`, as next: all is read, or a read has failed
+  size_t next = 0;     // items read
+  std::mutex mutex;    // of all below
+  std::condition_variable changed;
+  size_t written = 0;
+  std::map<size_t, Item> done;  // by their numbers, waiting to be written
+  bool writing = false, failed = false;
+  const auto take_turns = [&] {
+    for (Item item;; item = Item()) {
+      size_t number = 0;
+      {
+        const std::lock_guard one_reads(reading);
+        {
+          std::unique_lock lock(mutex);
+          changed.wait(lock, [&] { return failed || next - written < 2 * threads; });
+          if (failed) return;
+        }
+        if (std::exchange(ended, true) || !read(item)) return;
+        ended = false;
+        number = next++;
+      }
+      work(item);
+      std::unique_lock lock(mutex);
+      done.emplace(number, std::move(item));
+      // Writes it and those behind it, unless an earlier one is not done: its thread then goes on with this one.
+      while (!writing && !failed && !done.empty() && done.begin()->first == written) {
+        const Item ready = std::move(done.extract(done.begin()).mapped());
+        writing = true;
+        lock.unlock();
+        write(ready);
+        lock.lock();
+        writing = false;
+        ++written;
+        changed.notify_all();
+      }
+    }
+  };
+  parallel_for(threads, threads, [&](size_t) {
+    try {
+      take_turns();
+    } catch (...) {
+      {
+        const std::lock_guard lock(mutex);
+        failed = true;
+      }
+      changed.notify_all();
+      throw;
+    }
+  });
+}
+
+}  // namespace trivet
