@@ -202,10 +202,13 @@ bool Checkpointing::after_step(const Votes& sum) {
   if (sum.folder_lost > 0) leave_folder();
   const bool stop = sum.end_run(), last = !evaluation_due_ && trainer_.steps_done() >= config_.train.train_iters;
   if (saver_) {
-    advance(sum.save);
+    conclude(saver_->advance(sum.save));
     if (stop || last) {
-      wait();
-      if (saved_step_ != trainer_.steps_done() || saved_as_due_ != evaluation_due_) save_now();
+      conclude(finish_save());
+      if (saved_step_ != trainer_.steps_done() || saved_as_due_ != evaluation_due_) {
+        begin();
+        conclude(finish_save());
+      }
       if (saved_step_ != trainer_.steps_done())
         throw IoError(fmt::format("the last step could not be saved: {}", last_error_));
     } else if (trainer_.steps_done() % config_.checkpoint.save_interval == 0 && saved_step_ != trainer_.steps_done()) {
@@ -258,21 +261,14 @@ void Checkpointing::leave_folder() {
 std::string Checkpointing::save_beside() {
   if (!saver_) return why_not_saved();
   HostWorld& host = trainer_.host();
-  while (saver_->saving()) {  // a save into the old directory, which fails or is lost with it
-    saver_->wait();
-    saver_->advance(host.sum(saver_->vote()));
-  }
+  finish_save();  // into the old directory, which fails or is lost with it
   std::string run_dir = config_.train.run_dir;
   while (run_dir.size() > 1 && run_dir.back() == '/') run_dir.pop_back();
   const CheckpointStore store(checkpoints_folder(run_dir + ".saved-" + random_run_name(host)),
                               Disk(options_.disk_fault));
   saver_->move_to(store);
   saver_->begin(train_state());
-  SaveEvent event = SaveEvent::none;
-  while (saver_->saving()) {
-    saver_->wait();
-    event = saver_->advance(host.sum(saver_->vote()));
-  }
+  const SaveEvent event = finish_save();
   const std::string path = store.path_of(trainer_.steps_done());
   const std::string problem = host.first_problem(saver_->error());
   return event == SaveEvent::committed ? fmt::format("step {} is saved: --resume {}", trainer_.steps_done(), path)
@@ -289,7 +285,7 @@ void Checkpointing::save_due_step() {
                     trainer_.steps_done(), saver_->step()));
   } else {
     begin();
-    if (!config_.checkpoint.async_save) wait();
+    if (!config_.checkpoint.async_save) conclude(finish_save());
   }
 }
 
@@ -305,8 +301,16 @@ void Checkpointing::begin() {
   saver_->begin(train_state());
 }
 
-void Checkpointing::advance(const SaveVote& sum) {
-  const SaveEvent event = saver_->advance(sum);
+SaveEvent Checkpointing::finish_save() {
+  SaveEvent event = SaveEvent::none;
+  while (saver_->saving()) {
+    saver_->wait();
+    event = saver_->advance(trainer_.host().sum(saver_->vote()));
+  }
+  return event;
+}
+
+void Checkpointing::conclude(SaveEvent event) {
   if (event == SaveEvent::none) return;
   const int64_t took = now_ns() - begun_ns_;
   if (event == SaveEvent::committed) {
@@ -331,18 +335,6 @@ void Checkpointing::advance(const SaveVote& sum) {
         fmt::format("{} saves have failed in a row (checkpoint.max_failed_saves): {}", failures_, last_error_));
   note(fmt::format("step {} could not be saved ({} of at most {} failures in a row): {}", saver_->step(), failures_,
                    config_.checkpoint.max_failed_saves, last_error_));
-}
-
-void Checkpointing::wait() {
-  while (saver_->saving()) {
-    saver_->wait();
-    advance(trainer_.host().sum(saver_->vote()));
-  }
-}
-
-void Checkpointing::save_now() {
-  begin();
-  wait();
 }
 
 }  // namespace trivet

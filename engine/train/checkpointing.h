@@ -63,9 +63,8 @@ class Checkpointing {
   std::string save_beside();
   TrainState train_state() const;
   void begin();
-  void advance(const SaveVote& sum);
-  void wait();      // until no save is in progress; collective
-  void save_now();  // and wait
+  SaveEvent finish_save();  // waits until no save is in progress, and returns what became of it; collective
+  void conclude(SaveEvent event);
   void save_due_step();
   void note(const std::string& line);
 
