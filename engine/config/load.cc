@@ -75,9 +75,7 @@ void unknown_section(std::string_view where, std::string_view name, Problems& pr
     if (field.section() == near) problems.mute(field.name);
 }
 
-bool is_section(std::string_view name) {
-  return std::any_of(fields().begin(), fields().end(), [&](const Field& field) { return field.section() == name; });
-}
+bool is_section(std::string_view name) { return std::ranges::count(fields(), name, &Field::section) > 0; }
 
 // The value of a --set: a list in brackets, a text in quotes, and null are as in YAML; all else is the text itself.
 YamlNode value_of_set(const Field& field, const std::string& text) {
@@ -162,6 +160,18 @@ void apply_set(const std::string& argument, LoadedConfig& loaded, Problems& prob
   if (const auto wrong = store(*field, value, loaded)) problems.add(name, *wrong);
 }
 
+// The text's values, if there is one, over those that are there; then `sets` and `levels` over them.
+LoadedConfig read_over(LoadedConfig loaded, const std::string* text, std::span<const std::string> sets,
+                       std::span<const std::string> levels) {
+  Problems problems(loaded.path, loaded.origins);
+  if (text) ConfigReader(loaded, problems).read(*text);
+  for (const std::string& argument : sets) apply_set(argument, loaded, problems);
+  for (const std::string& argument : levels) apply_set(argument, loaded, problems, Origin::level);
+  check_config(loaded, problems);
+  problems.throw_if_any();
+  return loaded;
+}
+
 // The keys of `values` ("section.key"), section by section.
 std::string yaml_of(const std::map<std::string, std::string>& values) {
   std::string text;
@@ -200,22 +210,11 @@ LoadedConfig load_config(const std::string& path, std::span<const std::string> s
 
 LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets,
                           std::span<const std::string> levels) {
-  LoadedConfig loaded{.path = path};
-  Problems problems(loaded.path, loaded.origins);
-  ConfigReader(loaded, problems).read(text);
-  for (const std::string& argument : sets) apply_set(argument, loaded, problems);
-  for (const std::string& argument : levels) apply_set(argument, loaded, problems, Origin::level);
-  check_config(loaded, problems);
-  problems.throw_if_any();
-  return loaded;
+  return read_over({.path = path}, &text, sets, levels);
 }
 
 LoadedConfig with_sets(LoadedConfig loaded, std::span<const std::string> sets) {
-  Problems problems(loaded.path, loaded.origins);
-  for (const std::string& argument : sets) apply_set(argument, loaded, problems);
-  check_config(loaded, problems);
-  problems.throw_if_any();
-  return loaded;
+  return read_over(std::move(loaded), nullptr, sets, {});
 }
 
 Config parse_sets(std::span<const std::string> sets) {
