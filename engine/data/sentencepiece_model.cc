@@ -11,7 +11,7 @@
 namespace trivet {
 namespace {
 
-// Field numbers of sentencepiece_model.proto: in a model, a piece, the trainer's and the normalizer's settings.
+// WireField numbers of sentencepiece_model.proto: in a model, a piece, the trainer's and the normalizer's settings.
 constexpr uint32_t kPiece = 1, kTrainer = 2, kNormalizer = 3, kDenormalizer = 5;
 constexpr uint32_t kPieceText = 1, kPieceScore = 2, kPieceType = 3;
 constexpr uint32_t kModelType = 3, kWhitespaceAsSuffix = 24, kByteFallback = 35;
@@ -21,7 +21,7 @@ constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581 stands for a spac
 
 // ---- protobuf's wire format
 
-struct Field {
+struct WireField {
   uint32_t number;
   uint32_t wire_type;      // 0 varint, 1 eight bytes, 2 length-delimited, 5 four bytes
   uint64_t varint;         // wire type 0
@@ -32,10 +32,10 @@ class Message {
  public:
   Message(std::string_view bytes, const std::string& name) : rest_(bytes), name_(name) {}
 
-  std::optional<Field> next() {
+  std::optional<WireField> next() {
     if (rest_.empty()) return std::nullopt;
     const uint64_t tag = varint();
-    Field field{static_cast<uint32_t>(tag >> 3), static_cast<uint32_t>(tag & 7), 0, {}};
+    WireField field{static_cast<uint32_t>(tag >> 3), static_cast<uint32_t>(tag & 7), 0, {}};
     if (tag > UINT32_MAX || field.number == 0) reject("a field has no number");
     switch (field.wire_type) {
       case 0: field.varint = varint(); break;

@@ -124,7 +124,7 @@ std::vector<Wanted> wanted_values(const mlperf::Benchmark& b, const Config& conf
 
 std::string name_of(const MlperfConfig& c) { return std::string(word_of(c.benchmark)); }
 
-void declare(std::vector<Field>& table) {
+void declare_mlperf(std::vector<Field>& table) {
 #define KEY(member, ...)                     \
   add_field<decltype(MlperfConfig::member)>( \
       table, "mlperf." #member, [](Config& c) -> void* { return &c.tools.of<MlperfConfig>().member; }, __VA_ARGS__)
@@ -148,7 +148,7 @@ void declare(std::vector<Field>& table) {
                              "with mlperf.benchmark none"});
 }
 
-void check(const Config& config, Rules& rule) {
+void check_mlperf(const Config& config, Rules& rule) {
   const MlperfConfig& c = mlperf_of(config);
   constexpr auto kBenchmark = "mlperf.benchmark";
   if (c.benchmark == none) return;
@@ -187,7 +187,7 @@ void check(const Config& config, Rules& rule) {
        "excludes mlperf.benchmark: a run that is resumed has no one clock");
 }
 
-void derive(LoadedConfig& loaded, int64_t batch, Problems& problems, std::vector<std::string>& notes) {
+void derive_mlperf(LoadedConfig& loaded, int64_t batch, Problems& problems, std::vector<std::string>& notes) {
   Config& config = loaded.config;
   const MlperfConfig& c = mlperf_of(config);
   const auto benchmark = benchmark_of(c);
@@ -265,9 +265,9 @@ const MlperfConfig& mlperf_of(const Config& config) { return config.tools.of<Mlp
 ToolSection mlperf_section() {
   return {.name = "mlperf",
           .defaults = [] { return std::any(MlperfConfig()); },
-          .declare = declare,
-          .check = check,
-          .derive = derive,
+          .declare = declare_mlperf,
+          .check = check_mlperf,
+          .derive = derive_mlperf,
           .directing_key = "mlperf.benchmark",
           .procedure = MlperfRun::begin};
 }

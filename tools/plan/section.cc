@@ -6,7 +6,7 @@
 namespace trivet {
 namespace {
 
-void declare(std::vector<Field>& table) {
+void declare_plan(std::vector<Field>& table) {
 #define KEY(member, ...)                   \
   add_field<decltype(PlanConfig::member)>( \
       table, "plan." #member, [](Config& c) -> void* { return &c.tools.of<PlanConfig>().member; }, __VA_ARGS__)
@@ -24,7 +24,7 @@ void declare(std::vector<Field>& table) {
 }
 
 // A run trains by the engine's own operations.
-void check(const Config& config, const RunFacts& facts, Rules& rule) {
+void check_plan(const Config& config, const RunFacts& facts, Rules& rule) {
   const Config defaults;
   for (const Field& field : fields())
     rule(field.name, {},
@@ -36,7 +36,7 @@ void check(const Config& config, const RunFacts& facts, Rules& rule) {
        "needs optim_grads_params, found {}: no other strategy gathers weights by the unit", word_of(sharding));
 }
 
-void derive(LoadedConfig& loaded, int64_t, Problems&, std::vector<std::string>&) {
+void derive_plan(LoadedConfig& loaded, int64_t, Problems&, std::vector<std::string>&) {
   if (const auto ahead = plan_of(loaded.config).fsdp_prefetch) loaded.config.overlap.overlap_param_gather = *ahead;
 }
 
@@ -47,9 +47,9 @@ const PlanConfig& plan_of(const Config& config) { return config.tools.of<PlanCon
 ToolSection plan_section() {
   return {.name = "plan",
           .defaults = [] { return std::any(PlanConfig()); },
-          .declare = declare,
-          .check_ranks = check,
-          .derive = derive};
+          .declare = declare_plan,
+          .check_ranks = check_plan,
+          .derive = derive_plan};
 }
 
 }  // namespace trivet
