@@ -11,7 +11,7 @@
 namespace trivet {
 namespace {
 
-// WireField numbers of sentencepiece_model.proto: in a model, a piece, the trainer's and the normalizer's settings.
+// Field numbers of sentencepiece_model.proto: in a model, a piece, the trainer's and the normalizer's settings.
 constexpr uint32_t kPiece = 1, kTrainer = 2, kNormalizer = 3, kDenormalizer = 5;
 constexpr uint32_t kPieceText = 1, kPieceScore = 2, kPieceType = 3;
 constexpr uint32_t kModelType = 3, kWhitespaceAsSuffix = 24, kByteFallback = 35;
