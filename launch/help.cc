@@ -165,17 +165,19 @@ std::string bash_completion(const CLI::App& app) {
     keys.push_back(std::string(field.name) + "=");
     add_values("*:" + std::string(field.name), values_of(field));
   }
-  return fmt::format(R"(_trivet() {{
+  std::string function = "_" + app.get_name();
+  std::ranges::replace(function, '-', '_');
+  return fmt::format(R"({0}() {{
   local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} prefix= path= word words=
   for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
     case "$path/$word" in
-      {}) path=$path/$word ;;
+      {2}) path=$path/$word ;;
     esac
   done
   case $path in
-{}  esac
+{3}  esac
   if [[ $before == --set && $current != *=* ]]; then
-    words="{}"
+    words="{4}"
     type compopt >/dev/null 2>&1 && compopt -o nospace
   elif [[ ${{words%% *}} != [a-z]* && $current != -* || $current == *=* || $before == = ]]; then
     words=  # an argument or a value: one of the words that it takes, else a file, if anything
@@ -185,13 +187,13 @@ std::string bash_completion(const CLI::App& app) {
     elif [[ $before == = ]]; then before=${{COMP_WORDS[COMP_CWORD-2]}}
     fi
     case $path:$before in
-{}    esac
+{5}    esac
   fi
   COMPREPLY=($(compgen -P "$prefix" -W "$words" -- "$current"))
 }}
-complete -o default -F _trivet trivet
+complete -o default -F {0} {1}
 )",
-                     fmt::join(paths, "|"), words, fmt::join(keys, " "), values);
+                     function, app.get_name(), fmt::join(paths, "|"), words, fmt::join(keys, " "), values);
 }
 
 }  // namespace

@@ -161,10 +161,9 @@ void check_sharding(const Config& c, int world, Rules& rule) {
                  "{} needs defer_embedding_wgrad_compute", o.wgrad_deferral_limit);
   const int64_t usual = default_bucket_size(world / ranks_of_one_replica(c));
   const int64_t bucket = c.parallel.bucket_size.value_or(usual);
-  rule.no_effect(
-      "parallel.bucket_size", {kStrategy}, units && bucket != usual,
-      "{} has no effect with {}: there a bucket is a unit of the model (embedding, layer, head); leave it out", bucket,
-      strategy);
+  rule.no_effect("parallel.bucket_size", {kStrategy}, units && bucket != usual,
+                 "{} has no effect with {}: there a bucket is a unit of the model (embedding, layer, head)", bucket,
+                 strategy);
 }
 
 void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t> host_gpus, Rules& rule) {

@@ -45,7 +45,7 @@ void check_weight_decay(const OptimizerConfig& o, Rules& rule) {
                  "{} has no effect from {} to the same; expected constant, and that as weight_decay",
                  word_of(o.weight_decay_incr_style), o.start_weight_decay.value_or(0));
   rule("optimizer.end_weight_decay", {"optimizer.start_weight_decay"},
-       o.end_weight_decay.value_or(0) < o.start_weight_decay.value_or(0),
+       ramp && o.end_weight_decay.value_or(0) < o.start_weight_decay.value_or(0),
        "{} is below start_weight_decay ({}), expected at least that: a ramp does not fall",
        o.end_weight_decay.value_or(0), o.start_weight_decay.value_or(0));
 }
@@ -75,7 +75,7 @@ void check_length(const Config& c, Rules& rule) {
   otherwise.train.train_samples = samples ? 0 : 1;
   const LrSpan other = lr_span_of(otherwise);
   const SpanKeys& keys = samples ? kStepKeys : kSampleKeys;
-  constexpr auto kNoEffect = "{} has no effect {} train.train_samples; leave it out";
+  constexpr auto kNoEffect = "{} has no effect {} train.train_samples";
   const auto unused = [&](std::string_view key, bool given, int64_t value) {
     rule.no_effect(key, {"train.train_samples"}, given, kNoEffect, value, samples ? "with" : "without");
   };
@@ -93,7 +93,7 @@ void check_optimizer(const Config& c, Rules& rule) {
   const int64_t decay = span.decay.value_or(length);
   // resolve() writes the values of a constant schedule that change nothing, so these are welcome back.
   const bool constant = o.lr_decay_style == LrDecay::constant;
-  constexpr auto kNoEffect = "{} has no effect with lr_decay_style constant; leave it out, or choose cosine or linear";
+  constexpr auto kNoEffect = "{} has no effect with lr_decay_style constant, only with cosine or linear";
   rule.no_effect("optimizer.min_lr", {"optimizer.lr", "optimizer.lr_decay_style"},
                  constant && o.min_lr && min_lr != o.lr, kNoEffect, min_lr);
   rule.no_effect(keys.decay, {keys.length, "optimizer.lr_decay_style"}, constant && decay != length, kNoEffect, decay);

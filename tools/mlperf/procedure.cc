@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "base/host.h"
+#include "engine/checkpoint/store.h"
 #include "engine/data/synthetic_batches.h"
 #include "engine/train/lr_schedule.h"
+#include "engine/train/resume.h"
 
 namespace trivet {
 namespace {
@@ -76,6 +78,10 @@ std::unique_ptr<RunProcedure> MlperfRun::begin(const LoadedConfig& loaded, bool 
   if (file_exists(log_file(config)))
     throw ConfigError(fmt::format("train.run_dir: {} is the log of another run, expected a folder of this run's own",
                                   log_file(config)));
+  if (!CheckpointStore(checkpoints_folder(config.train.run_dir)).steps().empty())
+    throw ConfigError(
+        fmt::format("train.run_dir: {} has the checkpoints of another run, expected a folder of this run's own",
+                    config.train.run_dir));
   return std::unique_ptr<RunProcedure>(new MlperfRun(*benchmark, loaded, world));
 }
 

@@ -638,11 +638,21 @@ TEST_F(Program, SavesOnASignalWhereNobodyReadsItsOutput) {
 }
 
 TEST_F(Program, OfTheEngineAloneNamesWhatItLacks) {
-  const std::string command = core_path() + " plan run.yaml --json >" + (dir_ / "out") + " 2>&1";
-  const int status = std::system(command.c_str());
-  EXPECT_EQ(WEXITSTATUS(status), 64);
-  EXPECT_NE(read_text(dir_ / "out").find("plan: found trivet-core, "), std::string::npos) << read_text(dir_ / "out");
-  EXPECT_NE(read_text(dir_ / "out").find("TRIVET_TOOLS"), std::string::npos);
+  for (const char* arguments : {"plan run.yaml --json", "data --help", "mlperf lint x"}) {
+    const int status = std::system(fmt::format("{} {} >{} 2>&1", core_path(), arguments, dir_ / "out").c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 64) << arguments;
+    const std::string text = read_text(dir_ / "out");
+    EXPECT_NE(text.find(": found trivet-core, "), std::string::npos) << text;
+    EXPECT_NE(text.find("TRIVET_TOOLS"), std::string::npos) << text;
+  }
+}
+
+// Beside trivet's, which has a function of its own.
+TEST_F(Program, OfTheEngineAloneCompletesItsOwnName) {
+  const std::string script = fmt::format("source <({} completion bash); complete -p trivet-core", core_path());
+  write_text(dir_ / "script", script);
+  EXPECT_EQ(std::system(fmt::format("bash {} >{}", dir_ / "script", dir_ / "out").c_str()), 0);
+  EXPECT_NE(read_text(dir_ / "out").find("-F _trivet_core trivet-core"), std::string::npos) << read_text(dir_ / "out");
 }
 
 // Other programs make a pipe non-blocking for all who have it.

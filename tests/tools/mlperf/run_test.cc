@@ -343,6 +343,8 @@ TEST(MlperfRun, StartsFromACheckpoint) {
   EXPECT_EQ(log.first("init_checkpoint_step")->value, 3);  // 40 samples in batches of 16
   EXPECT_EQ(log.first("eval_accuracy")->metadata["epoch_num"], 32 * config.model.seq_length);
   EXPECT_EQ(records_of(dir / "run").back()["step"], 5);
+  config.train.run_dir = dir / "before";
+  EXPECT_NE(message_of([&] { run(config, 1, options); }).find("has the checkpoints of another run"), std::string::npos);
   config.tools.of<MlperfConfig>().benchmark = MlperfBenchmark::tiny;
   config.train.run_dir = dir / "random";
   EXPECT_NE(message_of([&] { run(config, 1, options); }).find("starts from random weights"), std::string::npos);
