@@ -54,8 +54,8 @@ struct MeanEstimate {
   double p = 1;           // two-sided, that the true mean is 0; 1 of one value
 };
 MeanEstimate estimate_mean(std::span<const double> values);
-// Of values that are not paired, of any deviations, by B. L. Welch (1947), the degrees of freedom rounded down. n: the
-// smaller one.
+// The difference of the means of two independent samples whose variances may differ (B. L. Welch 1947), the degrees of
+// freedom rounded down. n: the smaller one.
 MeanEstimate operator-(const MeanEstimate& a, const MeanEstimate& b);
 
 }  // namespace trivet

@@ -1,4 +1,4 @@
-// No tool is in trivet-core, whose configurations may not have the keys of one.
+// The sections of tools that trivet-core is built without: named, so that their keys are refused in words of their own.
 #include "engine/config/tool_section.h"
 
 namespace trivet {

@@ -84,7 +84,7 @@ void check_header(const InputFile& file, const CheckpointFile& described) {
     throw DataError(file.path() + ": its header does not agree with the manifest: the file is damaged");
 }
 
-// Any thread.
+// The tensors of an open checkpoint, to be read by any thread.
 class StoredTensors {
  public:
   StoredTensors(const OpenCheckpoint& checkpoint, Weights weights)

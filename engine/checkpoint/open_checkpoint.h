@@ -31,7 +31,7 @@ enum class Weights { finite, any };
 void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device, Stream& stream,
                   int threads = 1, Weights weights = Weights::finite);
 
-// All of one tensor.
+// Reads a whole tensor of the checkpoint to the host. Throws DataError or IoError that names the file.
 std::vector<float> read_tensor(const OpenCheckpoint& checkpoint, const std::string& name, const Shape& shape,
                                Weights weights = Weights::finite);
 

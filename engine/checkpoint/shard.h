@@ -36,8 +36,8 @@ class ShardWriter {
   int64_t written_ = 0;  // bytes of it
 };
 
-// All of it at once. copies: of tensors in the device's memory it copies the next block while one is written; null:
-// they are in host memory.
+// Writes the whole shard. copies: the stream that copies the next block from the device while one is written; null: the
+// tensors are in host memory.
 CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
                            std::span<const StateTensor> tensors, Device& device, Stream* copies);
 

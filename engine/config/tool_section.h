@@ -26,14 +26,14 @@ struct RunFacts;
 
 struct ToolSection {
   std::string_view name;
-  // The struct of the section's values. None: this program was built without the tool, whose keys it refuses.
+  // Makes the struct of the section's values. Null: this program was built without the tool, whose keys it refuses.
   std::any (*defaults)() = nullptr;
   void (*declare)(std::vector<Field>& table) = nullptr;  // the keys (field_types.h)
 
   // The rules (rules.h). Null: there are none.
   void (*check)(const Config& config, Rules& rule) = nullptr;  // of the values alone
   void (*check_ranks)(const Config& config, const RunFacts& facts, Rules& rule) = nullptr;
-  // What the tool says of a run with steps of `batch` samples, where the configuration does not.
+  // Gives values to keys that the configuration leaves open. batch: the samples of a step, at most.
   void (*derive)(LoadedConfig& loaded, int64_t batch, Problems& problems, std::vector<std::string>& notes) = nullptr;
 
   // The key that gives a run to `procedure` where it has another value than its default. Empty: there is none.
@@ -43,7 +43,7 @@ struct ToolSection {
                                              Communicator& world) = nullptr;
 };
 
-// The rows of this program: a function of launch/, or that of a program without tools.
+// The rows of this program, which launch/all_sections.cc or launch/core_sections.cc defines.
 std::span<const ToolSection> tool_sections();
 
 // The one whose procedure directs a run of this configuration; null: none does.

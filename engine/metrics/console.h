@@ -32,7 +32,7 @@ class Console : public RunObserver {
   Console& operator=(const Console&) = delete;
 
   void banner(const std::vector<TextBlock>& blocks);
-  // Of the steps, a line for each `every`th and for the last.
+  // step() then prints a line for every `every`th step and for the last one; for all without it.
   void show_steps(int64_t every) { every_ = every; }
   void step(const StepReport& report) override;
   void evaluation(const EvalReport& report) override;

@@ -30,8 +30,7 @@ namespace {
 
 // What the parts of a run share.
 struct RunContext {
-  const LoadedConfig& loaded;
-  const Config& config;
+  const LoadedConfig& loaded;  // resolved
   const Layout& layout;
   const RunOptions& options;
   const TrainingData& data;
@@ -58,7 +57,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const DataConfig& data) {
 }
 
 void write_sample(const RunContext& run, Trainer& trainer, Reporter& reporter) {
-  const auto tokenizer = tokenizer_of(run.config.data);
+  const auto tokenizer = tokenizer_of(run.loaded.config.data);
   Sampling sampling = run.options.sampling;
   sampling.stop_token = tokenizer->eod();
   sampling.vocab = tokenizer->vocab_size();
@@ -112,7 +111,7 @@ struct EvalSet {
 std::deque<EvalSet> eval_sets_of(const RunContext& run, const BatchPlan& plan) {
   std::deque<EvalSet> sets;
   const auto add = [&](const char* name, bool at_end, const std::unique_ptr<Samples>& samples) {
-    if (samples) sets.emplace_back(name, at_end, *samples, plan, run.config);
+    if (samples) sets.emplace_back(name, at_end, *samples, plan, run.loaded.config);
   };
   add("validation", false, run.data.valid);
   add("test", true, run.data.test);
@@ -123,7 +122,7 @@ std::deque<EvalSet> eval_sets_of(const RunContext& run, const BatchPlan& plan) {
 // the loss of the first set; empty: it was interrupted.
 std::optional<double> evaluate(const RunContext& run, std::deque<EvalSet>& sets, Trainer& trainer,
                                Checkpointing& checkpointing, Reporter& reporter, Votes& votes) {
-  const Config& config = run.config;
+  const Config& config = run.loaded.config;
   const int64_t step = trainer.steps_done(), batch = config.batch.global_batch_size.value();
   const auto stop = [&] { return checkpointing.interrupts_evaluation(votes); };
   const bool last = config.train.skip_train || step >= config.train.train_iters;
@@ -153,7 +152,7 @@ std::optional<double> evaluate(const RunContext& run, std::deque<EvalSet>& sets,
 // From where the trainer is to the last step, or to where the run is asked to stop.
 void train_steps(const RunContext& run, Trainer& trainer, Checkpointing& checkpointing, Reporter& reporter,
                  std::deque<EvalSet>& sets) {
-  const Config& config = run.config;
+  const Config& config = run.loaded.config;
   RunProcedure* const procedure = run.procedure;
   const bool trains = !config.train.skip_train;
   bool going_on = trains && trainer.steps_done() < config.train.train_iters;
@@ -192,7 +191,8 @@ void train_steps(const RunContext& run, Trainer& trainer, Checkpointing& checkpo
 }
 
 int train(const RunContext& run, const std::vector<std::string>& candidates, Communicator& world) {
-  const auto& [loaded, config, layout, options, data, guard, procedure, out, start_ns] = run;
+  const auto& [loaded, layout, options, data, guard, procedure, out, start_ns] = run;
+  const Config& config = loaded.config;
   // That of a run is not replaced by its evaluation's.
   const std::string resolved = config.train.run_dir + "/config.resolved.yaml";
   if (world.rank() == 0 && !(config.train.skip_train && file_exists(resolved))) write_file(resolved, to_yaml(config));
@@ -296,7 +296,7 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
   RunGuard guard(config, options.faults, world, inputs);
   return guard.run([&](Communicator& watched) {
     return naming_keys([&] {
-      return train({loaded, config, layout, options, data, guard, procedure.get(), out, start_ns}, candidates, watched);
+      return train({loaded, layout, options, data, guard, procedure.get(), out, start_ns}, candidates, watched);
     });
   });
 }

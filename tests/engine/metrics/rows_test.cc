@@ -101,6 +101,19 @@ struct WireCase {
 
 // Bytes on the wire a step, of the mean rank, by hand from the sizes: what each class must move, and the few numbers of
 // a step that ranks agree on. A step that moves more has the same losses.
+// metrics.jsonl has every step, the console those of log_interval and the last.
+TEST(MetricsRows, AreShownAtTheInterval) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 5;
+  config.train.log_interval = 2;
+  const RunResult result = run(config, 1);
+  EXPECT_EQ(result.losses.size(), 5u);
+  for (const auto& [line, shown] :
+       {std::pair(" 1/5 ", false), {" 2/5 ", true}, {" 3/5 ", false}, {" 4/5 ", true}, {" 5/5 ", true}})
+    EXPECT_EQ(result.output.find(line) != std::string::npos, shown) << line << result.output;
+}
+
 TEST(MetricsRows, HaveTheBytesOfTheLayout) {
   const TempDir dir;
   // tiny_config untied: 4 layers, h 32, f 128, s 16, words 61, 4 micro-batches of 2. Parameters are padded to 64
