@@ -9,7 +9,7 @@
 namespace trivet {
 
 // Computes at once, with arguments that are checked, over `threads` OpenMP threads, the caller's included. An instance
-// belongs to one rank; any thread may call it. A Matmul is computed without its GELU epilogue.
+// belongs to one rank; any thread may call it. A Matmul is computed without its epilogue.
 class CpuKernels {
  public:
   virtual ~CpuKernels() = default;

@@ -21,13 +21,13 @@ class CpuOps : public Ops {
     std::visit(queue, any);
     if (const auto* const loss = std::get_if<op::CrossEntropyForward>(&any); loss && loss->gradient)
       queue(backward_of(*loss));
-    // A GELU on each block of a GEMM's sums while it is in the cache takes 1.0 to 1.1 times as long (GPT-2 124M, fp32
-    // and bf16): this is bound by arithmetic.
+    // An activation on each block of a GEMM's sums while it is in the cache takes 1.0 to 1.1 times as long (GPT-2 124M,
+    // fp32 and bf16): this is bound by arithmetic.
     if (const auto* const matmul = std::get_if<op::Matmul>(&any)) {
-      if (matmul->pre_activation) queue(op::GeluForward{.x = matmul->pre_activation, .y = matmul->c});
+      if (matmul->pre_activation) queue(activation_of(*matmul));
       if (matmul->residual) queue(residual_of(*matmul));
       if (matmul->bias_grad) queue(op::ColumnSum{matmul->a, matmul->bias_grad});
-      if (matmul->gelu_backward) queue(op::GeluBackward{.x = matmul->gelu_backward, .dy = matmul->c, .dx = matmul->c});
+      if (matmul->activation_backward) queue(activation_backward_of(*matmul));
     }
   }
 

@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/ops.h"
+#include "kernels/step_ops.h"
 
 namespace trivet {
 

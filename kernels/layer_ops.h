@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/activation.h"
 #include "kernels/base/trace.h"
 #include "kernels/heads_view.h"
 #include "kernels/op_fields.h"
@@ -52,14 +53,16 @@ struct Matmul {
   bool transpose_b = false;  // b is given as [n, k]
   bool accumulate = false;   // c += a b; else c = a b
   OptionalIn bias{};         // [n] T, added to every row; not with accumulate
-  // A GELU epilogue, which saves passes over memory. At most one of the two; c is T then, and nothing is accumulated.
-  // On a CPU it has the bits of this op followed by GeluForward or GeluBackward; elsewhere it is close to them.
-  OptionalOut pre_activation{};  // [m, n] T: a b + bias; c = gelu(pre_activation)
-  OptionalIn gelu_backward{};    // [m, n] T: c = (a b) * gelu'(gelu_backward); not with a bias
+  // An epilogue of an activation without a gate, which saves passes over memory. At most one of the two; c is T then,
+  // and nothing is accumulated. On a CPU it has the bits of this op followed by ActivationForward or
+  // ActivationBackward; elsewhere it is close to them.
+  OptionalOut pre_activation{};      // [m, n] T: a b + bias; c = act(pre_activation)
+  OptionalIn activation_backward{};  // [m, n] T: c = (a b) * act'(activation_backward); not with a bias
   // [m] fp32: += sum over k of a, the gradient of a bias where c is that of the weight. On a CPU: as by ColumnSum.
   OptionalInOut bias_grad{};  // with transpose_a only
   // [m, n] T, apart from c: c = residual + a b + bias. On a CPU: as by BiasDropoutAdd; elsewhere it is rounded once.
   OptionalIn residual{};
+  Activation activation = Activation::gelu;  // act
 
   void check(const Expect& expect) const {
     expect.floats("a", a);
@@ -75,22 +78,24 @@ struct Matmul {
     }
     if (bias_grad) {
       expect.vector("bias_grad", bias_grad, DType::f32, m);
-      if (!transpose_a || bias || pre_activation || gelu_backward)
+      if (!transpose_a || bias || pre_activation || activation_backward)
         fail("matmul: bias_grad goes with transpose_a alone");
     }
     if (residual) {
       expect.matrix("residual", residual, a.dtype, m, n);
       expect.matrix("c", c, a.dtype, m, n);
-      if (accumulate || pre_activation || gelu_backward || bias_grad || residual.data == c.data)
+      if (accumulate || pre_activation || activation_backward || bias_grad || residual.data == c.data)
         fail("matmul: a residual goes with a bias alone, and is not c");
     }
-    if (!pre_activation && !gelu_backward) return;
+    if (!pre_activation && !activation_backward) return;
     if (pre_activation) expect.matrix("pre_activation", pre_activation, a.dtype, m, n);
-    if (gelu_backward) expect.matrix("gelu_backward", gelu_backward, a.dtype, m, n);
+    if (activation_backward) expect.matrix("activation_backward", activation_backward, a.dtype, m, n);
     expect.matrix("c", c, a.dtype, m, n);
-    if (accumulate) fail("matmul: a GELU epilogue cannot accumulate");
-    if (pre_activation && gelu_backward) fail("matmul: pre_activation and gelu_backward cannot go together");
-    if (gelu_backward && bias) fail("matmul: a bias cannot be added before gelu_backward");
+    if (accumulate) fail("matmul: an epilogue of an activation cannot accumulate");
+    if (is_gated(activation)) fail("matmul: an activation with a gate is no epilogue");
+    if (pre_activation && activation_backward)
+      fail("matmul: pre_activation and activation_backward cannot go together");
+    if (activation_backward && bias) fail("matmul: a bias cannot be added before activation_backward");
   }
 };
 
@@ -178,63 +183,49 @@ struct LayernormBackward {
   }
 };
 
-// ---- activation (Hendrycks, Gimpel 2016), the tanh form of GPT-2
+// ---- activation (kernels/activation.h)
 
-// y = gelu(x). [n, c] T.
-struct GeluForward {
-  static constexpr SpanInfo kSpan{"gelu_forward"};
-  In x;
-  Out y;
-
-  void check(const Expect& expect) const {
-    expect.floats("x", x);
-    expect.like("y", y, x);
-  }
-};
-
-// dx = dy * gelu'(x). dx may alias dy.
-struct GeluBackward {
-  static constexpr SpanInfo kSpan{"gelu_backward"};
-  In x, dy;
-  Out dx;
-
-  void check(const Expect& expect) const {
-    expect.floats("x", x);
-    expect.like("dy", dy, x);
-    expect.like("dx", dx, x);
-  }
-};
-
-// ---- gated activation (Shazeer 2020, SwiGLU)
-
-inline void expect_gated(const Expect& expect, const Tensor& x, const char* argument, const Tensor& y) {
+// x: [n, f] T, and y as it; of a gated kind x is [n, 2 f].
+inline void expect_activation(const Expect& expect, Activation kind, const Tensor& x, const char* name,
+                              const Tensor& y) {
   expect.floats("x", x);
+  if (!is_gated(kind)) return expect.like(name, y, x);
   if (x.cols() % 2 != 0) [[unlikely]]
     expect.mismatch("x", x, "an even number of columns");
-  expect.matrix(argument, y, x.dtype, x.rows(), x.cols() / 2);
+  expect.matrix(name, y, x.dtype, x.rows(), x.cols() / 2);
 }
 
-// y = silu(gate) * up, where x [n, 2 f] has the columns of the gate, then those of up, and silu(a) = a / (1 + e^-a).
-// y: [n, f] T.
-struct SwigluForward {
-  static constexpr SpanInfo kSpan{"swiglu_forward"};
+// y = act(x), or act(gate) * up.
+struct ActivationForward {
+  static constexpr SpanInfo kSpan{"activation_forward"};
   In x;
   Out y;
+  Activation kind = Activation::gelu;
 
-  void check(const Expect& expect) const { expect_gated(expect, x, "y", y); }
+  void check(const Expect& expect) const { expect_activation(expect, kind, x, "y", y); }
 };
 
-// dx: [n, 2 f], the gradient of x above.
-struct SwigluBackward {
-  static constexpr SpanInfo kSpan{"swiglu_backward"};
+// dx, as x: its gradient, from that of y. Without a gate dx may alias dy.
+struct ActivationBackward {
+  static constexpr SpanInfo kSpan{"activation_backward"};
   In x, dy;
   Out dx;
+  Activation kind = Activation::gelu;
 
   void check(const Expect& expect) const {
-    expect_gated(expect, x, "dy", dy);
+    expect_activation(expect, kind, x, "dy", dy);
     expect.like("dx", dx, x);
   }
 };
+
+// What follows the product of a Matmul with a pre_activation, which the product then is; or with an
+// activation_backward, in c.
+inline ActivationForward activation_of(const Matmul& op) {
+  return {.x = op.pre_activation, .y = op.c, .kind = op.activation};
+}
+inline ActivationBackward activation_backward_of(const Matmul& op) {
+  return {.x = op.activation_backward, .dy = op.c, .dx = op.c, .kind = op.activation};
+}
 
 // ---- rotary positions (Su et al. 2021)
 

@@ -78,7 +78,7 @@ template <class Struct, class F>
 void visit(Struct& all, F&& f) {
   constexpr size_t n = count<std::remove_const_t<Struct>>();
   const auto each = [&](auto&... field) { (f(field), ...); };
-  static_assert(n >= 1 && n <= 11, "a struct of an op has one to eleven fields: add a case");
+  static_assert(n >= 1 && n <= 12, "a struct of an op has one to twelve fields: add a case");
   if constexpr (n == 1) {
     auto& [a] = all;
     each(a);
@@ -109,19 +109,22 @@ void visit(Struct& all, F&& f) {
   } else if constexpr (n == 10) {
     auto& [a, b, c, d, e, g, h, i, j, k] = all;
     each(a, b, c, d, e, g, h, i, j, k);
-  } else {
+  } else if constexpr (n == 11) {
     auto& [a, b, c, d, e, g, h, i, j, k, l] = all;
     each(a, b, c, d, e, g, h, i, j, k, l);
+  } else {
+    auto& [a, b, c, d, e, g, h, i, j, k, l, m] = all;
+    each(a, b, c, d, e, g, h, i, j, k, l, m);
   }
 }
 
 }  // namespace op_fields
 
-// Calls f on every tensor, list and number of an op, and of the structs in it. `all` may be const.
+// Calls f on every tensor, list, number and enum of an op, and of the structs in it. `all` may be const.
 template <class Struct, class F>
 void for_each_field(Struct& all, F&& f) {
   op_fields::visit(all, [&]<class T>(T& field) {
-    if constexpr (is_argument<T> || is_list<T> || std::is_arithmetic_v<T>) f(field);
+    if constexpr (is_argument<T> || is_list<T> || std::is_arithmetic_v<T> || std::is_enum_v<T>) f(field);
     else if constexpr (requires { std::tuple_size<T>::value; }) std::for_each(field.begin(), field.end(), f);  // array
     else for_each_field(field, f);
   });

@@ -21,11 +21,8 @@ struct Mesh {
 
 // Collective over `world`. Throws Error when world.size() is not shape.world().
 inline Mesh make_mesh(Communicator& world, const MeshShape& shape) {
-  std::string sizes;
-  for (const AxisInfo& row : kAxes)
-    sizes += (sizes.empty() ? "" : " * ") + std::to_string(shape[row.axis]) + " " + row.group;
   if (world.size() != shape.world())
-    fail(fmt::format("the mesh has {} = {} ranks, the world has {}", sizes, shape.world(), world.size()));
+    fail(fmt::format("the mesh has {} = {} ranks, the world has {}", sizes_text(shape), shape.world(), world.size()));
   Mesh mesh;
   mesh.shape = shape;
   mesh.at = position_of(world.rank(), shape);

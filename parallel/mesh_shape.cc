@@ -61,10 +61,30 @@ int rank_of(const MeshPosition& at, const MeshShape& shape) {
   return rank;
 }
 
+namespace {
+
+// text(row) of each axis worth a word, those of a model's ranks before those of its replicas.
+template <class Text>
+std::string join_axes(const MeshShape& shape, std::string_view between, const Text& text) {
+  std::string joined;
+  for (const AxisSet axes : {kModelAxes, kGradientAxes})
+    for (const AxisInfo& row : kAxes)
+      if (axes.has(row.axis) && (shape[row.axis] > 1 || std::ranges::count(kNamedAxes, row.axis) > 0))
+        joined.append(joined.empty() ? "" : between).append(text(row));
+  return joined;
+}
+
+}  // namespace
+
 std::string rank_name(int rank, const MeshShape& shape) {
   const MeshPosition at = position_of(rank, shape);
-  return "rank " + std::to_string(rank) + " (tp " + std::to_string(at[Axis::tp]) + ", pp " +
-         std::to_string(at[Axis::pp]) + ", dp " + std::to_string(at[Axis::dp]) + ")";
+  const auto text = [&](const AxisInfo& row) { return std::string(row.name) + " " + std::to_string(at[row.axis]); };
+  return "rank " + std::to_string(rank) + " (" + join_axes(shape, ", ", text) + ")";
+}
+
+std::string sizes_text(const MeshShape& shape) {
+  return join_axes(shape, " x ",
+                   [&](const AxisInfo& row) { return row.group + (" " + std::to_string(shape[row.axis])); });
 }
 
 std::vector<int> group_members(const MeshPosition& at, const MeshShape& shape, AxisSet axes) {

@@ -47,7 +47,10 @@ struct MeshShape : PerAxis<int> {
 
 MeshPosition position_of(int rank, const MeshShape& shape);
 int rank_of(const MeshPosition& position, const MeshShape& shape);
-std::string rank_name(int rank, const MeshShape& shape);  // for people: "rank 3 (tp 1, pp 0, dp 1)"
+// For people, the axes that every order names and those of several ranks: "rank 3 (tp 1, pp 0, dp 1)", and
+// "tensor 2 x pipeline 1 x data 2".
+std::string rank_name(int rank, const MeshShape& shape);
+std::string sizes_text(const MeshShape& shape);
 // The ranks that differ from this position in `axes` only, ascending; and the index of this one among them.
 std::vector<int> group_members(const MeshPosition& at, const MeshShape& shape, AxisSet axes);
 int place_in_group(const MeshPosition& at, const MeshShape& shape, AxisSet axes);

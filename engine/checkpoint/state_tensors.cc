@@ -34,7 +34,7 @@ void for_each_saved(const FlatBuffer& flat, F&& f) {
   }
 }
 
-void add_state(std::vector<StateTensor>& tensors, const Adam& adam, const OwnedShard& shard, int64_t begin,
+void add_state(std::vector<StateTensor>& tensors, const Optimizer& optimizer, const OwnedShard& shard, int64_t begin,
                int64_t end) {
   const Slice slice = slice_of(*shard.param, shard.first + begin, end - begin);
   if (slice.count == 0) return;
@@ -42,32 +42,33 @@ void add_state(std::vector<StateTensor>& tensors, const Adam& adam, const OwnedS
     tensors.push_back({std::move(name), slice, data.slice(begin, slice.count)});
   };
   const std::string& name = shard.param->spec.name;
-  add(name, adam.main_weights(shard));
-  add(kFirstMoment + name, adam.first_moment(shard));
-  add(kSecondMoment + name, adam.second_moment(shard));
+  add(name, optimizer.main_weights(shard));
+  for (const Optimizer::State& state : optimizer.states())
+    add(fmt::format("optimizer.{}.{}", state.name, name), Optimizer::part(state.owned, shard));
 }
 
 }  // namespace
 
-std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Adam& adam) {
+std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Optimizer& optimizer) {
   std::vector<StateTensor> tensors;
-  for (const OwnedShard& shard : flat.owned) add_state(tensors, adam, shard, 0, shard.weight.numel());
+  for (const OwnedShard& shard : flat.owned) add_state(tensors, optimizer, shard, 0, shard.weight.numel());
   return tensors;
 }
 
-std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Adam& adam) {
+std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Optimizer& optimizer) {
   std::vector<StateTensor> tensors;
-  for_each_saved(
-      flat, [&](const OwnedShard& shard, int64_t begin, int64_t end) { add_state(tensors, adam, shard, begin, end); });
+  for_each_saved(flat, [&](const OwnedShard& shard, int64_t begin, int64_t end) {
+    add_state(tensors, optimizer, shard, begin, end);
+  });
   return tensors;
 }
 
-int64_t saved_bytes(const FlatBuffer& flat) {
+int64_t saved_bytes(const FlatBuffer& flat, const Optimizer& optimizer) {
   int64_t elements = 0;
   for_each_saved(flat, [&](const OwnedShard& shard, int64_t begin, int64_t end) {
     elements += slice_of(*shard.param, shard.first + begin, end - begin).count;
   });
-  return 3 * elements * size_of(DType::f32);
+  return static_cast<int64_t>(1 + optimizer.states().size()) * elements * size_of(DType::f32);
 }
 
 }  // namespace trivet

@@ -1,5 +1,5 @@
-// StateTensor: a slice of the checkpointed training state: of a weight or of one of Adam's moments, as this rank owns
-// it, in fp32. In a bf16 run the main weights are the state, and the model's weights follow from them.
+// StateTensor: a slice of the checkpointed training state: of a weight or of what the optimizer keeps of it, as this
+// rank owns it, in fp32. In a bf16 run the main weights are the state, and the model's weights follow from them.
 //
 // Names are Megatron's: the parameter's own for the weight, optimizer.exp_avg.NAME and optimizer.exp_avg_sq.NAME.
 #pragma once
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "engine/checkpoint/slice.h"
-#include "parallel/data/adam.h"
 #include "parallel/data/flat_buffer.h"
+#include "parallel/data/optimizer.h"
 
 namespace trivet {
 
@@ -27,13 +27,13 @@ inline constexpr const char* kFirstMoment = "optimizer.exp_avg.";
 inline constexpr const char* kSecondMoment = "optimizer.exp_avg_sq.";
 
 // The state that this rank owns, and so loads, in the order of the flat buffer.
-std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Adam& adam);
+std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Optimizer& optimizer);
 
 // The part that this rank saves: over all ranks, each element of the model once. The first copy of a weight is saved
 // (Param::first_copy); data-parallel ranks that own the same elements divide them.
-std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Adam& adam);
+std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Optimizer& optimizer);
 
 // The size of saved_tensors(), also on a planning device.
-int64_t saved_bytes(const FlatBuffer& flat);
+int64_t saved_bytes(const FlatBuffer& flat, const Optimizer& optimizer);
 
 }  // namespace trivet

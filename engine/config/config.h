@@ -20,8 +20,8 @@
 #include "kernels/base/dtype.h"
 #include "kernels/cpu_isa.h"
 #include "parallel/data/flat_buffer.h"
-#include "parallel/mesh.h"
-#include "parallel/tensor/overlap.h"
+#include "parallel/mesh_shape.h"
+#include "parallel/tensor/overlap_mode.h"
 
 namespace trivet {
 

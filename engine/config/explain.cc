@@ -116,16 +116,15 @@ std::string describe_links(const CommConfig& c, const MeshShape& mesh) {
 TextBlock describe_layout(const Config& config, const Layout& layout) {
   const MeshShape& mesh = layout.mesh;
   const Schedule& schedule = layout.schedule;
-  TextBlock block = {
-      "layout",
-      {{"ranks", fmt::format("{} = tensor {} x pipeline {} x data {}, in the order {}", mesh.world(), mesh[Axis::tp],
-                             mesh[Axis::pp], mesh[Axis::dp], to_text(config.parallel.order))},
-       {"sequence parallel", config.parallel.sequence_parallel ? "yes" : "no"}}};
+  TextBlock block = {"layout",
+                     {{"ranks", fmt::format("{} = {}, in the order {}", mesh.world(), sizes_text(mesh),
+                                            to_text(config.parallel.order))},
+                      {"sequence parallel", config.parallel.sequence_parallel ? "yes" : "no"}}};
   block.rows.push_back({"pipeline", mesh[Axis::pp] == 1 ? "none"
                                                         : fmt::format("{}, {} a rank, layers of each stage: {}",
                                                                       schedule.kind, counted(schedule.v, "chunk"),
                                                                       run_lengths(layout.layers_of_stage))});
-  block.rows.push_back({"data parallel", mesh[Axis::dp] == 1 ? "none" : data_parallel_text(config)});
+  block.rows.push_back({"data parallel", mesh.size(kGradientAxes) == 1 ? "none" : data_parallel_text(config)});
   if (!gradients_in_order(schedule))  // a schedule from a file
     block.rows.push_back({"",
                           "it adds the gradients of a stage in another order than one rank does: losses may differ "

@@ -8,12 +8,13 @@
 #include <optional>
 #include <vector>
 
-#include "engine/config/config.h"
 #include "engine/fault/inject.h"
 #include "engine/fault/run_lock.h"
 #include "engine/fault/watchdog.h"
 
 namespace trivet {
+
+struct Config;
 
 // What all ranks must have alike, as text.
 struct Shared {

@@ -198,10 +198,10 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
   if (parts.middle)
     proj_.forward_onto(ctx, acts.attention_out, x, dropout(DropoutSite::attention_branch, micro_batch), acts.middle);
   if (parts.norms) ln2_.forward(ctx, acts.middle, acts.ln2_out, acts.ln2_mean, acts.ln2_rstd);
-  if (parts.mlp && !shape_.gated()) fc1_.forward(ctx, acts.ln2_out, acts.activated, acts.fc1_out);
+  if (parts.mlp && !shape_.gated()) fc1_.forward(ctx, acts.ln2_out, acts.activated, acts.fc1_out, shape_.activation);
   if (parts.mlp && shape_.gated()) {
     fc1_.forward(ctx, acts.ln2_out, acts.fc1_out);
-    ctx.run(op::SwigluForward{.x = acts.fc1_out, .y = acts.activated});
+    ctx.run(op::ActivationForward{.x = acts.fc1_out, .y = acts.activated, .kind = shape_.activation});
   }
   if (parts.out)
     fc2_.forward_onto(ctx, acts.activated, acts.middle, dropout(DropoutSite::mlp_branch, micro_batch), acts.out);
@@ -223,9 +223,10 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
     Scratch::Frame mlp(ctx.scratch);
     const Hidden d_activated(mlp.tensor(shape_.dtype, acts.activated.shape));
     fc2_.backward(ctx, acts.activated, d_fc2, d_activated);
-    ctx.run(op::SwigluBackward{.x = acts.fc1_out, .dy = d_activated, .dx = grads.fc1_out});
+    ctx.run(
+        op::ActivationBackward{.x = acts.fc1_out, .dy = d_activated, .dx = grads.fc1_out, .kind = shape_.activation});
   } else {
-    fc2_.backward(ctx, acts.activated, d_fc2, grads.fc1_out, acts.fc1_out);
+    fc2_.backward(ctx, acts.activated, d_fc2, grads.fc1_out, acts.fc1_out, shape_.activation);
   }
   fc1_.backward(ctx, acts.ln2_out, grads.fc1_out, d_norm);
   ln2_.backward(ctx, d_norm, acts.middle, acts.ln2_mean, acts.ln2_rstd, grad, grad);

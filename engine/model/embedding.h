@@ -19,7 +19,7 @@ class Embedding {
         position_(p.positions == Positions::rope
                       ? nullptr
                       : &params.declare({.name = name_of(Module::position_embeddings) + ".weight",
-                                         .global_shape = {p.seq, p.hidden},
+                                         .global_shape = {p.whole_seq(), p.hidden},
                                          .init = {Init::normal, p.training.init_std},
                                          .used_on = Place::residual})) {}
 

@@ -17,7 +17,7 @@ void GptChunk::copy_input(int slot, Tensor input) {
 void GptChunk::forward(int microbatch, int slot) {
   step_.begin(StepPhase::forward);
   const HostBatch& batch = step_.batches[static_cast<size_t>(microbatch)];
-  const int64_t positions = step_.positions ? step_.positions->count : stage_.shape().seq;
+  const int64_t positions = step_.positions ? step_.positions->count : stage_.shape().rank_seq();
   const auto copy = [&](const int32_t* ids, const Tensor& to) {
     device_.copy_to_device(ids, to.slice(0, positions), ctx_.compute);
   };

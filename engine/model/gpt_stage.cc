@@ -37,8 +37,8 @@ GptStage::GptStage(ParamList& params, const GptShape& shape, const StageRange& r
 void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_backwards, int deferred_heads) {
   for (int i = 0; i < slots; ++i) {
     Slot slot;
-    if (range_.has_embedding) slot.tokens = activations.allocate(DType::i32, {shape_.seq, shape_.micro_batch});
-    if (range_.has_head) slot.labels = activations.allocate(DType::i32, {shape_.seq, shape_.micro_batch});
+    if (range_.has_embedding) slot.tokens = activations.allocate(DType::i32, {shape_.rank_seq(), shape_.micro_batch});
+    if (range_.has_head) slot.labels = activations.allocate(DType::i32, {shape_.rank_seq(), shape_.micro_batch});
     if (shape_.drops()) slot.first_sample = activations.allocate(DType::i64, {1});
     slot.input = Residual(activations.allocate(shape_.dtype, shape_.hidden_shape()));
     for (const BlockPlan& plan : plan_)
@@ -52,7 +52,7 @@ void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_b
   }
   if (blocks_.empty()) return;
   if (shape_.positions == Positions::rope)
-    rotary_ = activations.allocate(DType::f32, {shape_.seq, shape_.rotary.width});
+    rotary_ = activations.allocate(DType::f32, {shape_.rank_seq(), shape_.rotary.width});
   for (size_t place = 0; place < static_cast<size_t>(groups_.front().count); ++place)
     recomputed_.push_back(allocate_block_activations(activations, shape_, plan_[place].recomputed));
   if (whole_backwards) gradients_ = allocate_block_gradients(activations, shape_, false);
@@ -75,12 +75,12 @@ void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_bat
   if (rotary_ && !std::exchange(rotary_filled_, true))
     ctx.run(op::RotaryTable{.rotary = shape_.rotary, .table = rotary_});
   const Slot& slot = slot_at(slot_index);
-  const PositionRange positions = micro_batch.positions.value_or(PositionRange{0, shape_.seq});
+  const PositionRange positions = micro_batch.positions.value_or(PositionRange{0, shape_.rank_seq()});
   const GptShape shape = shape_.with_positions(positions.count);
   const auto input_of = [&](size_t block) {
     return Residual(block_input(slot, -1, block).front(shape.hidden_shape()));
   };
-  const auto ids = [&](const Tensor& buffer) { return buffer.front({shape.seq, shape.micro_batch}); };
+  const auto ids = [&](const Tensor& buffer) { return buffer.front({shape.rank_seq(), shape.micro_batch}); };
   ctx.units.begin_pass(Pass::forward);
   if (embedding_) {
     ctx.before_forward(embedding_unit_);

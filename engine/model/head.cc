@@ -13,7 +13,7 @@ HeadActivations each_of(HeadActivations a, const GptShape& p, const Make& make) 
   a.norm_out = Residual(make(a.norm_out, p.dtype, p.hidden_shape()));
   a.norm_mean = make(a.norm_mean, DType::f32, p.means_shape());
   a.norm_rstd = make(a.norm_rstd, DType::f32, p.rows_shape());
-  a.logits = Vocab(make(a.logits, p.dtype, Shape{p.seq, p.micro_batch, p.padded_vocab / p.t}));
+  a.logits = Vocab(make(a.logits, p.dtype, Shape{p.rank_seq(), p.micro_batch, p.padded_vocab / p.t}));
   a.loss_state.row_max = make(a.loss_state.row_max, DType::f32, Shape{p.tokens()});
   a.loss_state.row_sum = make(a.loss_state.row_sum, DType::f32, Shape{p.tokens()});
   return a;

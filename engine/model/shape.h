@@ -6,9 +6,9 @@
 
 #include "engine/model/spec.h"
 #include "kernels/base/dtype.h"
-#include "kernels/ops.h"
+#include "kernels/layer_ops.h"
 #include "parallel/param.h"
-#include "parallel/tensor/overlap.h"
+#include "parallel/tensor/overlap_mode.h"
 
 namespace trivet {
 
@@ -22,9 +22,12 @@ struct GptShape : ModelSpec {
   TensorOverlap qkv_overlap = TensorOverlap::none, proj_overlap = TensorOverlap::none;
   TensorOverlap fc1_overlap = TensorOverlap::none, fc2_overlap = TensorOverlap::none;
 
-  int64_t local_seq() const { return sequence_parallel ? seq / t : seq; }  // positions outside the linear layers
+  // Positions: of the whole sequences; of this rank between its linear layers; and outside these.
+  int64_t whole_seq() const { return seq; }
+  int64_t rank_seq() const { return seq; }
+  int64_t local_seq() const { return sequence_parallel ? rank_seq() / t : rank_seq(); }
   int64_t local_heads() const { return attention.heads / t; }
-  int64_t tokens() const { return seq * micro_batch; }
+  int64_t tokens() const { return rank_seq() * micro_batch; }
   GptShape with_positions(int64_t n) const {
     GptShape shape = *this;
     shape.seq = n;
@@ -39,14 +42,14 @@ struct GptShape : ModelSpec {
   Shape hidden_shape() const { return {local_seq(), micro_batch, hidden}; }  // [s*, b, h]
   Shape rows_shape() const { return {local_seq(), micro_batch}; }            // [s*, b]
   Shape means_shape() const { return norm == Norm::rmsnorm ? Shape{0} : rows_shape(); }
-  Shape qkv_shape() const { return {seq, micro_batch, attention.qkv_width() / t}; }      // [s, b, (a + 2g) d/t]
-  Shape heads_shape() const { return {seq, micro_batch, attention.width() / t}; }        // [s, b, a d/t]
-  Shape softmax_shape() const { return {micro_batch, local_heads(), seq}; }              // [b, a/t, s]
-  Shape ffn_shape() const { return {seq, micro_batch, ffn / t}; }                        // [s, b, f/t]
-  Shape fc1_shape() const { return {seq, micro_batch, (gated() ? 2 : 1) * (ffn / t)}; }  // [s, b, f/t or 2 f/t]
+  Shape qkv_shape() const { return {rank_seq(), micro_batch, attention.qkv_width() / t}; }      // [s, b, (a + 2g) d/t]
+  Shape heads_shape() const { return {rank_seq(), micro_batch, attention.width() / t}; }        // [s, b, a d/t]
+  Shape softmax_shape() const { return {micro_batch, local_heads(), rank_seq()}; }              // [b, a/t, s]
+  Shape ffn_shape() const { return {rank_seq(), micro_batch, ffn / t}; }                        // [s, b, f/t]
+  Shape fc1_shape() const { return {rank_seq(), micro_batch, (gated() ? 2 : 1) * (ffn / t)}; }  // [s, b, f/t or 2 f/t]
   // Of queries and keys that are normalised, [s, b, (a + g) d/t], and of statistics a head.
   int64_t local_qk() const { return qk_norm ? (attention.heads + attention.kv_heads) / t : 0; }
-  Shape qk_shape() const { return {seq, micro_batch, local_qk() * attention.head_width}; }
+  Shape qk_shape() const { return {rank_seq(), micro_batch, local_qk() * attention.head_width}; }
   Shape qk_rows_shape() const { return {local_qk() * tokens()}; }
   Shape qk_means_shape() const { return norm == Norm::rmsnorm ? Shape{0} : qk_rows_shape(); }
 };
@@ -78,7 +81,7 @@ inline Dropout make_dropout(const GptShape& shape, DropoutSite site, int64_t lay
           .seed = seed,
           .site = static_cast<uint64_t>(layer) * 4 + static_cast<uint64_t>(site),
           .first_sample = micro_batch.first_sample,
-          .seq_length = shape.seq,
+          .seq_length = shape.whole_seq(),
           .first_position = shape.sequence_parallel ? shape.tensor_rank * shape.local_seq() : 0,
           .first_head = shape.tensor_rank * shape.local_heads(),
           .total_heads = shape.attention.heads};

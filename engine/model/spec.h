@@ -5,12 +5,12 @@
 #include <cstdint>
 
 #include "base/words.h"
+#include "kernels/activation.h"
 #include "kernels/rotary.h"
 
 namespace trivet {
 
 enum class Norm : uint8_t { layernorm, rmsnorm };
-enum class Activation : uint8_t { gelu, swiglu };  // gelu: the tanh form of GPT-2
 enum class Positions : uint8_t { learned, rope };
 constexpr auto words_of(Norm) { return word_list("LayerNorm", "RMSNorm"); }  // as in configurations
 constexpr auto words_of(Positions) { return word_list("learned_absolute", "rope"); }
@@ -46,7 +46,7 @@ struct ModelSpec {
   } training{};
   bool operator==(const ModelSpec&) const = default;
 
-  bool gated() const { return activation == Activation::swiglu; }  // fc1 makes the columns of a gate, then ffn others
+  bool gated() const { return is_gated(activation); }  // fc1 makes the columns of a gate, then ffn others
   ModelSpec with_vocab(int64_t n) const {
     ModelSpec spec = *this;
     spec.vocab = n;

@@ -7,11 +7,12 @@
 #include <optional>
 #include <string>
 
-#include "engine/config/config.h"
 #include "kernels/ops.h"
 #include "parallel/comm/host_world.h"
 
 namespace trivet {
+
+struct Config;
 
 // The shape of one micro-batch on one tensor-parallel rank. `config` is resolved.
 AttentionShape attention_shape_of(const Config& config);

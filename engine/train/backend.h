@@ -7,12 +7,13 @@
 #include <optional>
 #include <string>
 
-#include "engine/config/config.h"
 #include "kernels/base/device.h"
 #include "kernels/graph_ops.h"
 #include "parallel/comm/comm.h"
 
 namespace trivet {
+
+struct Config;
 
 struct Backend {
   std::unique_ptr<Device> device;

@@ -47,8 +47,8 @@ std::optional<int64_t> slurm_end_ns() {
 }
 
 std::string layout_text(const MeshShape& mesh, const Config& config) {
-  return fmt::format("tensor {} x pipeline {} x data {}, {}, {}", mesh[Axis::tp], mesh[Axis::pp], mesh[Axis::dp],
-                     config.parallel.pipeline_schedule, word_of(config.parallel.data_parallel_sharding_strategy));
+  return fmt::format("{}, {}, {}", sizes_text(mesh), config.parallel.pipeline_schedule,
+                     word_of(config.parallel.data_parallel_sharding_strategy));
 }
 
 }  // namespace
@@ -91,7 +91,8 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
                                                 if (!problem.empty()) throw ConfigError(problem);
                                               },
                                           .committed = [this](int64_t step) { update_stop_texts(0, step); }},
-                 saved_tensors(state.flat, *state.adam), state.snapshot, trainer.device(), *trainer.rank().compute);
+                 saved_tensors(state.flat, *state.optimizer), state.snapshot, trainer.device(),
+                 *trainer.rank().compute);
   all_bytes_ = host.sum(saver_->bytes());
 }
 
@@ -113,8 +114,9 @@ void Checkpointing::resume(const std::string& candidates, bool fall_back) {
       check_step(checkpoint);
       check_same_model(checkpoint, config_);
       check_same_tokenizer(checkpoint, options_.tokenizer);
-      if (const RankState& rank = trainer_.state(); rank.adam)
-        read_tensors(checkpoint, state_tensors(rank.flat, *rank.adam), trainer_.device(), compute, trainer_.threads());
+      if (const RankState& rank = trainer_.state(); rank.optimizer)
+        read_tensors(checkpoint, state_tensors(rank.flat, *rank.optimizer), trainer_.device(), compute,
+                     trainer_.threads());
       else read_weights(trainer_.rank(), checkpoint, config_.model.seq_length);
       state = checkpoint.state;
     } catch (const Error& error) {

@@ -199,15 +199,15 @@ NonFinite find_non_finite(const Rank& rank, float own_loss, HostWorld& host) {
 ReplicaMismatch compare_replicas(const Rank& rank, HostWorld& data, const std::vector<int>& world_ranks) {
   if (data.size() == 1) return {};
   const FlatBuffer& flat = rank.state.flat;
-  const Adam& adam = *rank.state.adam;
+  const Optimizer& optimizer = *rank.state.optimizer;
   std::vector<std::string> names;
   std::vector<int64_t> mine;
   std::vector<std::byte> copy;
-  const auto add = [&](const char* kind, const Param& param, Tensor tensor) {
+  const auto add = [&](const std::string& kind, const Param& param, Tensor tensor) {
     copy.resize(static_cast<size_t>(tensor.bytes()));
     rank.device.copy_to_host(tensor, copy.data(), *rank.compute);
     rank.compute->synchronize();
-    names.push_back(std::string(kind) + " " + param.spec.name);
+    names.push_back(kind + " " + param.spec.name);
     mine.push_back(static_cast<int64_t>(XXH3_64bits(copy.data(), copy.size())));
   };
   for (const FlatBucket& bucket : flat.buckets)
@@ -216,9 +216,9 @@ ReplicaMismatch compare_replicas(const Rank& rank, HostWorld& data, const std::v
         add("the weight", *segment.param, segment.param->weight);
   if (!flat.shards_optimizer())
     for (const OwnedShard& shard : flat.owned) {
-      if (adam.main_weights()) add("the main weight", *shard.param, adam.main_weights(shard));
-      add("the first moment of", *shard.param, adam.first_moment(shard));
-      add("the second moment of", *shard.param, adam.second_moment(shard));
+      if (optimizer.has_main_weights()) add("the main weight", *shard.param, optimizer.main_weights(shard));
+      for (const Optimizer::State& state : optimizer.states())
+        add(fmt::format("the {} of", state.words), *shard.param, Optimizer::part(state.owned, shard));
     }
   if (mine.empty()) return {};
 

@@ -52,7 +52,7 @@ std::vector<int32_t> generate(Rank& rank, std::span<const int32_t> prompt, const
       throw ConfigError(fmt::format("the prompt has token {}, but the vocabulary ends at {}", token, shape.vocab - 1));
 
   std::vector<int32_t> text(prompt.begin(), prompt.end());
-  const auto most = static_cast<size_t>(shape.seq);
+  const auto most = static_cast<size_t>(shape.whole_seq());
   size_t seen = std::min(text.size(), most), known = 0;  // the last of the text; of these, those of the last pass
   while (static_cast<int64_t>(text.size() - prompt.size()) < sampling.tokens) {
     if (seen > most) {

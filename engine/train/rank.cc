@@ -75,8 +75,8 @@ Rank::Rank(const Config& config, const Layout& layout, Backend given, Communicat
       tensor_comm_stream(state.shape.overlaps_tensor_comm() ? std::make_unique<TensorCommStream>(CommStreamSite{
                                                                   device, *compute, *mesh.tensor, options.trace})
                                                             : nullptr),
-      data_parallel(state.adam ? make_data_parallel(config, layout, *this, options) : nullptr),
-      embedding_group(state.adam ? make_embedding_group(mesh, state.shape, schedule) : nullptr),
+      data_parallel(state.optimizer ? make_data_parallel(config, layout, *this, options) : nullptr),
+      embedding_group(state.optimizer ? make_embedding_group(mesh, state.shape, schedule) : nullptr),
       executor(schedule, *mesh.pipeline, device, *compute, options.trace, state.boundary_buffers,
                pipeline_options_of(config, layout, options.poison)),
       guard_(*ranks) {
@@ -100,7 +100,7 @@ Context Rank::context_of_chunk() {
 void Rank::initialize_weights(uint64_t seed, int threads) {
   state.flat.initialize([&](const Param& param) { initialize_weight(param, seed, threads, device, *compute); }, ops,
                         *compute);
-  state.adam->reset(ops, *compute);
+  state.optimizer->reset(ops, *compute);
   ops.run(op::Clear{{state.non_finite}}, *compute);
 }
 
@@ -124,9 +124,9 @@ bool Rank::sums_gradients() const {
 std::vector<float> Rank::next_token_logits(std::span<const int32_t> context, int64_t known) {
   const GptShape& shape = state.shape;
   const auto size = static_cast<int64_t>(context.size());
-  check(
-      size > 0 && size <= shape.seq && known >= 0 && known < size,
-      fmt::format("a context has 1 to {} tokens, of which some are new, not {} and {}", shape.seq, size, size - known));
+  check(size > 0 && size <= shape.whole_seq() && known >= 0 && known < size,
+        fmt::format("a context has 1 to {} tokens, of which some are new, not {} and {}", shape.whole_seq(), size,
+                    size - known));
   // Sequence parallelism splits whole groups of t positions; a few known ones are computed again.
   const int64_t unit = shape.sequence_parallel ? shape.t : 1;
   const int64_t first = state.keeps_keys ? known / unit * unit : 0, count = (size - first + unit - 1) / unit * unit;

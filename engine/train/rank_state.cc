@@ -7,6 +7,7 @@
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "engine/checkpoint/state_tensors.h"
+#include "parallel/data/adam.h"
 
 namespace trivet {
 namespace {
@@ -147,7 +148,9 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
     loss = activation_arena.allocate(DType::f32, {1});
     return;
   }
-  adam.emplace(flat, optimizer_arena, config.optimizer.decoupled_lr || config.optimizer.decoupled_min_lr);
+  const OptimizerConfig& o = config.optimizer;
+  optimizer = std::make_unique<Adam>(flat, optimizer_arena, Adam::Constants{o.adam_beta1, o.adam_beta2, o.adam_eps},
+                                     o.decoupled_lr || o.decoupled_min_lr);
   step_numbers = optimizer_arena.allocate(DType::f32, {kStepNumbers});
   loss = step_number(kLoss);
   non_finite = optimizer_arena.allocate(
@@ -169,7 +172,7 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
                            deferred_heads_of(config, layout));
   }
   if (config.checkpoint.save_interval > 0 && config.checkpoint.async_save)
-    snapshot = snapshot_arena.allocate(DType::u8, {saved_bytes(flat)});
+    snapshot = snapshot_arena.allocate(DType::u8, {saved_bytes(flat, *optimizer)});
 }
 
 MemoryPlan RankState::memory() const {

@@ -11,8 +11,8 @@
 #include "engine/model/gpt_stage.h"
 #include "kernels/base/arena.h"
 #include "parallel/comm/link.h"
-#include "parallel/data/adam.h"
 #include "parallel/data/flat_buffer.h"
+#include "parallel/data/optimizer.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/executor.h"
 
@@ -51,7 +51,7 @@ struct RankState {
   ParamList params;
   std::deque<GptStage> stages;  // [chunk]
   FlatBuffer flat;
-  std::optional<Adam> adam;  // empty, like all below except the loss, where the rank does not train
+  std::unique_ptr<Optimizer> optimizer;  // null, like all below except the loss, where the rank does not train
   Scratch scratch;
   std::vector<Tensor> boundary_buffers;  // [s*, b, h] each: what the executor needs
   // A step's results, [kStepNumbers] fp32. The first three are summed over pipeline and data ranks, so that every rank

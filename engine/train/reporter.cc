@@ -125,7 +125,7 @@ TextBlock describe_speed(const Config& config, Trainer& trainer, const FoundPeak
                          const KnownLinks& links) {
   const Backend& backend = trainer.rank().backend;
   std::string exchange = backend.exchange_name;
-  if (config.comm.nccl_ub && trainer.state().adam) {
+  if (config.comm.nccl_ub && trainer.state().optimizer) {
     const auto& [grads, weights] = trainer.data_parallel();
     exchange += fmt::format("; {} of user buffers registered",
                             bytes_text(grads.registered_bytes() + weights.registered_bytes()));

@@ -6,10 +6,11 @@
 #include <vector>
 
 #include "engine/checkpoint/open_checkpoint.h"
-#include "engine/config/config.h"
 #include "engine/data/tokenizer.h"
 
 namespace trivet {
+
+struct Config;
 
 std::string checkpoints_folder(const std::string& run_dir);
 

@@ -33,19 +33,20 @@ Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world
       batch_sizes_(layout.batch_sizes),
       samples_of_micro_batches_(batch_sizes_.largest() / layout.micro_batches),
       step_through_(rank_.device.create_event()) {
-  if (rank_.state.adam && options.draw_weights) rank_.initialize_weights(static_cast<uint64_t>(config.train.seed), threads_);
+  if (rank_.state.optimizer && options.draw_weights)
+    rank_.initialize_weights(static_cast<uint64_t>(config.train.seed), threads_);
   if (!faults_ || rank_.state.flat.owned.empty()) return;
   const OwnedShard& shard = rank_.state.flat.owned.front();
   faults_->attach({.device = &rank_.device,
                    .stream = rank_.compute.get(),
                    .gradient = shard.grad,
-                   .weight = rank_.state.adam->main_weights(shard),
+                   .weight = rank_.state.optimizer->main_weights(shard),
                    .loss = rank_.state.loss});
 }
 
 int Trainer::load_step(BatchSource& source, bool training, float loss_scale, size_t most) {
   ScopedSpan span(rank_.host_row, {"load_batches", Category::host});
-  const size_t m = std::min(most, rank_.state.adam ? static_cast<size_t>(rank_.executor.schedule().m) : 1);
+  const size_t m = std::min(most, rank_.state.optimizer ? static_cast<size_t>(rank_.executor.schedule().m) : 1);
   const std::span<HostBatch> batches = rank_.input.take().first(m);
   for (HostBatch& to : batches) {
     const Batch& batch = source.next();
@@ -79,7 +80,7 @@ double Trainer::read_loss() {
 void Trainer::queue_passes(BatchSource& source, int64_t batch, size_t most) {
   Stream& compute = *rank_.compute;
   rank_.use_micro_batches(batch / samples_of_micro_batches_);
-  const double tokens = static_cast<double>(batch * rank_.state.shape.seq);
+  const double tokens = static_cast<double>(batch * rank_.state.shape.whole_seq());
   const float loss_scale = static_cast<float>(static_cast<double>(loss_multiplier()) / tokens);
   const int m = load_step(source, true, loss_scale, most);
   rank_.data_parallel->grads.set_micro_batches(m);
@@ -103,7 +104,7 @@ void Trainer::warm_up(BatchSource& synthetic, size_t most) {
 }
 
 void Trainer::prepare_device() {
-  const bool trains = rank_.state.adam.has_value();
+  const bool trains = rank_.state.optimizer != nullptr;
   SyntheticBatches synthetic(rank_.state.shape.tokens(), rank_.state.shape.vocab);
   rank_.ranks->only_prepare(true);
   if (trains) warm_up(synthetic, 2);  // the first gradient is written, the second added to it
@@ -163,13 +164,12 @@ void Trainer::queue_update(const StepResult& step, const NumberCheck::Limits& li
   RankState& state = rank_.state;
   Ops& ops = rank_.ops;
   Stream& compute = *rank_.compute;
-  const OptimizerConfig& optimizer = config_.optimizer;
   const auto number = [&](RankState::StepNumber which) { return state.step_number(which); };
-  state.adam->compute_norm(ops, *mesh().model, *mesh().data, static_cast<float>(optimizer.clip_grad), state.loss,
-                           compute);
-  ops.run(op::Convert{state.adam->norm(), number(RankState::kNorm)}, compute);
-  ops.run(op::Convert{state.adam->norm(), number(RankState::kOwnNorm)}, compute);
-  ops.run(op::Convert{state.adam->watched_norm(), number(RankState::kWatchedNorm)}, compute);
+  state.optimizer->compute_norm(ops, *mesh().model, *mesh().data, static_cast<float>(config_.optimizer.clip_grad),
+                                state.loss, compute);
+  ops.run(op::Convert{state.optimizer->norm(), number(RankState::kNorm)}, compute);
+  ops.run(op::Convert{state.optimizer->norm(), number(RankState::kOwnNorm)}, compute);
+  ops.run(op::Convert{state.optimizer->watched_norm(), number(RankState::kWatchedNorm)}, compute);
   ops.run(op::Convert{state.loss, number(RankState::kOwnLoss)}, compute);
   const Tensor sums = state.step_numbers.slice(RankState::kLoss, 3);
   sum_over_stages_and_replicas(sums);
@@ -190,14 +190,12 @@ void Trainer::queue_update(const StepResult& step, const NumberCheck::Limits& li
 
   rank_.data_parallel->weights.finish();
   const LearningRates rates = learning_rates(config_, step.step, step.consumed_samples);
-  state.adam->step(ops, number(RankState::kAccepted),
-                   {.learning_rate = static_cast<float>(rates.all),
-                    .beta1 = static_cast<float>(optimizer.adam_beta1),
-                    .beta2 = static_cast<float>(optimizer.adam_beta2),
-                    .eps = static_cast<float>(optimizer.adam_eps),
-                    .weight_decay = static_cast<float>(weight_decay(config_, step.step, step.consumed_samples)),
-                    .step = step.step - numbers_.skipped()},
-                   compute, static_cast<float>(rates.decoupled));
+  state.optimizer->step(ops, number(RankState::kAccepted),
+                        {.learning_rate = rates.all,
+                         .decoupled_lr = rates.decoupled,
+                         .weight_decay = weight_decay(config_, step.step, step.consumed_samples),
+                         .step = step.step - numbers_.skipped()},
+                        compute);
   rank_.data_parallel->weights.updated();
 }
 
@@ -224,8 +222,8 @@ StepResult Trainer::read_result() {
 }
 
 void Trainer::resume(const TrainState& state) {
-  if (rank_.state.adam) {
-    rank_.state.adam->publish(rank_.ops, *rank_.compute);
+  if (rank_.state.optimizer) {
+    rank_.state.optimizer->publish(rank_.ops, *rank_.compute);
     rank_.data_parallel->weights.updated();
     rank_.compute->synchronize();
   }

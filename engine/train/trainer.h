@@ -3,7 +3,7 @@
 //   executor.run: the forward and backward of all micro-batches, as this pipeline rank's schedule says; gradients
 //                 accumulate in the flat buffer
 //   grad_sync:    sums over the data-parallel group, beside the backward passes or behind them
-//   adam:         norm over the model, clip, update, unless the device refuses the step
+//   optimizer:    norm over the model, clip, update, unless the device refuses the step
 //   param_gather: with a sharded optimizer, gathers the weights, beside the next forward passes or at once
 // All of it is queued on the device's streams. The host reads a step's loss and norm at once or, so that the device
 // never waits for the host, when it has queued the next step; the numbers are the same.

@@ -1,4 +1,4 @@
-// GELU, SwiGLU, add, convert; bias or position, dropout and residual; sums over rows; fill and clear.
+// Activations, add, convert; bias or position, dropout and residual; sums over rows; fill and clear.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -24,20 +24,17 @@ void map(int threads, int64_t grain, const F& f, const Tensor& out, const Inputs
   });
 }
 
-// GELU in the tanh form of GPT-2, written with the logistic function: with u = sqrt(2 / pi) (x + 0.044715 x^3),
-//   gelu(x) = x (1 + tanh u) / 2 = x s,   s = 1 / (1 + e^(-2u)),   gelu'(x) = s + x s (1 - s) 2u'.
-// -2u = x (kLinear + kCubic x^2)
-constexpr float kLinear = -1.5957691216057308f, kCubic = 0.044715f * kLinear;
-constexpr int64_t kGeluGrain = 8192;  // elements worth a thread
-
-inline Floats gelu(Floats x) { return x / (1.0f + exp(x * (kLinear + kCubic * (x * x)))); }
-
-// Beyond 9 the derivative is 0 or 1 to within 1e-25; further out e would overflow, and e s be NaN.
-inline Floats gelu_gradient(Floats far) {
-  const Floats x = at_most(at_least(far, -9.0f), 9.0f), x2 = x * x;
-  const Floats e = exp_in_range(x * (kLinear + kCubic * x2)), s = 1.0f / (1.0f + e);
-  return s - x * (kLinear + 3.0f * kCubic * x2) * s * (e * s);
-}
+// Of the formulas of activations.
+struct Math {
+  static Floats exp(Floats x) { return TRIVET_CPU::exp(x); }
+  static Floats exp_in_range(Floats x) { return TRIVET_CPU::exp_in_range(x); }
+  static Floats clamp(Floats x, float low, float high) { return at_most(at_least(x, low), high); }
+  template <class V>
+  static Floats quotient(V a, Floats b) {
+    return a / b;
+  }
+};
+constexpr int64_t kActivationGrain = 8192;  // elements worth a thread
 
 // sum[c] += over rows of x[r * stride + c], for c < kColumns at most. Groups of rows are summed on their own first:
 // long sums in fp32 lose less that way.
@@ -82,44 +79,44 @@ void dropout_add(int threads, const Tensor& x, const Tensor& added, int64_t repe
 
 }  // namespace
 
-void Kernels::compute(const op::GeluForward& op) {
-  dispatch_float(op.x.dtype, [&]<class T>() { map<T, T>(threads_, kGeluGrain, gelu, op.y, op.x); });
-}
-
-void Kernels::compute(const op::GeluBackward& op) {
-  dispatch_float(op.x.dtype, [&]<class T>() {
-    map<T, T>(
-        threads_, kGeluGrain, [](Floats x, Floats dy) { return dy * gelu_gradient(x); }, op.dx, op.x, op.dy);
-  });
-}
-
-void Kernels::compute(const op::SwigluForward& op) {
+void Kernels::compute(const op::ActivationForward& op) {
   const int64_t f = op.y.cols();
   dispatch_float(op.x.dtype, [&]<class T>() {
-    for_rows(threads_, op.y.rows(), 2 * f, [&](int64_t r) {
-      const T *const gate = op.x.as<T>() + r * 2 * f, *const up = gate + f;
-      T* const y = op.y.as<T>() + r * f;
-      for_vectors(f, [=](auto at) {
-        const Floats g = at.load(gate);
-        at.store(y, g / (1.0f + exp(-g)) * at.load(up));
+    const auto plain = [&]<class Formulas>(Formulas) {
+      map<T, T>(
+          threads_, kActivationGrain, [](Floats x) { return Formulas::value(x); }, op.y, op.x);
+    };
+    const auto gated = [&]<class Formulas>(Formulas) {
+      for_rows(threads_, op.y.rows(), 2 * f, [&](int64_t r) {
+        const T *const gate = op.x.as<T>() + r * 2 * f, *const up = gate + f;
+        T* const y = op.y.as<T>() + r * f;
+        for_vectors(f, [=](auto at) { at.store(y, Formulas::value(at.load(gate)) * at.load(up)); });
       });
-    });
+    };
+    with_formulas<Math>(op.kind, plain, gated);
   });
 }
 
-// With s = 1 / (1 + e^-a): silu(a) = a s, silu'(a) = s (1 + a (1 - s)).
-void Kernels::compute(const op::SwigluBackward& op) {
+void Kernels::compute(const op::ActivationBackward& op) {
   const int64_t f = op.dy.cols();
   dispatch_float(op.x.dtype, [&]<class T>() {
-    for_rows(threads_, op.dy.rows(), 2 * f, [&](int64_t r) {
-      const T *const gate = op.x.as<T>() + r * 2 * f, *const up = gate + f, *const dy = op.dy.as<T>() + r * f;
-      T *const d_gate = op.dx.as<T>() + r * 2 * f, *const d_up = d_gate + f;
-      for_vectors(f, [=](auto at) {
-        const Floats g = at.load(gate), d = at.load(dy), s = 1.0f / (1.0f + exp(-g));
-        at.store(d_gate, d * at.load(up) * (s * (1.0f + g * (1.0f - s))));
-        at.store(d_up, d * (g * s));
+    const auto plain = [&]<class Formulas>(Formulas) {
+      map<T, T>(
+          threads_, kActivationGrain, [](Floats x, Floats dy) { return dy * Formulas::slope(x); }, op.dx, op.x, op.dy);
+    };
+    const auto gated = [&]<class Formulas>(Formulas) {
+      for_rows(threads_, op.dy.rows(), 2 * f, [&](int64_t r) {
+        const T *const gate = op.x.as<T>() + r * 2 * f, *const up = gate + f, *const dy = op.dy.as<T>() + r * f;
+        T *const d_gate = op.dx.as<T>() + r * 2 * f, *const d_up = d_gate + f;
+        for_vectors(f, [=](auto at) {
+          const Floats d = at.load(dy);
+          const auto act = Formulas::value_and_slope(at.load(gate));
+          at.store(d_gate, d * at.load(up) * act.slope);
+          at.store(d_up, d * act.value);
+        });
       });
-    });
+    };
+    with_formulas<Math>(op.kind, plain, gated);
   });
 }
 

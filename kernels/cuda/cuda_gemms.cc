@@ -100,11 +100,11 @@ struct CudaGemms::Plan {
     // fp32, and ours is the library's second operand.
     if (p.pre_activation)
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX);
-    else if (p.gelu_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU);
+    else if (p.activation_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU);
     else if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     else if (p.bias_grad) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BGRADB);
     if (p.bias || p.bias_grad) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.c_dtype));
-    if (p.has_gelu()) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);  // it lies as c does, in c's type
+    if (p.has_activation()) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);  // it lies as c does, in c's type
     point_at(p);
     const auto layout = [&](DType dtype, int64_t rows, int64_t columns) {
       return library.make(library.layout_create, library.layout_destroy, "cublasLtMatrixLayoutCreate", cuda_type(dtype),
@@ -123,7 +123,7 @@ struct CudaGemms::Plan {
     if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
     if (p.bias_grad) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias_grad);
     if (p.pre_activation) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.pre_activation);
-    if (p.gelu_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.gelu_backward);
+    if (p.activation_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.activation_backward);
   }
   static const void* added(const CudaGemm& p) { return p.residual ? p.residual : p.c; }
   // out: where the result goes, p.c but for trials.
@@ -188,11 +188,11 @@ CudaGemms::~CudaGemms() = default;
 CudaGemms::Key CudaGemms::key_of(const CudaGemm& p) {
   const int flags = p.transpose_a | p.transpose_b << 1 | p.accumulate << 2 | (p.bias != nullptr) << 3 |
                     (p.dtype == DType::bf16) << 4 | (p.c_dtype == DType::bf16) << 5 |
-                    (p.pre_activation != nullptr) << 6 | (p.gelu_backward != nullptr) << 7 |
+                    (p.pre_activation != nullptr) << 6 | (p.activation_backward != nullptr) << 7 |
                     (p.bias_grad != nullptr) << 8 | (p.residual != nullptr) << 9;
   int64_t alignments = 0;  // each up to 256
   for (const void* data : {p.a, p.b, static_cast<const void*>(p.c), p.bias_grad ? p.bias_grad : p.bias,
-                           p.pre_activation ? p.pre_activation : p.gelu_backward, p.residual})
+                           p.pre_activation ? p.pre_activation : p.activation_backward, p.residual})
     alignments = alignments * 512 + alignment_of(data);
   return {p.m, p.n, p.k, flags, alignments};
 }
@@ -254,12 +254,12 @@ CudaGemms::Plan& CudaGemms::plan_of(const CudaGemm& gemm, const CudaGemmApart* a
 }
 
 bool CudaGemms::run(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte* workspace, cudaStream_t stream) {
-  // The library's GELU may be made of an approximate tanh: good enough for bf16, not for fp32, which is there for
-  // tests. And it asks some alignment of the matrix that the GELU is taken of.
-  if (gemm.has_gelu()) {
-    const void* const matrix = gemm.pre_activation ? gemm.pre_activation : gemm.gelu_backward;
+  // Of activations the library has GELU, which may be made of an approximate tanh: good enough for bf16, not for fp32,
+  // which is there for tests. And it asks some alignment of the matrix that the GELU is taken of.
+  if (gemm.has_activation()) {
+    const void* const matrix = gemm.pre_activation ? gemm.pre_activation : gemm.activation_backward;
     const bool both_bf16 = gemm.dtype == DType::bf16 && gemm.c_dtype == DType::bf16;
-    if (!both_bf16 || gemm.n % 8 != 0 || alignment_of(matrix) < 16) return false;
+    if (gemm.activation != Activation::gelu || !both_bf16 || gemm.n % 8 != 0 || alignment_of(matrix) < 16) return false;
   }
   Plan& plan = plan_of(gemm, apart, workspace, stream);
   if (!plan.possible) return false;

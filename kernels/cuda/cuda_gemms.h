@@ -14,21 +14,22 @@
 
 namespace trivet {
 
-// c[m, n] (+)= a[m, k] b[k, n] (+ bias) (+ residual), or with a GELU, as op::Matmul, row-major.
+// c[m, n] (+)= a[m, k] b[k, n] (+ bias) (+ residual), or with an activation, as op::Matmul, row-major.
 struct CudaGemm {
   int64_t m, n, k;
   bool transpose_a, transpose_b, accumulate;
   DType dtype, c_dtype;  // of a and b; of c and the bias
   const void *a, *b;
   void* c;
-  const void* bias;           // null: none
-  void* pre_activation;       // null: none; of c's type, as the next
-  const void* gelu_backward;  // null: none
-  void* bias_grad;            // null: none; [m] of c's type, is overwritten
-  const void* residual;       // null: none; of c's type
+  const void* bias;                 // null: none
+  void* pre_activation;             // null: none; of c's type, as the next
+  const void* activation_backward;  // null: none
+  Activation activation;            // of these
+  void* bias_grad;                  // null: none; [m] of c's type, is overwritten
+  const void* residual;             // null: none; of c's type
 
-  bool has_gelu() const { return pre_activation || gelu_backward; }
-  bool has_epilogue() const { return has_gelu() || bias_grad || residual; }  // beyond a bias
+  bool has_activation() const { return pre_activation || activation_backward; }
+  bool has_epilogue() const { return has_activation() || bias_grad || residual; }  // beyond a bias
 };
 
 // The same without an epilogue: a GEMM, and the kernels that do the rest. Timed, they may write what the GEMM with the
@@ -47,8 +48,9 @@ class CudaGemms {
   static constexpr int64_t kWorkspaceBytes = 32 << 20;
 
   // Queues the GEMM; false, and nothing is queued, where the library has no algorithm for it or fails, or where it has
-  // a GELU and is not bf16, or an epilogue that is not faster than what does without. The first call of a shape that
-  // accumulates allocates memory of the size of c for its trials, if there is any. apart: where it has an epilogue.
+  // an activation and is not bf16, or an epilogue that is not faster than what does without. The first call of a shape
+  // that accumulates allocates memory of the size of c for its trials, if there is any. apart: where it has an
+  // epilogue.
   bool run(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte* workspace, cudaStream_t stream);
 
  private:

@@ -1,4 +1,4 @@
-// GELU, SwiGLU, add, convert; bias or position, dropout and residual; sums over rows; fill and clear. All of these only
+// Activations, add, convert; bias or position, dropout and residual; sums over rows; fill and clear. All of these only
 // move memory: each element is read once and written once, in accesses of 16 bytes, and the roofline is the bandwidth.
 // (GELU: about 20 instructions an element beside 4 bytes in bf16, forward, where some 27 would fit.)
 #include <bit>
@@ -15,20 +15,20 @@ namespace {
 
 // ---- element by element
 
-// GELU in the tanh form of GPT-2, as kernels/cpu/elementwise.cc writes it: with u = sqrt(2 / pi) (x + 0.044715 x^3),
-//   gelu(x) = x s,   s = 1 / (1 + e^(-2u)),   gelu'(x) = s + x s (1 - s) 2u'.
-// -2u = x (kLinear + kCubic x^2)
-constexpr float kLinear = -1.5957691216057308f, kCubic = 0.044715f * kLinear;
-struct Gelu {
-  __device__ float operator()(float x) const { return __fdividef(x, 1.0f + __expf(x * (kLinear + kCubic * (x * x)))); }
+// Of the formulas of activations.
+struct Math {
+  __device__ static float exp(float x) { return __expf(x); }
+  __device__ static float exp_in_range(float x) { return __expf(x); }
+  __device__ static float quotient(float a, float b) { return __fdividef(a, b); }
+  __device__ static float clamp(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 };
-// Beyond 9 the derivative is 0 or 1 to within 1e-25; further out e would overflow, and e s be NaN. A NaN passes.
-struct GeluGradient {
-  __device__ float operator()(float far, float dy) const {
-    const float x = far < -9.0f ? -9.0f : far > 9.0f ? 9.0f : far, x2 = x * x;
-    const float e = __expf(x * (kLinear + kCubic * x2)), s = __fdividef(1.0f, 1.0f + e);
-    return dy * (s - x * (kLinear + 3.0f * kCubic * x2) * s * (e * s));
-  }
+template <class Formulas>
+struct Value {
+  __device__ float operator()(float x) const { return Formulas::value(x); }
+};
+template <class Formulas>
+struct TimesSlope {
+  __device__ float operator()(float x, float dy) const { return dy * Formulas::slope(x); }
 };
 struct Identity {
   __device__ float operator()(float x) const { return x; }
@@ -62,9 +62,9 @@ void launch_map(const char* op, F f, const Tensor& out, cudaStream_t stream, con
 // ---- kernels
 
 // A thread has one pack of a row of [n, f] and the two of [n, 2 f] that belong to it, as RowGrid deals them out. dy
-// null: y of x; else dx of x and dy. The arithmetic is that of kernels/cpu/elementwise.cc.
-template <class T>
-__global__ void swiglu_kernel(const T* x, const T* dy, int64_t f, int chunks, bool vectors, T* out) {
+// null: y of x; else dx of x and dy.
+template <class Formulas, class T>
+__global__ void gated_kernel(const T* x, const T* dy, int64_t f, int chunks, bool vectors, T* out) {
   const int64_t row = blockIdx.x / chunks;
   const int64_t i = (static_cast<int64_t>(blockIdx.x % chunks) * blockDim.x + threadIdx.x) * kPack;
   if (i >= f) return;
@@ -73,16 +73,16 @@ __global__ void swiglu_kernel(const T* x, const T* dy, int64_t f, int chunks, bo
     Pack gate = load_pack(gates, i, f, whole), up = load_pack(gates + f, i, f, whole);
     if (!dy) {
 #pragma unroll
-      for (int k = 0; k < kPack; ++k) gate.v[k] = __fdividef(gate.v[k], 1.0f + __expf(-gate.v[k])) * up.v[k];
+      for (int k = 0; k < kPack; ++k) gate.v[k] = Formulas::value(gate.v[k]) * up.v[k];
       store_pack(out + row * f, i, f, whole, gate);
       return;
     }
     const Pack d = load_pack(dy + row * f, i, f, whole);
 #pragma unroll
     for (int k = 0; k < kPack; ++k) {
-      const float g = gate.v[k], s = __fdividef(1.0f, 1.0f + __expf(-g));
-      gate.v[k] = d.v[k] * up.v[k] * (s * (1.0f + g * (1.0f - s)));
-      up.v[k] = d.v[k] * (g * s);
+      const auto act = Formulas::value_and_slope(gate.v[k]);
+      gate.v[k] = d.v[k] * up.v[k] * act.slope;
+      up.v[k] = d.v[k] * act.value;
     }
     store_pack(out + row * 2 * f, i, f, whole, gate);
     store_pack(out + row * 2 * f + f, i, f, whole, up);
@@ -182,33 +182,33 @@ void launch_dropout_add(const char* op, const Tensor& x, const Tensor& added, in
   });
 }
 
-void launch_swiglu(const char* op, const Tensor& x, const Tensor& dy, const Tensor& out, cudaStream_t stream) {
+template <class Formulas, class T>
+void launch_gated(const char* op, const Tensor& x, const Tensor& dy, const Tensor& out, cudaStream_t stream) {
   const int64_t n = x.rows(), f = x.cols() / 2;
   if (n * f == 0) return;
   const RowGrid grid(n, f, op);
-  dispatch_device(x.dtype, [&]<class T>() {
-    launch_kernel(swiglu_kernel<T>, {grid.grid, grid.block, stream}, elements<T>(x), elements<T>(dy), f, grid.chunks,
-                  f % kPack == 0 && aligned(x, dy, out), elements<T>(out));
-  });
+  launch_kernel(gated_kernel<Formulas, T>, {grid.grid, grid.block, stream}, elements<T>(x), elements<T>(dy), f,
+                grid.chunks, f % kPack == 0 && aligned(x, dy, out), elements<T>(out));
 }
 
 }  // namespace
 
-void CudaOps::launch(const op::SwigluForward& op, cudaStream_t stream) {
-  launch_swiglu(op.kSpan.name, op.x, {}, op.y, stream);
+void CudaOps::launch(const op::ActivationForward& op, cudaStream_t stream) {
+  const char* const name = op.kSpan.name;
+  dispatch_device(op.x.dtype, [&]<class T>() {
+    with_formulas<Math>(
+        op.kind, [&]<class F>(F) { launch_map<T, T>(name, Value<F>(), op.y, stream, op.x); },
+        [&]<class F>(F) { launch_gated<F, T>(name, op.x, {}, op.y, stream); });
+  });
 }
 
-void CudaOps::launch(const op::SwigluBackward& op, cudaStream_t stream) {
-  launch_swiglu(op.kSpan.name, op.x, op.dy, op.dx, stream);
-}
-
-void CudaOps::launch(const op::GeluForward& op, cudaStream_t stream) {
-  dispatch_device(op.x.dtype, [&]<class T>() { launch_map<T, T>(op.kSpan.name, Gelu(), op.y, stream, op.x); });
-}
-
-void CudaOps::launch(const op::GeluBackward& op, cudaStream_t stream) {
-  dispatch_device(op.x.dtype,
-                  [&]<class T>() { launch_map<T, T>(op.kSpan.name, GeluGradient(), op.dx, stream, op.x, op.dy); });
+void CudaOps::launch(const op::ActivationBackward& op, cudaStream_t stream) {
+  const char* const name = op.kSpan.name;
+  dispatch_device(op.x.dtype, [&]<class T>() {
+    with_formulas<Math>(
+        op.kind, [&]<class F>(F) { launch_map<T, T>(name, TimesSlope<F>(), op.dx, stream, op.x, op.dy); },
+        [&]<class F>(F) { launch_gated<F, T>(name, op.x, op.dy, op.dx, stream); });
+  });
 }
 
 void CudaOps::launch(const op::ColumnSum& op, cudaStream_t stream) {

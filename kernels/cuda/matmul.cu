@@ -63,15 +63,16 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
                 .c = op.c.data,
                 .bias = fused_bias ? op.bias.data : nullptr,
                 .pre_activation = op.pre_activation.data,
-                .gelu_backward = op.gelu_backward.data,
+                .activation_backward = op.activation_backward.data,
+                .activation = op.activation,
                 .bias_grad = nullptr,
                 .residual = op.residual.data};
   std::byte* const workspace = workspaces_.take(stream, CudaGemms::kWorkspaceBytes + (op.bias_grad ? m * 4 : 0));
   const auto run = [&](const CudaGemmApart* apart) { return k > 0 && gemms_->run(gemm, apart, workspace, stream); };
   // Without an epilogue, after the GEMM.
   const auto rest = [&](const Tensor& bias_grad) {
-    if (op.pre_activation) launch(op::GeluForward{op.pre_activation, op.c}, stream);
-    if (op.gelu_backward) launch(op::GeluBackward{op.gelu_backward, op.c, op.c}, stream);
+    if (op.pre_activation) launch(activation_of(op), stream);
+    if (op.activation_backward) launch(activation_backward_of(op), stream);
     if (op.bias_grad) launch(op::ColumnSum{op.a, bias_grad}, stream);
     if (op.residual) launch(residual_of(op), stream);
   };
@@ -80,7 +81,7 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
     plain.residual = nullptr;
     if (op.residual) plain.bias = nullptr;  // added with it
     plain.pre_activation = nullptr;
-    plain.gelu_backward = nullptr;
+    plain.activation_backward = nullptr;
     if (op.pre_activation) plain.c = op.pre_activation.data;
     // The library overwrites the sum, so it goes behind its workspace, and is then added.
     const Tensor sum{op.bias_grad ? workspace + CudaGemms::kWorkspaceBytes : nullptr, DType::f32, {m}};

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/ops.h"
+
 namespace trivet {
 namespace {
 

@@ -25,10 +25,11 @@
 #include <vector>
 
 #include "kernels/base/arena.h"
-#include "kernels/ops.h"
 #include "parallel/param.h"
 
 namespace trivet {
+
+class Ops;
 
 enum class Sharding { no_shard, optim, optim_grads, optim_grads_params };
 constexpr bool streams_grads(Sharding sharding) { return sharding >= Sharding::optim_grads; }

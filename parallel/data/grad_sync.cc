@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "kernels/ops.h"
+
 namespace trivet {
 
 GradSync::GradSync(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, const Options& options)

@@ -12,11 +12,12 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/ops.h"
 #include "parallel/comm_streams.h"
 #include "parallel/data/flat_buffer.h"
 
 namespace trivet {
+
+class Ops;
 
 class GradSync {
  public:

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/ops.h"
+
 namespace trivet {
 
 ParamGather::ParamGather(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, const Options& options)

@@ -8,11 +8,12 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/ops.h"
 #include "parallel/comm_streams.h"
 #include "parallel/data/flat_buffer.h"
 
 namespace trivet {
+
+class Ops;
 
 class ParamGather {
  public:

@@ -35,7 +35,7 @@ ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string&
                                                   .weight_decay = bias == Bias::decayed})),
       overlap_(overlap) {}
 
-void ColumnParallelLinear::forward(Context& ctx, Residual x, Hidden y, Hidden pre_activation) const {
+void ColumnParallelLinear::forward(Context& ctx, Residual x, Hidden y, Hidden pre_activation, Activation act) const {
   Scratch::Frame frame(ctx.scratch);
   const auto multiply = [&](int64_t first, int64_t rows, Whole whole) {
     ctx.run(op::Matmul{.a = whole.slice(first, rows),
@@ -43,7 +43,8 @@ void ColumnParallelLinear::forward(Context& ctx, Residual x, Hidden y, Hidden pr
                        .c = y.slice(first, rows),
                        .transpose_b = true,
                        .bias = bias_ ? bias_->weight : Tensor{},
-                       .pre_activation = rows_of(pre_activation, first, rows)});
+                       .pre_activation = rows_of(pre_activation, first, rows),
+                       .activation = act});
   };
   gather_and_multiply(ctx, overlap_, x, frame, multiply);
 }
@@ -114,10 +115,11 @@ void RowParallelLinear::forward_onto(Context& ctx, Hidden x, Residual residual, 
   ctx.run(op::BiasDropoutAdd{.x = branch, .bias = bias(), .residual = residual, .dropout = dropout, .out = out});
 }
 
-void RowParallelLinear::backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden pre_activation) const {
+void RowParallelLinear::backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden pre_activation,
+                                 Activation act) const {
   Scratch::Frame frame(ctx.scratch);
   const auto multiply = [&](int64_t first, int64_t rows, Whole whole) {
-    backward_input(ctx, whole.slice(first, rows), dx.slice(first, rows), rows_of(pre_activation, first, rows));
+    backward_input(ctx, whole.slice(first, rows), dx.slice(first, rows), rows_of(pre_activation, first, rows), act);
   };
   const Whole dy_whole = gather_and_multiply(ctx, overlap_, dy, frame, multiply);
   if (ctx.weight_grads.deferring()) {
@@ -130,8 +132,10 @@ void RowParallelLinear::backward(Context& ctx, Hidden x, Residual dy, Hidden dx,
   }
 }
 
-void RowParallelLinear::backward_input(Context& ctx, Whole dy_whole, Hidden dx, Hidden pre_activation) const {
-  ctx.run(op::Matmul{.a = dy_whole, .b = weight_.weight, .c = dx, .gelu_backward = pre_activation});
+void RowParallelLinear::backward_input(Context& ctx, Whole dy_whole, Hidden dx, Hidden pre_activation,
+                                       Activation act) const {
+  ctx.run(op::Matmul{
+      .a = dy_whole, .b = weight_.weight, .c = dx, .activation_backward = pre_activation, .activation = act});
 }
 
 void RowParallelLinear::backward_weight(Context& ctx, Hidden x, Whole dy_whole, Residual dy) const {

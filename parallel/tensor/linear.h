@@ -30,8 +30,9 @@ class ColumnParallelLinear {
   ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, const Shape& out, Init init, Bias bias,
                        TensorOverlap overlap = TensorOverlap::none);
 
-  // y = x W^T + bias; or, with pre_activation, which is as y: pre_activation = x W^T + bias and y its GELU.
-  void forward(Context& ctx, Residual x, Hidden y, Hidden pre_activation = {}) const;
+  // y = x W^T + bias; or, with pre_activation, which is as y: pre_activation = x W^T + bias and y =
+  // act(pre_activation). act: one without a gate.
+  void forward(Context& ctx, Residual x, Hidden y, Hidden pre_activation = {}, Activation act = {}) const;
   // Both halves below, the second through the context's weight-gradient queue: x and dy must live until it has run.
   void backward(Context& ctx, Residual x, Hidden dy, Residual dx) const;
   void backward_input(Context& ctx, Hidden dy, Residual dx) const;  // dx = dy W
@@ -55,12 +56,12 @@ class RowParallelLinear {
   void forward(Context& ctx, Hidden x, Residual y) const;  // y = x W^T
   // out = residual + dropout(x W^T + bias). out: not residual.
   void forward_onto(Context& ctx, Hidden x, Residual residual, const Dropout& dropout, Residual out) const;
-  // As above. dy: [s*, b, out]. pre_activation (null: x is used as it is), as x, which then is its GELU: dx becomes the
-  // gradient of pre_activation instead of that of x.
-  void backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden pre_activation = {}) const;
+  // As above. dy: [s*, b, out]. pre_activation (null: x is used as it is), as x, which then is act(pre_activation): dx
+  // becomes the gradient of pre_activation instead of that of x.
+  void backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden pre_activation = {}, Activation act = {}) const;
   // dy_whole: the gradient of y at all positions (gather_sequence), or rows of it. dx = dy W, times
-  // gelu'(pre_activation).
-  void backward_input(Context& ctx, Whole dy_whole, Hidden dx, Hidden pre_activation = {}) const;
+  // act'(pre_activation).
+  void backward_input(Context& ctx, Whole dy_whole, Hidden dx, Hidden pre_activation = {}, Activation act = {}) const;
   void backward_weight(Context& ctx, Hidden x, Whole dy_whole, Residual dy) const;  // dW += dy^T x, dbias += sum of dy
   Tensor bias() const { return bias_ ? bias_->weight : Tensor{}; }                  // [out]
 

@@ -36,10 +36,9 @@
 
 #include "parallel/comm_streams.h"
 #include "parallel/context.h"
+#include "parallel/tensor/overlap_mode.h"
 
 namespace trivet {
-
-enum class TensorOverlap { none, bulk, ring, pipeline };
 
 // The communication stream of the tensor-parallel group: the wire of the timelines.
 class TensorCommStream {

@@ -141,9 +141,9 @@ void activations(Bench& bench) {
                                   .dbeta = dgamma},
             stream);
   });
-  bench.memory("gelu_forward", 2 * ffn, [&] { ops.run(op::GeluForward{u, v}, stream); });
+  bench.memory("gelu_forward", 2 * ffn, [&] { ops.run(op::ActivationForward{u, v}, stream); });
   bench.memory("gelu_backward, in place", 3 * ffn,
-               [&] { ops.run(op::GeluBackward{.x = u, .dy = v, .dx = v}, stream); });
+               [&] { ops.run(op::ActivationBackward{.x = u, .dy = v, .dx = v}, stream); });
   bench.memory("rmsnorm_forward", 2 * hidden, [&] {
     ops.run(op::LayernormForward{.x = x, .gamma = bias, .beta = {}, .eps = 1e-5f, .y = y, .mean = {}, .rstd = rstd},
             stream);
@@ -161,8 +161,12 @@ void activations(Bench& bench) {
             stream);
   });
   const Tensor gated = bench.tensor(T, {kRows, kFfn / 2});
-  bench.memory("swiglu_forward", 3 * ffn / 2, [&] { ops.run(op::SwigluForward{u, gated}, stream); });
-  bench.memory("swiglu_backward", 5 * ffn / 2, [&] { ops.run(op::SwigluBackward{u, gated, v}, stream); });
+  bench.memory("swiglu_forward", 3 * ffn / 2, [&] {
+    ops.run(op::ActivationForward{u, gated, Activation::swiglu}, stream);
+  });
+  bench.memory("swiglu_backward", 5 * ffn / 2, [&] {
+    ops.run(op::ActivationBackward{u, gated, v, Activation::swiglu}, stream);
+  });
   // 48 query heads in 8 groups; values stay.
   const QkvViews heads = qkv_views(u.view({kSeq, kBatch, kFfn}), 48, 8);
   const Tensor angles = bench.tensor(DType::f32, {kSeq, heads.q.layout.d});
@@ -291,7 +295,7 @@ void products(Bench& bench) {
       },
       {[&] {
         ops.run(op::Matmul{.a = x, .b = up, .c = u, .transpose_b = true, .bias = bias}, stream);
-        ops.run(op::GeluForward{u, y}, stream);
+        ops.run(op::ActivationForward{u, y}, stream);
       }});
   const Tensor dw = bench.tensor(DType::f32, {kFfn, kHidden}), dbias = bench.tensor(DType::f32, {kFfn});
   const auto weight = [&](Tensor bias_grad) {
@@ -311,9 +315,9 @@ void products(Bench& bench) {
                      ops.run(residual_of(whole), stream);
                    }});
   bench.arithmetic("fc2 backward_input, GELU's derivative", operations,
-                   [&] { ops.run(op::Matmul{.a = x, .b = down, .c = y, .gelu_backward = u}, stream); }, {[&] {
+                   [&] { ops.run(op::Matmul{.a = x, .b = down, .c = y, .activation_backward = u}, stream); }, {[&] {
                      ops.run(op::Matmul{.a = x, .b = down, .c = y}, stream);
-                     ops.run(op::GeluBackward{.x = u, .dy = y, .dx = y}, stream);
+                     ops.run(op::ActivationBackward{.x = u, .dy = y, .dx = y}, stream);
                    }});
 }
 

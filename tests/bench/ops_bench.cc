@@ -154,9 +154,11 @@ void activations(Bench& bench, DType dtype) {
                                   .dbeta = dgamma},
             stream);
   });
-  bench.row(named("gelu_forward").c_str(), 2 * ffn, calls(kLayers), [&] { ops.run(op::GeluForward{u, v}, stream); });
+  bench.row(named("gelu_forward").c_str(), 2 * ffn, calls(kLayers), [&] {
+    ops.run(op::ActivationForward{u, v}, stream);
+  });
   bench.row(named("gelu_backward").c_str(), 3 * ffn, calls(kLayers),
-            [&] { ops.run(op::GeluBackward{.x = u, .dy = v, .dx = w}, stream); });
+            [&] { ops.run(op::ActivationBackward{.x = u, .dy = v, .dx = w}, stream); });
   // Of a Llama block: RMSNorm, SwiGLU of half the columns, rope of 12 query heads in 4 groups.
   bench.row(named("rmsnorm_forward").c_str(), 2 * hidden, 0, [&] {
     ops.run(op::LayernormForward{.x = x, .gamma = bias, .beta = {}, .eps = 1e-5f, .y = y, .mean = {}, .rstd = rstd},
@@ -175,9 +177,11 @@ void activations(Bench& bench, DType dtype) {
             stream);
   });
   const Tensor gated = v.front({kRows, kFfn / 2});
-  bench.row(named("swiglu_forward").c_str(), 3 * ffn / 2, 0, [&] { ops.run(op::SwigluForward{u, gated}, stream); });
+  bench.row(named("swiglu_forward").c_str(), 3 * ffn / 2, 0, [&] {
+    ops.run(op::ActivationForward{u, gated, Activation::swiglu}, stream);
+  });
   bench.row(named("swiglu_backward").c_str(), 5 * ffn / 2, 0, [&] {
-    ops.run(op::SwigluBackward{u, gated, w}, stream);
+    ops.run(op::ActivationBackward{u, gated, w, Activation::swiglu}, stream);
   });
   const QkvViews heads = qkv_views(u.front({kSeq, kBatch, 4 * (3 + 2) * 64}), 12, 4);
   const Tensor angles = bench.tensor(DType::f32, {kSeq, 64});

@@ -32,14 +32,14 @@ class TimedOps : public Ops {
 
   void run(const AnyOp& any, Stream& stream) override {
     const auto* const matmul = std::get_if<op::Matmul>(&any);
-    if (!matmul || !(matmul->pre_activation || matmul->gelu_backward))
+    if (!matmul || !(matmul->pre_activation || matmul->activation_backward))
       return std::visit([&](const auto& op) { time(op, stream); }, any);
     op::Matmul plain = *matmul;
-    plain.pre_activation = {}, plain.gelu_backward = {};
+    plain.pre_activation = {}, plain.activation_backward = {};
     if (matmul->pre_activation) plain.c = matmul->pre_activation;
     time(plain, stream);
-    if (matmul->pre_activation) time(op::GeluForward{.x = plain.c, .y = matmul->c}, stream);
-    else time(op::GeluBackward{.x = matmul->gelu_backward, .dy = plain.c, .dx = plain.c}, stream);
+    if (matmul->pre_activation) time(op::ActivationForward{.x = plain.c, .y = matmul->c}, stream);
+    else time(op::ActivationBackward{.x = matmul->activation_backward, .dy = plain.c, .dx = plain.c}, stream);
   }
 
   void clear() { parts_.clear(); }

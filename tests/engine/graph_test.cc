@@ -199,14 +199,14 @@ TEST(GraphsThatAreThere, TakeAResumedStateAsItIs) {
     };
     two_losses();
     std::vector<std::vector<std::byte>> saved;
-    for (const StateTensor& tensor : state_tensors(trainer.state().flat, *trainer.state().adam))
+    for (const StateTensor& tensor : state_tensors(trainer.state().flat, *trainer.state().optimizer))
       saved.push_back(bytes_of(trainer, tensor.data));
     const auto expected = two_losses();
     const int64_t graphs = trainer.rank().graphs->counts().graphs;
 
     trainer.data_parallel().weights.finish();  // which reads what is overwritten here
     size_t i = 0;
-    for (const StateTensor& tensor : state_tensors(trainer.state().flat, *trainer.state().adam))
+    for (const StateTensor& tensor : state_tensors(trainer.state().flat, *trainer.state().optimizer))
       trainer.device().copy_to_device(saved[i++].data(), tensor.data, *trainer.rank().compute);
     trainer.resume({.step = 2, .consumed_samples = 16});
 

@@ -161,6 +161,13 @@ TEST(Bf16, LearnsLikeFp32) {
 
 // ---- the update
 
+Tensor moment_of(const Optimizer& optimizer, std::string_view words, const OwnedShard& shard) {
+  const auto states = optimizer.states();
+  const auto found = std::ranges::find(states, words, &Optimizer::State::words);
+  check(found != states.end(), "the optimizer keeps no such thing");
+  return Optimizer::part(found->owned, shard);
+}
+
 std::vector<float> floats_of(Trainer& trainer, Tensor tensor) {
   const std::vector<std::byte> bytes = bytes_of(trainer, tensor);
   std::vector<float> numbers(bytes.size() / sizeof(float));
@@ -184,17 +191,20 @@ TEST(Update, IsAdamWOfClippedGradientsWithTheNumbersOfTheConfig) {
       with_trainers(config, 1, [&](Trainer& trainer) {
         trainer.step();
         const RankState& state = trainer.state();
-        const auto of = [&](Tensor (Adam::*which)(const OwnedShard&) const) {
+        const auto of = [&](const auto& which) {
           std::vector<std::vector<float>> all;
-          for (const OwnedShard& piece : state.flat.owned)
-            all.push_back(floats_of(trainer, ((*state.adam).*which)(piece)));
+          for (const OwnedShard& piece : state.flat.owned) all.push_back(floats_of(trainer, which(piece)));
           return all;
         };
-        const auto weights = of(&Adam::main_weights), m = of(&Adam::first_moment), v = of(&Adam::second_moment);
+        const auto main_weights = [&](const OwnedShard& piece) { return state.optimizer->main_weights(piece); };
+        const auto moment = [&](const char* words) {
+          return [&state, words](const OwnedShard& piece) { return moment_of(*state.optimizer, words, piece); };
+        };
+        const auto weights = of(main_weights), m = of(moment("first moment")), v = of(moment("second moment"));
         // when
         const StepResult result = trainer.step();
         // then
-        const auto updated = of(&Adam::main_weights);
+        const auto updated = of(main_weights);
         double squares = 0, difference = 0;
         for (const OwnedShard& piece : state.flat.owned)
           for (const float g : floats_of(trainer, piece.grad)) squares += static_cast<double>(g) * g;
@@ -565,8 +575,8 @@ std::vector<std::byte> state_bits(Trainer& trainer) {
   };
   RankState& state = trainer.state();
   for (const OwnedShard& piece : state.flat.owned) add(piece.weight);
-  for (const Tensor tensor : {state.adam->main_weights(), state.adam->first_moments(), state.adam->second_moments()})
-    add(tensor);
+  for (const OwnedShard& piece : state.flat.owned) add(state.optimizer->main_weights(piece));
+  for (const Optimizer::State& kept : state.optimizer->states()) add(kept.owned);
   return bits;
 }
 
@@ -715,10 +725,9 @@ TEST(ReplicaCheck, SeesABitOfEachKindOfState) {
         trainer.check_replicas();
         const RankState& state = trainer.state();
         const OwnedShard& shard = state.flat.owned.back();
-        const Tensor tensor = kind == "weight"         ? shard.weight
-                              : kind == "main weight"  ? state.adam->main_weights(shard)
-                              : kind == "first moment" ? state.adam->first_moment(shard)
-                                                       : state.adam->second_moment(shard);
+        const Tensor tensor = kind == "weight"        ? shard.weight
+                              : kind == "main weight" ? state.optimizer->main_weights(shard)
+                                                      : moment_of(*state.optimizer, kind, shard);
         if (trainer.world().rank() == 2)
           static_cast<uint8_t*>(tensor.data)[tensor.bytes() - size_of(tensor.dtype)] ^= 1;
         try {

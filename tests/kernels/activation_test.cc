@@ -32,7 +32,7 @@ TEST_P(ActivationTest, GeluIsTheDefinition) {
   for (const int64_t n : {1, 7, 40'007}) {
     const Tensor x = tensors.uniform(dtype, {n}, -12, 12), y = tensors.poisoned(dtype, {n});
 
-    ops->run(op::GeluForward{x, y}, *stream);
+    ops->run(op::ActivationForward{x, y}, *stream);
 
     Values expected;
     for (const double at : values(x)) expected.push_back(gelu(at));
@@ -45,13 +45,13 @@ TEST_P(ActivationTest, GeluBackwardIsTheDerivative) {
     const Tensor x = tensors.uniform(dtype, {n}, -12, 12), dy = tensors.uniform(dtype, {n});
     const Tensor dx = tensors.poisoned(dtype, {n});
 
-    ops->run(op::GeluBackward{.x = x, .dy = dy, .dx = dx}, *stream);
+    ops->run(op::ActivationBackward{.x = x, .dy = dy, .dx = dx}, *stream);
 
     Values expected;
     for (int64_t i = 0; i < n; ++i) expected.push_back(get(dy, i) * gelu_gradient(get(x, i)));
     EXPECT_TRUE(near(dx, expected, [&](int64_t i) { return allowed(dtype, get(x, i), expected[size_t(i)]); }));
     const Tensor over_dy = tensors.copy(dy);
-    ops->run(op::GeluBackward{.x = x, .dy = over_dy, .dx = over_dy}, *stream);
+    ops->run(op::ActivationBackward{.x = x, .dy = over_dy, .dx = over_dy}, *stream);
     EXPECT_TRUE(same_bits(over_dy, dx));
   }
 }
@@ -62,8 +62,8 @@ TEST_P(ActivationTest, GeluIsFlatFarOut) {
   const Tensor x = tensors.of(dtype, far), dy = tensors.full(dtype, {6}, 1);
   const Tensor y = tensors.poisoned(dtype, {6}), dx = tensors.poisoned(dtype, {6});
 
-  ops->run(op::GeluForward{x, y}, *stream);
-  ops->run(op::GeluBackward{.x = x, .dy = dy, .dx = dx}, *stream);
+  ops->run(op::ActivationForward{x, y}, *stream);
+  ops->run(op::ActivationBackward{.x = x, .dy = dy, .dx = dx}, *stream);
 
   for (int64_t i = 0; i < 6; ++i) {
     EXPECT_NEAR(get(y, i), i < 3 ? 0 : get(x, i), 1e-3);
@@ -73,7 +73,7 @@ TEST_P(ActivationTest, GeluIsFlatFarOut) {
 
 TEST_P(ActivationTest, NotANumberStaysOne) {
   const Tensor x = tensors.full(dtype, {40}, std::nan("")), y = tensors.full(dtype, {40}, 0);
-  ops->run(op::GeluForward{x, y}, *stream);
+  ops->run(op::ActivationForward{x, y}, *stream);
   for (const double value : values(y)) EXPECT_TRUE(std::isnan(value));
 }
 
@@ -90,8 +90,8 @@ TEST_P(ActivationTest, SwigluAndItsGradientsAreTheDefinition) {
     const Tensor x = tensors.uniform(dtype, {n, 2 * f}, -12, 12), dy = tensors.uniform(dtype, {n, f});
     const Tensor y = tensors.poisoned(dtype, {n, f}), dx = tensors.poisoned(dtype, {n, 2 * f});
 
-    ops->run(op::SwigluForward{.x = x, .y = y}, *stream);
-    ops->run(op::SwigluBackward{.x = x, .dy = dy, .dx = dx}, *stream);
+    ops->run(op::ActivationForward{.x = x, .y = y, .kind = Activation::swiglu}, *stream);
+    ops->run(op::ActivationBackward{.x = x, .dy = dy, .dx = dx, .kind = Activation::swiglu}, *stream);
 
     Values of_y(static_cast<size_t>(n * f)), of_x(static_cast<size_t>(2 * n * f));
     for (int64_t i = 0; i < n * f; ++i) {
@@ -112,8 +112,8 @@ TEST_P(ActivationTest, SwigluIsFlatFarOut) {
   const Tensor dy = tensors.full(dtype, {1, 6}, 1), y = tensors.poisoned(dtype, {1, 6});
   const Tensor dx = tensors.poisoned(dtype, {1, 12});
 
-  ops->run(op::SwigluForward{.x = x, .y = y}, *stream);
-  ops->run(op::SwigluBackward{.x = x, .dy = dy, .dx = dx}, *stream);
+  ops->run(op::ActivationForward{.x = x, .y = y, .kind = Activation::swiglu}, *stream);
+  ops->run(op::ActivationBackward{.x = x, .dy = dy, .dx = dx, .kind = Activation::swiglu}, *stream);
 
   for (int64_t i = 0; i < 6; ++i) {
     EXPECT_NEAR(get(y, i), i < 3 ? 0 : get(x, i), 1e-3);
@@ -158,7 +158,7 @@ void ActivationTest::expect_gemm_with_gelu() {
     // On a CPU: the bits of the ops one by one, also where rows are made apart.
     const Tensor x = tensors.poisoned(dtype, {m, n}), y = tensors.poisoned(dtype, {m, n});
     ops->run(op::Matmul{.a = a, .b = b, .c = x, .transpose_b = true, .bias = bias}, *stream);
-    ops->run(op::GeluForward{x, y}, *stream);
+    ops->run(op::ActivationForward{x, y}, *stream);
     EXPECT_TRUE(same_bits(before, x));
     EXPECT_TRUE(same_bits(c, y));
     const Tensor part_before = tensors.poisoned(dtype, {2, n}), part = tensors.poisoned(dtype, {2, n});
@@ -176,7 +176,7 @@ void ActivationTest::expect_gemm_with_derivative() {
     const Tensor dy = tensors.uniform(dtype, {m, k}), weight = tensors.uniform(dtype, {k, n});
     const Tensor x = tensors.uniform(dtype, {m, n}, -5, 5), dx = tensors.poisoned(dtype, {m, n});
 
-    ops->run(op::Matmul{.a = dy, .b = weight, .c = dx, .gelu_backward = x}, *stream);
+    ops->run(op::Matmul{.a = dy, .b = weight, .c = dx, .activation_backward = x}, *stream);
 
     Values expected, products;
     for (int64_t i = 0; i < m * n; ++i) {
@@ -193,7 +193,7 @@ void ActivationTest::expect_gemm_with_derivative() {
 
     const Tensor separate = tensors.poisoned(dtype, {m, n});
     ops->run(op::Matmul{.a = dy, .b = weight, .c = separate}, *stream);
-    ops->run(op::GeluBackward{.x = x, .dy = separate, .dx = separate}, *stream);
+    ops->run(op::ActivationBackward{.x = x, .dy = separate, .dx = separate}, *stream);
     EXPECT_TRUE(same_bits(dx, separate));
   }
 }
@@ -216,32 +216,41 @@ TEST(ActivationReference, AgreesWithFiniteDifferences) {
 TEST_P(ActivationTest, WrongArgumentsAreNamed) {
   const Tensor x = tensors.uniform(dtype, {4, 6}), other = tensors.uniform(dtype, {6, 4});
   const Tensor type = tensors.uniform(dtype == DType::f32 ? DType::bf16 : DType::f32, {4, 6});
-  EXPECT_TRUE(throws_naming([&] { ops->run(op::GeluForward{{}, x}, *stream); }, {"gelu_forward", " x ", "null"}));
   EXPECT_TRUE(throws_naming(
       [&] {
-        ops->run(op::GeluForward{x, other}, *stream);
+        ops->run(op::ActivationForward{{}, x}, *stream);
       },
-      {"gelu_forward", " y ", "[6, 4]", "[4, 6]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->run(op::GeluBackward{.x = x, .dy = type, .dx = x}, *stream); },
-                            {"gelu_backward", " dy ", "fp32", "bf16"}));
-  EXPECT_TRUE(throws_naming([&] { ops->run(op::GeluBackward{.x = x, .dy = x, .dx = other}, *stream); },
-                            {"gelu_backward", " dx ", "[6, 4]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->run(op::SwigluForward{.x = x, .y = x}, *stream); },
-                            {"swiglu_forward", " y ", "[4, 6]", "[4, 3]"}));
-  EXPECT_TRUE(throws_naming([&] { ops->run(op::SwigluBackward{.x = x, .dy = x, .dx = x}, *stream); },
-                            {"swiglu_backward", " dy ", "[4, 6]", "[4, 3]"}));
+      {"activation_forward", " x ", "null"}));
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::ActivationForward{x, other}, *stream);
+      },
+      {"activation_forward", " y ", "[6, 4]", "[4, 6]"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::ActivationBackward{.x = x, .dy = type, .dx = x}, *stream); },
+                            {"activation_backward", " dy ", "fp32", "bf16"}));
+  EXPECT_TRUE(throws_naming([&] { ops->run(op::ActivationBackward{.x = x, .dy = x, .dx = other}, *stream); },
+                            {"activation_backward", " dx ", "[6, 4]"}));
+  EXPECT_TRUE(
+      throws_naming([&] { ops->run(op::ActivationForward{.x = x, .y = x, .kind = Activation::swiglu}, *stream); },
+                    {"activation_forward", " y ", "[4, 6]", "[4, 3]"}));
+  EXPECT_TRUE(throws_naming(
+      [&] { ops->run(op::ActivationBackward{.x = x, .dy = x, .dx = x, .kind = Activation::swiglu}, *stream); },
+      {"activation_backward", " dy ", "[4, 6]", "[4, 3]"}));
   const Tensor half = tensors.uniform(dtype, {4, 3});
-  EXPECT_TRUE(throws_naming([&] { ops->run(op::SwigluForward{.x = half, .y = half}, *stream); },
-                            {"swiglu_forward", " x ", "[4, 3]", "even"}));
+  EXPECT_TRUE(
+      throws_naming([&] { ops->run(op::ActivationForward{.x = half, .y = half, .kind = Activation::swiglu}, *stream); },
+                    {"activation_forward", " x ", "[4, 3]", "even"}));
   const Tensor square = tensors.uniform(dtype, {6, 6}), c = tensors.uniform(dtype, {4, 6});
   const Tensor bias = tensors.uniform(dtype, {6});
   const auto multiply = [&](const MatmulOptions& how) {
     return [=, this] { ops->run(how.of(x, square, c), *stream); };
   };
   EXPECT_TRUE(throws_naming(multiply({.pre_activation = other}), {"matmul", " pre_activation ", "[6, 4]", "[4, 6]"}));
-  EXPECT_TRUE(throws_naming(multiply({.gelu_backward = type}), {"matmul", " gelu_backward ", "fp32", "bf16"}));
-  EXPECT_TRUE(throws_naming(multiply({.accumulate = true, .pre_activation = x}), {"matmul", "GELU", "accumulate"}));
-  EXPECT_TRUE(throws_naming(multiply({.bias = bias, .gelu_backward = x}), {"matmul", "bias", "gelu_backward"}));
+  EXPECT_TRUE(
+      throws_naming(multiply({.activation_backward = type}), {"matmul", " activation_backward ", "fp32", "bf16"}));
+  EXPECT_TRUE(throws_naming(multiply({.accumulate = true, .pre_activation = x}), {"matmul", "epilogue", "accumulate"}));
+  EXPECT_TRUE(
+      throws_naming(multiply({.bias = bias, .activation_backward = x}), {"matmul", "bias", "activation_backward"}));
 }
 
 }  // namespace

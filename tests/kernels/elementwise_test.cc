@@ -239,7 +239,7 @@ TEST_P(ElementwiseTest, NothingIsFine) {
   ops->run(op::BiasDropoutAdd{.x = none, .bias = bias, .residual = none, .dropout = {}, .out = none}, *stream);
   ops->run(op::DropoutBackward{.dout = none, .dropout = {}, .dx = none}, *stream);
   ops->run(op::Add{none, none, none}, *stream);
-  ops->run(op::GeluForward{none, none}, *stream);
+  ops->run(op::ActivationForward{none, none}, *stream);
   ops->run(op::ColumnSum{none, sum}, *stream);
   EXPECT_TRUE(near(sum, Values(8, 3.0), 0));
 }

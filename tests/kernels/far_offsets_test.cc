@@ -106,8 +106,8 @@ void activations(Trial& run) {
   const auto out = [&] { return run.out(kBf16, kWidth); };
   const auto keep = [&](const Tensor& t) { run.result(t, 3 * t.cols()); };
   const Tensor x = in(), dy = in(), y = out(), dx = out();
-  run(op::GeluForward{x, y}), keep(y);
-  run(op::GeluBackward{x, dy, dx}), keep(dx);
+  run(op::ActivationForward{x, y}), keep(y);
+  run(op::ActivationBackward{x, dy, dx}), keep(dx);
   run(op::Add{x, dy, y}), keep(y);
   const Tensor wide = run.out(kF32, kWidth);
   run(op::Convert{x, wide}), keep(wide);
@@ -117,8 +117,8 @@ void activations(Trial& run) {
   run(op::Clear{{dx}}), keep(dx);
   const Tensor gated = run.zeros(kBf16, {x.rows(), 2 * kWidth}), dgated = run.zeros(kBf16, {x.rows(), 2 * kWidth});
   run.draw(gated, 6 * kWidth);
-  run(op::SwigluForward{gated, y}), keep(y);
-  run(op::SwigluBackward{gated, dy, dgated}), keep(dgated);
+  run(op::ActivationForward{gated, y, Activation::swiglu}), keep(y);
+  run(op::ActivationBackward{gated, dy, dgated, Activation::swiglu}), keep(dgated);
 }
 
 void residual_stream(Trial& run) {

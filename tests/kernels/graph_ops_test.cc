@@ -324,9 +324,10 @@ class Keys : public GraphOpsTest {
     return true;
   }
   template <class T>
-  requires std::is_arithmetic_v<T>
+  requires std::is_arithmetic_v<T> || std::is_enum_v<T>
   bool change(T& number) {
-    if constexpr (std::is_same_v<T, bool>) number = !number;
+    if constexpr (std::is_enum_v<T>) number = static_cast<T>(static_cast<int>(number) + 1);
+    else if constexpr (std::is_same_v<T, bool>) number = !number;
     else if constexpr (std::is_same_v<T, float>) number *= 1.5f;
     else ++number;
     return true;
@@ -394,7 +395,7 @@ TEST_P(Keys, OptionalTensorsCount) {
   expect_all_count(op::Matmul{.a = a, .b = b, .c = c});
   expect_all_count(op::Matmul{.a = a, .b = b, .c = c, .bias = zeros({4})});
   expect_all_count(op::Matmul{.a = a, .b = b, .c = c, .pre_activation = square()});
-  expect_all_count(op::Matmul{.a = a, .b = b, .c = c, .gelu_backward = square()});
+  expect_all_count(op::Matmul{.a = a, .b = b, .c = c, .activation_backward = square()});
 }
 
 TEST_P(Keys, ShapesTypesStreamsAndOperationsCount) {
@@ -406,7 +407,7 @@ TEST_P(Keys, ShapesTypesStreamsAndOperationsCount) {
     return graphs->counts().launches;
   };
   const auto gelu = [&](Tensor from, Tensor to) {
-    return [this, from, to](Stream& on) { through().run(op::GeluForward{from, to}, on); };
+    return [this, from, to](Stream& on) { through().run(op::ActivationForward{from, to}, on); };
   };
   queue(gelu(x, y), *stream);
   ASSERT_EQ(queue(gelu(x, y), *stream), 1);

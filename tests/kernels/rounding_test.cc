@@ -87,22 +87,22 @@ TEST_P(RoundingTest, OfActivationsHasNoBias) {
   const Shape twice{kRows, 2 * kColumns};
   expect_unbiased("gelu", [&](DType t) {
     const Tensor y = output(t, square);
-    run(op::GeluForward{input(t, square), y});
+    run(op::ActivationForward{input(t, square), y});
     return y;
   });
   expect_unbiased("gelu backward", [&](DType t) {
     const Tensor dx = output(t, square);
-    run(op::GeluBackward{input(t, square), input(t, square), dx});
+    run(op::ActivationBackward{input(t, square), input(t, square), dx});
     return dx;
   });
   expect_unbiased("swiglu", [&](DType t) {
     const Tensor y = output(t, square);
-    run(op::SwigluForward{input(t, twice), y});
+    run(op::ActivationForward{input(t, twice), y, Activation::swiglu});
     return y;
   });
   expect_unbiased("swiglu backward", [&](DType t) {
     const Tensor dx = output(t, twice);
-    run(op::SwigluBackward{input(t, twice), input(t, square), dx});
+    run(op::ActivationBackward{input(t, twice), input(t, square), dx, Activation::swiglu});
     return dx;
   });
 }

@@ -68,8 +68,8 @@ TEST_F(SplitDeviceTest, MemoryOfTheWrongSideIsNamed) {
   const auto refuses = [](const std::function<void()>& run, const std::string& part) {
     return throws_naming(run, {part});
   };
-  EXPECT_TRUE(refuses([&] { ops->run(op::GeluBackward{.x = there, .dy = here, .dx = there}, *stream); },
-                      "gelu_backward: argument 2, [10] fp32"));
+  EXPECT_TRUE(refuses([&] { ops->run(op::ActivationBackward{.x = there, .dy = here, .dx = there}, *stream); },
+                      "activation_backward: argument 2, [10] fp32"));
   EXPECT_TRUE(refuses([&] { device->copy_to_device(here.data, here, *stream); }, "copy_to_device: argument 2"));
   EXPECT_TRUE(refuses([&] { device->copy_to_host(there, there.data, *stream); }, "copy_to_host: the host's side"));
   EXPECT_TRUE(refuses(

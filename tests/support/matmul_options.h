@@ -7,10 +7,11 @@ namespace trivet::test {
 
 struct MatmulOptions {
   bool transpose_a = false, transpose_b = false, accumulate = false;
-  Tensor bias{}, pre_activation{}, gelu_backward{}, bias_grad{}, residual{};
+  Tensor bias{}, pre_activation{}, activation_backward{}, bias_grad{}, residual{};
 
   op::Matmul of(Tensor a, Tensor b, Tensor c) const {
-    return {a, b, c, transpose_a, transpose_b, accumulate, bias, pre_activation, gelu_backward, bias_grad, residual};
+    return {a,         b,       c, transpose_a, transpose_b, accumulate, bias, pre_activation, activation_backward,
+            bias_grad, residual};
   }
 };
 

@@ -59,10 +59,8 @@ class OpSamples {
             .dgamma = row(),
             .dbeta = row()};
   }
-  op::GeluForward sample(op::GeluForward*) { return {square(), square()}; }
-  op::GeluBackward sample(op::GeluBackward*) { return {square(), square(), square()}; }
-  op::SwigluForward sample(op::SwigluForward*) { return {square(), make_(DType::f32, {4, 2})}; }
-  op::SwigluBackward sample(op::SwigluBackward*) { return {square(), make_(DType::f32, {4, 2}), square()}; }
+  op::ActivationForward sample(op::ActivationForward*) { return {square(), square()}; }
+  op::ActivationBackward sample(op::ActivationBackward*) { return {square(), square(), square()}; }
   op::RotaryTable sample(op::RotaryTable*) { return {{.width = 4}, square()}; }
   op::Rope sample(op::Rope*) {
     const QkvViews views = qkv();

@@ -46,7 +46,7 @@ mlperf::RunDescription description_of(const Rank& rank, const Config& engine, in
           .global_batch_size = rank.layout.batch_sizes.largest(),
           .micro_batch_size = shape.micro_batch,
           .gradient_accumulation_steps = rank.schedule.m,
-          .sequence_length = shape.seq,
+          .sequence_length = shape.whole_seq(),
           .first_step = first_step,
           .most_steps = engine.train.train_iters,
           .base_rate = optimizer.lr,

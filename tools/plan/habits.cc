@@ -55,7 +55,7 @@ double unfused_attention_seconds(const System& system, const TapeWork& w) {
 
 double gemm_work_seconds(const System& system, PlanFramework framework, const TapeWork& w) {
   double seconds = gemm_seconds(system, w.dtype, {.m = w.m, .n = w.n, .k = w.k});
-  if (framework == PlanFramework::trivet || !w.gelu) return seconds;
+  if (framework == PlanFramework::trivet || !w.activation) return seconds;
   const double output = static_cast<double>(w.m * w.n * size_of(w.dtype));
   seconds += memory_seconds(system, output * (w.backward ? 3 : 2));
   if (w.recomputed && framework == PlanFramework::megatron) {

@@ -233,8 +233,8 @@ void complete(const op::Matmul& op, TapeWork& work) {
   work.dtype = op.a.dtype;
   work.m = op.c.rows(), work.n = op.c.cols(), work.k = op.transpose_a ? op.a.rows() : op.a.cols();
   work.flops = 2 * work.m * work.n * work.k;
-  work.gelu = op.pre_activation || op.gelu_backward;
-  work.backward = static_cast<bool>(op.gelu_backward);
+  work.activation = op.pre_activation || op.activation_backward;
+  work.backward = static_cast<bool>(op.activation_backward);
 }
 void complete(const op::CrossEntropyForward&, TapeWork& work) { work.kind = TapeWork::loss; }
 void complete(const op::CrossEntropyBackward&, TapeWork& work) { work.kind = TapeWork::loss; }
@@ -286,8 +286,8 @@ class TapeOps : public Ops {
     if (op.residual) run(residual_of(op), stream);
     if (op.bias_grad) run(op::ColumnSum{op.a, op.bias_grad}, stream);
     if (!cpu_) return;
-    if (op.pre_activation) run(op::GeluForward{.x = op.pre_activation, .y = op.c}, stream);
-    if (op.gelu_backward) run(op::GeluBackward{.x = op.gelu_backward, .dy = op.c, .dx = op.c}, stream);
+    if (op.pre_activation) run(activation_of(op), stream);
+    if (op.activation_backward) run(activation_backward_of(op), stream);
   }
   template <class T>
   static void add_bytes(const T& argument, TapeWork& work) {

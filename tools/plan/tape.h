@@ -28,7 +28,7 @@ struct TapeWork {
   Kind kind = memory;
   DType dtype = DType::f32;     // of a GEMM's operands, and of attention's
   bool backward = false;        // of attention
-  bool gelu = false;            // a GEMM with an epilogue that applies GELU or multiplies by its derivative
+  bool activation = false;      // a GEMM with an epilogue that applies one, or multiplies by its derivative
   bool recomputed = false;      // in the backward pass, to restore activations
   int64_t m = 0, n = 0, k = 0;  // of a GEMM; of attention: queries, keys and the width of a head
   int64_t batch = 1;            // of attention: heads of all samples
@@ -106,7 +106,7 @@ struct Tape {
 struct TapeOptions {
   int steps = 2;          // the second is like all that follow: the ranks come to it as they left the first
   bool one_ahead = true;  // the next step's passes are queued before a step's numbers are read, as on a GPU
-  bool cpu = false;       // the ops are a CPU's, whose GEMMs leave the GELU to an op of its own
+  bool cpu = false;       // the ops are a CPU's, whose GEMMs leave the activation to an op of its own
   float number = 1;       // all that is copied to the host
 };
 

@@ -64,7 +64,7 @@ std::vector<double> load_and_go_on(const std::string& path, Config config, const
     checkpointing.resume({path}, false);
     EXPECT_EQ(trainer.steps_done(), kSavedStep);
     size_t names = 0;
-    for (const StateTensor& tensor : state_tensors(trainer.state().flat, *trainer.state().adam)) {
+    for (const StateTensor& tensor : state_tensors(trainer.state().flat, *trainer.state().optimizer)) {
       const std::vector<float>& expected = saved.at(tensor.name);
       ++names;
       const std::vector<float> numbers = floats_of(trainer, tensor.data);

@@ -79,7 +79,7 @@ static_assert(!gathers<Whole> && !gathers<Partial> && !gathers<Hidden> && !gathe
 template <class Linear, class X, class Y>
 constexpr bool forward_takes = [] {
   if constexpr (std::is_same_v<Linear, ColumnParallelLinear>)
-    return std::is_invocable_v<decltype(&Linear::forward), const Linear&, Context&, X, Y, Hidden>;
+    return std::is_invocable_v<decltype(&Linear::forward), const Linear&, Context&, X, Y, Hidden, Activation>;
   else return std::is_invocable_v<decltype(&Linear::forward), const Linear&, Context&, X, Y>;
 }();
 static_assert(!forward_takes<ColumnParallelLinear, Hidden, Hidden> &&

@@ -75,7 +75,7 @@ Elements saved_by(Config config, int ranks) {
   with_trainers(config, ranks, [&](Trainer& trainer) {
     const std::lock_guard lock(mutex);
     const RankState& state = trainer.state();
-    for (const StateTensor& tensor : saved_tensors(state.flat, *state.adam))
+    for (const StateTensor& tensor : saved_tensors(state.flat, *state.optimizer))
       if (!tensor.name.starts_with("optimizer.")) elements[tensor.name] += tensor.slice.count;
   });
   return elements;

@@ -78,7 +78,7 @@ std::string key_of(const AnyOp& any) {
               if constexpr (is_argument<std::remove_cvref_t<decltype(element)>>) tensor(element);
               else for_each_field(element, [&](const auto& inner) { self(self, inner); });
             }
-          else key += ' ' + std::to_string(value);
+          else key += ' ' + std::to_string(static_cast<double>(value));
         };
         for_each_field(op, [&](const auto& value) { field(field, value); });
         return key;
@@ -269,16 +269,19 @@ class Runner {
       if (dbeta) near_one(dbeta, c, b);
     }
   }
-  void operator()(const op::SwigluForward& op) {
+  // Without a gate an activation is an epilogue, which the GEMMs' cases below have.
+  void operator()(const op::ActivationForward& op) {
+    check(op.kind == Activation::swiglu, "the definition below is SwiGLU's");
     const Tensor x = rows(op.x), y = rows(op.y);
-    run(op::SwigluForward{x, y});
+    run(op::ActivationForward{x, y, op.kind});
     const int64_t f = y.cols();
     each(y, [&](int64_t r, int64_t c) { return silu(get(x, r * 2 * f + c)) * get(x, r * 2 * f + f + c); });
   }
-  void operator()(const op::SwigluBackward& op) {
+  void operator()(const op::ActivationBackward& op) {
+    check(op.kind == Activation::swiglu, "the definition below is SwiGLU's");
     const Tensor x = rows(op.x), dy = rows(op.dy), dx = rows(op.dx);
     const Values in = values(x), d = values(dy);
-    run(op::SwigluBackward{x, dy, dx});
+    run(op::ActivationBackward{x, dy, dx, op.kind});
     const int64_t f = dy.cols();
     each(dx, [&](int64_t r, int64_t c) {
       const double gate = in[at(r * 2 * f + c % f)], up = in[at(r * 2 * f + f + c % f)], s = 1 / (1 + std::exp(-gate));
@@ -610,7 +613,7 @@ class Runner {
   void gemm(const op::Matmul& op, int64_t m, int64_t n, int64_t k) {
     if (!shared_.gemms
              .insert({m, n, k, op.transpose_a, op.transpose_b, op.accumulate, !!op.bias, !!op.pre_activation,
-                      !!op.gelu_backward, !!op.bias_grad, !!op.residual, op.c.dtype == DType::f32})
+                      !!op.activation_backward, !!op.bias_grad, !!op.residual, op.c.dtype == DType::f32})
              .second)
       return;
     const auto shaped = [](int64_t rows, int64_t columns, bool turned) {
@@ -622,7 +625,7 @@ class Runner {
     const Tensor c = sums ? shared_.sums({m, n}) : tensors_.poisoned(op.c.dtype, {m, n});
     const Tensor bias = op.bias ? shared_.integers(2, {n}) : Tensor{};
     const Tensor residual = op.residual ? shared_.integers(3, {m, n}) : Tensor{};
-    const Tensor slope = op.gelu_backward ? shared_.integers(4, {m, n}) : Tensor{};
+    const Tensor slope = op.activation_backward ? shared_.integers(4, {m, n}) : Tensor{};
     const Tensor pre = op.pre_activation ? tensors_.poisoned(DType::bf16, {m, n}) : Tensor{};
     const Tensor bias_grad = op.bias_grad ? tensors_.full(DType::f32, {m}, 1) : Tensor{};
     const std::vector<int64_t> some_rows = samples(m), some_columns = samples(n);

@@ -45,14 +45,14 @@ TEST(PlanHabits, UnfusedAttentionMovesItsScores) {
 TEST(PlanHabits, GeluIsAKernelOfItsOwnElsewhere) {
   const TapeWork plain{.kind = TapeWork::gemm, .dtype = DType::bf16, .m = 4096, .n = 8192, .k = 2048};
   TapeWork gelu = plain;
-  gelu.gelu = true;
+  gelu.activation = true;
   EXPECT_EQ(seconds(gelu), seconds(plain));
   EXPECT_GT(seconds(gelu, {.fused_attention = false}), seconds(plain, {.fused_attention = false}));
 }
 
 // The engine saves the output of a recomputed group; Megatron computes fc2 again, a GEMM of as many FLOPs as fc1.
 TEST(PlanHabits, MegatronRecomputesTheLastGemm) {
-  TapeWork fc1{.kind = TapeWork::gemm, .dtype = DType::bf16, .gelu = true, .m = 4096, .n = 8192, .k = 2048};
+  TapeWork fc1{.kind = TapeWork::gemm, .dtype = DType::bf16, .activation = true, .m = 4096, .n = 8192, .k = 2048};
   const PlanConfig megatron{.framework = PlanFramework::megatron}, pytorch{.framework = PlanFramework::pytorch};
   const double first = seconds(fc1, megatron), first_of_pytorch = seconds(fc1, pytorch);
   fc1.recomputed = true;

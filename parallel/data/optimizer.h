@@ -1,0 +1,77 @@
+// What a step does with the gradients: their norm over the whole model, clipping, and an update of the fp32 weights of
+// the shards that the rank owns: all parameters, or its part of each bucket (ZeRO).
+//
+// The norm is an exact sum of squares (op::SumOfSquares): it has the same bits however the parameters are partitioned,
+// so clipping cannot make equal layouts differ. It takes one pass over the shards and one or two small all-reduces, on
+// the device. It counts the first copy of each parameter (Param::first_copy).
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "parallel/comm/comm.h"
+#include "parallel/data/flat_buffer.h"
+
+namespace trivet {
+
+class Ops;
+
+// The numbers of one update.
+struct UpdateStep {
+  double learning_rate = 0;
+  double decoupled_lr = 0;  // of parameters with ParamSpec::decoupled_lr, where the optimizer tells them apart
+  double weight_decay = 0;  // of parameters with ParamSpec::weight_decay
+  int64_t step = 0;         // from 1: updates, without those that were skipped
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  // After the weights were initialised: main weights from the model's weights, the rest of the state to zero.
+  void reset(Ops& ops, Stream& stream);
+  // After the main weights were loaded: the model's weights of the shards from them.
+  void publish(Ops& ops, Stream& stream);
+
+  // norm = sqrt of the sum of squares of all gradients of the model (over its tensor and pipeline ranks, and the data-
+  // parallel ranks that share them), before clipping; grad_scale as in op::ClipScale. REQUIRES: grads are those of the
+  // global batch. max_norm 0: no clipping. watched_norm() is NaN on all ranks of the model where an element of
+  // `watched` (fp32; null: none) or of a gradient that norm does not count (other copies of a replicated parameter) is
+  // not finite.
+  void compute_norm(Ops& ops, Communicator& model, Communicator& data, float max_norm, Tensor watched, Stream& stream);
+  // One update with the gradients scaled by grad_scale; a no-op where `accepted` ([1] fp32, on the device) is 0.
+  virtual void step(Ops& ops, Tensor accepted, const UpdateStep& how, Stream& stream) = 0;
+
+  Tensor norm() const { return norm_; }                  // [1] fp32; NaN where a gradient is not finite
+  Tensor watched_norm() const { return watched_norm_; }  // [1] fp32
+
+  // What it keeps of each weight, besides the weight.
+  struct State {
+    std::string_view name;   // in checkpoints, as Megatron's: "exp_avg"
+    std::string_view words;  // for people: "first moment"
+    Tensor owned;            // [owned_numel] fp32, each shard at its OwnedShard::local
+  };
+  virtual std::vector<State> states() const = 0;
+  // The weights that it updates; in an fp32 run the model's.
+  bool has_main_weights() const { return static_cast<bool>(main_weights_); }
+  Tensor main_weights(const OwnedShard& shard) const {
+    return main_weights_ ? part(main_weights_, shard) : shard.weight;
+  }
+  static Tensor part(Tensor owned, const OwnedShard& shard) { return owned.slice(shard.local, shard.weight.numel()); }
+
+ protected:
+  // fp32 main weights, where the model's are bf16, come from `arena`.
+  Optimizer(FlatBuffer& flat, Arena& arena);
+
+  FlatBuffer& flat_;
+  Tensor main_weights_;  // [owned_numel] fp32; null in an fp32 run
+  Tensor grad_scale_;    // [1] fp32
+
+ private:
+  Tensor all_bins_;  // [2 * kExactSumBins] int64: one all-reduce for both
+  Tensor bins_, watched_bins_;
+  Tensor norm_, watched_norm_, ignored_;
+  std::vector<Tensor> counted_, checked_;  // gradients: in the norm; checked to be finite only
+};
+
+}  // namespace trivet
