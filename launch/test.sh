@@ -2,8 +2,9 @@
 # Installs what is missing, builds, and runs the tests. Prints where the time went.
 #   launch/test.sh [--all] [--tsan] [CTEST ARGUMENT…]
 #     without   each test once, in less than ten minutes on two cores; CUDA is left out where no GPU is
-#     --all     what CI runs, in less than 18 minutes: with CUDA as AUTO finds it, then the fuzz targets, and all tests
-#               again under AddressSanitizer with UndefinedBehaviorSanitizer, where CUDA is emulated on the CPU
+#     --all     what CI runs, in less than 18 minutes: with CUDA as AUTO finds it, tests of programs, MPI ranks and
+#               instruction sets, and what sanitizers leave out; then the fuzz targets; then the cases of all test programs
+#               under AddressSanitizer with UndefinedBehaviorSanitizer, where CUDA is emulated on the CPU
 #     --tsan    as --all, and all tests under ThreadSanitizer too, which also sees what CUDA kernels lack in barriers
 # One test of ctest's is a share of a program's cases: GTEST_FILTER=… chooses among the cases, -R does not.
 # TRIVET_RANDOM_LAYOUTS=N draws N random layouts: 50 without --all; with it 40, under sanitizers 8.
@@ -66,7 +67,7 @@ if ((!all)); then
   exit
 fi
 launch/mutants.sh --check
-phase "build" build_trivet build-all "${once[@]}"
+phase "build" build_trivet build-all "${once[@]}" -DTRIVET_BESIDE_SANITIZERS=ON
 phase "tests, of MPI ranks too" run_tests build-all "$@"
 phase "fuzz targets" launch/fuzz.sh -runs=3000  # from the committed inputs on
 phase "build with AddressSanitizer" build_trivet build-asan -DTRIVET_SANITIZE=address,undefined "$scopes"
