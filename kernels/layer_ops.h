@@ -299,8 +299,8 @@ struct AttentionForward {
 };
 
 // Recomputes the probabilities from q, k and lse. dk and dv are sums over the query heads of their group, in the order
-// of the heads, and of each over its queries, kept in fp32 and rounded once (cuDNN's: in an order of its own, each
-// head's rounded). So they have the same bits on every layout that keeps whole groups on a rank.
+// of the heads, and of each over its queries, kept in fp32 and rounded once. So they have the same bits on every layout
+// that keeps whole groups on a rank.
 struct AttentionBackward {
   static constexpr SpanInfo kSpan{"attention_backward"};
   In dout;  // as out

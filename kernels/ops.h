@@ -12,7 +12,6 @@
 //   * Outputs alias inputs only where the contract says so. Only optional tensors may be null.
 //   * Every op is deterministic for a given number of threads per rank; with another number, sums may be split
 //   elsewhere.
-//     (Exception: cuDNN's attention backward, see CudaOptions.)
 //   * A wrong shape or dtype throws Error that names the op, the argument, what was found and what was expected.
 //
 // A new op is a struct in layer_ops.h or step_ops.h and its name in TRIVET_OPS; a Kernels::compute in kernels/cpu and a
@@ -71,19 +70,6 @@ inline double measure_gemm_peak_tflops(Device& device, Ops& ops, DType dtype) {
   return measure_gemm_peak(device, ops, dtype).tflops;
 }
 
-// What a plan for attention is made for: sizes, strides and T of its views. Gradients have the strides of their
-// tensors.
-struct AttentionShape {
-  HeadsLayout q, k, v;
-  DType dtype = DType::bf16;
-  bool operator==(const AttentionShape&) const = default;
-};
-// With queries, keys and values in one tensor (qkv_views).
-inline AttentionShape packed_attention(int64_t s, int64_t b, int64_t heads, int64_t kv_heads, int64_t d, DType dtype) {
-  const QkvViews views = qkv_views(Tensor{nullptr, dtype, {s, b, (heads + 2 * kv_heads) * d}}, heads, kv_heads);
-  return {views.q.layout, views.k.layout, views.v.layout, dtype};
-}
-
 struct CudaOptions {
   bool tf32 = false;  // fp32 GEMMs on the tensor cores, which round their operands to 10 bits of mantissa
   // GEMM autotuning: how many of cuBLASLt's proposals are timed when a shape first comes; 1 takes the first one
@@ -91,15 +77,11 @@ struct CudaOptions {
   int gemm_candidates = 8;
   // GEMMs of fewer multiplications and additions take the first proposal too: they are bound by launch latency.
   double trial_operations = 1e9;
-  // Attention of this shape, without dropout, is cuDNN's; all other attention is computed by kernels/cuda.
-  std::optional<AttentionShape> cudnn_attention{};
   // GPUs of compute capability 9.0 (H100, H200) have attention kernels of their own, which no other GPU can run.
   bool hopper_attention = true;
-  // cuDNN's attention backward adds in a fixed order, for 2 b heads s^2 bytes of workspace; otherwise in any order.
-  bool deterministic = true;
 };
 // On the GPU of `device`, which outlives them. Called by the thread that made the device. In a build without CUDA
-// (no_cuda.cc), and where cuDNN is asked for and is not there, or has nothing for the shape: ConfigError.
+// (no_cuda.cc): ConfigError.
 std::unique_ptr<Ops> create_cuda_ops(Device& device, const CudaOptions& options = {});
 
 }  // namespace trivet

@@ -4,7 +4,7 @@
 #   launch/gpu.sh one|two [--programs PACK] [--out DIR] [--seconds N] [--from N] [--device cuda|cpu] [--list]
 #     one         every op and whole steps against the CPU; steps of GPT-2 124M and GPT-3 1.3B beside PyTorch's; a run;
 #                 ops beside their bounds; a profile
-#     two         ranks that share the GPU, NCCL, cuDNN, random layouts, layers of GPT-3 6.7B, a Llama, compute-sanitizer
+#     two         ranks that share the GPU, NCCL, random layouts, layers of GPT-3 6.7B, a Llama, compute-sanitizer
 #     --programs  what gpu_pack.sh made, the folder or its archive: nothing is installed or built
 #     --out       one log per kind of step and summary.txt, at most 8 files [runs/gpu]
 #     --seconds   of all steps together: a step begins only if its bound fits into what is left [no limit]
@@ -75,7 +75,7 @@ nvidia_folders() {
 import glob, importlib.util
 spec = importlib.util.find_spec("nvidia")
 for root in spec.submodule_search_locations if spec else []:
-    for name in ("libcudart.so.1*", "libcublasLt.so.1*", "libnccl.so.2*", "libcudnn.so.9*"):
+    for name in ("libcudart.so.1*", "libcublasLt.so.1*", "libnccl.so.2*"):
         for path in sorted(glob.glob(f"{root}/*/lib/{name}")):
             print(path.rpartition("/")[0])
 PYTHON
@@ -181,7 +181,7 @@ if [[ $part == one ]]; then
       timeout 150 python3 "$tree/tests/bench/torch_step.py" --model ${model/ / --micro-batch } --steps 1 --warm-up 1
     done >"$out/torch_warm.log" 2>&1) &
   fi
-  tests tests 'every op against its reference' 110 kernels_test '*cuda*:*Cuda*:-*cudnn*:*Cudnn*'
+  tests tests 'every op against its reference' 110 kernels_test '*cuda*:*Cuda*'
   tests tests 'whole steps against the CPU, one rank' 45 engine_test '*AGpuAgrees*/one*:*AGpuAgrees*/bf16:*NoNumberOfAGpu/one'
   run=(--set "data.path=$scratch/text" --set "train.run_dir=$scratch/run" --set "device.kind=$device"
     --set parallel.tensor_model_parallel_size=1 --set parallel.pipeline_model_parallel_size=1
@@ -218,7 +218,6 @@ else
     tests ranks "ranks on one GPU against the CPU: $layout" 20 engine_test "*AGpuAgrees*/$layout" timeout -k 2 18
   done
   tests ranks 'communicators (most of NCCL takes two GPUs)' 60 parallel_test '*Cuda*:*cuda*:*Nccl*:*NCCL*:*nccl*'
-  tests cudnn 'cuDNN attention' 60 kernels_test '*MatchesTheDefinition/*cudnn*'
   # NCCL refuses two ranks on one GPU, but tells hosts apart by NCCL_HOSTID: two processes with one each talk over sockets.
   # No group has more than two ranks, whose sum is the same in every order: so are the losses, and those of staged ranks.
   mpirun=(env "LD_LIBRARY_PATH=$programs/lib:$libraries" OPAL_PREFIX="$programs/ompi" OPAL_PKGLIBDIR="$programs/ompi/lib/openmpi"

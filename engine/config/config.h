@@ -26,7 +26,6 @@
 namespace trivet {
 
 // The values of enums, and what a file calls them. An enum on which a lower floor acts is declared there.
-enum class AttentionBackend { flash, cudnn };
 enum class RecomputeGranularity { none, selective, full };
 enum class RecomputeModule { core_attn, layernorm, mlp };
 enum class RecomputeMethod { none, uniform, block };
@@ -37,7 +36,6 @@ enum class CommBackend { thread, mpi, nccl, staged };
 enum class StepAction { take, warn, skip, stop };  // what becomes of a step, when its numbers are known
 enum class CudaGraphs { none, local };
 
-constexpr auto words_of(AttentionBackend) { return word_list("flash", "cudnn"); }
 constexpr auto words_of(RecomputeGranularity) { return word_list("none", "selective", "full"); }
 constexpr auto words_of(RecomputeModule) { return word_list("core_attn", "layernorm", "mlp"); }
 constexpr auto words_of(RecomputeMethod) { return word_list("none", "uniform", "block"); }
@@ -82,7 +80,6 @@ struct ModelConfig {
   bool scale_output_layer_init = true;  // the layers that write to the residual stream: std / sqrt(2 L)
   double hidden_dropout = 0;
   double attention_dropout = 0;
-  std::optional<AttentionBackend> attention_backend = {};  // auto: the faster one, measured at the start
   double layernorm_epsilon = 1e-5;
   RecomputeGranularity recompute_granularity = RecomputeGranularity::none;
   std::vector<RecomputeModule> recompute_modules = {RecomputeModule::core_attn};  // selective

@@ -55,8 +55,6 @@ void declare_model(std::vector<Field>& table) {
   KEY(model, scale_output_layer_init, "divide it by sqrt(2 L) in layers that write to the residual stream");
   KEY(model, hidden_dropout, "dropout of the residual branches", dropout());
   KEY(model, attention_dropout, "dropout of the attention probabilities", dropout());
-  KEY(model, attention_backend,
-      "attention kernels on a GPU: Trivet's, cuDNN's, or the faster of the two, measured at the start");
   KEY(model, layernorm_epsilon, "added to the variance, or to the mean square",
       {.low = 0, .high = 1, .low_open = true});
   KEY(model, recompute_granularity,

@@ -184,8 +184,6 @@ void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t>
   rule("device.tf32", {}, !gpus && c.device.tf32, kOnCpus, true, "");
   rule("device.cuda_graph_impl", {}, !gpus && c.device.cuda_graph_impl != CudaGraphs::none, kOnCpus,
        word_of(c.device.cuda_graph_impl), "");
-  rule("model.attention_backend", {}, !gpus && c.model.attention_backend, kOnCpus,
-       word_of(c.model.attention_backend.value_or(AttentionBackend::flash)), "; expected auto");
   rule("device.cpu_isa", {"device.kind"}, gpus && c.device.cpu_isa,
        "found {}, but this run computes on GPUs, where it means nothing; expected auto",
        word_of(c.device.cpu_isa.value_or(CpuIsa::portable)));

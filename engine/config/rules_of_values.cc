@@ -100,18 +100,6 @@ void check_recompute(const Config& c, Rules& rule) {
        "recompute_granularity full needs a number of layers, found 0; 1 saves the least activations");
 }
 
-void check_arithmetic(const Config& c, Rules& rule) {
-  const bool cudnn = c.model.attention_backend == AttentionBackend::cudnn;
-  rule("model.attention_backend", {"model.attention_dropout"}, cudnn && c.model.attention_dropout > 0,
-       "cudnn excludes attention_dropout {}: cuDNN draws other numbers than Trivet, whose dropout is the same "
-       "under every layout; expected auto or flash, or no attention_dropout",
-       c.model.attention_dropout);
-  const DType dtype = c.precision.dtype;
-  rule("model.attention_backend", {"precision.dtype"}, cudnn && dtype != DType::bf16,
-       "cudnn needs precision.dtype bf16, found {}: its fused attention supports no other; expected auto or flash",
-       format_field(*find_field("precision.dtype"), c));
-}
-
 void check_schedule_kind(const Config& c, Rules& rule) {
   const std::string& kind = c.parallel.pipeline_schedule;
   std::vector<std::string_view> kinds;
@@ -179,7 +167,6 @@ void check_rules_of_values(const Config& config, Problems& problems) {
   check_rope(config.model, rule);
   check_sizes(config, problems, rule);
   check_recompute(config, rule);
-  check_arithmetic(config, rule);
   check_schedule_kind(config, rule);
   check_schedules_over_steps(config, rule);
   check_data(config, rule);

@@ -10,7 +10,6 @@
 #include "base/host.h"
 #include "engine/config/problems.h"
 #include "engine/config/rules.h"
-#include "engine/train/attention_choice.h"
 #include "parallel/comm/host_world.h"
 #include "parallel/comm/nccl_comm.h"
 #include "parallel/comm/staged_comm.h"
@@ -147,10 +146,7 @@ bool computes_on_gpus(const Config& config, Communicator& world) {
   return false;
 }
 
-namespace {
-
-// trains: micro-batches of one shape; else attention has none.
-Backend make_any_backend(const Config& config, Communicator& world, int threads, bool trains) {
+Backend make_backend(const Config& config, Communicator& world, int threads) {
   HostWorld host(world);
   Backend backend;
   if (!computes_on_gpus(config, world)) {
@@ -162,22 +158,11 @@ Backend make_any_backend(const Config& config, Communicator& world, int threads,
   }
   const std::vector<int64_t> hosts = host.gather(hash_of(host_identity()));
   const auto before = std::count(hosts.begin(), hosts.begin() + host.rank(), hosts[static_cast<size_t>(host.rank())]);
-  const MakeOps make_ops = [&](const std::optional<AttentionShape>& cudnn) {
-    return create_cuda_ops(*backend.device, {.tf32 = config.device.tf32,
-                                             .gemm_candidates = config.train.deterministic_mode ? 1 : 8,
-                                             .cudnn_attention = cudnn,
-                                             .deterministic = config.train.deterministic_mode});
-  };
-  AttentionTrial trial;
   all_succeed(host, [&] {
     // A launcher may make only its own GPU visible to each rank.
     backend.device = create_cuda_device(static_cast<int>(before % cuda_device_count()));
-    if (trains) trial = try_attention(config, *backend.device, make_ops);
-  });
-  const AttentionChoice attention = trains ? choose_attention(trial, host) : AttentionChoice{};
-  backend.attention_name = attention.name;
-  all_succeed(host, [&] {
-    backend.ops = make_ops(attention.cudnn ? std::optional(attention_shape_of(config)) : std::nullopt);
+    backend.ops = create_cuda_ops(
+        *backend.device, {.tf32 = config.device.tf32, .gemm_candidates = config.train.deterministic_mode ? 1 : 8});
   });
   const Exchange exchange = choose_exchange(config, *backend.device, host);
   if (config.comm.nccl_ub && exchange.kind != Exchange::nccl)
@@ -193,15 +178,6 @@ Backend make_any_backend(const Config& config, Communicator& world, int threads,
                                                                                 config.comm.timeout_s, exchange.part)
                                                      : create_staged_communicator(*backend.host, *backend.device);
   return backend;
-}
-
-}  // namespace
-
-Backend make_backend(const Config& config, Communicator& world, int threads) {
-  return make_any_backend(config, world, threads, true);
-}
-Backend make_inference_backend(const Config& config, Communicator& world, int threads) {
-  return make_any_backend(config, world, threads, false);
 }
 
 }  // namespace trivet

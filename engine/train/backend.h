@@ -23,7 +23,6 @@ struct Backend {
   std::unique_ptr<Communicator> exchange;
   std::string exchange_name{};      // for people, as "NCCL"
   bool exchange_on_device = false;  // its calls run on the device's streams: NCCL
-  std::string attention_name{};     // for people: the attention backend, and why; empty on a CPU
   std::optional<CpuIsa> cpu_isa{};  // of `ops`, on a CPU
 };
 
@@ -51,8 +50,6 @@ Backend make_backend(const Config& config, Communicator& world, int threads);
 // The backend's operations as graphs, or null, by device.cuda_graph_impl. The backend outlives them. Throws
 // ConfigError.
 std::unique_ptr<GraphOps> make_graphs(const Config& config, const Backend& backend);
-// The same for contexts of any length, with Trivet's own attention kernels.
-Backend make_inference_backend(const Config& config, Communicator& world, int threads);
 
 // Whether ranks compute on GPUs. Throws ConfigError where they cannot, or a CPU lacks device.cpu_isa, before anything
 // is allocated or written. Collective.

@@ -22,7 +22,6 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
   config.model.recompute_modules = {RecomputeModule::core_attn, RecomputeModule::layernorm, RecomputeModule::mlp};
   config.model.recompute_method = RecomputeMethod::none;
   config.model.recompute_num_layers = 0;
-  config.model.attention_backend.reset();  // of where it was trained; contexts here are of any length
   config.parallel.tensor_model_parallel_size = tensor;
   config.parallel.pipeline_model_parallel_size = pipeline;
   config.data.path = "none";  // a run has to name its data; this one reads none
@@ -72,9 +71,8 @@ std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Com
   // Sequence parallelism splits them evenly, as it does the model's sequences.
   const int64_t t = config.parallel.tensor_model_parallel_size;
   if (config.parallel.sequence_parallel) positions = (positions + t - 1) / t * t;
-  auto rank =
-      std::make_unique<Rank>(config, layout, make_inference_backend(config, world, threads_of_rank(config, world)),
-                             world, RankOptions{.positions = positions});
+  auto rank = std::make_unique<Rank>(config, layout, make_backend(config, world, threads_of_rank(config, world)), world,
+                                     RankOptions{.positions = positions});
   // All together also because freeing pinned memory, as read_weights() does, may wait for the streams of all GPUs; a
   // thread rank ahead of this one would have a stream that waits for it in NCCL.
   const auto read = [&] { read_weights(*rank, checkpoint, config.model.seq_length); };

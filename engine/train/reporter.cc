@@ -143,7 +143,6 @@ TextBlock describe_speed(const Config& config, Trainer& trainer, const FoundPeak
                                                           config.device.cpu_isa ? "device.cpu_isa" : "the best here")});
   if (const std::string text = found_links_text(config.comm, links); !text.empty())
     block.rows.push_back({"links", text});
-  if (!backend.attention_name.empty()) block.rows.push_back({"attention", backend.attention_name});
   return block;
 }
 

@@ -1,8 +1,7 @@
-// Causal multi-head self-attention: the ops. The kernels are in attention_flash*.cu and attention_plain.cu, or cuDNN's.
+// Causal multi-head self-attention: the ops. The kernels are in attention_flash*.cu and attention_plain.cu.
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_tile_map.h"
-#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/launch.h"
 
 namespace trivet {
@@ -42,15 +41,6 @@ bool by_flash(const char* op, const AttentionArgs& a) {
 
 }  // namespace
 
-bool CudaOps::by_cudnn(const AttentionArgs& a) const {
-  const auto shape_of = [&](const QkvViews& views) -> AttentionShape {
-    return {views.q.layout, views.k.layout, views.v.layout, a.dtype()};
-  };
-  return cudnn_attention_ && a.dropout.probability == 0 && shape_of(a.qkv) == options_.cudnn_attention &&
-         aligned(a.qkv) && aligned(a.out) &&
-         (!a.dout.memory || (shape_of(a.dqkv) == options_.cudnn_attention && aligned(a.dout) && aligned(a.dqkv)));
-}
-
 // Views that the TMA has no map of are left to the older kernels.
 bool CudaOps::by_hopper(const AttentionArgs& a) const {
   return hopper_ && tile_map_has(a.qkv.q) && tile_map_has(a.qkv.k) && tile_map_has(a.qkv.v);
@@ -59,9 +49,7 @@ bool CudaOps::by_hopper(const AttentionArgs& a) const {
 void CudaOps::launch(const op::AttentionForward& op, cudaStream_t stream) {
   if (op.out.numel() == 0) return;
   const AttentionArgs args = args_of(op);
-  if (by_cudnn(args) && aligned(op.lse))
-    cudnn_attention_->forward(args, workspaces_.take(stream, cudnn_attention_->forward_bytes()), stream);
-  else if (!by_flash(op.kSpan.name, args)) plain_attention_forward(args, stream);
+  if (!by_flash(op.kSpan.name, args)) plain_attention_forward(args, stream);
   else if (by_hopper(args)) hopper_attention_forward(args, {workspaces_.counters(stream), multiprocessors_}, stream);
   else flash_attention_forward(args, stream);
 }
@@ -72,10 +60,6 @@ void CudaOps::launch(const op::AttentionBackward& op, cudaStream_t stream) {
   args.dout = args.out;
   args.dout.memory = op.dout;
   args.dqkv = op.dqkv;
-  if (by_cudnn(args) && aligned(op.lse)) {
-    cudnn_attention_->backward(args, workspaces_.take(stream, cudnn_attention_->backward_bytes()), stream);
-    return;
-  }
   args.delta = reinterpret_cast<float*>(workspaces_.take(stream, op.lse.bytes()));
   attention_delta(args, stream);
   if (!by_flash(op.kSpan.name, args)) {

@@ -7,7 +7,6 @@
 //   attention_hopper_keys.cu     backward: gradients of keys and values
 //   attention_hopper_queries.cu  and of queries
 //   attention_plain.cu           any type, any head size up to 256, fewer queries than keys: simple and slow
-//   cudnn_attention.cc           cuDNN's, for the one shape that CudaOptions names
 #pragma once
 
 #include <cstdint>

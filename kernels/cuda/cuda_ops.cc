@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/cuda/cuda_gemms.h"
-#include "kernels/cuda/cudnn_attention.h"
 
 namespace trivet {
 namespace {
@@ -31,8 +30,6 @@ CudaOps::CudaOps(Device& device, const CudaOptions& options)
       workspaces_(device),
       gemms_(std::make_unique<CudaGemms>(options)) {
   check(device.kind() == DeviceKind::cuda, "CudaOps needs a CUDA device");
-  if (options.cudnn_attention)
-    cudnn_attention_ = create_cudnn_attention(*options.cudnn_attention, options.deterministic);
 }
 
 CudaOps::~CudaOps() = default;

@@ -3,7 +3,7 @@
 //
 // Every call queues its kernels on the stream given and returns; nothing synchronises, except the first GEMM of
 // each shape, which times the algorithms it may choose from. No kernel of this folder adds floating-point numbers by
-// atomics, so a second run gives the same bits (cuDNN's attention: CudaOptions::deterministic). An instance belongs to
+// atomics, so a second run gives the same bits. An instance belongs to
 // one rank and is used on the thread that made its Device.
 #pragma once
 
@@ -14,7 +14,6 @@ namespace trivet {
 
 struct AttentionArgs;
 class CudaGemms;
-class CudnnAttention;
 
 class CudaOps : public Ops {
  public:
@@ -28,7 +27,6 @@ class CudaOps : public Ops {
 #define TRIVET_LAUNCH(Op) launch(const op::Op& op, CUstream_st* stream)
   void TRIVET_OPS(TRIVET_LAUNCH);
 
-  bool by_cudnn(const AttentionArgs& args) const;
   bool by_hopper(const AttentionArgs& args) const;
 
   Device& device_;
@@ -37,7 +35,6 @@ class CudaOps : public Ops {
   const bool hopper_;  // has kernels of its own for attention that the tensor-core kernels take
   CudaWorkspaces workspaces_;
   std::unique_ptr<CudaGemms> gemms_;
-  std::unique_ptr<CudnnAttention> cudnn_attention_;  // null: not asked for
 };
 
 }  // namespace trivet

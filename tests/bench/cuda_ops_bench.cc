@@ -2,12 +2,12 @@
 // moves memory is held against a plain copy of 1 GiB on the device, measured here, by the bytes that it must read or
 // write once. Products and attention tell their FLOP/s, against the dense bf16 peak; products also the time of cuBLASLt
 // alone, the fastest of all its proposals for the shape, and those with a GELU the time of two ops in place of one;
-// attention the time of the kernels for all GPUs, and of cuDNN's, where it is built with and found.
+// attention the time of the kernels for all GPUs.
 //
 //     cuda_ops_bench [peak in TFLOP/s, default 989.4: H100 and H200]
 //
 // Each row is the median of 15 rounds; a round queues some calls and waits for the stream. Issue 5 asks for 0.85 of the
-// copy, 0.95 of cuBLASLt, 0.85 of cuDNN's attention.
+// copy, 0.95 of cuBLASLt; cuDNN's attention is timed by torch_step.py.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -321,8 +321,7 @@ void products(Bench& bench) {
                    }});
 }
 
-// Operations of the causal half only: 2 products forward, 5 backward. Beside cuDNN's those of Trivet's kernels for all
-// GPUs, where there are others for this one; and the same with cuDNN's in a fixed order, which Trivet's always have.
+// Operations of the causal half only: 2 products forward, 5 backward. Beside them the kernels for all GPUs.
 void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
   Ops& ops = *bench.ops;
   Stream& stream = *bench.stream;
@@ -334,31 +333,17 @@ void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
   const Tensor sample = bench.tensor(DType::i64, {1});
   const std::string shape = fmt::format("s {} b {} heads {} d {}", s, b, heads, d);
   const std::unique_ptr<Ops> older = create_cuda_ops(*bench.device, {.hopper_attention = false});
-  std::unique_ptr<Ops> cudnn, in_order;
-  const AttentionShape cudnn_shape = packed_attention(s, b, heads, heads, d, T);
-  try {
-    cudnn = create_cuda_ops(*bench.device, {.cudnn_attention = cudnn_shape, .deterministic = false});
-    in_order = create_cuda_ops(*bench.device, {.cudnn_attention = cudnn_shape});
-  } catch (const ConfigError& error) {
-    fmt::print("{}: {}\n", shape, error.what());
-  }
   const QkvViews x = qkv_views(qkv, heads, heads), dx = qkv_views(dqkv, heads, heads);
-  const auto row = [&](const std::string& name, double operations, const AnyOp& op, bool drops) {
-    std::vector<std::function<void()>> others;
-    for (Ops* other : {older.get(), drops ? nullptr : cudnn.get(), drops ? nullptr : in_order.get()})
-      others.push_back(other ? [&, other] { other->run(op, stream); } : std::function<void()>());
-    bench.arithmetic(
-        name + shape, operations, [&] { ops.run(op, stream); }, others);
+  const auto row = [&](const std::string& name, double operations, const AnyOp& op) {
+    bench.arithmetic(name + shape, operations, [&] { ops.run(op, stream); }, {[&] { older->run(op, stream); }});
   };
   for (const float probability : {0.0f, 0.1f}) {
     const Dropout dropout{
         .probability = probability, .seed = 1, .first_sample = sample, .seq_length = s, .total_heads = heads};
-    const bool drops = probability > 0;
-    const std::string name = drops ? "dropout, " : "attention_";
-    row(name + "forward ", 2 * product, op::AttentionForward{.qkv = x, .out = out, .lse = lse, .dropout = dropout},
-        drops);
+    const std::string name = probability > 0 ? "dropout, " : "attention_";
+    row(name + "forward ", 2 * product, op::AttentionForward{.qkv = x, .out = out, .lse = lse, .dropout = dropout});
     row(name + "backward ", 5 * product,
-        op::AttentionBackward{.dout = dout, .qkv = x, .out = out, .lse = lse, .dqkv = dx, .dropout = dropout}, drops);
+        op::AttentionBackward{.dout = dout, .qkv = x, .out = out, .lse = lse, .dqkv = dx, .dropout = dropout});
   }
 }
 
@@ -372,8 +357,7 @@ int main(int argc, char** argv) {
     activations(bench);
     head_and_optimizer(bench);
     products(bench);
-    fmt::print("\n{:<46} {:>9} {:>9} {:>8} {:>9} {:>10} {:>9} {:>10} {:>9} {:>10}\n", "attention", "ms", "TFLOP/s",
-               "of peak", "older", "of it", "cuDNN", "of it", "in order", "of it");
+    fmt::print("\n{:<46} {:>9} {:>9} {:>8} {:>9} {:>10}\n", "attention", "ms", "TFLOP/s", "of peak", "older", "of it");
     attention(bench, 1024, 32, 12, 64);
     attention(bench, 2048, 16, 16, 128);
     attention(bench, 8192, 4, 16, 128);

@@ -171,8 +171,6 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
     const double idle = 100 - 100 * measured.stats.of_window(measured.stats.compute + measured.stats.optimizer);
     fmt::print("device   {}; peak {}{:.2f} TFLOP/s in products measured here\n", trainer.device().name(),
                sheet ? fmt::format("{:.1f} TFLOP/s by its data sheet, ", *sheet) : "", product);
-    if (!trainer.rank().backend.attention_name.empty())
-      fmt::print("attention {}\n", trainer.rank().backend.attention_name);
     fmt::print("step     {:.2f} ms (median of {}; {:.2f} to {:.2f}), {:.0f} tokens/s; without spans {:.2f} ms\n",
                seconds * 1e3, steps, measured.seconds.front() * 1e3, measured.seconds.back() * 1e3,
                step_tokens / seconds, unspied * 1e3);

@@ -362,7 +362,7 @@ TEST(GpuShare, MoreStreamsThanQueuesAreRefusedOrTold) {
     std::string text;
     try {
       run_thread_ranks(2, [&](Communicator& world) {
-        const Backend made = make_inference_backend(config, world, 1);
+        const Backend made = make_backend(config, world, 1);
         if (world.rank() == 0) text = made.exchange_name;
       });
     } catch (const ConfigError& error) {
@@ -395,13 +395,13 @@ TEST(GpuShare, CommunicatorsLeaveAQuarterOfTheGpu) {
   struct {
     int multiprocessors, ctas;
     const char* text;
-  } const cases[] = {{132, 16, "up to 48 of 132"}, {64, 16, "up to 48 of 64"}, {48, 12, "up to 36 of 48"},
-                     {3, 1, "up to 2 of 3"}};
+  } const cases[] = {
+      {132, 16, "up to 48 of 132"}, {64, 16, "up to 48 of 64"}, {48, 12, "up to 36 of 48"}, {3, 1, "up to 2 of 3"}};
   for (const auto& c : cases) {
     driver.multiprocessors = c.multiprocessors;
     driver.greatest_ctas = 0;
     run_thread_ranks(2, [&](Communicator& world) {
-      const Backend made = make_inference_backend(config, world, 1);
+      const Backend made = make_backend(config, world, 1);
       EXPECT_NE(made.exchange_name.find(c.text), std::string::npos) << made.exchange_name;
     });
     EXPECT_EQ(driver.greatest_ctas, c.ctas) << c.text;

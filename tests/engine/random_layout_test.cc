@@ -139,7 +139,6 @@ TEST_P(RandomLayout, IsRefusedOrRunsWithAnyChange) {
     one.precision = runs.full.precision;
     one.train = runs.full.train;
     one.batch = resolved(runs.full, runs.ranks()).config.batch;
-    one.model.attention_backend = std::nullopt;
     expect_within(runs.full.precision.dtype == DType::f32 ? 2e-5 : 5e-3, curve, train_on_threads(one, 1, 2),
                   "one rank");
   } catch (const ConfigError& refusal) {

@@ -6,8 +6,6 @@
 #include <random>
 
 #include "kernels/base/arena.h"
-#include "kernels/cuda/attention_graph.h"
-#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/ops.h"
 #include "tests/support/attention_reference.h"
 #include "tests/support/mirrored_ops.h"
@@ -22,11 +20,10 @@ using Case = test::AttentionCase;
 using Reference = test::AttentionReference;
 
 // Who computes. On the CPU the case says with how many threads. On a Hopper GPU cuda are its own kernels, where there
-// are some for the case, and cuda_older those of all GPUs. cuDNN takes some of the cases, and adds in any order or in a
-// fixed one.
-enum class By { cpu, cuda, cuda_older, cudnn, cudnn_in_order };
+// are some for the case, and cuda_older those of all GPUs.
+enum class By { cpu, cuda, cuda_older };
 void PrintTo(By by, std::ostream* out) {
-  constexpr const char* kNames[] = {"cpu", "cuda", "cuda_older", "cudnn", "cudnn_in_order"};
+  constexpr const char* kNames[] = {"cpu", "cuda", "cuda_older"};
   *out << kNames[static_cast<size_t>(by)];
 }
 
@@ -41,19 +38,15 @@ class AttentionTest : public testing::TestWithParam<By> {
   void SetUp() override {
     if (GetParam() != By::cpu && cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
     if (GetParam() == By::cpu && !cpu_isa_problem(test::tested_cpu_isa()).empty()) GTEST_SKIP() << "no such CPU";
-    if (by_cudnn() && !built_with_cudnn()) GTEST_SKIP() << "no cuDNN";
   }
-  static bool by_cudnn() { return GetParam() == By::cudnn || GetParam() == By::cudnn_in_order; }
   static bool takes(const Case& z) {
     // The older kernels differ from the others in those.
     if (GetParam() == By::cuda_older) return z.dtype == DType::bf16 && z.d % 16 == 0 && z.d >= 64;
-    return !by_cudnn() || (z.dtype == DType::bf16 && z.s > 1 && z.d % 8 == 0 && z.dropout.probability == 0);
+    return true;
   }
-  static std::unique_ptr<Ops> ops_for(const Case& z, const QkvViews& views) {
+  static std::unique_ptr<Ops> ops_for(const Case& z) {
     if (GetParam() == By::cpu) return test::create_test_ops(z.threads);
-    CudaOptions options{.hopper_attention = GetParam() != By::cuda_older, .deterministic = GetParam() != By::cudnn};
-    if (by_cudnn()) options.cudnn_attention = AttentionShape{views.q.layout, views.k.layout, views.v.layout, z.dtype};
-    return test::create_test_ops(test::kOnCuda, options);
+    return test::create_test_ops(test::kOnCuda, {.hopper_attention = GetParam() != By::cuda_older});
   }
   struct Tensors {
     QkvViews qkv;
@@ -157,7 +150,7 @@ class AttentionTest : public testing::TestWithParam<By> {
   Tensors run(const Case& z, const QkvViews& qkv, const Tensor& dout, const QkvViews& dqkv) {
     const Tensors x{qkv, poisoned(z.dtype, {z.s, z.b, z.heads * z.d}), poisoned(DType::f32, {z.b, z.heads, z.s}), dout,
                     dqkv};
-    const auto ops = ops_for(z, qkv);
+    const auto ops = ops_for(z);
     ops->run(op::AttentionForward{.qkv = qkv, .out = x.out, .lse = x.lse, .dropout = z.dropout}, *stream);
     ops->run(
         op::AttentionBackward{.dout = dout, .qkv = qkv, .out = x.out, .lse = x.lse, .dqkv = dqkv, .dropout = z.dropout},
@@ -196,7 +189,7 @@ class AttentionTest : public testing::TestWithParam<By> {
   }
 
   void expect_reference(const Case& z, float deviation = 1.0f, Lie lie = Lie::in_groups) {
-    if (!takes(z) || (by_cudnn() && !heads_are_equidistant(poisoned_views(z, lie).q.layout))) return;
+    if (!takes(z)) return;
     SCOPED_TRACE(static_cast<int>(lie));
     const Tensors x = run(z, deviation, lie);
     const Reference reference{z};
@@ -220,8 +213,7 @@ class AttentionTest : public testing::TestWithParam<By> {
   std::mt19937 random{7};
 };
 
-INSTANTIATE_TEST_SUITE_P(BackEnds, AttentionTest,
-                         testing::Values(By::cpu, By::cuda, By::cuda_older, By::cudnn, By::cudnn_in_order),
+INSTANTIATE_TEST_SUITE_P(BackEnds, AttentionTest, testing::Values(By::cpu, By::cuda, By::cuda_older),
                          testing::PrintToStringParamName());
 
 int64_t first_sample = 3;
@@ -252,7 +244,6 @@ TEST_P(AttentionTest, MatchesTheDefinition) {
 }
 
 TEST_P(AttentionTest, MatchesTheDefinitionWithDropout) {
-  if (by_cudnn()) GTEST_SKIP() << "has no dropout";
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const auto& [s, b, heads, d] :
          {std::array<int64_t, 4>{5, 2, 2, 16}, {67, 2, 3, 32}, {150, 1, 2, 64}, {129, 1, 1, 128}})
@@ -280,15 +271,13 @@ TEST_P(AttentionTest, QueryHeadsThatShareKeysAndValuesMatchTheDefinition) {
 }
 
 TEST_P(AttentionTest, HowTheHeadsLieChangesNoBit) {
-  if (GetParam() == By::cudnn) GTEST_SKIP() << "adds in any order";
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Case z{70, 2, 4, 64, dtype, by_cudnn() ? Dropout{} : kDropout, 2, 2};
+    const Case z{70, 2, 4, 64, dtype, kDropout, 2, 2};
     if (!takes(z)) continue;
     const Vector qkv = drawn_values(z, 1);
     const Tensor dout = drawn(z.dtype, {z.s, z.b, z.heads * z.d}, 1);
     std::vector<Tensors> found;
     for (const Lie lie : kDense) {
-      if (by_cudnn() && lie == Lie::in_groups) continue;
       found.push_back(run(z, qkv, dout, lie));
       EXPECT_EQ(bytes(found.back().out), bytes(found[0].out)) << static_cast<int>(lie);
       EXPECT_EQ(bytes(found.back().lse), bytes(found[0].lse)) << static_cast<int>(lie);
@@ -298,7 +287,6 @@ TEST_P(AttentionTest, HowTheHeadsLieChangesNoBit) {
 }
 
 TEST_P(AttentionTest, GroupsOnRanksOfTheirOwnHaveTheSameBits) {
-  if (by_cudnn()) GTEST_SKIP() << "plans other kernels";
   for (const DType dtype : {DType::f32, DType::bf16}) {
     // given two groups of three query heads, of the seven heads of a model
     const Case all{70, 2, 6, 64, dtype, kDropout, 2, 2};
@@ -328,7 +316,6 @@ TEST_P(AttentionTest, GroupsOnRanksOfTheirOwnHaveTheSameBits) {
 }
 
 TEST_P(AttentionTest, TheLastQueriesAloneHaveTheResultsThatTheyHaveAmongAll) {
-  if (by_cudnn()) GTEST_SKIP() << "computes all";
   const bool slow = GetParam() != By::cpu && test::gpu_is_emulated();
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const auto& [s, kv_heads, d] : {std::array<int64_t, 3>{1, 4, 64}, {33, 2, 16}, {70, 4, 64}, {290, 1, 24}}) {
@@ -341,7 +328,7 @@ TEST_P(AttentionTest, TheLastQueriesAloneHaveTheResultsThatTheyHaveAmongAll) {
         views.q = last_positions(qkv.q, count);
         const Tensor out = poisoned(z.dtype, {count, z.b, z.heads * z.d});
         const Tensor lse = poisoned(DType::f32, {z.b, z.heads, count});
-        ops_for(z, qkv)->run(op::AttentionForward{.qkv = views, .out = out, .lse = lse}, *stream);
+        ops_for(z)->run(op::AttentionForward{.qkv = views, .out = out, .lse = lse}, *stream);
         stream->synchronize();
         return std::pair(out, lse);
       };
@@ -363,20 +350,17 @@ TEST_P(AttentionTest, TheLastQueriesAloneHaveTheResultsThatTheyHaveAmongAll) {
 }
 
 TEST_P(AttentionTest, DropoutNeedsTheQueriesOfAllKeys) {
-  if (by_cudnn()) GTEST_SKIP() << "has no dropout";
   const Case z{8, 1, 2, 16};
   QkvViews last = placed(z, Lie::in_groups, drawn_values(z, 1));
   last.q = last_positions(last.q, 3);
   const Tensor out = poisoned(z.dtype, {3, 1, 32}), lse = poisoned(DType::f32, {1, 2, 3});
-  EXPECT_THROW(
-      ops_for(z, last)->run(op::AttentionForward{.qkv = last, .out = out, .lse = lse, .dropout = kDropout}, *stream),
-      Error);
+  EXPECT_THROW(ops_for(z)->run(op::AttentionForward{.qkv = last, .out = out, .lse = lse, .dropout = kDropout}, *stream),
+               Error);
 }
 
 // A type that is rounded to without bias: a tolerance lets truncation pass, which makes every output, and every
 // gradient, a little too small. The errors of a head's row are not independent; those of rows are.
 TEST_P(AttentionTest, RoundsWithoutBias) {
-  if (by_cudnn()) GTEST_SKIP() << "another's rounding";
   for (const int64_t d : {64, 80, 96, 128}) {
     const Case z{257, 1, 4, d, DType::bf16};
     const Tensors x = run(z);
@@ -423,7 +407,7 @@ TEST_P(AttentionTest, MoreTilesThanMultiprocessorsMatchTheDefinition) {
 
 TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
   // Scores of several hundred: one key takes all, and exp of the rest is zero.
-  if (!by_cudnn()) expect_reference({90, 1, 1, 64, DType::f32}, 12.0f);
+  expect_reference({90, 1, 1, 64, DType::f32}, 12.0f);
   expect_reference({90, 1, 1, 64, DType::bf16}, 12.0f);
 }
 
@@ -457,7 +441,6 @@ TEST_P(AttentionTest, GradientOfTheDefinitionIsItsFiniteDifference) {
 }
 
 TEST_P(AttentionTest, DropoutZeroesExactlyTheElementsOfTheContract) {
-  if (by_cudnn()) GTEST_SKIP() << "has no dropout";
   // given equal scores and values that show which keys a query saw: value j is the unit vector j
   Case z{16, 2, 3, 16};
   z.dropout = kDropout;
@@ -486,7 +469,6 @@ TEST_P(AttentionTest, DropoutZeroesExactlyTheElementsOfTheContract) {
 
 TEST_P(AttentionTest, TheFutureHasNoInfluence) {
   // given a sequence, and one that differs from position 40 on
-  if (by_cudnn()) GTEST_SKIP() << "this is in fp32";
   const Case z{70, 1, 2, 32};
   Vector qkv = drawn_values(z, 1);
   const Tensor dout = drawn(z.dtype, {z.s, z.b, z.heads * z.d}, 1);
@@ -498,12 +480,11 @@ TEST_P(AttentionTest, TheFutureHasNoInfluence) {
 }
 
 TEST_P(AttentionTest, ASecondRunAndAnotherNumberOfThreadsGiveTheSameBits) {
-  if (GetParam() == By::cudnn) GTEST_SKIP() << "adds in any order";
-  const Dropout dropout = by_cudnn() ? Dropout{} : kDropout;
+  const Dropout dropout = kDropout;
   for (Case z : {Case{150, 2, 3, 48, DType::f32, dropout}, Case{100, 2, 1, 48, DType::bf16, dropout},
                  Case{200, 1, 1, 64, DType::bf16, dropout}, Case{100, 2, 6, 64, DType::bf16, dropout, 2, 3},
                  Case{100, 1, 4, 48, DType::f32, dropout, 2, 1}}) {
-    if (!takes(z) || (by_cudnn() && z.members() > 1)) continue;
+    if (!takes(z)) continue;
     const Tensors first = run(z);
     for (const int threads : GetParam() == By::cpu ? std::vector{2, 1, 3} : std::vector{1}) {
       z.threads = threads;
@@ -516,7 +497,6 @@ TEST_P(AttentionTest, ASecondRunAndAnotherNumberOfThreadsGiveTheSameBits) {
 }
 
 TEST_P(AttentionTest, WrongArgumentsNameTheArgument) {
-  if (by_cudnn()) GTEST_SKIP() << "the checks are CUDA's";
   const auto ops = test::create_test_ops(GetParam() == By::cuda ? test::kOnCuda : 1);
   const Tensor qkv = drawn(DType::f32, {4, 2, 2 * 3 * 8}, 1), out = drawn(DType::f32, {4, 2, 16}, 1);
   const Tensor lse = drawn(DType::f32, {2, 2, 4}, 1);

@@ -19,7 +19,7 @@ inline constexpr int kOnCuda = 0;
 CpuIsa tested_cpu_isa();
 
 // Ops of the CPU with so many threads, or for kOnCuda CUDA on the first GPU, as the options have it; null where that is
-// asked for and there is none. Throws ConfigError where the options ask for cuDNN and it is not there.
+// asked for and there is none.
 std::unique_ptr<Ops> create_test_ops(int threads, const CudaOptions& options = {});
 
 // The first GPU is a CPU (tests/emulation): large shapes take long.

@@ -44,7 +44,7 @@ endfunction()
 configure("all broken" 0 "-Ddnnl_DIR=${FOLDER}/dnnl" "-DCUDAToolkit_ROOT=${FOLDER}/cuda-12.4"
           "-DMPI_CXX_COMPILER=${FOLDER}/mpicxx" -DMPI_CXX_SKIP_MPICXX=ON -DMPI_ASSUME_NO_BUILTIN_MPI=ON
           "MPI is left out: no MPI was found" "CUDA is left out: ${FOLDER}/cuda-12.4/bin/nvcc does not work"
-          "NCCL is left out" "CUDNN is left out" "NVTX is left out"
+          "NCCL is left out" "NVTX is left out"
           "matmul_bench does without oneDNN: Could NOT find OpenCL")
 execute_process(COMMAND ${CMAKE_COMMAND} --build "${FOLDER}/all broken" --target
                         CMakeFiles/trivet_base.dir/base/stop_signal.cc.o

@@ -292,7 +292,7 @@ constexpr std::string_view kCarriedByLlama =
     " add_bias_linear rotary_base use_rope_scaling rope_scaling_factor rope_scaling_low_freq_factor "
     "rope_scaling_high_freq_factor rope_scaling_original_max_position_embeddings ";
 constexpr std::string_view kOfTraining =
-    " make_vocab_size_divisible_by scale_output_layer_init hidden_dropout attention_backend recompute_granularity "
+    " make_vocab_size_divisible_by scale_output_layer_init hidden_dropout recompute_granularity "
     "recompute_modules recompute_method recompute_num_layers ";
 
 // What the architecture cannot compute, and transformers would ignore: other values of the keys that decide which it

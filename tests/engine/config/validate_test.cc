@@ -477,20 +477,6 @@ TEST(Validate, Recompute) {
   load_good({"model.recompute_granularity=selective", "model.recompute_modules=layernorm, mlp"});
 }
 
-TEST(Validate, AttentionBackend) {
-  EXPECT_EQ(load_error({"model.attention_backend=fused"}),
-            "--set: model.attention_backend: found \"fused\", expected one of auto, flash, cudnn");
-  EXPECT_EQ(
-      load_error({"model.attention_backend=cudnn"}),
-      "--set: model.attention_backend: cudnn needs precision.dtype bf16, found fp32: its fused attention supports no "
-      "other; expected auto or flash");
-  EXPECT_EQ(load_error({"model.attention_backend=cudnn", "precision.dtype=bf16", "model.attention_dropout=0.1"}),
-            "--set: model.attention_backend: cudnn excludes attention_dropout 0.1: cuDNN draws other numbers than "
-            "Trivet, whose dropout is the same under every layout; expected auto or flash, or no attention_dropout");
-  load_good({"model.attention_backend=cudnn", "precision.dtype=bf16"});
-  load_good({"model.attention_backend=flash", "model.attention_dropout=0.1"});
-}
-
 TEST(Validate, RangesOfTheRest) {
   for (const std::string set : {"model.hidden_dropout=1",
                                 "model.attention_dropout=-0.1",

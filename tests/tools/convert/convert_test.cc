@@ -469,10 +469,12 @@ TEST(Convert, WritesNoModelThatTheOtherWouldComputeOtherwise) {
 // Each model.* key is set in turn: the format carries it, or it is of training alone, or an export is refused by it.
 TEST(Convert, NoKeyOfTheModelIsPassedOverByAnExport) {
   const TempDir dir;
-  const std::set<std::string_view> of_training{
-      "make_vocab_size_divisible_by", "scale_output_layer_init", "attention_backend",
-      "recompute_granularity",        "recompute_modules",       "recompute_method",
-      "recompute_num_layers"};
+  const std::set<std::string_view> of_training{"make_vocab_size_divisible_by",
+                                               "scale_output_layer_init",
+                                               "recompute_granularity",
+                                               "recompute_modules",
+                                               "recompute_method",
+                                               "recompute_num_layers"};
   ModelConfig gpt = test::tiny_model(false).model, llama = test::tiny_model(true).model;
   for (ModelConfig* model : {&gpt, &llama}) model->ffn_hidden_size = 48, model->vocab_size = 40;
   ModelConfig qwen2 = llama, qwen3 = llama, scaled = llama;
