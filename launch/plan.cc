@@ -160,7 +160,7 @@ void run(const PlanOptions& options) {
   if (options.system.empty()) throw ConfigError("--system: is missing, expected one of --systems, or a file");
   const System system = load_system(options.system, options.system_sets);
   if (calibration.wanted) return measure(options, system);
-  LoadedConfig loaded = load_config(options.path, options.sets);
+  LoadedConfig loaded = load_untrained(options.path, options.sets);
   const CommConfig links = loaded.config.comm;
   if (system.kind() == SystemKind::cpu) use_cpus(loaded.config, system);
   else if (loaded.config.device.kind == DeviceKind::cpu)

@@ -64,9 +64,7 @@ void run_search(const PlanSearch& search, const LoadedConfig& run, const CommCon
   options.progress = [&](const SearchProgress& progress) {
     if (line.due()) line.draw(text_of(progress));
   };
-  RunFacts facts = facts_of(run.config, ranks);
-  facts.planned = true;
-  const SearchResult result = trivet::search(run, facts, system, options);
+  const SearchResult result = trivet::search(run, facts_of(run.config, ranks), system, options);
   line.clear();
   const auto write = [&] { return write_best(search.out, result.found.front(), run, links, system); };
   if (json) {

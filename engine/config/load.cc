@@ -208,6 +208,11 @@ LoadedConfig load_config(const std::string& path, std::span<const std::string> s
   return parse_config(read_yaml_text(path), path, sets, levels);
 }
 
+LoadedConfig load_untrained(const std::string& path, std::span<const std::string> sets) {
+  const std::string text = read_yaml_text(path);
+  return read_over({.path = path, .trains = false}, &text, sets, {});
+}
+
 LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets,
                           std::span<const std::string> levels) {
   return read_over({.path = path}, &text, sets, levels);

@@ -23,6 +23,9 @@ struct LoadedConfig {
   std::string path = {};
   // Keys given as "auto" whose values only `trivet plan` chooses; in `config` they have their defaults.
   std::vector<std::string_view> left_to_planner = {};
+  // False: of a plan, or of inference, which may lack what only training needs, its data and length, and of which alone
+  // the keys of `plan` are.
+  bool trains = true;
 };
 
 // `sets` are "section.key=value" texts, with the value as it is or in YAML's notation: [a, b], "a", ~. They win over
@@ -31,6 +34,8 @@ struct LoadedConfig {
 // study's factors: one that has no effect is left out by resolve().
 LoadedConfig load_config(const std::string& path, std::span<const std::string> sets = {},
                          std::span<const std::string> levels = {});
+// The same of a run that is not trained.
+LoadedConfig load_untrained(const std::string& path, std::span<const std::string> sets = {});
 
 // The same from text; `path` only names it.
 LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets = {},

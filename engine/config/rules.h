@@ -56,7 +56,7 @@ class Rules {
 
 void check_rules_of_values(const Config& config, Problems& problems);
 void check_schedules_over_steps(const Config& config, Rules& rule);  // a group of these, in a file of its own
-void check_rules_of_ranks(const Config& config, const RunFacts& facts, Problems& problems);
+void check_rules_of_ranks(const LoadedConfig& loaded, const RunFacts& facts, Problems& problems);
 void check_rules_of_layout(const Config& config, const Layout& layout, Problems& problems);
 
 // Whether the ranks compute on GPUs. host_gpus: the usable GPUs of each rank's host. Throws the broken rules of devices

@@ -200,10 +200,11 @@ void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t>
 
 }  // namespace
 
-void check_rules_of_ranks(const Config& config, const RunFacts& facts, Problems& problems) {
+void check_rules_of_ranks(const LoadedConfig& loaded, const RunFacts& facts, Problems& problems) {
+  const Config& config = loaded.config;
   Rules rule(problems);
   for (const ToolSection& section : tool_sections())
-    if (section.check_ranks) section.check_ranks(config, facts, rule);
+    if (section.check_run) section.check_run(loaded, rule);
   const auto sizes_are_known = [&] { return problems.clean({kTensor, kPipeline}); };
   if (sizes_are_known()) check_world(config, facts.world_size, rule);
   check_vocabulary(config, facts, rule);

@@ -22,7 +22,6 @@ class RunProcedure;  // engine/train/procedure.h
 struct Config;
 struct Field;
 struct LoadedConfig;
-struct RunFacts;
 
 struct ToolSection {
   std::string_view name;
@@ -31,8 +30,8 @@ struct ToolSection {
   void (*declare)(std::vector<Field>& table) = nullptr;  // the keys (field_types.h)
 
   // The rules (rules.h). Null: there are none.
-  void (*check)(const Config& config, Rules& rule) = nullptr;  // of the values alone
-  void (*check_ranks)(const Config& config, const RunFacts& facts, Rules& rule) = nullptr;
+  void (*check)(const Config& config, Rules& rule) = nullptr;            // of the values alone
+  void (*check_run)(const LoadedConfig& loaded, Rules& rule) = nullptr;  // of what is to be done with them
   // Gives values to keys that the configuration leaves open. batch: the samples of a step, at most.
   void (*derive)(LoadedConfig& loaded, int64_t batch, Problems& problems, std::vector<std::string>& notes) = nullptr;
 

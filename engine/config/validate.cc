@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <tuple>
 
 #include "base/check.h"
 #include "engine/config/fields.h"
@@ -128,7 +129,8 @@ void derive_span(LoadedConfig& loaded) {
   auto& decay = samples ? o.lr_decay_samples : o.lr_decay_iters;
   auto& warmup = samples ? o.lr_warmup_samples : o.lr_warmup_iters;
   derive(loaded, "optimizer." + decay_name, decay,
-         samples ? loaded.config.train.train_samples : loaded.config.train.train_iters, "train_" + of);
+         samples ? loaded.config.train.train_samples : std::max<int64_t>(loaded.config.train.train_iters, 1),
+         "train_" + of);
   const auto fraction = o.lr_warmup_fraction;
   if (fraction && warmup == 0) warmup.reset();
   derive(loaded, "optimizer.lr_warmup_" + of, warmup, fraction ? warmup_of_fraction(*fraction, *decay) : *decay / 10,
@@ -166,7 +168,7 @@ void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d) {
   const bool constant = c.optimizer.lr_decay_style == LrDecay::constant;  // which never leaves lr
   derive(loaded, "optimizer.min_lr", c.optimizer.min_lr, constant ? c.optimizer.lr : tenth_of(c.optimizer.lr),
          constant ? "lr" : "lr / 10");
-  if (c.train.train_iters > 0 || c.train.train_samples > 0) derive_span(loaded);
+  if (c.train.train_iters > 0 || c.train.train_samples > 0 || !loaded.trains) derive_span(loaded);
   CommConfig& m = c.comm;
   derive(loaded, "comm.tensor_link_latency_us", m.tensor_link_latency_us, m.link_latency_us, "link_latency_us");
   derive(loaded, "comm.tensor_link_gbps", m.tensor_link_gbps, m.link_gbps, "link_gbps");
@@ -179,6 +181,9 @@ void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d) {
 }  // namespace
 
 void check_config(const LoadedConfig& loaded, Problems& problems) {
+  const auto& [data, train] = std::tie(loaded.config.data, loaded.config.train);
+  if (!loaded.trains && data.path.empty() && data.train_path.empty()) problems.mute("data.path");
+  if (!loaded.trains && train.train_iters == 0 && train.train_samples == 0) problems.mute("train.train_iters");
   check_values(loaded.config, problems);
   check_rules_of_values(loaded.config, problems);
 }
@@ -204,7 +209,7 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
       if (find_field(key)->empty.empty())
         problems.add(key, "auto is for `trivet plan`, which chooses the fastest that fits; expected " +
                               expected(*find_field(key)));
-    check_rules_of_ranks(config, facts, problems);
+    check_rules_of_ranks(loaded, facts, problems);
     problems.throw_if_any();
     leave_out(loaded, problems, layout.notes);
     if (layout.notes.size() == before) break;

@@ -24,7 +24,6 @@ struct RunFacts {
   int world_size = 1;
   std::optional<int64_t> dataset_vocab_size = {};  // the tokenizer's, where there is a dataset
   bool has_dataset = true;                         // at least one of its files
-  bool planned = false;                            // `trivet plan` asks, for which alone keys of `plan` are
 };
 
 // The mesh of the fewest ranks that hold one whole model: the axes whose sizes are keys. dp follows from the world.

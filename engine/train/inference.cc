@@ -24,9 +24,7 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
   config.model.recompute_num_layers = 0;
   config.parallel.tensor_model_parallel_size = tensor;
   config.parallel.pipeline_model_parallel_size = pipeline;
-  config.data.path = "none";  // a run has to name its data; this one reads none
-  config.train.train_iters = 1;
-  LoadedConfig loaded{.config = config, .path = checkpoint.directory};
+  LoadedConfig loaded{.config = config, .path = checkpoint.directory, .trains = false};
   for (const Field& field : fields()) loaded.origins[std::string(field.name)] = {Origin::file, checkpoint.directory};
   loaded.origins["parallel.tensor_model_parallel_size"].where = "--tensor-parallel";
   loaded.origins["parallel.pipeline_model_parallel_size"].where = "--pipeline-parallel";

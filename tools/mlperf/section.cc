@@ -222,7 +222,8 @@ void derive_mlperf(LoadedConfig& loaded, int64_t batch, Problems& problems, std:
     if (closed) problems.add("mlperf.skipped_evaluations", text);
     else notes.push_back("mlperf.skipped_evaluations: " + text);
   }
-  if (const int64_t first = config.train.eval_interval * (c.skipped_evaluations + 1); first > config.train.train_iters)
+  if (const int64_t first = config.train.eval_interval * (c.skipped_evaluations + 1);
+      loaded.trains && first > config.train.train_iters)
     problems.add("train.train_iters",
                  fmt::format("found {}, but the first evaluation is after step {}: expected as many",
                              config.train.train_iters, first));

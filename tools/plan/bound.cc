@@ -169,8 +169,7 @@ PartCost Bounds::record_stage(const LayoutShape& shape, const Recomputing& how, 
     if (middle_layers > 1)
       config.parallel.decoder_first_pipeline_num_layers = config.parallel.decoder_last_pipeline_num_layers = 1;
     config.batch.global_batch_size = shape.micro_batch * micro_batches;
-    Layout layout =
-        resolve(loaded, {.world_size = ranks, .dataset_vocab_size = loaded.config.model.vocab_size, .planned = true});
+    Layout layout = resolve(loaded, {.world_size = ranks, .dataset_vocab_size = loaded.config.model.vocab_size});
     return ResolvedCandidate{{}, std::move(loaded.config), std::move(layout)};
   };
   const auto bytes_of = [](const MemoryPlan& plan, std::string_view name) {

@@ -94,9 +94,7 @@ void check_is_planned(const Config& config) {
 
 LegalRun legal_run(const LoadedConfig& run, int ranks, std::span<const std::string> sets) {
   LegalRun legal{.loaded = with_sets(run, sets), .layout = {}};
-  RunFacts facts = facts_of(legal.loaded.config, ranks);
-  facts.planned = true;
-  legal.layout = resolve(legal.loaded, facts);
+  legal.layout = resolve(legal.loaded, facts_of(legal.loaded.config, ranks));
   check_is_planned(legal.loaded.config);
   return legal;
 }

@@ -60,8 +60,8 @@ std::vector<std::string> columns_of(const std::string& place, const std::string&
   for (const std::string_view name : {"run", "ranks"})
     if (!has(name)) bad(place, "columns", fmt::format("{} is missing", name));
   if (std::ranges::count_if(kMeasured, has) != 1)
-    bad(place, "columns", fmt::format("found {} of {}, expected one", std::ranges::count_if(kMeasured, has),
-                                      fmt::join(kMeasured, ", ")));
+    bad(place, "columns",
+        fmt::format("found {} of {}, expected one", std::ranges::count_if(kMeasured, has), fmt::join(kMeasured, ", ")));
   return names;
 }
 
@@ -92,8 +92,8 @@ MeasuredRow row_of(const std::string& place, const std::string& folder, const st
     }
   }
   try {
-    LoadedConfig loaded = load_config(run, sets);
-    row.layout = resolve(loaded, {.world_size = ranks, .planned = true});
+    LoadedConfig loaded = load_untrained(run, sets);
+    row.layout = resolve(loaded, {.world_size = ranks});
     row.config = loaded.config;
   } catch (const ConfigError& error) {
     throw ConfigError(fmt::format("{}: {}", place, error.what()));
@@ -108,7 +108,7 @@ MeasuredRow row_of_run(const std::string& path) {
   const auto config = std::filesystem::path(folder) / "config.resolved.yaml";
   if (!std::filesystem::exists(config))
     bad(path, "run", fmt::format("there is no {}, expected that of the run beside its metrics", config.string()));
-  LoadedConfig loaded = load_config(config.string());
+  LoadedConfig loaded = load_untrained(config.string());
   std::vector<double> seconds, flops_per_rank;
   const std::string problem = for_each_step(path, [&](const StepNumbers& numbers) {
     seconds.push_back(numbers.at("step_seconds"));
@@ -122,7 +122,7 @@ MeasuredRow row_of_run(const std::string& path) {
   const double flops = flops_per_step(model, batch, loaded.config.train.flops_convention);
   const int ranks = static_cast<int>(std::lround(flops / median(flops_per_rank)));
   MeasuredRow row{.place = path};
-  row.layout = resolve(loaded, {.world_size = ranks, .planned = true});
+  row.layout = resolve(loaded, {.world_size = ranks});
   row.config = loaded.config;
   row.step_seconds = median({seconds.begin() + kWarmUp, seconds.end()});
   return row;

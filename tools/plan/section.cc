@@ -24,11 +24,12 @@ void declare_plan(std::vector<Field>& table) {
 }
 
 // A run trains by the engine's own operations.
-void check_plan(const Config& config, const RunFacts& facts, Rules& rule) {
+void check_plan(const LoadedConfig& loaded, Rules& rule) {
+  const Config& config = loaded.config;
   const Config defaults;
   for (const Field& field : fields())
     rule(field.name, {},
-         !facts.planned && field.section() == "plan" && format_field(field, config) != format_field(field, defaults),
+         loaded.trains && field.section() == "plan" && format_field(field, config) != format_field(field, defaults),
          "is for trivet plan: a run trains by the engine's own operations; leave it out");
   constexpr auto kStrategy = "parallel.data_parallel_sharding_strategy";
   const Sharding sharding = config.parallel.data_parallel_sharding_strategy;
@@ -48,7 +49,7 @@ ToolSection plan_section() {
   return {.name = "plan",
           .defaults = [] { return std::any(PlanConfig()); },
           .declare = declare_plan,
-          .check_ranks = check_plan,
+          .check_run = check_plan,
           .derive = derive_plan};
 }
 

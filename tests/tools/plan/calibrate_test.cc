@@ -104,9 +104,9 @@ TEST_F(Rows, AFittedPageKeepsItsComments) {
 TEST(PlanMemory, StoredScoresCount) {
   const System system = load_system("a100-80", {}, kPages);
   const auto bytes_of = [&](const std::vector<std::string>& sets) {
-    LoadedConfig loaded = load_config(source_path("configs/systems/rows/vtrain_3b6.yaml"), sets);
+    LoadedConfig loaded = load_untrained(source_path("configs/systems/rows/vtrain_3b6.yaml"), sets);
     const int ranks = loaded.config.parallel.pipeline_model_parallel_size;
-    const Layout layout = resolve(loaded, {.world_size = ranks, .planned = true});
+    const Layout layout = resolve(loaded, {.world_size = ranks});
     for (const MemoryItem& item : memory_of_worst_rank(loaded.config, layout, system))
       if (item.name == "attention scores") return item.bytes;
     return int64_t{-1};

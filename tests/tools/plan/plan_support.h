@@ -15,7 +15,7 @@ inline System h100(const std::vector<std::string>& sets = {}) {
 inline LoadedConfig tiny_run(const std::vector<std::string>& sets = {}) {
   Config config = tiny_config();
   set_key(config, "precision.dtype", "bf16");
-  return with_sets({.config = config, .origins = {}, .path = "run.yaml"}, sets);
+  return with_sets({.config = config, .origins = {}, .path = "run.yaml", .trains = false}, sets);
 }
 
 }  // namespace trivet::test

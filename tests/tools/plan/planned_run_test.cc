@@ -38,6 +38,22 @@ TEST(RunPlan, OnlyThePlannerTakesAuto) {
   EXPECT_EQ(legal_run(tiny_run({"parallel.pipeline_model_parallel_size=2"}), 2).layout.schedule.v, 1);
 }
 
+TEST(RunPlan, NeedsNeitherDataNorALength) {
+  const TempDir dir;
+  write_text(dir / "run.yaml",
+             "model: {num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 16, vocab_size: 64}\n"
+             "optimizer: {lr_warmup_iters: 119, lr_wsd_decay_iters: 7, lr_decay_style: WSD}\n"
+             "train: {eval_interval: 100}\n");
+  const std::string refused = message_of([&] { load_config(dir / "run.yaml"); });
+  EXPECT_NE(refused.find("data.path: is required"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("train.train_iters: is required"), std::string::npos) << refused;
+  const RunPlan planned = plan_run(load_untrained(dir / "run.yaml"), 2, h100());
+  EXPECT_GT(planned.prediction.step.step_seconds, 0);
+  EXPECT_NO_THROW(legal_run(planned.run.loaded, 1));  // what is resolved is planned again, as by --ablate
+  EXPECT_NE(message_of([&] { tokens_of_run({}, planned.run.loaded.config, planned.run.layout); }).find("no length"),
+            std::string::npos);
+}
+
 // The choice is the fastest of all runs that the values could give, one by one.
 TEST(RunPlan, ChoosesTheFastestThatFits) {
   const RunPlan planned = plan_run(left_to_planner(), 2, h100());
