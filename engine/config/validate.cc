@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <mutex>
 #include <tuple>
 
 #include "base/check.h"
@@ -65,11 +66,27 @@ Schedule read_schedule_of(const ParallelConfig& c, int64_t micro_batches) {
   return schedule;
 }
 
-// The schedule by its kind or from its file; what does not fit is a ConfigError.
-Schedule find_schedule(const ParallelConfig& c, int64_t micro_batches) {
-  Schedule schedule = is_file_of_schedule(c.pipeline_schedule) ? read_schedule_of(c, micro_batches)
-                                                               : make_known_schedule(c, micro_batches);
+// The safe channel depth of a known schedule, which is checked and simulated once for all runs that have it: a search
+// resolves thousands.
+int depth_of_known(const Schedule& schedule) {
+  static std::mutex mutex;
+  static std::map<std::tuple<std::string, int, int, int, int>, int> depths;
+  const std::tuple key(schedule.kind, schedule.p, schedule.m, schedule.v, schedule.group_size.value_or(0));
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto known = depths.find(key); known != depths.end()) return known->second;
+  }
   check_schedule(schedule);
+  const int depth = safe_channel_depth(schedule);
+  const std::lock_guard lock(mutex);
+  return depths[key] = depth;
+}
+
+// The schedule by its kind or from its file; what does not fit is a ConfigError. Raises `depth` to its safe one.
+Schedule find_schedule(const ParallelConfig& c, int64_t micro_batches, int& depth) {
+  const bool of_file = is_file_of_schedule(c.pipeline_schedule);
+  Schedule schedule = of_file ? read_schedule_of(c, micro_batches) : make_known_schedule(c, micro_batches);
+  depth = std::max(depth, of_file ? safe_channel_depth(schedule) : depth_of_known(schedule));
   return schedule;
 }
 
@@ -231,13 +248,12 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
 
   derive_steps(loaded, layout.batch_sizes, problems);
   if (succeeds(problems, "parallel.pipeline_schedule",
-               [&] { layout.schedule = find_schedule(c, layout.micro_batches); })) {
-    layout.channel_depth = safe_channel_depth(layout.schedule);
+               [&] { layout.schedule = find_schedule(c, layout.micro_batches, layout.channel_depth); })) {
     for (const BatchSizes::Part& part : layout.batch_sizes.parts) {
       const int64_t m = part.samples / together;
       if (m == layout.micro_batches || layout.smaller.contains(m)) continue;
-      if (!succeeds(problems, ramp_key(config), [&] { layout.smaller[m] = find_schedule(c, m); })) break;
-      layout.channel_depth = std::max(layout.channel_depth, safe_channel_depth(layout.smaller[m]));
+      if (!succeeds(problems, ramp_key(config), [&] { layout.smaller[m] = find_schedule(c, m, layout.channel_depth); }))
+        break;
     }
     derive(loaded, "parallel.virtual_pipeline_model_parallel_size",
            config.parallel.virtual_pipeline_model_parallel_size, int64_t{layout.schedule.v}, "the schedule");

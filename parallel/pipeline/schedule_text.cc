@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "parallel/pipeline/check.h"
 #include "parallel/pipeline/schedule.h"
 
 namespace trivet {
@@ -155,7 +156,13 @@ std::string to_text(const Schedule& schedule) {
 Schedule parse_schedule(std::string_view text, std::string_view name) { return Parser(text, name).finish(); }
 
 Schedule read_schedule_file(const std::string& path) {
-  return parse_schedule(read_small_file(path, int64_t{64} << 20), path);
+  Schedule schedule = parse_schedule(read_small_file(path, int64_t{64} << 20), path);
+  try {
+    check_schedule(schedule);
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("{}: {}", path, error.what()));
+  }
+  return schedule;
 }
 
 }  // namespace trivet

@@ -159,20 +159,14 @@ std::optional<ResolvedCandidate> resolve_candidate(LoadedConfig asked, const Run
   return std::nullopt;
 }
 
-std::vector<LoadedConfig> neighbours_of(const ResolvedCandidate& run) {
-  constexpr std::array kKeys = {"overlap.tp_comm_overlap",       "overlap.defer_embedding_wgrad_compute",
-                                "overlap.align_grad_reduce",     "overlap.align_param_gather",
-                                "overlap.overlap_grad_reduce",   "overlap.overlap_param_gather",
-                                "overlap.collectives_in_flight", "parallel.bucket_size"};
-  const std::vector<Switch> switches = switches_of(run.config, run.layout);
+std::vector<LoadedConfig> neighbours_of(const ResolvedCandidate& run, std::string_view key) {
   std::vector<LoadedConfig> all;
-  for (const char* key : kKeys)
-    for (const auto& [name, sets] : switches) {
-      if (sets.size() > 1 || !sets.front().starts_with(fmt::format("{}=", key))) continue;
-      Config changed = parse_sets(sets);
-      const Field& field = *find_field(key);
-      field.copy(field.at(changed), field.at(all.emplace_back(run.open).config));
-    }
+  for (const auto& [name, sets] : switches_of(run.config, run.layout)) {
+    if (sets.size() > 1 || !sets.front().starts_with(fmt::format("{}=", key))) continue;
+    Config changed = parse_sets(sets);
+    const Field& field = *find_field(key);
+    field.copy(field.at(changed), field.at(all.emplace_back(run.open).config));
+  }
   return all;
 }
 

@@ -2,9 +2,11 @@
 // share make a layout. Whether it is legal is the engine's to say (resolve()): some that are listed are not.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/config/load.h"
@@ -52,7 +54,12 @@ struct ResolvedCandidate {
 // Empty where the engine refuses it.
 std::optional<ResolvedCandidate> resolve_candidate(LoadedConfig asked, const RunFacts& facts);
 
-// The same run with one switch (switches.h) of its collectives and their overlap changed: all ways.
-std::vector<LoadedConfig> neighbours_of(const ResolvedCandidate& run);
+// The switches (switches.h) of collectives and their overlap.
+inline constexpr std::array kCommSwitches = {"overlap.tp_comm_overlap",       "overlap.defer_embedding_wgrad_compute",
+                                             "overlap.align_grad_reduce",     "overlap.align_param_gather",
+                                             "overlap.overlap_grad_reduce",   "overlap.overlap_param_gather",
+                                             "overlap.collectives_in_flight", "parallel.bucket_size"};
+// The same run with that switch changed: all ways.
+std::vector<LoadedConfig> neighbours_of(const ResolvedCandidate& run, std::string_view key);
 
 }  // namespace trivet

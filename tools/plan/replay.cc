@@ -272,8 +272,10 @@ void Replay::fail_stuck() const {
 std::vector<std::vector<Span>> rows_of(const std::vector<std::vector<PlayedSpan>>& spans, const Player& player,
                                        const TapeGroups& groups) {
   std::vector<std::vector<Span>> rows(spans.size());
-  for (size_t s = 0; s < rows.size(); ++s)
+  for (size_t s = 0; s < rows.size(); ++s) {
+    rows[s].reserve(spans[s].size());
     for (const PlayedSpan& span : spans[s]) rows[s].push_back(span_of(span, player, groups));
+  }
   return rows;
 }
 

@@ -109,7 +109,7 @@ class Replay {
     int64_t time;
     uint32_t what;
     uint32_t version;  // of the activity: an earlier one no longer counts
-    auto operator<=>(const Due&) const = default;
+    bool operator>(const Due& other) const { return time != other.time ? time > other.time : what > other.what; }
   };
 
   void add_channels(std::span<const Player> players);

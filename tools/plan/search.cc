@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/parallel_for.h"
@@ -65,7 +66,7 @@ class Search {
   Pending pending_of(ResolvedCandidate run, Candidate candidate) const;
   std::vector<Candidate> rehearsed(std::vector<Pending> pending) const;
   void rehearse(std::vector<Pending> pending);
-  std::vector<Candidate> rehearse_neighbours(const Candidate& of);
+  std::vector<Candidate> rehearse_neighbours(const Candidate& of, std::string_view key);
   void refine();
   // Empty where the engine refuses it.
   std::optional<ResolvedCandidate> layout_of(const LayoutShape& shape, const Recomputing& how,
@@ -249,10 +250,10 @@ void Search::visit_layouts() {
   rehearse(std::move(pending));
 }
 
-// The neighbours of a run that were not seen before and fit.
-std::vector<Candidate> Search::rehearse_neighbours(const Candidate& of) {
+// The neighbours of a run by a switch that were not seen before and fit.
+std::vector<Candidate> Search::rehearse_neighbours(const Candidate& of, std::string_view key) {
   std::vector<Pending> tried;
-  for (const LoadedConfig& next : neighbours_of(*resolve_candidate(of.open, facts_))) {
+  for (const LoadedConfig& next : neighbours_of(*resolve_candidate(of.open, facts_), key)) {
     auto legal = resolve_candidate(next, facts_);
     if (!legal || !seen_.insert(to_yaml(legal->open.config)).second || !fits(*legal)) continue;
     tried.push_back(pending_of(std::move(*legal), of));
@@ -260,17 +261,18 @@ std::vector<Candidate> Search::rehearse_neighbours(const Candidate& of) {
   return rehearsed(std::move(tried));
 }
 
-// Changes one switch of the best layouts after another, always the one that helps most.
+// Changes one switch of the best layouts after another to what is fastest, until none helps any more.
 void Search::refine() {
   for (const size_t count = std::min(options_.refined, found_.size()); result_.refined < count && !over();) {
     Candidate& best = found_[result_.refined];
-    for (bool better = true; better && !over();) {
+    size_t in_vain = 0;  // switches since the last that helped
+    for (size_t i = 0; in_vain < kCommSwitches.size() && !over(); i = (i + 1) % kCommSwitches.size()) {
       report(true);
-      better = false;
-      for (Candidate& next : rehearse_neighbours(best)) {
+      ++in_vain;
+      for (Candidate& next : rehearse_neighbours(best, kCommSwitches[i])) {
         if (next.seconds() >= best.seconds()) continue;
         best = std::move(next);
-        better = true;
+        in_vain = 0;
       }
     }
     ++result_.refined;

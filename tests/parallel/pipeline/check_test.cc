@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "parallel/pipeline/simulate.h"
 #include "tests/parallel/pipeline/says.h"
+#include "tests/support/temp_dir.h"
 
 namespace trivet {
 namespace {
@@ -166,6 +167,13 @@ TEST(Check, ErrorsOfAWholeScheduleAreOneText) {
   } catch (const ConfigError& error) {
     EXPECT_TRUE(says(error.what(), {"'custom' cannot work", "rank 1 is stuck before B0"}));
   }
+}
+
+TEST(Check, ABrokenScheduleIsNamedByItsFile) {
+  const TempDir dir;
+  write_text(dir / "broken.txt", "F0 B0\nB0 F0\n");
+  EXPECT_TRUE(says(config_error_of([&] { read_schedule_file(dir / "broken.txt"); }),
+                   {dir / "broken.txt: the schedule 'custom' cannot work"}));
 }
 
 // Any one op left out, doubled or moved far breaks a schedule, and the check sees it.
