@@ -13,6 +13,7 @@
 #include "engine/config/load.h"
 #include "launch/commands.h"
 #include "launch/redrawn_line.h"
+#include "tools/mlperf/section.h"
 #include "tools/plan/ablate.h"
 #include "tools/plan/measure.h"
 #include "tools/plan/planned_run.h"
@@ -131,6 +132,7 @@ void run_one(const PlanOptions& options, const LoadedConfig& loaded, const Syste
   std::optional<RunCost> cost;
   if (options.tokens || options.price)
     cost = cost_of_run(planned.prediction.step, tokens_of_run(options.tokens, config, layout), options.price, system);
+  const auto to_target = time_to_target(config, planned.prediction.step.step_seconds);
   std::optional<Ablation> ablation;
   if (options.ablate) ablation = ablate_with_progress(planned.run, system);
   if (options.json) {
@@ -138,11 +140,23 @@ void run_one(const PlanOptions& options, const LoadedConfig& loaded, const Syste
     json["micro_batch_size"] = config.batch.micro_batch_size;
     json["virtual_pipeline_model_parallel_size"] = layout.schedule.v;
     if (cost) add_json(*cost, json);
+    if (to_target)
+      json["to_target"] = {{"steps", to_target->steps},
+                           {"evaluations", to_target->evaluations},
+                           {"evaluation_samples", to_target->eval_samples},
+                           {"minutes", to_target->minutes}};
     if (ablation) json["ablation"] = json_of(*ablation);
     return print_json(json);
   }
   std::vector<TextBlock> blocks = describe(planned.prediction, system);
   if (cost) blocks.insert(blocks.begin() + 1, describe(*cost));
+  if (to_target)
+    blocks.insert(blocks.begin() + 1,
+                  {.title = "to MLPerf's target, as the reference converges",
+                   .rows = {{"steps", fmt::format("{:.4g}", to_target->steps)},
+                            {"evaluations", fmt::format("{:.3g} of {} samples, each a third of a step's",
+                                                        to_target->evaluations, grouped(to_target->eval_samples))},
+                            {"time", fmt::format("{:.4g} minutes", to_target->minutes)}}});
   print_blocks(blocks);
   if (ablation) print_blocks(describe(*ablation));
 }

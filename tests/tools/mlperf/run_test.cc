@@ -558,5 +558,18 @@ TEST(MlperfSummary, RefusesAReferenceOfAnotherForm) {
   }
 }
 
+// 15 evaluations or so in the reference's runs at this batch, of 1,024 samples every 384 steps.
+TEST(MlperfTime, ToTheTargetIsStepsAndEvaluations) {
+  LoadedConfig run = benchmark_config("llama31_8b");
+  const auto to = time_to_target(run.config, 60);
+  ASSERT_TRUE(to);
+  EXPECT_NEAR(to->evaluations, 14.6, 0.2);
+  EXPECT_NEAR(to->steps, 384 * to->evaluations, 1e-6);
+  EXPECT_NEAR(to->minutes, to->steps + to->evaluations * 1024 / 32 / 3, 1e-6);
+  run.config.tools.of<MlperfConfig>().skipped_evaluations = 3;
+  EXPECT_NEAR(time_to_target(run.config, 60)->evaluations, to->evaluations - 3, 1e-6);
+  EXPECT_FALSE(time_to_target(Config(), 60));
+}
+
 }  // namespace
 }  // namespace trivet::test

@@ -39,7 +39,7 @@ TEST(PlanSystem, ShippedPagesAreRead) {
   const System a100 = load_system("a100-80", {}, kPages), h100 = load_system("h100-sxm", {}, kPages);
 
   // then
-  EXPECT_EQ(names, (std::vector<std::string>{"a100-80", "cpu", "gb200", "h100-sxm", "h200-sxm"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"a100-80", "b200", "cpu", "gb200", "h100-roce", "h100-sxm", "h200-sxm"}));
   for (const std::string& name : names) {
     const System system = load_system(name, {}, kPages);
     EXPECT_EQ(system.name, name);
@@ -158,10 +158,11 @@ TEST(PlanSystem, AUsersFileIsReadByItsPath) {
 }
 
 TEST(PlanSystem, AnUnknownSystemIsAnsweredWithThePages) {
-  EXPECT_EQ(message_of([] { load_system("v100", {}, kPages); }),
-            fmt::format("--system: found {}, expected the path of a page, or the name of one in {}: a100-80, cpu, "
-                        "gb200, h100-sxm, h200-sxm",
-                        quote("v100"), kPages));
+  EXPECT_EQ(
+      message_of([] { load_system("v100", {}, kPages); }),
+      fmt::format("--system: found {}, expected the path of a page, or the name of one in {}: a100-80, b200, cpu, "
+                  "gb200, h100-roce, h100-sxm, h200-sxm",
+                  quote("v100"), kPages));
   EXPECT_NE(message_of([] { load_system("no/such.yaml"); }).find("no/such.yaml"), std::string::npos);
 }
 
