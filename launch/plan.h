@@ -27,6 +27,7 @@ void score_or_calibrate(const CalibrationOptions& options);
 struct PlanSearch {
   bool wanted = false;
   std::string out = "plan_best.yaml";
+  std::string study;  // "": none
   double seconds = 600;
 };
 // Adds --search and what goes with it. Returns --search.

@@ -45,6 +45,10 @@ CLI::Option* add_search_options(CLI::App& command, PlanSearch& search) {
       ->check(file_name())
       ->capture_default_str()
       ->needs(wanted);
+  command.add_option("--study", search.study, "file for a study of the ten best")
+      ->option_text("FILE.yaml")
+      ->check(file_name())
+      ->needs(wanted);
   add_number(command, "--search-seconds", search.seconds, number("a number above 0", [](double x) { return x > 0; }),
              "the search ends then, with what it has")
       ->needs(wanted);
@@ -54,9 +58,10 @@ CLI::Option* add_search_options(CLI::App& command, PlanSearch& search) {
 void run_search(const PlanSearch& search, const LoadedConfig& run, const CommConfig& links, int ranks,
                 const System& system, bool json) {
   std::error_code none;
-  if (std::filesystem::equivalent(search.out, run.path, none))
-    throw ConfigError(fmt::format("--search-out: found {}, the file of the run; expected another", search.out));
-  check_writable({search.out});
+  for (const auto& [option, path] : {std::pair("--search-out", search.out), std::pair("--study", search.study)})
+    if (std::filesystem::equivalent(path, run.path, none))
+      throw ConfigError(fmt::format("{}: found {}, the file of the run; expected another", option, path));
+  check_writable({search.out, search.study});
   watch_stop_signals("the search ends with what it has", "the search ends at once");
   RedrawnLine line;
   SearchOptions options{.best = kBest, .seconds = search.seconds, .threads = static_cast<size_t>(usable_cores())};
@@ -66,7 +71,10 @@ void run_search(const PlanSearch& search, const LoadedConfig& run, const CommCon
   };
   const SearchResult result = trivet::search(run, facts_of(run.config, ranks), system, options);
   line.clear();
-  const auto write = [&] { return write_best(search.out, result.found.front(), run, links, system); };
+  const auto write = [&] {
+    if (!search.study.empty()) write_file(search.study, study_of(result, run, system, search.study, kBest));
+    return write_best(search.out, result.found.front(), run, links, system);
+  };
   if (json) {
     fmt::print("{}", to_json(result, system, search.out, kBest));
     write();
@@ -78,6 +86,7 @@ void run_search(const PlanSearch& search, const LoadedConfig& run, const CommCon
   print_text(extent_of(result, kBest));
   print_text(
       fmt::format("{} has the best one{}.\n", search.out, replaced ? ", in the place of the file that was there" : ""));
+  if (!search.study.empty()) print_text(fmt::format("{} has the best as a study (trivet study).\n", search.study));
   print_blocks({changes_of(result.found.front())});
 }
 

@@ -119,6 +119,7 @@ std::vector<Sharding> list_shardings(int d) {
 LoadedConfig with_layout(const LoadedConfig& run, int ranks, const LayoutShape& shape, const Recomputing& recomputing,
                          Sharding sharding) {
   LoadedConfig loaded = run;
+  loaded.left_to_planner.clear();
   mark_as_levels(loaded);
   Config& config = loaded.config;
   ParallelConfig& c = config.parallel;

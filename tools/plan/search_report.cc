@@ -1,8 +1,11 @@
 #include "tools/plan/search_report.h"
 
 #include <algorithm>
+#include <cctype>
+#include <filesystem>
 #include <fmt/ranges.h>
 #include <limits>
+#include <set>
 
 #include "base/json.h"
 #include "engine/config/fields.h"
@@ -155,6 +158,34 @@ std::string to_json(const SearchResult& r, const System& system, const std::stri
                {"refined", r.refined},
                {"out", out}});
   return json.dump(2) + '\n';
+}
+
+std::string study_of(const SearchResult& r, const LoadedConfig& run, const System& system, const std::string& path,
+                     size_t count) {
+  const std::filesystem::path file = path;
+  const int ranks = r.found.front().prediction.step.ranks;
+  std::string name = file.stem().string();
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-') c = '_';
+  std::string text = fmt::format(
+      "# The fastest layouts of {0} on {1} ranks of {2}, as trivet plan --search predicts them.\n\n"
+      "name: {3}\nbase: {4}\nranks: {1}\n",
+      run.path, ranks, system.name, name,
+      nlohmann::json(std::filesystem::proximate(run.path, std::filesystem::absolute(file).parent_path()).string())
+          .dump());
+  if (system.kind() == SystemKind::gpu && ranks > system.gpus_per_node) text += "launcher: srun\n";
+  std::set<std::string, std::less<>> given(run.left_to_planner.begin(), run.left_to_planner.end());  // not by the file
+  for (const auto& [key, origin] : run.origins)
+    if (origin.kind == Origin::set) given.insert(key);
+  text += "factors:\n  - name: layout\n    levels:\n";
+  for (size_t i = 0; i < std::min(count, r.found.size()); ++i) {
+    std::set<std::string, std::less<>> keys = given;
+    for (const std::string& set : r.found[i].sets) keys.insert(set.substr(0, set.find('=')));
+    text += fmt::format("      {}, planned {:.4g} s:{}\n", i + 1, r.found[i].seconds(), keys.empty() ? " {}" : "");
+    for (const std::string& key : keys)
+      text += fmt::format("        {}: {}\n", key, format_field(*find_field(key), r.found[i].open.config));
+  }
+  return text;
 }
 
 }  // namespace trivet

@@ -12,6 +12,8 @@
 #include "tools/plan/bound.h"
 #include "tools/plan/device_memory.h"
 #include "tools/plan/search_report.h"
+#include "tools/study/plan.h"
+#include "tools/study/study_file.h"
 
 namespace trivet::test {
 namespace {
@@ -147,6 +149,34 @@ TEST(Search, ItsBestIsARunThatIsPlannedAlike) {
   const Layout layout = resolve(again, facts_of(run));
   EXPECT_EQ(predict(again.config, layout, system).step.step_seconds, best.prediction.step.step_seconds);
   EXPECT_EQ(to_yaml(with_sets(run, best.sets).config), to_yaml(best.open.config));
+}
+
+// "auto" is what a search chooses anyway. The study of what it finds has each as a point that can run.
+TEST(Search, OfARunLeftToThePlannerAsAStudy) {
+  const TempDir dir;
+  write_file(dir / "run.yaml", to_yaml(tiny_run().config) + "\n");
+  const std::vector<std::string> sets = {"batch.micro_batch_size=auto", "optimizer.clip_grad=0.5"};
+  const LoadedConfig run = load_untrained(dir / "run.yaml", sets);
+  const SearchResult result =
+      search(run, facts_of(run), system_of(), {.shapes = is_plain, .recomputings = is_none, .best = 3, .refined = 0});
+  ASSERT_GE(result.found.size(), 3u);
+  const System node_of_eight = load_system("h100-sxm", {}, source_path("configs/systems"));
+  make_folder(dir / "of");
+  write_file(dir / "of/best.yaml", study_of(result, run, node_of_eight, dir / "of/best.yaml", 3));
+  const Study study = load_study(dir / "of/best.yaml");
+  EXPECT_EQ(study.name, "best");
+  const Plan plan = make_plan(study);
+  EXPECT_TRUE(plan.dropped.empty()) << plan.dropped.front().reason;
+  ASSERT_EQ(plan.points.size(), 3u);
+  EXPECT_EQ(plan.points[0].launch.ranks, kRanks);
+  for (size_t i = 0; i < 3; ++i) {
+    const Config point = load_config(dir / "run.yaml", plan.points[i].sets).config, found = result.found[i].open.config;
+    EXPECT_EQ(point.optimizer.clip_grad, 0.5);
+    EXPECT_EQ(point.batch.micro_batch_size, found.batch.micro_batch_size);
+    EXPECT_EQ(point.parallel.tensor_model_parallel_size, found.parallel.tensor_model_parallel_size);
+    EXPECT_EQ(point.parallel.pipeline_model_parallel_size, found.parallel.pipeline_model_parallel_size);
+    EXPECT_EQ(point.parallel.data_parallel_sharding_strategy, found.parallel.data_parallel_sharding_strategy);
+  }
 }
 
 TEST(Search, RecomputesNoMoreThanMemoryNeeds) {
