@@ -163,7 +163,12 @@ void print_best(const Study& study, const Plan& plan, const std::vector<RunRow>&
     const bool keep = summary.may_be_best(conclusion.baseline);
     const Point& point = plan.points[keep ? conclusion.baseline : *conclusion.leader];
     const std::string conditions = describe_conditions(study, point.choice);
-    fmt::print("\n{}{}", conditions.empty() ? "" : "# with " + conditions + '\n', command_text(study, point));
+    fmt::print("\n{}{}{}", conditions.empty() ? "" : "# with " + conditions + '\n',
+               keep && conclusion.baseline != *conclusion.leader
+                   ? fmt::format("# the baseline: {} is ahead, but was not shown to be better\n",
+                                 describe_chosen(study, plan.points[*conclusion.leader].choice))
+                   : "",
+               command_text(study, point));
   }
 }
 

@@ -230,6 +230,14 @@ Config parse_sets(std::span<const std::string> sets) {
   return loaded.config;
 }
 
+std::vector<KeyDifference> differences(const Config& a, const Config& b) {
+  std::vector<KeyDifference> found;
+  for (const Field& field : fields())
+    if (KeyDifference one{field.name, format_field(field, a), format_field(field, b)}; one.a != one.b)
+      found.push_back(std::move(one));
+  return found;
+}
+
 Config parse_saved_config(const std::map<std::string, std::string>& values, const std::string& source) {
   LoadedConfig loaded{.path = source};
   Problems problems(loaded.path, loaded.origins);

@@ -47,6 +47,13 @@ LoadedConfig with_sets(LoadedConfig loaded, std::span<const std::string> sets);
 // What `sets` alone say, over the defaults, and not judged. Throws ConfigError.
 Config parse_sets(std::span<const std::string> sets);
 
+// The keys of which two configurations have other values, as format_field() writes them.
+struct KeyDifference {
+  std::string_view key;  // "section.key"
+  std::string a, b;
+};
+std::vector<KeyDifference> differences(const Config& a, const Config& b);
+
 // The Config of another run that kept "section.key" -> the value as YAML, as format_field() writes it: what is absent
 // has its default, keys that this version does not know are passed over, and whether the values go together is not
 // asked. Throws DataError naming `source`.

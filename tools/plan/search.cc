@@ -12,7 +12,6 @@
 
 #include "base/parallel_for.h"
 #include "base/text.h"
-#include "engine/config/fields.h"
 #include "tools/plan/bound.h"
 #include "tools/plan/device_memory.h"
 
@@ -100,15 +99,6 @@ class Search {
   SearchResult result_;
 };
 
-std::vector<std::string> differences(const Config& config, const Config& run) {
-  std::vector<std::string> sets;
-  Config from = config, to = run;
-  for (const Field& field : fields())
-    if (const std::string value = format_field(field, from); value != format_field(field, to))
-      sets.push_back(fmt::format("{}={}", field.name, value));
-  return sets;
-}
-
 // Empty where the engine refuses the shape. Layouts that no rank's memory holds are only counted.
 std::optional<std::vector<Point>> Search::bound_shape(size_t number) {
   const LayoutShape& shape = shapes_[number];
@@ -195,7 +185,8 @@ std::optional<Search::Pending> Search::take(const Point& point) {
 
 Search::Pending Search::pending_of(ResolvedCandidate run, Candidate candidate) const {
   candidate.open = std::move(run.open);
-  candidate.sets = differences(candidate.open.config, run_.config);
+  for (const auto& [key, value, of_run] : differences(candidate.open.config, run_.config))
+    candidate.sets.push_back(fmt::format("{}={}", key, value));
   candidate.chunks = run.layout.schedule.v;
   return {std::move(run), std::move(candidate)};
 }

@@ -8,24 +8,51 @@
 #include <set>
 
 #include "base/check.h"
+#include "engine/config/load.h"
 #include "tools/study/report.h"
 #include "tools/study/study_file.h"
 
 namespace trivet {
 namespace {
 
-// The levels that a row names; empty where the study has no such factors any more.
+// The levels that a row names, of factors that were added since the baseline's; empty where the study has no such
+// factors any more.
 std::optional<Choice> choice_of(const Study& study, const RunRow& row) {
-  const std::map<std::string, std::string> labels(row.levels.begin(), row.levels.end());
+  std::map<std::string, std::string> labels(row.levels.begin(), row.levels.end());
   Choice choice;
   for (const Factor& factor : study.factors) {
-    const auto label = labels.find(factor.name);
-    if (label == labels.end() || labels.size() != study.factors.size()) return {};
-    const auto level = std::ranges::find(factor.levels, label->second, &Level::label);
+    const auto label = labels.extract(factor.name);
+    const auto level = label ? std::ranges::find(factor.levels, label.mapped(), &Level::label)
+                             : factor.levels.begin() + static_cast<std::ptrdiff_t>(factor.baseline);
     if (level == factor.levels.end()) return {};
     choice.push_back(static_cast<size_t>(level - factor.levels.begin()));
   }
-  return choice;
+  return labels.empty() ? std::optional(choice) : std::nullopt;
+}
+
+// "factor=label" of every factor, in any order of the factors.
+std::set<std::string> point_names(const StudyResults& results, size_t point) {
+  const std::vector<std::string> labels = labels_of(results.study, results.plan.points[point].choice);
+  std::set<std::string> names;
+  for (size_t f = 0; f < labels.size(); ++f) names.insert(results.study.factors[f].name + "=" + labels[f]);
+  return names;
+}
+
+// For each of A's points that of B: the same run, or else the one with the same levels of the same factors.
+std::vector<std::optional<size_t>> matches(const StudyResults& a, const StudyResults& b) {
+  std::vector<std::optional<size_t>> match(a.plan.points.size());
+  std::set<size_t> taken;
+  const auto pair_up = [&](const auto& key_of) {
+    std::map<decltype(key_of(b, 0)), size_t> of_b;
+    for (size_t j = 0; j < b.plan.points.size(); ++j)
+      if (!taken.contains(j)) of_b.emplace(key_of(b, j), j);
+    for (size_t i = 0; i < match.size(); ++i)
+      if (const auto other = of_b.find(key_of(a, i)); !match[i] && other != of_b.end())
+        match[i] = other->second, taken.insert(other->second);
+  };
+  pair_up([](const StudyResults& of, size_t point) { return of.plan.points[point].id; });
+  pair_up(point_names);
+  return match;
 }
 
 // The points that rows are of. A choice that was run with several base configurations is the last of them.
@@ -43,12 +70,19 @@ Plan plan_of_rows(const Study& study, const std::vector<RunRow>& rows) {
   return plan;
 }
 
-// "factor=label" of every factor, in any order of the factors.
-std::set<std::string> point_names(const StudyResults& results, size_t point) {
-  const std::vector<std::string> labels = labels_of(results.study, results.plan.points[point].choice);
-  std::set<std::string> names;
-  for (size_t f = 0; f < labels.size(); ++f) names.insert(results.study.factors[f].name + "=" + labels[f]);
-  return names;
+// "key 1 / 2", as the resolved configurations of a run of each have it.
+std::set<std::string> differing_settings(const StudyResults& a, size_t i, const StudyResults& b, size_t j) {
+  const auto config_of = [](const StudyResults& of, size_t point) {
+    const auto run = std::ranges::find(of.rows, of.plan.points[point].id, &RunRow::point);
+    return load_untrained(of.folder + "/" + run->folder + "/config.resolved.yaml").config;
+  };
+  std::set<std::string> texts;
+  try {
+    for (const auto& [key, in_a, in_b] : differences(config_of(a, i), config_of(b, j)))
+      if (key != "train.run_dir") texts.insert(fmt::format("{} {} / {}", key, in_a, in_b));
+  } catch (const Error&) {  // the folders of runs may be gone, or of a version with other keys
+  }
+  return texts;
 }
 
 Comparison compare(const LogRatios& a, const LogRatios& b) {
@@ -103,27 +137,28 @@ StudyComparison compare_studies(const StudyResults& a, const StudyResults& b) {
   const Rounds rounds_a(a.study, a.plan, a.rows), rounds_b(b.study, b.plan, b.rows);
   StudyComparison comparison;
   std::vector<std::string> only_a, only_b;
-  std::map<std::set<std::string>, size_t> points_of_b;
-  for (size_t i = 0; i < b.plan.points.size(); ++i) points_of_b[point_names(b, i)] = i;
-  for (size_t i = 0; i < a.plan.points.size(); ++i) {
-    const auto other = points_of_b.find(point_names(a, i));
-    if (other == points_of_b.end()) {
+  std::set<std::string> settings;  // that differ
+  const std::vector<std::optional<size_t>> match = matches(a, b);
+  for (size_t i = 0; i < match.size(); ++i) {
+    if (!match[i]) {
       only_a.push_back(describe_choice(a.study, a.plan.points[i].choice));
       continue;
     }
-    const size_t j = other->second;
+    const size_t j = *match[i];
     if (const LogRatios in_a = rounds_a.log_values(i, metric), in_b = rounds_b.log_values(j, metric);
         !in_a.empty() && !in_b.empty()) {
       ComparedPoint& point = comparison.points.emplace_back();
       point.a = i, point.b = j, point.metric = compare(in_a, in_b);
       point.same_settings = a.plan.points[i].id == b.plan.points[j].id;
+      if (!point.same_settings) settings.merge(differing_settings(a, i, b, j));
       const LogRatios effect_a = rounds_a.log_ratios(i, metric), effect_b = rounds_b.log_ratios(j, metric);
       const bool baseline = a.plan.baselines[i] == i || b.plan.baselines[j] == j;
       if (!baseline && !effect_a.empty() && !effect_b.empty()) point.effect = compare(effect_a, effect_b);
     }
-    points_of_b.erase(other);
   }
-  for (const auto& [names, i] : points_of_b) only_b.push_back(describe_choice(b.study, b.plan.points[i].choice));
+  for (size_t j = 0; j < b.plan.points.size(); ++j)
+    if (std::ranges::count(match, std::optional(j)) == 0)
+      only_b.push_back(describe_choice(b.study, b.plan.points[j].choice));
   if (comparison.points.empty())
     throw ConfigError(fmt::format(
         "{} and {}: no point has finished runs in both; points are compared by the names of their factors and levels",
@@ -147,10 +182,10 @@ StudyComparison compare_studies(const StudyResults& a, const StudyResults& b) {
       "side, so that the speed of a machine cancels. Verdicts are on B, corrected for {} (Holm).",
       metric_name(metric), counted(std::ssize(comparison.points), "point")));
   if (const auto others = std::ranges::count(comparison.points, false, &ComparedPoint::same_settings); others > 0)
-    texts.push_back(fmt::format(
-        "* {} other settings in A than in B: the base run, the study's `set`, or what a level stands for differs, or a "
-        "version has other keys.",
-        others == 1 ? "1 point has" : fmt::format("{} points have", others)));
+    texts.push_back(fmt::format("* {} other settings in A than in B: {}.",
+                                others == 1 ? "1 point has" : fmt::format("{} points have", others),
+                                settings.empty() ? "ranks or launcher; or their runs' folders are gone"
+                                                 : fmt::format("{}", fmt::join(settings, "; "))));
   if (!only_a.empty()) texts.push_back(fmt::format("Only in A: {}.", fmt::join(only_a, "; ")));
   if (!only_b.empty()) texts.push_back(fmt::format("Only in B: {}.", fmt::join(only_b, "; ")));
   return comparison;

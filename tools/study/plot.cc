@@ -136,10 +136,13 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
       continue;
     }
     const std::string value = ratios ? ratio_text(estimate->value) : metric_text(study.metric, estimate->value);
+    // Few rounds tell a point from the leader: one that is behind a baseline that was told apart is no candidate.
+    const bool behind = ratios && (is_better_high(study.metric) ? estimate->value < 1 : estimate->value > 1);
+    const bool green = summary.may_be_best(i) && !(behind && !summary.may_be_best(summary.conclusion_of(i).baseline));
     bars.push_back({.estimate = estimate,
-                    .kind = summary.may_be_best(i) ? "bar best"
-                            : point.baseline       ? "bar base"
-                                                   : "bar",
+                    .kind = green            ? "bar best"
+                            : point.baseline ? "bar base"
+                                             : "bar",
                     .value = value,
                     .details = fmt::format("{}, 95 %: {} to {} in {}", value, ratio_text(estimate->low),
                                            ratio_text(estimate->high), counted(estimate->rounds, "round"))});
@@ -151,7 +154,8 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
       names_of_points(study, plan), bars, ratios, ratios && summary.resolution ? 1 + summary.resolution->effect() : 0,
       ratios ? fmt::format("{} over the baseline's{}; {}", metric_name(study.metric), conditions, direction(study))
              : fmt::format("{}; {}", study.metric, direction(study)),
-      "green: best, or tied for best; whiskers: 95 %; grey band: effects too small to be found in "
+      "green: best, or tied for best and not behind the baseline; whiskers: 95 %; grey band: effects too small to be "
+      "found in "
       "four of five such studies",
       "ratio of each point to the baseline");
 }

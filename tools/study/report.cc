@@ -101,9 +101,8 @@ std::vector<Section> sections_of(const Study& study, const Plan& plan, const Sum
   return {
       {"Points", ratio_plot(study, plan, summary),
        "Bars: the ratio to the baseline runs before and after, geometric mean over the rounds; whiskers: its 95 % "
-       "interval (Student's t). Green: the best, or those tied for it; grey: the baseline (under each condition). "
-       "Band: "
-       "effects too small for this study to see.",
+       "interval (Student's t). Green: the best, or those tied for it and not behind the baseline; grey: the baseline "
+       "(under each condition). Band: effects too small for this study to see.",
        points_with_folders(study, plan, summary),
        "A verdict compares with the baseline and is corrected for the number of points (Holm), an interval is not. The "
        "metric is the baseline's geometric mean times the ratio. All metrics are in table.csv, all steps in the file "

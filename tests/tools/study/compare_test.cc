@@ -141,6 +141,15 @@ TEST(StudyCompare, PointsAreThoseOfTheSameNames) {
   Results results, others(with(with(kTwoFactors, "3000", "4000"), "repeats: 6", "repeats: 6\nset: {train.seed: 7}"));
   const StudyResults a = results.of("a", "1", 6, second), b = others.of("b", "1", 6, second);
 
+  for (const auto& [of, seed] : {std::pair(&a, 1), std::pair(&b, 7)})
+    for (const RunRow& row : of->rows) {
+      make_folder(of->folder + "/" + row.folder);
+      write_text(of->folder + "/" + row.folder + "/config.resolved.yaml",
+                 fmt::format("model: {{num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 16}}\n"
+                             "train: {{seed: {}, run_dir: runs/{}}}\n",
+                             seed, seed));
+    }
+
   // when
   const StudyComparison comparison = compare_studies(a, b);
 
@@ -149,15 +158,33 @@ TEST(StudyCompare, PointsAreThoseOfTheSameNames) {
   for (const ComparedPoint& point : comparison.points) EXPECT_FALSE(point.same_settings);
   std::string text;
   for (const std::string& sentence : comparison.texts) text += sentence + "\n";
-  EXPECT_NE(text.find("4 points have other settings"), std::string::npos) << text;
-  EXPECT_NE(text.find("Only in B: bucket_size=4000, size=big; bucket_size=4000, size=small."), std::string::npos)
+  EXPECT_NE(text.find("4 points have other settings in A than in B: train.seed 1 / 7.\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("Only in B: bucket_size=4000, size=small; bucket_size=4000, size=big."), std::string::npos)
       << text;
+}
+
+// A factor that was added, or has another name, leaves the runs what they were.
+TEST(StudyCompare, RunsOfTheSameSettingsAreOnePoint) {
+  const auto second = [](const Choice&) { return 1.; };
+  Results results, renamed(with(kTwoFactors, "name: size", "name: other")),
+      more(with(kTwoFactors, "factors:\n",
+                "factors:\n  - {name: clip, levels: {same: {}, less: {optimizer.clip_grad: 0.5}}}\n"));
+  const StudyResults a = results.of("a", "1", 6, second), b = renamed.of("b", "1", 6, second),
+                     c = more.of("c", "1", 6, second);
+  for (const StudyResults* other : {&b, &c}) {
+    const StudyComparison comparison = compare_studies(a, *other);
+    EXPECT_EQ(comparison.points.size(), a.plan.points.size());
+    for (const ComparedPoint& point : comparison.points) EXPECT_TRUE(point.same_settings);
+  }
+  // Earlier rows of the folder name no level of the new factor: they are of its baseline.
+  write_text(c.folder + "/results.jsonl", read_text(a.folder + "/results.jsonl"));
+  EXPECT_EQ(load_results(c.folder).plan.points.size(), a.plan.points.size());
 }
 
 TEST(StudyCompare, RefusesWhatCannotBeCompared) {
   const auto second = [](const Choice&) { return 1.; };
   Results results, tokens(std::string(kTwoFactors) + "metric: tokens_per_second\n"),
-      strangers(with(kTwoFactors, "name: size", "name: other"));
+      strangers(with(with(kTwoFactors, "name: size", "name: other"), "repeats: 6", "repeats: 6\nset: {train.seed: 7}"));
   const StudyResults a = results.of("a", "1", 1, second);
   EXPECT_NE(message_of<ConfigError>([&] { load_results(results / "nowhere"); }).find("expected the folder of a study"),
             std::string::npos);

@@ -165,6 +165,18 @@ TEST_F(StudySummary, TheBestAreThoseThatAreNotToldApart) {
   EXPECT_EQ(text.find("The baseline is among them"), std::string::npos);
 }
 
+// A noisy point that is behind the baseline is not told apart from the leader, which the baseline is.
+TEST_F(StudySummary, WhatIsBehindTheBaselineIsNotGreen) {
+  add(0, {4, 4, 4, 4, 4, 4}), add(2, {3.9, 3.9, 3.91, 3.9, 3.9, 3.9}), add(4, {3, 7, 3.5, 6, 2.5, 8});
+  const Summary result = summary();
+  ASSERT_FALSE(result.may_be_best(0));
+  ASSERT_TRUE(result.may_be_best(4));
+  const std::string picture = ratio_picture(study_, plan_, result);
+  const size_t green = picture.find("class=\"bar best\"");
+  EXPECT_NE(green, std::string::npos);
+  EXPECT_EQ(picture.find("class=\"bar best\"", green + 1), std::string::npos);
+}
+
 TEST_F(StudySummary, FewerThanFiveRoundsAreNoVerdict) {
   add(0, {4, 4, 4, 4}), add(2, {2, 2, 2, 2});
   EXPECT_EQ(summary().points[2].verdict, Verdict::too_few);
