@@ -25,7 +25,7 @@ namespace trivet {
 namespace {
 
 struct PlanOptions {
-  std::string path, system;
+  std::string path, other, system;
   std::vector<std::string> sets, system_sets;
   std::vector<int> ranks;
   std::string scaling;  // "": not given
@@ -62,6 +62,19 @@ void use_cpus(Config& config, const System& system) {
     if (field.section() == "plan" && format_field(field, config) != format_field(field, defaults))
       throw ConfigError(fmt::format("{}: is of pages of GPUs, and {} is one of CPUs", field.name, system.name));
   config.device.kind = DeviceKind::cpu;
+}
+
+// links: of the file, which the run is planned without on GPUs.
+LoadedConfig load_run(const std::string& path, const std::vector<std::string>& sets, const System& system,
+                      CommConfig& links) {
+  LoadedConfig loaded = load_untrained(path, sets);
+  links = loaded.config.comm;
+  if (system.kind() == SystemKind::cpu) use_cpus(loaded.config, system);
+  else if (loaded.config.device.kind == DeviceKind::cpu)
+    throw ConfigError(fmt::format("device.kind: found cpu, expected auto or cuda: {} is a page of GPUs", system.name));
+  else if (remove_links(loaded.config.comm))
+    fmt::print(stderr, "trivet: the emulated links of comm are left out: the system's page has its own\n");
+  return loaded;
 }
 
 // Measures the CPUs of this machine, and writes their page.
@@ -174,13 +187,18 @@ void run(const PlanOptions& options) {
   if (options.system.empty()) throw ConfigError("--system: is missing, expected one of --systems, or a file");
   const System system = load_system(options.system, options.system_sets);
   if (calibration.wanted) return measure(options, system);
-  LoadedConfig loaded = load_untrained(options.path, options.sets);
-  const CommConfig links = loaded.config.comm;
-  if (system.kind() == SystemKind::cpu) use_cpus(loaded.config, system);
-  else if (loaded.config.device.kind == DeviceKind::cpu)
-    throw ConfigError(fmt::format("device.kind: found cpu, expected auto or cuda: {} is a page of GPUs", system.name));
-  else if (remove_links(loaded.config.comm))
-    fmt::print(stderr, "trivet: the emulated links of comm are left out: the system's page has its own\n");
+  CommConfig links;
+  const LoadedConfig loaded = load_run(options.path, options.sets, system, links);
+  if (!options.other.empty()) {
+    if (options.ranks.size() > 1)
+      throw ConfigError(fmt::format("--ranks: found {} numbers, expected one for two runs", options.ranks.size()));
+    const LoadedConfig other = load_run(options.other, options.sets, system, links);
+    const int ranks = options.ranks.empty() ? ranks_of_one_replica(loaded.config) : options.ranks.front();
+    const Ablation found = compare(loaded, other, ranks, system);
+    if (options.json) print_json(json_of(found));
+    else print_blocks(describe(found));
+    return;
+  }
   if (options.search.wanted) {
     if (options.ranks.size() != 1)
       throw ConfigError(fmt::format("--ranks: found {} numbers, expected one, the ranks to look for layouts of",
@@ -233,6 +251,10 @@ void add_plan_command(CLI::App& app) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command = app.add_subcommand("plan", "predict a run on GPUs that are not here, by rehearsing the engine");
   command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml");
+  CLI::Option* other =
+      command
+          ->add_option("other", options->other, "another run: what each of its differences would change in the first")
+          ->option_text("OTHER.yaml");
   add_set_option(*command, options->sets, "a value instead of the file's");
   CLI::Option* ranks = add_list(*command, "--ranks", options->ranks, "integers from 1 to 1000000 with commas between",
                                 number_of_ranks, "ranks of the run; several: scale curves")
@@ -249,8 +271,9 @@ void add_plan_command(CLI::App& app) {
   add_questions(*command, *options, ranks);
   add_outputs(*command, *options);
   add_calibration_options(*command, options->calibration);
-  for (const char* other : {"--ablate", "--tokens", "--price", "--trace", "--picture", "--scaling"})
-    command->get_option(other)->excludes(search);
+  for (const char* name : {"--ablate", "--tokens", "--price", "--trace", "--picture", "--scaling"})
+    command->get_option(name)->excludes(search)->excludes(other);
+  search->excludes(other);
   command->callback([options, command] {
     options->calibration.wanted = command->count("--calibrate") > 0;
     std::erase(options->calibration.calibrate, "");

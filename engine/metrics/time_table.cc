@@ -59,12 +59,12 @@ std::vector<TextBlock> TimeTable::describe(std::span<const RankTime> ranks) cons
   const auto ms = [&](int64_t ns) { return fmt::format("{:.2f}", static_cast<double>(ns) * 1e-6 / rank_steps); };
   const auto bytes = [&](int64_t n) { return bytes_text(std::llround(static_cast<double>(n) / rank_steps)); };
 
-  const std::string steps = counted_ == 1 && steps_ == 1 ? std::string()  // of a plan
-                                                         : fmt::format("{}{} and ", counted(counted_, "step"),
-                                                                       counted_ < steps_ ? " (the first is left out)" : "");
-  TextBlock time = {fmt::format("time of a step, the mean of {}{}", steps, counted(ranks_, "rank")),
-                    {{"", "ms", "share"}},
-                    "lrr"};
+  const std::string steps =
+      counted_ == 1 && steps_ == 1
+          ? std::string()  // of a plan
+          : fmt::format("{}{} and ", counted(counted_, "step"), counted_ < steps_ ? " (the first is left out)" : "");
+  TextBlock time = {
+      fmt::format("time of a step, the mean of {}{}", steps, counted(ranks_, "rank")), {{"", "ms", "share"}}, "lrr"};
   const auto row = [&](const char* name, int64_t ns) {
     time.rows.push_back({name, ms(ns), percent_text(sum_.of_window(ns))});
   };
@@ -76,14 +76,16 @@ std::vector<TextBlock> TimeTable::describe(std::span<const RankTime> ranks) cons
   row("idle", sum_.idle);
   row("step", sum_.window);
 
-  TextBlock comm = {"communication of a step",
-                    {{"", "bytes", "floor ms", "wire ms", "hidden ms", "exposed ms", "wait ms", "overlap"}},
-                    "lrrrrrrr"};
+  TextBlock comm = {
+      "communication of a step",
+      {{"", "bytes", "floor ms", "wire ms", "hidden ms", "exposed ms", "shared ms", "wait ms", "overlap"}},
+      "lrrrrrrrr"};
   for (size_t k = 0; k < kCommClasses.size(); ++k) {
     if (sum_.wire_bytes[k] == 0) continue;
     const auto overlap = sum_.overlap_ratio(k);
     comm.rows.push_back({std::string(kCommClasses[k]), bytes(sum_.wire_bytes[k]), links_[k] ? ms(sum_.floor[k]) : "-",
-                         ms(sum_.wire[k]), ms(sum_.hidden[k]), ms(sum_.exposed[k]), ms(sum_.wait[k]),
+                         ms(sum_.wire[k]), ms(sum_.hidden[k]), ms(sum_.exposed[k]),
+                         ms(sum_.wire[k] - sum_.hidden[k] - sum_.exposed[k]), ms(sum_.wait[k]),
                          percent_text(overlap.value_or(std::nan("")))});
   }
   std::vector<TextBlock> blocks{time};

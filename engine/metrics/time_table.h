@@ -26,8 +26,8 @@ class TimeTable {
   const StepStats& own() const { return own_; }  // what this rank did in the steps that count
 
   // Means of a step and a rank: what the step was spent on; and where there was communication, for each class the
-  // bytes, the floor of their time on the wire where a link is known, that time, how much of it was hidden and exposed,
-  // and the time of waiting for peers.
+  // bytes, the floor of their time on the wire where a link is known, that time, how much of it was hidden and exposed
+  // and how much shared with a class whose time counts first, and the time of waiting for peers.
   // ranks: a row each, what its step was spent on, where they are more than one and few enough to read.
   std::vector<TextBlock> describe(std::span<const RankTime> ranks = {}) const;
 

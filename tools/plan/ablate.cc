@@ -172,15 +172,36 @@ Ablation ablate(const LegalRun& run, const System& system,
   return a;
 }
 
+Ablation compare(const LoadedConfig& a, const LoadedConfig& b, int ranks, const System& system) {
+  const LegalRun run = legal_run(a, ranks);
+  Ablation found{.step_seconds = predict_step_seconds(rehearse_on(run.loaded.config, run.layout, system),
+                                                      *costs_of(run.loaded.config, run.layout, system)),
+                 .memory_bytes = sum_of(memory_of_worst_rank(run.loaded.config, run.layout, system)),
+                 .capacity_bytes = device_bytes(system, ranks)};
+  std::vector<std::string> all;
+  for (const auto& [key, in_a, in_b] : differences(a.config, b.config)) {
+    const std::string set = fmt::format("{}={}", key, in_b);
+    found.switches.push_back({{set, {set}}});
+    all.push_back(set);
+  }
+  found.switches.push_back({{"all of them", all}});
+  for (Ablation::Switched& each : found.switches) predict_with(each, {a, run.layout}, system);
+  return found;
+}
+
 std::vector<TextBlock> describe(const Ablation& a) {
-  std::vector<TextBlock> blocks{describe(a.path)};
+  std::vector<TextBlock> blocks;
+  if (!a.path.empty()) blocks.push_back(describe(a.path));
   TextBlock without{.title = "if it took no time"};
   for (const auto& [name, align] : {std::pair{"cost", 'l'}, {"step", 'r'}, {"recovers", 'r'}})
     without.column(name, align);
   for (const Ablation::Without& each : a.without)
     without.rows.push_back(
         {each.what, fmt::format("{:.4g} s", each.step_seconds), gain_text(a.step_seconds, each.step_seconds)});
-  TextBlock switches{.title = "with another switch"}, refused{.title = "switches that cannot be, or change nothing"};
+  TextBlock switches{.title = a.path.empty()
+                                  ? fmt::format("a step of {:.4g} s, with a value of the other run", a.step_seconds)
+                                  : "with another switch"},
+      refused{.title = "switches that cannot be, or change nothing"};
   for (const auto& [name, align] :
        {std::pair{"switch", 'l'}, {"step", 'r'}, {"recovers", 'r'}, {"memory", 'r'}, {"", 'l'}})
     switches.column(name, align);
@@ -192,7 +213,8 @@ std::vector<TextBlock> describe(const Ablation& a) {
            each.memory_bytes > a.capacity_bytes ? "does not fit" : ""});
     else refused.rows.push_back({each.how.name, one_line(each.refusal)});
   }
-  blocks.insert(blocks.end(), {without, switches});
+  if (!a.without.empty()) blocks.push_back(without);
+  blocks.push_back(switches);
   if (!refused.rows.empty()) blocks.push_back(refused);
   return blocks;
 }

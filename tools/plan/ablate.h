@@ -46,6 +46,10 @@ std::vector<Ablation::PathShare> critical_path(const Rehearsal& rehearsal, const
 Ablation ablate(const LegalRun& run, const System& system,
                 const std::function<void(size_t done, size_t of)>& progress = {});
 
+// What of b each of its differences from a would change in a, and last, all of them: `switches` alone. Throws
+// ConfigError where a is refused.
+Ablation compare(const LoadedConfig& a, const LoadedConfig& b, int ranks, const System& system);
+
 std::vector<TextBlock> describe(const Ablation& ablation);
 nlohmann::ordered_json json_of(const Ablation& ablation);
 

@@ -106,6 +106,20 @@ Rehearsal rehearse_each(const Config& config, const Layout& layout, const System
   return rehearsal;
 }
 
+// What a rank's calls of a class have at most: NVLink with its multicast, or the cards of its group on a node.
+KnownLinks links_of(const Layout& layout, const System& system) {
+  KnownLinks links;
+  if (system.kind() == SystemKind::cpu) return links;
+  for (const AxisInfo& row : kAxes) {
+    std::map<int, int> by_node;
+    for (const int rank : group_members({}, layout.mesh, AxisSet{row.axis})) ++by_node[rank / system.gpus_per_node];
+    const double link = std::max(system.nvlink_gb_per_s, 2 * system.nvls_gb_per_s),
+                 cards = system.network_gb_per_s * by_node.begin()->second;
+    links[class_of(row.category)] = Link{.gbps = 8 * (by_node.size() > 1 ? std::min(link, cards) : link)};
+  }
+  return links;
+}
+
 // Of a rank.
 double peak_tflops(const Config& config, const Layout& layout, const System& system) {
   const double peak = config.precision.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops;
@@ -169,7 +183,9 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
       replay(players, rehearsal.groups, *costs_of(config, layout, system), {.spans = true, .first_step = steps - 1});
   const Performance performance{rehearsal, replayed};
 
-  Prediction prediction{.tapes = static_cast<int>(rehearsal.tapes.size()), .records = replayed.records};
+  Prediction prediction{.links = links_of(layout, system),
+                        .tapes = static_cast<int>(rehearsal.tapes.size()),
+                        .records = replayed.records};
   prediction.ranks.resize(players.size());
   parallel_for(players.size(), static_cast<size_t>(usable_cores()), [&](size_t i) {
     const std::vector<int64_t>& ends = replayed.step_ends[i];
@@ -177,7 +193,7 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
     for (std::vector<Span>& row : rows)
       for (Span& span : row)
         if (span.end_ns > ends.back()) span.info.cost = {};  // bytes count in the step in which the call ends
-    const StepStats stats = StepMeter().measure(rows, *(ends.end() - 2), ends.back());
+    const StepStats stats = StepMeter(prediction.links).measure(rows, *(ends.end() - 2), ends.back());
     prediction.ranks[i] = {rank_name(players[i].rank, layout.mesh), stats};
   });
   StepStats all;
@@ -212,7 +228,7 @@ std::vector<TextBlock> describe(const Prediction& p, const System& system) {
   for (const MemoryItem& item : p.memory) memory.rows.push_back({item.name, bytes_text(item.bytes)});
   memory.rows.push_back({"total", fmt::format("{} of {}{}", bytes_text(p.memory_bytes), bytes_text(p.capacity_bytes),
                                               p.fits() ? "" : ": does not fit")});
-  TimeTable table(step.ranks);
+  TimeTable table(step.ranks, p.links);
   table.add(step.stats);
   std::vector<TextBlock> blocks{plan, memory};
   for (TextBlock& block : table.describe(p.ranks)) blocks.push_back(std::move(block));

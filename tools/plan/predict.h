@@ -35,6 +35,7 @@ struct Prediction {
   std::vector<RankTime> ranks = {};     // one of each kind
   std::vector<MemoryItem> memory = {};  // of the rank that holds most: the engine's plan, and the system's reserves
   int64_t memory_bytes = 0, capacity_bytes = 0;
+  KnownLinks links = {};  // of the floors
   int tapes = 0;
   int64_t records = 0;  // played
   bool fits() const { return memory_bytes <= capacity_bytes; }

@@ -198,8 +198,8 @@ TEST(TimeTable, MeansOfStepsAfterTheFirst) {
             "  idle        10.00   10.0%\n"
             "  step       100.00  100.0%\n"
             "communication of a step\n"
-            "                bytes  floor ms  wire ms  hidden ms  exposed ms  wait ms  overlap\n"
-            "  tensor     2.86 MiB     24.00    25.00       5.00       20.00     0.00    20.0%\n");
+            "                bytes  floor ms  wire ms  hidden ms  exposed ms  shared ms  wait ms  overlap\n"
+            "  tensor     2.86 MiB     24.00    25.00       5.00       20.00       0.00     0.00    20.0%\n");
 }
 
 TEST(TimeTable, ARowARank) {

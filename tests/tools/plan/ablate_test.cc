@@ -132,5 +132,20 @@ TEST(Ablation, ASwitchIsTheRunWithIt) {
   EXPECT_EQ(json_of(e)["switches"].size(), e.switches.size());
 }
 
+// Each difference alone, and all: the last is the other run.
+TEST(Compare, TellsWhatEachDifferenceChanges) {
+  const LoadedConfig a = tiny_run(), b = tiny_run({"parallel.tensor_model_parallel_size=2", "optimizer.lr=0.5"});
+  const Ablation e = compare(a, b, 4, h100());
+  ASSERT_EQ(e.switches.size(), 3u);
+  const double of_a = plan_run(a, 4, h100()).prediction.step.step_seconds,
+               of_b = plan_run(b, 4, h100()).prediction.step.step_seconds;
+  EXPECT_EQ(e.step_seconds, of_a);
+  EXPECT_EQ(e.switches[0].how.sets, std::vector<std::string>{"parallel.tensor_model_parallel_size=2"});
+  EXPECT_EQ(e.switches[0].step_seconds, of_b);
+  EXPECT_EQ(e.switches[1].step_seconds, of_a);
+  EXPECT_EQ(e.switches[2].step_seconds, of_b);
+  EXPECT_EQ(describe(e).size(), 1u);
+}
+
 }  // namespace
 }  // namespace trivet::test

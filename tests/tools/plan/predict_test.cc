@@ -42,6 +42,18 @@ TEST(Predict, TheTimesOfAllRanksAddUpToTheStep) {
                 (8 * h100().bf16_tflops * 1e12));
 }
 
+// Wire is hidden, exposed, or shared with a class that counts first; and no faster than the ports.
+TEST(Predict, AClassOfCommunicationHasItsFloor) {
+  for (const char* nodes : {"gpus_per_node=2", "gpus_per_node=4", "gpus_per_node=8"}) {
+    const StepStats s = predicted({nodes}).step.stats;
+    for (size_t k = 0; k < kCommClasses.size(); ++k) {
+      EXPECT_GT(s.floor[k], 0) << nodes;
+      EXPECT_LE(s.floor[k], s.wire[k]) << nodes;
+      EXPECT_LE(s.hidden[k] + s.exposed[k], s.wire[k]);
+    }
+  }
+}
+
 TEST(Predict, FasterHardwareIsNoSlower) {
   const double before = predicted().step.step_seconds;
   for (const char* faster : {"bf16_tflops=3000", "memory_gb_per_s=9000", "nvlink_gb_per_s=2000", "nvlink_us=0.01",
