@@ -28,7 +28,7 @@ std::string colors(const Palette& p) {
   rule(".whisker", "stroke", p.ink), rule(".line", "stroke", p.bar);
   rule(".dot", "fill", p.bar), rule(".dot.base", "fill", p.base), rule(".bar", "fill", p.bar);
   rule(".bar.base", "fill", p.base), rule(".bar.best", "fill", p.best), rule(".tensor", "fill", p.tensor);
-  rule(".pipeline", "fill", p.pipeline), rule(".data", "fill", p.data), rule(".rest", "fill", p.rest);
+  rule(".pipeline", "fill", p.pipeline), rule(".data", "fill", p.data), rule(".rest,.plot .idle", "fill", p.rest);
   rule(".F", "fill", p.forward), rule(".B", "fill", p.backward), rule(".I", "fill", p.backward_input);
   rule(".W", "fill", p.backward_weight), rule(".layer", "fill", p.layer), rule(".optimizer", "fill", p.optimizer);
   rule(".exposed", "fill", p.exposed), rule(".queued", "fill", p.axis);

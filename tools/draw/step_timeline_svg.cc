@@ -15,7 +15,8 @@ constexpr double kWidth = 1100, kRight = 1084, kWide = 6.6, kNarrow = 5.2;  // a
 // The classes of bars, and what they are.
 constexpr std::string_view kLegend =
     "queued: ready and queued behind other calls,F: forward,B: backward,I: backward input,W: backward weight,"
-    "layer: layer,optimizer: optimizer,tensor wait: tensor call waits for peers,tensor: tensor on the wire,"
+    "idle: the pass waits,layer: layer,optimizer: optimizer,tensor wait: tensor call waits for peers,tensor: tensor on "
+    "the wire,"
     "pipeline wait: pipeline call waits for peers,pipeline: pipeline on the wire,data wait: data call waits for peers,"
     "data: data on the wire,rest: copying,exposed: exposed: on the wire while the rank computes nothing";
 
@@ -53,6 +54,10 @@ class TimelinePage {
     if (until <= from) return;
     canvas_.bar(from, y, std::max(until - from - 0.5, 0.7), height, classes.c_str(), title);
     drawn_.insert(classes);
+    draw_name(time, y, height, name);
+  }
+  void draw_name(const Interval& time, double y, double height, const std::string& name) {
+    const double from = x_of(time.begin), until = x_of(time.end);
     if (!name.empty() && until - from > kNarrow * static_cast<double>(name.size()) + 3)
       canvas_.text((from + until) / 2, y + height / 2 + 3, "small mid", name);
   }
@@ -73,7 +78,10 @@ class TimelinePage {
     for (const TraceSpan& op : rank.ops) {
       const std::string name =
           fmt::format("{}{}{}", op.name, op.microbatch, op.chunk > 0 ? fmt::format(".{}", op.chunk) : "");
-      draw_bar(op.time, rows, kOp - 1, op.name, name, name);
+      draw_bar(op.time, rows, kOp - 1, op.name, name);
+      for (const Interval& wait : gaps(rank.computed, op.time))  // not what would be drawn wider than it is
+        if (wait.length() > timeline_.window.length() / 1000) draw_bar(wait, rows, kOp - 1, "idle", name + " waits");
+      draw_name(op.time, rows, kOp - 1, name);
     }
     for (const TraceSpan& span : rank.layers)
       draw_bar(span.time, rows + kOp, kLayer - 1, span.layer == "optimizer" ? "optimizer" : "layer", span.layer,

@@ -99,7 +99,8 @@ TEST(StepTimeline, ThePictureHasEveryPart) {
   const std::string svg = render_svg(read_step_timeline(write_trace(dir), 4, {0, 1}));
   for (const char* part :
        {"rank 1 (tp 0, pp 0, dp 1), step 4", "computes 11.00 of 16.00 ms, 3.00 ms of communication exposed",
-        "class=\"B\"", "class=\"queued\"", "class=\"data wait\"", "class=\"exposed\"", "gradients b3  layer 0 to head",
+        "class=\"B\"", "class=\"idle\"", "B1 waits", "class=\"queued\"", "class=\"data wait\"", "class=\"exposed\"",
+        "gradients b3  layer 0 to head",
         "ready 6.000, called 8.000, matched 9.000, off the wire 14.000, done 15.000 ms", "micro-batch 1",
         "prefers-color-scheme:dark"})
     EXPECT_NE(svg.find(part), std::string::npos) << part;
