@@ -36,18 +36,24 @@ struct PlanOptions {
   PlanSearch search;
 };
 
-void print_systems() {
+void print_json(const nlohmann::ordered_json& json) { fmt::print("{}\n", json.dump(2)); }
+
+void print_systems(bool as_json) {
   std::vector<TextBlock> blocks;
+  nlohmann::ordered_json json;
   for (const std::string& name : system_names()) {
     const System system = load_system(name);
     TextBlock block{.title = name};
     for (const SystemKey& key : system_keys())
-      if (key.is_of(system.kind()))
+      if (key.is_of(system.kind())) {
+        json[name][std::string(key.name)] = value_of(system, key);
         block.rows.push_back(
             {std::string(key.name), fmt::format("{:g}", value_of(system, key)), std::string(key.unit)});
+      }
     blocks.push_back(std::move(block));
   }
-  print_blocks(blocks);
+  if (as_json) print_json(json);
+  else print_blocks(blocks);
 }
 
 // The ranks of a run on CPUs, with the links that the run emulates, are threads of a process.
@@ -94,8 +100,6 @@ void measure(const PlanOptions& options, const System& system) {
   print_blocks({measured.fit});
   write_file(options.calibration.out, page_of(measured));
 }
-
-void print_json(const nlohmann::ordered_json& json) { fmt::print("{}\n", json.dump(2)); }
 
 // One run on more and more ranks.
 void run_curves(const PlanOptions& options, const LoadedConfig& loaded, const System& system) {
@@ -175,7 +179,7 @@ void run_one(const PlanOptions& options, const LoadedConfig& loaded, const Syste
 }
 
 void run(const PlanOptions& options) {
-  if (options.systems) return print_systems();
+  if (options.systems) return print_systems(options.json);
   const CalibrationOptions& calibration = options.calibration;
   if (!calibration.score.empty() || !calibration.calibrate.empty()) {
     if (!options.path.empty()) throw ConfigError(fmt::format("{}: each row names its run; leave it out", options.path));
@@ -267,7 +271,7 @@ void add_plan_command(CLI::App& app) {
       ->allow_extra_args(false);
   CLI::Option* search = add_search_options(*command, options->search);
   command->add_flag("--systems", options->systems, "list the pages with their constants")->excludes(search);
-  command->add_flag("--json", options->json, "print the prediction as JSON");
+  command->add_flag("--json", options->json, "print the prediction, or the pages, as JSON");
   add_questions(*command, *options, ranks);
   add_outputs(*command, *options);
   add_calibration_options(*command, options->calibration);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <limits>
 #include <memory>
 #include <unistd.h>
 
@@ -230,8 +231,12 @@ void add_costs(CLI::App& command, ScheduleOptions& options, CLI::Option* measure
   const auto given = [&](const char* name, auto& value, const char* help) {
     return command.add_option(name, value, help)->excludes(measured);
   };
+  const auto cost = [](std::string_view text) {
+    const auto value = parse_number(text);
+    return value && *value >= 0 ? value : std::nullopt;
+  };
   const auto times = [&](const char* name, std::vector<double>& value, const char* help) {
-    return add_list(command, name, value, "numbers with commas between, F,I,W or F,B", parse_number, help)
+    return add_list(command, name, value, "numbers of at least 0 with commas between, F,I,W or F,B", cost, help)
         ->excludes(measured);
   };
   times("--costs", options.costs,
@@ -239,14 +244,16 @@ void add_costs(CLI::App& command, ScheduleOptions& options, CLI::Option* measure
       ->default_str("1,1,1");
   times("--embedding", options.embedding, "what the first stage takes on top, F,I,W or F,B");
   times("--head", options.head, "what the last stage takes on top, F,I,W or F,B");
-  given("--latency", transfer.latency, "time from sending a message to having it");
-  CLI::Option* bytes = given("--bytes", transfer.bytes, "size of a message");
+  given("--latency", transfer.latency, "time from sending a message to having it")->check(at_least_zero());
+  CLI::Option* bytes = given("--bytes", transfer.bytes, "size of a message")->check(at_least_zero());
   bytes->needs(
       given("--bandwidth", transfer.bandwidth, "of a wire between two ranks, bytes a unit of time; 0: no limit")
+          ->check(at_least_zero())
           ->needs(bytes));
   command.add_flag("--blocking", transfer.blocking, "a rank that sends does nothing else meanwhile")
       ->excludes(measured);
-  given("--depth", transfer.channel_depth, "messages that a channel holds; default: any number");
+  given("--depth", transfer.channel_depth, "messages that a channel holds; default: any number")
+      ->check(whole_number(1, std::numeric_limits<int>::max()));
   given("--unit", transfer.unit, "of all times: s, ms or us; default: an abstract unit")
       ->check(CLI::IsMember({"s", "ms", "us"}));
 }

@@ -76,6 +76,9 @@ std::string choice_text(const LoadedConfig& run, const LegalRun& chosen, size_t 
   };
   add(kMicroBatch, chosen.loaded.config.batch.micro_batch_size);
   add(kChunks, chosen.layout.schedule.v);
+  if (const std::string& schedule = chosen.loaded.config.parallel.pipeline_schedule;
+      schedule != run.config.parallel.pipeline_schedule)
+    text += fmt::format(", which makes parallel.pipeline_schedule {}", schedule);
   return text +
          (fitting > 0 ? fmt::format(": the fastest of {} that fit", fitting)
                       : std::string(": none fits, and this one needs the least memory")) +

@@ -76,6 +76,9 @@ TEST(RunPlan, ChoosesTheFastestThatFits) {
   EXPECT_NE(planned.choice.find(fmt::format("the fastest of {0} that fit, of {0} legal ones", legal)),
             std::string::npos)
       << planned.choice;
+  EXPECT_EQ(planned.choice.find("makes parallel.pipeline_schedule interleaved") != std::string::npos,
+            planned.run.loaded.config.parallel.pipeline_schedule == "interleaved")
+      << planned.choice;
   EXPECT_NE(
       planned.choice.find(fmt::format("micro_batch_size is {}", planned.run.loaded.config.batch.micro_batch_size)),
       std::string::npos);
