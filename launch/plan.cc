@@ -31,6 +31,7 @@ struct PlanOptions {
   std::string scaling;  // "": not given
   PredictOptions outputs;
   std::optional<double> tokens, price;
+  double memory_margin = 0;  // share of a device's memory
   bool json = false, systems = false, ablate = false;
   CalibrationOptions calibration;
   PlanSearch search;
@@ -189,7 +190,8 @@ void run(const PlanOptions& options) {
   if (options.path.empty() && !calibration.wanted)
     throw ConfigError("trivet plan: expected the YAML file of a run, or --systems");
   if (options.system.empty()) throw ConfigError("--system: is missing, expected one of --systems, or a file");
-  const System system = load_system(options.system, options.system_sets);
+  System system = load_system(options.system, options.system_sets);
+  system.memory_gib *= 1 - options.memory_margin;
   if (calibration.wanted) return measure(options, system);
   CommConfig links;
   const LoadedConfig loaded = load_run(options.path, options.sets, system, links);
@@ -269,6 +271,9 @@ void add_plan_command(CLI::App& app) {
       ->option_text("KEY=VALUE ...")
       ->take_all()
       ->allow_extra_args(false);
+  add_number(*command, "--memory-margin", options->memory_margin,
+             number("a number from 0 to 0.9", [](double x) { return x >= 0 && x <= 0.9; }),
+             "share of a device's memory to leave free");
   CLI::Option* search = add_search_options(*command, options->search);
   command->add_flag("--systems", options->systems, "list the pages with their constants")->excludes(search);
   command->add_flag("--json", options->json, "print the prediction, or the pages, as JSON");

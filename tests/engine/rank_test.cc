@@ -29,7 +29,11 @@ Backend planning_backend() {
 
 // GPT-3 175B on 1,024 ranks: any of them is built by this thread alone, in milliseconds, and takes what is planned.
 TEST(Rank, OfAnyLayoutIsBuiltWithoutPeers) {
-  LoadedConfig loaded = load_config(source_path("configs/gpt3_175b.yaml"));
+  const std::vector<std::string> sets = {"parallel.tensor_model_parallel_size=8",
+                                         "parallel.pipeline_model_parallel_size=8",
+                                         "parallel.pipeline_schedule=interleaved",
+                                         "parallel.virtual_pipeline_model_parallel_size=6", "batch.micro_batch_size=1"};
+  LoadedConfig loaded = load_config(source_path("configs/gpt3_175b.yaml"), sets);
   const Layout layout = resolve(loaded, {.world_size = 1024});
   const int threads = threads_now();
   int64_t fastest = INT64_MAX;

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <string_view>
 
+#include "engine/config/fields.h"
+#include "engine/config/tool_section.h"
 #include "engine/train/rank_state.h"
 #include "tools/plan/costs.h"
 
@@ -152,6 +154,16 @@ void add_passes(const Tape& tape, const TapeGroups& groups, const SystemCosts& c
 }
 
 }  // namespace
+
+Bounds::Bounds(const LoadedConfig& run, const System& system)
+    : run_(run), system_(system), costs_(system, plan_of(run.config)) {
+  const ToolSection* const director = directing_section(run.config);
+  if (!director) return;
+  Config defaults;
+  for (const Field& field : fields())
+    if (field.section() == director->name) field.copy(field.at(defaults), field.at(run_.config));
+  run_.config.train.eval_interval = 1;  // which is not the rules' any more
+}
 
 // One of three stages, of which the middle one has so many layers, and those at the ends have one.
 PartCost Bounds::record_stage(const LayoutShape& shape, const Recomputing& how, bool halves, int64_t middle_layers,

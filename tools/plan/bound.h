@@ -59,9 +59,8 @@ struct LayoutBound {
 
 class Bounds {
  public:
-  // run: in any layout; outlives this.
-  Bounds(const LoadedConfig& run, const System& system)
-      : run_(run), system_(system), costs_(system, plan_of(run.config)) {}
+  // run: in any layout.
+  Bounds(const LoadedConfig& run, const System& system);
 
   // [recomputing][sharding]. legal: a run of that shape. Threads may ask at the same time.
   std::vector<std::vector<LayoutBound>> of(const LayoutShape& shape, const ResolvedCandidate& legal,
@@ -75,7 +74,7 @@ class Bounds {
   PartCost record_stage(const LayoutShape& shape, const Recomputing& how, bool halves, int64_t middle_layers, int pp,
                         int64_t& scratch_bytes) const;
 
-  const LoadedConfig& run_;
+  LoadedConfig run_;  // whose models are of a few layers: under no benchmark's rules
   const System system_;
   const SystemCosts costs_;
   std::mutex mutex_;

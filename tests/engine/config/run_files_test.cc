@@ -41,7 +41,10 @@ TEST_P(RunFile, LoadsAndOpensWithItsArithmetic) {
   const int64_t stated_vocab = ungrouped(parameters.substr(parameters.rfind(' ') + 1));
 
   // when
-  const int ranks = ranks_of_one_replica(loaded.config);
+  const std::string memory_of = stated(text, "memory a rank");
+  const size_t on = memory_of.find(" on ") + 4;
+  const auto ranks = static_cast<int>(ungrouped(memory_of.substr(on, memory_of.find(' ', on) - on)));
+  EXPECT_EQ(ranks % ranks_of_one_replica(loaded.config), 0);
   const Layout layout = resolve(loaded, {.world_size = ranks, .dataset_vocab_size = stated_vocab});
   const Config& c = loaded.config;
   const int64_t samples = *c.batch.global_batch_size, tokens = samples * c.model.seq_length;
@@ -65,9 +68,8 @@ TEST_P(RunFile, LoadsAndOpensWithItsArithmetic) {
     const MemoryPlan memory = plan_memory(c, layout, {{Axis::pp, pp}});
     state = std::max(state, memory.items.at(0).bytes + memory.items.at(1).bytes + memory.items.at(2).bytes);
   }
-  EXPECT_EQ(stated(text, "memory a rank"),
-            fmt::format("{}{} of weights, gradients and optimizer on {} rank{}",
-                        layout.schedule.p > 1 ? "at most " : "", bytes_text(state), ranks, ranks == 1 ? "" : "s"));
+  EXPECT_EQ(memory_of, fmt::format("{}{} of weights, gradients and optimizer on {}",
+                                   layout.schedule.p > 1 ? "at most " : "", bytes_text(state), counted(ranks, "rank")));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RunFile,

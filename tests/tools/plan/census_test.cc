@@ -94,10 +94,11 @@ struct Calls {
 // A step of the first and the last ranks of the tensor groups of the first two pipeline stages and of the last.
 void record(const LoadedConfig& file, Calls& calls) {
   const ParallelConfig& cut = file.config.parallel;
-  // As many data-parallel ranks as leave each a micro-batch for every pipeline stage.
+  // As many data-parallel ranks as leave each two micro-batches for every pipeline rank, which DualPipe-V needs.
   const int t = cut.tensor_model_parallel_size, p = cut.pipeline_model_parallel_size;
   const int64_t samples = *file.config.batch.global_batch_size / file.config.batch.micro_batch_size;
-  const int ranks = ranks_of_one_replica(file.config) * static_cast<int>(samples % p == 0 ? samples / p : 1);
+  const int ranks =
+      ranks_of_one_replica(file.config) * static_cast<int>(samples % (2 * p) == 0 ? samples / (2 * p) : 1);
   std::vector<std::string> sets = {"checkpoint.async_save=false"};
   if (!file.config.model.vocab_size) sets.push_back("model.vocab_size=32001");  // as of a dataset that is not here
   const LegalRun run = legal_run(file, ranks, sets);
@@ -268,6 +269,12 @@ class Runner {
       near_one(dgamma, c, g);
       if (dbeta) near_one(dbeta, c, b);
     }
+  }
+  void operator()(const op::Add& op) {
+    const Tensor a = like(op.a, op.a.shape), b = like(op.b, op.b.shape), out = like(op.out, op.out.shape);
+    const Values x = values(a), y = values(b);
+    run(op::Add{a, b, out});
+    each(out, [&](int64_t, int64_t i) { return x[at(i)] + y[at(i)]; });
   }
   // Without a gate an activation is an epilogue, which the GEMMs' cases below have.
   void operator()(const op::ActivationForward& op) {

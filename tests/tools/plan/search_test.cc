@@ -91,6 +91,16 @@ TEST(Bounds, NoRehearsalIsFasterOrSmaller) {
   EXPECT_GT(sum_of_ratios / count, 0.5);
 }
 
+// The rules of a benchmark have one model; bounds are taken from smaller ones.
+TEST(Bounds, OfABenchmark) {
+  const LoadedConfig run = load_untrained(source_path("configs/mlperf/llama31_8b.yaml"));
+  const RunFacts facts{.world_size = 64, .dataset_vocab_size = run.config.model.vocab_size};
+  const LayoutShape shape{.t = 8, .p = 8};
+  const auto legal = resolve_candidate(with_layout(run, 64, shape, {}, Sharding::no_shard), facts);
+  ASSERT_TRUE(legal);
+  EXPECT_GT(Bounds(run, system_of()).of(shape, *legal, {{}}, {Sharding::no_shard})[0][0].seconds, 0);
+}
+
 TEST(Search, CommunicatorsAreThoseOfARecording) {
   const System system = system_of();
   for (const Rehearsed& one : sample(tiny_run(), system, 5, 10))
