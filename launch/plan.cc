@@ -159,22 +159,20 @@ void run_one(const PlanOptions& options, const LoadedConfig& loaded, const Syste
     json["virtual_pipeline_model_parallel_size"] = layout.schedule.v;
     if (cost) add_json(*cost, json);
     if (to_target)
-      json["to_target"] = {{"steps", to_target->steps},
-                           {"evaluations", to_target->evaluations},
-                           {"evaluation_samples", to_target->eval_samples},
-                           {"minutes", to_target->minutes}};
+      json["to_target"] = {
+          {"steps", to_target->steps}, {"evaluations", to_target->evaluations}, {"minutes", to_target->minutes}};
     if (ablation) json["ablation"] = json_of(*ablation);
     return print_json(json);
   }
   std::vector<TextBlock> blocks = describe(planned.prediction, system);
   if (cost) blocks.insert(blocks.begin() + 1, describe(*cost));
   if (to_target)
-    blocks.insert(blocks.begin() + 1,
-                  {.title = "to MLPerf's target, as the reference converges",
-                   .rows = {{"steps", fmt::format("{:.4g}", to_target->steps)},
-                            {"evaluations", fmt::format("{:.3g} of {} samples, each a third of a step's",
-                                                        to_target->evaluations, grouped(to_target->eval_samples))},
-                            {"time", fmt::format("{:.4g} minutes", to_target->minutes)}}});
+    blocks.insert(
+        blocks.begin() + 1,
+        {.title = "to MLPerf's target, as the reference converges",
+         .rows = {{"steps", fmt::format("{:.4g}", to_target->steps)},
+                  {"evaluations", fmt::format("{:.3g}, a sample as a third of a step's", to_target->evaluations)},
+                  {"time", fmt::format("{:.4g} minutes", to_target->minutes)}}});
   print_blocks(blocks);
   if (ablation) print_blocks(describe(*ablation));
 }

@@ -114,11 +114,11 @@ std::vector<std::string> find_problems(const Schedule& schedule) {
   return problems;
 }
 
-void check_schedule(const Schedule& schedule) {
+void check_schedule(const Schedule& schedule, std::string_view place) {
   const std::vector<std::string> problems = find_problems(schedule);
   if (problems.empty()) return;
   constexpr size_t most = 20;
-  std::string text = fmt::format("the schedule '{}' cannot work:", schedule.kind);
+  std::string text = fmt::format("{}the schedule '{}' cannot work:", place, schedule.kind);
   for (size_t i = 0; i < std::min(most, problems.size()); ++i) text += "\n  " + problems[i];
   if (problems.size() > most) text += fmt::format("\n  and {} more", problems.size() - most);
   throw ConfigError(text);

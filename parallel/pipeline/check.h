@@ -8,6 +8,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "parallel/pipeline/schedule.h"
@@ -17,8 +18,8 @@ namespace trivet {
 // One line per problem; empty: the schedule is valid.
 std::vector<std::string> find_problems(const Schedule& schedule);
 
-// Throws ConfigError with all problems.
-void check_schedule(const Schedule& schedule);
+// Throws ConfigError with all problems, behind `place`: "FILE: ".
+void check_schedule(const Schedule& schedule, std::string_view place = {});
 
 // The depth that all channels of a schedule need. A channel of depth d holds d messages between the end of the sending
 // op and the start of the receiving op; a sender waits while it is full. Interleaved schedules with groups of N > p

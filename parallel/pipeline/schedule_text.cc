@@ -157,11 +157,7 @@ Schedule parse_schedule(std::string_view text, std::string_view name) { return P
 
 Schedule read_schedule_file(const std::string& path) {
   Schedule schedule = parse_schedule(read_small_file(path, int64_t{64} << 20), path);
-  try {
-    check_schedule(schedule);
-  } catch (const ConfigError& error) {
-    throw ConfigError(fmt::format("{}: {}", path, error.what()));
-  }
+  check_schedule(schedule, path + ": ");
   return schedule;
 }
 

@@ -1,6 +1,7 @@
 // What resolve() and on_gpus() call, beside check_config() in validate.cc. The config target never resolves anything,
 // and clang 14 cannot compile the schedules.
 #include <array>
+#include <string_view>
 
 #include "base/built_with.h"
 #include "base/check.h"
@@ -10,7 +11,7 @@
 namespace trivet {
 
 bool built_with_cuda() { return false; }
-void check_schedule(const Schedule&) { fail("not in a fuzz target"); }
+void check_schedule(const Schedule&, std::string_view) { fail("not in a fuzz target"); }
 int safe_channel_depth(const Schedule&) { fail("not in a fuzz target"); }
 Schedule make_schedule(const ScheduleRequest&) { fail("not in a fuzz target"); }
 std::span<const ScheduleKind> schedule_kinds() {  // two, of which the rules read the names

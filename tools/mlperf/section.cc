@@ -263,12 +263,11 @@ std::optional<TimeToTarget> time_to_target(const Config& config, double step_sec
   const int64_t batch = config.batch.global_batch_size.value_or(0);
   const auto reference = benchmark ? mlperf::reference_convergence(*benchmark, batch) : std::nullopt;
   if (!reference) return {};
-  TimeToTarget to{.steps = reference->mean / static_cast<double>(batch),
-                  .eval_samples = benchmark->constant("eval_samples")->get<int64_t>()};
+  TimeToTarget to{.steps = reference->mean / static_cast<double>(batch)};
   to.evaluations = std::max(0.0, reference->mean / static_cast<double>(benchmark->interval(batch)) -
                                      static_cast<double>(mlperf_of(config).skipped_evaluations));
-  const double of_evaluation = static_cast<double>(to.eval_samples) / static_cast<double>(batch) / 3;
-  to.minutes = (to.steps + to.evaluations * of_evaluation) * step_seconds / 60;
+  const double steps = benchmark->constant("eval_samples")->get<double>() / static_cast<double>(batch);
+  to.minutes = (to.steps + to.evaluations * steps / 3) * step_seconds / 60;
   return to;
 }
 

@@ -46,7 +46,6 @@ std::optional<mlperf::Benchmark> benchmark_of(const MlperfConfig& config);
 // end of the last evaluation. A sample of an evaluation counts as a third of one of a step: a forward pass.
 struct TimeToTarget {
   double steps = 0, evaluations = 0, minutes = 0;
-  int64_t eval_samples = 0;  // of an evaluation
 };
 // Empty where the run has no benchmark, or its batch no reference. config: resolved.
 std::optional<TimeToTarget> time_to_target(const Config& config, double step_seconds);

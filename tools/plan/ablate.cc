@@ -174,10 +174,8 @@ Ablation ablate(const LegalRun& run, const System& system,
 
 Ablation compare(const LoadedConfig& a, const LoadedConfig& b, int ranks, const System& system) {
   const LegalRun run = legal_run(a, ranks);
-  Ablation found{.step_seconds = predict_step_seconds(rehearse_on(run.loaded.config, run.layout, system),
-                                                      *costs_of(run.loaded.config, run.layout, system)),
-                 .memory_bytes = sum_of(memory_of_worst_rank(run.loaded.config, run.layout, system)),
-                 .capacity_bytes = device_bytes(system, ranks)};
+  const Prediction now = predict(run.loaded.config, run.layout, system);
+  Ablation found{now.step.step_seconds, now.memory_bytes, now.capacity_bytes};
   std::vector<std::string> all;
   for (const auto& [key, in_a, in_b] : differences(a.config, b.config)) {
     const std::string set = fmt::format("{}={}", key, in_b);

@@ -165,8 +165,8 @@ std::string study_of(const SearchResult& r, const LoadedConfig& run, const Syste
   const std::filesystem::path file = path;
   const int ranks = r.found.front().prediction.step.ranks;
   std::string name = file.stem().string();
-  for (char& c : name)
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-') c = '_';
+  std::ranges::replace_if(
+      name, [](unsigned char c) { return !std::isalnum(c) && c != '-'; }, '_');
   std::string text = fmt::format(
       "# The fastest layouts of {0} on {1} ranks of {2}, as trivet plan --search predicts them.\n\n"
       "name: {3}\nbase: {4}\nranks: {1}\n",

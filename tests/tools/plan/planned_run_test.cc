@@ -104,6 +104,24 @@ TEST(RunPlan, AutoNeedsABatchToDivide) {
   EXPECT_NE(refused.find("does not divide the world of 3 ranks"), std::string::npos) << refused;
 }
 
+// The heads of shipped configurations have what is planned. Those with pipelines take seconds, and are not planned
+// here.
+TEST(RunPlan, HeadsOfConfigurationsAreTrue) {
+  for (const char* name : {"mlperf/llama31_8b", "mlperf/llama31_405b"}) {
+    const std::string path = source_path(fmt::format("configs/{}.yaml", name)), text = read_text(path);
+    const size_t at = text.find("s a step on ") + 12;
+    std::string ranks = text.substr(at, text.find(' ', at) - at);
+    std::erase(ranks, ',');
+    const Prediction p = plan_run(load_untrained(path), std::stoi(ranks), h100()).prediction;
+    EXPECT_NE(
+        text.find(fmt::format("#   planned         {:.4g} s a step on {} ranks of h100-sxm, {:.1f} % MFU, {} of {}",
+                              p.step.step_seconds, grouped(p.step.ranks), 100 * p.step.mfu, bytes_text(p.memory_bytes),
+                              bytes_text(p.capacity_bytes))),
+        std::string::npos)
+        << name << ": " << p.step.step_seconds << " s, " << bytes_text(p.memory_bytes);
+  }
+}
+
 // Ranks 1 and 3 are played by others, and the trace has their names.
 TEST(RunPlan, TracesTheRanksThatAreAskedFor) {
   const TempDir dir;
