@@ -10,12 +10,14 @@
 #include "base/files.h"
 #include "base/host.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "engine/checkpoint/open_checkpoint.h"
 #include "engine/checkpoint/store.h"
 #include "engine/data/tokenizer.h"
 #include "engine/train/inference.h"
 #include "launch/commands.h"
 #include "tools/convert/gpt_weights.h"
+#include "tools/study/child_process.h"
 
 namespace trivet {
 namespace {
@@ -25,19 +27,24 @@ struct Conversion {
   std::optional<int64_t> max_shard_size{};  // bytes
 };
 
-// The tokenizer beside a model of Hugging Face. "": none, or none that Trivet reads, which `missing` says.
+// The tokenizer beside a model of Hugging Face: a BPE, or, where Trivet does not read that (Llama 2's falls back to
+// bytes), the SentencePiece model that it was made of. "": none, or none that Trivet reads, which `missing` says.
 std::string tokenizer_beside(const GptWeights& weights, std::string& missing) {
   namespace fs = std::filesystem;
   const fs::path source = fs::absolute(weights.path());
-  const std::string path = (fs::is_directory(source) ? source : source.parent_path()) / "tokenizer.json";
-  if (!is_hf_model(weights.path()) || !file_exists(path)) return "";
-  try {
-    check_tokenizer(*load_tokenizer(path), "", *weights.config().model.vocab_size, path);
-    return path;
-  } catch (const Error& error) {
-    missing = fmt::format("the tokenizer ({})", error.what());
-    return "";
+  if (!is_hf_model(weights.path())) return "";
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    const std::string path = (fs::is_directory(source) ? source : source.parent_path()) / name;
+    if (!file_exists(path)) continue;
+    try {
+      check_tokenizer(*load_tokenizer(path), "", *weights.config().model.vocab_size, path);
+      missing.clear();
+      return path;
+    } catch (const Error& error) {
+      missing = fmt::format("the tokenizer ({})", error.what());
+    }
   }
+  return "";
 }
 
 // The tokenizer that an export takes along: the one named, or the one that the run names, or the one beside the source.
@@ -62,6 +69,30 @@ HfExport export_of(const Conversion& options, const GptWeights& weights, std::st
   out.bos = tokenizer->bos();
   out.eos = tokenizer->eod();
   return out;
+}
+
+std::string run_file(std::string checkpoint) {
+  return checkpoint.erase(checkpoint.find_last_not_of('/') + 1) + ".yaml";
+}
+
+// A run that trains the converted model, as its files describe it. tokenizer: its file; "": unknown.
+std::string run_of(const std::string& checkpoint, const std::string& tokenizer) {
+  std::vector<std::string> prepare{"trivet", "data", "prepare", "--input", "TEXT", "--output", "data/mine"};
+  if (!tokenizer.empty()) {
+    const auto model = load_tokenizer(tokenizer);
+    const std::string kind = model->kind();
+    prepare.insert(prepare.end(), {"--tokenizer", kind, "--model", tokenizer});
+    if (kind == "bpe") prepare.insert(prepare.end(), {"--eod-token", model->piece(model->eod())});
+    if (model->bos() >= 0) prepare.insert(prepare.end(), {"--bos-token", model->piece(model->bos())});
+  }
+  const std::vector<std::string> train{"trivet", "train", run_file(checkpoint), "--resume", checkpoint};
+  return fmt::format(
+      "# Trains {} further. Choose data, learning rate, length and, with rope, perhaps a shorter model.seq_length:\n"
+      "#   {}{}\n#   {}\n{}\ndata:\n  path: data/mine\n\noptimizer:\n  lr: 2e-05\n\n"
+      "train:\n  train_iters: 1000\n  run_dir: runs/mine\n",
+      checkpoint, printable(shell_text(prepare)),
+      tokenizer.empty() ? "   # with the model's tokenizer, which is unknown here" : "", shell_text(train),
+      read_small_file(checkpoint + "/config.resolved.yaml", 1 << 20));
 }
 
 void convert_from(const std::string& source, const Conversion& options) {
@@ -94,11 +125,10 @@ void convert_from(const std::string& source, const Conversion& options) {
     if (options.to == "trivet") print_text(fmt::format("{} stays there, and the checkpoint names it", tokenizer));
   }
   if (!lost.empty()) print_text(fmt::format("not carried: {}", fmt::join(lost, "; ")));
-  if (options.to == "trivet")
-    print_text(
-        fmt::format("a run goes on from it with the model: section of {0}/config.resolved.yaml in its "
-                    "configuration, and --resume {0}",
-                    options.destination));
+  if (options.to != "trivet") return;
+  const std::string file = run_file(options.destination);
+  write_file(file, run_of(options.destination, tokenizer));
+  print_text(fmt::format("{} trains it further: it begins with the commands", file));
 }
 
 void convert(const Conversion& options) {
@@ -112,6 +142,9 @@ void convert(const Conversion& options) {
     throw ConfigError(options.destination + ": is a symbolic link; expected a new name, or the one that it leads to");
   if (options.to != "hf" && (options.max_shard_size || !options.tokenizer.empty()))
     throw ConfigError("--max-shard-size and --tokenizer: are of --to hf only; leave them out");
+  if (options.to == "trivet" && file_exists(run_file(options.destination)))
+    throw ConfigError(run_file(options.destination) +
+                      ": exists already; expected a new name: the run's file goes there");
   const auto find = [&, source = options.source] {
     return is_hf_model(source) || is_llmc_model(source) ? source : find_checkpoints(source).front();
   };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cmath>
 #include <fmt/format.h>
 #include <iterator>
 #include <map>
@@ -148,14 +149,18 @@ Rotary read_scaling(const HfConfig& config, const char* name) {
   if (type != "llama3") rope.refuse(type_key, json_text(type.substr(0, 40)), "\"llama3\" or \"default\"");
   Rotary scaling{
       .factor = rope.number("factor"), .low = rope.number("low_freq_factor"), .high = rope.number("high_freq_factor")};
-  scaling.original_length = static_cast<double>(rope.integer("original_max_position_embeddings", 1, kLargestSize));
+  scaling.original_length = rope.number("original_max_position_embeddings");  // an integer, or 8192.0
+  if (!(scaling.original_length >= 1 && scaling.original_length <= kLargestSize) ||
+      scaling.original_length != std::floor(scaling.original_length))
+    rope.refuse("original_max_position_embeddings", object["original_max_position_embeddings"].dump(),
+                fmt::format("an integer from 1 to {}", kLargestSize));
   if (!(scaling.high > scaling.low))
     rope.refuse("high_freq_factor", fmt::format("{}", scaling.high), fmt::format("more than {}", scaling.low));
   return scaling;
 }
 
 // The two versions state theta and scaling at other places, and each falls back to its defaults where it does not know
-// the other's. So one must be there, and two must agree.
+// the other's. So two must agree. Where none is, as in Llama 2's files, theta is 10,000 to both.
 void read_rope(const HfConfig& config, ModelConfig& model) {
   std::optional<double> theta;
   std::optional<Rotary> scaling;
@@ -169,8 +174,8 @@ void read_rope(const HfConfig& config, ModelConfig& model) {
     if (config.has(name) && config.at(name).contains("rope_theta"))
       take(theta, config.reader().object(name).number("rope_theta"), name);
   }
-  if (!theta) config.refuse("rope_theta", "a number, here or in rope_parameters");
-  model.rotary_base = *theta;
+  if (!theta && config.is_given("rope_theta")) config.refuse("rope_theta", "a number, here or in rope_parameters");
+  model.rotary_base = theta.value_or(10'000);
   model.use_rope_scaling = scaling && scaling->factor != 1;
   if (!model.use_rope_scaling) return;
   model.rope_scaling_factor = scaling->factor;
@@ -193,7 +198,7 @@ void expect_full_attention(const HfConfig& config, const std::string& type, int6
       if (layer != "full_attention") config.refuse("layer_types", "\"full_attention\" in all");
 }
 
-ModelConfig read_llama(const HfConfig& config, const std::string& type) {
+ModelConfig read_llama(const HfConfig& config, const std::string& type, std::string& zero_biases) {
   config.expect("hidden_act", "silu");
   config.expect("partial_rotary_factor", 1);
   ModelConfig model;
@@ -204,7 +209,8 @@ ModelConfig read_llama(const HfConfig& config, const std::string& type) {
   model.hidden_size = config.size("hidden_size");
   model.ffn_hidden_size = config.size("intermediate_size");
   model.num_attention_heads = config.size("num_attention_heads");
-  if (config.has("num_key_value_heads") || type != "llama") model.num_query_groups = config.size("num_key_value_heads");
+  const bool no_groups = type == "llama" || config.is_given("num_key_value_heads");  // null: as many as heads
+  if (config.has("num_key_value_heads") || !no_groups) model.num_query_groups = config.size("num_key_value_heads");
   if (config.has("head_dim") || type == "qwen3") model.kv_channels = config.size_or("head_dim", 128);
   if (model.hidden_size % model.num_attention_heads == 0 &&
       model.kv_channels == model.hidden_size / model.num_attention_heads)
@@ -214,12 +220,12 @@ ModelConfig read_llama(const HfConfig& config, const std::string& type) {
   model.layernorm_epsilon = config.number_or("rms_norm_eps", 1e-6);
   model.attention_dropout = config.number_or("attention_dropout", 0);
   model.untie_embeddings_and_output_weights = !config.flag_or("tie_word_embeddings", false);
-  // Llama's attention_bias is of the output too.
-  model.add_bias_linear = type == "llama" && config.flag_or("attention_bias", false);
-  if (type == "llama" && config.flag_or("mlp_bias", false) != model.add_bias_linear)
-    config.refuse("mlp_bias",
-                  "the value of attention_bias: Trivet has biases in all linear layers, in none, or of "
-                  "queries, keys and values");
+  model.add_bias_linear = false;
+  if (type == "llama") {  // its attention_bias is of the output too; Trivet's is of all linear layers
+    const bool attention = config.flag_or("attention_bias", false), mlp = config.flag_or("mlp_bias", false);
+    model.add_bias_linear = attention || mlp;
+    if (attention != mlp) zero_biases = attention ? ".mlp." : ".self_attn.";
+  }
   if (type == "qwen3") config.expect("attention_bias", false);
   model.add_qkv_bias = type == "qwen2";
   model.qk_layernorm = type == "qwen3";
@@ -352,13 +358,13 @@ std::vector<HfTensor> hf_tensors(const ModelSpec& model, const ModelTensor& tens
 
 std::string_view hf_prefix(const ModelSpec& model) { return is_gpt2(model) ? "transformer." : "model."; }
 
-ModelConfig read_hf_config(const std::string& path, std::vector<std::string>& unread) {
+ModelConfig read_hf_config(const std::string& path, std::vector<std::string>& unread, std::string& zero_biases) {
   const HfConfig config(path);
   const std::string type = config.reader().text("model_type");
   if (type != "gpt2" && type != "llama" && type != "mistral" && type != "qwen2" && type != "qwen3")
     config.refuse("model_type", "gpt2, llama, mistral, qwen2 or qwen3");
   if (config.has("quantization_config")) config.refuse("quantization_config", "weights that are not quantized");
-  ModelConfig model = type == "gpt2" ? read_gpt2(config, unread) : read_llama(config, type);
+  ModelConfig model = type == "gpt2" ? read_gpt2(config, unread) : read_llama(config, type, zero_biases);
   model.init_method_std = config.number_or("initializer_range", 0.02);
   std::ranges::copy(config.unread(), std::back_inserter(unread));
   return model;

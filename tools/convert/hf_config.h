@@ -31,8 +31,9 @@ std::string_view hf_prefix(const ModelSpec& model);
 
 // The model that a config.json describes. What is absent has the default of transformers; what Trivet computes
 // otherwise is refused by its key; what it has no use for, such as ids of special tokens, is appended to `unread`.
-// Throws DataError, IoError.
-ModelConfig read_hf_config(const std::string& path, std::vector<std::string>& unread);
+// zero_biases: gets the part of their names, such as ".mlp.", where the file's model has only the other biases: with
+// zeros Trivet's, which has both, computes the same. Throws DataError, IoError.
+ModelConfig read_hf_config(const std::string& path, std::vector<std::string>& unread, std::string& zero_biases);
 // A config.json which transformers 4.57 and 5 read as this model. Throws ConfigError as write_hf().
 std::string to_hf_config(const ModelConfig& model, const std::string& folder, const HfExport& options);
 

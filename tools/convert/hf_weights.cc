@@ -57,9 +57,12 @@ class HfWeights : public GptWeights {
     if (folder_.empty()) folder_ = ".";
     if (!file_exists(folder_ + kConfig)) throw DataError(folder_ + kConfig + ": not found; it describes the model");
     Config config;
-    config.model = read_hf_config(folder_ + kConfig, unread_);
+    config.model = read_hf_config(folder_ + kConfig, unread_, zero_biases_);
     for (const char* name : {"generation_config.json", "special_tokens_map.json", "chat_template.jinja"})
       if (file_exists(folder_ + "/" + name)) unread_.emplace_back(name);
+    if (!zero_biases_.empty())
+      unread_.push_back(fmt::format("that the layers of {} have no biases: they are zeros, which a run trains",
+                                    zero_biases_.substr(1, zero_biases_.size() - 2)));
     set_model(config);
     spec_ = model_spec_of(config_.model);
     if (!folder) open(path, nullptr);
@@ -75,7 +78,7 @@ class HfWeights : public GptWeights {
     const std::vector<HfTensor> parts = hf_tensors(spec_, tensor);
     for (const HfTensor& part : parts) {
       const size_t n = static_cast<size_t>(numel_of(part.shape));
-      read_as_stored(part.name, rest.first(n));
+      if (!is_zero_bias(part)) read_as_stored(part.name, rest.first(n));
       rest = rest.subspan(n);
     }
     if (parts[0].conv1d) values = transposed(values, parts[0].shape[0], parts[0].shape[1]);
@@ -135,6 +138,7 @@ class HfWeights : public GptWeights {
     std::set<std::string> known;
     for (const ModelTensor& tensor : tensors_)
       for (const HfTensor& part : hf_tensors(spec_, tensor)) {
+        if (is_zero_bias(part)) continue;
         known.insert(part.name);
         check_tensor(part);
       }
@@ -160,6 +164,10 @@ class HfWeights : public GptWeights {
                                     config_.model.num_layers, kConfig + 1));
   }
 
+  bool is_zero_bias(const HfTensor& part) const {
+    return !zero_biases_.empty() && part.name.ends_with(".bias") && part.name.find(zero_biases_) != part.name.npos;
+  }
+
   void check_tensor(const HfTensor& expected) const {
     const auto at = places_.find(expected.name);
     if (at == places_.end())
@@ -180,7 +188,7 @@ class HfWeights : public GptWeights {
     expect_finite(to, fmt::format("{}: tensor {}", file->file.path(), tensor->name));
   }
 
-  std::string folder_;
+  std::string folder_, zero_biases_;
   ModelSpec spec_;
   std::vector<std::unique_ptr<File>> files_;
   std::map<std::string, Place> places_;  // by the name without prefix

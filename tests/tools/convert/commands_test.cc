@@ -540,8 +540,25 @@ TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
   EXPECT_EQ(back.code, 0) << back.err;
   EXPECT_TRUE(has(back.out, dir / "hf/tokenizer.json stays there, and the checkpoint names it")) << back.out;
   EXPECT_TRUE(has(back.out, "not carried: generation_config.json\n")) << back.out;
-  EXPECT_TRUE(has(back.out, dir / "back/config.resolved.yaml in its configuration, and --resume " + (dir / "back")));
-  EXPECT_TRUE(file_exists(dir / "back/config.resolved.yaml"));
+  EXPECT_TRUE(has(back.out, dir / "back.yaml trains it further: it begins with the commands")) << back.out;
+  // and: these commands do
+  const std::string run = read_text(dir / "back.yaml");
+  const auto command = [&](const char* name) {
+    const size_t begin = run.find(std::string("#   trivet ") + name) + std::strlen("#   trivet ");
+    return run.substr(begin, run.find('\n', begin) - begin);
+  };
+  EXPECT_TRUE(has(command("data"), "--eod-token '<|endoftext|>'")) << run;
+  std::string again = command("data");
+  again.replace(again.find("TEXT"), 4, source_path("README.md"));
+  again.replace(again.find("data/mine"), 9, dir / "mine");
+  EXPECT_EQ(trivet(dir, again).code, 0) << again;
+  const Ended goes_on =
+      trivet(dir, fmt::format("{} --set data.path={} --set train.run_dir={} --set train.train_iters=1 "
+                              "--set batch.global_batch_size=1",
+                              command("train"), dir / "mine", dir / "run-mine"));
+  EXPECT_EQ(goes_on.code, 0) << goes_on.err;
+  EXPECT_TRUE(has(goes_on.out, "resumed from " + (dir / "back"))) << goes_on.out;
+  EXPECT_EQ(trivet(dir, fmt::format("checkpoint convert {} {}/ --to trivet", kHfModel, dir / "back")).code, 64);
   for (const std::string from : {"back", "hf"}) {
     const std::string again = dir / ("of-" + from);
     const Ended forth = trivet(dir, fmt::format("checkpoint convert {} {} --to hf", dir / from, again));

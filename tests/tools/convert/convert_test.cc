@@ -50,6 +50,8 @@ std::string error_of(const std::string& path) {
   return "";
 }
 
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
 // Every tensor of a folder's safetensors files, fp32.
 std::map<std::string, std::vector<float>> tensors_of(const std::string& folder) {
   std::map<std::string, std::vector<float>> tensors;
@@ -254,6 +256,51 @@ TEST(Convert, ReadsTheVersionsOfALlamasConfiguration) {
                       }),
             qwen2);
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.biases);
+  // and: what files leave to transformers' defaults (Llama 2's have no theta), or write otherwise
+  EXPECT_EQ(spec_with(kLlama,
+                      [](nlohmann::json& c) {
+                        c.erase("rope_theta");
+                        c["rope_scaling"]["original_max_position_embeddings"] = 64.0;
+                      }),
+            [&] {
+              ModelSpec usual = llama;
+              usual.rotary.base = 10'000;
+              return usual;
+            }());
+  for (const char* type : {"llama", "mistral"}) {
+    const TempDir dir;
+    Edited model(kLlama);
+    model.config.update({{"model_type", type}, {"num_key_value_heads", nullptr}});  // as many as heads
+    model.write(dir / "hf");
+    EXPECT_TRUE(contains(error_of(dir / "hf"), "k_proj.weight: found the shape [16, 16], expected [64, 16]"));
+  }
+}
+
+// Llama's two switches: where one is off, zeros compute the same.
+TEST(Convert, BiasesOfOneHalfAreZero) {
+  const TempDir dir;
+  Edited half(kLlama);
+  const auto add = [](Edited& model, const std::string& part, int64_t size, char byte) {
+    for (const std::string layer : {"0", "1"})
+      model.tensors.push_back({fmt::format("model.layers.{}.{}.bias", layer, part),
+                               {size},
+                               std::string(static_cast<size_t>(4 * size), byte)});
+  };
+  for (const auto& [part, size] : {std::pair("q_proj", 64), {"k_proj", 16}, {"v_proj", 16}, {"o_proj", 16}})
+    add(half, fmt::format("self_attn.{}", part), size, '\1');
+  half.config["attention_bias"] = true;
+  half.write(dir / "half");
+  EXPECT_TRUE(std::ranges::count(open_gpt_weights(dir / "half")->unread(),
+                                 "that the layers of mlp have no biases: they are zeros, which a run trains"));
+  Edited whole = half;
+  for (const auto& [part, size] : {std::pair("gate_proj", 24), {"up_proj", 24}, {"down_proj", 16}})
+    add(whole, fmt::format("mlp.{}", part), size, '\0');
+  whole.config["mlp_bias"] = true;
+  whole.write(dir / "whole");
+  EXPECT_EQ(weights_of(dir / "half"), weights_of(dir / "whole"));
+  whole.config["mlp_bias"] = false;  // then they are too many
+  whole.write(dir / "more");
+  EXPECT_TRUE(contains(error_of(dir / "more"), "mlp.down_proj.bias: not a tensor of the model"));
 }
 
 TEST(Convert, RefusesALlamaThatItWouldComputeOtherwise) {
@@ -291,7 +338,9 @@ TEST(Convert, RefusesALlamaThatItWouldComputeOtherwise) {
       {[](Edited& m) { m.config["tie_word_embeddings"] = "no"; }, "tie_word_embeddings: found \"no\""},
       {[](Edited& m) { m.config.erase("intermediate_size"); }, "intermediate_size: found nothing"},
       {[](Edited& m) { m.config["hidden_act"] = "gelu"; }, "hidden_act: found \"gelu\", expected \"silu\""},
-      {[](Edited& m) { m.config["mlp_bias"] = true; }, "mlp_bias: found true, expected the value of attention_bias"},
+      {[](Edited& m) { m.config["mlp_bias"] = true; }, "mlp.gate_proj.bias: not found, expected the shape [24]"},
+      {[](Edited& m) { m.config["rope_scaling"]["original_max_position_embeddings"] = 64.5; },
+       "original_max_position_embeddings: found 64.5, expected an integer from 1"},
       {[](Edited& m) {
          m.config["quantization_config"] = {{"bits", 4}};
        },
@@ -315,8 +364,6 @@ TEST(Convert, RefusesALlamaThatItWouldComputeOtherwise) {
       {[](Edited& m) { m.config["rope_scaling"].erase("rope_type"); }, "rope_scaling: rope_type: found nothing"},
       {[](Edited& m) { m.config["rope_scaling"].erase("factor"); }, "rope_scaling: factor: found nothing"},
       {[](Edited& m) { m.config["rope_scaling"]["high_freq_factor"] = 1; }, "high_freq_factor: found 1, expected more"},
-      {[](Edited& m) { m.config.erase("rope_theta"); },
-       "rope_theta: found nothing, expected a number, here or in rope"},
       {[](Edited& m) { m.config["rope_theta"] = nullptr; },
        "rope_theta: found null, expected a number, here or in rope"},
       {[](Edited& m) { m.config["rms_norm_eps"] = 0; }, "model.layernorm_epsilon: found 0, expected a number above 0"},
@@ -507,8 +554,9 @@ TEST(Convert, NoKeyOfTheModelIsPassedOverByAnExport) {
       }
       write_text(dir / "config.json", written);
       std::vector<std::string> unread;
+      std::string zero_biases;
       Config read;
-      read.model = with_sizes(read_hf_config(dir / "config.json", unread)).model;
+      read.model = with_sizes(read_hf_config(dir / "config.json", unread, zero_biases)).model;
       changed.model = with_sizes(changed.model).model;
       EXPECT_EQ(format_field(field, read), format_field(field, changed)) << field.name << " " << set;
     }
