@@ -33,9 +33,9 @@ std::string rate_text(double bytes_per_second) { return bytes_text(static_cast<i
 
 std::string described(const Tokenizer& tokenizer) {
   const auto named = [&](int32_t id) { return fmt::format("{} ({})", id, printable(tokenizer.piece(id))); };
-  return fmt::format("{}, {} ids, end of document {}{}", tokenizer.kind(), grouped(tokenizer.vocab_size()),
-                     named(tokenizer.eod()),
-                     tokenizer.bos() < 0 ? ", no beginning-of-document token" : ", beginning " + named(tokenizer.bos()));
+  return fmt::format(
+      "{}, {} ids, end of document {}{}", tokenizer.kind(), grouped(tokenizer.vocab_size()), named(tokenizer.eod()),
+      tokenizer.bos() < 0 ? ", no beginning-of-document token" : ", beginning " + named(tokenizer.bos()));
 }
 
 class ProgressLine {
@@ -126,6 +126,8 @@ void prepare(const PrepareOptions& options) {
     print_text(fmt::format("left out {}, such as", counted(done.read.malformed, "malformed document")));
     for (const std::string& problem : result.problems) print_text("  " + problem);
   }
+  if (done.read.replaced > 0)
+    print_text(fmt::format("replaced what is no character in {} by U+FFFD", counted(done.read.replaced, "document")));
   if (done.replaced_bytes > 0)
     fmt::print("replaced {} that {} not valid UTF-8 by U+FFFD\n", counted(done.replaced_bytes, "byte"),
                done.replaced_bytes == 1 ? "was" : "were");
@@ -142,9 +144,6 @@ void add_word(CLI::App& command, const char* name, Value& value, const char* hel
   };
   command.add_option_function<std::string>(name, read, help);
 }
-
-enum class OnError { stop, skip };
-constexpr auto words_of(OnError) { return word_list("stop", "skip"); }
 
 void add_tokenizer_options(CLI::App& command, PrepareOptions& options) {
   command.add_option("--vocab-size", options.vocab_size, "train a model of this many ids");
@@ -177,8 +176,9 @@ void add_text_options(CLI::App& command, PrepareOptions& options) {
       .add_option("--tar-member", options.text.source.tar_member,
                   "the members of a tar archive that are read: txt, json (one object) or another extension")
       ->capture_default_str();
-  add_word<OnError>(command, "--on-error", options.text.skip_malformed,
-                    "what becomes of a malformed JSON object: stop [default], or skip: it is left out and counted");
+  add_word<OnError>(command, "--on-error", options.text.on_error,
+                    "what becomes of a malformed JSON object: stop [default], skip: it is left out and counted, or "
+                    "replace: U+FFFD for what is no character, such as a lone surrogate");
   command.add_flag_callback(
       "--no-append-eod", [&options] { options.append_eod = false; }, "no end of document after each");
 }

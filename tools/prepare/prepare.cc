@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "base/host_memory.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "engine/data/bpe_tokenizer.h"
 #include "engine/data/sentencepiece_tokenizer.h"
@@ -26,6 +27,7 @@ namespace {
 constexpr size_t kBatchBytes = 1 << 20;
 constexpr int64_t kTrainBytesPerId = 512;
 constexpr int64_t kMaxTrainedVocab = 1 << 20;
+constexpr const char* kToTrain = "to train a tokenizer on";
 // Of all files that a dataset may have, those that say that it is there last.
 constexpr const char* kSuffixes[] = {".bin", ".tokenizer_config.json", ".tokenizer.json", ".model", ".idx", ".json"};
 
@@ -99,7 +101,7 @@ void check_options(const PrepareOptions& options) {
       std::ssize(options.inputs) - count([&](auto& file) { return format_of_texts(file, source) == TextFormat::text; });
   require(json < std::ssize(options.inputs) || options.text.mode == DocumentMode::file,
           fmt::format("{} has a document in each JSON object: leave --document out", options.inputs[0]));
-  require(json > 0 || (options.text.json_key == DocumentOptions().json_key && !options.text.skip_malformed),
+  require(json > 0 || (options.text.json_key == DocumentOptions().json_key && options.text.on_error == OnError::stop),
           "--json-key and --on-error have no use: none of the inputs is JSON Lines (.jsonl, .ndjson)");
   require(source.tar_member == SourceOptions().tar_member ||
               count([&](auto& file) { return format_of_file(file, source) == TextFormat::tar; }) > 0,
@@ -120,6 +122,15 @@ size_t threads_of(const PrepareOptions& options) {
   return options.threads > 0 ? static_cast<size_t>(options.threads) : std::max(1u, std::thread::hardware_concurrency());
 }
 
+[[noreturn]] void refuse_no_text(const PrepareOptions& options, const TextReader& reader, const char* purpose) {
+  const int64_t malformed = reader.position().malformed;
+  throw DataError(fmt::format(
+      "{}: no text {}{}", options.inputs[0], purpose,
+      malformed == 0
+          ? ""
+          : fmt::format(": {} left out, such as {}", counted(malformed, "malformed document"), reader.problems()[0])));
+}
+
 std::vector<std::string> sample_lines(const PrepareOptions& options, const Report& report) {
   const MemoryPurpose purpose("the text to train the tokenizer on");
   TextReader reader(options.inputs, options.text);
@@ -137,7 +148,9 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, const Repor
     progress.documents += piece.ends;
     report(progress);
   }
-  return sample.take();
+  std::vector<std::string> lines = sample.take();
+  if (lines.empty()) refuse_no_text(options, reader, kToTrain);
+  return lines;
 }
 
 struct Batch {
@@ -166,7 +179,6 @@ bool read_batch(TextReader& reader, Batch& batch) {
 std::string sentencepiece_model(const PrepareOptions& options, const Report& report) {
   if (!options.model.empty()) return read_small_file(options.model, kMaxSentencePieceBytes);
   const std::vector<std::string> lines = sample_lines(options, report);
-  if (lines.empty()) throw DataError(fmt::format("{}: no text to train a tokenizer on", options.inputs[0]));
   report({Phase::training, 0, 0, 0, 0});
   const MemoryPurpose purpose("training the tokenizer, 5 to 75 times its text");
   return train_sentencepiece(lines, *options.vocab_size);
@@ -195,12 +207,12 @@ PieceCounts counted_pieces(const PrepareOptions& options, const Report& report) 
         for (const auto& [piece, count] : batch.counts) counts[piece] += count;
         report({Phase::sampling, batch.bytes_read, reader.bytes_total(), 0, 0});
       });
+  if (counts.empty()) refuse_no_text(options, reader, kToTrain);
   return counts;
 }
 
 BpeModel trained_bpe(const PrepareOptions& options, const Report& report) {
   const PieceCounts counts = counted_pieces(options, report);
-  if (counts.empty()) throw DataError(fmt::format("{}: no text to train a tokenizer on", options.inputs[0]));
   report({Phase::training, 0, 0, 0, 0});
   const MemoryPurpose purpose("training the tokenizer, 80 times the bytes of its different words");
   BpeModel model =
@@ -286,6 +298,7 @@ void visit(Part& part, Each each) {
   each("documents_of_file", part.read.documents);
   each("empty", part.read.empty);
   each("malformed", part.read.malformed);
+  each("replaced", part.read.replaced);
   each("documents", part.documents);
   each("tokens", part.tokens);
   each("text_bytes", part.text_bytes);
@@ -303,7 +316,8 @@ SavedPart saved_part(const PrepareOptions& options, const std::string& identity,
       part.read.file = static_cast<size_t>(reader.integer("file"));
       visit(part, [&](const char* name, int64_t& value) { value = reader.integer(name); });
       if (reader.text("input") == identity && part.read.file <= options.inputs.size() &&
-          (part.read.malformed == 0 || options.text.skip_malformed) &&
+          (part.read.malformed == 0 || options.text.on_error == OnError::skip) &&
+          (part.read.replaced == 0 || options.text.on_error == OnError::replace) &&
           IndexedDatasetWriter::is_saved(options.output, type, part.documents, part.tokens))
         return part;
     } catch (const DataError&) {  // it is no such file, and worth nothing
@@ -349,7 +363,7 @@ void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReade
     save(std::max<int64_t>(part_tokens / 64, 1));  // of less, starting again takes no time
     throw;
   }
-  if (done.documents == 0) throw DataError(fmt::format("{}: no text in the input", options.inputs[0]));
+  if (done.documents == 0) refuse_no_text(options, reader, "in the input");
   done.read = reader.position();
 }
 

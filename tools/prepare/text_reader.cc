@@ -1,6 +1,7 @@
 #include "tools/prepare/text_reader.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <fmt/format.h>
 #include <span>
@@ -52,16 +53,57 @@ void reject_foreign(const InputFile& file, bool by_name) {
           file.path(), format.name, format.remedy));
 }
 
-// The member `key` of the JSON object.
-std::string json_document(const std::string& json, const std::string& where, const std::string& key) {
+// The code of the escape \uXXXX with which the text begins; 0 where there is none.
+uint32_t escaped_code(std::string_view text) {
+  uint32_t code = 0;
+  return text.size() >= 6 && text.starts_with("\\u") &&
+                 std::from_chars(text.data() + 2, text.data() + 6, code, 16).ptr == text.data() + 6
+             ? code
+             : 0;
+}
+
+// As the standard has it: null for the NaN and Infinity of Python's json; and, if that is wanted, U+FFFD for what is no
+// character, which is counted.
+std::string standard_json(std::string json, bool replace, int64_t& replaced) {
+  if (replace) replaced = repair_utf8(json);
+  std::string out;
+  bool quoted = false;
+  for (std::string_view rest = json, mended; !rest.empty(); mended = {}) {
+    size_t size = 1;
+    if (quoted && rest[0] == '\\') {
+      const uint32_t code = escaped_code(rest), high = 0xd800 >> 10, low = 0xdc00 >> 10;
+      size = code == 0 ? 2 : code >> 10 == high && escaped_code(rest.substr(6)) >> 10 == low ? 12 : 6;
+      if (replace && size == 6 && (code >> 10 == high || code >> 10 == low)) mended = "\\ufffd", ++replaced;
+    }
+    if (rest[0] == '"') quoted = !quoted;
+    for (const std::string_view word : {"NaN", "Infinity", "-Infinity"})
+      if (!quoted && rest.starts_with(word)) size = word.size(), mended = "null";
+    out += mended.empty() ? rest.substr(0, size) : mended;
+    rest.remove_prefix(std::min(size, rest.size()));
+  }
+  return out;
+}
+
+// The member `key` of the JSON object. replaced: counts characters.
+std::string json_document(const std::string& json, const std::string& where, const DocumentOptions& options,
+                          int64_t& replaced) {
+  const std::string& key = options.json_key;
+  if (const size_t begin = json.find_first_not_of(" \t\r\n"); begin != json.npos && json[begin] == '[')
+    throw DataError(where + ": found a JSON array, expected an object; jq -c '.[]' makes JSON Lines of its objects");
   std::string first_key;
   nlohmann::json object;
   try {
     object = parse_json_member(json, key, first_key);
-  } catch (const nlohmann::json::exception& error) {  // at its end it quotes all that was read
-    const std::string problem = json_problem(error);
-    throw DataError(fmt::format("{}: not valid JSON, expected an object for each document: {}", where,
-                                printable(problem.substr(0, std::min<size_t>(160, problem.find("; last read"))))));
+  } catch (const nlohmann::json::exception&) {
+    try {
+      object = parse_json_member(standard_json(json, options.on_error == OnError::replace, replaced), key, first_key);
+    } catch (const nlohmann::json::exception& error) {  // at its end it quotes all that was read
+      const std::string problem = json_problem(error);
+      const bool character = problem.find("surrogate U+") != problem.npos || problem.find("UTF-8") != problem.npos;
+      throw DataError(fmt::format("{}: not valid JSON, expected an object for each document: {}{}", where,
+                                  printable(problem.substr(0, std::min<size_t>(160, problem.find("; last read")))),
+                                  character ? "; --on-error replace takes U+FFFD for it" : ""));
+    }
   }
   const JsonReader reader(object, where);
   if (!object.contains(key))
@@ -182,9 +224,11 @@ bool TextReader::read_json() {
                          std::exchange(line_offset_, line_offset_ + std::ssize(line) + 1));
   if (std::ranges::all_of(line, is_space)) return false;
   try {
-    text_ = json_document(line, where, options_.json_key);
+    int64_t replaced = 0;
+    text_ = json_document(line, where, options_, replaced);
+    position_.replaced += replaced > 0;
   } catch (const DataError& error) {
-    if (!options_.skip_malformed) throw;
+    if (options_.on_error != OnError::skip) throw;
     ++position_.malformed;
     if (problems_.size() < kMaxProblems) problems_.push_back(error.what());
     return false;

@@ -35,18 +35,25 @@ struct TextPiece {
 };
 inline constexpr size_t kPieceBytes = 1 << 20, kMaxJsonLine = 256 << 20;
 
+// What becomes of a malformed JSON object, one without such a document: a DataError; it is left out and counted; or,
+// where only characters are wrong (bytes that are not UTF-8, lone surrogates as Python escapes them), U+FFFD takes
+// their place.
+enum class OnError { stop, skip, replace };
+constexpr auto words_of(OnError) { return word_list("stop", "skip", "replace"); }
+
 struct DocumentOptions {
   DocumentMode mode = DocumentMode::file;
   std::string json_key = "text";  // of a JSON object: the member that is the document
   SourceOptions source = {};
-  bool skip_malformed = false;  // leave out and count what has no such document, in the place of a DataError
+  OnError on_error = OnError::stop;
 };
 
 // How far a reader is, in documents: what comes next is the same whenever the same files are read.
 struct ReadPosition {
   size_t file = 0;
-  int64_t documents = 0;             // of this file, with those left out before the last
-  int64_t empty = 0, malformed = 0;  // of all files so far: documents without text, which are left out; malformed ones
+  int64_t documents = 0;  // of this file, with those left out before the last
+  // Of all files so far: documents without text, which are left out; malformed ones; and ones with replaced characters.
+  int64_t empty = 0, malformed = 0, replaced = 0;
 };
 
 class TextReader {

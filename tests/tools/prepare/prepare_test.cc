@@ -228,7 +228,7 @@ TEST_F(PrepareTest, GoesOnWhereItWasStopped) {
   for (const std::string& sentence : made_up_sentences(60'000, 12)) lines += "{\"text\": \"" + sentence + "\"}\n{}\n";
   write_text(directory_ / "b.jsonl", lines);
   options_.inputs.push_back(directory_ / "b.jsonl");
-  options_.text.skip_malformed = true;
+  options_.text.on_error = OnError::skip;
   options_.threads = 2;
   options_.tokenizer = "bpe";
   options_.vocab_size = 300;
@@ -282,7 +282,7 @@ TEST_F(PrepareTest, WhatWasSavedStaysAtTheNextError) {
     EXPECT_EQ(outputs(), saved) << call;
   }
   // then: where the malformed line is left out, only the rest is encoded
-  options_.text.skip_malformed = true;
+  options_.text.on_error = OnError::skip;
   const PrepareResult result = prepare_dataset(options_);
   EXPECT_GT(result.earlier.documents, 30'000);
   EXPECT_EQ(result.info.documents, 60'000);
@@ -291,8 +291,12 @@ TEST_F(PrepareTest, WhatWasSavedStaysAtTheNextError) {
   std::swap(options_.inputs[0], options_.inputs[1]);
   EXPECT_THROW(prepare_dataset(options_, [](const PrepareProgress&) { throw std::runtime_error("stop"); }),
                std::runtime_error);
-  options_.text.skip_malformed = false;
+  options_.text.on_error = OnError::stop;
   EXPECT_TRUE(contains(message_of<DataError>([&] { prepare_dataset(options_); }), "b.jsonl: line 1"));
+  // and: what has replaced characters is counted
+  write_text(directory_ / "b.jsonl", "{\"text\": \"\\ud800\"}\n{\"text\": \"x\"}\n");
+  options_.text.on_error = OnError::replace;
+  EXPECT_EQ(prepare_dataset(options_).done.read.replaced, 1);
 }
 
 TEST_F(PrepareTest, DoesNotGoOnWithAnotherInput) {
@@ -327,6 +331,19 @@ TEST_F(PrepareTest, RefusesInputWithoutText) {
   use_sentencepiece();
   EXPECT_TRUE(contains(message_of<DataError>([&] { prepare_dataset(options_); }), "no text to train"));
   EXPECT_TRUE(outputs().empty());
+  // and: where every line is refused, how many and why
+  write_text(directory_ / "in.jsonl", "{\"body\": 1}\n{\"body\": 2}\n");
+  options_ = PrepareOptions();
+  options_.inputs = {directory_ / "in.jsonl"};
+  options_.output = directory_ / "out";
+  options_.text.on_error = OnError::skip;
+  for (const char* tokenizer : {"bytes", "sentencepiece", "bpe"}) {
+    options_.tokenizer = tokenizer;
+    if (options_.tokenizer != "bytes") options_.vocab_size = 300;
+    const std::string message = message_of<DataError>([&] { prepare_dataset(options_); });
+    EXPECT_TRUE(contains(message, ": 2 malformed documents left out, such as ")) << message;
+    EXPECT_TRUE(contains(message, "line 1 at byte 0: text: found nothing")) << message;
+  }
 }
 
 TEST_F(PrepareTest, NamesWhatCannotBeReadOrWritten) {
@@ -364,7 +381,7 @@ TEST_F(PrepareTest, RefusesOptionsThatWouldDoNothing) {
       contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.vocab_size = 256; }), "is 256, expected 300 to"));
   EXPECT_TRUE(contains(with([](auto& o) { o.threads = -1; }), "--threads is -1"));
   EXPECT_TRUE(contains(with([](auto& o) { o.text.json_key = "body"; }), "none of the inputs is JSON Lines"));
-  EXPECT_TRUE(contains(with([](auto& o) { o.text.skip_malformed = true; }), "none of the inputs is JSON Lines"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.text.on_error = OnError::skip; }), "none of the inputs is JSON Lines"));
   EXPECT_TRUE(
       contains(with([](auto& o) { o.text.source.tar_member = "json"; }), "none of the inputs is a tar archive"));
   EXPECT_TRUE(contains(with([](auto& o) { o.inputs = {"-", "-"}; }), "cannot be read twice"));
