@@ -109,7 +109,10 @@ class Watch : public nlohmann::json_sax<nlohmann::json> {
     if (!keys_.back().insert(name).second)
       throw DataError(fmt::format("{}: the key {} occurs twice in one object", source_, shown(name)));
     if (name.find('\0') != name.npos)  // would end a message
-      throw DataError(fmt::format("{}: the key {} has a NUL character", source_, shown(name)));
+      throw DataError(
+          fmt::format("{}: the key {} has a NUL character, expected none (in a vocabulary of byte-level BPE "
+                      "the byte 0 is \"\u0100\")",
+                      source_, shown(name)));
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {

@@ -81,9 +81,10 @@ void declare_parallel(std::vector<Field>& table) {
   KEY(parallel, microbatch_group_size_per_vp_stage,
       "interleaved: micro-batches of a chunk in a row; auto: the smallest that fits",
       range(1, 1'000'000, "micro-batches"));
-  KEY(parallel, decoder_first_pipeline_num_layers, "layers of the first stage; auto: as the others",
+  KEY(parallel, decoder_first_pipeline_num_layers,
+      "layers of the first stage (interleaved: of its rank, over all chunks); auto: as the others",
       range(0, 10'000, "layers"));
-  KEY(parallel, decoder_last_pipeline_num_layers, "layers of the last stage; auto: as the others",
+  KEY(parallel, decoder_last_pipeline_num_layers, "layers of the last stage, likewise; auto: as the others",
       range(0, 10'000, "layers"));
   KEY(parallel, account_for_embedding_in_pipeline_split, "the embedding counts as a layer of the first stage");
   KEY(parallel, account_for_loss_in_pipeline_split, "the output layer counts as a layer of the last stage");
@@ -210,7 +211,7 @@ void declare_run(std::vector<Field>& table) {
   KEY(train, run_dir, "folder of metrics.jsonl, config.resolved.yaml, trace.json");
   KEY(train, log_interval, "steps between lines", range(1, 1e12, "steps"));
   KEY(train, exit_duration_in_mins, "save and stop before the run has lasted so many minutes; 0: no limit",
-      at_least(0, "minutes"));
+      range(0, 1e7, "minutes"));
   KEY(train, straggler_factor, "name a rank that works so many times as long as its peers; 0: do not look",
       at_least(0));
   KEY(train, straggler_interval, "steps between these looks", range(1, 1e12, "steps"));
@@ -272,6 +273,16 @@ void declare_needs(std::vector<Field>& table) {
   need({"overlap.p2p_receive_ahead", "overlap.overlap_p2p_comm"}, {"parallel.pipeline_model_parallel_size"},
        WHERE(c.parallel.pipeline_model_parallel_size > 1),
        "with pipeline_model_parallel_size 1: nothing is sent or received");
+  need({"parallel.decoder_first_pipeline_num_layers", "parallel.decoder_last_pipeline_num_layers",
+        "parallel.account_for_embedding_in_pipeline_split", "parallel.account_for_loss_in_pipeline_split"},
+       {"parallel.pipeline_model_parallel_size"}, WHERE(c.parallel.pipeline_model_parallel_size > 1),
+       "with pipeline_model_parallel_size 1: one stage has all layers");
+  need({"parallel.account_for_embedding_in_pipeline_split", "parallel.account_for_loss_in_pipeline_split"},
+       {"parallel.decoder_first_pipeline_num_layers", "parallel.decoder_last_pipeline_num_layers"},
+       WHERE(!c.parallel.decoder_first_pipeline_num_layers && !c.parallel.decoder_last_pipeline_num_layers),
+       "with decoder_first_pipeline_num_layers or decoder_last_pipeline_num_layers: these say what the ends hold");
+  need({"parallel.microbatch_group_size_per_vp_stage"}, {"parallel.pipeline_schedule"},
+       WHERE(c.parallel.pipeline_schedule == "interleaved"), "without pipeline_schedule interleaved");
   need({"overlap.p2p_receive_ahead"}, {"overlap.overlap_p2p_comm"}, WHERE(c.overlap.overlap_p2p_comm),
        "with overlap_p2p_comm false: then as few receives are posted ahead as the schedule needs");
 
@@ -288,6 +299,10 @@ void declare_needs(std::vector<Field>& table) {
        "with weight_decay 0");
   need({"device.tf32"}, {"precision.dtype"}, WHERE(c.precision.dtype == DType::f32),
        "with precision.dtype bf16: it applies to fp32 GEMMs");
+  need({"comm.nccl_ub", "device.tf32", "device.cuda_graph_impl"}, {"device.kind"},
+       WHERE(c.device.kind != DeviceKind::cpu), "where a run computes on CPUs (device.kind)");
+  need({"device.cpu_isa"}, {"device.kind"}, WHERE(c.device.kind != DeviceKind::cuda),
+       "where a run computes on GPUs (device.kind)");
   need({"data.split"}, {"data.path", "data.train_path", "data.valid_path", "data.test_path"},
        WHERE(c.data.train_path.empty()), "with data.train_path: only data.path is split");
 

@@ -34,9 +34,20 @@ std::string_view with_words_of(std::string_view key, const std::vector<std::stri
   return found == names.end() ? "" : *found;
 }
 
+// Whether Megatron-LM or NeMo have such a key, by what it contains, for what Trivet does not have.
+bool is_unsupported(std::string_view key) {
+  constexpr std::string_view kParts =
+      "wandb,tensorboard,expert,moe,fp8,fp4,fp16,loss_scale,context_parallel,cp_comm,lora,peft,multi_latent,mtp_,"
+      "mamba,offload,transformer_impl";
+  return std::ranges::any_of(split_words(kParts), [&](std::string_view part) { return key.find(part) != key.npos; });
+}
+constexpr auto kUnsupported = "is not supported: Trivet has no such feature; `trivet config --keys` lists what it has";
+
 // Reports a key that does not exist, with the same word in other sections, or a word that looks like it.
 void unknown_key(std::string_view where, std::string_view section, std::string_view key, Problems& problems) {
   if (problems.full()) return problems.add_at(where, key, "unknown key");
+  if (is_unsupported(key))
+    return problems.add_at(where, fmt::format("{}.{}", section, key.substr(0, 100)), kUnsupported);
   std::vector<std::string_view> siblings, all;
   for (const Field& field : fields()) {
     all.push_back(field.key());
@@ -66,6 +77,7 @@ void unknown_section(std::string_view where, std::string_view name, Problems& pr
                            "is of a tool that this program, the engine alone, does not have; expected trivet, of a "
                            "build with -DTRIVET_TOOLS=ON");
   }
+  if (is_unsupported(section)) return problems.add_at(where, name.substr(0, 100), kUnsupported);
   const auto names = section_names();
   const std::string_view near = nearest(section, names);
   problems.add_at(where, name.substr(0, 100),

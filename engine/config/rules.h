@@ -55,6 +55,7 @@ class Rules {
 };
 
 void check_rules_of_values(const Config& config, Problems& problems);
+void check_needs(const Config& config, Rules& rule);                 // of the fields, a group of these
 void check_schedules_over_steps(const Config& config, Rules& rule);  // a group of these, in a file of its own
 void check_rules_of_ranks(const LoadedConfig& loaded, const RunFacts& facts, Problems& problems);
 void check_rules_of_layout(const Config& config, const Layout& layout, Problems& problems);

@@ -79,8 +79,15 @@ void check_links(const Config& c, const std::array<int, 3>& ranks, Rules& rule) 
   const std::array us = {c.comm.tensor_link_latency_us.value_or(c.comm.link_latency_us),
                          c.comm.pipeline_link_latency_us.value_or(c.comm.link_latency_us),
                          c.comm.data_link_latency_us.value_or(c.comm.link_latency_us)};
-  bool any_real = false;
-  for (size_t k = 0; k < gbps.size(); ++k) any_real |= ranks[k] > 1 && gbps[k] == 0 && us[k] == 0;
+  bool any_real = false, latency = false, gbps_of_all = false;
+  for (size_t k = 0; k < gbps.size(); ++k) {
+    any_real |= ranks[k] > 1 && gbps[k] == 0 && us[k] == 0;
+    latency |= ranks[k] > 1 && us[k] == c.comm.link_latency_us;
+    gbps_of_all |= ranks[k] > 1 && gbps[k] == c.comm.link_gbps;
+  }
+  constexpr auto kOwn = "{} has no effect: each class of groups with several ranks has another value of its own";
+  rule.few_ranks("comm.link_latency_us", c.comm.link_latency_us != 0 && !latency, kOwn, c.comm.link_latency_us);
+  rule.few_ranks("comm.link_gbps", c.comm.link_gbps != 0 && !gbps_of_all, kOwn, c.comm.link_gbps);
   rule.few_ranks("comm.measure_links", c.comm.measure_links && !any_real,
                  "true has no effect: no group of several ranks is without an emulated link");
   const auto limited = std::ranges::count_if(gbps, [](double x) { return x > 0; });
@@ -122,7 +129,11 @@ void check_groups(const Config& c, int world, Rules& rule) {
          "comm.data_link_latency_us", "comm.data_link_gbps", "train.check_weight_hash_across_dp_replicas_interval"});
   alone(t, "the tensor parallel size is 1", {"comm.tensor_link_latency_us", "comm.tensor_link_gbps"});
   alone(p, "the pipeline parallel size is 1", {"comm.pipeline_link_latency_us", "comm.pipeline_link_gbps"});
-  alone(world, "there is one rank", {"comm.link_latency_us", "comm.link_gbps"});
+  alone(world, "there is one rank",
+        {"comm.link_latency_us", "comm.link_gbps", "train.straggler_factor", "train.straggler_interval"});
+  std::array sizes{t, p, d};
+  std::ranges::sort(sizes);
+  alone(sizes[1], "at most one dimension has several ranks", {"parallel.order"});
   check_links(c, {t, p, d}, rule);
 }
 
@@ -176,17 +187,12 @@ void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t>
        "one); expected cpu, or a build with CUDA and a driver on each host",
        c.device.kind ? "cuda" : "auto", lacking - host_gpus.begin(),
        std::ranges::count_if(host_gpus, [](int64_t count) { return count > 0; }), host_gpus.size());
-  constexpr auto kOnCpus = "found {}, but this run computes on CPUs, where it means nothing{}";
   const CommBackend backend = c.comm.backend.value_or(CommBackend::thread);
-  rule("comm.backend", {}, !gpus && (backend == CommBackend::nccl || backend == CommBackend::staged), kOnCpus,
-       word_of(backend), "");
-  rule("comm.nccl_ub", {}, !gpus && c.comm.nccl_ub, kOnCpus, true, "");
-  rule("device.tf32", {}, !gpus && c.device.tf32, kOnCpus, true, "");
-  rule("device.cuda_graph_impl", {}, !gpus && c.device.cuda_graph_impl != CudaGraphs::none, kOnCpus,
-       word_of(c.device.cuda_graph_impl), "");
-  rule("device.cpu_isa", {"device.kind"}, gpus && c.device.cpu_isa,
-       "found {}, but this run computes on GPUs, where it means nothing; expected auto",
-       word_of(c.device.cpu_isa.value_or(CpuIsa::portable)));
+  rule("comm.backend", {}, !gpus && (backend == CommBackend::nccl || backend == CommBackend::staged),
+       "found {}, but this run computes on CPUs", word_of(backend));
+  Config found = c;
+  found.device.kind = gpus ? DeviceKind::cuda : DeviceKind::cpu;
+  check_needs(found, rule);
   const CommConfig& m = c.comm;
   const std::pair<std::string_view, std::optional<double>> links[] = {
       {"comm.tensor_link_latency_us", m.tensor_link_latency_us},     {"comm.tensor_link_gbps", m.tensor_link_gbps},

@@ -27,7 +27,12 @@ void check_wsd(const OptimizerConfig& o, const LrSpan& span, int64_t decay, cons
                              ? warmup_of_fraction(*o.lr_warmup_fraction, decay)
                              : span.warmup.value_or(decay / 10);
   const int64_t most = decay - warmup;
-  rule(keys.wsd_decay, {keys.decay, keys.warmup, keys.length}, wsd && (span.wsd_decay < 1 || span.wsd_decay > most),
+  const std::string_view warmup_key = span.warmup.value_or(0) == 0 ? "optimizer.lr_warmup_fraction" : keys.warmup;
+  rule(warmup_key, {keys.decay, keys.length}, wsd && decay > 0 && most < 1,
+       "leaves no step for WSD's decay: found a warm-up of {}, expected less than {} ({})", warmup,
+       short_name(keys.decay), decay);
+  rule(keys.wsd_decay, {keys.decay, keys.warmup, keys.length},
+       wsd && most >= 1 && (span.wsd_decay < 1 || span.wsd_decay > most),
        "found {}, expected 1 to {}: WSD decays after the warm-up, until {} ({})", span.wsd_decay, most,
        short_name(keys.decay), decay);
 }
@@ -55,10 +60,11 @@ void check_warmup(const OptimizerConfig& o, const LrSpan& span, int64_t decay, c
        "{} is above {} ({}), expected at most that: the warm-up is the first part of the schedule",
        span.warmup.value_or(0), short_name(span.decay ? keys.decay : keys.length), decay);
   const double fraction = o.lr_warmup_fraction.value_or(0);
-  rule("optimizer.lr_warmup_fraction", {keys.warmup},
-       o.lr_warmup_fraction && span.warmup.value_or(0) != 0 && *span.warmup != warmup_of_fraction(fraction, decay),
-       "{} and {} ({}) are two lengths of the warm-up, expected one of them", fraction, short_name(keys.warmup),
-       span.warmup.value_or(0));
+  rule.no_effect(
+      "optimizer.lr_warmup_fraction", {keys.warmup},
+      o.lr_warmup_fraction && span.warmup.value_or(0) != 0 && *span.warmup != warmup_of_fraction(fraction, decay),
+      "{} and {} ({}) are two lengths of the warm-up, expected one of them", fraction, short_name(keys.warmup),
+      span.warmup.value_or(0));
   rule.no_effect("optimizer.lr_warmup_init", {keys.warmup, "optimizer.lr_warmup_fraction"},
                  o.lr_warmup_init != 0 && fraction == 0 && span.warmup == 0,
                  "{} has no effect without a warm-up ({} 0)", o.lr_warmup_init, short_name(keys.warmup));
@@ -121,9 +127,9 @@ void check_batch_sizes(const Config& c, Rules& rule) {
   rule(kRamp, {}, ramp && b.rampup_batch_size->size() != 3, "found \"{}\", expected {}",
        fmt::format("{}", fmt::join(b.rampup_batch_size.value_or(std::vector<int64_t>{}), ",")),
        expected(*find_field(kRamp)));
-  rule(kRamp, {kSteps}, ramp && steps, "excludes step_batch_size_schedule, which is also given");
-  rule(kRamp, {"train.train_samples"}, ramp && c.train.train_samples == 0, kNeeds);
-  rule(kSteps, {"train.train_samples"}, steps && c.train.train_samples == 0, kNeeds);
+  rule.no_effect(kRamp, {kSteps}, ramp && steps, "excludes step_batch_size_schedule, which is also given");
+  rule.no_effect(kRamp, {"train.train_samples"}, ramp && c.train.train_samples == 0, kNeeds);
+  rule.no_effect(kSteps, {"train.train_samples"}, steps && c.train.train_samples == 0, kNeeds);
   constexpr int64_t kMostParts = 10'000;
   const int64_t step = ramp && b.rampup_batch_size->size() == 3 ? std::max<int64_t>((*b.rampup_batch_size)[1], 1) : 1;
   const int64_t parts = ramp ? (b.global_batch_size.value_or(0) - b.rampup_batch_size->front()) / step : 0;

@@ -13,16 +13,6 @@
 namespace trivet {
 namespace {
 
-void check_needs(const Config& c, Rules& rule) {
-  const Config defaults;
-  for (const Field& field : fields())
-    for (const Need& need : field.needs) {
-      const std::string value = format_field(field, c);
-      rule.no_effect(field.name, need.of, !need.holds(c) && value != format_field(field, defaults),
-                     "{} has no effect {}", value, need.otherwise);
-    }
-}
-
 void check_heads(const ModelConfig& m, Rules& rule) {
   const int64_t heads = m.num_attention_heads, groups = m.num_query_groups.value_or(heads);
   rule("model.num_attention_heads", {"model.hidden_size"}, !m.kv_channels && !divides(heads, m.hidden_size),
@@ -138,10 +128,15 @@ void check_data(const Config& c, Rules& rule) {
   rule("data.split", paths, !skips && !data.split.empty() && data.split[0] == 0, "{} leaves nothing to train on",
        split);
   const auto share = [&](size_t part) { return data.split.size() > part && data.split[part] > 0; };
-  rule("train.eval_interval", paths, validates && two && data.valid_path.empty(),
+  const bool chosen = c.train.eval_interval > 0;  // else it is a tool's section that evaluates
+  rule("train.eval_interval", paths, validates && chosen && two && data.valid_path.empty(),
        "{} needs data.valid_path beside data.train_path; give it, or 0 to never evaluate", c.train.eval_interval);
-  rule("train.eval_interval", {"data.path", "data.split"}, validates && one && !share(1),
+  rule("train.eval_interval", {"data.path", "data.split"}, validates && chosen && one && !share(1),
        "{} needs validation data, and data.split ({}) leaves none; 0 never evaluates", c.train.eval_interval, split);
+  rule("data.valid_path", paths, validates && !chosen && two && data.valid_path.empty(),
+       "is required beside data.train_path: this run evaluates");
+  rule("data.split", paths, validates && !chosen && one && !share(1),
+       "{} leaves no validation data, expected some: this run evaluates", split);
   rule("train.skip_train", paths,
        skips && (one ? !share(1) && !share(2) : data.valid_path.empty() && data.test_path.empty()),
        "true only evaluates, but {}",
@@ -160,6 +155,16 @@ void check_training(const Config& c, Rules& rule) {
 }
 
 }  // namespace
+
+void check_needs(const Config& c, Rules& rule) {
+  const Config defaults;
+  for (const Field& field : fields())
+    for (const Need& need : field.needs) {
+      const std::string value = format_field(field, c);
+      rule.no_effect(field.name, need.of, !need.holds(c) && value != format_field(field, defaults),
+                     "{} has no effect {}", value, need.otherwise);
+    }
+}
 
 void check_rules_of_values(const Config& config, Problems& problems) {
   Rules rule(problems);

@@ -59,10 +59,6 @@ Schedule read_schedule_of(const ParallelConfig& c, int64_t micro_batches) {
     throw KeyError("parallel.virtual_pipeline_model_parallel_size",
                    fmt::format("{} is not the {} of the schedule {}; expected that, or default", v, schedule.v,
                                c.pipeline_schedule));
-  if (c.microbatch_group_size_per_vp_stage)
-    throw KeyError("parallel.microbatch_group_size_per_vp_stage",
-                   fmt::format("{} has no effect on the schedule {}, a file; expected auto",
-                               *c.microbatch_group_size_per_vp_stage, c.pipeline_schedule));
   return schedule;
 }
 
@@ -258,39 +254,37 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
     derive(loaded, "parallel.virtual_pipeline_model_parallel_size",
            config.parallel.virtual_pipeline_model_parallel_size, int64_t{layout.schedule.v}, "the schedule");
     succeeds(problems, "model.num_layers", [&] {
-      layout.layers_of_stage = split_layers({.num_layers = config.model.num_layers,
-                                             .stages = layout.schedule.stages(),
-                                             .first_layers = c.decoder_first_pipeline_num_layers,
-                                             .last_layers = c.decoder_last_pipeline_num_layers,
-                                             .account_for_embedding = c.account_for_embedding_in_pipeline_split,
-                                             .account_for_loss = c.account_for_loss_in_pipeline_split});
+      layout.layers_of_stage =
+          split_layers({.num_layers = config.model.num_layers,
+                        .stages = layout.schedule.stages(),
+                        .chunks = layout.schedule.map == StageMap::interleaved ? layout.schedule.v : 1,
+                        .first_layers = c.decoder_first_pipeline_num_layers,
+                        .last_layers = c.decoder_last_pipeline_num_layers,
+                        .account_for_embedding = c.account_for_embedding_in_pipeline_split,
+                        .account_for_loss = c.account_for_loss_in_pipeline_split});
     });
     check_rules_of_layout(config, layout, problems);
   }
   problems.throw_if_any();
   leave_out(loaded, problems, layout.notes);
+  if (!config.data.path.empty() && config.data.split.size() > 2 && config.data.split[2] > 0 && !evaluates(config))
+    layout.notes.push_back("data.split holds back a test set, which this run never evaluates (train.eval_interval 0)");
   return layout;
 }
 
 std::vector<int64_t> split_layers(const LayerSplit& s) {
   const std::string key_of_layers =
       s.first_layers ? "parallel.decoder_first_pipeline_num_layers" : "parallel.decoder_last_pipeline_num_layers";
-  const std::string key_of_account = s.account_for_embedding ? "parallel.account_for_embedding_in_pipeline_split"
-                                                             : "parallel.account_for_loss_in_pipeline_split";
   const bool layers_given = s.first_layers || s.last_layers, accounts = s.account_for_embedding || s.account_for_loss;
-  const int64_t given = s.first_layers.value_or(s.last_layers.value_or(0));
-  if (s.stages == 1) {
-    if (layers_given)
-      throw KeyError(key_of_layers, fmt::format("{} needs more than one pipeline stage, found 1; leave it out", given));
-    if (accounts)
-      throw KeyError(key_of_account, "true needs more than one pipeline stage, found 1: there is nothing to split");
-    return {s.num_layers};
-  }
-  if (layers_given && accounts)
-    throw KeyError(key_of_layers, fmt::format("{} excludes {}: both say what the first and last stages hold", given,
-                                              key_of_account.substr(key_of_account.find('.') + 1)));
+  if (s.stages == 1) return {s.num_layers};
+  for (const auto& [key, number] : {std::pair("parallel.decoder_first_pipeline_num_layers", s.first_layers),
+                                    std::pair("parallel.decoder_last_pipeline_num_layers", s.last_layers)})
+    if (number.value_or(0) % s.chunks != 0)
+      throw KeyError(
+          key, fmt::format("{} is not a multiple of the {} chunks over which its pipeline rank divides its layers",
+                           *number, s.chunks));
   // Stages that share what the ends leave, evenly.
-  const int64_t even_stages = s.stages - (s.first_layers ? 1 : 0) - (s.last_layers ? 1 : 0);
+  const int64_t even_stages = s.stages - s.chunks * ((s.first_layers ? 1 : 0) + (s.last_layers ? 1 : 0));
   const int64_t units = s.num_layers - s.first_layers.value_or(0) - s.last_layers.value_or(0) +
                         (s.account_for_embedding ? 1 : 0) + (s.account_for_loss ? 1 : 0);
   if (units < 0 || (even_stages == 0 && units != 0))
@@ -311,8 +305,11 @@ std::vector<int64_t> split_layers(const LayerSplit& s) {
                                s.num_layers, why, s.stages, fewer, fewer + even_stages));
   }
   std::vector<int64_t> layers(static_cast<size_t>(s.stages), even_stages > 0 ? units / even_stages : 0);
-  if (s.first_layers) layers.front() = *s.first_layers;
-  if (s.last_layers) layers.back() = *s.last_layers;
+  const size_t ranks = layers.size() / static_cast<size_t>(s.chunks);
+  for (size_t stage = 0; stage < layers.size(); ++stage) {
+    if (s.first_layers && stage % ranks == 0) layers[stage] = *s.first_layers / s.chunks;
+    if (s.last_layers && stage % ranks == ranks - 1) layers[stage] = *s.last_layers / s.chunks;
+  }
   if (s.account_for_embedding) --layers.front();
   if (s.account_for_loss) --layers.back();
   return layers;

@@ -77,13 +77,15 @@ struct Field;  // fields.h
 struct LayerSplit {
   int64_t num_layers = 0;
   int stages = 1;                            // p * v
-  std::optional<int64_t> first_layers = {};  // of the first stage, and
+  int chunks = 1;                            // interleaved: v, over which a rank divides the next two, as in Megatron
+  std::optional<int64_t> first_layers = {};  // of the first stage or rank, and
   std::optional<int64_t> last_layers = {};   // of the last, where they are not as the others
   bool account_for_embedding = false;        // the embedding counts as a layer of the first stage,
   bool account_for_loss = false;             // the head as one of the last
 };
 
-// Layers of each stage, [stages]. Throws KeyError that says which numbers disagree and what would work.
+// Layers of each stage, [stages]. REQUIRES: the numbers of the ends, and what they account for, are not both given, and
+// neither is with one pipeline rank. Throws KeyError that says which numbers disagree and what would work.
 std::vector<int64_t> split_layers(const LayerSplit& split);
 
 // The width of the MLP, given or derived: as many weights with a gate as without.

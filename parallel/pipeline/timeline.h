@@ -40,7 +40,7 @@ struct Timeline {
 struct Bubble {
   double makespan = 0;
   double busy = 0;  // mean over ranks
-  double time() const { return makespan - busy; }
+  double time() const { return std::max(makespan - busy, 0.0); }  // not -0.0 of rounding
   double of_ideal() const { return busy > 0 ? time() / busy : 0; }          // Megatron's ratio: (p-1) / m for 1F1B
   double of_total() const { return makespan > 0 ? time() / makespan : 0; }  // what a GPU hour loses: (p-1) / (m+p-1)
 };

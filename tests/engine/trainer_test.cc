@@ -957,6 +957,9 @@ TEST(LayerSplit, CutsEvenlyOrAsAsked) {
   EXPECT_EQ(split_layers({.num_layers = 8, .stages = 4, .first_layers = 1, .last_layers = 3}), (Layers{1, 2, 2, 3}));
   EXPECT_EQ(split_layers({.num_layers = 10, .stages = 4, .account_for_embedding = true, .account_for_loss = true}),
             (Layers{2, 3, 3, 2}));
+  // Megatron's: of a rank, over its chunks
+  EXPECT_EQ(split_layers({.num_layers = 12, .stages = 8, .chunks = 2, .first_layers = 2, .last_layers = 2}),
+            (Layers{1, 2, 2, 1, 1, 2, 2, 1}));
 }
 
 TEST(LayerSplit, SaysWhatDisagrees) {
@@ -974,13 +977,8 @@ TEST(LayerSplit, SaysWhatDisagrees) {
   EXPECT_NE(message({.num_layers = 10, .stages = 4}).find("8 or 12 would"), std::string::npos);
   EXPECT_EQ(message({.num_layers = 4, .stages = 2, .first_layers = 3, .last_layers = 3}),
             first + "the first and last of 2 pipeline stages hold 3 and 3 layers, but the model has 4");
-  EXPECT_EQ(message({.num_layers = 4, .stages = 1, .last_layers = 3}),
-            last + "3 needs more than one pipeline stage, found 1; leave it out");
-  EXPECT_EQ(message({.num_layers = 4, .stages = 1, .account_for_loss = true}),
-            "parallel.account_for_loss_in_pipeline_split: true needs more than one pipeline stage, found 1: there is "
-            "nothing to split");
-  EXPECT_EQ(message({.num_layers = 8, .stages = 4, .first_layers = 2, .account_for_loss = true}),
-            first + "2 excludes account_for_loss_in_pipeline_split: both say what the first and last stages hold");
+  EXPECT_EQ(message({.num_layers = 7, .stages = 4, .chunks = 2, .last_layers = 3}),
+            last + "3 is not a multiple of the 2 chunks over which its pipeline rank divides its layers");
 }
 
 }  // namespace

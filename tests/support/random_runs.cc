@@ -90,11 +90,12 @@ void draw_schedule(Draw& draw, Runs& runs, bool whole_backward_passes, const std
   // Layers for every stage, and perhaps other numbers of them at the ends.
   const int stages = runs.p * v;
   int layers = stages * draw.of(1, 2);
-  if (stages > 2 && draw.one_in(3)) {
-    const int first = draw.of(0, 2), last = draw.of(0, 2);
+  const int chunks = c.pipeline_schedule.starts_with("interleaved") ? v : 1;  // of a rank, which share its layers
+  if (stages > 2 * chunks && draw.one_in(3)) {
+    const int first = chunks * draw.of(0, 2), last = chunks * draw.of(0, 2);
     c.decoder_first_pipeline_num_layers = first;
     c.decoder_last_pipeline_num_layers = last;
-    layers = (stages - 2) * draw.of(1, 2) + first + last;
+    layers = (stages - 2 * chunks) * draw.of(1, 2) + first + last;
   } else if (stages > 1 && draw.one_in(3)) {
     layers = 2 * stages - 2;
     c.account_for_embedding_in_pipeline_split = c.account_for_loss_in_pipeline_split = true;

@@ -138,6 +138,9 @@ void declare_mlperf(std::vector<Field>& table) {
   KEY(cache_clear, "command that drops the caches of a host, run once on each; \"\": none");
   KEY(warmup_steps, "steps on synthetic data that change nothing, before the clock starts", range(0, 1e6, "steps"));
 #undef KEY
+  for (Field& field : table)  // a benchmark evaluates, whatever train.eval_interval is
+    for (Need& need : field.needs)
+      if (std::ranges::count(need.of, "train.eval_interval") > 0) need.of.push_back("mlperf.benchmark");
   for (Field& field : table)
     if (field.section() == "mlperf" && field.key() != "benchmark")
       field.needs.push_back({{"mlperf.benchmark"},

@@ -187,6 +187,10 @@ TEST(Load, ProblemsWithSet) {
             "--set: found \"seed=3\", expected section.key=value - did you mean data.seed or train.seed?");
   EXPECT_EQ(error("model.num_heads=3"),
             "--set: model.num_heads: unknown key - did you mean model.num_attention_heads?");
+  for (const char* key :
+       {"train.wandb_project", "model.num_experts", "moe.capacity"})  // of Megatron, and far from ours
+    EXPECT_EQ(error(std::string(key) + "=3").find(std::string("--set: ") + key + ": is not supported: Trivet has no"),
+              0u);
   EXPECT_EQ(error(""), "--set: found \"\", expected section.key=value");
   EXPECT_EQ(error("model.num_layer=3"), "--set: model.num_layer: unknown key - did you mean model.num_layers?");
   EXPECT_EQ(error("mdel.num_layers=3"), "--set: mdel.num_layers: unknown section - did you mean model?");

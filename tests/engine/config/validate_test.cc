@@ -260,6 +260,10 @@ TEST(Validate, Schedule) {
                           std::string("optimizer.lr_wsd_decay_iters=") + found}),
               std::string("--set: optimizer.lr_wsd_decay_iters: found ") + found +
                   ", expected 1 to 8: WSD decays after the warm-up, until lr_decay_iters (10)");
+  EXPECT_EQ(
+      load_error({"optimizer.lr_decay_style=WSD", "optimizer.lr_warmup_iters=10", "optimizer.lr_wsd_decay_iters=1"}),
+      "--set: optimizer.lr_warmup_iters: leaves no step for WSD's decay: found a warm-up of 10, expected less than "
+      "lr_decay_iters (10)");
   EXPECT_EQ(load_error({"optimizer.lr_warmup_fraction=0.5", "optimizer.lr_warmup_iters=2"}),
             "--set: optimizer.lr_warmup_fraction: 0.5 and lr_warmup_iters (2) are two lengths of the warm-up, expected "
             "one of them");
@@ -582,18 +586,23 @@ TEST(Validate, PipelinesThatCannotBe) {
               "parallel.microbatch_group_size_per_vp_stage=4"}),
        {"--set: parallel.microbatch_group_size_per_vp_stage: ", "last group of 1", "fewer than p = 4",
         "a group size of 5 works"});
-  says(error({"parallel.microbatch_group_size_per_vp_stage=4"}),
-       {"--set: parallel.microbatch_group_size_per_vp_stage: ", "1f1b takes no group size", "interleaved does"});
+  says(load_error({"parallel.microbatch_group_size_per_vp_stage=4"}),
+       {"--set: parallel.microbatch_group_size_per_vp_stage: ",
+        "4 has no effect without pipeline_schedule interleaved"});
   says(error({"parallel.pipeline_schedule=dualpipe-v", "batch.global_batch_size=7"}), {"m >= 2 p = 8", "m = 7"});
   says(error({"parallel.decoder_first_pipeline_num_layers=1"}),
        {"model.num_layers: 8, of which 7 layers are left for 3 stages, cannot"});
   says(error({"parallel.decoder_first_pipeline_num_layers=6", "parallel.decoder_last_pipeline_num_layers=6"}),
        {"--set: parallel.decoder_first_pipeline_num_layers: ", "hold 6 and 6 layers", "the model has 8"});
-  says(error({"parallel.decoder_last_pipeline_num_layers=2", "parallel.account_for_loss_in_pipeline_split=true"}),
-       {"--set: parallel.decoder_last_pipeline_num_layers: 2 excludes account_for_loss_in_pipeline_split"});
+  says(load_error({"parallel.pipeline_model_parallel_size=4", "parallel.decoder_last_pipeline_num_layers=2",
+                   "parallel.account_for_loss_in_pipeline_split=true"}),
+       {"--set: parallel.account_for_loss_in_pipeline_split: true has no effect with decoder_first_pipeline_num_layers "
+        "or"});
+  says(error({"parallel.pipeline_schedule=interleaved", "parallel.decoder_first_pipeline_num_layers=3"}),
+       {"--set: parallel.decoder_first_pipeline_num_layers: 3 is not a multiple of the 2 chunks"});
   says(error({"parallel.account_for_loss_in_pipeline_split=true"}), {"accounted for at the ends", "9 layers"});
-  says(resolve_error({"parallel.account_for_embedding_in_pipeline_split=true"}),
-       {"--set: parallel.account_for_embedding_in_pipeline_split: true needs more than one pipeline stage"});
+  says(load_error({"parallel.account_for_embedding_in_pipeline_split=true"}),
+       {"--set: parallel.account_for_embedding_in_pipeline_split: true has no effect with", "one stage"});
   says(error({"batch.global_batch_size=100000000"}),
        {"m = 100000000 micro-batches", "4e+08 forward passes, expected at most 10000000"});
   says(error({"model.recompute_granularity=full", "model.recompute_method=block", "model.recompute_num_layers=3"}),
@@ -605,8 +614,8 @@ TEST(Validate, PipelinesThatCannotBe) {
   says(error({file, "batch.global_batch_size=4"}), {"parallel.pipeline_schedule: ", "4 pipeline ranks and 8 micro-"});
   says(error({file, "parallel.virtual_pipeline_model_parallel_size=2"}),
        {"parallel.virtual_pipeline_model_parallel_size: 2 is not the 1 of the schedule"});
-  says(error({file, "parallel.microbatch_group_size_per_vp_stage=4"}),
-       {"parallel.microbatch_group_size_per_vp_stage: 4 has no effect on the schedule"});
+  says(load_error({file, "parallel.microbatch_group_size_per_vp_stage=4"}),
+       {"parallel.microbatch_group_size_per_vp_stage: 4 has no effect without pipeline_schedule interleaved"});
   says(load_error({"parallel.pipeline_model_parallel_size=4", "overlap.p2p_receive_ahead=4",
                    "overlap.overlap_p2p_comm=false"}),
        {"overlap.p2p_receive_ahead: 4 has no effect with overlap_p2p_comm false"});
@@ -624,6 +633,10 @@ TEST(Validate, MoreRanksThanThereCanBe) {
 }
 
 TEST(Validate, SwitchesThatCannotApply) {
+  EXPECT_EQ(load_error({"device.cuda_graph_impl=local", "device.kind=cpu"}),
+            "--set: device.cuda_graph_impl: local has no effect where a run computes on CPUs (device.kind)");
+  EXPECT_EQ(load_error({"train.exit_duration_in_mins=1e300"}),
+            "--set: train.exit_duration_in_mins: found 1e+300, expected a number from 0 to 10000000");
   EXPECT_EQ(load_error({"device.tf32=true", "precision.dtype=bf16"}),
             "--set: device.tf32: true has no effect with precision.dtype bf16: it applies to fp32 GEMMs");
   EXPECT_EQ(load_error({"checkpoint.async_save=true", "checkpoint.keep_last=3"}),
@@ -698,6 +711,54 @@ TEST(Resolve, ASetThatSwitchesSomethingOffLeavesOutWhatNeedsIt) {
   }
 }
 
+// The same of pipelines and of lengths that exclude each other.
+TEST(Resolve, ASetOfAnotherScheduleLeavesOutWhatWasOfTheOldOne) {
+  const std::string pipeline = "parallel: {pipeline_model_parallel_size: 2, pipeline_schedule: interleaved";
+  const std::string samples = "  train_samples: 4000\nbatch: {global_batch_size: 16, rampup_batch_size: \"8,8,800\"}\n";
+  const std::string no_steps = "train.train_iters=0";
+  struct Off {
+    std::string file;
+    std::vector<std::string> sets;
+    std::string left_out;
+  };
+  for (const auto& [file, sets, left_out] : std::vector<Off>{
+           {pipeline + ", decoder_first_pipeline_num_layers: 2}\n",
+            {"parallel.pipeline_model_parallel_size=1", "parallel.pipeline_schedule=1f1b"},
+            "decoder_first_pipeline_num_layers: 2"},
+           {pipeline + ", account_for_loss_in_pipeline_split: true}\n",
+            {"parallel.pipeline_model_parallel_size=1", "parallel.pipeline_schedule=1f1b"},
+            "account_for_loss_in_pipeline_split: true"},
+           {pipeline + ", microbatch_group_size_per_vp_stage: 4}\n",
+            {"parallel.pipeline_schedule=1f1b"},
+            "microbatch_group_size_per_vp_stage: 4"},
+           {samples, {"train.train_samples=0"}, "rampup_batch_size: needs train.train_samples"},
+           {samples, {"batch.step_batch_size_schedule=0:8 1280:16", no_steps}, "rampup_batch_size: excludes"},
+           {"optimizer: {lr_warmup_fraction: 0.5}\n", {"optimizer.lr_warmup_iters=2"}, "lr_warmup_fraction: 0.5"},
+           {"device: {tf32: true}\n", {"device.kind=cpu"}, "tf32: true has no effect where a run computes on CPUs"},
+           {"device: {cpu_isa: avx2}\n",
+            {"device.kind=cuda"},
+            "cpu_isa: avx2 has no effect where a run computes on GPUs"}}) {
+    LoadedConfig loaded = parse_config(kGoodConfig + file, "run.yaml", sets);
+    const Layout layout = resolve(loaded, {.world_size = 2});
+    EXPECT_TRUE(std::ranges::any_of(layout.notes,
+                                    [&](const std::string& note) {
+                                      return note.starts_with("run.yaml:") && note.find(left_out) != note.npos &&
+                                             note.ends_with("it is left out");
+                                    }))
+        << left_out << "\n"
+        << fmt::format("{}", fmt::join(layout.notes, "\n"));
+  }
+}
+
+TEST(Resolve, SaysThatATestSetIsHeldBack) {
+  LoadedConfig loaded = load_good({"data.split=90,5,5"});
+  const std::vector<std::string> notes = resolve(loaded, {.world_size = 1}).notes;
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_EQ(notes[0], "data.split holds back a test set, which this run never evaluates (train.eval_interval 0)");
+  LoadedConfig evaluated = load_good({"data.split=90,5,5", "train.eval_interval=5"});
+  EXPECT_TRUE(resolve(evaluated, {.world_size = 1}).notes.empty());
+}
+
 // A file for many ranks runs on few.
 TEST(Resolve, WhatNeedsMoreRanksIsLeftOutOnFew) {
   const std::string file = kGoodConfig +
@@ -707,7 +768,11 @@ TEST(Resolve, WhatNeedsMoreRanksIsLeftOutOnFew) {
                            "comm: {link_gbps: 10, data_link_gbps: 5, tensor_link_latency_us: 3}\n";
   LoadedConfig eight = parse_config(file, "run.yaml");
   const Layout wide = resolve(eight, {.world_size = 8});
-  ASSERT_EQ(wide.notes.size(), 1u);
+  ASSERT_EQ(wide.notes.size(), 2u);
+  EXPECT_TRUE(
+      wide.notes[1].ends_with("comm.link_gbps: 10 has no effect: each class of groups with several ranks has "
+                              "another value of its own; it is left out"))
+      << wide.notes[1];
   EXPECT_EQ(wide.notes[0],
             "run.yaml:13: comm.tensor_link_latency_us: 3 has no effect: the tensor parallel size is 1 (world 8 over "
             "tensor 1 x pipeline 1); it is left out");
@@ -724,6 +789,15 @@ TEST(Resolve, WhatNeedsMoreRanksIsLeftOutOnFew) {
   EXPECT_EQ(one.config.comm.data_link_gbps, 0);
   LoadedConfig again = parse_config(to_yaml(one.config), "config.resolved.yaml");
   EXPECT_TRUE(resolve(again, {.world_size = 1}).notes.empty());
+
+  LoadedConfig alone = load_good({"train.straggler_interval=7", "parallel.order=dp-tp-pp"});
+  EXPECT_EQ(resolve(alone, {.world_size = 2}).notes.size(), 1u) << "two peers in one dimension";
+  LoadedConfig lonely = load_good({"train.straggler_interval=7", "parallel.order=dp-tp-pp"});
+  EXPECT_EQ(resolve(lonely, {.world_size = 1}).notes,
+            (std::vector<std::string>{"--set: train.straggler_interval: 7 has no effect: there is one rank (world 1 "
+                                      "over tensor 1 x pipeline 1); it is left out",
+                                      "--set: parallel.order: \"dp-tp-pp\" has no effect: at most one dimension has "
+                                      "several ranks (world 1 over tensor 1 x pipeline 1); it is left out"}));
 
   LoadedConfig deferred = load_good({"parallel.pipeline_model_parallel_size=2", "batch.global_batch_size=4",
                                      "overlap.wgrad_deferral_limit=5", "overlap.defer_embedding_wgrad_compute=true"});

@@ -130,6 +130,10 @@ TEST(MlperfConfig, RefusesWhatIsMissingOrHasNoEffect) {
             std::string::npos);
   EXPECT_NE(config("tiny", {"mlperf.skipped_evaluations=50"}).find("the first evaluation is after step 816"),
             std::string::npos);
+  EXPECT_NE(message_of([&] {
+              benchmark_config("tiny", {"data.path=x", "data.train_path=", "data.valid_path=", "data.split=100,0,0"});
+            }).find("data.split: 100,0,0 leaves no validation data"),
+            std::string::npos);
   EXPECT_NE(config("tiny", {"optimizer.decoupled_lr=1e-4"}).find("excludes mlperf.benchmark, whose log has one rate"),
             std::string::npos);
   const auto message = [](const std::vector<std::string>& sets) {
