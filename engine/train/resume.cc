@@ -65,14 +65,16 @@ void settle_schedules(const OpenCheckpoint& checkpoint, Config& config, std::vec
       problems += fmt::format("\n  {}: found {} in the checkpoint, and this run's {}", field.name, then, now);
     }
   }
+  const bool other_length = saved.train.train_iters != config.train.train_iters;  // which auto's schedules follow
   if (!problems.empty())
-    throw ConfigError(
-        fmt::format("{}: the checkpoint has other schedules:{}\nexpected the same; "
-                    "optimizer.override_opt_param_scheduler=true takes this run's{}",
-                    checkpoint.directory, problems,
-                    config.optimizer.use_checkpoint_opt_param_scheduler
-                        ? ": the checkpoint's do not fit it"
-                        : ", optimizer.use_checkpoint_opt_param_scheduler=true the checkpoint's"));
+    throw ConfigError(fmt::format(
+        "{}: the checkpoint has other schedules:{}\nexpected the same; "
+        "optimizer.override_opt_param_scheduler=true takes this run's{}{}",
+        checkpoint.directory, problems, other_length ? ", which follow train_iters, as a longer run wants" : "",
+        config.optimizer.use_checkpoint_opt_param_scheduler
+            ? ": the checkpoint's do not fit it"
+            : fmt::format(", optimizer.use_checkpoint_opt_param_scheduler=true the checkpoint's{}",
+                          other_length ? ", whose rate stays at min_lr beyond their end" : "")));
 }
 
 std::string checkpoints_folder(const std::string& run_dir) { return run_dir + "/checkpoints"; }
