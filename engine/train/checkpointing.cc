@@ -67,21 +67,31 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
   if (config.checkpoint.save_interval == 0 || config.train.skip_train) return;
   HostWorld& host = trainer.host();
   const CheckpointStore store(checkpoints_folder(config.train.run_dir), Disk(options_.disk_fault));
+  const std::string run = random_run_name(host), seen = fmt::format("{}/.{}", store.folder(), run);
   std::string problem;
   if (host.rank() == 0) {
     try {
       if (const std::string left = store.prepare(); !left.empty())
         note("leftovers of an earlier run cannot be removed: " + left);
+      write_file(seen, "");
     } catch (const Error& error) {
       problem = error.what();
     }
   }
   if (const std::string text = host.first_problem(problem); !text.empty()) throw IoError(text);
+  if (!file_exists(seen))
+    problem = fmt::format(
+        "train.run_dir: what rank 0 writes in {} is not there, expected a folder that all hosts share: each rank saves "
+        "its part of a checkpoint",
+        store.folder());
+  problem = host.first_problem(problem);
+  if (host.rank() == 0) remove_file_if_exists(seen);
+  if (!problem.empty()) throw IoError(problem);
   RankState& state = trainer.state();
   saver_.emplace(CheckpointSaver::Options{.store = store,
                                           .rank = host.rank(),
                                           .ranks = host.size(),
-                                          .run = random_run_name(host),
+                                          .run = run,
                                           .layout = layout_text(layout.mesh, config),
                                           .config = to_yaml(config),
                                           .keep_last = config.checkpoint.keep_last,

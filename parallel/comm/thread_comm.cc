@@ -266,7 +266,7 @@ void run_thread_ranks(int n, const std::function<void(Communicator& world)>& ran
   threads.reserve(static_cast<size_t>(n));
   try {
     for (int rank = 0; rank < n; ++rank) threads.emplace_back(run, rank);
-  } catch (const std::system_error& e) {
+  } catch (const std::exception& e) {  // std::system_error, or std::bad_alloc
     // The ranks that have started wait for the others, which will not come.
     const auto rank = static_cast<int>(threads.size());
     const ConfigError error("ranks: the system has no thread for each of " + std::to_string(n) + ": " + e.what());

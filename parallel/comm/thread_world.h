@@ -35,25 +35,27 @@ class ThreadWorld {
   // Registers a point to wake, as long as it has another owner.
   void add(std::shared_ptr<WaitPoint> point) {
     std::lock_guard lock(mutex_);
-    std::erase_if(points_, [](const auto& p) { return p.expired(); });
-    points_.push_back(std::move(point));
+    const auto free = std::ranges::find_if(points_, [](const auto& p) { return p.expired(); });
+    if (free != points_.end()) *free = std::move(point);
+    else points_.push_back(std::move(point));
   }
 
   // The first call decides which rank failed; its `cause` may follow in a later one (null: not caught yet).
   void fail(int rank, const std::string& why, std::exception_ptr cause) noexcept {
-    {
+    try {
       std::lock_guard lock(mutex_);
       if (failed_rank_ < 0) {
         failed_rank_ = rank;
         why_ = why;
       }
       if (failed_rank_ == rank && !cause_ && cause) {
-        why_ = why;
         cause_ = std::move(cause);
+        why_ = why;
       }
       if (failed_rank_ != rank && cause) others_.push_back(why);
-      failed_.store(true, std::memory_order_release);
+    } catch (const std::bad_alloc&) {  // of the text; the rank and the cause are known
     }
+    failed_.store(true, std::memory_order_release);
     wake_all();
   }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
@@ -87,13 +89,16 @@ class ThreadWorld {
 
  private:
   void wake_all() noexcept {
-    std::vector<std::shared_ptr<WaitPoint>> points;
-    {
-      std::lock_guard lock(mutex_);
-      for (const auto& point : points_)
-        if (auto alive = point.lock()) points.push_back(std::move(alive));
-    }
-    for (const auto& point : points) {
+    // One at a time, as a copy would take memory, whose end may be the failure. No point changes its place, and who
+    // waits at one that comes meanwhile has seen the news.
+    for (size_t i = 0;; ++i) {
+      std::shared_ptr<WaitPoint> point;
+      {
+        std::lock_guard lock(mutex_);
+        if (i == points_.size()) return;
+        point = points_[i].lock();
+      }
+      if (!point) continue;
       // A waiter holds the mutex between its test and its sleep: after this it has seen the news, or sleeps.
       { std::lock_guard lock(point->mutex); }
       point->changed.notify_all();

@@ -123,6 +123,12 @@ def main():
                     sys.exit(f"{name}: no {missing}, trained: {trained}, changed: {changed}\n{output}")
             tried.append(more)
             print(f"{name}: found")
+        # Each rank saves its part of a checkpoint: a folder that is not shared ends the run before it trains.
+        command = [trivet, "train", "run.yaml", *arguments(["data.path=a", "train.train_iters=2", "train.run_dir=out",
+                   "checkpoint.save_interval=2", *SPLIT])]
+        output = must(*mpirun, "-n", "2", "-wdir", mine, *command, ":", "-n", "1", "-wdir", theirs, *command, folder=top, code=74)
+        if "rank 2: train.run_dir: what rank 0 writes in out/checkpoints is not there" not in output:
+            sys.exit(output)
 
 
 main()
