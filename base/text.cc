@@ -4,6 +4,8 @@
 #include <cmath>
 #include <fmt/format.h>
 
+#include "base/scalar.h"
+
 namespace trivet {
 namespace {
 
@@ -73,6 +75,7 @@ std::string csv_line(const std::vector<std::string>& cells) {
     if (i > 0) line += ',';
     const bool quoted = cells[i].find_first_of("\",\r\n") != std::string::npos;
     if (quoted) line += '"';
+    if (cells[i].find_first_of("=+@") == 0 && !parse_number(cells[i])) line += '\'';  // a spreadsheet would compute it
     for (const char c : cells[i]) line += c == '"' ? std::string("\"\"") : std::string(1, c);
     if (quoted) line += '"';
   }

@@ -52,7 +52,7 @@ std::string printable(std::string_view text) {
     const size_t size = utf8_character(text);
     const auto first = static_cast<uint8_t>(text[0]);
     // U+0080 … U+009F are control characters too, to some terminals.
-    const bool control = (size == 1 && (first < ' ' || first == 127) && first != '\n') ||
+    const bool control = (size == 1 && (first < ' ' || first == 127) && first != '\n' && first != '\t') ||
                          (size == 2 && first == 0xc2 && static_cast<uint8_t>(text[1]) < 0xa0);
     const size_t taken = size == 0 ? 1 : size;
     for (size_t i = 0; i < taken; ++i) {
@@ -62,6 +62,12 @@ std::string printable(std::string_view text) {
     text.remove_prefix(taken);
   }
   return shown;
+}
+
+std::string one_line(std::string_view text) {
+  std::string line = printable(text);
+  for (size_t at = 0; (at = line.find('\n', at)) != line.npos;) line.replace(at, 1, "\\x0a");
+  return line;
 }
 
 }  // namespace trivet

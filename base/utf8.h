@@ -27,7 +27,8 @@ size_t part_size(std::string_view text, size_t most);
 // Replaces every byte of no valid character by U+FFFD. Returns how many.
 int64_t repair_utf8(std::string& text);
 
-// For a terminal: control characters except line ends, and invalid UTF-8, as \xNN.
+// For a terminal: control characters except tabs and line ends, and invalid UTF-8, as \xNN; the second: line ends too.
 std::string printable(std::string_view text);
+std::string one_line(std::string_view text);
 
 }  // namespace trivet

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fmt/ranges.h>
+#include <unistd.h>
 #include <utility>
 
 #include "base/utf8.h"
@@ -20,6 +21,9 @@ size_t settled(const std::string& text) {
   return end;
 }
 
+// What a model draws could move a terminal's cursor or change its title.
+std::string for_output(std::string text) { return isatty(STDOUT_FILENO) == 0 ? text : printable(text); }
+
 }  // namespace
 
 void TextPrinter::add(std::span<const int32_t> tokens) {
@@ -27,14 +31,14 @@ void TextPrinter::add(std::span<const int32_t> tokens) {
   held_.insert(held_.end(), tokens.begin(), tokens.end());
   const std::string text = tokenizer_->decode(held_);
   const size_t whole = settled(text);
-  if (whole > printed_) put_(text.substr(printed_, whole - printed_));
+  if (whole > printed_) put_(for_output(text.substr(printed_, whole - printed_)));
   printed_ = std::max(printed_, whole);
 }
 
 void TextPrinter::finish() {
   std::string rest = tokenizer_ ? tokenizer_->decode(held_) : "";
   rest.erase(0, std::min(printed_, rest.size()));
-  put_(rest + "\n");
+  put_(for_output(rest) + "\n");
 }
 
 }  // namespace trivet

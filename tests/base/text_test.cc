@@ -62,6 +62,8 @@ TEST(Text, ATableThatIsTooWideContinuesBelowWithItsFirstColumn) {
 
 TEST(Text, CsvQuotesWhatNeedsIt) {
   EXPECT_EQ(csv_line({"a", "", "b,c", "say \"so\"", "two\nlines"}), "a,,\"b,c\",\"say \"\"so\"\"\",\"two\nlines\"\r\n");
+  // A spreadsheet would compute these, and not the numbers.
+  EXPECT_EQ(csv_line({"=1+1", "@a", "+x", "-", "-1.5", "+2"}), "'=1+1,'@a,'+x,-,-1.5,+2\r\n");
 }
 
 TEST(Text, CsvIsReadAsItIsWritten) {
