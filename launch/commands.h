@@ -17,11 +17,12 @@
 #include <unistd.h>
 #include <vector>
 
+#include "base/check.h"
+#include "base/files.h"
 #include "base/host.h"
 #include "base/scalar.h"
 #include "base/text.h"
 #include "engine/config/validate.h"
-#include "base/check.h"
 #include "launch/version.h"
 #include "parallel/comm/comm.h"
 
@@ -100,6 +101,14 @@ inline CLI::Validator whole_number(int64_t low, int64_t high = std::numeric_limi
 
 inline CLI::Validator file_name() {
   return {[](std::string& text) { return text.empty() ? "is empty, expected the name of a file" : ""; }, ""};
+}
+
+// A file to read; -: standard input, where the command takes it.
+inline CLI::Validator input_path() {
+  const auto check = [](std::string& text) -> std::string {
+    return text == "-" || file_exists(text) ? "" : fmt::format("{}: {}", text, error_text(errno));
+  };
+  return {check, ""};
 }
 
 inline CLI::Validator svg_name() {

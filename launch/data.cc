@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "engine/data/dataset_info.h"
+#include "engine/data/gpt_dataset.h"
 #include "engine/data/statistics.h"
 #include "engine/data/tokenizer.h"
 #include "engine/data/training_data.h"
@@ -91,6 +92,13 @@ struct Interrupted : Error {
 };
 
 void prepare(const PrepareOptions& options) {
+  ExtensionCounts taken, passed_over;
+  expand_inputs(options.inputs, options.text.source, &taken, &passed_over);
+  if (!taken.empty()) {
+    print_text(fmt::format("reads of the folders {}; passes over {}{}", to_string(taken), to_string(passed_over),
+                           passed_over.empty() ? "" : "; --extensions names what is read"));
+    flush_output();
+  }
   ProgressLine line;
   watch_stop_signals("the command ends when this part of the text is done; the same command goes on from what it saved",
                      "the command ends at once; the same command goes on from what it saved");
@@ -118,9 +126,9 @@ void prepare(const PrepareOptions& options) {
   if (done.added_tokens > 0)
     print_text(counted(done.added_tokens, "added token") +
                " of the tokenizer in the text; --special-as-text takes special ones as text");
-  if (result.passed_over > 0)
-    print_text(fmt::format("passed over {} of the folders, not named .txt, .jsonl, .ndjson or .tar",
-                           counted(result.passed_over, "file")));
+  if (!result.other_members.empty())
+    print_text(fmt::format("passed over in the archives: {}; --extensions names what is read",
+                           to_string(result.other_members)));
   if (done.read.empty > 0) print_text(fmt::format("left out {}", counted(done.read.empty, "empty document")));
   if (done.read.malformed > 0) {
     print_text(fmt::format("left out {}, such as", counted(done.read.malformed, "malformed document")));
@@ -147,9 +155,11 @@ void add_word(CLI::App& command, const char* name, Value& value, const char* hel
 
 void add_tokenizer_options(CLI::App& command, PrepareOptions& options) {
   command.add_option("--vocab-size", options.vocab_size, "train a model of this many ids");
-  command.add_option(
-      "--model", options.model,
-      "use this model: of SentencePiece; of BPE tokenizer.json (or its folder), or vocab.json and merges.txt");
+  command
+      .add_option(
+          "--model", options.model,
+          "use this model: of SentencePiece; of BPE tokenizer.json (or its folder), or vocab.json and merges.txt")
+      ->check(input_path());
   command.add_option("--train-bytes", options.train_bytes,
                      fmt::format("text to train the model on [512 an id; bpe: all]; SentencePiece takes {} to {} times "
                                  "as much memory",
@@ -171,14 +181,16 @@ void add_text_options(CLI::App& command, PrepareOptions& options) {
   command.add_option("--json-key", options.text.json_key, "the member of a JSON object that is its document")
       ->capture_default_str();
   add_word<TextFormat>(command, "--format", options.text.source.format,
-                       "of the input: text, jsonl or tar [as the files are named; of - text]");
+                       "text, jsonl or tar [as the names say; of -: text]");
   command
-      .add_option("--tar-member", options.text.source.tar_member,
-                  "the members of a tar archive that are read: txt, json (one object) or another extension")
-      ->capture_default_str();
+      .add_option(
+          "--extensions", options.text.source.extensions,
+          "what is read of folders [txt,jsonl,ndjson,tar] and archives [txt], such as md,py; .json there is one "
+          "object")
+      ->delimiter(',');
   add_word<OnError>(command, "--on-error", options.text.on_error,
-                    "what becomes of a malformed JSON object: stop [default], skip: it is left out and counted, or "
-                    "replace: U+FFFD for what is no character, such as a lone surrogate");
+                    "of a malformed JSON object: stop [default], skip (and count) it, or replace what is no character "
+                    "by U+FFFD");
   command.add_flag_callback(
       "--no-append-eod", [&options] { options.append_eod = false; }, "no end of document after each");
 }
@@ -256,6 +268,9 @@ void print_summary(const IndexedDataset& dataset, const std::optional<DatasetInf
   if (info && info->tokens > 0)
     print_row("text", fmt::format("{}, {:.3f} bytes/token", bytes_text(info->text_bytes),
                                   static_cast<double>(info->text_bytes) / static_cast<double>(info->tokens)));
+  const auto parts = split_documents(DataConfig().split, dataset.sequences());
+  print_row("default split", fmt::format("{} for training, then {} for validation (data.split)",
+                                         counted(parts[0].size(), "document"), counted(parts[1].size(), "document")));
   print_row("tokenizer", tokenizer ? described(*tokenizer)
                                    : "unknown: there is no PREFIX.json, PREFIX.tokenizer.json or PREFIX.model");
   const LengthSummary lengths = summarize_lengths(dataset, {0, dataset.sequences()});

@@ -16,7 +16,9 @@ void add_flight_command(CLI::App& app) {
       app.add_subcommand("flight", "say from a failed run's flight dumps which rank did not join which collective");
   add_argument(*command, "RUN_DIR", *run_dir, "train.run_dir of the run");
   command->callback([run_dir] {
-    if (!file_exists(*run_dir)) throw ConfigError(*run_dir + ": there is no such folder");
+    if (!file_exists(*run_dir)) throw ConfigError(*run_dir + ": there is no such file or directory");
+    if (!file_exists(flight_folder(*run_dir)))
+      throw DataError(*run_dir + ": no flight folder, expected the folder of a run: each begins one when it trains");
     fmt::print("{}", describe_flight(read_flight_folder(*run_dir)));
   });
 }

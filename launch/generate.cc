@@ -159,6 +159,7 @@ void add_generate_command(CLI::App& app) {
       command->add_option("--prompt", options->prompt, "prompt to continue; without it, a new document")
           ->option_text("TEXT");
   CLI::Option* file = command->add_option("--prompt-file", options->prompt_file, "a file with it; -: standard input")
+                          ->check(input_path())
                           ->option_text("FILE")
                           ->excludes(prompt);
   const auto token_id = [](std::string_view text) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <ext/stdio_sync_filebuf.h>
 #include <fcntl.h>
+#include <filesystem>
 #include <iostream>
 #include <new>
 #include <poll.h>
@@ -22,6 +23,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/host.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "engine/config/problems.h"
 #include "launch/commands.h"
@@ -78,11 +80,11 @@ int report_lost_output() {
 std::string shown(std::string message, std::span<char* const> arguments) {
   for (const std::string_view argument : arguments) {
     const std::string_view name = argument.substr(argument.rfind('=') + 1);  // of --set key=value
-    if (name.find('\n') == name.npos) continue;
-    std::string one_line;
-    for (const char c : name) one_line += c == '\n' ? "\\x0a" : std::string(1, c);
-    for (size_t at = 0; (at = message.find(name, at)) != message.npos; at += one_line.size())
-      message.replace(at, name.size(), one_line);
+    constexpr size_t kShown = 1000;                                          // bytes
+    if (name.find('\n') == name.npos && name.size() <= kShown) continue;
+    const std::string shorter = trivet::one_line(trivet::shortened(name, kShown));
+    for (size_t at = 0; (at = message.find(name, at)) != message.npos; at += shorter.size())
+      message.replace(at, name.size(), shorter);
   }
   return trivet::printable(message);
 }
@@ -131,6 +133,11 @@ int main(int argc, char** argv) {
     return code != 0 ? 64 : flushed() ? 0 : report_lost_output();
   } catch (const std::exception& error) {
     if (leaves_it_to_rank_0(error)) return trivet::exit_code_of(error);
+    if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
+      trivet::write_stderr(
+          fmt::format("trivet: {}: {}\n", shown(file->path1().string(), arguments), file->code().message()));
+      return trivet::IoError("").exit_code();
+    }
     const bool foreign = !dynamic_cast<const trivet::Error*>(&error) && !dynamic_cast<const std::bad_alloc*>(&error);
     if (foreign && std::ferror(stdout)) return report_lost_output();
     trivet::write_stderr(

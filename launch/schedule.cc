@@ -195,7 +195,8 @@ void run(const ScheduleOptions& options) {
 
 // Which schedules: built, from a file, or from a run. Returns --measured, which leaves costs and sizes to the run.
 CLI::Option* add_sources(CLI::App& command, ScheduleOptions& options) {
-  CLI::Option* file = command.add_option("--file", options.file, "a schedule in text form, as --text prints it");
+  CLI::Option* file =
+      command.add_option("--file", options.file, "a schedule in text form, as --text prints it")->check(input_path());
   CLI::Option* measured = command
                               .add_option("--measured", options.measured,
                                           "a run's folder, with a trace.json (train.trace=true): show a measured step "

@@ -85,7 +85,7 @@ std::vector<std::string> find_checkpoints(std::string path, const std::function<
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   if (!file_exists(path)) {
     if (errno == ENOENT) throw ConfigError(path + ": there is no such file or directory");
-    throw DataError(fmt::format("{}: cannot be found: {}", path, std::strerror(errno)));
+    throw IoError(fmt::format("{}: cannot be found: {}", path, std::strerror(errno)));
   }
   if (!std::filesystem::is_directory(path)) throw DataError(path + ": is a file, expected a checkpoint's directory");
   if (file_exists(path + "/manifest.json")) return {path};

@@ -94,7 +94,8 @@ int ranks_of_trace(const std::string& trace_path) {
 
 std::string trace_of_run(const std::string& run_dir) {
   const std::string path = run_dir + "/trace.json";
-  if (!file_exists(path)) throw IoError(path + ": not found; a run with train.trace=true writes it");
+  if (!file_exists(run_dir)) throw ConfigError(run_dir + ": there is no such file or directory");
+  if (!file_exists(path)) throw DataError(path + ": not found; a run with train.trace=true writes it");
   return path;
 }
 

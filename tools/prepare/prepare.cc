@@ -6,6 +6,7 @@
 #include <list>
 #include <ranges>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "base/content_hash.h"
@@ -87,12 +88,14 @@ void check_tokenizer_options(const PrepareOptions& options) {
             fmt::format("--train-bytes is {}, expected a positive number", *options.train_bytes));
 }
 
-void check_options(const PrepareOptions& options) {
+void check_options(const PrepareOptions& options, bool folders) {
   require(!options.inputs.empty(), "no input file");
   const std::string name = std::filesystem::path(options.output).filename().string();
-  require(!name.empty() && name != "." && name != "..",
-          fmt::format("--output is \"{}\", expected a prefix that ends in the name of the dataset, such as data/corpus",
-                      options.output));
+  require(
+      !name.empty() && name != "." && name != ".." && options.output.find(',') == std::string::npos,
+      fmt::format("--output is \"{}\", expected a prefix without commas (which separate those of data.path) that ends "
+                  "in the name of the dataset, such as data/corpus",
+                  options.output));
   check_tokenizer_options(options);
   require(options.threads >= 0, fmt::format("--threads is {}, expected 0 or more", options.threads));
   const auto count = [&](auto is) { return std::ranges::count_if(options.inputs, is); };
@@ -103,9 +106,9 @@ void check_options(const PrepareOptions& options) {
           fmt::format("{} has a document in each JSON object: leave --document out", options.inputs[0]));
   require(json > 0 || (options.text.json_key == DocumentOptions().json_key && options.text.on_error == OnError::stop),
           "--json-key and --on-error have no use: none of the inputs is JSON Lines (.jsonl, .ndjson)");
-  require(source.tar_member == SourceOptions().tar_member ||
+  require(source.extensions.empty() || folders ||
               count([&](auto& file) { return format_of_file(file, source) == TextFormat::tar; }) > 0,
-          "--tar-member has no use: none of the inputs is a tar archive (.tar)");
+          "--extensions has no use: none of the inputs is a folder or a tar archive (.tar)");
   const auto streams = count([](auto& file) { return file == kStandardInput; });
   require(streams < 2 && (streams == 0 || !options.vocab_size),
           "standard input cannot be read twice, as training a tokenizer needs: write it to a file");
@@ -288,7 +291,7 @@ std::string identity(const PrepareOptions& options, const Tokenizer& tokenizer) 
   for (const std::string& file : options.inputs)
     all += fmt::format("\n{} {} {} {} {}", file, InputFile(file).size(),
                        std::filesystem::last_write_time(file).time_since_epoch().count(),
-                       word_of(format_of_file(file, text.source)), text.source.tar_member);
+                       word_of(format_of_file(file, text.source)), fmt::join(text.source.extensions, ","));
   return content_hash(all);
 }
 
@@ -368,11 +371,12 @@ void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReade
 }
 
 // The options, for files.
-PrepareOptions checked(PrepareOptions options, int64_t& passed_over) {
-  options.inputs = expand_inputs(options.inputs, &passed_over);
+PrepareOptions checked(PrepareOptions options) {
+  const std::vector<std::string> inputs =
+      std::exchange(options.inputs, expand_inputs(options.inputs, options.text.source));
   if (options.tokenizer == "bpe" && std::filesystem::is_directory(options.model))
     options.model = std::filesystem::path(options.model) / "tokenizer.json";
-  check_options(options);
+  check_options(options, inputs != options.inputs);
   check_output(options);
   return options;
 }
@@ -381,7 +385,7 @@ PrepareOptions checked(PrepareOptions options, int64_t& passed_over) {
 
 PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report& given_report) {
   PrepareResult result;
-  const PrepareOptions options = checked(given_options, result.passed_over);
+  const PrepareOptions options = checked(given_options);
   const Report report = given_report ? given_report : [](const PrepareProgress&) {};
   // What cannot be read or written fails before the tokenizer is trained.
   TextReader reader(options.inputs, options.text);
@@ -410,6 +414,7 @@ PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report&
   IndexedDatasetWriter writer(options.output, result.token_type, done.documents, done.tokens);
   encode(options, *tokenizer, reader, writer, input, done, report);
   result.problems = reader.problems();
+  result.other_members = reader.other_members();
   result.info = {tokenizer->kind(), tokenizer->fingerprint(), tokenizer->vocab_size(), tokenizer->eod(), done.documents,
                  done.tokens,       done.text_bytes,          writer.bin_hash(),       tokenizer->bos()};
   if (options.tokenizer == "bpe") result.info.tokenizer_hash = content_hash(contents[0]);

@@ -79,7 +79,7 @@ struct PrepareResult {
   SavedPart done;                     // at the end
   std::vector<std::string> problems;  // of the first malformed documents
   SavedPart earlier;                  // of a call that was stopped
-  int64_t passed_over = 0;            // files of the input's folders that were not read, by their names
+  ExtensionCounts other_members;      // of the tar archives
   double training_seconds = 0;        // of the tokenizer, reading included
   double encoding_seconds = 0;
 };

@@ -1,7 +1,7 @@
 #include "tools/prepare/text_reader.h"
 
 #include <algorithm>
-#include <charconv>
+#include <cctype>
 #include <filesystem>
 #include <fmt/format.h>
 #include <span>
@@ -53,13 +53,12 @@ void reject_foreign(const InputFile& file, bool by_name) {
           file.path(), format.name, format.remedy));
 }
 
-// The code of the escape \uXXXX with which the text begins; 0 where there is none.
-uint32_t escaped_code(std::string_view text) {
-  uint32_t code = 0;
-  return text.size() >= 6 && text.starts_with("\\u") &&
-                 std::from_chars(text.data() + 2, text.data() + 6, code, 16).ptr == text.data() + 6
-             ? code
-             : 0;
+// Of the escape \uXXXX with which the text begins: whether it is the first (-1) or second (1) half of a character.
+int half_of_character(std::string_view text) {
+  const bool is_d = text.size() >= 6 && (text.starts_with("\\ud") || text.starts_with("\\uD"));
+  if (!is_d || !std::isxdigit(text[4]) || !std::isxdigit(text[5])) return 0;
+  const auto is_one_of = [&](std::string_view digits) { return digits.find(text[3]) != digits.npos; };
+  return is_one_of("89abAB") ? -1 : is_one_of("cdefCDEF") ? 1 : 0;
 }
 
 // As the standard has it: null for the NaN and Infinity of Python's json; and, if that is wanted, U+FFFD for what is no
@@ -71,9 +70,9 @@ std::string standard_json(std::string json, bool replace, int64_t& replaced) {
   for (std::string_view rest = json, mended; !rest.empty(); mended = {}) {
     size_t size = 1;
     if (quoted && rest[0] == '\\') {
-      const uint32_t code = escaped_code(rest), high = 0xd800 >> 10, low = 0xdc00 >> 10;
-      size = code == 0 ? 2 : code >> 10 == high && escaped_code(rest.substr(6)) >> 10 == low ? 12 : 6;
-      if (replace && size == 6 && (code >> 10 == high || code >> 10 == low)) mended = "\\ufffd", ++replaced;
+      const int half = half_of_character(rest);
+      size = half == 0 ? 2 : half < 0 && half_of_character(rest.substr(6)) > 0 ? 12 : 6;
+      if (replace && size == 6) mended = "\\ufffd", ++replaced;
     }
     if (rest[0] == '"') quoted = !quoted;
     for (const std::string_view word : {"NaN", "Infinity", "-Infinity"})
@@ -99,10 +98,8 @@ std::string json_document(const std::string& json, const std::string& where, con
       object = parse_json_member(standard_json(json, options.on_error == OnError::replace, replaced), key, first_key);
     } catch (const nlohmann::json::exception& error) {  // at its end it quotes all that was read
       const std::string problem = json_problem(error);
-      const bool character = problem.find("surrogate U+") != problem.npos || problem.find("UTF-8") != problem.npos;
-      throw DataError(fmt::format("{}: not valid JSON, expected an object for each document: {}{}", where,
-                                  printable(problem.substr(0, std::min<size_t>(160, problem.find("; last read")))),
-                                  character ? "; --on-error replace takes U+FFFD for it" : ""));
+      throw DataError(fmt::format("{}: not valid JSON, expected an object for each document: {}", where,
+                                  printable(problem.substr(0, std::min<size_t>(160, problem.find("; last read"))))));
     }
   }
   const JsonReader reader(object, where);
@@ -159,6 +156,7 @@ bool TextReader::open_next() {
       position_.empty += block_.empty() && source_->format() != TextFormat::jsonl;
       return true;
     }
+    for (const auto& [extension, count] : source_->other_members()) other_members_[extension] += count;
     bytes_done_ += std::max(source_->bytes_read(), sizes_[position_.file]);
     source_.reset();
     ++position_.file;

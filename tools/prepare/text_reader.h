@@ -77,6 +77,9 @@ class TextReader {
   // What was wrong with the first malformed documents that were left out, since go_to().
   const std::vector<std::string>& problems() const { return problems_; }
 
+  // Members of the tar archives read to their ends that were not to be read.
+  const ExtensionCounts& other_members() const { return other_members_; }
+
   int64_t bytes_read() const;                           // of the files as stored: for progress
   int64_t bytes_total() const { return bytes_total_; }  // 0: not known, as there is standard input
 
@@ -95,6 +98,7 @@ class TextReader {
   int64_t bytes_done_ = 0;  // of finished files
   ReadPosition position_;
   std::vector<std::string> problems_;
+  ExtensionCounts other_members_;
   std::optional<TextSource> source_;  // of files_[position_.file]
   bool open_ = false;                 // a text of it
   std::string_view block_;            // of the text, not yet read

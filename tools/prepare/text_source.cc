@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 namespace trivet {
 namespace {
@@ -43,23 +44,36 @@ bool has_suffix(std::string_view name, const std::vector<std::string_view>& suff
 
 // ---- files by name
 
-bool is_read(std::string_view name) {
-  return has_suffix(name, {".txt", ".jsonl", ".ndjson"}) || has_suffix(name, kTarNames);
+bool is_read(std::string_view name, const SourceOptions& options) {
+  const std::vector<std::string> usual{"txt", "jsonl", "ndjson", "tar", "tgz", "tzst", "txz"};
+  return std::ranges::any_of(options.extensions.empty() ? usual : options.extensions,
+                             [&](const std::string& extension) { return name.ends_with("." + extension); });
 }
 
-std::vector<std::string> in_folder(const std::string& folder, int64_t& passed_over) {
+TextFormat format_of_member(std::string_view extension) {
+  if (extension == "json") return TextFormat::json;
+  return has_suffix(extension, {"jsonl", "ndjson"}) ? TextFormat::jsonl : TextFormat::text;
+}
+
+std::vector<std::string> in_folder(const std::string& folder, const SourceOptions& options, ExtensionCounts& taken,
+                                   ExtensionCounts& passed_over) {
   namespace fs = std::filesystem;
   std::vector<std::string> files;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
-    if (!entry.is_regular_file()) continue;
-    if (is_read(without_compression(entry.path().native()))) files.push_back(entry.path());
-    else ++passed_over;
+  std::error_code error, no_file;  // the second of a link that leads nowhere
+  for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string_view name = without_compression(at->path().native());
+    if (!at->is_regular_file(no_file)) continue;
+    const bool reads = is_read(name, options);
+    const std::string_view file = name.substr(name.rfind('/') + 1);
+    ++(reads ? taken : passed_over)[std::string(file.substr(std::min(file.size(), file.rfind('.'))))];
+    if (reads) files.push_back(at->path());
   }
+  if (error) throw IoError(fmt::format("{}: cannot be read, or a folder in it: {}", folder, error.message()));
   if (files.empty())
-    throw DataError(
-        fmt::format("{0}: a folder without a file named .txt, .jsonl, .ndjson or .tar, compressed or not; "
-                    "others are named one by one, such as --input {0}/*.json --format jsonl",
-                    folder));
+    throw DataError(fmt::format(
+        "{0}: a folder with {1} to read, expected names in .txt, .jsonl, .ndjson, .tar, or what --extensions "
+        "says; or name files one by one, such as --input {0}/*.json --format jsonl",
+        folder, passed_over.empty() ? "nothing" : to_string(passed_over) + " and nothing"));
   std::ranges::sort(files);
   return files;
 }
@@ -73,20 +87,32 @@ std::string_view without_compression(std::string_view name) {
   return name;
 }
 
-std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, int64_t* passed_over) {
+std::string to_string(const ExtensionCounts& counts) {
+  std::string text;
+  for (const auto& [extension, count] : counts)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count,
+                        extension.empty() ? "without an extension" : one_line(extension));
+  return text.empty() ? "no file" : shortened(text, 400);
+}
+
+std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, const SourceOptions& options,
+                                       ExtensionCounts* taken, ExtensionCounts* passed_over) {
   std::vector<std::string> files;
-  int64_t others = 0;
+  ExtensionCounts read, others;
   for (const std::string& input : inputs) {
     std::error_code ignored;
     if (std::filesystem::is_directory(input, ignored)) {
-      std::ranges::copy(in_folder(input, others), std::back_inserter(files));
+      std::ranges::copy(in_folder(input, options, read, others), std::back_inserter(files));
       continue;
     }
-    if (input.find_first_of("*?[{") != input.npos && !file_exists(input))
-      throw DataError(input +
-                      ": there is no file of this name; patterns and braces are the shell's to expand, without quotes");
+    if (input != kStandardInput && !file_exists(input) && errno == ENOENT)
+      throw ConfigError(fmt::format("{}: there is no such file or directory{}", input,
+                                    input.find_first_of("*?[{") == input.npos
+                                        ? ""
+                                        : "; patterns and braces are the shell's to expand, without quotes"));
     files.push_back(input);
   }
+  if (taken) *taken = read;
   if (passed_over) *passed_over = others;
   return files;
 }
@@ -101,8 +127,9 @@ TextFormat format_of_file(std::string_view file, const SourceOptions& options) {
 TextFormat format_of_texts(std::string_view file, const SourceOptions& options) {
   const TextFormat format = format_of_file(file, options);
   if (format != TextFormat::tar) return format;
-  if (options.tar_member == "json") return TextFormat::json;
-  return has_suffix(options.tar_member, {"jsonl", "ndjson"}) ? TextFormat::jsonl : TextFormat::text;
+  for (const std::string& extension : options.extensions)
+    if (const TextFormat of_member = format_of_member(extension); of_member != TextFormat::text) return of_member;
+  return TextFormat::text;
 }
 
 // As it is stored, or standard input.
@@ -317,7 +344,9 @@ std::shared_ptr<ByteStream> TextSource::decompressed(std::shared_ptr<ByteStream>
         refuse_second_compression(name);
       return text;
     }
-    if (is_named) throw DataError(fmt::format("{}: is not compressed by {}, as its name says", name, compression.name));
+    if (is_named)
+      throw DataError(fmt::format("{}: is {} compressed by {}, as its name says", name,
+                                  head.empty() ? "empty, expected a file" : "not", compression.name));
   }
   return stored;
 }
@@ -325,7 +354,9 @@ std::shared_ptr<ByteStream> TextSource::decompressed(std::shared_ptr<ByteStream>
 TextSource::TextSource(const std::string& file, SourceOptions options)
     : file_name_(file), name_(file), options_(std::move(options)), file_(std::make_shared<File>(file)) {
   text_ = decompressed(file_, file, std::make_shared<Growth>(*file_));
-  if (format_of_file(file, options_) != TextFormat::tar) return;
+  format_ = format_of_file(file, options_);
+  if (format_ != TextFormat::tar) return;
+  if (text_->peek().empty()) throw DataError(file + ": is empty, expected a tar archive, which ends with zeros");
   archive_ = std::make_shared<Archive>(text_, file, Archive::Kind::tar, std::make_shared<Growth>(*text_));
   members_ = std::make_shared<Growth>(*archive_);
 }
@@ -341,11 +372,14 @@ bool TextSource::next_member() {
     const std::string_view path = entry, name = path.substr(path.rfind('/') + 1);  // 0 where there is none
     const size_t dot = name.find('.');
     const std::string extension(dot == name.npos ? "" : without_compression(name.substr(dot + 1)));
-    if (extension != options_.tar_member || name.starts_with("__")) {
-      ++other_members_[extension];
+    const bool reads =
+        options_.extensions.empty() ? extension == "txt" : std::ranges::count(options_.extensions, extension) > 0;
+    if (!reads || name.starts_with("__")) {
+      ++other_members_[extension.empty() ? "" : "." + extension];
       continue;
     }
-    const std::string last = std::exchange(name_, fmt::format("{}: {}", file_name_, path));
+    const std::string last = std::exchange(name_, fmt::format("{}: {}", file_name_, one_line(path)));
+    format_ = format_of_member(extension);
     if (name_ == last) throw DataError(fmt::format("{}: twice, expected each member of a tar archive once", name_));
     if (const std::string_view link = archive_->link(); !link.empty())
       throw DataError(fmt::format("{}: a {} link to another file, expected the file: tar --{}dereference", name_, link,
@@ -354,12 +388,9 @@ bool TextSource::next_member() {
     return found_ = true;
   }
   if (found_) return false;
-  std::vector<std::string> others;
-  for (const auto& [extension, count] : other_members_)
-    if (others.size() < 6) others.push_back(fmt::format("{} .{}", count, extension));
-  throw DataError(fmt::format("{}: found {}, expected members named .{}, as --tar-member says", file_name_,
-                              others.empty() ? "no file in it" : fmt::format("{}", fmt::join(others, ", ")),
-                              options_.tar_member));
+  throw DataError(fmt::format("{}: found {} in it, expected members named .{}{}", file_name_, to_string(other_members_),
+                              fmt::join(options_.extensions, " or ."),
+                              options_.extensions.empty() ? "txt; --extensions names others" : ""));
 }
 
 }  // namespace trivet

@@ -27,21 +27,24 @@ constexpr auto words_of(TextFormat) { return word_list("text", "jsonl", "tar"); 
 struct SourceOptions {
   std::optional<TextFormat> format =
       {};  // of every file, not json; without it as its name says: .jsonl, .ndjson, .tar, or text
-  // In a tar archive the members to read: those of this extension, which is all behind the first dot of the file's
-  // name, as in WebDataset, but for .gz, .zst or .xz. Of .json the document is a member of its one object; .jsonl.
-  std::string tar_member = "txt";
+  // What to read, by the ends of names without .gz, .zst or .xz: in folders the files (empty: txt, jsonl, ndjson and
+  // tar), in tar archives the members (empty: txt), of which the extension is all behind the first dot, as in
+  // WebDataset. Of a member .json the document is a member of its one object.
+  std::vector<std::string> extensions{};
 };
+using ExtensionCounts = std::map<std::string, int64_t>;  // ".txt"; "": of names without one
+std::string to_string(const ExtensionCounts& counts);  // "12 .json, 3 .jpg"
 
 std::string_view without_compression(std::string_view name);  // such as .gz
 TextFormat format_of_file(std::string_view file, const SourceOptions& options);
 // What the texts of a file are: of a tar archive those of its members.
 TextFormat format_of_texts(std::string_view file, const SourceOptions& options);
 
-// The files that are meant, in the order given: of a folder, all below it that are named .txt, .jsonl, .ndjson or .tar,
-// compressed or not, in the order of their names' bytes. A folder without such a file, or a pattern that the shell has
-// not expanded, is a DataError.
-// passed_over: counts other files of the folders, if it is given.
-std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, int64_t* passed_over = nullptr);
+// The files that are meant, in the order given: of a folder, all below it that are to be read, in the order of their
+// names' bytes. A name of nothing, such as a pattern that the shell has not expanded, is a ConfigError; a folder
+// without such a file a DataError. taken, passed_over: count the files of the folders, if they are given.
+std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, const SourceOptions& options,
+                                       ExtensionCounts* taken = nullptr, ExtensionCounts* passed_over = nullptr);
 
 // Bytes that come in blocks.
 class ByteStream {
@@ -78,10 +81,11 @@ class TextSource {
   // The current text: its name (in an archive the file's and the member's), what it is, and its next bytes, empty at
   // the end.
   const std::string& name() const { return name_; }
-  TextFormat format() const { return format_of_texts(file_name_, options_); }
+  TextFormat format() const { return format_; }
   std::string_view read() { return text_->read(); }
 
   int64_t bytes_read() const;  // of the file as stored
+  const ExtensionCounts& other_members() const { return other_members_; }
 
  private:
   class File;
@@ -99,8 +103,9 @@ class TextSource {
   std::shared_ptr<Archive> archive_;
   std::shared_ptr<Growth> members_;  // together
   std::shared_ptr<ByteStream> text_;
-  std::map<std::string, int64_t> other_members_;  // by extension
-  bool found_ = false;                            // a text
+  ExtensionCounts other_members_;
+  TextFormat format_ = TextFormat::text;
+  bool found_ = false;  // a text
 };
 
 }  // namespace trivet

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <gtest/gtest.h>
 #include <map>
+#include <regex>
 #include <sstream>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -64,7 +65,7 @@ TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
            {"schedule --latency nan", "--latency: found \"nan\", expected a number of at least 0\n"},
            {"schedule --depth 0", "--depth: found \"0\", expected an integer from 1 to"},
            {"schedule --costs 1,-1", "--costs: found \"-1\", expected numbers of at least 0"},
-           {"data prepare --tokenizer bytes --input x --output dir/", "--output is \"dir/\", expected a prefix"},
+           {"data prepare --tokenizer bytes --input - --output dir/", "--output is \"dir/\", expected a prefix"},
            {"data inspect", "PREFIX is required\n"},
            {"train none.yaml", "none.yaml: no such file\n"},
            {"train ''", "the name of a YAML file is empty"},
@@ -74,7 +75,13 @@ TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
            {"checkpoint inspect none", "none: there is no such file or directory\n"},
            {"checkpoint convert none other --to hf", "none: there is no such file or directory\n"},
            {"generate none", "none: there is no such file or directory\n"},
-           {"flight none", "none: there is no such folder\n"},
+           {"flight none", "none: there is no such file or directory\n"},
+           {"trace none", "none: there is no such file or directory\n"},
+           {"data prepare --tokenizer bytes --output d --input none", "none: there is no such file or directory\n"},
+           {"data prepare --tokenizer bpe --output d --input - --model none",
+            "--model: none: No such file or directory"},
+           {"schedule --file none", "--file: none: No such file or directory\n"},
+           {"generate x --prompt-file none", "--prompt-file: none: No such file or directory\n"},
            {"completion fish", "fish not in {bash,zsh}"},
            {"config --ranks 0", "--ranks: found \"0\", expected an integer from 1 to 1000000\n"},
            {"config --ranks 010", "--ranks: found \"010\""},
@@ -99,6 +106,28 @@ TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
     EXPECT_EQ(ended.code, 64) << arguments;
     EXPECT_TRUE(has(ended.err, part)) << arguments << ": " << ended.err;
   }
+}
+
+// What is there and cannot be read is an error of input and output, what is not what it should be one of data.
+TEST(CommandLine, SaysWhatIsWrongWithFiles) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir / "folder");
+  std::filesystem::create_symlink("loop", dir / "loop");
+  const std::string prepare = "data prepare --tokenizer bytes --output " + (dir / "d") + " --input ";
+  for (const auto& [arguments, code, part] : std::vector<std::tuple<std::string, int, std::string>>{
+           {"flight " + (dir / "folder"), 65, "folder: no flight folder, expected the folder of a run"},
+           {"trace " + (dir / "folder"), 65, "trace.json: not found"},
+           {"train " + std::string(300, 'a'), 74, std::string(300, 'a') + ": File name too long"},
+           {"checkpoint inspect " + (dir / "loop"), 74, "loop: cannot be found: Too many levels"},
+           {prepare + (dir / "loop"), 74, "loop: cannot open it: Too many levels"}}) {
+    const Ended ended = trivet(dir, arguments);
+    EXPECT_EQ(ended.code, code) << arguments << ended.err;
+    EXPECT_TRUE(has(ended.err, part)) << ended.err;
+    EXPECT_FALSE(has(ended.err, "internal error")) << ended.err;
+  }
+  const Ended lengthy = trivet(dir, "checkpoint inspect " + std::string(100'000, 'a'));
+  EXPECT_EQ(lengthy.code, 74);
+  EXPECT_LT(lengthy.err.size(), 1500u);
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -567,6 +596,16 @@ TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
     for (const std::string name : {"/tokenizer.json", "/tokenizer_config.json", "/config.json"})
       EXPECT_EQ(read_text(again + name), read_text(dir / "hf" + name)) << from;
   }
+
+  // and: the control characters of a text do not reach a terminal
+  const std::string colored = fmt::format("generate {} --tokens 1 --prompt $(printf '\\033')[31m", dir / "back");
+  EXPECT_TRUE(has(trivet(dir, colored).out, "\x1b[31m"));
+  EXPECT_EQ(std::system(fmt::format("script -qec '{} {}' /dev/null >{} </dev/null", program_path(),
+                                    std::regex_replace(colored, std::regex("'"), "\""), dir / "terminal")
+                            .c_str()),
+            0);
+  EXPECT_TRUE(has(read_text(dir / "terminal"), "\\x1b[31m")) << read_text(dir / "terminal");
+  EXPECT_FALSE(has(read_text(dir / "terminal"), "\x1b[31m"));
 
   // and: data of this tokenizer is the model's, data of another one of this size is not, nor is what replaces its file
   const auto resumed = [&](const std::string& data) {

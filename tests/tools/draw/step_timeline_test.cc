@@ -114,7 +114,8 @@ TEST(StepTimeline, SaysWhatIsNotInATrace) {
   EXPECT_THROW(read_step_timeline(dir / "none.json"), IoError);
   write_file(dir / "empty.json", "{\"traceEvents\":[\n]}\n");
   EXPECT_THROW(read_step_timeline(dir / "empty.json"), DataError);
-  EXPECT_THROW(trace_of_run(dir / "nowhere"), IoError);
+  EXPECT_THROW(trace_of_run(dir / "nowhere"), ConfigError);
+  EXPECT_THROW(trace_of_run(TempDir() / ""), DataError);
 }
 
 // What of a trace HTA reads: hta/common/trace_file.py finds the rank by its text, trace_parser.py takes ts, dur, cat,

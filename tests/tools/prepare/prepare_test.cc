@@ -349,7 +349,7 @@ TEST_F(PrepareTest, RefusesInputWithoutText) {
 TEST_F(PrepareTest, NamesWhatCannotBeReadOrWritten) {
   use_sentencepiece();
   options_.inputs.push_back(directory_ / "missing");
-  EXPECT_TRUE(contains(message_of<IoError>([&] { prepare_dataset(options_); }), directory_ / "missing"));
+  EXPECT_TRUE(contains(message_of<ConfigError>([&] { prepare_dataset(options_); }), directory_ / "missing"));
   options_.inputs.pop_back();
   options_.output = directory_ / "in/out";  // where "in" is a file
   EXPECT_TRUE(contains(message_of<IoError>([&] { prepare_dataset(options_); }), "in: cannot be made"));
@@ -382,8 +382,9 @@ TEST_F(PrepareTest, RefusesOptionsThatWouldDoNothing) {
   EXPECT_TRUE(contains(with([](auto& o) { o.threads = -1; }), "--threads is -1"));
   EXPECT_TRUE(contains(with([](auto& o) { o.text.json_key = "body"; }), "none of the inputs is JSON Lines"));
   EXPECT_TRUE(contains(with([](auto& o) { o.text.on_error = OnError::skip; }), "none of the inputs is JSON Lines"));
-  EXPECT_TRUE(
-      contains(with([](auto& o) { o.text.source.tar_member = "json"; }), "none of the inputs is a tar archive"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.text.source.extensions = {"json"}; }),
+                       "--extensions has no use: none of the inputs is a folder or a tar archive"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.output += ",b"; }), "expected a prefix without commas"));
   EXPECT_TRUE(contains(with([](auto& o) { o.inputs = {"-", "-"}; }), "cannot be read twice"));
   EXPECT_TRUE(contains(with([](auto& o) { o.inputs = {"-"}, o.tokenizer = "bpe", o.vocab_size = 300; }), "read twice"));
   EXPECT_TRUE(contains(with([](auto& o) { o.inputs.clear(); }), "no input"));

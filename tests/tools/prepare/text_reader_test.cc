@@ -333,7 +333,7 @@ TEST(TextReader, RefusesDamagedFiles) {
     EXPECT_TRUE(contains(problem("plain text"), "is not compressed by"));
   }
   EXPECT_TRUE(contains(message("plain text"), "is not compressed by gzip"));
-  EXPECT_TRUE(contains(message(""), "is not compressed by gzip"));
+  EXPECT_TRUE(contains(message(""), "is empty, expected a file compressed by gzip"));
 }
 
 // The inner stream would be taken for text, or be decompressed without a word.
@@ -390,17 +390,29 @@ TEST(TextReader, ReadsTarArchives) {
     const std::string file = directory / name;
     EXPECT_EQ(documents_of({file}, DocumentMode::file), (Texts{"one\n\ntwo", "three", big})) << name;
     EXPECT_EQ(documents_of({file}, DocumentMode::paragraph), (Texts{"one", "two", "three", big})) << name;
-    EXPECT_EQ(documents_of({file}, DocumentOptions{.source = {.tar_member = "json"}}), (Texts{"j0", "j1"})) << name;
-    EXPECT_EQ(documents_of({file}, DocumentOptions{.source = {.tar_member = "seg.txt"}}), Texts{"no"}) << name;
+    EXPECT_EQ(documents_of({file}, DocumentOptions{.source = {.extensions = {"json"}}}), (Texts{"j0", "j1"})) << name;
+    EXPECT_EQ(documents_of({file}, DocumentOptions{.source = {.extensions = {"seg.txt"}}}), Texts{"no"}) << name;
   }
   // then: what is wrong is named by archive and member
   const auto message = [&](const std::string& file, DocumentOptions options = {}) {
     return message_of<DataError>([&] { documents_of({directory / file}, options); });
   };
-  EXPECT_TRUE(contains(message("a.tar", {.json_key = "id", .source = {.tar_member = "json"}}),
+  EXPECT_TRUE(contains(message("a.tar", {.json_key = "id", .source = {.extensions = {"json"}}}),
                        "a.tar: a/000.json: id: found 1, expected a text"));
-  EXPECT_TRUE(contains(message("a.tar", {.source = {.tar_member = "html"}}),
-                       "a.tar: found 1 .jpg, 2 .json, 1 .link, 1 .seg.txt, 5 .txt, expected members named .html"));
+  EXPECT_TRUE(
+      contains(message("a.tar", {.source = {.extensions = {"html"}}}),
+               "a.tar: found 1 .jpg, 2 .json, 1 .link, 1 .seg.txt, 5 .txt in it, expected members named .html"));
+  // and: what is passed over is counted, and several extensions are read, each by its own format
+  TextReader reader({directory / "a.tar"}, {.source = {.extensions = {"txt", "json"}}});
+  std::vector<std::string> texts;
+  for (TextPiece piece; reader.next(piece);) texts.push_back(piece.text);
+  EXPECT_EQ(texts, (Texts{"j0", "one\n\ntwo", "j1", "three", big}));
+  EXPECT_EQ(to_string(reader.other_members()), "1 .jpg, 1 .link, 1 .seg.txt, 1 .txt");
+  write_text(directory / "e.tar", "");
+  EXPECT_TRUE(contains(message("e.tar"), "e.tar: is empty, expected a tar archive"));
+  write_archive(directory / "n.tar", ARCHIVE_FILTER_NONE, {{"a\nb.json", "{}"}});
+  EXPECT_TRUE(
+      contains(message("n.tar", {.source = {.extensions = {"json"}}}), "n.tar: a\\x0ab.json: text: found nothing"));
   write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {{"a.txt", "1"}, {"a.txt", "2"}});
   EXPECT_TRUE(contains(message("d.tar"), "d.tar: a.txt: twice"));
   write_archive(directory / "d.tar", ARCHIVE_FILTER_NONE, {{"a.txt", "1"}, {"b.txt", "2"}, {"a.txt", "3"}});
@@ -524,9 +536,10 @@ TEST(ExpandInputs, FoldersAndFiles) {
   for (const char* name :
        {"f/b.txt", "f/a.jsonl.zst", "f/sub/c.tar", "f/no.bin", "f/sub/10.txt", "f/sub/9.txt", "{odd}.txt", "a[1].txt"})
     write_text(directory / name, "x");
+  SourceOptions options;
   const auto names = [&](const std::string& input) {
     std::vector<std::string> found;
-    for (const std::string& file : expand_inputs({directory / input}))
+    for (const std::string& file : expand_inputs({directory / input}, options))
       found.push_back(file.substr((directory / "").size()));
     return found;
   };
@@ -534,17 +547,27 @@ TEST(ExpandInputs, FoldersAndFiles) {
   EXPECT_EQ(names("f"), (Names{"f/a.jsonl.zst", "f/b.txt", "f/sub/10.txt", "f/sub/9.txt", "f/sub/c.tar"}));
   EXPECT_EQ(names("{odd}.txt"), Names{"{odd}.txt"});
   EXPECT_EQ(names("a[1].txt"), Names{"a[1].txt"});
-  EXPECT_EQ(names("missing"), Names{"missing"});
-  int64_t others = 0;
-  expand_inputs({directory / "f"}, &others);
-  EXPECT_EQ(others, 1);
-  const auto message = [&](const std::string& input) {
-    return message_of<DataError>([&] { expand_inputs({directory / input}); });
+  ExtensionCounts taken, others;
+  expand_inputs({directory / "f"}, options, &taken, &others);
+  EXPECT_EQ(to_string(taken), "1 .jsonl, 1 .tar, 3 .txt");
+  EXPECT_EQ(to_string(others), "1 .bin");
+  const auto message = [&]<class E>(const std::string& input, E) {
+    return message_of<E>([&] { expand_inputs({directory / input}, options); });
   };
+  const ConfigError missing("");
+  EXPECT_TRUE(contains(message("missing", missing), "missing: there is no such file or directory"));
   for (const char* pattern : {"*.none", "a?.txt", "s-{008..010}.tar", "[a-c].txt"})
-    EXPECT_TRUE(contains(message(pattern), std::string(pattern) + ": there is no file of this name; patterns and "));
+    EXPECT_TRUE(
+        contains(message(pattern, missing), std::string(pattern) + ": there is no such file or directory; patterns"));
   std::filesystem::create_directory(directory / "empty");
-  EXPECT_TRUE(contains(message("empty"), "a folder without a file named .txt"));
+  EXPECT_TRUE(contains(message("empty", DataError("")), "a folder with nothing to read, expected names in .txt"));
+  // and: others are read where they are asked for, and what is no file is not looked at
+  std::filesystem::create_symlink("loop", directory / "f/loop");
+  options.extensions = {"md", "bin"};
+  EXPECT_EQ(names("f"), Names{"f/no.bin"});
+  options.extensions = {"md"};
+  EXPECT_TRUE(
+      contains(message("f", DataError("")), "a folder with 1 .bin, 1 .jsonl, 1 .tar, 3 .txt and nothing to read"));
 }
 
 TEST(Utf8, ReplacesWhatIsNone) {
