@@ -182,6 +182,11 @@ TrainingData open_training_data(const Config& run, double samples) {
             "(trivet data prepare --document paragraph), split it otherwise (data.split), or give two datasets "
             "(data.train_path and data.valid_path)",
             fmt::join(config.split, ","), counted(dataset->sequences(), "document"), dataset->prefix(), kSets[part]));
+      if (!training && whole)
+        data.sources.rows.push_back(
+            {dataset->prefix(),
+             fmt::format("{} set: documents {} to {} of {}", kSets[part], grouped(documents.begin + 1),
+                         grouped(documents.end), grouped(dataset->sequences()))});
       parts.push_back(std::make_unique<GptDataset>(dataset, documents,
                                                    GptDataset::Options{.name = kNames[part],
                                                                        .seq_length = run.model.seq_length,

@@ -111,7 +111,9 @@ TEST_F(TrainingDataTest, BlendsDatasets) {
     }
   }
   EXPECT_EQ(data.identities.at("data.path"), of_a.identities.at("data.path") + "; " + of_b.identities.at("data.path"));
-  ASSERT_EQ(data.sources.rows.size(), 2u);
+  ASSERT_EQ(data.sources.rows.size(), 4u);
+  EXPECT_EQ(data.sources.rows[2][0], a);
+  EXPECT_EQ(data.sources.rows[2][1], "validation set: documents 55 to 60 of 60");
   EXPECT_EQ(data.sources.rows[0][0], a);
   EXPECT_TRUE(contains(data.sources.rows[0][1], "75.0% of the samples")) << data.sources.rows[0][1];
   EXPECT_TRUE(contains(data.sources.rows[0][1], counted(labels(*of_a.train) + 1, "token")));
