@@ -100,14 +100,16 @@ void check_options(const PrepareOptions& options, bool folders) {
   require(options.threads >= 0, fmt::format("--threads is {}, expected 0 or more", options.threads));
   const auto count = [&](auto is) { return std::ranges::count_if(options.inputs, is); };
   const SourceOptions& source = options.text.source;
-  const auto json =
-      std::ssize(options.inputs) - count([&](auto& file) { return format_of_texts(file, source) == TextFormat::text; });
+  const auto of = [&](TextFormat format) {
+    return count([&](auto& f) { return format_of_file(f, source) == format; });
+  };
+  const int64_t json = of(TextFormat::jsonl), tar = of(TextFormat::tar);  // a tar archive may have texts and JSON
   require(json < std::ssize(options.inputs) || options.text.mode == DocumentMode::file,
           fmt::format("{} has a document in each JSON object: leave --document out", options.inputs[0]));
-  require(json > 0 || (options.text.json_key == DocumentOptions().json_key && options.text.on_error == OnError::stop),
-          "--json-key and --on-error have no use: none of the inputs is JSON Lines (.jsonl, .ndjson)");
-  require(source.extensions.empty() || folders ||
-              count([&](auto& file) { return format_of_file(file, source) == TextFormat::tar; }) > 0,
+  require(
+      json + tar > 0 || (options.text.json_key == DocumentOptions().json_key && options.text.on_error == OnError::stop),
+      "--json-key and --on-error have no use: none of the inputs is JSON Lines (.jsonl, .ndjson)");
+  require(source.extensions.empty() || folders || tar > 0,
           "--extensions has no use: none of the inputs is a folder or a tar archive (.tar)");
   const auto streams = count([](auto& file) { return file == kStandardInput; });
   require(streams < 2 && (streams == 0 || !options.vocab_size),

@@ -124,14 +124,6 @@ TextFormat format_of_file(std::string_view file, const SourceOptions& options) {
   return has_suffix(name, {".jsonl", ".ndjson"}) ? TextFormat::jsonl : TextFormat::text;
 }
 
-TextFormat format_of_texts(std::string_view file, const SourceOptions& options) {
-  const TextFormat format = format_of_file(file, options);
-  if (format != TextFormat::tar) return format;
-  for (const std::string& extension : options.extensions)
-    if (const TextFormat of_member = format_of_member(extension); of_member != TextFormat::text) return of_member;
-  return TextFormat::text;
-}
-
 // As it is stored, or standard input.
 class TextSource::File : public ByteStream {
  public:

@@ -33,12 +33,10 @@ struct SourceOptions {
   std::vector<std::string> extensions{};
 };
 using ExtensionCounts = std::map<std::string, int64_t>;  // ".txt"; "": of names without one
-std::string to_string(const ExtensionCounts& counts);  // "12 .json, 3 .jpg"
+std::string to_string(const ExtensionCounts& counts);    // "12 .json, 3 .jpg"
 
 std::string_view without_compression(std::string_view name);  // such as .gz
 TextFormat format_of_file(std::string_view file, const SourceOptions& options);
-// What the texts of a file are: of a tar archive those of its members.
-TextFormat format_of_texts(std::string_view file, const SourceOptions& options);
 
 // The files that are meant, in the order given: of a folder, all below it that are to be read, in the order of their
 // names' bytes. A name of nothing, such as a pattern that the shell has not expanded, is a ConfigError; a folder
