@@ -273,10 +273,9 @@ void declare_needs(std::vector<Field>& table) {
   need({"overlap.p2p_receive_ahead", "overlap.overlap_p2p_comm"}, {"parallel.pipeline_model_parallel_size"},
        WHERE(c.parallel.pipeline_model_parallel_size > 1),
        "with pipeline_model_parallel_size 1: nothing is sent or received");
-  need({"parallel.decoder_first_pipeline_num_layers", "parallel.decoder_last_pipeline_num_layers",
-        "parallel.account_for_embedding_in_pipeline_split", "parallel.account_for_loss_in_pipeline_split"},
+  need({"parallel.decoder_first_pipeline_num_layers", "parallel.decoder_last_pipeline_num_layers"},
        {"parallel.pipeline_model_parallel_size"}, WHERE(c.parallel.pipeline_model_parallel_size > 1),
-       "with pipeline_model_parallel_size 1: one stage has all layers");
+       "with pipeline_model_parallel_size 1: one rank has all layers");
   need({"parallel.account_for_embedding_in_pipeline_split", "parallel.account_for_loss_in_pipeline_split"},
        {"parallel.decoder_first_pipeline_num_layers", "parallel.decoder_last_pipeline_num_layers"},
        WHERE(!c.parallel.decoder_first_pipeline_num_layers && !c.parallel.decoder_last_pipeline_num_layers),

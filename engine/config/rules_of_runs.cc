@@ -233,6 +233,12 @@ void check_rules_of_layout(const Config& c, const Layout& layout, Problems& prob
        "true needs several chunks a rank (interleaved schedules, zb-v): the schedule {} has one, whose weights are "
        "needed at once",
        layout.schedule.kind);
+  for (const auto& [key, counts] :
+       {std::pair("parallel.account_for_embedding_in_pipeline_split",
+                  c.parallel.account_for_embedding_in_pipeline_split),
+        std::pair("parallel.account_for_loss_in_pipeline_split", c.parallel.account_for_loss_in_pipeline_split)})
+    rule.no_effect(key, {kPipeline, "parallel.pipeline_schedule"}, counts && layout.schedule.stages() == 1,
+                   "true has no effect with one pipeline stage, which has all layers");
   const int64_t limit = c.overlap.wgrad_deferral_limit;
   rule.few_ranks("overlap.wgrad_deferral_limit", limit > layout.micro_batches,
                  "{} is above the micro-batches of a step ({}): all are deferred, as with 0", limit,

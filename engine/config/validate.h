@@ -84,8 +84,8 @@ struct LayerSplit {
   bool account_for_loss = false;             // the head as one of the last
 };
 
-// Layers of each stage, [stages]. REQUIRES: the numbers of the ends, and what they account for, are not both given, and
-// neither is with one pipeline rank. Throws KeyError that says which numbers disagree and what would work.
+// Layers of each stage, [stages]. REQUIRES: the numbers of the ends, and what they account for, are not both given, nor
+// the first with one pipeline rank. Throws KeyError that says which numbers disagree and what would work.
 std::vector<int64_t> split_layers(const LayerSplit& split);
 
 // The width of the MLP, given or derived: as many weights with a gate as without.

@@ -159,6 +159,7 @@ TEST_P(RandomLayout, IsTheSameOnGpus) {
   Config& config = runs.full;
   config.comm = {};
   const CudaGraphs graphs = std::exchange(config.device.cuda_graph_impl, CudaGraphs::none);
+  config.device.kind = DeviceKind::cpu;
   const Curve cpu = train_on_threads(config, runs.ranks(), 2);
   config.device.kind = DeviceKind::cuda;
   config.device.cuda_graph_impl = graphs;

@@ -61,10 +61,11 @@ void draw_schedule(Draw& draw, Runs& runs, bool whole_backward_passes, const std
   const int m = static_cast<int>(*config.batch.global_batch_size / config.batch.micro_batch_size / runs.d);
   ParallelConfig& c = config.parallel;
   c.pipeline_model_parallel_size = runs.p;
-  int v = 1;
+  int v = 1, chunks = 1;  // chunks: of a rank, which share its layers
   if (draw.one_in(3)) {
     v = draw.of(1, 3);
     const StageMap map = draw.one_in(2) ? StageMap::interleaved : StageMap::v_shaped;
+    if (map == StageMap::interleaved) chunks = v;
     const Schedule schedule =
         random_schedule(draw.random(), runs.p, v, m, map, !whole_backward_passes && draw.one_in(2));
     check_schedule(schedule);
@@ -80,7 +81,7 @@ void draw_schedule(Draw& draw, Runs& runs, bool whole_backward_passes, const std
     c.pipeline_schedule = kinds[static_cast<size_t>(draw.of(0, static_cast<int>(kinds.size()) - 1))];
     const bool v_shaped = c.pipeline_schedule == "zb-v" || c.pipeline_schedule == "dualpipe-v";
     if (c.pipeline_schedule.starts_with("interleaved")) {
-      v = draw.of(2, 3);
+      v = chunks = draw.of(2, 3);
       c.virtual_pipeline_model_parallel_size = v;
     } else if (v_shaped) {
       v = 2;
@@ -90,8 +91,7 @@ void draw_schedule(Draw& draw, Runs& runs, bool whole_backward_passes, const std
   // Layers for every stage, and perhaps other numbers of them at the ends.
   const int stages = runs.p * v;
   int layers = stages * draw.of(1, 2);
-  const int chunks = c.pipeline_schedule.starts_with("interleaved") ? v : 1;  // of a rank, which share its layers
-  if (stages > 2 * chunks && draw.one_in(3)) {
+  if (runs.p > 1 && stages > 2 * chunks && draw.one_in(3)) {
     const int first = chunks * draw.of(0, 2), last = chunks * draw.of(0, 2);
     c.decoder_first_pipeline_num_layers = first;
     c.decoder_last_pipeline_num_layers = last;
@@ -167,6 +167,7 @@ void draw_switches(Draw& draw, Runs& runs) {
   runs.ahead = draw.one_in(2);
   if (runs.on_split_devices) {
     if (draw.one_in(2)) config.device.cuda_graph_impl = CudaGraphs::local;
+    config.device.kind.reset();  // the tests' device
   } else if (draw.one_in(4)) {
     config.comm.link_latency_us = 20;
     config.comm.link_gbps = 4;

@@ -116,7 +116,7 @@ TEST_F(LiveRun, CommandsReadTheNextOne) {
     for (int opening = 1; opening <= (command.starts_with("generate") ? 3 : 1); ++opening)
       for (int repeat = 0; repeat < 2; ++repeat) {
         begin();
-        fs::remove_all(dir_ / "made-of-it");
+        for (const char* made : {"made-of-it", "made-of-it.yaml"}) fs::remove_all(dir_ / made);
         const int watch = inotify_init1(IN_CLOEXEC);
         const std::string manifest = step_path(dir_ / "run", 1) + "/manifest.json";
         ASSERT_GE(inotify_add_watch(watch, manifest.c_str(), IN_OPEN), 0);
