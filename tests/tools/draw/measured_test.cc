@@ -107,7 +107,7 @@ TEST_P(MeasuredEngine, RunsWhatTheSimulatorSimulates) {
     EXPECT_LE(bubble_of(step.timeline).busy, bubble_of(step.timeline).makespan);
   }
   EXPECT_THROW(read_measured_run(dir / "run", 99), ConfigError);
-  EXPECT_THROW(read_measured_run(dir / "nowhere"), IoError);
+  EXPECT_THROW(read_measured_run(dir / "nowhere"), ConfigError);
   // A trace that another program has written again, all in one line, names no rank.
   std::ofstream(dir / "run/trace.json") << "{\"traceEvents\":[{\"name\":\"process_name\",\"ph\":\"M\"}]}\n";
   EXPECT_THROW(read_measured_run(dir / "run"), DataError);
