@@ -104,8 +104,7 @@ TEST(RunPlan, AutoNeedsABatchToDivide) {
   EXPECT_NE(refused.find("does not divide the world of 3 ranks"), std::string::npos) << refused;
 }
 
-// The heads of shipped configurations have what is planned. Those with pipelines take seconds, and are not planned
-// here.
+// The heads of shipped configurations have what is planned. The others take longer.
 TEST(RunPlan, HeadsOfConfigurationsAreTrue) {
   for (const char* name : {"mlperf/llama31_8b", "mlperf/llama31_405b"}) {
     const std::string path = source_path(fmt::format("configs/{}.yaml", name)), text = read_text(path);
