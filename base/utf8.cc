@@ -64,7 +64,7 @@ std::string printable(std::string_view text) {
   return shown;
 }
 
-std::string one_line(std::string_view text) {
+std::string printable_line(std::string_view text) {
   std::string line = printable(text);
   for (size_t at = 0; (at = line.find('\n', at)) != line.npos;) line.replace(at, 1, "\\x0a");
   return line;

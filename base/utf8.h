@@ -29,6 +29,6 @@ int64_t repair_utf8(std::string& text);
 
 // For a terminal: control characters except tabs and line ends, and invalid UTF-8, as \xNN; the second: line ends too.
 std::string printable(std::string_view text);
-std::string one_line(std::string_view text);
+std::string printable_line(std::string_view text);
 
 }  // namespace trivet

@@ -82,7 +82,7 @@ std::string shown(std::string message, std::span<char* const> arguments) {
     const std::string_view name = argument.substr(argument.rfind('=') + 1);  // of --set key=value
     constexpr size_t kShown = 1000;                                          // bytes
     if (name.find('\n') == name.npos && name.size() <= kShown) continue;
-    const std::string shorter = trivet::one_line(trivet::shortened(name, kShown));
+    const std::string shorter = trivet::printable_line(trivet::shortened(name, kShown));
     for (size_t at = 0; (at = message.find(name, at)) != message.npos; at += shorter.size())
       message.replace(at, name.size(), shorter);
   }

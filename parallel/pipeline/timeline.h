@@ -3,6 +3,7 @@
 // Times are in `unit`s from the step's start. The measures below and the renderers of render.h work on both kinds.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,7 @@ struct Timeline {
 struct Bubble {
   double makespan = 0;
   double busy = 0;  // mean over ranks
-  double time() const { return std::max(makespan - busy, 0.0); }  // not -0.0 of rounding
+  double time() const { return std::max(makespan - busy, 0.0); }
   double of_ideal() const { return busy > 0 ? time() / busy : 0; }          // Megatron's ratio: (p-1) / m for 1F1B
   double of_total() const { return makespan > 0 ? time() / makespan : 0; }  // what a GPU hour loses: (p-1) / (m+p-1)
 };

@@ -91,7 +91,7 @@ std::string to_string(const ExtensionCounts& counts) {
   std::string text;
   for (const auto& [extension, count] : counts)
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count,
-                        extension.empty() ? "without an extension" : one_line(extension));
+                        extension.empty() ? "without an extension" : printable_line(extension));
   return text.empty() ? "no file" : shortened(text, 400);
 }
 
@@ -370,7 +370,7 @@ bool TextSource::next_member() {
       ++other_members_[extension.empty() ? "" : "." + extension];
       continue;
     }
-    const std::string last = std::exchange(name_, fmt::format("{}: {}", file_name_, one_line(path)));
+    const std::string last = std::exchange(name_, fmt::format("{}: {}", file_name_, printable_line(path)));
     format_ = format_of_member(extension);
     if (name_ == last) throw DataError(fmt::format("{}: twice, expected each member of a tar archive once", name_));
     if (const std::string_view link = archive_->link(); !link.empty())

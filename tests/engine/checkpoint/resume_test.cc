@@ -649,10 +649,12 @@ TEST_F(Choice, OtherSchedulesAreAnErrorOrAsTheSwitchesSay) {
   std::filesystem::remove_all(step_path(config_.train.run_dir, 5));
   config_.optimizer.lr_decay_style = LrDecay::wsd;
   config_.optimizer.lr_wsd_decay_iters = 3;
-  const std::vector<std::string> texts = {
-      "step-00000004: the checkpoint has other schedules:", "lr_decay_style: found cosine in the checkpoint",
-      "lr_wsd_decay_iters: found 0 in the checkpoint, and this run's 3", "override_opt_param_scheduler=true",
-      "takes this run's, which follow train_iters, as a longer run wants", "stays at min_lr beyond their end"};
+  const std::vector<std::string> texts = {"step-00000004: the checkpoint has other schedules:",
+                                          "lr_decay_style: found cosine in the checkpoint",
+                                          "lr_wsd_decay_iters: found 0 in the checkpoint, and this run's 3",
+                                          "override_opt_param_scheduler=true",
+                                          "takes this run's, which follow train_iters, as a longer run wants",
+                                          "stays at min_lr beyond their end"};
   for (const std::string& how : {std::string("auto"), step_path(config_.train.run_dir, 4)})
     expect_throws<ConfigError>(from(how), texts);
 
