@@ -62,6 +62,8 @@ class ProgressLine {
   // before: bytes that were read when the phase began, which took no time of its.
   static std::string text(const PrepareProgress& progress, double seconds, int64_t before) {
     if (progress.phase == Phase::training) return "training the tokenizer";
+    if (progress.phase == Phase::shuffling)
+      return fmt::format("shuffling the documents, {:.1f} M tokens", static_cast<double>(progress.tokens) / 1e6);
     const auto read = static_cast<double>(progress.bytes_read), all = static_cast<double>(progress.bytes_total);
     const double speed = (read - static_cast<double>(before)) / seconds;
     const bool timed = speed > 0 && seconds >= kLeastTimed;
@@ -191,6 +193,8 @@ void add_text_options(CLI::App& command, PrepareOptions& options) {
   add_word<OnError>(command, "--on-error", options.text.on_error,
                     "of a malformed JSON object: stop [default], skip (and count) it, or replace what is no character "
                     "by U+FFFD");
+  command.add_option("--shuffle-documents", options.shuffle_documents, "the documents in an order drawn by this seed")
+      ->option_text("SEED");
   command.add_flag_callback(
       "--no-append-eod", [&options] { options.append_eod = false; }, "no end of document after each");
 }

@@ -17,6 +17,7 @@
 #include "base/utf8.h"
 #include "engine/data/bpe_tokenizer.h"
 #include "engine/data/sentencepiece_tokenizer.h"
+#include "engine/data/shuffle.h"
 #include "kernels/base/trace.h"
 #include "tools/prepare/bpe_trainer.h"
 #include "tools/prepare/line_sample.h"
@@ -282,6 +283,10 @@ void write_batch(const Batch& batch, IndexedDatasetWriter& writer) {
 // ---- going on where a call was stopped
 
 std::string partial_file(const PrepareOptions& options) { return options.output + ".partial.json"; }
+// What is encoded: the dataset, or its documents before they are shuffled.
+std::string encoded_prefix(const PrepareOptions& options) {
+  return options.output + (options.shuffle_documents ? ".in_order" : "");
+}
 
 // A hash of everything that the bytes depend on; empty where nothing can be saved.
 std::string identity(const PrepareOptions& options, const Tokenizer& tokenizer) {
@@ -323,7 +328,7 @@ SavedPart saved_part(const PrepareOptions& options, const std::string& identity,
       if (reader.text("input") == identity && part.read.file <= options.inputs.size() &&
           (part.read.malformed == 0 || options.text.on_error == OnError::skip) &&
           (part.read.replaced == 0 || options.text.on_error == OnError::replace) &&
-          IndexedDatasetWriter::is_saved(options.output, type, part.documents, part.tokens))
+          IndexedDatasetWriter::is_saved(encoded_prefix(options), type, part.documents, part.tokens))
         return part;
     } catch (const DataError&) {  // it is no such file, and worth nothing
     }
@@ -372,6 +377,36 @@ void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReade
   done.read = reader.position();
 }
 
+// The dataset at `prefix`, which goes, with its documents in another order.
+std::unique_ptr<IndexedDatasetWriter> shuffle(const std::string& prefix, const PrepareOptions& options,
+                                              PrepareProgress progress, const Report& report) {
+  constexpr int64_t kTokens = 1 << 20;  // at once
+  struct Files {
+    ~Files() {
+      std::error_code ignored;
+      for (const char* suffix : {".bin", ".idx"}) std::filesystem::remove(prefix + suffix, ignored);
+    }
+    const std::string& prefix;
+  } const files{prefix};
+  const MemoryPurpose purpose("the order of the documents");
+  const IndexedDataset in_order(prefix);
+  auto writer = std::make_unique<IndexedDatasetWriter>(options.output, in_order.token_type());
+  std::vector<int32_t> tokens;
+  for (const uint32_t document :
+       permutation(static_cast<uint32_t>(in_order.documents()), *options.shuffle_documents, 0)) {
+    for (int64_t at = in_order.begin(document), end = in_order.begin(document + 1); at < end;) {
+      tokens.resize(static_cast<size_t>(std::min(kTokens, end - at)));
+      in_order.read(at, tokens);
+      writer->add(tokens);
+      at += std::ssize(tokens);
+    }
+    writer->end_document();
+    progress.tokens = writer->tokens();
+    report(progress);
+  }
+  return writer;
+}
+
 // The options, for files.
 PrepareOptions checked(PrepareOptions options) {
   const std::vector<std::string> inputs =
@@ -396,10 +431,11 @@ PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report&
   const std::string info = options.output + ".json";
   OutputFile info_file(info, info + ".tmp");  // locked: another call with this output ends here
   check_output(options);                      // again: such a call may have ended just now
-  for (const char* suffix : kSuffixes)
-    if (const std::string left = options.output + suffix + ".tmp";
-        !file_exists(partial_file(options)) && is_unlocked(left))  // of a call that was killed
-      remove_file_if_exists(left);
+  for (const std::string& prefix : {options.output, options.output + ".in_order"})
+    for (const char* suffix : kSuffixes)
+      if (const std::string left = prefix + suffix + ".tmp";
+          !file_exists(partial_file(options)) && is_unlocked(left))  // of a call that was killed
+        remove_file_if_exists(left);
   std::list<OutputFile> files;
   for (const char* suffix : suffixes_of(options.tokenizer))
     files.emplace_back(options.output + suffix, options.output + suffix + ".tmp");
@@ -413,12 +449,18 @@ PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report&
   const std::string input = identity(options, *tokenizer);
   SavedPart& done = result.done = saved_part(options, input, result.token_type);
   result.earlier = done;
-  IndexedDatasetWriter writer(options.output, result.token_type, done.documents, done.tokens);
-  encode(options, *tokenizer, reader, writer, input, done, report);
+  const std::string encoded = encoded_prefix(options);
+  auto writer = std::make_unique<IndexedDatasetWriter>(encoded, result.token_type, done.documents, done.tokens);
+  encode(options, *tokenizer, reader, *writer, input, done, report);
+  if (options.shuffle_documents) {
+    std::exchange(writer, nullptr)->finish();
+    writer = shuffle(encoded, options, {Phase::shuffling, reader.bytes_total(), reader.bytes_total(), done.documents},
+                     report);
+  }
   result.problems = reader.problems();
   result.other_members = reader.other_members();
   result.info = {tokenizer->kind(), tokenizer->fingerprint(), tokenizer->vocab_size(), tokenizer->eod(), done.documents,
-                 done.tokens,       done.text_bytes,          writer.bin_hash(),       tokenizer->bos()};
+                 done.tokens,       done.text_bytes,          writer->bin_hash(),      tokenizer->bos()};
   if (options.tokenizer == "bpe") result.info.tokenizer_hash = content_hash(contents[0]);
 
   // All bytes are durable before a name changes. PREFIX.json and .idx are removed first and renamed last: where they
@@ -430,10 +472,10 @@ PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report&
   }
   info_file.write(to_json(result.info));
   info_file.sync();
-  writer.sync();
+  writer->sync();
   for (const char* suffix : std::views::reverse(kSuffixes)) remove_file_if_exists(options.output + suffix);
   for (OutputFile& file : files) file.commit();
-  writer.finish();
+  writer->finish();
   info_file.commit();
   remove_file_if_exists(partial_file(options));
   result.tokenizer = std::move(tokenizer);

@@ -41,13 +41,14 @@ struct PrepareOptions {
   // <|endoftext|> and none by default. "none" begins none, also where the model would.
   std::string eod_token, bos_token;
   std::string begin() const { return bos_token == "none" ? "" : bos_token; }
-  bool special_as_text = false;       // special tokens in the text are not recognised
-  std::optional<BpePattern> pattern;  // to train; GPT-2's
-  std::vector<std::string> special;   // to train: more special tokens
-  bool append_eod = true;             // to each document
-  int64_t part_bytes = 256 << 20;     // tokens between two saves
-  int threads = 0;                    // that read, encode and write; 0: one a core
-  bool force = false;                 // overwrite a dataset that is there
+  bool special_as_text = false;               // special tokens in the text are not recognised
+  std::optional<BpePattern> pattern;          // to train; GPT-2's
+  std::vector<std::string> special;           // to train: more special tokens
+  bool append_eod = true;                     // to each document
+  std::optional<uint64_t> shuffle_documents;  // the seed of their permutation(): of 12 bytes of memory a document
+  int64_t part_bytes = 256 << 20;             // tokens between two saves
+  int threads = 0;                            // that read, encode and write; 0: one a core
+  bool force = false;                         // overwrite a dataset that is there
 };
 
 inline constexpr int64_t kMemoryBytes = 64 << 20, kMemoryBytesPerThread = 24 << 20;
@@ -55,12 +56,12 @@ inline constexpr int64_t kBpeMemoryPerThread = 40 << 20;
 inline constexpr int64_t kMemoryPerLineByte = 5, kLeastMemoryPerTrainByte = 5, kMostMemoryPerTrainByte = 75;
 
 struct PrepareProgress {
-  enum class Phase { sampling, training, encoding };
+  enum class Phase { sampling, training, encoding, shuffling };
   Phase phase = Phase::encoding;
   int64_t bytes_read = 0;   // of the files as stored
   int64_t bytes_total = 0;  // 0: not known
   int64_t documents = 0;
-  int64_t tokens = 0;
+  int64_t tokens = 0;  // written
 };
 
 // What is done of a dataset; of one that was stopped, in PREFIX.partial.json.

@@ -299,6 +299,41 @@ TEST_F(PrepareTest, WhatWasSavedStaysAtTheNextError) {
   EXPECT_EQ(prepare_dataset(options_).done.read.replaced, 1);
 }
 
+TEST_F(PrepareTest, ShufflesDocumentsByASeed) {
+  prepare_dataset(options_);
+  const std::vector<std::string> in_order = decoded(), files = outputs();
+  options_.force = true;
+  const auto of_seed = [&](uint64_t seed) {
+    options_.shuffle_documents = seed;
+    const PrepareResult result = prepare_dataset(options_);
+    EXPECT_EQ(outputs(), files) << "nothing else stays";
+    check_bin_hash(result.info, IndexedDataset(options_.output));
+    return decoded();
+  };
+  const std::vector<std::string> one = of_seed(1);
+  EXPECT_NE(one, in_order);
+  EXPECT_EQ(of_seed(1), one);
+  EXPECT_NE(of_seed(2), one);
+  std::vector<std::string> expected = in_order, found = one;
+  std::ranges::sort(expected);
+  std::ranges::sort(found);
+  EXPECT_EQ(found, expected) << "each document once";
+
+  // Stopped while it encodes, and while it shuffles.
+  options_.part_bytes = 2000;
+  for (const auto phase : {PrepareProgress::Phase::encoding, PrepareProgress::Phase::shuffling}) {
+    options_.shuffle_documents = 1;
+    EXPECT_THROW(prepare_dataset(options_,
+                                 [&](const PrepareProgress& progress) {
+                                   if (progress.phase == phase && progress.tokens > 10'000) throw IoError("stop");
+                                 }),
+                 IoError);
+    prepare_dataset(options_);
+    EXPECT_EQ(decoded(), one);
+    EXPECT_EQ(outputs(), files);
+  }
+}
+
 TEST_F(PrepareTest, DoesNotGoOnWithAnotherInput) {
   const auto stop = [&] {
     EXPECT_THROW(prepare_dataset(options_,
