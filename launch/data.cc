@@ -167,11 +167,11 @@ void add_tokenizer_options(CLI::App& command, PrepareOptions& options) {
                                  "as much memory",
                                  kLeastMemoryPerTrainByte, kMostMemoryPerTrainByte));
   command.add_option("--eod-token", options.eod_token,
-                     "bpe: the special token that ends every document; needed with --model [<|endoftext|>]");
+                     "bpe: what ends every document; with --model required");
   command.add_option("--bos-token", options.bos_token, "bpe: a special token to begin every document with [none]");
   command.add_flag("--special-as-text", options.special_as_text, "bpe: special tokens in the text are text");
   add_word<BpePattern>(command, "--pattern", options.pattern,
-                       "bpe, to train: what cuts the text: gpt2 [default], llama3 or qwen2");
+                       "bpe, to train: cuts as gpt2 [default], llama3, qwen2");
   command.add_option("--special", options.special, "bpe, to train: more special tokens");
 }
 
