@@ -124,7 +124,10 @@ std::vector<double> fit(const MeasuredRuns& runs, std::span<const size_t> which,
         next[k] = moved(k, std::clamp(step[static_cast<Eigen::Index>(k)], -0.5, 0.5));
       const VectorXd there = residuals(next);
       if (const double new_cost = cost_of(there); new_cost < cost) {
-        values = next, r = there, cost = new_cost, better = true;
+        values = next;
+        r = there;
+        cost = new_cost;
+        better = true;
         damping = std::max(damping / 4, 1e-6);
       } else {
         damping *= 6;

@@ -87,7 +87,7 @@ void Replay::end_due(const Due& due) {
   }
   StreamState& stream = streams_[due.what];
   if (due.version != stream.activity.version) return;
-  RankState& rank = ranks_[stream.rank];
+  ReplayRank& rank = ranks_[stream.rank];
   if (stream.state == State::working) {
     const uint32_t record = rank.walk->streams[local(due.what)].steps[stream.next].record;
     add_span(due.what, record, stream.came_ns, 0);
@@ -107,7 +107,7 @@ void Replay::end_due(const Due& due) {
 void Replay::go_on(uint32_t number) {
   StreamState& stream = streams_[number];
   if (stream.state != State::ready) return;
-  const RankState& rank = ranks_[stream.rank];
+  const ReplayRank& rank = ranks_[stream.rank];
   const Walk::Stream& walk = rank.walk->streams[local(number)];
   while (stream.next < walk.steps.size()) {
     if (stream.next >= walk.behind[rank.host_waits]) {
@@ -158,7 +158,7 @@ bool Replay::take(uint32_t number, const Walk::Step& step) {
 // True: the work takes no time.
 bool Replay::begin_work(uint32_t number) {
   StreamState& stream = streams_[number];
-  RankState& rank = ranks_[stream.rank];
+  ReplayRank& rank = ranks_[stream.rank];
   const Walk::Stream& walk = rank.walk->streams[local(number)];
   const Walk::Step& work = walk.steps[stream.next];
   stream.came_ns = now_;
@@ -190,7 +190,7 @@ bool Replay::wait_for_event(uint32_t number, const Walk::Step& step) {
 
 // A stream has gone past an event.
 void Replay::passed(uint32_t number, uint32_t event) {
-  RankState& rank = rank_of(number);
+  ReplayRank& rank = rank_of(number);
   std::erase_if(streams_[number].waiters, [&](uint32_t waiter) {
     if (streams_[waiter].event > event) return false;
     streams_[waiter].cause = streams_[number].cause;
@@ -260,7 +260,7 @@ void Replay::fail_stuck() const {
   std::string text = "the ranks wait for each other for ever:";
   for (uint32_t number = 0; number < streams_.size(); ++number) {
     const StreamState& stream = streams_[number];
-    const RankState& rank = ranks_[stream.rank];
+    const ReplayRank& rank = ranks_[stream.rank];
     const std::vector<Walk::Step>& steps = rank.walk->streams[local(number)].steps;
     if (stream.state != State::done)
       text += fmt::format("\n  rank {}, stream {}, at record {} of its tape", rank.player->rank, local(number),

@@ -10,7 +10,7 @@ void Replay::add_channels(std::span<const Player> players) {
   std::map<std::tuple<int, int, int>, uint32_t> numbers;  // by group, and the places from and to which it transfers
   for (size_t i = 0; i < players.size(); ++i) {
     const Player& player = players[i];
-    RankState& rank = ranks_[i];
+    ReplayRank& rank = ranks_[i];
     rank.first_channel = static_cast<uint32_t>(channel_of_lane_.size());
     rank.first_cost = static_cast<uint32_t>(call_costs_.size());
     call_costs_.resize(call_costs_.size() + player.tape->calls.size(), {.ns = -1});
@@ -33,7 +33,7 @@ void Replay::add_channels(std::span<const Player> players) {
 
 void Replay::arrive(uint32_t number, const Walk::Step& step) {
   StreamState& stream = streams_[number];
-  RankState& rank = ranks_[stream.rank];
+  ReplayRank& rank = ranks_[stream.rank];
   const Walk::Lane& lane = rank.walk->lanes[step.of];
   const uint32_t call_number = open_call(rank, step);
   OpenCall& call = calls_[call_number];
@@ -49,7 +49,7 @@ void Replay::arrive(uint32_t number, const Walk::Step& step) {
 }
 
 // The call to which the rank comes, opened where it is the first.
-uint32_t Replay::open_call(const RankState& rank, const Walk::Step& step) {
+uint32_t Replay::open_call(const ReplayRank& rank, const Walk::Step& step) {
   const uint32_t number = channel_of_lane_[rank.first_channel + step.of];
   Channel& channel = channels_[number];
   if (step.sequence >= channel.calls.size()) channel.calls.resize(step.sequence + 1, kNone);
@@ -81,7 +81,7 @@ void Replay::start_call(uint32_t number) {
   call.active = true;
   if (call.cost.port != Port::none) {
     for (const Member& member : call.members) {
-      RankState& rank = rank_of(member.stream);
+      ReplayRank& rank = rank_of(member.stream);
       rank.calls.push_back(number);
       ++rank.on_port[static_cast<size_t>(call.cost.port)];
       set_wire(rank);
@@ -107,7 +107,7 @@ void Replay::end_call(uint32_t number) {
   ++call.activity.version;
   if (call.active && call.cost.port != Port::none) {
     for (const Member& member : call.members) {
-      RankState& rank = rank_of(member.stream);
+      ReplayRank& rank = rank_of(member.stream);
       std::erase(rank.calls, number);
       --rank.on_port[static_cast<size_t>(call.cost.port)];
       set_wire(rank);
@@ -128,7 +128,7 @@ void Replay::end_call(uint32_t number) {
 }
 
 // Takes the rank's port for a call; returns when its last byte is there (LinkPort, parallel/comm/link.h).
-int64_t Replay::send(RankState& rank, const CallCost& cost) {
+int64_t Replay::send(ReplayRank& rank, const CallCost& cost) {
   if (cost.ns == 0) return now_ + cost.latency_ns;
   int64_t& free = rank.queues.at(static_cast<size_t>(cost.queue));
   free = std::max(free, now_) + cost.ns;
@@ -152,7 +152,7 @@ void Replay::set_cores(uint32_t changed, bool works) {
 }
 
 // Compute on the rank runs at the rate that its wire leaves it.
-void Replay::set_wire(RankState& rank) {
+void Replay::set_wire(ReplayRank& rank) {
   double load = 0;
   for (const uint32_t number : rank.calls) load = std::max(load, calls_[number].cost.load);
   const auto rate = static_cast<int64_t>(static_cast<double>(kFullRate) / (1 + (slowdown_ - 1) * load));

@@ -31,7 +31,8 @@ struct Activity {
   int64_t end() const { return since + std::max<int64_t>(0, (left + rate - 1) / rate); }
   void set_rate(int64_t next, int64_t now) {
     left -= (now - since) * rate;
-    since = now, rate = static_cast<int32_t>(next);
+    since = now;
+    rate = static_cast<int32_t>(next);
   }
   // At its end, which is a whole nanosecond: parts of it that are left for what follows.
   int64_t excess(int64_t now) const { return (now - since) * rate - left; }
@@ -60,7 +61,7 @@ class Replay {
     Activity activity;
     std::vector<uint32_t> waiters;  // streams that wait for events of this one
   };
-  struct RankState {
+  struct ReplayRank {
     const Walk* walk = nullptr;
     const Player* player = nullptr;
     uint32_t first_stream = 0;                           // of streams_
@@ -114,8 +115,8 @@ class Replay {
 
   void add_channels(std::span<const Player> players);
   uint32_t local(uint32_t stream) const { return stream - rank_of(stream).first_stream; }
-  RankState& rank_of(uint32_t stream) { return ranks_[streams_[stream].rank]; }
-  const RankState& rank_of(uint32_t stream) const { return ranks_[streams_[stream].rank]; }
+  ReplayRank& rank_of(uint32_t stream) { return ranks_[streams_[stream].rank]; }
+  const ReplayRank& rank_of(uint32_t stream) const { return ranks_[streams_[stream].rank]; }
   void set_due(Activity& activity, uint32_t what, int64_t time) { due_.push({time, what, ++activity.version}); }
   void set_due(Activity& activity, uint32_t what) { set_due(activity, what, activity.end()); }
   void end_due(const Due& due);
@@ -129,11 +130,11 @@ class Replay {
   bool wait_for_event(uint32_t stream, const Walk::Step& step);
   void passed(uint32_t stream, uint32_t event);
   void arrive(uint32_t stream, const Walk::Step& step);
-  uint32_t open_call(const RankState& rank, const Walk::Step& step);
+  uint32_t open_call(const ReplayRank& rank, const Walk::Step& step);
   void start_call(uint32_t number);
   void end_call(uint32_t number);
-  int64_t send(RankState& rank, const CallCost& cost);
-  void set_wire(RankState& rank);
+  int64_t send(ReplayRank& rank, const CallCost& cost);
+  void set_wire(ReplayRank& rank);
   void set_cores(uint32_t stream, bool works);
   void share_ports(uint32_t changed);
   void set_call_rate(uint32_t number);
@@ -150,7 +151,7 @@ class Replay {
   const bool buffered_;
   const double slowdown_;
   std::map<const Tape*, std::unique_ptr<Walk>> walks_;
-  std::vector<RankState> ranks_;
+  std::vector<ReplayRank> ranks_;
   std::vector<StreamState> streams_;
   std::vector<Channel> channels_;
   std::vector<uint32_t> channel_of_lane_;  // of each rank
