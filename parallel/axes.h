@@ -17,8 +17,8 @@ namespace trivet {
 
 enum class Axis : uint8_t { tp, cp, dp, pp };
 
-// How a parameter stands on an axis.
-struct Standing {
+// How a parameter is placed on an axis.
+struct Placement {
   enum Kind : uint8_t {
     replicated,   // the ranks hold the same weight and compute the same gradient
     partial,      // they hold the same weight, and each computes a term of the gradient: a sum over them
@@ -26,15 +26,15 @@ struct Standing {
   } kind = replicated;
   int dim = -1;
 };
-inline constexpr Standing kReplicated{Standing::replicated}, kPartial{Standing::partial};
-constexpr Standing partitioned(int dim = -1) { return {Standing::partitioned, dim}; }
+inline constexpr Placement kReplicated{Placement::replicated}, kPartial{Placement::partial};
+constexpr Placement partitioned(int dim = -1) { return {Placement::partitioned, dim}; }
 
 struct AxisInfo {
   Axis axis;
   std::string_view name;  // in orders of axes, and of positions
   const char* group;      // name of its groups, in the trace and in errors
   Category category;      // of its communication
-  Standing usual;         // unless a parameter's layer declares another
+  Placement usual;        // unless a parameter's layer declares another
 };
 inline constexpr std::array kAxes{
     AxisInfo{Axis::tp, "tp", "tensor", comm_of("tensor"), kReplicated},
@@ -62,7 +62,7 @@ class AxisSet {
 constexpr AxisSet axes_of(bool gradients) {
   AxisSet axes;
   for (const AxisInfo& row : kAxes)
-    if ((row.usual.kind == Standing::partial) == gradients) axes.add(row.axis);
+    if ((row.usual.kind == Placement::partial) == gradients) axes.add(row.axis);
   return axes;
 }
 inline constexpr AxisSet kGradientAxes = axes_of(true), kModelAxes = axes_of(false);
@@ -85,8 +85,8 @@ class PerAxis {
   std::array<T, kAxes.size()> values_;
 };
 
-struct Standings : PerAxis<Standing> {
-  Standings(Entries entries = {}) {
+struct Placements : PerAxis<Placement> {
+  Placements(Entries entries = {}) {
     for (const AxisInfo& row : kAxes) (*this)[row.axis] = row.usual;
     set(entries);
   }

@@ -24,7 +24,7 @@ struct ParamSpec {
   Shape global_shape;  // whole model
   // On each axis, as {{Axis::tp, partitioned(0)}}; kAxes has the defaults. Equal contiguous slices, along one
   // dimension. Partial on pp: another stage declares the same weight (tied embeddings).
-  Standings stands{};
+  Placements placement{};
   Init init{};
   bool weight_decay = true;   // false for biases and norms
   bool decoupled_lr = false;  // has a learning rate of its own: word embeddings and output layer
@@ -96,13 +96,13 @@ class ParamList {
     check(!units_.empty(), "a parameter is declared outside of any unit");
     param.unit = static_cast<int>(units_.size()) - 1;
     for (const AxisInfo& row : kAxes) {
-      const Standing standing = standing_of(param.spec, row.axis);
+      const Placement placement = placement_of(param.spec, row.axis);
       if (kGradientAxes.has(row.axis)) {
-        check(standing.kind == Standing::partial, param.spec.name + " is not partial on " + std::string(row.name));
-      } else if (standing.kind == Standing::partitioned) {
+        check(placement.kind == Placement::partial, param.spec.name + " is not partial on " + std::string(row.name));
+      } else if (placement.kind == Placement::partitioned) {
         if (standing.dim >= 0) partition(param, row, standing.dim);
       } else {
-        if (standing.kind == Standing::partial) param.summed_over.add(row.axis);
+        if (placement.kind == Placement::partial) param.summed_over.add(row.axis);
         if (at_[row.axis] != 0) param.first_copy = false;
       }
     }
@@ -113,12 +113,12 @@ class ParamList {
 
  private:
   // A parameter that tensor-parallel ranks use on different parts of the activations is partial.
-  Standing standing_of(const ParamSpec& spec, Axis axis) const {
+  Placement placement_of(const ParamSpec& spec, Axis axis) const {
     const Place place = spec.used_on;
     const bool differ =
         place == Place::hidden || place == Place::vocab || (place == Place::residual && sequence_parallel_);
-    const Standing said = spec.stands[axis];
-    return axis == Axis::tp && said.kind == Standing::replicated && differ ? kPartial : said;
+    const Placement said = spec.placement[axis];
+    return axis == Axis::tp && said.kind == Placement::replicated && differ ? kPartial : said;
   }
   void partition(Param& param, const AxisInfo& axis, int dim) const {
     const int64_t n = param.shape[dim], ranks = mesh_[axis.axis];

@@ -35,7 +35,7 @@ namespace {
 ParamSpec output_spec(const GptShape& p) {
   return {.name = name_of(p.tied_embeddings ? Module::word_embeddings : Module::output_layer) + ".weight",
           .global_shape = {p.padded_vocab, p.hidden},
-          .stands = {{Axis::tp, partitioned(0)}, {Axis::pp, p.tied_embeddings ? kPartial : partitioned()}},
+          .placement = {{Axis::tp, partitioned(0)}, {Axis::pp, p.tied_embeddings ? kPartial : partitioned()}},
           .init = {Init::normal, p.training.init_std},
           .decoupled_lr = true,
           .padding_from = p.vocab,

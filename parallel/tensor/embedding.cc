@@ -5,10 +5,10 @@
 namespace trivet {
 
 VocabParallelEmbedding::VocabParallelEmbedding(ParamList& params, const std::string& name, int64_t vocab_size,
-                                               int64_t padded_vocab, int64_t hidden, Init init, Standing on_pp)
+                                               int64_t padded_vocab, int64_t hidden, Init init, Placement on_pp)
     : weight_(params.declare({.name = name + ".weight",
                               .global_shape = {padded_vocab, hidden},
-                              .stands = {{Axis::tp, partitioned(0)}, {Axis::pp, on_pp}},
+                              .placement = {{Axis::tp, partitioned(0)}, {Axis::pp, on_pp}},
                               .init = init,
                               .decoupled_lr = true,
                               .padding_from = vocab_size,

@@ -14,7 +14,7 @@ class VocabParallelEmbedding {
   // padded_vocab is a multiple of the tensor parallel size; rows from vocab_size on are padding. on_pp: partial where
   // another stage uses the weight, too.
   VocabParallelEmbedding(ParamList& params, const std::string& name, int64_t vocab_size, int64_t padded_vocab,
-                         int64_t hidden, Init init, Standing on_pp);
+                         int64_t hidden, Init init, Placement on_pp);
 
   // tokens: [s, b] int32, the whole sequence on every rank; out: [s, b, h], or [s/t, b, h] under sequence parallelism.
   void forward(Context& ctx, Tensor tokens, Residual out) const;

@@ -25,13 +25,13 @@ ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string&
                                            Init init, Bias bias, TensorOverlap overlap)
     : weight_(params.declare({.name = name + ".weight",
                               .global_shape = out.rank == 2 ? Shape{out[0], out[1], in} : Shape{out[0], in},
-                              .stands = {{Axis::tp, partitioned(out.rank - 1)}},
+                              .placement = {{Axis::tp, partitioned(out.rank - 1)}},
                               .init = init,
                               .first_one_writes = true})),
       bias_(bias == Bias::none ? nullptr
                                : &params.declare({.name = name + ".bias",
                                                   .global_shape = out,
-                                                  .stands = {{Axis::tp, partitioned(out.rank - 1)}},
+                                                  .placement = {{Axis::tp, partitioned(out.rank - 1)}},
                                                   .weight_decay = bias == Bias::decayed})),
       overlap_(overlap) {}
 
@@ -88,7 +88,7 @@ RowParallelLinear::RowParallelLinear(ParamList& params, const std::string& name,
                                      Bias bias, TensorOverlap overlap)
     : weight_(params.declare({.name = name + ".weight",
                               .global_shape = {out, in},
-                              .stands = {{Axis::tp, partitioned(1)}},
+                              .placement = {{Axis::tp, partitioned(1)}},
                               .init = init,
                               .first_one_writes = true})),
       bias_(bias == Bias::none ? nullptr

@@ -928,7 +928,7 @@ TEST(Init, IsNormalAndIndependentOfTheCut) {
       params.begin_unit(0);
       Param& param = params.declare({.name = "w",
                                      .global_shape = {6, 8},
-                                     .stands = {{Axis::tp, partitioned(partition_dim)}},
+                                     .placement = {{Axis::tp, partitioned(partition_dim)}},
                                      .init = {Init::normal, 0.5f},
                                      .padding_from = 5});
       std::vector<float> values(static_cast<size_t>(param.shape.numel()));

@@ -98,7 +98,7 @@ TEST(Mesh, has_to_fill_the_world) {
 TEST(Params, FollowFromTheirStandings) {
   ParamList params({{Axis::tp, 2}, {Axis::cp, 2}, {Axis::dp, 2}, {Axis::pp, 2}}, {{Axis::tp, 1}, {Axis::cp, 1}});
   params.begin_unit(0);
-  const Param& row = params.declare({.name = "row", .global_shape = {4, 6}, .stands = {{Axis::tp, partitioned(1)}}});
+  const Param& row = params.declare({.name = "row", .global_shape = {4, 6}, .placement = {{Axis::tp, partitioned(1)}}});
   EXPECT_EQ(row.shape, (Shape{4, 3}));
   EXPECT_EQ(row.partition_dim, 1);
   EXPECT_EQ(row.partition_offset, 3);
@@ -107,15 +107,15 @@ TEST(Params, FollowFromTheirStandings) {
   const Param& replicated = params.declare({.name = "bias", .global_shape = {4}});
   EXPECT_EQ(replicated.summed_over, AxisSet{});
   EXPECT_FALSE(replicated.first_copy);
-  const Param& partial = params.declare({.name = "norm", .global_shape = {4}, .stands = {{Axis::tp, kPartial}}});
+  const Param& partial = params.declare({.name = "norm", .global_shape = {4}, .placement = {{Axis::tp, kPartial}}});
   EXPECT_EQ(partial.summed_over, AxisSet{Axis::tp});
   const Param& tied = params.declare(
-      {.name = "tied", .global_shape = {4, 6}, .stands = {{Axis::tp, partitioned(0)}, {Axis::pp, kPartial}}});
+      {.name = "tied", .global_shape = {4, 6}, .placement = {{Axis::tp, partitioned(0)}, {Axis::pp, kPartial}}});
   EXPECT_EQ(tied.summed_over, AxisSet{Axis::pp});
   EXPECT_TRUE(tied.first_copy);  // pp 0
-  EXPECT_THROW(params.declare({.name = "x", .global_shape = {3, 2}, .stands = {{Axis::tp, partitioned(0)}}}),
+  EXPECT_THROW(params.declare({.name = "x", .global_shape = {3, 2}, .placement = {{Axis::tp, partitioned(0)}}}),
                ConfigError);
-  EXPECT_THROW(params.declare({.name = "x", .global_shape = {4}, .stands = {{Axis::dp, kReplicated}}}), Error);
+  EXPECT_THROW(params.declare({.name = "x", .global_shape = {4}, .placement = {{Axis::dp, kReplicated}}}), Error);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@
 #include "tools/draw/render.h"
 #include "tools/plan/costs.h"
 #include "tools/plan/device_memory.h"
-#include "tools/plan/habits.h"
+#include "tools/plan/framework.h"
 #include "tools/plan/thread_ranks.h"
 
 namespace trivet {

@@ -1,5 +1,5 @@
 // The section `plan:` of a configuration: what `trivet plan` assumes of the program that trains where it is not this
-// engine (habits.h).
+// engine (framework.h).
 #pragma once
 
 #include <cstdint>

@@ -58,7 +58,7 @@ TEST(Parameters, TensorsComeInTheOrderOfTheForwardPass) {
   std::vector<int64_t> elements, cut;
   for (const ModelTensor& tensor : model_tensors(model)) {
     elements.push_back(tensor.param.global_shape.numel());
-    if (tensor.param.stands[Axis::tp].kind == Standing::partitioned) cut.push_back(elements.back());
+    if (tensor.param.placement[Axis::tp].kind == Placement::partitioned) cut.push_back(elements.back());
   }
   EXPECT_EQ(elements, (std::vector<int64_t>{20, 12, 4, 4, 48, 12, 16, 4, 4, 4, 64, 16, 64, 4, 4, 4, 20}));
   EXPECT_EQ(cut, (std::vector<int64_t>{20, 48, 12, 16, 64, 16, 64, 20}));

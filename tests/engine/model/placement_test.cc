@@ -108,8 +108,8 @@ TEST(PlacedParams, GradientsAreSummedWhereRanksUseAReplicatedParameterOnDifferen
   const auto summed = [](bool sequence_parallel, Place used_on, int partition_dim) {
     ParamList params({{Axis::tp, 2}}, {}, sequence_parallel);
     params.begin_unit(0);
-    const Standing on_tp = partition_dim < 0 ? kReplicated : partitioned(partition_dim);
-    return params.declare({.name = "p", .global_shape = {4}, .stands = {{Axis::tp, on_tp}}, .used_on = used_on})
+    const Placement on_tp = partition_dim < 0 ? kReplicated : partitioned(partition_dim);
+    return params.declare({.name = "p", .global_shape = {4}, .placement = {{Axis::tp, on_tp}}, .used_on = used_on})
         .summed_over.has(Axis::tp);
   };
   EXPECT_FALSE(summed(false, Place::residual, -1));

@@ -1,5 +1,5 @@
 // What a recorded operation costs in the frameworks of published runs.
-#include "tools/plan/habits.h"
+#include "tools/plan/framework.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ const System& a100() {
 }
 double seconds(const TapeWork& work, const PlanConfig& plan = {}) { return work_seconds(a100(), plan, work); }
 
-TEST(PlanHabits, TheFrameworkFollowsFromTheOtherKeys) {
+TEST(PlanFramework, TheFrameworkFollowsFromTheOtherKeys) {
   EXPECT_EQ(framework_of({}), PlanFramework::trivet);
   EXPECT_EQ(framework_of({.fused_attention = false}), PlanFramework::megatron);
   EXPECT_EQ(framework_of({.fused_attention = false, .ops_per_layer = 50}), PlanFramework::pytorch);
@@ -23,7 +23,7 @@ TEST(PlanHabits, TheFrameworkFollowsFromTheOtherKeys) {
 }
 
 // Scores that are stored are GEMMs over the full square and passes over it: forward 4.5 of softmax and dropout.
-TEST(PlanHabits, UnfusedAttentionMovesItsScores) {
+TEST(PlanFramework, UnfusedAttentionMovesItsScores) {
   const TapeWork forward{.kind = TapeWork::attention,
                          .dtype = DType::bf16,
                          .m = 2048,
@@ -42,7 +42,7 @@ TEST(PlanHabits, UnfusedAttentionMovesItsScores) {
   EXPECT_GT(seconds(backward, unfused), seconds(forward, unfused));
 }
 
-TEST(PlanHabits, GeluIsAKernelOfItsOwnElsewhere) {
+TEST(PlanFramework, GeluIsAKernelOfItsOwnElsewhere) {
   const TapeWork plain{.kind = TapeWork::gemm, .dtype = DType::bf16, .m = 4096, .n = 8192, .k = 2048};
   TapeWork gelu = plain;
   gelu.activation = true;
@@ -51,7 +51,7 @@ TEST(PlanHabits, GeluIsAKernelOfItsOwnElsewhere) {
 }
 
 // The engine saves the output of a recomputed group; Megatron computes fc2 again, a GEMM of as many FLOPs as fc1.
-TEST(PlanHabits, MegatronRecomputesTheLastGemm) {
+TEST(PlanFramework, MegatronRecomputesTheLastGemm) {
   TapeWork fc1{.kind = TapeWork::gemm, .dtype = DType::bf16, .activation = true, .m = 4096, .n = 8192, .k = 2048};
   const PlanConfig megatron{.framework = PlanFramework::megatron}, pytorch{.framework = PlanFramework::pytorch};
   const double first = seconds(fc1, megatron), first_of_pytorch = seconds(fc1, pytorch);
@@ -60,7 +60,7 @@ TEST(PlanHabits, MegatronRecomputesTheLastGemm) {
   EXPECT_EQ(seconds(fc1, pytorch), first_of_pytorch);
 }
 
-TEST(PlanHabits, ASlowHostLaunchesMoreKernels) {
+TEST(PlanFramework, ASlowHostLaunchesMoreKernels) {
   EXPECT_DOUBLE_EQ(launch_seconds(a100(), {}), 1e-6 * a100().host_us);
   EXPECT_DOUBLE_EQ(launch_seconds(a100(), {.host_us_per_op = 20, .ops_per_layer = 45}), 100e-6);
 }

@@ -1,4 +1,4 @@
-#include "tools/plan/habits.h"
+#include "tools/plan/framework.h"
 
 #include <array>
 
@@ -17,10 +17,10 @@ namespace {
 //                Megatron: fused, with copies of gradients to fp32 and of weights from it
 //   kernels      launches where the engine has one: each begins and ends with idle compute units
 //   attention    FlashAttention 1, of 2022, over FlashAttention 2 (Dao 2023, section 4.1): its time
-struct Habits {
+struct FrameworkProfile {
   double elementwise = 1, loss = 1, optimizer = 1, kernels = 1, attention_forward = 1, attention_backward = 1;
 };
-Habits habits_of(PlanFramework framework) {
+FrameworkProfile profile_of(PlanFramework framework) {
   switch (framework) {
     case PlanFramework::trivet: return {};
     case PlanFramework::megatron: return {.loss = 6, .optimizer = 1.5, .kernels = 3};
@@ -75,20 +75,20 @@ PlanFramework framework_of(const PlanConfig& plan) {
 
 double work_seconds(const System& system, const PlanConfig& plan, const TapeWork& w) {
   const PlanFramework framework = framework_of(plan);
-  const Habits habits = habits_of(framework);
+  const FrameworkProfile profile = profile_of(framework);
   const auto bytes = static_cast<double>(w.bytes);
-  const double more_kernels = 1e-6 * system.kernel_us * (habits.kernels - 1);
+  const double more_kernels = 1e-6 * system.kernel_us * (profile.kernels - 1);
   switch (w.kind) {
     case TapeWork::gemm: return gemm_work_seconds(system, framework, w) + more_kernels;
     case TapeWork::attention:
       if (!plan.fused_attention) return unfused_attention_seconds(system, w) + more_kernels;
       return attention_seconds(system, w.dtype, static_cast<double>(w.flops), w.backward) *
-                 (w.backward ? habits.attention_backward : habits.attention_forward) +
+                 (w.backward ? profile.attention_backward : profile.attention_forward) +
              more_kernels;
-    case TapeWork::loss: return memory_seconds(system, habits.loss * bytes) + more_kernels;
+    case TapeWork::loss: return memory_seconds(system, profile.loss * bytes) + more_kernels;
     case TapeWork::memory:
       return memory_seconds(system,
-                            bytes * (w.category == Category::optimizer ? habits.optimizer : habits.elementwise)) +
+                            bytes * (w.category == Category::optimizer ? profile.optimizer : profile.elementwise)) +
              more_kernels;
     case TapeWork::copy: break;
   }

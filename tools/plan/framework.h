@@ -1,4 +1,4 @@
-// Habits: what a recorded operation costs in the program that `plan:` describes. Published runs are those of other
+// Frameworks: what a recorded operation costs in the program that `plan:` describes. Published runs are those of other
 // frameworks, which launch more and smaller kernels than this engine for the same layer; their layouts, schedules and
 // overlaps are the ordinary keys.
 #pragma once
