@@ -100,7 +100,7 @@ class ParamList {
       if (kGradientAxes.has(row.axis)) {
         check(placement.kind == Placement::partial, param.spec.name + " is not partial on " + std::string(row.name));
       } else if (placement.kind == Placement::partitioned) {
-        if (standing.dim >= 0) partition(param, row, standing.dim);
+        if (placement.dim >= 0) partition(param, row, placement.dim);
       } else {
         if (placement.kind == Placement::partial) param.summed_over.add(row.axis);
         if (at_[row.axis] != 0) param.first_copy = false;
