@@ -317,9 +317,18 @@ void write_file(const std::string& path, std::string_view text) {
   if (write_all(fd, text) < text.size()) fail_io(path, "write it");
 }
 
-void check_writable(std::initializer_list<std::string> paths) {
-  for (const std::string& path : paths)
-    if (!path.empty() && is_or_can_be_a_file(path)) const OutputFile can_be_made(path);
+void check_writable(std::initializer_list<std::string> paths, const std::vector<std::string>& read) {
+  std::vector<std::string> others = read;
+  for (const std::string& path : paths) {
+    if (path.empty()) continue;
+    std::error_code none;
+    for (const std::string& other : others)
+      if (path == other || std::filesystem::equivalent(path, other, none))
+        throw ConfigError(path +
+                          ": is both read and written, or written twice; expected another name for what is written");
+    others.push_back(path);
+    if (is_or_can_be_a_file(path)) const OutputFile can_be_made(path);
+  }
 }
 
 AppendFile::AppendFile(std::string path, Start start, Warn warn, std::string sibling)

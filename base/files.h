@@ -119,8 +119,9 @@ bool is_unlocked(const std::string& path);
 // A whole file, durable when this returns. A pipe or device takes the text as it is, so does /dev/stdout; another link
 // is an IoError.
 void write_file(const std::string& path, std::string_view text);
-// For before long work. Throws IoError where no file can be made at one of them; "" is none.
-void check_writable(std::initializer_list<std::string> paths);
+// For before long work. "" is none. Throws IoError where no file can be made at one of them, and ConfigError where one
+// is among `read`, also by a link, or another of them.
+void check_writable(std::initializer_list<std::string> paths, const std::vector<std::string>& read = {});
 
 // A file of records for people who watch the run. A disk that is full must not end a training run, so append() writes a
 // record wholly or not at all. It warns at the first failure, and with the number of records that are missing when one

@@ -78,7 +78,9 @@ std::string run_file(std::string checkpoint) {
 // A run that trains the converted model, as its files describe it. tokenizer: its file; "": unknown.
 std::string run_of(const std::string& checkpoint, const std::string& tokenizer) {
   std::vector<std::string> prepare{"trivet", "data", "prepare", "--input", "TEXT", "--output", "data/mine"};
-  if (!tokenizer.empty()) {
+  if (tokenizer.empty()) {
+    prepare.insert(prepare.end(), {"--tokenizer", "KIND"});
+  } else {
     const auto model = load_tokenizer(tokenizer);
     const std::string kind = model->kind();
     prepare.insert(prepare.end(), {"--tokenizer", kind, "--model", tokenizer});
@@ -89,7 +91,7 @@ std::string run_of(const std::string& checkpoint, const std::string& tokenizer) 
   return fmt::format(
       "# Trains {} further. Choose data, learning rate, length and, with rope, perhaps a shorter model.seq_length:\n"
       "#   {}{}\n#   {}\n{}\ndata:\n  path: data/mine\n\noptimizer:\n  lr: 2e-05\n\n"
-      "train:\n  train_iters: 1000\n  run_dir: runs/mine\n",
+      "train:\n  train_iters: 1000\n  run_dir: runs/mine\n\ncheckpoint:\n  save_interval: 100\n",
       checkpoint, printable(shell_text(prepare)),
       tokenizer.empty() ? "   # with the model's tokenizer, which is unknown here" : "", shell_text(train),
       read_small_file(checkpoint + "/config.resolved.yaml", 1 << 20));

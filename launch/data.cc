@@ -93,7 +93,9 @@ struct Interrupted : Error {
   int exit_code() const override { return 128 + stop_signal(); }
 };
 
-void prepare(const PrepareOptions& options) {
+void prepare(PrepareOptions options) {
+  for (std::string& extension : options.text.source.extensions)  // also as ".md" or "*.md"
+    extension.erase(0, std::min(extension.find_first_not_of("*."), extension.size()));
   ExtensionCounts taken, passed_over;
   expand_inputs(options.inputs, options.text.source, &taken, &passed_over);
   if (!taken.empty()) {
@@ -166,12 +168,10 @@ void add_tokenizer_options(CLI::App& command, PrepareOptions& options) {
                      fmt::format("text to train the model on [512 an id; bpe: all]; SentencePiece takes {} to {} times "
                                  "as much memory",
                                  kLeastMemoryPerTrainByte, kMostMemoryPerTrainByte));
-  command.add_option("--eod-token", options.eod_token,
-                     "bpe: what ends every document; with --model required");
+  command.add_option("--eod-token", options.eod_token, "bpe: what ends every document; with --model required");
   command.add_option("--bos-token", options.bos_token, "bpe: a special token to begin every document with [none]");
   command.add_flag("--special-as-text", options.special_as_text, "bpe: special tokens in the text are text");
-  add_word<BpePattern>(command, "--pattern", options.pattern,
-                       "bpe, to train: cuts as gpt2 [default], llama3, qwen2");
+  add_word<BpePattern>(command, "--pattern", options.pattern, "bpe, to train: cuts as gpt2 [default], llama3, qwen2");
   command.add_option("--special", options.special, "bpe, to train: more special tokens");
 }
 

@@ -17,8 +17,10 @@ void add_flight_command(CLI::App& app) {
   add_argument(*command, "RUN_DIR", *run_dir, "train.run_dir of the run");
   command->callback([run_dir] {
     if (!file_exists(*run_dir)) throw ConfigError(*run_dir + ": there is no such file or directory");
-    if (!file_exists(flight_folder(*run_dir)))
-      throw DataError(*run_dir + ": no flight folder, expected the folder of a run: each begins one when it trains");
+    if (!file_exists(flight_folder(*run_dir) + "/ranks.json"))
+      throw DataError(
+          *run_dir +
+          ": no flight folder with ranks.json, expected the folder of a run: each begins one when it trains");
     fmt::print("{}", describe_flight(read_flight_folder(*run_dir)));
   });
 }

@@ -210,7 +210,7 @@ void run(const PlanOptions& options) {
     check_is_planned(loaded.config);
     return run_search(options.search, loaded, links, options.ranks.front(), system, options.json);
   }
-  check_writable({options.outputs.trace, options.outputs.picture});
+  check_writable({options.outputs.trace, options.outputs.picture}, {options.path, options.system});
   if (options.ranks.size() > 1) run_curves(options, loaded, system);
   else if (!options.scaling.empty()) throw ConfigError("--scaling: is of several numbers of --ranks, found one");
   else run_one(options, loaded, system);

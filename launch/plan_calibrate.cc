@@ -105,7 +105,9 @@ void add_calibration_options(CLI::App& command, CalibrationOptions& options) {
 
 void score_or_calibrate(const CalibrationOptions& options) {
   const bool fits = !options.calibrate.empty();
-  check_writable({options.out, options.plot});
+  std::vector<std::string> read = fits ? options.calibrate : options.score;
+  read.push_back(options.system);
+  check_writable({options.out, options.plot}, read);
   std::vector<MeasuredRow> rows;
   for (const std::string& file : fits ? options.calibrate : options.score)
     for (MeasuredRow& row : read_rows(file)) rows.push_back(std::move(row));

@@ -1,4 +1,3 @@
-#include <filesystem>
 #include <fmt/format.h>
 
 #include "base/files.h"
@@ -27,7 +26,10 @@ std::string text_of(const SearchProgress& p) {
 // Whether there was a file.
 bool write_best(const std::string& path, const Candidate& best, const LoadedConfig& run, const CommConfig& links,
                 const System& system) {
-  Config config = best.open.config;
+  LoadedConfig open = best.open;
+  if (directing_section(open.config))
+    resolve(open, facts_of(open.config, best.prediction.step.ranks));  // as its rules have it
+  Config config = open.config;
   config.comm = links;
   const bool replaces = file_exists(path);
   write_file(path,
@@ -57,11 +59,7 @@ CLI::Option* add_search_options(CLI::App& command, PlanSearch& search) {
 
 void run_search(const PlanSearch& search, const LoadedConfig& run, const CommConfig& links, int ranks,
                 const System& system, bool json) {
-  std::error_code none;
-  for (const auto& [option, path] : {std::pair("--search-out", search.out), std::pair("--study", search.study)})
-    if (std::filesystem::equivalent(path, run.path, none))
-      throw ConfigError(fmt::format("{}: found {}, the file of the run; expected another", option, path));
-  check_writable({search.out, search.study});
+  check_writable({search.out, search.study}, {run.path});
   watch_stop_signals("the search ends with what it has", "the search ends at once");
   RedrawnLine line;
   SearchOptions options{.best = kBest, .seconds = search.seconds, .threads = static_cast<size_t>(usable_cores())};

@@ -283,7 +283,10 @@ void run(const StudyOptions& options) {
   if (!options.out.empty()) study.out = options.out;
   if (file_exists(study.out) && !std::filesystem::is_directory(study.out))
     throw ConfigError(study.out + ": the study's folder is a file; expected a folder, or a new name");
-  if (!options.export_path.empty()) return export_results(study, options.export_path);
+  if (!options.export_path.empty()) {
+    check_writable({options.export_path}, {study.path, study.base, study.out + "/results.jsonl"});
+    return export_results(study, options.export_path);
+  }
   Plan plan = make_plan(study);
   if (plan.points.empty()) {
     print_blocks({dropped_table(study, plan)});

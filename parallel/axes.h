@@ -1,6 +1,6 @@
 // The axes of the mesh of ranks, in one table: one row per axis.
 //
-// A parameter's standing on each axis alone decides over which ranks its gradient is summed. A set of axes gives a
+// A parameter's placement on each axis alone decides over which ranks its gradient is summed. A set of axes gives a
 // group: the ranks that differ in those axes only.
 #pragma once
 

@@ -52,7 +52,7 @@ void check_vocabulary(const Config& c, const RunFacts& facts, Rules& rule) {
   const auto given = c.model.vocab_size, of_dataset = facts.dataset_vocab_size;
   const bool whole = !c.data.path.empty(), lacking = !given && !of_dataset;
   const std::string prefix = first_prefix(whole ? c.data.path : c.data.train_path);
-  rule(whole ? "data.path" : "data.train_path", {"model.vocab_size"}, lacking && !facts.has_dataset,
+  rule(whole ? "data.path" : "data.train_path", {"model.vocab_size"}, lacking && !facts.has_dataset && !prefix.empty(),
        "found {0}, but there is neither {0}.idx nor {0}.bin, and model.vocab_size is auto: it is taken from the "
        "dataset's tokenizer; make the dataset first (trivet data prepare), or name another",
        prefix);
@@ -60,6 +60,8 @@ void check_vocabulary(const Config& c, const RunFacts& facts, Rules& rule) {
        "is auto, and the dataset {0} has no tokenizer to take it from: there is neither {0}.json, "
        "{0}.tokenizer.json nor {0}.model; give a number",
        prefix);
+  rule("model.vocab_size", {}, lacking && prefix.empty(),
+       "is auto, and there is no dataset whose tokenizer would give it; give a number");
   rule("model.vocab_size", {}, given && of_dataset && *given < *of_dataset,
        "{} is less than the {} of the dataset's tokenizer, expected at least that, or auto; "
        "make_vocab_size_divisible_by says how it is padded",

@@ -191,8 +191,12 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
     const std::vector<int64_t>& ends = replayed.step_ends[i];
     std::vector<std::vector<Span>> rows = performance.rows_of(i);
     for (std::vector<Span>& row : rows)
-      for (Span& span : row)
+      for (Span& span : row) {
         if (span.end_ns > ends.back()) span.info.cost = {};  // bytes count in the step in which the call ends
+        // NCCL passes it on around a ring, where an emulated link's root sends it to each.
+        else if (system.kind() == SystemKind::gpu && span.info.name == name_of(CommCall::broadcast))
+          span.info.cost.bytes = span.info.bytes;
+      }
     const StepStats stats = StepMeter(prediction.links).measure(rows, *(ends.end() - 2), ends.back());
     prediction.ranks[i] = {rank_name(players[i].rank, layout.mesh), stats};
   });

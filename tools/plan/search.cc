@@ -185,6 +185,7 @@ std::optional<Search::Pending> Search::take(const Point& point) {
 
 Search::Pending Search::pending_of(ResolvedCandidate run, Candidate candidate) const {
   candidate.open = std::move(run.open);
+  candidate.sets.clear();
   for (const auto& [key, value, of_run] : differences(candidate.open.config, run_.config))
     candidate.sets.push_back(fmt::format("{}={}", key, value));
   candidate.chunks = run.layout.schedule.v;

@@ -120,6 +120,10 @@ void check_options(const PrepareOptions& options, bool folders) {
 
 void check_output(const PrepareOptions& options) {
   for (const char* suffix : kSuffixes)
+    for (const std::string& input : options.inputs)
+      if (std::error_code none; std::filesystem::equivalent(options.output + suffix, input, none))
+        throw ConfigError(fmt::format("{} is an input, and would be overwritten: give --output another name", input));
+  for (const char* suffix : kSuffixes)
     if (const std::string path = options.output + suffix; !options.force && file_exists(path))
       throw ConfigError(fmt::format("{} exists; --force overwrites it", path));
 }

@@ -36,6 +36,9 @@ void add_sets(const std::vector<Setting>& settings, std::vector<std::string>& se
 std::vector<std::string> sets_of(const Study& study, Launcher launcher) {
   std::vector<std::string> sets;
   add_sets(study.set, sets);
+  // So few steps are within the warm-up of the base, which is not what is studied.
+  if (load_untrained(study.base, sets).config.optimizer.lr_warmup_iters > study.steps)
+    sets.emplace_back("optimizer.lr_warmup_iters=0");
   sets.push_back(fmt::format("comm.backend={}", launcher == Launcher::threads ? "thread" : "mpi"));
   sets.push_back(fmt::format("train.train_iters={}", study.steps));
   sets.push_back(fmt::format("train.trace={}", study.trace));

@@ -25,6 +25,7 @@
 #include "engine/train/generate.h"
 #include "engine/train/inference.h"
 #include "parallel/comm/world.h"
+#include "tests/engine/config/config_text.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/where.h"
 #include "tools/convert/gpt_weights.h"
@@ -94,7 +95,8 @@ TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
            {"schedule --bytes 5", "--bytes requires --bandwidth"},
            {"schedule --kind 1f1b,,zb-h1", "--kind: found \"\", expected names of schedules with commas between"},
            {"schedule --kind zb-h1,", "--kind: found \"\""},
-           {"schedule --costs 1,,1", "--costs: found \"\", expected numbers of at least 0 with commas between, F,I,W or F,B"},
+           {"schedule --costs 1,,1",
+            "--costs: found \"\", expected numbers of at least 0 with commas between, F,I,W or F,B"},
            {"schedule --costs 1,nan,1", "--costs: found \"nan\""},
            {"generate x --prompt-tokens 1,,2", "--prompt-tokens: found \"\", expected token ids"},
            {"generate x --prompt-tokens 3000000000", "--prompt-tokens: found \"3000000000\""},
@@ -114,9 +116,17 @@ TEST(CommandLine, SaysWhatIsWrongWithFiles) {
   std::filesystem::create_directory(dir / "folder");
   std::filesystem::create_symlink("loop", dir / "loop");
   const std::string prepare = "data prepare --tokenizer bytes --output " + (dir / "d") + " --input ";
+  write_text(dir / "run.yaml", kGoodConfig);
+  write_text(dir / "d.bin", "ab");
+  const std::string plan = "plan " + (dir / "run.yaml") + " --system h100-sxm --ranks 2 ";
   for (const auto& [arguments, code, part] : std::vector<std::tuple<std::string, int, std::string>>{
-           {"flight " + (dir / "folder"), 65, "folder: no flight folder, expected the folder of a run"},
+           {"flight " + (dir / "folder"), 65, "folder: no flight folder"},
            {"trace " + (dir / "folder"), 65, "trace.json: not found"},
+           {plan + "--trace " + (dir / "run.yaml"), 64, "run.yaml: is both read and written"},
+           {plan + "--search --study " + (dir / "folder/../run.yaml"), 64, "run.yaml: is both read and written"},
+           {plan + "--search --search-out x.yaml --study x.yaml", 64,
+            "x.yaml: is both read and written, or written twice"},
+           {prepare + (dir / "d.bin") + " --force", 64, "d.bin is an input"},
            {"train " + std::string(300, 'a'), 74, std::string(300, 'a') + ": File name too long"},
            {"checkpoint inspect " + (dir / "loop"), 74, "loop: cannot be found: Too many levels"},
            {prepare + (dir / "loop"), 74, "loop: cannot open it: Too many levels"}}) {

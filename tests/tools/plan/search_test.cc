@@ -2,6 +2,7 @@
 #include "tools/plan/search.h"
 
 #include <gtest/gtest.h>
+#include <set>
 
 #include "base/files.h"
 #include "tests/support/message_of.h"
@@ -159,6 +160,8 @@ TEST(Search, ItsBestIsARunThatIsPlannedAlike) {
   const Layout layout = resolve(again, facts_of(run));
   EXPECT_EQ(predict(again.config, layout, system).step.step_seconds, best.prediction.step.step_seconds);
   EXPECT_EQ(to_yaml(with_sets(run, best.sets).config), to_yaml(best.open.config));
+  std::set<std::string> keys;
+  for (const std::string& set : best.sets) EXPECT_TRUE(keys.insert(set.substr(0, set.find('='))).second) << set;
 }
 
 // "auto" is what a search chooses anyway. The study of what it finds has each as a point that can run.

@@ -62,6 +62,18 @@ TEST(Plan, ResolvesEachPoint) {
   EXPECT_NE(plan.points[0].numbers, plan.points[1].numbers);
 }
 
+// So do the studies that `trivet plan --study` writes of the configurations that ship.
+TEST(Plan, FewStepsHaveNoWarmUp) {
+  const auto warm_up_of = [](const std::string& config, const std::string& study) {
+    const StudyFolder folder(config);
+    const Plan plan = make_plan(folder.study(study));
+    EXPECT_EQ(plan.points.size(), 6u) << "none dropped";
+    return std::ranges::count(plan.points.at(0).sets, "optimizer.lr_warmup_iters=0");
+  };
+  EXPECT_EQ(warm_up_of(kGoodConfig + "optimizer:\n  lr_warmup_iters: 5\n", kGoodStudy), 1);
+  EXPECT_EQ(warm_up_of(kGoodConfig + "optimizer:\n  lr_warmup_iters: 4\n", kGoodStudy), 0);
+}
+
 TEST(Plan, DropsWhatCannotRunAndSaysWhy) {
   // given: heads that three tensor-parallel ranks do not divide, and a point that is another one under another name
   const StudyFolder folder;
