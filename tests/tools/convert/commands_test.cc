@@ -117,7 +117,7 @@ TEST(CommandLine, SaysWhatIsWrongWithFiles) {
   std::filesystem::create_symlink("loop", dir / "loop");
   const std::string prepare = "data prepare --tokenizer bytes --output " + (dir / "d") + " --input ";
   write_text(dir / "run.yaml", kGoodConfig);
-  write_text(dir / "d.bin", "ab");
+  write_text(dir / "own.bin", "ab");
   const std::string plan = "plan " + (dir / "run.yaml") + " --system h100-sxm --ranks 2 ";
   for (const auto& [arguments, code, part] : std::vector<std::tuple<std::string, int, std::string>>{
            {"flight " + (dir / "folder"), 65, "folder: no flight folder"},
@@ -126,7 +126,8 @@ TEST(CommandLine, SaysWhatIsWrongWithFiles) {
            {plan + "--search --study " + (dir / "folder/../run.yaml"), 64, "run.yaml: is both read and written"},
            {plan + "--search --search-out x.yaml --study x.yaml", 64,
             "x.yaml: is both read and written, or written twice"},
-           {prepare + (dir / "d.bin") + " --force", 64, "d.bin is an input"},
+           {"data prepare --tokenizer bytes --force --output " + (dir / "own") + " --input " + (dir / "own.bin"), 64,
+            "own.bin is an input"},
            {"train " + std::string(300, 'a'), 74, std::string(300, 'a') + ": File name too long"},
            {"checkpoint inspect " + (dir / "loop"), 74, "loop: cannot be found: Too many levels"},
            {prepare + (dir / "loop"), 74, "loop: cannot open it: Too many levels"}}) {
