@@ -21,7 +21,7 @@ std::string to_string(const Op& op, bool with_chunk) {
 }
 
 std::string to_string(const Channel& channel) {
-  return fmt::format("rank {} -> rank {} ({})", channel.from, channel.to,
+  return fmt::format("pp {} -> pp {} ({})", channel.from, channel.to,
                      channel.payload == Payload::activation ? "activations" : "gradients");
 }
 

@@ -52,7 +52,7 @@ struct Channel {
   Payload payload = Payload::activation;
   auto operator<=>(const Channel&) const = default;
 };
-std::string to_string(const Channel& channel);
+std::string to_string(const Channel& channel);  // "pp 0 -> pp 1 (activations)": positions in the pipeline
 
 struct Schedule {
   std::string kind = "custom";

@@ -253,7 +253,7 @@ TEST(Overlap, WithoutItASenderWaits) {
   config.parallel.pipeline_model_parallel_size = 2;
   config.overlap.overlap_p2p_comm = false;
   const TracedStep step = traced_steps(config, 2)[0];
-  const std::vector<Span> forward = step.spans("compute", "F"), sent = step.spans("rank 0 -> rank 1", "send");
+  const std::vector<Span> forward = step.spans("compute", "F"), sent = step.spans("pp 0 -> pp 1", "send");
   ASSERT_EQ(forward.size(), sent.size());
   for (size_t i = 0; i < sent.size(); ++i) EXPECT_LE(sent[i].end_ns, forward[i].end_ns) << "forward " << i;
 }

@@ -24,7 +24,7 @@ Span span(const char* name, Category category, int64_t start_ms, int64_t end_ms,
 
 // One micro-batch on two ranks: F 2 ms, message 1 ms, F 3 ms, B 4 ms, message 1 ms, B 5 ms; rank 1 waits inside its F.
 std::string write_trace(const TempDir& dir, bool whole) {
-  const std::vector<std::string> rows0{"compute", "rank 0 -> rank 1 (activations)", "rank 1 -> rank 0 (gradients)"};
+  const std::vector<std::string> rows0{"compute", "pp 0 -> pp 1 (activations)", "pp 1 -> pp 0 (gradients)"};
   const auto fail = [](const std::string& why) { FAIL() << why; };
   PerfettoWriter rank0(dir / "0", 0, {.process = "rank 0 (tp 0, pp 0, dp 0)", .rows = rows0}, 0, fail);
   PerfettoWriter rank1(dir / "1", 1, {.process = "rank 1 (tp 0, pp 1, dp 0)", .rows = rows0}, 0, fail);
