@@ -191,7 +191,7 @@ void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t>
        std::ranges::count_if(host_gpus, [](int64_t count) { return count > 0; }), host_gpus.size());
   const CommBackend backend = c.comm.backend.value_or(CommBackend::thread);
   rule("comm.backend", {}, !gpus && (backend == CommBackend::nccl || backend == CommBackend::staged),
-       "found {}, but this run computes on CPUs", word_of(backend));
+       "found {}, but this run computes on CPUs; expected auto, thread or mpi", word_of(backend));
   Config found = c;
   found.device.kind = gpus ? DeviceKind::cuda : DeviceKind::cpu;
   check_needs(found, rule);
