@@ -24,7 +24,7 @@ void map(int threads, int64_t grain, const F& f, const Tensor& out, const Inputs
   });
 }
 
-// Of the formulas of activations.
+// This back end's arithmetic, for the formulas of kernels/activation.h.
 struct Math {
   static Floats exp(Floats x) { return TRIVET_CPU::exp(x); }
   static Floats exp_in_range(Floats x) { return TRIVET_CPU::exp_in_range(x); }

@@ -3,8 +3,8 @@
 //
 // Every call queues its kernels on the stream given and returns; nothing synchronises, except the first GEMM of
 // each shape, which times the algorithms it may choose from. No kernel of this folder adds floating-point numbers by
-// atomics, so a second run gives the same bits. An instance belongs to
-// one rank and is used on the thread that made its Device.
+// atomics, so a second run gives the same bits. An instance belongs to one rank and is used on the thread that made its
+// Device.
 #pragma once
 
 #include "kernels/cuda/workspace.h"

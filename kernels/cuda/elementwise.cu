@@ -15,7 +15,7 @@ namespace {
 
 // ---- element by element
 
-// Of the formulas of activations.
+// This back end's arithmetic, for the formulas of kernels/activation.h.
 struct Math {
   __device__ static float exp(float x) { return __expf(x); }
   __device__ static float exp_in_range(float x) { return __expf(x); }

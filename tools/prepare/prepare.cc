@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fmt/format.h>
+#include <limits>
 #include <list>
 #include <ranges>
 #include <thread>
@@ -118,11 +119,21 @@ void check_options(const PrepareOptions& options, bool folders) {
   require(options.part_bytes > 0, "part_bytes is not positive");
 }
 
+// What is encoded: the dataset, or its documents before they are shuffled.
+std::string encoded_prefix(const PrepareOptions& options) {
+  return options.output + (options.shuffle_documents ? ".in_order" : "");
+}
+
 void check_output(const PrepareOptions& options) {
   for (const char* suffix : kSuffixes)
     for (const std::string& input : options.inputs)
       if (std::error_code none; std::filesystem::equivalent(options.output + suffix, input, none))
         throw ConfigError(fmt::format("{} is an input, and would be overwritten: give --output another name", input));
+  if (options.shuffle_documents)
+    for (const char* suffix : {".bin", ".idx"})  // of another dataset, or of a call that was killed
+      if (const std::string path = encoded_prefix(options) + suffix; file_exists(path))
+        throw ConfigError(
+            fmt::format("{} exists, where --shuffle-documents puts the documents first: move it away", path));
   for (const char* suffix : kSuffixes)
     if (const std::string path = options.output + suffix; !options.force && file_exists(path))
       throw ConfigError(fmt::format("{} exists; --force overwrites it", path));
@@ -287,10 +298,6 @@ void write_batch(const Batch& batch, IndexedDatasetWriter& writer) {
 // ---- going on where a call was stopped
 
 std::string partial_file(const PrepareOptions& options) { return options.output + ".partial.json"; }
-// What is encoded: the dataset, or its documents before they are shuffled.
-std::string encoded_prefix(const PrepareOptions& options) {
-  return options.output + (options.shuffle_documents ? ".in_order" : "");
-}
 
 // A hash of everything that the bytes depend on; empty where nothing can be saved.
 std::string identity(const PrepareOptions& options, const Tokenizer& tokenizer) {
@@ -394,6 +401,9 @@ std::unique_ptr<IndexedDatasetWriter> shuffle(const std::string& prefix, const P
   } const files{prefix};
   const MemoryPurpose purpose("the order of the documents");
   const IndexedDataset in_order(prefix);
+  if (in_order.documents() > std::numeric_limits<uint32_t>::max())
+    throw DataError(fmt::format("{}: found {} documents, expected at most 2^32 - 1 to shuffle", options.output,
+                                in_order.documents()));
   auto writer = std::make_unique<IndexedDatasetWriter>(options.output, in_order.token_type());
   std::vector<int32_t> tokens;
   for (const uint32_t document :

@@ -319,6 +319,11 @@ TEST_F(PrepareTest, ShufflesDocumentsByASeed) {
   std::ranges::sort(found);
   EXPECT_EQ(found, expected) << "each document once";
 
+  write_text(directory_ / "out.in_order.idx", "another's");
+  EXPECT_NE(message().find("out.in_order.idx exists"), std::string::npos);
+  EXPECT_EQ(read_small_file(directory_ / "out.in_order.idx", 100), "another's") << "it stays";
+  std::filesystem::remove(directory_ / "out.in_order.idx");
+
   // Stopped while it encodes, and while it shuffles.
   options_.part_bytes = 2000;
   for (const auto phase : {PrepareProgress::Phase::encoding, PrepareProgress::Phase::shuffling}) {
