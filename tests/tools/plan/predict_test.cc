@@ -54,6 +54,18 @@ TEST(Predict, AClassOfCommunicationHasItsFloor) {
   }
 }
 
+// NCCL passes a broadcast on around a ring: no rank sends it once to each of the others, as on an emulated link.
+TEST(Predict, BroadcastsOfPiecesHaveTheFloorOfARing) {
+  Config config = tiny_config();
+  set_key(config, "precision.dtype", "bf16");
+  set_key(config, "overlap.tp_comm_overlap", "pipeline");
+  const Resolved run = resolved(cut(config, {.t = 4, .d = 2, .sequence_parallel = true}), 8);
+  const StepStats s = predict(run.config, run.layout, h100({"nvlink_gb_per_s=0.001", "nvls_gb_per_s=0"})).step.stats;
+  const size_t tensor = class_of(comm_of("tensor"));
+  EXPECT_LE(s.floor[tensor], s.wire[tensor]);
+  EXPECT_GT(s.floor[tensor], s.wire[tensor] / 3) << "bound by the link";
+}
+
 TEST(Predict, FasterHardwareIsNoSlower) {
   const double before = predicted().step.step_seconds;
   for (const char* faster : {"bf16_tflops=3000", "memory_gb_per_s=9000", "nvlink_gb_per_s=2000", "nvlink_us=0.01",
