@@ -118,6 +118,8 @@ TEST(CommandLine, SaysWhatIsWrongWithFiles) {
   const std::string prepare = "data prepare --tokenizer bytes --output " + (dir / "d") + " --input ";
   write_text(dir / "run.yaml", kGoodConfig);
   write_text(dir / "own.bin", "ab");
+  write_text(dir / "folder/a.md", "ab");
+  write_text(dir / "bare.yaml", "model: {num_layers: 2, hidden_size: 8, num_attention_heads: 4, seq_length: 16}\n");
   const std::string plan = "plan " + (dir / "run.yaml") + " --system h100-sxm --ranks 2 ";
   for (const auto& [arguments, code, part] : std::vector<std::tuple<std::string, int, std::string>>{
            {"flight " + (dir / "folder"), 65, "folder: no flight folder"},
@@ -130,7 +132,9 @@ TEST(CommandLine, SaysWhatIsWrongWithFiles) {
             "own.bin is an input"},
            {"train " + std::string(300, 'a'), 74, std::string(300, 'a') + ": File name too long"},
            {"checkpoint inspect " + (dir / "loop"), 74, "loop: cannot be found: Too many levels"},
-           {prepare + (dir / "loop"), 74, "loop: cannot open it: Too many levels"}}) {
+           {"plan " + (dir / "bare.yaml") + " --system h100-sxm --ranks 2", 64, "model.vocab_size: is auto, and"},
+           {prepare + (dir / "loop"), 74, "loop: cannot open it: Too many levels"},
+           {prepare + (dir / "folder") + " --extensions '*.md'", 0, ""}}) {
     const Ended ended = trivet(dir, arguments);
     EXPECT_EQ(ended.code, code) << arguments << ended.err;
     EXPECT_TRUE(has(ended.err, part)) << ended.err;
@@ -220,6 +224,17 @@ TEST(CommandLine, BashCompletesCommandsOptionsAndKeys) {
             "parallel.pipeline_schedule=zb-v\n");
   EXPECT_EQ(offered("trivet train run.yaml --set train.run_dir = runs", 6), "\n");
   EXPECT_TRUE(trivet(dir, "completion zsh").out.starts_with("autoload -U +X compinit"));
+}
+
+// The best run of a search under a benchmark's rules has what these derive, so that it is a run by them again.
+TEST(CommandLine, WhatASearchUnderRulesFindsIsARunByThem) {
+  const TempDir dir;
+  const std::string of_gpus = " --system h100-sxm --ranks 2 ", best = dir / "best.yaml";
+  const Ended found = trivet(dir, "plan " + source_path("configs/mlperf/tiny.yaml") + of_gpus +
+                                      "--set model.vocab_size=4096 --search --search-seconds 0.5 --search-out " + best);
+  ASSERT_EQ(found.code, 0) << found.err;
+  const Ended again = trivet(dir, "plan " + best + of_gpus);
+  EXPECT_EQ(again.code, 0) << again.err;
 }
 
 // Tables fit a terminal of 80 columns; without one they are whole, and no escape code is printed.
