@@ -194,7 +194,7 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
       for (Span& span : row) {
         if (span.end_ns > ends.back()) span.info.cost = {};  // bytes count in the step in which the call ends
         // NCCL passes it on around a ring, where an emulated link's root sends it to each.
-        else if (system.kind() == SystemKind::gpu && span.info.name == name_of(CommCall::broadcast))
+        else if (system.kind() == SystemKind::gpu && name_of(CommCall::broadcast) == std::string_view(span.info.name))
           span.info.cost.bytes = span.info.bytes;
       }
     const StepStats stats = StepMeter(prediction.links).measure(rows, *(ends.end() - 2), ends.back());
