@@ -8,6 +8,7 @@
 namespace trivet {
 
 double now_seconds();  // of a clock that never goes back
+double unix_seconds();  // since the epoch, by the clock on the wall
 std::string host_name();
 int usable_cores();  // of the machine's, those that this process may run on
 // The kernel's number of its boot: the same in all containers of a machine, whatever they call it; "": unknown.

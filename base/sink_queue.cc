@@ -4,8 +4,11 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <ctime>
 #include <deque>
-#include <fmt/ranges.h>
+#include <filesystem>
+#include <fmt/chrono.h>
 #include <mutex>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -134,52 +137,137 @@ int64_t unread_output() {
   return bytes;
 }
 
-bool append_log(std::unique_ptr<AppendFile>& log, const std::string& path, const std::string& text) {
-  try {
-    if (!log) log = std::make_unique<AppendFile>(path, AppendFile::Start::keep, nullptr);
-    return log->append(text);
-  } catch (const IoError&) {  // no such folder yet, or a full disk
-    return false;
-  }
+std::mutex log_mutex;
+std::shared_ptr<OutputLog> log_of_output;
+
+std::shared_ptr<OutputLog> current_log() {
+  const std::lock_guard lock(log_mutex);
+  return log_of_output;
+}
+
+constexpr std::string_view kRedraw = "\r\033[K";  // clears a line that is drawn again (console.h)
+
+// What stays on the terminal of a text that redraws itself.
+std::string_view last_drawn(std::string_view line) {
+  const size_t at = line.rfind(kRedraw);
+  return at == std::string_view::npos ? line : line.substr(at + kRedraw.size());
 }
 
 }  // namespace
 
-struct QueuedOutput::Log {
-  const std::string path;
-  std::unique_ptr<AppendFile> file;
-  std::atomic<bool> is_output = false;  // standard output is gone
-};
+// ---- OutputLog
 
-QueuedOutput::QueuedOutput(const std::string& log)
+void OutputLog::add(std::string_view text) {
+  const std::lock_guard lock(mutex_);
+  std::string lines;
+  for (size_t end; (end = text.find('\n')) != std::string_view::npos; text.remove_prefix(end + 1)) {
+    line_ += text.substr(0, end + 1);
+    lines += last_drawn(line_);
+    line_.clear();
+  }
+  line_ = last_drawn(line_ += text);
+  if (!lines.empty()) push(std::move(lines));
+}
+
+void OutputLog::push(std::string lines) {
+  if (queue_) queue_->push(std::move(lines));
+  else if (early_.size() + lines.size() <= SinkQueue::kBytes) early_ += lines;
+}
+
+void OutputLog::open(const std::string& path) {
+  const std::lock_guard lock(mutex_);
+  path_ = path;
+  struct File {
+    explicit File(const std::string& path) : file(path, AppendFile::Start::keep, nullptr) {
+      std::error_code ignored;
+      bytes = std::filesystem::file_size(path, ignored);
+    }
+    AppendFile file;
+    uintmax_t bytes = 0;
+  };
+  const auto write = [path, most = most_bytes_, log = std::shared_ptr<File>()](const std::string& lines) mutable {
+    try {
+      if (log && log->bytes + lines.size() > most) {
+        log.reset();
+        std::rename(path.c_str(), (path + ".1").c_str());
+      }
+      if (!log) log = std::make_shared<File>(path);
+      log->bytes += lines.size();
+      return log->file.append(lines, true);
+    } catch (const IoError&) {
+      return false;
+    }
+  };
+  queue_.emplace(SinkQueue::Sink{.write = write, .gap = [](int64_t n) {
+                                   return fmt::format("{} pieces are missing: they were not accepted\n", n);
+                                 }});
+  const std::time_t now = std::time(nullptr);
+  queue_->push(fmt::format("---- {:%Y-%m-%dT%H:%M:%SZ}, {}, process {}\n", fmt::gmtime(now), host_name(), getpid()) +
+               std::exchange(early_, {}));
+}
+
+std::string OutputLog::path() const {
+  const std::lock_guard lock(mutex_);
+  return path_;
+}
+
+bool OutputLog::drain() {
+  const std::lock_guard lock(mutex_);
+  return !queue_ || queue_->drain();
+}
+
+void OutputLog::close() {
+  const std::lock_guard lock(mutex_);
+  if (queue_ && !line_.empty()) queue_->push(std::exchange(line_, {}) + '\n');
+  queue_.reset();
+}
+
+void start_log(const std::string& path) {
+  if (const auto log = current_log()) log->open(path);
+}
+
+void add_to_log(std::string_view text) {
+  if (const auto log = current_log()) log->add(text);
+}
+
+// ---- QueuedOutput
+
+QueuedOutput::QueuedOutput()
     : std::ostream(static_cast<std::stringbuf*>(this)),
-      log_(std::make_shared<Log>(log)),
+      log_(std::make_shared<OutputLog>()),
       queue_({.write =
-                  [log = log_](const std::string& piece) {
-                    if (!log->is_output && write_all(STDOUT_FILENO, piece) == piece.size()) return true;
-                    if (log->is_output.exchange(true)) return append_log(log->file, log->path, piece), true;
-                    const std::string what = "standard output is gone: " + error_text(errno);
-                    if (append_log(log->file, log->path, what + "; training goes on, and its output here\n" + piece))
-                      write_stderr(fmt::format("trivet: {}; it goes on in {}\n", what, log->path));
+                  [log = log_, gone = false](const std::string& piece) mutable {
+                    if (gone || write_all(STDOUT_FILENO, piece) == piece.size()) return true;
+                    gone = true;
+                    const std::string what =
+                        fmt::format("standard output is gone: {}; training goes on, and its output in {}\n",
+                                    error_text(errno), log->path().empty() ? "RUN_DIR/log" : log->path());
+                    log->add(what);
+                    write_stderr("trivet: " + what);
                     return true;
                   },
               .gap = [](int64_t n) { return fmt::format("\n{} lines are missing: they were not accepted\n", n); },
               .unread = unread_output}) {
   output = &queue_;
+  const std::lock_guard lock(log_mutex);
+  log_of_output = log_;
 }
 
 QueuedOutput::~QueuedOutput() {
   output = nullptr;
   const std::vector<std::string> lost = queue_.close();
+  {
+    const std::lock_guard lock(log_mutex);
+    log_of_output = nullptr;
+  }
+  log_->close();
   if (lost.empty()) return;
-  std::unique_ptr<AppendFile> file;
-  const bool kept = !log_->is_output && append_log(file, log_->path, fmt::format("{}", fmt::join(lost, "")));
   write_stderr(fmt::format("trivet: standard output accepts nothing; the last {} lines are {}\n", lost.size(),
-                           kept ? "in " + log_->path : "lost"));
+                           log_->path().empty() ? "lost" : "in " + log_->path()));
 }
 
 int QueuedOutput::sync() {
-  if (!str().empty()) queue_.push(str());
+  if (!str().empty()) log_->add(str()), queue_.push(str());
   str("");
   return 0;
 }

@@ -3,16 +3,19 @@
 // SinkQueue: up to kBytes of pieces wait in memory, and a thread of its own writes them in order. Pieces that find the
 // queue full are dropped and counted, and the sink is told when it accepts again. Used by one thread.
 //
-// QueuedOutput: standard output through such a queue; each flush makes a piece. When its reader is gone or its disk is
-// full, this piece and all later ones go to a log file, as do those that wait when the program ends.
+// QueuedOutput: standard output through such a queue; each flush makes a piece. From start_log() on, a file gets the
+// same lines through a queue of its own, those before included, whatever becomes of standard output.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <ostream>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -53,19 +56,47 @@ class SinkQueue {
   std::thread thread_;  // from the first piece on
 };
 
+// OutputLog: the lines of a terminal in a file, without those that redraw themselves. Beyond kBytes it becomes
+// PATH.1, and a new one begins. A file that cannot be written ends nothing. Any thread.
+class OutputLog {
+ public:
+  static constexpr size_t kBytes = 16 << 20;
+
+  explicit OutputLog(size_t most_bytes = kBytes) : most_bytes_(most_bytes) {}
+  ~OutputLog() { close(); }
+  void add(std::string_view text);
+  void open(const std::string& path);  // gets what was added before, too
+  std::string path() const;            // "": it is not open
+  bool drain();
+  void close();
+
+ private:
+  void push(std::string lines);
+
+  mutable std::mutex mutex_;
+  const size_t most_bytes_;
+  std::string path_;
+  std::string line_;   // unfinished
+  std::string early_;  // before the file is open
+  std::optional<SinkQueue> queue_;
+};
+
 // One at a time.
 class QueuedOutput : private std::stringbuf, public std::ostream {
  public:
-  explicit QueuedOutput(const std::string& log);
+  QueuedOutput();
   ~QueuedOutput() override;
-  bool drain() { return queue_.drain(); }
+  bool drain() { return queue_.drain() && log_->drain(); }
 
  private:
-  struct Log;
   int sync() override;
-  const std::shared_ptr<Log> log_;
+  const std::shared_ptr<OutputLog> log_;
   SinkQueue queue_;
 };
+
+// Where there is a QueuedOutput: its lines go to this file as well, and a line that it does not print.
+void start_log(const std::string& path);
+void add_to_log(std::string_view text);
 
 // What a report of a hang says where standard output accepts nothing; else "". Any thread.
 std::string output_stall();

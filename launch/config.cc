@@ -9,6 +9,7 @@
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
 #include "engine/data/training_data.h"
+#include "engine/metrics/walltime.h"
 #include "engine/train/rank_state.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
@@ -62,6 +63,9 @@ void run(const ConfigOptions& options, DrawSchedule draw) {
   fmt::print("\n");
   std::vector<TextBlock> blocks = describe_run(loaded.config, layout, memory_of_pipeline_ranks(loaded.config, layout));
   if (!data.rows.empty()) blocks.push_back(data);
+  WallTime time(config);
+  time.read(config.train.run_dir + "/metrics.jsonl");
+  if (time.known()) blocks.push_back({.title = "time", .rows = {{"by the run so far", time.text()}}});
   print_blocks(blocks);
 }
 

@@ -30,6 +30,7 @@ struct TrainOptions {
 
 int run(TrainOptions& options) {
   options.run.faults = parse_faults(options.faults);
+  options.run.program = provenance_value(this_build(), "version") + ", commit " + provenance_value(this_build(), "commit");
   const LoadedConfig loaded = load_config(options.path, options.sets);
   options.run.sampling.seed = options.seed.value_or(static_cast<uint64_t>(loaded.config.train.seed));
   const int needed = ranks_of_one_replica(loaded.config);
@@ -42,7 +43,7 @@ int run(TrainOptions& options) {
       start_processes(own.config, ranks);
     });
   std::atomic<int> exit_code = 0;  // the same on all ranks
-  QueuedOutput out(loaded.config.train.run_dir + "/output.log");
+  QueuedOutput out;  // its log is begun when the run has its folder
   const auto rank_main = [&](Communicator& world) {
     try {
       exit_code = run_training(loaded, options.run, world, out);

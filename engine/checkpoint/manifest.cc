@@ -194,7 +194,7 @@ Manifest parse_manifest(const std::string& text, const std::string& source) {
 }
 
 std::string to_json(const TrainState& state) {
-  const json out = {{"step", state.step},
+  json out = {{"step", state.step},
                     {"consumed_samples", state.consumed_samples},
                     {"consumed_tokens", state.consumed_tokens},
                     {"skipped_steps", state.skipped_steps},
@@ -202,6 +202,7 @@ std::string to_json(const TrainState& state) {
                     {"tokenizer", state.tokenizer},
                     {"data", state.data},
                     {"evaluation_due", state.evaluation_due}};
+  if (state.validation_loss) out["validation_loss"] = *state.validation_loss;
   return text_of(out, 1) + "\n";
 }
 
@@ -222,6 +223,10 @@ TrainState parse_train_state(const std::string& text, const std::string& source)
   if (const auto due = whole.find("evaluation_due"); due != whole.end()) {  // older checkpoints have none
     if (!due->is_boolean()) reader.refuse("evaluation_due", due->dump().substr(0, 40), "true or false");
     state.evaluation_due = due->get<bool>();
+  }
+  if (const auto loss = whole.find("validation_loss"); loss != whole.end()) {
+    if (!loss->is_number()) reader.refuse("validation_loss", loss->dump().substr(0, 40), "a number");
+    state.validation_loss = loss->get<double>();
   }
   return state;
 }

@@ -17,6 +17,7 @@
 
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,6 +38,7 @@ struct TrainState {
   std::string tokenizer{};                      // its fingerprint; empty: unknown
   std::map<std::string, std::string> data{};    // "data.path" -> what the dataset is: TrainingData::identities
   bool evaluation_due = false;                  // the step's evaluation was interrupted; a resumed run begins with it
+  std::optional<double> validation_loss{};      // of the step, where it was evaluated
 };
 
 struct StoredSlice {

@@ -81,7 +81,7 @@ void CheckpointSaver::commit() {
   if (options_.committed) options_.committed(state_.step);
   // On NFS a folder with an open file cannot be removed. The save has succeeded all the same.
   try {
-    options_.store.remove_old(state_.step, temporary_, options_.keep_last);
+    options_.store.remove_old(state_.step, temporary_, options_.keep);
   } catch (const IoError& error) {
     not_removed_ = error.what();
   }

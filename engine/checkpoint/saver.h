@@ -36,7 +36,7 @@ class CheckpointSaver {
     std::string run;     // the same on all ranks
     std::string layout;  // for people
     std::string config;  // config.resolved.yaml
-    int64_t keep_last = 0;
+    Retention keep{};
     std::function<void()> before_commit{};          // on rank 0; throws where there must be none
     std::function<void(int64_t step)> committed{};  // on rank 0; called by the thread that has committed the step
   };

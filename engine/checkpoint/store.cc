@@ -6,12 +6,15 @@
 #include <cstring>
 #include <filesystem>
 #include <fmt/format.h>
+#include <map>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/files.h"
 #include "base/host.h"
+#include "base/sink_queue.h"
 #include "base/utf8.h"
+#include "engine/checkpoint/manifest.h"
 
 namespace trivet {
 namespace {
@@ -79,7 +82,11 @@ std::vector<std::string> CheckpointStore::paths() const {
   return paths;
 }
 
-void warn_on_stderr(const std::string& warning) { write_stderr("trivet: " + warning + "\n"); }
+void warn_on_stderr(const std::string& warning) {
+  const std::string line = "trivet: " + warning + "\n";
+  add_to_log(line);
+  write_stderr(line);
+}
 
 std::vector<std::string> find_checkpoints(std::string path, const std::function<void(const std::string&)>& warn) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -134,13 +141,33 @@ void CheckpointStore::commit(int64_t step, const std::string& temporary) const {
   disk_.sync_directory(folder_);
 }
 
-void CheckpointStore::remove_old(int64_t step, const std::string& temporary, int64_t keep_last) const {
+// Those that have a validation loss; of equal ones, the newer.
+std::vector<int64_t> CheckpointStore::with_lowest_losses(std::vector<int64_t> steps, int64_t most) const {
+  std::map<int64_t, double> losses;
+  for (const int64_t step : steps) try {
+      const std::string path = path_of(step) + "/train_state.json";
+      const TrainState state = parse_train_state(read_small_file(path, Manifest::kMostBytes), path);
+      if (state.validation_loss) losses[step] = *state.validation_loss;
+    } catch (const Error&) {  // a damaged one is not the best
+    }
+  std::erase_if(steps, [&](int64_t s) { return !losses.contains(s); });
+  std::ranges::sort(steps, {}, [&](int64_t s) { return std::pair(losses[s], -s); });
+  steps.resize(std::min(steps.size(), static_cast<size_t>(most)));
+  return steps;
+}
+
+void CheckpointStore::remove_old(int64_t step, const std::string& temporary, const Retention& keep) const {
   for (const std::string& replaced : {temporary, temporary + kReplaced})
     if (file_exists(replaced)) disk_.remove_all(replaced);
-  if (keep_last == 0) return;
+  if (keep.last == 0) return;
   // Steps beyond this one belong to an abandoned run and are not counted.
   std::vector<int64_t> old = steps();
-  std::erase_if(old, [&](int64_t s) { return s >= step; });
+  std::erase_if(old, [&](int64_t s) { return s > step; });
+  const std::vector<int64_t> best = keep.best > 0 ? with_lowest_losses(old, keep.best) : std::vector<int64_t>();
+  old.erase(old.begin(), old.begin() + std::min(std::ssize(old), keep.last));
+  std::erase_if(old, [&](int64_t s) {
+    return (keep.interval > 0 && s % keep.interval == 0) || std::ranges::find(best, s) != best.end();
+  });
   // One that cannot be removed keeps none of the others.
   std::string problem;
   const auto attempt = [&](const auto& remove) {
@@ -151,8 +178,7 @@ void CheckpointStore::remove_old(int64_t step, const std::string& temporary, int
     }
   };
   // Renamed first: a half-removed checkpoint must not look complete.
-  for (size_t i = static_cast<size_t>(keep_last) - 1; i < old.size(); ++i)
-    attempt([&] { disk_.rename(path_of(old[i]), path_of(old[i]) + kDoomed); });
+  for (const int64_t s : old) attempt([&] { disk_.rename(path_of(s), path_of(s) + kDoomed); });
   for (const std::string& name : list_directory(folder_))
     if (name.starts_with(kPrefix) && name.ends_with(kDoomed)) attempt([&] { disk_.remove_all(folder_ + "/" + name); });
   if (!problem.empty()) throw IoError(problem);

@@ -22,6 +22,13 @@
 
 namespace trivet {
 
+// Which checkpoints stay when a newer one is committed.
+struct Retention {
+  int64_t last = 0;      // so many, the newer one included; 0: all, and the others are not looked at
+  int64_t interval = 0;  // those whose step is a multiple of it; 0: none
+  int64_t best = 0;      // so many with the lowest validation losses
+};
+
 class CheckpointStore {
  public:
   CheckpointStore(std::string folder, Disk disk = {}) : folder_(std::move(folder)), disk_(std::move(disk)) {}
@@ -40,9 +47,9 @@ class CheckpointStore {
   std::string prepare() const;
   // Makes `temporary`, whose files are durable, the checkpoint of its step, and the latest one.
   void commit(int64_t step, const std::string& temporary) const;
-  // After commit(): removes what it replaced, and all but the last `keep_last` checkpoints (0: none). Throws IoError;
-  // then the next commit or start tries again.
-  void remove_old(int64_t step, const std::string& temporary, int64_t keep_last) const;
+  // After commit(): removes what it replaced, and the checkpoints before it that do not stay. Throws IoError; then the
+  // next commit or start tries again.
+  void remove_old(int64_t step, const std::string& temporary, const Retention& keep) const;
 
   // All checkpoints in the order in which to try them: from `latest` back to the oldest, then those beyond it, which a
   // run that was resumed from further back has abandoned.
@@ -52,6 +59,8 @@ class CheckpointStore {
   const Disk& disk() const { return disk_; }
 
  private:
+  std::vector<int64_t> with_lowest_losses(std::vector<int64_t> steps, int64_t most) const;
+
   std::string folder_;
   Disk disk_;
 };

@@ -201,8 +201,11 @@ struct CommConfig {
 };
 
 struct CheckpointConfig {
-  int64_t save_interval = 0;     // steps between checkpoints in run_dir/checkpoints; 0: none
-  int64_t keep_last = 0;         // of them; 0: all
+  int64_t save_interval = 0;  // steps between checkpoints in run_dir/checkpoints; 0: none
+  int64_t keep_last = 0;      // of them; 0: all
+  // Kept beside the last ones: those whose step is a multiple of this, and so many with the lowest validation losses.
+  int64_t save_retain_interval = 0, keep_best = 0;
+  std::string mirror;            // a second folder for them, filled behind the run; empty: none
   bool async_save = false;       // a copy of the state is written while training continues
   int64_t max_failed_saves = 3;  // in a row, then the run ends
 };
@@ -217,8 +220,10 @@ struct TrainConfig {
   bool skip_train = false;       // evaluate a checkpoint, and end
   int64_t seed = 1234;           // of weights and dropout
   std::string run_dir = "runs/default";
+  std::string tensorboard_dir;  // for event files; empty: none
   int64_t log_interval = 1;
   double exit_duration_in_mins = 0;  // save and stop before the run has lasted so long; 0: no limit
+  int64_t exit_interval = 0;         // save and stop behind each multiple of so many steps; 0: never
   double straggler_factor = 2;       // a rank that works so many times as long as its peers is named; 0: not looked for
   int64_t straggler_interval = 50;   // steps
   // NaN, Inf and loss spikes: engine/train/number_check.h.

@@ -196,6 +196,11 @@ void declare_run(std::vector<Field>& table) {
 
   KEY(checkpoint, save_interval, "steps between checkpoints in run_dir/checkpoints; 0: none", range(0, 1e12, "steps"));
   KEY(checkpoint, keep_last, "latest checkpoints to keep; 0: all", range(0, 1e9, "checkpoints"));
+  KEY(checkpoint, save_retain_interval, "beside keep_last, those of every so many steps are kept; 0: none",
+      range(0, 1e12, "steps"));
+  KEY(checkpoint, keep_best, "beside keep_last, so many with the lowest validation losses are kept",
+      range(0, 1e9, "checkpoints"));
+  KEY(checkpoint, mirror, "second folder for the checkpoints, to which each is copied and verified behind the run");
   KEY(checkpoint, async_save, "train on while a copy of the state is written");
   KEY(checkpoint, max_failed_saves, "saves that may fail in a row before the run ends", range(1, 1e9, "saves"));
 
@@ -209,7 +214,9 @@ void declare_run(std::vector<Field>& table) {
   KEY(train, skip_train, "evaluate a checkpoint on validation and test set, and end: nothing is trained or saved");
   KEY(train, seed, "of weights and dropout", at_least(0));
   KEY(train, run_dir, "folder of metrics.jsonl, config.resolved.yaml, trace.json");
+  KEY(train, tensorboard_dir, "folder for TensorBoard's event files, of this run alone");
   KEY(train, log_interval, "steps between lines", range(1, 1e12, "steps"));
+  KEY(train, exit_interval, "save and stop behind each multiple of so many steps; 0: never", range(0, 1e12, "steps"));
   KEY(train, exit_duration_in_mins, "save and stop before the run has lasted so many minutes; 0: no limit",
       range(0, 1e7, "minutes"));
   KEY(train, straggler_factor, "name a rank that works so many times as long as its peers; 0: do not look",
@@ -305,8 +312,12 @@ void declare_needs(std::vector<Field>& table) {
   need({"data.split"}, {"data.path", "data.train_path", "data.valid_path", "data.test_path"},
        WHERE(c.data.train_path.empty()), "with data.train_path: only data.path is split");
 
-  need({"checkpoint.async_save", "checkpoint.keep_last", "checkpoint.max_failed_saves"}, {"checkpoint.save_interval"},
-       WHERE(c.checkpoint.save_interval != 0), "with save_interval 0: nothing is saved");
+  need({"checkpoint.async_save", "checkpoint.keep_last", "checkpoint.max_failed_saves", "checkpoint.mirror"},
+       {"checkpoint.save_interval"}, WHERE(c.checkpoint.save_interval != 0), "with save_interval 0: nothing is saved");
+  need({"checkpoint.save_retain_interval", "checkpoint.keep_best"}, {"checkpoint.keep_last"},
+       WHERE(c.checkpoint.keep_last > 0), "with keep_last 0: all checkpoints are kept");
+  need({"checkpoint.keep_best"}, {"train.eval_interval"}, WHERE(evaluates(c)),
+       "with eval_interval 0: no checkpoint has a validation loss");
   need({"train.eval_iters", "train.full_validation", "train.eval_samples", "data.valid_path", "data.test_path"},
        {"train.eval_interval"}, WHERE(evaluates(c)), "with eval_interval 0: nothing is evaluated");
   need({"train.eval_iters"}, {"train.full_validation"}, WHERE(!evaluates(c) || !c.train.full_validation),

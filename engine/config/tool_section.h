@@ -18,6 +18,7 @@ namespace trivet {
 class Communicator;
 class Problems;
 class Rules;
+class RunObserver;   // engine/metrics/observer.h
 class RunProcedure;  // engine/train/procedure.h
 struct Config;
 struct Field;
@@ -40,6 +41,9 @@ struct ToolSection {
   // Before anything is initialised. from_checkpoint: one that is named, not the run's own. Collective.
   std::unique_ptr<RunProcedure> (*procedure)(const LoadedConfig& loaded, bool from_checkpoint,
                                              Communicator& world) = nullptr;
+
+  // What hears of a run of this configuration, on rank 0; returns null where nothing does. Null: nothing ever does.
+  std::unique_ptr<RunObserver> (*observer)(const LoadedConfig& loaded) = nullptr;
 };
 
 // The rows of this program, which launch/all_sections.cc or launch/core_sections.cc defines.

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/host.h"
+#include "base/sink_queue.h"
 #include "engine/checkpoint/store.h"
 
 namespace trivet {
@@ -16,6 +17,8 @@ bool write_outcome(const std::string& run_dir, const Outcome& outcome) noexcept 
   try {
     const std::string path = run_dir + "/outcome.json";
     if (file_exists(path)) return false;
+    if (outcome.exit_code != 0)
+      add_to_log(fmt::format("ended with {}{}{}\n", outcome.exit_code, outcome.what.empty() ? "" : ": ", outcome.what));
     OutputFile file(path);
     file.write(nlohmann::ordered_json{{"status", outcome.status},
                                       {"exit_code", outcome.exit_code},

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/content_hash.h"
+#include "base/sink_queue.h"
 #include "base/statistics.h"
 #include "engine/config/load.h"
 #include "parallel/comm/call.h"
@@ -60,6 +61,7 @@ RunGuard::RunGuard(const Config& config, const std::vector<Fault>& faults, Commu
       throw IoError(fmt::format("train.run_dir {}", error.what()));
     }
     lock_.emplace(config.train.run_dir);
+    start_log(config.train.run_dir + "/log");
     Disk().make_directories(records_);
     clear_outcome(records_);
     start_flight_folder(records_, places_);

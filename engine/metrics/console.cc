@@ -15,10 +15,10 @@ struct Column {
   size_t width;
   size_t leaves;
 };
-constexpr std::array kColumns = {Column{"step", 9, 0},           Column{"loss", 11, 0}, Column{"grad norm", 9, 6},
-                                 Column{"learning rate", 13, 5}, Column{"ms", 8, 0},    Column{"tokens/s", 11, 8},
-                                 Column{"TFLOP/s", 8, 4},        Column{"MFU", 5, 7},   Column{"exposed", 7, 3},
-                                 Column{"wait", 6, 2},           Column{"bubble", 6, 1}};
+constexpr std::array kColumns = {Column{"step", 9, 0},           Column{"loss", 11, 0},  Column{"grad norm", 9, 7},
+                                 Column{"learning rate", 13, 6}, Column{"ms", 8, 0},     Column{"tokens/s", 11, 9},
+                                 Column{"TFLOP/s", 8, 5},        Column{"MFU", 5, 8},    Column{"exposed", 7, 4},
+                                 Column{"wait", 6, 3},           Column{"bubble", 6, 2}, Column{"left", 7, 1}};
 using Cells = std::array<std::string, kColumns.size()>;
 
 // A number in a column; "-" where it is unknown, but the loss of a run that went wrong is "nan".
@@ -41,7 +41,8 @@ Cells cells_of(const StepReport& r) {
           percent_text(r.mfu),
           percent_text(r.stats.of_window(StepStats::sum(r.stats.exposed))),
           percent_text(r.stats.of_window(StepStats::sum(r.stats.wait))),
-          percent_text(r.bubble_fraction)};
+          percent_text(r.bubble_fraction),
+          duration_text(r.remaining_seconds)};
 }
 
 // How many columns `terminal` has no room for; 0: no terminal.
@@ -49,7 +50,7 @@ size_t columns_left_out(size_t step_width, size_t terminal) {
   size_t width = step_width - kColumns[0].width;
   for (const Column& column : kColumns) width += column.width + 2;
   size_t out = 0;
-  while (terminal > 0 && width - 2 >= terminal && out < 8)
+  while (terminal > 0 && width - 2 >= terminal && out < 9)
     width -= std::ranges::find(kColumns, ++out, &Column::leaves)->width + 2;
   return out;
 }

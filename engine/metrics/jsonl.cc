@@ -2,19 +2,22 @@
 
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/host.h"
 #include "base/json.h"
 
 namespace trivet {
 namespace {
 
 // The name of a folder need not be UTF-8.
-std::string text_of(const nlohmann::ordered_json& line) {
+std::string text_of(nlohmann::ordered_json line) {
+  line["time"] = std::round(unix_seconds() * 1e3) / 1e3;
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
 }
 
@@ -70,6 +73,13 @@ nlohmann::ordered_json line_of(const StepReport& r) {
       {"idle_seconds", seconds(s.idle)},
       {"overlap_ratio", s.overlap_ratio().value_or(StepReport::kUnknown)},
   };
+  if (r.gpus) {
+    line["power_watts"] = r.gpus->power_watts;
+    line["energy_joules_per_token"] = r.gpus->energy_joules_per_token;
+    line["sm_clock_mhz"] = r.gpus->sm_clock_mhz;
+    line["gpus_slowed_by_power"] = r.gpus->slowed_by_power;
+    line["gpus_slowed_by_heat"] = r.gpus->slowed_by_heat;
+  }
   if (r.batch_size) line["batch_size"] = *r.batch_size;
   if (r.weight_decay) line["weight_decay"] = *r.weight_decay;
   if (r.decoupled_learning_rate) line["decoupled_learning_rate"] = *r.decoupled_learning_rate;
@@ -123,12 +133,24 @@ std::string MetricsLog::begin(const RunBegin& run) {
   flush();
   const std::string aside = run.goes_on ? "" : set_aside(path_);
   if (!aside.empty()) open();
-  if (!run.checkpoint.empty()) go_on_behind(run);
+  nlohmann::ordered_json event = {{"event", run.checkpoint.empty() ? "start" : "resume"}, {"step", run.step}};
+  if (!run.checkpoint.empty()) event["checkpoint"] = run.checkpoint;
+  event.update({{"total_steps", run.total_steps},
+                {"ranks", run.ranks},
+                {"start_seconds", run.start_seconds},
+                {"host", host_name()},
+                {"program", run.program},
+                {"banner", run.banner}});
+  for (const char* job : {"SLURM_JOB_ID", "PBS_JOBID"})
+    if (const char* const id = std::getenv(job)) event["job"] = id;
+  go_on_behind(run, std::move(event));
+  begun_ = true;
+  for (const std::string& line : std::exchange(early_notes_, {})) note(line);
   return aside.empty() ? "" : fmt::format("{} was an earlier run's, and is {} now", path_, aside);
 }
 
-void MetricsLog::go_on_behind(const RunBegin& run) {
-  const nlohmann::ordered_json event = {{"event", "resume"}, {"step", run.step}, {"checkpoint", run.checkpoint}};
+void MetricsLog::go_on_behind(const RunBegin& run, nlohmann::ordered_json event) {
+  step_ = run.step;
   const auto redone = [&](const std::string& record) { return is_redone(record, run.step, run.evaluates_again); };
   try {
     bool any = false;
@@ -138,7 +160,7 @@ void MetricsLog::go_on_behind(const RunBegin& run) {
   } catch (const std::exception& failure) {
     if (warn_) warn_(fmt::format("{}: the records after step {} stay in it: {}", path_, run.step, failure.what()));
   }
-  append(event);
+  append(std::move(event));
 }
 
 void MetricsLog::rewrite_without(const std::function<bool(const std::string& record)>& is_redone,
@@ -152,13 +174,16 @@ void MetricsLog::rewrite_without(const std::function<bool(const std::string& rec
   open();
 }
 
-void MetricsLog::step(const StepReport& r) { append(line_of(r)); }
+void MetricsLog::step(const StepReport& r) {
+  step_ = r.step;
+  append(line_of(r));
+}
 
 void MetricsLog::evaluation(const EvalReport& r) {
   nlohmann::ordered_json event = {{"event", "eval"},      {"step", r.step},     {r.set + "_loss", r.loss},
                                   {"samples", r.samples}, {"tokens", r.tokens}, {"seconds", r.seconds}};
   if (!r.checkpoint.empty()) event["checkpoint"] = r.checkpoint;
-  append(event);
+  append(std::move(event));
 }
 
 void MetricsLog::save(const SaveReport& r) {
@@ -169,24 +194,37 @@ void MetricsLog::save(const SaveReport& r) {
           {"seconds", r.seconds}});
 }
 
-void MetricsLog::append(const nlohmann::ordered_json& line) { queue_->push(text_of(line)); }
+void MetricsLog::note(const std::string& line) {
+  if (begun_) append({{"event", "note"}, {"step", step_}, {"text", line}});
+  else early_notes_.push_back(line);
+}
 
-std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each) {
+void MetricsLog::end(const RunTimes& times) {
+  append({{"event", "end"}, {"step", step_}, {"times", render(times.blocks)}});
+}
+
+void MetricsLog::append(nlohmann::ordered_json line) { queue_->push(text_of(std::move(line))); }
+
+std::string for_each_record(const std::string& path,
+                            const std::function<void(const nlohmann::ordered_json& record)>& each) {
   if (!std::filesystem::exists(path)) return "the run wrote no metrics.jsonl";
   std::string problem;
   for_each_line(path, [&](const std::string& line, int64_t number) {
-    const auto json = parse_json<nlohmann::ordered_json>(line, BadJson::discarded);
-    if (!json.is_object()) {
-      problem = fmt::format("metrics.jsonl:{}: is no object", number);
-      return;
-    }
-    if (json.contains("event") || !json.contains("step")) return;
+    const auto record = parse_json<nlohmann::ordered_json>(line, BadJson::discarded);
+    if (record.is_object()) each(record);
+    else problem = fmt::format("metrics.jsonl:{}: is no object", number);
+  });
+  return problem;
+}
+
+std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each) {
+  return for_each_record(path, [&](const nlohmann::ordered_json& record) {
+    if (record.contains("event") || !record.contains("step")) return;
     StepNumbers numbers{{"loss", std::nan("")}};
-    for (const auto& [key, value] : json.items())
+    for (const auto& [key, value] : record.items())
       if (value.is_number()) numbers[key] = value.get<double>();
     each(std::move(numbers));
   });
-  return problem;
 }
 
 }  // namespace trivet

@@ -1,6 +1,7 @@
-// MetricsLog: RUN_DIR/metrics.jsonl, one JSON object a line: a step, or an evaluation ("event": "eval"). Floats have
-// all the digits that read back exactly; what is unknown or no number is null. The file holds one run, each step once:
-// a resumed run goes on in it, and a new one sets it aside. Written by rank 0 through a queue, as a disk may hang.
+// MetricsLog: RUN_DIR/metrics.jsonl, one JSON object a line: a step, or an event ("event": start, resume, eval,
+// checkpoint, note, end). Each has the time, in seconds since the epoch. Floats have all the digits that read back
+// exactly; what is unknown or no number is null. The file holds one run, each step once: a resumed run goes on in it,
+// and a new one sets it aside. Written by rank 0 through a queue, as a disk may hang.
 #pragma once
 
 #include <functional>
@@ -18,6 +19,10 @@ namespace trivet {
 
 // The names of the numbers in the line of a step, but for its own.
 std::vector<std::string> step_metric_names();
+
+// Calls each(record) for every line that is an object. What is wrong with the file, or "".
+std::string for_each_record(const std::string& path,
+                            const std::function<void(const nlohmann::ordered_json& record)>& each);
 
 // Calls each(numbers) for every step that a run wrote into its metrics.jsonl: all that is a number in its record,
 // "step" from 1 included, and "loss", NaN where it is none. What is wrong with the file, or "".
@@ -41,18 +46,23 @@ class MetricsLog : public RunObserver {
   void step(const StepReport& report) override;
   void evaluation(const EvalReport& report) override;
   void save(const SaveReport& report) override;
+  void note(const std::string& line) override;
+  void end(const RunTimes& times) override;
   void flush() override { queue_->drain(); }  // the lines are in the file, if it accepts them
 
  private:
   void open();
-  void go_on_behind(const RunBegin& run);
-  void append(const nlohmann::ordered_json& line);
+  void go_on_behind(const RunBegin& run, nlohmann::ordered_json event);
+  void append(nlohmann::ordered_json line);
   void rewrite_without(const std::function<bool(const std::string& record)>& is_redone, const std::string& last);
 
   std::string path_;
   AppendFile::Warn warn_;
   double patience_s_;
   std::optional<SinkQueue> queue_;
+  int64_t step_ = 0;  // the last one that was heard of
+  bool begun_ = false;
+  std::vector<std::string> early_notes_;
 };
 
 }  // namespace trivet

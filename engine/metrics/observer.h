@@ -17,6 +17,11 @@ struct RunBegin {
   std::string checkpoint = {};   // from which it goes on; empty: from new weights
   bool goes_on = false;          // in the folder of the run that wrote it, whose later records are done again
   bool evaluates_again = false;  // so is the evaluation of `step`
+  int64_t total_steps = 0;
+  int ranks = 1;
+  std::string program = {};  // which version trains
+  double start_seconds = 0;  // from the start of the process to here
+  std::string banner = {};   // layout, memory, device and data, as text for people
 };
 
 // Where its time went.

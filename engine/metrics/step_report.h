@@ -5,11 +5,21 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "base/statistics.h"
 #include "engine/metrics/accounting.h"
 #include "engine/metrics/step_stats.h"
 
 namespace trivet {
+
+// What the GPUs of a run say of themselves (kernels/gpu_monitor.h), where they do.
+struct GpuReport {
+  double power_watts = 0;  // of all of them, the mean since the last report
+  double energy_joules_per_token = 0;
+  double sm_clock_mhz = 0;                          // mean
+  int64_t slowed_by_power = 0, slowed_by_heat = 0;  // how many are
+};
 
 struct StepReport {
   static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -24,7 +34,9 @@ struct StepReport {
   // Where they vary over the run, or from learning_rate.
   std::optional<int64_t> batch_size = {};  // samples
   std::optional<double> weight_decay = {}, decoupled_learning_rate = {};
+  std::optional<GpuReport> gpus = {};
   double step_seconds = kUnknown;
+  double remaining_seconds = kUnknown;  // of the steps that are left
   double tokens_per_second = kUnknown;
   double model_tflops_per_rank = kUnknown;
   double mfu = kUnknown;  // stays unknown where the peak is
@@ -74,19 +86,21 @@ struct SaveReport {
   double seconds = 0;        // until it was committed, as the next step boundary saw it
 };
 
-// How long the last steps took: an exponential moving average with a half-life of about ten steps. The first step, in
-// which everything is touched for the first time, does not count once there is another.
+// How long a step takes: the median of the last ones. The first step, in which everything is touched for the first
+// time, does not count once there is another.
 class RunningSpeed {
  public:
   void add(double step_seconds) {
-    constexpr double kWeight = 0.07;  // 0.93^10 is about a half
-    recent_ = ++steps_ <= 2 ? step_seconds : recent_ + kWeight * (step_seconds - recent_);
+    if (steps_++ == 1) recent_.clear();
+    if (recent_.size() == kSteps) recent_.erase(recent_.begin());
+    recent_.push_back(step_seconds);
   }
-  double recent_step_seconds() const { return recent_; }  // kUnknown before the first step
+  double recent_step_seconds() const { return recent_.empty() ? StepReport::kUnknown : median(recent_); }
 
  private:
+  static constexpr size_t kSteps = 31;
   int64_t steps_ = 0;
-  double recent_ = StepReport::kUnknown;
+  std::vector<double> recent_;
 };
 
 }  // namespace trivet

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 
@@ -44,6 +45,16 @@ std::optional<int64_t> slurm_end_ns() {
   using namespace std::chrono;
   const int64_t now = duration_cast<seconds>(system_clock::now().time_since_epoch()).count();
   return now_ns() + (end - now) * 1'000'000'000;
+}
+
+// What the longest save of a run took, by its records; 0: unknown.
+int64_t longest_save_of(const std::string& run_dir) {
+  double seconds = 0;
+  for_each_record(run_dir + "/metrics.jsonl", [&](const nlohmann::ordered_json& record) {
+    if (record.value("event", "") == "checkpoint" && record.contains("seconds") && record["seconds"].is_number())
+      seconds = std::max(seconds, record["seconds"].get<double>());
+  });
+  return static_cast<int64_t>(seconds * 1e9);
 }
 
 std::string layout_text(const MeshShape& mesh, const Config& config) {
@@ -87,6 +98,16 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
   problem = host.first_problem(problem);
   if (host.rank() == 0) remove_file_if_exists(seen);
   if (!problem.empty()) throw IoError(problem);
+  const Retention keep{config.checkpoint.keep_last, config.checkpoint.save_retain_interval,
+                       config.checkpoint.keep_best};
+  if (host.rank() == 0 && !config.checkpoint.mirror.empty()) {
+    try {
+      mirror_.emplace(store, CheckpointStore(config.checkpoint.mirror), keep);
+    } catch (const Error& error) {
+      problem = fmt::format("checkpoint.mirror: {}", error.what());
+    }
+  }
+  if (problem = host.first_problem(problem); !problem.empty()) throw IoError(problem);
   RankState& state = trainer.state();
   saver_.emplace(CheckpointSaver::Options{.store = store,
                                           .rank = host.rank(),
@@ -94,13 +115,17 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
                                           .run = run,
                                           .layout = layout_text(layout.mesh, config),
                                           .config = to_yaml(config),
-                                          .keep_last = config.checkpoint.keep_last,
+                                          .keep = keep,
                                           .before_commit =
                                               [folder = options_.folder] {
                                                 const std::string problem = folder ? folder->problem() : "";
                                                 if (!problem.empty()) throw ConfigError(problem);
                                               },
-                                          .committed = [this](int64_t step) { update_stop_texts(0, step); }},
+                                          .committed =
+                                              [this](int64_t step) {
+                                                update_stop_texts(0, step);
+                                                if (mirror_) mirror_->copy(step);
+                                              }},
                  saved_tensors(state.flat, *state.optimizer), state.snapshot, trainer.device(),
                  *trainer.rank().compute);
   all_bytes_ = host.sum(saver_->bytes());
@@ -116,6 +141,7 @@ void Checkpointing::resume(const std::string& candidates, bool fall_back) {
   std::istringstream lines(candidates);
   for (std::string path; std::getline(lines, path);) {
     const MemoryPurpose purpose("loading the checkpoint", path);
+    const int64_t begin_ns = now_ns();
     std::string problem, fingerprint;
     TrainState state;
     try {
@@ -136,12 +162,16 @@ void Checkpointing::resume(const std::string& candidates, bool fall_back) {
     if (problem.empty()) {
       check_same_everywhere({{"checkpoint " + path, fingerprint, true}}, gather_places(host.world()), host.world());
       trainer_.resume(state);
+      const double load_seconds = static_cast<double>(now_ns() - begin_ns) * 1e-9;
       saved_step_ = state.step;
+      resumed_step_ = state.step;
       evaluation_due_ = saved_as_due_ = state.evaluation_due;
       for (const std::string& checkpoint : skipped) note("cannot resume from " + checkpoint);
       for (const std::string& line : changes_since(path, state, config_, options_.data, !fall_back)) note(line);
       const bool goes_on = is_in(path, checkpoints_folder(config_.train.run_dir));
-      if (reporter_) reporter_->resumed(state.step, path, goes_on, evaluation_due_);
+      if (goes_on && mirror_) mirror_->copy(state.step);
+      if (goes_on) longest_save_ns_ = host.broadcast(longest_save_of(config_.train.run_dir));
+      if (reporter_) reporter_->resumed(state.step, path, goes_on, evaluation_due_, load_seconds);
       return update_stop_texts(state.step, state.step);
     }
     problems += "\n" + problem;
@@ -167,7 +197,8 @@ TrainState Checkpointing::train_state() const {
           .config = values_of(config_),
           .tokenizer = options_.tokenizer,
           .data = options_.data,
-          .evaluation_due = evaluation_due_};
+          .evaluation_due = evaluation_due_,
+          .validation_loss = evaluated_step_ == trainer_.steps_done() ? validation_loss_ : std::nullopt};
 }
 
 Votes Checkpointing::stop_votes() {
@@ -207,12 +238,19 @@ bool Checkpointing::out_of_time(int64_t now) const {
 
 bool Checkpointing::needs_result(const Votes& sum) const {
   const int64_t step = trainer_.steps_done();
-  return step >= config_.train.train_iters || sum.end_run() || (saver_ && step % config_.checkpoint.save_interval == 0);
+  return step >= config_.train.train_iters || sum.end_run() || exits_here() ||
+         (saver_ && step % config_.checkpoint.save_interval == 0);
+}
+
+bool Checkpointing::exits_here() const {
+  const int64_t interval = config_.train.exit_interval, step = trainer_.steps_done();
+  return interval > 0 && step % interval == 0 && step > resumed_step_;
 }
 
 bool Checkpointing::after_step(const Votes& sum) {
   if (sum.folder_lost > 0) leave_folder();
-  const bool stop = sum.end_run(), last = !evaluation_due_ && trainer_.steps_done() >= config_.train.train_iters;
+  const bool stop = sum.end_run() || exits_here(),
+             last = !evaluation_due_ && trainer_.steps_done() >= config_.train.train_iters;
   if (saver_) {
     conclude(saver_->advance(sum.save));
     if (stop || last) {
@@ -228,12 +266,28 @@ bool Checkpointing::after_step(const Votes& sum) {
     }
   }
   pass_boundary();
+  if (last && !config_.checkpoint.mirror.empty()) await_mirror();
+  if (const std::string problem = mirror_ ? mirror_->take_problem() : ""; !problem.empty()) note(problem);
   if (!stop || last) return !last;
   exit_code_ = saver_ ? 75 : kInterrupted;
   note(fmt::format("stopping after step {}, {}: {}", trainer_.steps_done(),
-                   sum.stop_signal > 0 ? "as a signal asked" : "before the time is up",
+                   sum.stop_signal > 0 ? "as a signal asked"
+                   : sum.end_run()     ? "before the time is up"
+                                       : "as train.exit_interval says",
                    saver_ ? "it is saved; start again to resume (exit code 75)" : why_not_saved()));
   return false;
+}
+
+// The ranks meet again and again meanwhile, so that none takes another for hung.
+void Checkpointing::await_mirror() {
+  struct Vote {
+    int64_t busy = 0, stop = 0;
+  };
+  Vote sum;
+  do {
+    const bool busy = mirror_ && !mirror_->wait(0.2);
+    sum = trainer_.host().sum(Vote{busy, options_.stop_signal && options_.stop_signal() != 0});
+  } while (sum.busy > 0 && sum.stop == 0);
 }
 
 void Checkpointing::pass_boundary() {

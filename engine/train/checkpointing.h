@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/mirror.h"
 #include "engine/checkpoint/saver.h"
 #include "engine/fault/run_directory.h"
 #include "engine/fault/step_hook.h"
@@ -44,6 +45,8 @@ class Checkpointing {
   // Whether the evaluation of the last step is still to be made; it is saved, so that a resumed run begins with it.
   bool evaluation_due() const { return evaluation_due_; }
   void set_evaluation_due(bool due) { evaluation_due_ = due; }
+  // Of the validation set, after the last step: saved with it.
+  void set_validation_loss(double loss) { evaluated_step_ = trainer_.steps_done(), validation_loss_ = loss; }
   // Whether after_step() will save or end the run, and so needs the step's result first.
   bool needs_result(const Votes& sum) const;
   // At a step boundary, with the sums of all ranks' votes. False: the run ends here, with exit_code(). Throws
@@ -56,7 +59,9 @@ class Checkpointing {
  private:
   Votes stop_votes();
   bool out_of_time(int64_t now) const;
+  bool exits_here() const;  // train.exit_interval
   void pass_boundary();
+  void await_mirror();
   void update_stop_texts(int64_t done, int64_t committed);  // any thread; the largest step of all calls counts
   [[noreturn]] void leave_folder();
   std::string why_not_saved() const;  // REQUIRES: no saver
@@ -73,13 +78,16 @@ class Checkpointing {
   Reporter* const reporter_;
   Options options_;
   std::mutex stop_texts_;
-  int64_t done_ = 0, committed_ = 0;      // what the stop texts say
-  std::optional<CheckpointSaver> saver_;  // empty: the run saves nothing
-  int64_t all_bytes_ = 0;                 // of a checkpoint
-  int64_t deadline_ns_;                   // steady clock; INT64_MAX: none
+  int64_t done_ = 0, committed_ = 0;        // what the stop texts say
+  std::optional<CheckpointMirror> mirror_;  // on rank 0
+  std::optional<CheckpointSaver> saver_;    // empty: the run saves nothing
+  int64_t all_bytes_ = 0;                   // of a checkpoint
+  int64_t deadline_ns_;                     // steady clock; INT64_MAX: none
   int64_t boundary_ns_ = 0, longest_step_ns_ = 0, longest_save_ns_ = 0, begun_ns_ = 0, looked_ns_ = 0;
   int64_t saved_step_ = -1;  // committed, or resumed from
-  int64_t failures_ = 0;     // in a row
+  int64_t resumed_step_ = 0, evaluated_step_ = -1;
+  std::optional<double> validation_loss_;
+  int64_t failures_ = 0;  // in a row
   std::string last_error_;
   bool evaluation_due_ = false, saved_as_due_ = false;  // now; in the checkpoint of saved_step_
   int exit_code_ = 0;

@@ -10,6 +10,7 @@
 #include "base/host.h"
 #include "engine/checkpoint/store.h"
 #include "engine/config/explain.h"
+#include "engine/config/tool_section.h"
 #include "engine/metrics/accounting.h"
 #include "engine/train/lr_schedule.h"
 #include "kernels/ops.h"
@@ -25,6 +26,7 @@ struct StepSums {
   Votes votes;
   int64_t above_peak = 0;  // rank 0 was faster than the peak, which can be measured again
   int64_t lost_spans = 0;
+  int64_t gpus = 0, energy_mj = 0, clock_mhz = 0, slowed_by_power = 0, slowed_by_heat = 0;
 };
 
 struct FoundPeak {
@@ -148,15 +150,19 @@ TextBlock describe_speed(const Config& config, Trainer& trainer, const FoundPeak
 
 }  // namespace
 
-Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const TextBlock& data, Trainer& trainer,
+Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const RunOrigin& origin, Trainer& trainer,
                    std::ostream& out)
     : config_(loaded.config),
+      program_(origin.program),
+      start_ns_(origin.start_ns),
       trainer_(trainer),
       host_(trainer.host()),
       links_(known_links(config_.comm, trainer)),
       time_(host_.size(), links_),
       meter_(links_) {
   const bool first = host_.rank() == 0;
+  // Of ranks that share a GPU none can tell its own energy.
+  if (trainer.rank().backend.exchange_on_device || host_.size() == 1) gpu_ = create_gpu_monitor(trainer.device());
   if (first) console_.emplace(out, [] { return terminal_columns(STDOUT_FILENO); });
   const FoundPeak peak = find_peak(config_, trainer, console_ ? &*console_ : nullptr);
   work_ = {.tokens = config_.batch.global_batch_size.value() * config_.model.seq_length,
@@ -170,13 +176,20 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const TextB
   const std::vector<MemoryPlan> memory = gather_memory(trainer);
   if (console_) {
     std::vector<TextBlock> blocks = describe_run(config_, layout, memory);
-    blocks.push_back(data);
+    blocks.push_back(origin.data);
     blocks.push_back(describe_speed(config_, trainer, peak, work_.flops, links_));
     console_->banner(blocks);
+    banner_ = render(blocks);
     const double timeout = config_.comm.timeout_s;
     log_.emplace(config_.train.run_dir + "/metrics.jsonl", warn_on_stderr, timeout > 0 ? timeout : HUGE_VAL);
     console_->show_steps(config_.train.log_interval);
-    observers_ = {&*log_, &*console_};
+    walltime_.emplace(config_, [this](const std::string& line) { note(line); });
+    observers_ = {&*log_, &*console_, &*walltime_};
+    if (const std::string& folder = config_.train.tensorboard_dir; !folder.empty() && !config_.train.skip_train)
+      observers_.push_back(&tensorboard_.emplace(folder, warn_on_stderr));
+    for (const ToolSection& section : tool_sections())
+      if (auto observer = section.observer ? section.observer(loaded) : nullptr)
+        observers_.push_back(of_tools_.emplace_back(std::move(observer)).get());
   }
   collect_spans();
   // A GPU is given a whole step at once.
@@ -209,7 +222,16 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   work.flops *= static_cast<double>(work.tokens) / static_cast<double>(work_.tokens);
   const bool above_peak = console_ && peak_measurements_left_ > 0 && mfu_of(work, seconds) > 1;
   // One all-reduce for all.
-  const auto [measured, sum, faster, lost_spans] = host_.sum(StepSums{mine, votes, above_peak, my_lost_spans});
+  StepSums sums{mine, votes, above_peak, my_lost_spans};
+  if (measures && gpu_) {
+    const GpuReading now = gpu_->read();
+    if (const int64_t before = std::exchange(energy_mj_, now.energy_mj); before >= 0 && now.energy_mj >= before)
+      sums.gpus = 1, sums.energy_mj = now.energy_mj - before;
+    sums.clock_mhz = std::max<int64_t>(0, now.sm_clock_mhz);
+    sums.slowed_by_power = now.slowed_by_power == 1, sums.slowed_by_heat = now.slowed_by_heat == 1;
+  }
+  sums = host_.sum(sums);
+  const auto& [measured, sum, faster, lost_spans, gpus, energy_mj, clock_mhz, by_power, by_heat] = sums;
   if (sum.folder_lost > 0) return sum;
   if (trace_) trace_->step(result.step, spans_);
   StepStats stats = measured;
@@ -236,10 +258,21 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
     report.weight_decay = weight_decay(config_, result.step, result.consumed_samples);
   if (o.decoupled_lr || o.decoupled_min_lr)
     report.decoupled_learning_rate = learning_rates(config_, result.step, result.consumed_samples).decoupled;
+  if (measures && gpu_) {
+    const int64_t since = std::exchange(energy_read_ns_, result.end_ns), tokens = result.consumed_tokens;
+    const int64_t trained = tokens - std::exchange(energy_read_tokens_, tokens);
+    if (const double joules = static_cast<double>(energy_mj) * 1e-3; gpus == host_.size())
+      report.gpus = GpuReport{.power_watts = joules / (static_cast<double>(result.end_ns - since) * 1e-9),
+                              .energy_joules_per_token = joules / static_cast<double>(trained),
+                              .sm_clock_mhz = static_cast<double>(clock_mhz) / static_cast<double>(gpus),
+                              .slowed_by_power = by_power,
+                              .slowed_by_heat = by_heat};
+  }
   report.links = links_;
   report_speed(report, work, seconds, stats);
   if (trainer_.mesh().shape[Axis::pp] == 1) report.bubble_fraction = 0;  // idle time there is not the pipeline's
   if (report.mfu > 1) limit_mfu(report);
+  report.remaining_seconds = static_cast<double>(report.total_steps - report.step) * speed_.recent_step_seconds();
   // The line of the step redraws the bar below it, which counts the step.
   console_->progress(static_cast<double>(result.step), config_.train.train_iters, speed_.recent_step_seconds());
   tell(&RunObserver::step, report);
@@ -258,7 +291,12 @@ void Reporter::text(const std::string& piece) {
   if (console_) console_->text(piece);
 }
 
-void Reporter::begin(const RunBegin& run) {
+void Reporter::begin(RunBegin run) {
+  run.total_steps = config_.train.train_iters;
+  run.ranks = host_.size();
+  run.program = program_;
+  run.banner = banner_;
+  run.start_seconds = static_cast<double>(now_ns() - start_ns_) * 1e-9;
   for (RunObserver* const observer : observers_)
     if (const std::string text = observer->begin(run); !text.empty()) note(text);
 }
@@ -268,7 +306,8 @@ void Reporter::starts() {
   begin({});
 }
 
-void Reporter::resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again) {
+void Reporter::resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again,
+                       double load_seconds) {
   if (config_.train.skip_train) {
     evaluated_ = checkpoint;
     return note(fmt::format("evaluating {}, of step {}", checkpoint, step));
@@ -276,11 +315,12 @@ void Reporter::resumed(int64_t step, const std::string& checkpoint, bool goes_on
   const int64_t last = config_.train.train_iters;
   if (!goes_on || step < last) open_trace();
   begin({.step = step, .checkpoint = checkpoint, .goes_on = goes_on, .evaluates_again = evaluates_again});
-  note(fmt::format("resumed from {} after step {}{}", checkpoint, step,
+  note(fmt::format("resumed from {} after step {}{}, loaded in {:.2f} s", checkpoint, step,
                    step > last    ? fmt::format(": train.train_iters is {}, so nothing is left to train", last)
                    : step == last ? fmt::format(" of {}: nothing is left to train; a larger train.{} trains on", last,
                                                 config_.train.train_samples > 0 ? "train_samples" : "train_iters")
-                                  : fmt::format(" of {}", last)));
+                                  : fmt::format(" of {}", last),
+                   load_seconds));
 }
 
 void Reporter::saved(const SaveReport& report) { tell(&RunObserver::save, report); }

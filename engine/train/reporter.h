@@ -3,6 +3,7 @@
 #pragma once
 
 #include <iosfwd>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,8 +16,11 @@
 #include "engine/metrics/perfetto.h"
 #include "engine/metrics/step_report.h"
 #include "engine/metrics/step_stats.h"
+#include "engine/metrics/tensorboard.h"
 #include "engine/metrics/time_table.h"
+#include "engine/metrics/walltime.h"
 #include "engine/train/trainer.h"
+#include "kernels/gpu_monitor.h"
 
 namespace trivet {
 
@@ -40,10 +44,17 @@ struct Votes {
   }
 };
 
+// What the records of a run say of where it comes from.
+struct RunOrigin {
+  TextBlock data;        // what it reads
+  std::string program;   // its version
+  int64_t start_ns = 0;  // of the rank
+};
+
 class Reporter {
  public:
   // Collective: measures or looks up the peak, prints the banner. `loaded`, `trainer` and `out` outlive this.
-  Reporter(const LoadedConfig& loaded, const Layout& layout, const TextBlock& data, Trainer& trainer,
+  Reporter(const LoadedConfig& loaded, const Layout& layout, const RunOrigin& origin, Trainer& trainer,
            std::ostream& out);
 
   // Collective. Returns the sums of the ranks' votes, which travel with the step's statistics.
@@ -57,7 +68,7 @@ class Reporter {
   // done again are removed; with `evaluates_again` the evaluation of `step` is one of them. With train.skip_train the
   // evaluation is added to the records of the folder.
   void starts();
-  void resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again);
+  void resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again, double load_seconds);
   void saved(const SaveReport& report);
   void flush();  // before a save
   // Collective: gathers the ranks' times and joins their traces.
@@ -69,7 +80,7 @@ class Reporter {
   void tell(void (RunObserver::*event)(Args...), const Given&... given) {
     for (RunObserver* const observer : observers_) (observer->*event)(given...);
   }
-  void begin(const RunBegin& run);
+  void begin(RunBegin run);
   std::string trace_part(int rank) const;
   void open_trace();
   void show_progress(size_t ops_done, size_t ops);  // of a step under way
@@ -82,6 +93,8 @@ class Reporter {
   void limit_mfu(StepReport& report);
 
   const Config& config_;
+  const std::string program_;
+  const int64_t start_ns_;
   Trainer& trainer_;
   HostWorld& host_;
   std::string peak_origin_;
@@ -96,12 +109,18 @@ class Reporter {
   StepStats own_work_;          // since the last look for stragglers
   int64_t own_work_steps_ = 0;  // measured ones
   int64_t step_begun_ns_ = 0, next_progress_ns_ = 0;
-  std::vector<std::vector<Span>> spans_;  // [row]
-  std::string evaluated_;                 // the checkpoint, with train.skip_train
+  std::vector<std::vector<Span>> spans_;                                  // [row]
+  std::unique_ptr<GpuMonitor> gpu_;                                       // null: there is none to ask
+  int64_t energy_mj_ = -1, energy_read_ns_ = 0, energy_read_tokens_ = 0;  // at the last look
+  std::string evaluated_;                                                 // the checkpoint, with train.skip_train
   // On rank 0.
   std::optional<Console> console_;
   std::optional<MetricsLog> log_;
+  std::optional<WallTime> walltime_;
+  std::optional<TensorBoardLog> tensorboard_;
+  std::vector<std::unique_ptr<RunObserver>> of_tools_;
   std::vector<RunObserver*> observers_;
+  std::string banner_;
   std::optional<PerfettoWriter> trace_;
 };
 

@@ -78,7 +78,7 @@ void check_run_folder(const std::string& run_dir) {
     refuse(" is a checkpoint, expected a run's folder; --resume " + run_dir + " begins with it");
   if (std::filesystem::is_directory(run_dir, ignored) && !CheckpointStore(run_dir).steps().empty())
     refuse(" is the folder of a run's checkpoints, expected the run's own");
-  for (const char* name : {"metrics.jsonl", "config.resolved.yaml", "output.log", "outcome.json"})
+  for (const char* name : {"metrics.jsonl", "config.resolved.yaml", "log", "log.1", "outcome.json"})
     if (const auto type = std::filesystem::symlink_status(run_dir + "/" + name, ignored).type();
         type > std::filesystem::file_type::regular)
       refuse(fmt::format(": {} is no regular file", name));
@@ -138,6 +138,7 @@ std::optional<double> evaluate(const RunContext& run, std::deque<EvalSet>& sets,
       return {};
     }
     if (!first) first = loss;
+    if (!set.at_end) checkpointing.set_validation_loss(*loss);
     reporter.evaluation({.step = step,
                          .set = set.name,
                          .loss = *loss,
@@ -214,7 +215,7 @@ int train(const RunContext& run, const std::vector<std::string>& candidates, Com
   const int64_t prepare_ns = now_ns();
   if (on_gpu) trainer.prepare_device();
   const double prepare_seconds = static_cast<double>(now_ns() - prepare_ns) * 1e-9;
-  Reporter reporter(loaded, layout, data.sources, trainer, out);
+  Reporter reporter(loaded, layout, {data.sources, options.program, start_ns}, trainer, out);
   if (on_gpu) reporter.note(fmt::format("GPUs prepared by passes on synthetic data in {:.2f} s", prepare_seconds));
   if (!guard.lock_taken_from().empty()) reporter.note("the run folder's lock was left by " + guard.lock_taken_from());
   if (data.valid && world.rank() == 0 && !procedure) note_unigram_entropy(config.data, reporter);

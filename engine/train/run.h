@@ -24,6 +24,7 @@ struct RunOptions {
   Sampling sampling{.tokens = 80};     // a sample's; its stop token is the tokenizer's
   std::string resume = "auto";         // auto | none | a path: see checkpoints_to_resume()
   std::function<int()> stop_signal{};  // the signal that asked this process to stop; 0: none
+  std::string program{};               // its version, for the records
   Disk::Fault disk_fault{};            // of checkpoint writes
   std::vector<Fault> faults{};         // to inject
   MakeBackend make_backend = trivet::make_backend;

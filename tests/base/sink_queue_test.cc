@@ -158,5 +158,47 @@ TEST(StopSignal, OfAProcessWhoseErrorsNobodyReads) {
       testing::ExitedWithCode(75), "");
 }
 
+// ---- OutputLog
+
+TEST(OutputLog, HasTheLinesOfATerminalWithoutWhatIsDrawnAgain) {
+  const TempDir dir;
+  OutputLog log;
+  log.add("banner\n");
+  log.add("\r\033[K[=>  ]  1/2");  // a bar
+  log.open(dir / "log");
+  log.add("\r\033[Kstep 1\n\r\033[K[==> ]  1/2");
+  log.add("\r\033[Kstep 2\nno end");
+  log.close();
+  const std::string text = read_text(dir / "log");
+  EXPECT_TRUE(text.starts_with("---- 2")) << text;
+  EXPECT_EQ(text.substr(text.find('\n') + 1), "banner\nstep 1\nstep 2\nno end\n");
+}
+
+TEST(OutputLog, IsBounded) {
+  const TempDir dir;
+  {
+    OutputLog log(/*most_bytes=*/1000);
+    log.open(dir / "log");
+    for (int i = 0; i < 100; ++i) {
+      log.add(fmt::format("{:<98}|\n", i));
+      ASSERT_TRUE(log.drain());
+    }
+  }
+  const std::string last = read_text(dir / "log"), before = read_text(dir / "log.1");
+  EXPECT_LE(last.size(), 1000u);
+  EXPECT_LE(before.size(), 1000u);
+  EXPECT_TRUE(last.ends_with(fmt::format("{:<98}|\n", 99)));
+  const int first_of_last = std::stoi(last), last_of_before = std::stoi(before.substr(before.size() - 100));
+  EXPECT_EQ(first_of_last, last_of_before + 1) << "nothing is lost between them";
+}
+
+TEST(OutputLog, OfADiskThatTakesNothingEndsNothing) {
+  const TempDir dir;
+  OutputLog log;
+  log.open(dir / "missing/log");
+  log.add("line\n");
+  EXPECT_FALSE(log.drain());
+}
+
 }  // namespace
 }  // namespace trivet

@@ -241,6 +241,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int which) {
   properties->uuid.bytes[0] = static_cast<char>(ranks_are_processes() ? 0 : which + 1);
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int which) {
+  if (which < 0 || which >= device_count()) return cudaErrorInvalidDevice;
+  std::snprintf(id, static_cast<size_t>(bytes), "0000:%02X:00.0", which + 1);
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int which) {
   if (which < 0 || which >= device_count()) return cudaErrorInvalidDevice;
   switch (attribute) {

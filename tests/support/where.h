@@ -10,5 +10,6 @@ std::string source_path(const std::string& file);  // of a file of the checkout,
 std::string program_path();                        // trivet
 std::string core_path();                           // trivet-core
 std::string clock_path();                          // tests/stand_in/clock.cc, as a library
+std::string nvml_path();                           // tests/stand_in/nvml.cc, likewise
 
 }  // namespace trivet

@@ -57,11 +57,17 @@ TEST(Glossary, HasEveryKeyOfMetricsJsonl) {
   // given: a line of each kind
   const TempDir dir;
   MetricsLog log(dir / "metrics.jsonl", nullptr);
-  log.step({});
+  StepReport step;
+  step.gpus.emplace();
+  log.step(step);
   log.evaluation({});
   log.evaluation({.set = "test"});
   log.save({});
+  setenv("SLURM_JOB_ID", "7", 1);
   log.begin({.step = 1, .checkpoint = "step-00000001", .goes_on = true});
+  unsetenv("SLURM_JOB_ID");
+  log.note("of a line");
+  log.end({});
   log.flush();
   // when
   std::ifstream in(dir / "metrics.jsonl");

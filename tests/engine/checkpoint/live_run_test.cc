@@ -41,7 +41,7 @@ class LiveRun : public ::testing::Test {
   void replace() {
     const CheckpointStore store(dir_ / "run/checkpoints");
     store.commit(2, store.path_of(2) + ".tmp-x");
-    store.remove_old(2, store.path_of(2) + ".tmp-x", 1);
+    store.remove_old(2, store.path_of(2) + ".tmp-x", {.last = 1});
   }
 
   TempDir dir_;

@@ -45,10 +45,15 @@ struct RunResult {
   int64_t first_step = 0;
 };
 
+// Of steps, evaluations, saves and resumes.
 inline std::vector<nlohmann::json> records_of(const std::string& run_dir) {
   std::vector<nlohmann::json> records;
   std::istringstream lines(read_text(run_dir + "/metrics.jsonl"));
-  for (std::string line; std::getline(lines, line);) records.push_back(parse_json(line));
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json record = parse_json(line);
+    const std::string event = record.value("event", "");
+    if (event != "start" && event != "note" && event != "end") records.push_back(record);
+  }
   return records;
 }
 

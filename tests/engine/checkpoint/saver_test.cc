@@ -107,7 +107,7 @@ class SmallWorld {
                                                                      .run = "abc",
                                                                      .layout = "two ranks",
                                                                      .config = "# none\n",
-                                                                     .keep_last = keep_last},
+                                                                     .keep = {.last = keep_last}},
                                             mine.tensors, copies ? snapshot : Tensor{}, *device_, *stream_);
     }
   }

@@ -339,6 +339,25 @@ TEST(Stopping, InTime) {
   EXPECT_EQ(job.losses.size(), 1u);
 }
 
+// Jobs that each do seven steps, save and are queued again.
+TEST(Stopping, AChainOfJobsHasTheLossesOfOneRun) {
+  const TempDir dir;
+  Config config = small_run(dir / "whole");
+  const RunResult whole = run(config, 2);
+  config.train.run_dir = dir / "chain";
+  config.train.exit_interval = 7;
+  std::vector<double> losses;
+  for (int job = 1; static_cast<int>(losses.size()) < kSteps; ++job) {
+    const RunResult part = run(config, 2);
+    ASSERT_EQ(part.exit_code, 7 * job < kSteps ? 75 : 0) << part.output;
+    EXPECT_EQ(part.output.find("as train.exit_interval says") != std::string::npos, part.exit_code == 75);
+    losses.insert(losses.end(), part.losses.begin(), part.losses.end());
+    ASSERT_EQ(static_cast<int>(losses.size()), std::min(7 * job, kSteps));
+  }
+  EXPECT_EQ(losses, whole.losses);
+  expect_each_step_once(dir / "chain", kSteps);
+}
+
 // The run's own limit and the job's end both hold: the earlier one, whichever it is.
 TEST(Stopping, InTimeAsTheEarlierOfTwoLimitsSays) {
   const TempDir dir;
@@ -606,10 +625,10 @@ TEST_F(Program, TrainsOnWithoutAReader) {
     const Ended end = run_to_end(config_for(30), script);
     EXPECT_EQ(end.exit_code(), 0) << script << "\n" << end.error;
     expect_each_step_once(dir_ / "run", 30);
-    const std::string log = read_text(dir_ / "run/output.log");
+    const std::string log = read_text(dir_ / "run/log");
     const bool gone = std::string(script).find("2<") == std::string::npos;
     EXPECT_EQ(log.find("standard output is gone: ") != std::string::npos, gone) << script << "\n" << log;
-    EXPECT_EQ(log.find("30/30") != std::string::npos, gone) << script << "\n" << log;
+    EXPECT_NE(log.find("30/30"), std::string::npos) << script << "\n" << log;
   }
 }
 
@@ -633,7 +652,7 @@ TEST_F(Program, SavesOnASignalWhereNobodyReadsItsOutput) {
   EXPECT_EQ(wait(child).exit_code(), 75);
   const int64_t last = records_of(dir_ / "run").rbegin()[1]["step"];
   EXPECT_EQ(CheckpointStore(dir_ / "run/checkpoints").latest(), last);
-  EXPECT_NE(read_text(dir_ / "run/output.log").find(fmt::format("{}/1000000", last)), std::string::npos)
+  EXPECT_NE(read_text(dir_ / "run/log").find(fmt::format("{}/1000000", last)), std::string::npos)
       << "the rows that nobody read";
 }
 

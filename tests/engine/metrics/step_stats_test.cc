@@ -247,8 +247,15 @@ TEST(RunningSpeed, ForgetsTheFirstStepOnceThereIsAnother) {
   speed.add(1);
   EXPECT_EQ(speed.recent_step_seconds(), 1);
   speed.add(3);
-  EXPECT_GT(speed.recent_step_seconds(), 1);
-  EXPECT_LT(speed.recent_step_seconds(), 3);
+  EXPECT_EQ(speed.recent_step_seconds(), 2);
+}
+
+TEST(RunningSpeed, IsTheMedianOfTheLastSteps) {
+  RunningSpeed speed;
+  for (int step = 0; step < 100; ++step) speed.add(1);
+  for (int step = 0; step < 16; ++step) speed.add(6);  // of the last 31
+  speed.add(1000);
+  EXPECT_EQ(speed.recent_step_seconds(), 6);
 }
 
 }  // namespace

@@ -1,0 +1,56 @@
+// TensorBoardLog: event files for TensorBoard, with Megatron's tags: an observer of the run. Each start of the program
+// writes a file of its own, events.out.tfevents.SECONDS.HOST.PID. A run that goes on cuts the steps that are done again
+// from the files before it, so that each step is shown once; a new run moves an earlier one's files to earlier-N, which
+// TensorBoard shows as a run of that name. The format: TFRecord frames around Event messages (record_writer.h and
+// event.proto of TensorFlow).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/files.h"
+#include "base/sink_queue.h"
+#include "engine/metrics/observer.h"
+
+namespace trivet {
+
+class TensorBoardLog : public RunObserver {
+ public:
+  // Throws IoError when the folder cannot be made, or no file in it. `warn`: as AppendFile has it, on any thread.
+  TensorBoardLog(std::string folder, AppendFile::Warn warn);
+
+  std::string begin(const RunBegin& run) override;
+  void step(const StepReport& report) override;
+  void evaluation(const EvalReport& report) override;
+  void flush() override;
+
+ private:
+  using Scalars = std::vector<std::pair<std::string_view, double>>;  // by tag
+  void add(int64_t step, const Scalars& scalars);
+
+  const std::string folder_;
+  const AppendFile::Warn warn_;
+  std::optional<SinkQueue> queue_;  // from begin() on
+};
+
+// An event of such a file.
+struct TensorBoardEvent {
+  double wall_time = 0;
+  int64_t step = 0;
+  std::string file_version = {};
+  bool session_start = false;
+  std::vector<std::pair<std::string, float>> scalars = {};
+};
+
+// Calls each(event, offset behind it) for the events of a file until it returns false. Returns what is wrong with the
+// file behind the last one: a frame that is cut off or has a wrong checksum, a message that is none; "" where nothing
+// is.
+std::string for_each_event(std::string_view file, const std::function<bool(const TensorBoardEvent&, size_t)>& each);
+
+}  // namespace trivet

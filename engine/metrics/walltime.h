@@ -1,0 +1,57 @@
+// WallTime: how long a job has to last for what is left of a run, from what the run has measured so far: the steps at
+// their 95th percentile, evaluations, saves and the start. After kSteps steps it tells so, and again when the first
+// evaluation and the first save, which it could not know before, were measured.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/config/config.h"
+#include "engine/metrics/observer.h"
+
+namespace trivet {
+
+class WallTime : public RunObserver {
+ public:
+  static constexpr size_t kSteps = 20;
+
+  // tell: hears the text. Null: nobody.
+  explicit WallTime(const Config& config, std::function<void(const std::string& text)> tell = nullptr);
+
+  std::string begin(const RunBegin& run) override;
+  void step(const StepReport& report) override;
+  void evaluation(const EvalReport& report) override;
+  void save(const SaveReport& report) override;
+
+  // Hears of a run what its metrics.jsonl has of it.
+  void read(const std::string& path);
+
+  bool known() const { return steps_.size() >= kSteps && done_ < total_; }  // the others REQUIRE it
+  double seconds() const;                                 // for a job that does what is left
+  double lead_seconds() const;  // of a signal before the job's end: in it a step ends and is saved
+  std::string text() const;
+
+ private:
+  struct Kind {
+    int64_t interval = 0;  // steps; 0: never
+    int64_t left(int64_t done, int64_t total) const { return interval == 0 ? 0 : total / interval - done / interval; }
+    int64_t count = 0;
+    double sum = 0, longest = 0;  // seconds that training stood still; of the longest, until it was done
+    void add(double stall, double seconds);
+    double mean() const { return count == 0 ? 0 : sum / static_cast<double>(count); }
+  };
+  double step_seconds() const;  // of which 95 % take no longer
+  void tell_news();
+
+  std::function<void(const std::string&)> tell_;
+  const int64_t total_;
+  int64_t done_ = 0;
+  double start_seconds_ = 0;
+  bool first_ = true;          // the next step is the process's first
+  std::vector<double> steps_;  // seconds
+  Kind evaluations_, saves_;
+  int told_ = -1;  // how many kinds were measured when it was last told
+};
+
+}  // namespace trivet

@@ -1,0 +1,75 @@
+// GpuMonitor over NVML, whose few functions are declared here: their types are plain, and its header is not everywhere
+// where CUDA is.
+#include <cuda_runtime_api.h>
+
+#include "kernels/base/cuda_device.h"
+#include "kernels/cuda/shared_library.h"
+#include "kernels/gpu_monitor.h"
+
+namespace trivet {
+namespace {
+
+using Handle = struct nvmlDevice_st*;
+using Number = unsigned int;
+using Large = unsigned long long;
+
+constexpr int kSuccess = 0, kSmClock = 1, kUncorrected = 1, kVolatile = 0;
+// Reasons why clocks are lower: of nvmlClocksThrottleReasons.
+constexpr Large kPower = 0x4 | 0x80, kHeat = 0x8 | 0x20 | 0x40;
+
+class NvmlMonitor : public GpuMonitor {
+ public:
+  explicit NvmlMonitor(const std::string& bus_id) : library_("NVML", {"libnvidia-ml.so.1"}) {
+    int (*const init)() = library_["nvmlInit_v2"];
+    int (*const find)(const char*, Handle*) = library_["nvmlDeviceGetHandleByPciBusId_v2"];
+    int (*const version)(char*, Number) = library_["nvmlSystemGetDriverVersion"];
+    char text[96] = "";
+    if (init() != kSuccess || find(bus_id.c_str(), &device_) != kSuccess) throw ConfigError("NVML knows no " + bus_id);
+    if (version(text, sizeof text) == kSuccess) driver_ = text;
+  }
+
+  GpuReading read() override {
+    GpuReading now{.energy_mj = get<Large>("nvmlDeviceGetTotalEnergyConsumption"),
+                   .sm_clock_mhz = get<Number>("nvmlDeviceGetClockInfo", kSmClock),
+                   .max_sm_clock_mhz = get<Number>("nvmlDeviceGetMaxClockInfo", kSmClock),
+                   .ecc_errors = get<Large>("nvmlDeviceGetTotalEccErrors", kUncorrected, kVolatile),
+                   .pcie_width = get<Number>("nvmlDeviceGetCurrPcieLinkWidth"),
+                   .max_pcie_width = get<Number>("nvmlDeviceGetMaxPcieLinkWidth")};
+    if (const int64_t reasons = get<Large>("nvmlDeviceGetCurrentClocksThrottleReasons"); reasons >= 0) {
+      now.slowed_by_power = (static_cast<Large>(reasons) & kPower) != 0;
+      now.slowed_by_heat = (static_cast<Large>(reasons) & kHeat) != 0;
+    }
+    return now;
+  }
+  std::string driver() const override { return driver_; }
+
+ private:
+  // A number of the device, by the function that tells it; -1: it does not.
+  template <class T, class... Kind>
+  int64_t get(const char* function, Kind... kind) const {
+    int (*const ask)(Handle, Kind..., T*) = library_[function];
+    T value = 0;
+    return ask(device_, kind..., &value) == kSuccess ? static_cast<int64_t>(value) : -1;
+  }
+
+  SharedLibrary library_;
+  Handle device_ = nullptr;
+  std::string driver_;
+};
+
+}  // namespace
+
+std::unique_ptr<GpuMonitor> create_gpu_monitor(Device& device) {
+  if (device.kind() != DeviceKind::cuda) return nullptr;
+  int index = 0;
+  char bus_id[32] = "";
+  check_cuda(cudaGetDevice(&index), "cudaGetDevice");
+  check_cuda(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index), "cudaDeviceGetPCIBusId");
+  try {
+    return std::make_unique<NvmlMonitor>(bus_id);
+  } catch (const ConfigError&) {
+    return nullptr;
+  }
+}
+
+}  // namespace trivet

@@ -1,0 +1,119 @@
+// Which checkpoints stay, and their second place.
+#include <filesystem>
+#include <gtest/gtest.h>
+#include <set>
+
+#include "engine/checkpoint/mirror.h"
+#include "engine/checkpoint/open_checkpoint.h"
+#include "tests/engine/checkpoint/runs.h"
+#include "tests/support/temp_dir.h"
+
+namespace trivet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+void commit(const CheckpointStore& store, int64_t step, std::optional<double> loss, const Retention& keep) {
+  const std::string temporary = store.temporary_path_of(step, "x");
+  fs::create_directories(temporary);
+  write_text(temporary + "/train_state.json", to_json(TrainState{.step = step, .validation_loss = loss}));
+  store.commit(step, temporary);
+  store.remove_old(step, temporary, keep);
+}
+
+std::set<int64_t> kept(const CheckpointStore& store) {
+  const std::vector<int64_t> steps = store.steps();
+  return {steps.begin(), steps.end()};
+}
+
+// Names sort otherwise than numbers, and the best one is the oldest (transformers 27138).
+TEST(Retention, KeepsTheLastAndTheBest) {
+  const TempDir dir;
+  const CheckpointStore store(dir / "checkpoints");
+  const Retention keep{.last = 2, .best = 1};
+  commit(store, 9'800, 3.5, keep);
+  commit(store, 9'900, 3.0, keep);
+  commit(store, 10'000, 3.2, keep);
+  commit(store, 10'100, 3.1, keep);
+  EXPECT_EQ(kept(store), (std::set<int64_t>{9'900, 10'000, 10'100}));
+  commit(store, 10'200, {}, keep);  // was not evaluated
+  EXPECT_EQ(kept(store), (std::set<int64_t>{9'900, 10'100, 10'200}));
+  commit(store, 10'300, 3.0, keep);  // of equal ones, the newer
+  EXPECT_EQ(kept(store), (std::set<int64_t>{10'200, 10'300}));
+}
+
+TEST(Retention, KeepsThoseOfAnInterval) {
+  const TempDir dir;
+  const CheckpointStore store(dir / "checkpoints");
+  for (int64_t step = 10; step <= 100; step += 10) commit(store, step, {}, {.last = 1, .interval = 40});
+  EXPECT_EQ(kept(store), (std::set<int64_t>{40, 80, 100}));
+  // Steps beyond, of a run that was resumed from further back, are its own.
+  commit(store, 50, {}, {.last = 1});
+  EXPECT_EQ(kept(store), (std::set<int64_t>{50, 80, 100}));
+}
+
+Config mirrored_run(const TempDir& dir) {
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 6;
+  config.checkpoint.save_interval = 2, config.checkpoint.keep_last = 2;
+  config.checkpoint.mirror = dir / "mirror";
+  return config;
+}
+
+TEST(Mirror, HasTheCheckpointsOfTheRunAndResumesIt) {
+  const TempDir dir;
+  Config config = mirrored_run(dir);
+  run(config, 2);
+  ASSERT_EQ(CheckpointStore(dir / "mirror").latest(), 6);
+  for (const auto& file : fs::directory_iterator(step_path(dir / "run", 6)))
+    EXPECT_EQ(read_text(file.path()), read_text(dir / "mirror/step-00000006/" + file.path().filename().string()));
+  // The first place is lost: the run goes on from the second.
+  fs::remove_all(dir / "run");
+  config.train.train_iters = 8;
+  run(config, 2, {.resume = dir / "mirror"});
+  EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").latest(), 8);
+  EXPECT_EQ(CheckpointStore(dir / "mirror").latest(), 8);
+}
+
+TEST(Mirror, TakesNoCopyThatIsDamaged) {
+  const TempDir dir;
+  Config config = mirrored_run(dir);
+  config.checkpoint.mirror.clear();
+  run(config, 1);
+  const std::string shard = step_path(dir / "run", 6) + "/rank-00000.safetensors";
+  std::string text = read_text(shard);
+  text[text.size() - 3] ^= 1;  // the disk has lost a bit since
+  write_text(shard, text);
+  const CheckpointStore to(dir / "mirror");
+  {
+    CheckpointMirror mirror(CheckpointStore(dir / "run/checkpoints"), to, {});
+    mirror.copy(6);
+    ASSERT_TRUE(mirror.wait(60));
+    const std::string problem = mirror.take_problem();
+    EXPECT_NE(problem.find("step 6"), std::string::npos) << problem;
+    EXPECT_NE(problem.find("rank-00000.safetensors"), std::string::npos) << problem;
+    mirror.copy(4);
+    ASSERT_TRUE(mirror.wait(60));
+    EXPECT_EQ(mirror.take_problem(), "");
+  }
+  EXPECT_EQ(kept(to), std::set<int64_t>{4});
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir / "mirror"), {}), 2) << "no half copy beside step and latest";
+}
+
+// A mirror that is lost costs a line, not the run.
+TEST(Mirror, WithoutItsDiskTheRunGoesOn) {
+  const TempDir dir;
+  Config config = mirrored_run(dir);
+  write_text(dir / "file", "");
+  config.checkpoint.mirror = dir / "file/below";
+  EXPECT_THROW(run(config, 1), IoError) << "at the start it is a mistake to mend";
+  const CheckpointStore to(dir / "mirror");
+  CheckpointMirror mirror(CheckpointStore(dir / "run/checkpoints"), to, {});
+  fs::remove_all(dir / "mirror");
+  mirror.copy(2);
+  ASSERT_TRUE(mirror.wait(60));
+  EXPECT_NE(mirror.take_problem().find("checkpoint.mirror: step 2"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace trivet::test

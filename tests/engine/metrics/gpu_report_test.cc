@@ -1,0 +1,74 @@
+// What GPUs say of themselves, as NVML's stand-in has it, up to metrics.jsonl.
+#ifdef TRIVET_EMULATED_GPU
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include "kernels/base/device.h"
+#include "kernels/gpu_monitor.h"
+#include "tests/engine/checkpoint/runs.h"
+#include "tests/support/where.h"
+
+namespace trivet::test {
+namespace {
+
+// A library of the driver's name, loaded first, is the one that the program finds.
+class GpuReports : public testing::Test {
+ protected:
+  void* library_ = dlopen(nvml_path().c_str(), RTLD_NOW);
+  void set(const char* name, long long value) { *static_cast<long long*>(dlsym(library_, name)) = value; }
+  void TearDown() override { set("nvml_reasons", 0), set("nvml_ecc_errors", -1); }
+};
+
+TEST_F(GpuReports, AMonitorReadsWhatTheGpuTells) {
+  ASSERT_NE(library_, nullptr) << dlerror();
+  const auto device = create_cuda_device(0);
+  const auto monitor = create_gpu_monitor(*device);
+  ASSERT_NE(monitor, nullptr);
+  EXPECT_EQ(monitor->driver(), "550.54.15");
+  const GpuReading first = monitor->read();
+  EXPECT_EQ(first.sm_clock_mhz, 1755);
+  EXPECT_EQ(first.max_sm_clock_mhz, 1980);
+  EXPECT_EQ(first.pcie_width, 8);
+  EXPECT_EQ(first.max_pcie_width, 16);
+  EXPECT_EQ(first.ecc_errors, -1) << "it does not tell";
+  EXPECT_EQ(first.slowed_by_power, 0);
+  EXPECT_EQ(first.slowed_by_heat, 0);
+  // The reasons by their bits: idle and the application's clocks slow nothing down.
+  for (const auto& [bits, power, heat] : {std::tuple{0x3, 0, 0}, {0x4, 1, 0}, {0x80, 1, 0}, {0x20, 0, 1}, {0x48, 0, 1}}) {
+    set("nvml_reasons", bits);
+    const GpuReading reading = monitor->read();
+    EXPECT_EQ(reading.slowed_by_power, power) << bits;
+    EXPECT_EQ(reading.slowed_by_heat, heat) << bits;
+  }
+  set("nvml_ecc_errors", 3);
+  EXPECT_EQ(monitor->read().ecc_errors, 3);
+  EXPECT_EQ(create_gpu_monitor(*create_cpu_device()), nullptr);
+}
+
+TEST_F(GpuReports, OfARunAreInItsMetrics) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.model.seq_length = 8;
+  config.batch = {.micro_batch_size = 1, .global_batch_size = 4};
+  config.train.train_iters = 3;
+  config.train.eval_interval = 0;
+  config.device.kind = DeviceKind::cuda;
+  set("nvml_reasons", 0x4);
+  run(config, 1);
+  int steps = 0;
+  for (const auto& record : records_of(dir / "run")) {
+    if (record.contains("event")) continue;
+    if (++steps == 1) continue;  // nothing to compare with yet
+    // Half a joule between two looks, of 4 samples of 8 tokens.
+    EXPECT_NEAR(record.at("energy_joules_per_token").get<double>(), 0.5 / 32, 1e-12);
+    EXPECT_NEAR(record.at("power_watts").get<double>() * record.at("step_seconds").get<double>() / 0.5, 1, 0.5);
+    EXPECT_EQ(record.at("sm_clock_mhz"), 1755);
+    EXPECT_EQ(record.at("gpus_slowed_by_power"), 1);
+    EXPECT_EQ(record.at("gpus_slowed_by_heat"), 0);
+  }
+  EXPECT_EQ(steps, 3);
+}
+
+}  // namespace
+}  // namespace trivet::test
+#endif

@@ -1,0 +1,18 @@
+#!/usr/bin/env python3
+"""What TensorBoard itself reads in a folder of event files (pip install tensorboard): each step once, in order.
+
+    tests/tensorboard.py FOLDER
+"""
+import sys
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+events = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0})
+events.Reload()
+failed = 0
+for tag in events.Tags()["scalars"]:
+    steps = [event.step for event in events.Scalars(tag)]
+    once = steps == sorted(set(steps))
+    failed += not once
+    print(f"{'ok' if once else 'FAILED'}: {tag}: {len(steps)} steps, {steps[0]} to {steps[-1]}")
+sys.exit(failed > 0)
