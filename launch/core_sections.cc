@@ -4,7 +4,7 @@
 namespace trivet {
 
 std::span<const ToolSection> tool_sections() {
-  static constexpr ToolSection kSections[] = {{.name = "mlperf"}, {.name = "plan"}};
+  static constexpr ToolSection kSections[] = {{.name = "mlperf"}, {.name = "plan"}, {.name = "prometheus"}};
   return kSections;
 }
 

@@ -20,7 +20,7 @@ case ${1-} in -h | --help) usage; exit 0 ;; esac
 # To build the program; a script adds what else it needs.
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
           libfmt-dev libsentencepiece-dev libutf8proc-dev zlib1g-dev libarchive-dev libxxhash-dev libboost-dev
-          libeigen3-dev)
+          libeigen3-dev prometheus-cpp-dev)
 test_packages=(libgtest-dev dict-gcide python3)
 
 # A compiler cache is used where there is one that this user can write. Precompiled headers are as new as the build, and

@@ -1,0 +1,183 @@
+#include "tools/watch/prometheus.h"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <filesystem>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/files.h"
+#include "base/host.h"
+#include "engine/metrics/observer.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/training.h"
+
+namespace trivet::test {
+namespace {
+
+std::unique_ptr<RunObserver> observer_of(const PrometheusConfig& keys, const std::string& run_dir = "runs/a") {
+  LoadedConfig loaded{.config = tiny_config(), .origins = {}, .path = "test"};
+  loaded.config.train.run_dir = run_dir;
+  loaded.config.tools.of<PrometheusConfig>() = keys;
+  return prometheus_section().observer(loaded);
+}
+
+StepReport some_step() {
+  StepReport r;
+  r.step = 7, r.total_steps = 20, r.loss = 2.5, r.step_seconds = 0.5, r.mfu = 0.4, r.consumed_tokens = 896;
+  r.stats.window = 1000, r.stats.exposed = {30, 20, 10};
+  r.gpus = GpuReport{.power_watts = 1400, .energy_joules_per_token = 0.5, .slowed_by_heat = 2};
+  return r;
+}
+
+// The value of a series; fails where there is none.
+double value_of(const std::string& text, const std::string& series) {
+  const size_t at = text.find("\n" + series + " ");
+  EXPECT_NE(at, std::string::npos) << series << " in\n" << text;
+  return at == std::string::npos ? 0 : std::stod(text.substr(at + series.size() + 2));
+}
+
+// A socket on a port of this machine that nobody else has.
+struct Listener {
+  Listener() : fd(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(fd, 1) != 0 ||
+        getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+      throw IoError("no socket");
+    port = ntohs(address.sin_port);
+  }
+  FileDescriptor fd;
+  int port = 0;
+};
+
+std::string http_get(int port) {
+  const FileDescriptor fd(socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return "no connection";
+  constexpr std::string_view kRequest = "GET /metrics HTTP/1.0\r\n\r\n";
+  write_all(fd, kRequest);
+  std::string text(1 << 16, '\0');
+  size_t size = 0;
+  for (ssize_t n; (n = read(fd, text.data() + size, text.size() - size)) > 0;) size += static_cast<size_t>(n);
+  return text.substr(0, size);
+}
+
+TEST(Prometheus, FileHasTheRunInBaseUnits) {
+  const TempDir dir;
+  {
+    const auto observer = observer_of({.textfile = dir / "a.prom"});
+    observer->begin({.step = 3, .ranks = 4});
+    observer->step(some_step());
+    observer->evaluation({.step = 7, .loss = 2.25});
+    observer->save({.step = 7, .bytes = 4096, .stall_seconds = 0.125, .seconds = 2});
+    observer->end({});
+  }
+  const std::string text = read_text(dir / "a.prom"), labels = R"({host=")" + host_name() + R"(",run="runs/a"})";
+  EXPECT_EQ(value_of(text, "trivet_step" + labels), 7);
+  EXPECT_EQ(value_of(text, "trivet_total_steps" + labels), 20);
+  EXPECT_EQ(value_of(text, "trivet_resumed_step" + labels), 3);
+  EXPECT_EQ(value_of(text, "trivet_loss" + labels), 2.5);
+  EXPECT_EQ(value_of(text, "trivet_mfu_ratio" + labels), 0.4);
+  EXPECT_EQ(value_of(text, "trivet_trained_tokens_total" + labels), 896);
+  EXPECT_EQ(value_of(text, "trivet_checkpoint_bytes" + labels), 4096);
+  EXPECT_EQ(value_of(text, "trivet_power_watts" + labels), 1400);
+  EXPECT_EQ(value_of(text, R"(trivet_slowed_gpus{by="heat",host=")" + host_name() + R"(",run="runs/a"})"), 2);
+  EXPECT_EQ(value_of(text, R"(trivet_exposed_communication_ratio{class="pipeline",host=")" + host_name() +
+                               R"(",run="runs/a"})"),
+            0.02);
+  EXPECT_EQ(value_of(text, R"(trivet_evaluation_loss{host=")" + host_name() + R"(",run="runs/a",set="validation"})"),
+            2.25);
+}
+
+// What node_exporter and Prometheus refuse: a sample with a time of its own, a family in two blocks, a name without
+// help, a last line without its end (node_exporter 1284).
+TEST(Prometheus, FileIsWhatCollectorsTakeForHostileNamesToo) {
+  const TempDir dir;
+  for (const std::string name : {"runs/a", "a\"} 1\nfake 2", "a\\", "\xff\xfe", "{}="}) {
+    auto observer = observer_of({.textfile = dir / "a.prom"}, name);
+    observer->begin({});
+    observer->step(some_step());
+    observer->end({});
+    observer.reset();
+    const std::string text = read_text(dir / "a.prom");
+    ASSERT_TRUE(text.ends_with('\n'));
+    std::set<std::string> families;
+    std::string family;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      std::smatch match;
+      if (std::regex_match(line, match, std::regex("# HELP (trivet_[a-z_]+) .+"))) {
+        family = match[1];
+        EXPECT_TRUE(families.insert(family).second) << line;
+      } else if (!line.starts_with("# TYPE " + family + " ")) {
+        const std::regex sample(family + R"rx((\{[a-z]+="([^"\\\n]|\\["\\n])*"(,[a-z]+="([^"\\\n]|\\["\\n])*")*\}) [-+.0-9eNaInf]+)rx");
+        EXPECT_TRUE(std::regex_match(line, sample)) << line;
+      }
+    }
+    EXPECT_GT(families.size(), 10u);
+  }
+}
+
+// Two runs on one port: the second trains, with one warning (opentelemetry-cpp 1986).
+TEST(Prometheus, OfAPortThatIsTakenWarnsOnce) {
+  const Listener other;
+  testing::internal::CaptureStderr();
+  const auto observer = observer_of({.listen = fmt::format("127.0.0.1:{}", other.port)});
+  observer->begin({});
+  observer->step(some_step());
+  observer->end({});
+  const std::string warning = testing::internal::GetCapturedStderr();
+  EXPECT_NE(warning.find(fmt::format("prometheus.listen: 127.0.0.1:{}", other.port)), std::string::npos) << warning;
+  EXPECT_EQ(std::ranges::count(warning, '\n'), 1) << warning;
+}
+
+TEST(Prometheus, AnswersOnItsPort) {
+  int port = 0;
+  { port = Listener().port; }
+  const auto observer = observer_of({.listen = fmt::format("127.0.0.1:{}", port)});
+  observer->begin({});
+  observer->step(some_step());
+  const std::string text = http_get(port);
+  EXPECT_NE(text.find("\ntrivet_loss{"), std::string::npos) << text;
+}
+
+TEST(Prometheus, OfAFolderThatIsGoneWarnsOnceAndComesBack) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir / "below");
+  testing::internal::CaptureStderr();
+  auto observer = observer_of({.textfile = dir / "below/a.prom"});
+  std::filesystem::remove(dir / "below");
+  for (int i = 0; i < 3; ++i) observer->evaluation({.loss = 1});
+  observer.reset();
+  const std::string warning = testing::internal::GetCapturedStderr();
+  EXPECT_NE(warning.find("prometheus.textfile: "), std::string::npos) << warning;
+  EXPECT_EQ(std::ranges::count(warning, '\n'), 1) << warning;
+}
+
+TEST(Prometheus, RefusesWhatCannotWork) {
+  for (const auto& [key, value] : std::vector<std::pair<std::string, std::string>>{
+           {"prometheus.listen", "9464"}, {"prometheus.listen", "x:0"}, {"prometheus.textfile", "a.txt"}}) {
+    Config config = tiny_config();
+    set_key(config, key, value);
+    try {
+      resolved(config, 1);
+      ADD_FAILURE() << key << " " << value;
+    } catch (const ConfigError& error) {
+      for (const std::string& part : {key, value, std::string("expected")})
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_EQ(observer_of({}), nullptr) << "off by default";
+}
+
+}  // namespace
+}  // namespace trivet::test
