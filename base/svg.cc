@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 
 namespace trivet {
 namespace {
@@ -45,6 +46,40 @@ std::string style() {
          ".plot .wait{fill-opacity:.45}"
          ".plot .small{font-size:9px}" +
          colors(kLight) + "@media screen and (prefers-color-scheme:dark){" + colors(kDark) + "}";
+}
+
+// Of a page; pictures bring their own.
+constexpr const char* kCss = R"(
+:root{color-scheme:light dark;--ink:#1d2329;--soft:#5b6670;--line:#e3e7ea;--paper:#fff;--wash:#f5f7f8;--good:#1f7a5c;--link:#245ea8}
+@media screen and (prefers-color-scheme:dark){:root{--ink:#e6eaed;--soft:#9aa6b0;--line:#2c343b;--paper:#14181b;--wash:#1c2226;--good:#3fb28a;--link:#7fb0ee}}
+body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,"Helvetica Neue",Arial,sans-serif}
+main{max-width:1220px;margin:0 auto;padding:40px 20px 80px}
+h1{font-size:30px;line-height:1.2;margin:0 0 4px;letter-spacing:-.01em}h2{font-size:19px;margin:44px 0 10px}
+p{margin:8px 0}.soft,figcaption{color:var(--soft)}figcaption,small{font-size:14px}
+.box{border-left:4px solid var(--good);background:var(--wash);padding:12px 16px;margin:22px 0}
+figure{margin:14px 0;overflow-x:auto}figure svg{max-width:100%;height:auto;display:block}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums;line-height:1.35}
+th,td{padding:6px 14px 6px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
+th{color:var(--soft);font-weight:600}.r{text-align:right}td.r{white-space:nowrap}td.note{min-width:200px}
+
+a{color:var(--link)}td{overflow-wrap:anywhere}
+pre,code{font:13px/1.45 ui-monospace,Menlo,Consolas,monospace}pre{background:var(--wash);padding:14px;overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
+details{margin:14px 0}summary{cursor:pointer;font-weight:600}
+@media print{main{max-width:none;padding:0}body{font-size:11pt}h2{break-after:avoid}figure,tr,.box{break-inside:avoid}.wide,figure{overflow:visible}table{font-size:7pt}td,th,td.r{white-space:normal;padding:3px 7px 3px 0}td.note{min-width:0}}
+)";
+
+std::string html_row(const TextBlock& table, const std::vector<std::string>& texts, const char* tag) {
+  std::string row;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::string text = escaped(texts[i]);
+    const bool link = table.rows[0][i] == "files" && texts[i].starts_with("runs/");
+    row += fmt::format("<{0}{1}>{2}</{0}>", tag,
+                       table.align[i] == 'r'  ? " class=\"r\""
+                       : texts[i].size() > 60 ? " class=\"note\""
+                                              : "",
+                       link ? fmt::format("<a href=\"{}\">files</a>", text) : text);
+  }
+  return "<tr>" + row + "</tr>\n";
 }
 
 }  // namespace
@@ -94,6 +129,75 @@ std::string Canvas::finish(double width, double height, std::string_view label) 
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
       "width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\" aria-label=\"{2}\">\n<style>{3}</style>\n{4}</svg>\n",
       width, height, escaped(label), style(), body_);
+}
+
+// ---- Chart
+
+void Chart::draw_axes(std::string_view title, bool numbers_along) {
+  if (!(high > low)) low -= std::abs(low) / 2, high += high == 0 ? 1 : std::abs(high) / 2;
+  canvas.text(left, top - 10, "head", title);
+  const double rise = round_step(high - low, 4), tick = std::max(1., round_step(std::max(1., last - first), 6));
+  const auto mark = [&](double value) {
+    if (!(value >= low && value <= high + rise * 1e-3)) return;
+    canvas.line(left, y_of(value), left + width, y_of(value), "grid");
+    canvas.text(left - 8, y_of(value) + 4, "soft end", fmt::format("{:.6g}", value));
+  };
+  for (int n = 0; n <= 7; ++n) {
+    if (!logarithmic) mark((std::ceil(low / rise) + n) * rise);
+    const double along = (std::ceil(first / tick) + n) * tick;
+    if (numbers_along && along <= last)
+      canvas.text(x_of(along), top + height + 18, "soft mid", grouped(static_cast<int64_t>(along)));
+  }
+  if (logarithmic)
+    for (double power = std::pow(10, std::floor(std::log10(low))); power <= high; power *= 10)
+      mark(power), mark(3 * power);
+}
+
+double Chart::x_of(double along) const { return left + width * (along - first) / (last > first ? last - first : 1); }
+
+double Chart::y_of(double value) const {
+  const double share = logarithmic ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low);
+  return top + height * (1 - std::clamp(share, 0., 1.));
+}
+
+void Chart::draw_curve(const std::vector<std::pair<double, double>>& points, std::string_view classes) const {
+  std::string path;
+  size_t connected = 0;
+  for (const auto& [along, value] : points) {
+    if (std::isfinite(value))
+      path += fmt::format("{}{:.1f} {:.1f}", connected++ > 0 ? "L" : "M", x_of(along), y_of(value));
+    else path += std::exchange(connected, 0) == 1 ? "m-2 0h4" : "";  // a point alone is seen, too
+  }
+  path += connected == 1 ? "m-2 0h4" : "";
+  canvas.put("<path class=\"line {}\" d=\"{}\"/>", classes, path);
+}
+
+// ---- pages
+
+std::string html_section(const PageSection& section) {
+  std::string text = fmt::format("<h2>{}</h2>\n", escaped(section.heading));
+  if (!section.picture.empty())
+    text +=
+        fmt::format("<figure>\n{}<figcaption>{}</figcaption>\n</figure>\n", section.picture, escaped(section.caption));
+  if (const TextBlock& table = section.table; !table.rows.empty()) {
+    text += "<div class=\"wide\"><table>\n<thead>" + html_row(table, table.rows[0], "th") + "</thead>\n<tbody>\n";
+    for (const auto& row : table.rows | std::views::drop(1)) text += html_row(table, row, "td");
+    text += "</tbody>\n</table></div>\n";
+  }
+  if (!section.note.empty()) text += fmt::format("<p class=\"soft\"><small>{}</small></p>\n", escaped(section.note));
+  return text;
+}
+
+std::string html_details(std::string_view summary, std::string_view text) {
+  return fmt::format("<details><summary>{}</summary><pre>{}</pre></details>\n", escaped(summary), escaped(text));
+}
+
+std::string html_page(std::string_view title, std::string_view body) {
+  return fmt::format(
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{0}</title>\n"
+      "<style>{1}</style>\n</head>\n<body>\n<main>\n<h1>{0}</h1>\n{2}</main>\n</body>\n</html>\n",
+      escaped(title), kCss, body);
 }
 
 }  // namespace trivet

@@ -1,10 +1,15 @@
-// What the pictures of pipelines, of studies and of runs share.
+// What the pictures and pages of pipelines, of studies and of runs share. They need nothing but themselves (no script,
+// no network), are light or dark as the reader's system is, and have every text escaped.
 #pragma once
 
 #include <fmt/format.h>
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
 
 namespace trivet {
 
@@ -36,5 +41,31 @@ class Canvas : public SvgBody {
   // The whole picture. label: what it shows, for those who do not see it.
   std::string finish(double width, double height, std::string_view label) const;
 };
+
+// A panel of curves over steps or the like.
+struct Chart {
+  Canvas& canvas;
+  double left, top, width, height;
+  double first, last, low, high;  // what it shows, along and up
+  bool logarithmic = false;       // needs low > 1e-300
+
+  // Title, grid and numbers. Widens an empty range of values.
+  void draw_axes(std::string_view title, bool numbers_along = true);
+  double x_of(double along) const;
+  double y_of(double value) const;
+  // Through (along, value), with a gap for what is no number.
+  void draw_curve(const std::vector<std::pair<double, double>>& points, std::string_view classes) const;
+};
+
+// A part of a page: a picture, a table, or both.
+struct PageSection {
+  std::string heading, picture = {}, caption = {};
+  TextBlock table = {};  // its first row names the columns; paths under "files" become links
+  std::string note = {};
+};
+std::string html_section(const PageSection& section);
+// Text as it is, which the reader unfolds.
+std::string html_details(std::string_view summary, std::string_view text);
+std::string html_page(std::string_view title, std::string_view body);  // body: HTML
 
 }  // namespace trivet

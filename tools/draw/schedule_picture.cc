@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/svg.h"
-#include "base/text.h"
 #include "engine/train/lr_schedule.h"
 
 namespace trivet {
@@ -13,34 +12,20 @@ namespace {
 
 constexpr double kLeft = 90, kWidth = 620, kHeight = 150, kGap = 60, kTop = 40;
 
-// A panel of one value over the steps, from 0 up. samples: of the curve, at most.
-void panel(Canvas& canvas, double top, const std::string& title, int64_t steps,
+// A panel of one value over the steps, from 0 up.
+void panel(Canvas& canvas, double top, const char* title, int64_t steps,
            const std::function<double(int64_t step)>& value) {
   constexpr int64_t kPoints = 600;
-  std::vector<std::pair<double, double>> points;  // x, value
-  for (int64_t i = 0, n = std::min(steps, kPoints); i < n; ++i) {
-    const int64_t step = n == 1 ? 1
-                                : 1 + static_cast<int64_t>(static_cast<double>(i) / static_cast<double>(n - 1) *
-                                                           static_cast<double>(steps - 1));
-    points.emplace_back(kLeft + kWidth * static_cast<double>(step) / static_cast<double>(steps), value(step));
-  }
+  std::vector<std::pair<double, double>> points;  // step, value
   double most = 0;
-  for (const auto& [x, y] : points) most = std::max(most, y);
-  const double scale = most > 0 ? kHeight / most : 0;
-  canvas.text(kLeft, top - 10, "head", title);
-  const double step = most > 0 ? round_step(most, 4) : 1;
-  for (double y = 0; y <= most * 1.0001; y += step) {
-    canvas.line(kLeft, top + kHeight - y * scale, kLeft + kWidth, top + kHeight - y * scale, "grid");
-    canvas.text(kLeft - 8, top + kHeight - y * scale + 4, "soft end", fmt::format("{:.3g}", y));
+  for (int64_t i = 0, n = std::min(steps, kPoints); i < n; ++i) {
+    const int64_t step = 1 + i * (steps - 1) / std::max<int64_t>(1, n - 1);
+    points.emplace_back(step, value(step));
+    most = std::max(most, points.back().second);
   }
-  std::string path;
-  for (const auto& [x, y] : points)
-    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? 'M' : 'L', x, top + kHeight - y * scale);
-  canvas.put("<path class=\"line s0\" d=\"{}\"/>", path);
-  const double tick = std::max(1.0, round_step(static_cast<double>(steps), 6));
-  for (double x = 0; x <= static_cast<double>(steps); x += tick)
-    canvas.text(kLeft + kWidth * x / static_cast<double>(steps), top + kHeight + 18, "soft mid",
-                grouped(static_cast<int64_t>(x)));
+  Chart chart{canvas, kLeft, top, kWidth, kHeight, 0, static_cast<double>(steps), 0, most};
+  chart.draw_axes(title);
+  chart.draw_curve(points, "s0");
 }
 
 }  // namespace

@@ -164,44 +164,32 @@ std::vector<TextBlock> summary_blocks(std::span<const RunResult> runs, const std
 }
 
 std::string plot_evaluations(std::span<const RunResult> runs) {
-  constexpr double kWidth = 760, kHeight = 380, kLeft = 60, kRight = 740, kTop = 20, kBottom = 330;
-  double most = 0, low = HUGE_VAL, high = 0;
+  constexpr double kLeft = 60, kTop = 30, kWidth = 680, kHeight = 300;
+  const double target = runs[0].target;
+  double most = 0, low = target > 0 ? target : HUGE_VAL, high = 0;
   for (const RunResult& run : runs)
     for (const auto& [samples, loss] : run.evaluations)
       most = std::max(most, samples), low = std::min(low, loss), high = std::max(high, loss);
-  const double target = runs[0].target;
-  if (target > 0) low = std::min(low, target);
-  if (!(most > 0)) most = 1;
-  const double margin = std::max({high - low, 1e-6, std::abs(high) * 1e-6}) * 0.05;
-  low -= margin, high += margin;
-  const auto x = [&](double samples) { return kLeft + samples / most * (kRight - kLeft); };
-  const auto y = [&](double loss) { return kBottom - (loss - low) / (high - low) * (kBottom - kTop); };
+  const double margin = (high - low) * 0.05;
   Canvas canvas;
-  const double step = round_step(most, 8), rise = round_step(high - low, 6);
-  for (double at = 0; at <= most * (1 + 1e-9); at += step) {
-    canvas.line(x(at), kTop, x(at), kBottom, at == 0 ? "axis" : "grid");
-    canvas.text(x(at), kBottom + 16, "soft mid", fmt::format("{:g}", at));
-  }
-  for (double at = std::ceil(low / rise) * rise; at <= high; at += rise) {
-    canvas.line(kLeft, y(at), kRight, y(at), "grid");
-    canvas.text(8, y(at) + 4, "soft", fmt::format("{:.3g}", at));
-  }
-  canvas.text((kLeft + kRight) / 2, kBottom + 36, "soft mid", "samples");
-  canvas.text(8, kTop - 6, "soft", "validation loss");
+  Chart chart{canvas, kLeft, kTop, kWidth, kHeight, 0, most, low - margin, high + margin};
+  chart.draw_axes("validation loss");
+  canvas.text(kLeft + kWidth / 2, kTop + kHeight + 36, "soft mid", "samples");
   if (target > 0) {
-    canvas.line(kLeft, y(target), kRight, y(target), "one");
-    canvas.text(kLeft + 6, y(target) - 5, "soft", fmt::format("target {:g}", target));
+    chart.draw_curve({{0, target}, {most, target}}, "one");
+    canvas.text(kLeft + 6, chart.y_of(target) - 5, "soft", fmt::format("target {:g}", target));
   }
   for (const RunResult& run : runs) {
-    for (size_t i = 1; i < run.evaluations.size(); ++i)
-      canvas.line(x(run.evaluations[i - 1].samples), y(run.evaluations[i - 1].loss), x(run.evaluations[i].samples),
-                  y(run.evaluations[i].loss), "line");
-    if (run.evaluations.empty()) continue;
-    const auto& last = run.evaluations.back();
-    canvas.bar(x(last.samples) - 2.5, y(last.loss) - 2.5, 5, 5, run.converged() ? "bar best" : "bar base",
-               fmt::format("{}: {:.5f} after {:.0f} samples", run.file, last.loss, last.samples));
+    std::vector<std::pair<double, double>> points;
+    for (const auto& [samples, loss] : run.evaluations) points.emplace_back(samples, loss);
+    if (points.empty()) continue;
+    chart.draw_curve(points, "");
+    const auto& [samples, loss] = points.back();
+    canvas.bar(chart.x_of(samples) - 2.5, chart.y_of(loss) - 2.5, 5, 5, run.converged() ? "bar best" : "bar base",
+               fmt::format("{}: {:.5f} after {:.0f} samples", run.file, loss, samples));
   }
-  return canvas.finish(kWidth, kHeight, fmt::format("Validation loss over samples, {} runs", runs.size()));
+  return canvas.finish(kLeft + kWidth + 20, kTop + kHeight + 50,
+                       fmt::format("Validation loss over samples, {} runs", runs.size()));
 }
 
 }  // namespace trivet::mlperf
