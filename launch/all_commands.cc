@@ -8,6 +8,7 @@ namespace trivet {
 void add_commands(CLI::App& app, int& exit_code) {
   add_train_command(app, exit_code);
   add_config_command(app, schedule_picture);
+  add_watch_commands(app);
   add_generate_command(app);
   add_data_command(app);
   add_convert_command(add_checkpoint_command(app));

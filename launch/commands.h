@@ -47,6 +47,7 @@ void add_flight_command(CLI::App& app);
 void add_study_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_trace_command(CLI::App& app);
+void add_watch_commands(CLI::App& app);
 void add_contention_command(CLI::App& app);
 void add_mlperf_command(CLI::App& app, int& exit_code);  // exit_code: where logs have errors
 

@@ -20,6 +20,8 @@ constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
     {"trivet", "trivet config configs/tiny.yaml --ranks 8"},
     {"trivet train", "trivet train configs/tiny.yaml --ranks 8 --set train.train_iters=100"},
     {"trivet config", "trivet config configs/gpt2_124m.yaml --ranks 4"},
+    {"trivet watch", "trivet watch runs/tiny"},
+    {"trivet report", "trivet report runs/tiny"},
     {"trivet generate", "trivet generate runs/demo --prompt \"A house is\" --tokens 40"},
     {"trivet data", "trivet data inspect data/gcide"},
     {"trivet data prepare",

@@ -83,20 +83,6 @@ FlightDump dump_of(const Json& json) {
   return dump;
 }
 
-// How the run ended, from its outcome.json (outcome.h).
-std::string end_of(const std::string& run_dir) {
-  const std::string path = run_dir + "/outcome.json";
-  if (!file_exists(path))
-    return "there is no outcome.json: the run is still going on, or was ended before a rank could write one";
-  return read_json(path, [](const Json& outcome) {
-    const std::string status = outcome.at("status");
-    const std::string how = status == "done" ? "ended normally" : status == "stopped" ? "was stopped as asked" : status;
-    const std::string what = outcome.at("what");
-    return fmt::format("the run {} after step {}{}", how, outcome.at("step").get<int64_t>(),
-                       what.empty() ? "" : ": " + what);
-  });
-}
-
 // The same group on another rank: of the groups with this name and these ranks, the one with the same number.
 const FlightGroup* same_group(const FlightLog& mine, size_t index, const FlightLog& theirs) {
   const auto is_like = [&](const FlightGroup& group) {
@@ -220,6 +206,19 @@ void write_flight_dump(const std::string& run_dir, const FlightDump& dump) {
   file.commit();
 }
 
+std::string how_it_ended(const std::string& run_dir) {
+  const std::string path = run_dir + "/outcome.json";
+  if (!file_exists(path))
+    return "there is no outcome.json: the run is still going on, or was ended before a rank could write one";
+  return read_json(path, [](const Json& outcome) {
+    const std::string status = outcome.at("status");
+    const std::string how = status == "done" ? "ended normally" : status == "stopped" ? "was stopped as asked" : status;
+    const std::string what = outcome.at("what");
+    return fmt::format("the run {} after step {}{}", how, outcome.at("step").get<int64_t>(),
+                       what.empty() ? "" : ": " + what);
+  });
+}
+
 FlightReport read_flight_folder(const std::string& run_dir) {
   FlightReport report;
   read_json(flight_folder(run_dir) + "/ranks.json", [&](const Json& places) {
@@ -236,7 +235,7 @@ FlightReport read_flight_folder(const std::string& run_dir) {
         if (dump->log.rank != rank || member < 0 || member >= world)
           throw DataError(fmt::format("{}: rank {} of {} does not belong here", file, member, world));
   }
-  if (std::ranges::none_of(report.dumps, &std::optional<FlightDump>::has_value)) report.end = end_of(run_dir);
+  if (std::ranges::none_of(report.dumps, &std::optional<FlightDump>::has_value)) report.end = how_it_ended(run_dir);
   return report;
 }
 

@@ -45,6 +45,8 @@ struct FlightReport {
   std::vector<std::optional<FlightDump>> dumps;  // [rank]; empty: no dump
   std::string end{};                             // without any dump: how the run ended, as outcome.json says
 };
+// From its outcome.json (outcome.h), or that there is none. Throws DataError.
+std::string how_it_ended(const std::string& run_dir);
 // Throws DataError where a file is invalid, IoError without such a folder.
 FlightReport read_flight_folder(const std::string& run_dir);
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -206,25 +207,34 @@ void MetricsLog::end(const RunTimes& times) {
 void MetricsLog::append(nlohmann::ordered_json line) { queue_->push(text_of(std::move(line))); }
 
 std::string for_each_record(const std::string& path,
-                            const std::function<void(const nlohmann::ordered_json& record)>& each) {
+                            const std::function<void(const nlohmann::ordered_json& record)>& each, int64_t most_bytes) {
   if (!std::filesystem::exists(path)) return "the run wrote no metrics.jsonl";
-  std::string problem;
-  for_each_line(path, [&](const std::string& line, int64_t number) {
+  const int64_t begin = std::max<int64_t>(0, InputFile(path).size() - most_bytes);
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(begin);
+  std::string problem, line;
+  for (int64_t number = 1; std::getline(file, line) && !file.eof(); ++number) {
+    if (number == 1 && begin > 0) continue;  // a part of one
     const auto record = parse_json<nlohmann::ordered_json>(line, BadJson::discarded);
     if (record.is_object()) each(record);
     else problem = fmt::format("metrics.jsonl:{}: is no object", number);
-  });
+  }
   return problem;
 }
 
-std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each) {
-  return for_each_record(path, [&](const nlohmann::ordered_json& record) {
-    if (record.contains("event") || !record.contains("step")) return;
+std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each,
+                          const std::function<void(const nlohmann::ordered_json& record)>& event, int64_t most_bytes) {
+  const auto sort = [&](const nlohmann::ordered_json& record) {
+    if (record.contains("event") || !record.contains("step")) {
+      if (event) event(record);
+      return;
+    }
     StepNumbers numbers{{"loss", std::nan("")}};
     for (const auto& [key, value] : record.items())
       if (value.is_number()) numbers[key] = value.get<double>();
     each(std::move(numbers));
-  });
+  };
+  return for_each_record(path, sort, most_bytes);
 }
 
 }  // namespace trivet

@@ -20,14 +20,18 @@ namespace trivet {
 // The names of the numbers in the line of a step, but for its own.
 std::vector<std::string> step_metric_names();
 
-// Calls each(record) for every line that is an object. What is wrong with the file, or "".
+// Calls each(record) for every line that is an object, but for a last one without its end, which is being written.
+// most_bytes: of the file's end; what comes before is left out. What is wrong with the file, or "".
 std::string for_each_record(const std::string& path,
-                            const std::function<void(const nlohmann::ordered_json& record)>& each);
+                            const std::function<void(const nlohmann::ordered_json& record)>& each,
+                            int64_t most_bytes = INT64_MAX);
 
-// Calls each(numbers) for every step that a run wrote into its metrics.jsonl: all that is a number in its record,
-// "step" from 1 included, and "loss", NaN where it is none. What is wrong with the file, or "".
+// The same; each(numbers) for every step that a run wrote: all that is a number in its record, "step" from 1 included,
+// and "loss", NaN where it is none; event(record) for the others.
 using StepNumbers = std::map<std::string, double>;
-std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each);
+std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each,
+                          const std::function<void(const nlohmann::ordered_json& record)>& event = {},
+                          int64_t most_bytes = INT64_MAX);
 
 // An earlier run's NAME.EXT becomes NAME.1.EXT, or the next number that is free. Returns the new name; empty: there was
 // no such file, or nothing in it. Throws IoError.
