@@ -6,6 +6,7 @@
 #include <chrono>
 #include <climits>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <poll.h>
 #include <sched.h>
@@ -43,7 +44,16 @@ std::string boot_id() {
   return id;
 }
 
-int64_t boot_number() { return static_cast<int64_t>(std::hash<std::string>{}(boot_id()) >> 1); }
+namespace {
+int64_t number_of(const std::string& id) { return static_cast<int64_t>(std::hash<std::string>{}(id) >> 1); }
+}  // namespace
+
+int64_t boot_number() { return number_of(boot_id()); }
+
+int64_t clock_number() {
+  std::error_code unknown;  // before Linux 5.6
+  return number_of(boot_id() + std::filesystem::read_symlink("/proc/self/ns/time", unknown).string());
+}
 
 std::string error_text(int error) {
   const auto with_limit = [&](auto resource, const char* what, const char* option) {

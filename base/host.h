@@ -14,6 +14,8 @@ int usable_cores();  // of the machine's, those that this process may run on
 // The kernel's number of its boot: the same in all containers of a machine, whatever they call it; "": unknown.
 std::string boot_id();
 int64_t boot_number();  // its hash, 0 or more
+// The same for processes whose clocks that never go back are one: of one boot and one time namespace. 0 or more.
+int64_t clock_number();
 // What an errno says, and the limit of this process (ulimit) that it met.
 std::string error_text(int error);
 // Writes to standard error in one piece, as the ranks share a terminal. One that is closed, full or read-only is no

@@ -233,7 +233,7 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   sums = host_.sum(sums);
   const auto& [measured, sum, faster, lost_spans, gpus, energy_mj, clock_mhz, by_power, by_heat] = sums;
   if (sum.folder_lost > 0) return sum;
-  if (trace_) trace_->step(result.step, spans_);
+  if (trace_) trace_step(result.step);
   StepStats stats = measured;
   if (lost_spans > 0) tell_lost_spans(result.step, lost_spans), stats = mine = {};
   if (faster > 0) measure_peak_again(result.step, work.flops / seconds / work.ranks / 1e12);
@@ -353,9 +353,20 @@ void Reporter::open_trace() {
   PerfettoWriter::Names names{.process = rank_name(rank, trainer_.mesh().shape)};
   for (TraceRow& row : trainer_.trace().rows()) names.rows.push_back(row.name());
   for (const ParamUnit& unit : trainer_.state().params.units()) names.units.push_back(unit.name);
-  // One origin for all ranks: rank 0's clock. Ranks of other hosts have clocks of their own.
-  const int64_t origin = host_.broadcast(now_ns());
-  trace_.emplace(trace_part(rank), rank, names, origin, warn_on_stderr);
+  trace_.emplace(trace_part(rank), rank, names, host_.broadcast(now_ns()), warn_on_stderr);
+  clocks_.emplace(host_);
+  clocks_->measure();
+}
+
+void Reporter::trace_step(int64_t step) {
+  if (!clocks_->one_clock()) {
+    clocks_->measure();
+    for (std::vector<Span>& row : spans_)
+      for (Span& span : row)
+        for (int64_t Span::*time : {&Span::start_ns, &Span::end_ns, &Span::wire_start_ns, &Span::wire_end_ns})
+          if (span.*time != 0) span.*time += clocks_->offset(span.*time);
+  }
+  trace_->step(step, spans_);
 }
 
 void Reporter::look_for_stragglers(int64_t step, const StepStats& stats) {

@@ -21,6 +21,7 @@
 #include "engine/metrics/walltime.h"
 #include "engine/train/trainer.h"
 #include "kernels/gpu_monitor.h"
+#include "parallel/comm/clock_offsets.h"
 
 namespace trivet {
 
@@ -83,6 +84,7 @@ class Reporter {
   void begin(RunBegin run);
   std::string trace_part(int rank) const;
   void open_trace();
+  void trace_step(int64_t step);                    // collective; spans_ are of rank 0's clock behind it
   void show_progress(size_t ops_done, size_t ops);  // of a step under way
   void look_for_stragglers(int64_t step, const StepStats& stats);
   int64_t collect_spans();  // returns how many were lost
@@ -122,6 +124,7 @@ class Reporter {
   std::vector<RunObserver*> observers_;
   std::string banner_;
   std::optional<PerfettoWriter> trace_;
+  std::optional<ClockOffsets> clocks_;  // with a trace, whose times are of rank 0's clock
 };
 
 }  // namespace trivet

@@ -7,5 +7,7 @@ host=$((${1##*.} - 1))
 shift
 read -ra cores <<<"$TRIVET_NETLAB_CORES"
 export TRIVET_NETLAB_HOST="$TRIVET_NETLAB-$host" TRIVET_NETLAB_COMMAND="$*"
-exec ip netns exec "$TRIVET_NETLAB_HOST" taskset -c "${cores[$host]}" unshare --uts \
+time=()
+[[ ${TRIVET_NETLAB_CLOCK:-} != "$host":* ]] || time=(--time --monotonic "${TRIVET_NETLAB_CLOCK#*:}")
+exec ip netns exec "$TRIVET_NETLAB_HOST" taskset -c "${cores[$host]}" unshare --uts "${time[@]}" \
   bash -c 'hostname "$TRIVET_NETLAB_HOST" && eval "$TRIVET_NETLAB_COMMAND"'

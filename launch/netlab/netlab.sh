@@ -7,6 +7,9 @@
 #   --ranks N      hosts, a rank each; the machine's cores are divided among them
 #   --gbps X       rate of each cable, in both directions (a token bucket)
 #   --delay-us D   delay of each cable towards the switch: half of a round trip (needs the kernel's sch_netem)
+#   --slow-link A-B:X   X Gbit/s between the hosts of ranks A and B (needs sch_htb and cls_u32)
+#   --throttle R:P      the host of rank R works for P % of each tenth of a second
+#   --clock R:S         its steady clock is S seconds ahead (needs the kernel's time namespaces)
 #   --dry-run      prints what it would run
 #
 # A host is the namespace trivet-PID-RANK with 10.77.0.RANK+1 on eth0; the switch is a bridge in trivet-PID-switch, so
@@ -19,17 +22,20 @@ die() {
   echo "netlab: $1" >&2
   exit "${2:-64}"
 }
-usage="netlab.sh --ranks N --gbps X [--delay-us D] [--dry-run] -- COMMAND…"
+usage="netlab.sh --ranks N --gbps X [--delay-us D] [--slow-link A-B:X] [--throttle R:P] [--clock R:S] [--dry-run] -- COMMAND…"
 
-ranks='' gbps='' delay_us=0 dry_run=''
+ranks='' gbps='' delay_us=0 slow_link='' throttle='' clock='' dry_run=''
 while (($# > 0)); do
   case $1 in
-    --ranks | --gbps | --delay-us)
+    --ranks | --gbps | --delay-us | --slow-link | --throttle | --clock)
       (($# > 1)) || die "$1 needs a value; $usage"
       case $1 in
         --ranks) ranks=$2 ;;
         --gbps) gbps=$2 ;;
         --delay-us) delay_us=$2 ;;
+        --slow-link) slow_link=$2 ;;
+        --throttle) throttle=$2 ;;
+        --clock) clock=$2 ;;
       esac
       shift 2
       ;;
@@ -43,6 +49,9 @@ done
 [[ $ranks =~ ^[1-9][0-9]?$ ]] || die "--ranks: found \"$ranks\", expected 1 to 99"
 [[ $gbps =~ ^[0-9]*\.?[0-9]+$ && $gbps =~ [1-9] ]] || die "--gbps: found \"$gbps\", expected a number above 0"
 [[ $delay_us =~ ^[0-9]+$ ]] || die "--delay-us: found \"$delay_us\", expected an integer of at least 0"
+[[ -z $slow_link || $slow_link =~ ^[0-9]+-[0-9]+:[0-9]*\.?[0-9]+$ ]] || die "--slow-link: found \"$slow_link\", expected two ranks and a rate, as 0-2:0.1"
+[[ -z $throttle || $throttle =~ ^[0-9]+:[1-9][0-9]?$ ]] || die "--throttle: found \"$throttle\", expected a rank and 1 to 99 percent, as 2:50"
+[[ -z $clock || $clock =~ ^[0-9]+:-?[0-9]+$ ]] || die "--clock: found \"$clock\", expected a rank and seconds, as 1:1000"
 if [[ -z $dry_run ]]; then
   for tool in ip:iproute2 tc:iproute2 taskset:util-linux unshare:util-linux mpirun:openmpi-bin; do
     command -v "${tool%:*}" >/dev/null || die "${tool%:*} is not there; install ${tool#*:}" 69
@@ -51,6 +60,7 @@ if [[ -z $dry_run ]]; then
 fi
 
 export TRIVET_NETLAB="trivet-$$"
+export TRIVET_NETLAB_CLOCK="$clock"
 export TRIVET_NETLAB_GBPS="$gbps" TRIVET_NETLAB_DELAY_US="$delay_us"  # the ranks tell their floors by these
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 switch="$TRIVET_NETLAB-switch"
@@ -94,8 +104,10 @@ signal_hosts() {
   [[ -n ${pids//[[:space:]]/} ]] && { kill "-$1" $pids 2>/dev/null || true; }
 }
 
+throttling=''
 clean_up() {
   local status=$? rank tries
+  [[ -z $throttling ]] || kill "$throttling" 2>/dev/null || true
   trap - EXIT
   trap '' INT TERM HUP
   for ((tries = 0; tries < 50; ++tries)); do
@@ -130,6 +142,24 @@ delay() { # NAMESPACE DEVICE
     die "this kernel has no delay queue (sch_netem), so --delay-us cannot be had; leave it out, or emulate latency with comm.link_latency_us" 69
 }
 
+slow() { # HOST PEER RATE: behind the limit of the whole cable
+  local name="$TRIVET_NETLAB-$1"
+  run tc -n "$name" qdisc add dev eth0 parent 1:1 handle 20: htb default 1
+  run tc -n "$name" class add dev eth0 parent 20: classid 20:1 htb rate 100gbit quantum 60000
+  run tc -n "$name" class add dev eth0 parent 20: classid 20:2 htb rate "$(awk -v g="$3" 'BEGIN {printf "%d", g * 1e9}')bit" quantum 60000
+  run tc -n "$name" filter add dev eth0 parent 20: protocol ip u32 match ip dst "$network.$(($2 + 1))/32" flowid 20:2
+}
+# Stops what runs on the host for the rest of each tenth of a second.
+throttle() { # HOST PERCENT
+  local works pauses
+  works=$(printf '0.%03d' "$2") pauses=$(printf '0.%03d' $((100 - $2)))
+  while sleep "$pauses"; do
+    ip netns pids "$TRIVET_NETLAB-$1" 2>/dev/null | xargs -r kill -CONT 2>/dev/null || true
+    sleep "$works"
+    ip netns pids "$TRIVET_NETLAB-$1" 2>/dev/null | xargs -r kill -STOP 2>/dev/null || true
+  done
+}
+
 remove_leftovers() {
   local name pid
   for name in $(ip netns list | awk '/^trivet-[0-9]+-/ {print $1}'); do
@@ -159,6 +189,16 @@ for ((rank = 0; rank < ranks; ++rank)); do
   limit "$switch" "port$rank"
   hosts+="${hosts:+,}$network.$((rank + 1)):1"
 done
+
+if [[ -n $slow_link ]]; then
+  IFS=-: read -r a b rate <<<"$slow_link"
+  slow "$a" "$b" "$rate"
+  slow "$b" "$a" "$rate"
+fi
+if [[ -n $throttle && -z $dry_run ]]; then
+  throttle "${throttle%:*}" "${throttle#*:}" &
+  throttling=$!
+fi
 
 # Every byte between ranks takes the cable: TCP only, no shared memory, no copy from process to process.
 # shellcheck disable=SC2054

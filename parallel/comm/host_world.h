@@ -1,5 +1,6 @@
 // HostWorld: exchanges times, votes, texts and ids in host memory between the ranks of a group. (Training moves device
-// memory over communicators of its own.) Every call is collective and returns its result. For one thread of each rank.
+// memory over communicators of its own.) Every call but send and receive is collective, and returns its result. For one
+// thread of each rank.
 #pragma once
 
 #include <memory>
@@ -42,6 +43,17 @@ class HostWorld {
     std::vector<T> all(mine.size() * static_cast<size_t>(size()));
     world_.all_gather(tensor_of(mine.data(), mine.size()), tensor_of(all.data(), all.size()), *stream_);
     return all;
+  }
+
+  template <class T>
+  void send(T number, int to) {
+    world_.send(tensor_of(&number), to, *stream_);
+  }
+  template <class T>
+  T receive(int from) {
+    T number;
+    world_.recv(tensor_of(&number), from, *stream_);
+    return number;
   }
 
   // Returns rank 0's.

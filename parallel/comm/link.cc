@@ -100,9 +100,9 @@ Link measure_link(Communicator& group, Device& device, Stream& stream) {
           .gbps = 8 * static_cast<double>(cost.bytes) / std::max(large_ns - latency_ns, 1.0)};
 }
 
-// Ranks that see the same boot id share a host, and so its clock.
+// On one host ranks share a clock.
 void check_one_host(Communicator& world) {
-  const int64_t hash = boot_number();
+  const int64_t hash = clock_number();
   HostWorld host(world);
   if (host.max(hash) != -host.max(-hash))
     throw ConfigError("a link can be emulated on one host only, and the ranks are on several", Lack::links);

@@ -40,7 +40,7 @@ void MpiEndpoint::start() {
 }
 
 void MpiEndpoint::find_neighbours() {
-  const int64_t hash = boot_number();
+  const int64_t hash = clock_number();
   int64_t largest[] = {hash, -hash};
   check_mpi(MPI_Allreduce(MPI_IN_PLACE, largest, 2, MPI_INT64_T, MPI_MAX, comm_), "MPI_Allreduce");
   one_clock_ = largest[0] == -largest[1];

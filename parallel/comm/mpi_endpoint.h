@@ -20,7 +20,7 @@ class MpiEndpoint {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int max_tag() const { return max_tag_; }
-  bool one_clock() const { return one_clock_; }  // all ranks share a host, and so now_ns()
+  bool one_clock() const { return one_clock_; }  // all ranks share now_ns()
   // Whether MPI copies from that rank's memory to this one's, when both ask for it; else what is sent leaves at once.
   bool shares_memory(int rank) const { return shares_memory_[static_cast<size_t>(rank)] != 0; }
 

@@ -1,0 +1,46 @@
+// ClockOffsets: by how much the clock of this rank's host differs from rank 0's.
+//
+//   1. Ranks with the same clock number share a clock. The first rank of each other clock asks rank 0 for its time,
+//   some
+//      times: offset = rank 0's time - the middle between question and answer, of the exchange with the shortest round
+//      trip, of which the offset is wrong by half at most (D. L. Mills, RFC 5905).
+//   2. It tells the others with its clock.
+//   3. Between two measurements the offset is interpolated: clocks drift apart by microseconds a second.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+
+#include "base/host.h"
+#include "kernels/base/trace.h"
+#include "parallel/comm/host_world.h"
+
+namespace trivet {
+
+class ClockOffsets {
+ public:
+  // Collective. `ranks` outlives this.
+  explicit ClockOffsets(HostWorld& ranks, int64_t clock_number = trivet::clock_number(),
+                        std::function<int64_t()> now = now_ns);
+
+  void measure();  // collective
+  bool one_clock() const { return leaders_.size() == 1; }
+  // What to add to `ns` of this rank's clock for the same moment of rank 0's: interpolated between the last two
+  // measurements, and as far off as the nearer one outside of them. REQUIRES: measure() was called.
+  int64_t offset(int64_t ns) const;
+  int64_t round_trip() const { return last_.round_trip; }
+
+ private:
+  struct Measurement {
+    int64_t at = 0, offset = 0, round_trip = 0;  // at: of this rank's clock
+  };
+  HostWorld& ranks_;
+  std::function<int64_t()> now_;
+  std::set<int> leaders_;  // the first rank of each clock
+  int leader_ = 0;         // of this rank's
+  Measurement before_, last_;
+  bool measured_ = false;
+};
+
+}  // namespace trivet
