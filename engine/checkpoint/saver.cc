@@ -56,9 +56,11 @@ void CheckpointSaver::write() {
     disk.make_directories(folder, parents_);
   disk.make_directories(temporary_, parents_);
   reached_->synchronize();
+  const int64_t begun = now_ns();
   const std::string name = shard_name(options_.rank);
   const CheckpointFile file = write_shard(disk, temporary_, name, written_, device_, reading_.get());
   disk.write_file(temporary_ + "/" + description_name(options_.rank), to_json(file));
+  write_ns_ = now_ns() - begun;
 }
 
 void CheckpointSaver::commit() {

@@ -67,6 +67,7 @@ class CheckpointSaver {
   const std::string& not_removed() const { return not_removed_; }
   int64_t bytes() const { return bytes_; }                 // of this rank's tensors
   double stall_seconds() const { return stall_seconds_; }  // of the last begin()
+  int64_t write_ns() const { return write_ns_; }           // of the last save that is committed, of this rank's shard
 
  private:
   enum class Phase { idle, writing, committing, discarding };
@@ -89,6 +90,7 @@ class CheckpointSaver {
   bool failed_ = false;  // this rank, in this phase
   int64_t bytes_ = 0;
   double stall_seconds_ = 0;
+  int64_t write_ns_ = 0;  // by the job
   // The error of this phase's job, empty where there is none. Last: it waits for the job where it is destroyed.
   std::future<std::string> job_;
 };

@@ -1,5 +1,6 @@
 #include "engine/metrics/time_table.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <fmt/format.h>
@@ -45,11 +46,23 @@ struct Section {
   const char* name;
   int64_t StepStats::*part;
 };
-constexpr std::array kSections = {Section{"compute", &StepStats::compute}, Section{"optimizer", &StepStats::optimizer},
-                                  Section{"host (data loading)", &StepStats::host},
-                                  Section{"outside of operations", &StepStats::idle}};
+constexpr std::array kSections = {
+    Section{"compute", &StepStats::compute}, Section{"compute (optimizer)", &StepStats::optimizer},
+    Section{"data loading (host)", &StepStats::host}, Section{"outside of operations", &StepStats::idle}};
 
 int64_t own_work(const StepStats& stats) { return stats.compute + stats.optimizer + stats.host + stats.idle; }
+int64_t exposed(const StepStats& stats) { return StepStats::sum(stats.exposed); }
+
+template <class Part>
+int64_t usual_of(const std::vector<StepStats>& ranks, Part&& part) {
+  std::vector<int64_t> values;
+  for (const StepStats& rank : ranks) values.push_back(part(rank));
+  return upper_median(std::move(values));
+}
+
+bool is_slow(int64_t mine, int64_t usual, double factor, int64_t least) {
+  return static_cast<double>(mine) > factor * static_cast<double>(usual) && mine - usual >= least;
+}
 
 }  // namespace
 
@@ -103,27 +116,46 @@ std::vector<std::string> find_stragglers(const std::vector<StepStats>& work, con
       if (other != rank) others.push_back(work[other]);
       if (other != rank && stages[other] == stages[rank]) peers.push_back(work[other]);
     }
+    const StepStats& own = work[rank];
+    const int64_t least = 1'000'000 * steps;
+    const auto tell = [&](const char* what, int64_t mine, int64_t theirs, const std::string& where) {
+      const double ms = 1e-6 / static_cast<double>(steps);
+      lines.push_back(
+          fmt::format("rank {} is slow: its {} takes {:.1f} ms per step, its peers' {:.1f} ms; it loses most in {}",
+                      rank, what, static_cast<double>(mine) * ms, static_cast<double>(theirs) * ms, where));
+    };
+    // Where a transport cannot tell a wait from its wire (NCCL), peers that wait have more wire, and less work.
+    const auto busy = [](const StepStats& w) { return own_work(w) + exposed(w); };
+    if (!peers.empty() && busy(own) - usual_of(peers, busy) >= least &&
+        is_slow(exposed(own), usual_of(peers, exposed), factor, least)) {
+      const auto worst = std::ranges::max_element(own.exposed) - own.exposed.begin();
+      tell("exposed communication", exposed(own), usual_of(peers, exposed),
+           fmt::format("the wire ({})", kCommClasses[static_cast<size_t>(worst)]));
+    }
     if (peers.empty()) peers = others;
     if (peers.empty()) return lines;
-    const auto usual = [&](auto part) {
-      std::vector<int64_t> values;
-      for (const StepStats& peer : peers) values.push_back(part(peer));
-      return upper_median(std::move(values));
-    };
-    const int64_t mine = own_work(work[rank]), theirs = usual(own_work);
-    if (static_cast<double>(mine) <= factor * static_cast<double>(theirs) || mine - theirs < 1'000'000 * steps)
-      continue;
-    const Section* worst = nullptr;
-    int64_t lost = -1;
-    for (const Section& section : kSections) {
-      const int64_t more = work[rank].*section.part - usual([&](const StepStats& w) { return w.*section.part; });
-      if (more > lost) lost = more, worst = &section;
-    }
-    const auto ms = [&](int64_t ns) { return static_cast<double>(ns) * 1e-6 / static_cast<double>(steps); };
-    lines.push_back(
-        fmt::format("rank {} is slow: its own work takes {:.1f} ms per step, its peers' {:.1f} ms; it loses "
-                    "most in {}",
-                    rank, ms(mine), ms(theirs), worst->name));
+    const int64_t mine = own_work(own), theirs = usual_of(peers, own_work);
+    if (!is_slow(mine, theirs, factor, least)) continue;
+    tell("own work", mine, theirs, std::ranges::max(kSections, {}, [&](const Section& section) {
+                                     return own.*section.part -
+                                            usual_of(peers, [&](const StepStats& w) { return w.*section.part; });
+                                   }).name);
+  }
+  return lines;
+}
+
+std::vector<std::string> find_slow_disks(const std::vector<int64_t>& write_ns, double factor) {
+  std::vector<std::string> lines;
+  for (size_t rank = 0; write_ns.size() > 1 && rank < write_ns.size(); ++rank) {
+    std::vector<int64_t> others = write_ns;
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(rank));
+    const int64_t mine = write_ns[rank], usual = upper_median(std::move(others));
+    if (is_slow(mine, usual, factor, 1'000'000'000))
+      lines.push_back(
+          fmt::format("rank {} is slow: it wrote its part of the checkpoint in {:.1f} s, its peers in {:.1f} s; it "
+                      "loses most in the "
+                      "disk",
+                      rank, static_cast<double>(mine) * 1e-9, static_cast<double>(usual) * 1e-9));
   }
   return lines;
 }

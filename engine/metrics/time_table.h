@@ -43,8 +43,14 @@ class TimeTable {
 // have as much to do; where there is no other, with that of all ranks.
 //
 // work: [rank], the sum of `steps` steps; stages: [rank]. One line a rank that took more than `factor` times the median
-// of its peers, and at least a millisecond a step more: the rank, by how much, and the section that it lost most in.
+// of its peers, and at least a millisecond a step more: the rank, by how much, and the section that it lost most in. A
+// line too for a rank whose exposed wire did, and kept it busy for longer than the others of its stage: ranks of one
+// group have the same wire, so it tells a slow one where there are several groups, as in pipelines.
 std::vector<std::string> find_stragglers(const std::vector<StepStats>& work, const std::vector<int>& stages,
                                          int64_t steps, double factor);
+
+// Likewise ranks that took more than `factor` times as long to write their parts of a checkpoint, and at least a second
+// more. write_ns: [rank].
+std::vector<std::string> find_slow_disks(const std::vector<int64_t>& write_ns, double factor);
 
 }  // namespace trivet

@@ -384,12 +384,14 @@ void Checkpointing::conclude(SaveEvent event) {
     saved_step_ = saver_->step();
     saved_as_due_ = evaluation_due_;
     longest_save_ns_ = std::max(longest_save_ns_, took);
-    if (reporter_)
+    if (reporter_) {
       reporter_->saved(
           {.step = saver_->step(),
            .bytes = all_bytes_,
            .stall_seconds = config_.checkpoint.async_save ? saver_->stall_seconds() : static_cast<double>(took) * 1e-9,
            .seconds = static_cast<double>(took) * 1e-9});
+      reporter_->look_for_slow_disks(saver_->write_ns());
+    }
     if (!saver_->not_removed().empty())
       note(fmt::format("step {} is saved, but old checkpoints could not be removed: {}", saver_->step(),
                        saver_->not_removed()));

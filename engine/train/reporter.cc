@@ -325,6 +325,11 @@ void Reporter::resumed(int64_t step, const std::string& checkpoint, bool goes_on
 
 void Reporter::saved(const SaveReport& report) { tell(&RunObserver::save, report); }
 
+void Reporter::look_for_slow_disks(int64_t write_ns) {
+  if (config_.train.straggler_factor == 0) return;
+  for (const std::string& line : find_slow_disks(host_.gather(write_ns), config_.train.straggler_factor)) note(line);
+}
+
 void Reporter::flush() { tell(&RunObserver::flush); }
 
 void Reporter::finish() {

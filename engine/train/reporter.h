@@ -71,7 +71,8 @@ class Reporter {
   void starts();
   void resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again, double load_seconds);
   void saved(const SaveReport& report);
-  void flush();  // before a save
+  void look_for_slow_disks(int64_t write_ns);  // collective
+  void flush();                                // before a save
   // Collective: gathers the ranks' times and joins their traces.
   void finish();
 

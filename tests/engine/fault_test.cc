@@ -249,10 +249,43 @@ TEST(Straggler, IsComparedWithTheRanksOfItsStage) {
   const auto lines = find_stragglers(work, {0, 0, 1, 1}, 1, 2);
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0],
-            "rank 3 is slow: its own work takes 101.0 ms per step, its peers' 41.0 ms; it loses most in host (data "
-            "loading)");
+            "rank 3 is slow: its own work takes 101.0 ms per step, its peers' 41.0 ms; it loses most in data loading "
+            "(host)");
   EXPECT_TRUE(find_stragglers({ms(1, 1)}, {0}, 1, 2).empty());
   EXPECT_TRUE(find_stragglers(work, {0, 0, 1, 1}, 1000, 2).empty()) << "less than a millisecond a step";
+}
+
+TEST(Straggler, OfASlowWireIsTold) {
+  const size_t pipeline = class_of(comm_of("pipeline"));
+  const auto ms = [&](int64_t compute, int64_t wire, int64_t wait) {
+    StepStats stats;
+    stats.compute = compute * 1'000'000;
+    stats.exposed[pipeline] = wire * 1'000'000;
+    stats.wait[0] = wait * 1'000'000;
+    return stats;
+  };
+  const std::vector<int> stages = {0, 0, 1, 1};
+  const auto lines = find_stragglers({ms(20, 1, 40), ms(20, 1, 40), ms(20, 41, 0), ms(20, 11, 30)}, stages, 1, 2);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(
+      lines[0],
+      "rank 2 is slow: its exposed communication takes 41.0 ms per step, its peers' 11.0 ms; it loses most in the "
+      "wire (pipeline)");
+  // NCCL counts as wire that rank 3 waits for rank 2, which computes for longer.
+  const auto computes = find_stragglers({ms(20, 41, 0), ms(20, 41, 0), ms(60, 1, 0), ms(20, 41, 0)}, stages, 1, 2);
+  ASSERT_EQ(computes.size(), 1u);
+  expect_match(computes[0], "rank 2 is slow: its own work takes 60.0 ms .* most in compute");
+}
+
+TEST(Straggler, OfASlowDiskIsTold) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  const auto lines = find_slow_disks({5 * kSecond, 10 * kSecond, 41 * kSecond, 9 * kSecond}, 2);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(
+      lines[0],
+      "rank 2 is slow: it wrote its part of the checkpoint in 41.0 s, its peers in 9.0 s; it loses most in the disk");
+  EXPECT_TRUE(find_slow_disks({1, kSecond}, 2).empty()) << "less than a second";
+  EXPECT_TRUE(find_slow_disks({kSecond}, 2).empty());
 }
 
 // ---- hangs
