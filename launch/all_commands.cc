@@ -17,6 +17,7 @@ void add_commands(CLI::App& app, int& exit_code) {
   add_plan_command(app);
   add_trace_command(app);
   add_contention_command(app);
+  add_preflight_command(app, exit_code);
   add_flight_command(app);
   add_mlperf_command(app, exit_code);
   add_completion_command(app);

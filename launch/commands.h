@@ -49,6 +49,7 @@ void add_plan_command(CLI::App& app);
 void add_trace_command(CLI::App& app);
 void add_watch_commands(CLI::App& app);
 void add_contention_command(CLI::App& app);
+void add_preflight_command(CLI::App& app, int& exit_code);  // exit_code: where something is slow or fails
 void add_mlperf_command(CLI::App& app, int& exit_code);  // exit_code: where logs have errors
 
 // trivet study FILE --contention: writes OUT/contention.json, by trivet contention under the baseline's launcher.

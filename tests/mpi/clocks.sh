@@ -21,14 +21,4 @@ $mpirun -n 1 "${train[@]}" : -n 1 unshare --time --monotonic 5000 "${train[@]}" 
   cat "$folder/out"
   exit 1
 }
-python3 - "$folder/run/trace.json" <<'PYTHON'
-import json, statistics, sys
-ends = {1: [], 2: []}
-for event in json.load(open(sys.argv[1]))["traceEvents"]:
-    if event["name"] == "all_reduce" and event["cat"] == "comm.data":
-        ends[event["pid"]].append(event["ts"] + event["dur"])
-assert len(ends[1]) == len(ends[2]) > 4, ends
-apart = statistics.median(abs(a - b) for a, b in zip(ends[1], ends[2]))
-print(f"{len(ends[1])} calls end {apart:.0f} us apart")
-sys.exit(apart > 100_000)
-PYTHON
+python3 "$(dirname "${BASH_SOURCE[0]}")/traces_agree.py" "$folder/run/trace.json"

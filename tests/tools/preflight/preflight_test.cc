@@ -1,0 +1,157 @@
+#include "tools/preflight/preflight.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <sys/wait.h>
+
+#include "base/files.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/where.h"
+
+namespace trivet {
+namespace {
+
+// Ranks with equal numbers, each on a host of its own, or `per_host` of them.
+Preflight healthy(size_t ranks, size_t per_host = 1) {
+  Preflight p;
+  Preflight::Numbers numbers;
+  numbers.fill(std::nan(""));
+  numbers[kGemm] = 20, numbers[kNetwork] = 1, numbers[kWrite] = 500, numbers[kClock] = 0;
+  if (per_host > 1) numbers[kInHost] = 10;
+  for (size_t rank = 0; rank < ranks; ++rank) p.hosts.push_back(fmt::format("n{}", rank / per_host));
+  p.best = p.typical = std::vector(ranks, numbers);
+  for (size_t a = 0; a < ranks; ++a)
+    for (size_t b = 0; b < ranks; ++b) p.links.push_back(a == b ? 0 : p.hosts[a] == p.hosts[b] ? 10 : 1);
+  return p;
+}
+
+void set_link(Preflight& p, size_t a, size_t b, double rate) {
+  p.links[a * p.hosts.size() + b] = p.links[b * p.hosts.size() + a] = rate;
+}
+
+using Lines = std::vector<std::string>;
+
+TEST(Preflight, OneSlowLinkIsNoSlowRank) {
+  for (const size_t ranks : {3, 4, 8}) {
+    Preflight p = healthy(ranks);
+    set_link(p, 0, 2, 0.5);
+    EXPECT_EQ(slow_parts(p), Lines{"link of rank 0 on n0 and rank 2 on n2: network 0.5 Gbit/s, 50.0% of the median 1"});
+  }
+}
+
+TEST(Preflight, ARankWithSlowLinksOnlyIsNamedItself) {
+  for (const size_t ranks : {3, 4, 8}) {
+    Preflight p = healthy(ranks);
+    for (size_t peer = 0; peer < ranks; ++peer)
+      if (peer != 1) set_link(p, 1, peer, 0.6);
+    p.best[1][kNetwork] = p.typical[1][kNetwork] = 0.6;
+    EXPECT_EQ(slow_parts(p), Lines{"rank 1 on n1, all links: network 0.6 Gbit/s, 60.0% of the median 1"});
+  }
+}
+
+TEST(Preflight, AThrottledRankIsNamed) {
+  Preflight p = healthy(4);
+  p.best[3][kGemm] = p.typical[3][kGemm] = 12;
+  p.best[2][kGemm] = 18.1, p.typical[2][kGemm] = 9;  // at its best it is above 90 %
+  EXPECT_EQ(slow_parts(p), Lines{"rank 3 on n3: GEMM 12 TFLOP/s, 75.0% of the median 16"});
+}
+
+TEST(Preflight, OfTwoRanksNeitherIsBlamed) {
+  Preflight p = healthy(2);
+  p.best[1][kGemm] = p.typical[1][kGemm] = 2;
+  p.best[0][kNetwork] = p.best[1][kNetwork] = 0.01;
+  set_link(p, 0, 1, 0.01);
+  EXPECT_EQ(slow_parts(p), Lines());
+}
+
+// Two hosts of four ranks, which meet each other in a host and over the network.
+TEST(Preflight, LinksInAHostAreJudgedApart) {
+  Preflight p = healthy(8, 4);
+  EXPECT_EQ(slow_parts(p), Lines());
+  set_link(p, 1, 3, 5);
+  set_link(p, 1, 5, 0.5);
+  EXPECT_EQ(slow_parts(p), (Lines{"link of rank 1 on n0 and rank 3 on n0: in host 5 Gbit/s, 50.0% of the median 10",
+                                  "link of rank 1 on n0 and rank 5 on n1: network 0.5 Gbit/s, 50.0% of the median 1"}));
+  // Two ranks of one host and one of another: a link of each kind is judged where there are three of its kind.
+  Preflight few = healthy(3, 2);
+  set_link(few, 0, 1, 1);
+  EXPECT_EQ(slow_parts(few), Lines());
+}
+
+TEST(Preflight, DisksMayDifferMoreAndClocksLess) {
+  Preflight p = healthy(4);
+  p.best[1][kWrite] = 300, p.best[2][kWrite] = 200;
+  p.best[3][kClock] = -2500, p.best[2][kClock] = 90;
+  EXPECT_EQ(slow_parts(p),
+            (Lines{"rank 2 on n2: write 200 MB/s, 40.0% of the median 500",
+                   "rank 3 on n3: its clock is 2.500 s behind rank 0's; expected hosts that follow NTP"}));
+}
+
+TEST(Preflight, TheTableFitsATerminal) {
+  Preflight p = healthy(4, 2);
+  for (auto& numbers : p.best) numbers.fill(-123456.789);
+  p.hosts[0] = "a-very-long-name-of-a-host.somewhere";
+  const std::string text = render({table_of(p)}, 80);
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
+    EXPECT_LE(end - begin, 80u + 3) << text;  // an ellipsis is three bytes
+  EXPECT_EQ(json_of(healthy(4))["ranks"][3]["gemm_tflops"], 20);
+  EXPECT_EQ(nlohmann::json::parse(json_of(healthy(4)).dump())["ranks"][3]["read_mb_per_s"], nullptr);
+}
+
+// ---- the command
+
+class PreflightProgram : public testing::Test {
+ protected:
+  PreflightProgram() {
+    std::string corpus;
+    for (int i = 0; i < 2000; ++i) corpus += fmt::format("{} words of line {}\n", i * i % 97, i);
+    write_file(dir_ / "corpus.txt", corpus);
+    write_file(dir_ / "run.yaml", R"(
+model: {num_layers: 2, hidden_size: 16, num_attention_heads: 4, seq_length: 16}
+batch: {global_batch_size: 4}
+data: {path: corpus, split: "100,0,0"}
+device: {kind: cpu, threads_per_rank: 1, peak_tflops: 1}
+checkpoint: {save_interval: 2}
+train: {train_iters: 2, run_dir: run}
+)");
+    EXPECT_EQ(run("data prepare --input corpus.txt --output corpus --tokenizer bytes"), 0) << text("err");
+  }
+  int run(const std::string& arguments) {
+    const int status = std::system(
+        fmt::format("cd {} && env -u OMPI_COMM_WORLD_SIZE {} {} >out 2>err", dir_ / "", program_path(), arguments)
+            .c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  std::string text(const std::string& name) { return read_small_file(dir_ / name, 1 << 20); }
+
+  const TempDir dir_;
+};
+
+TEST_F(PreflightProgram, MeasuresAndTellsAllThatFails) {
+  ASSERT_EQ(run("train run.yaml --ranks 2"), 0) << text("err");
+  ASSERT_EQ(run("preflight run.yaml --ranks 2 --json p.json"), 0) << text("out") << text("err");
+  EXPECT_NE(text("out").find("nothing is slow, and nothing has failed"), std::string::npos) << text("out");
+  const auto json = nlohmann::json::parse(text("p.json"));
+  ASSERT_EQ(json["ranks"].size(), 2u);
+  for (const auto& rank : json["ranks"])
+    for (const char* key : {"gemm_tflops", "memory_gb_per_s", "in_host_gbit_per_s", "all_reduce_gbit_per_s",
+                            "write_mb_per_s", "read_mb_per_s"})
+      EXPECT_GT(rank[key], 0) << key;
+  for (const std::string& name : list_directory(dir_ / "run")) EXPECT_FALSE(name.starts_with("preflight")) << name;
+
+  // a byte of the checkpoint is another, and the data are not there
+  const std::string shard = dir_ / "run/checkpoints/step-00000002/rank-00001.safetensors";
+  std::string bytes = read_small_file(shard, 1 << 20);
+  bytes.back() ^= 1;
+  write_file(shard, bytes);
+  EXPECT_EQ(run("preflight run.yaml --ranks 1 --set data.path=nowhere --set model.vocab_size=512"), 65);
+  for (const char* part : {"failed: run/checkpoints/step-00000002/rank-00001.safetensors",
+                           "failed: data.path: there is no dataset nowhere", "GEMM"})
+    EXPECT_NE(text("out").find(part), std::string::npos) << part << text("out") << text("err");
+}
+
+}  // namespace
+}  // namespace trivet

@@ -1,0 +1,243 @@
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fmt/ranges.h>
+#include <set>
+
+#include "base/content_hash.h"
+#include "base/files.h"
+#include "base/host.h"
+#include "base/statistics.h"
+#include "engine/checkpoint/open_checkpoint.h"
+#include "engine/checkpoint/store.h"
+#include "engine/data/training_data.h"
+#include "engine/fault/run_guard.h"
+#include "engine/train/backend.h"
+#include "engine/train/resume.h"
+#include "kernels/base/arena.h"
+#include "kernels/ops.h"
+#include "parallel/comm/clock_offsets.h"
+#include "parallel/comm/world.h"
+#include "tools/preflight/preflight.h"
+
+namespace trivet {
+namespace {
+
+constexpr int64_t kFileBytes = 16 << 20, kMostReadBytes = 64 << 20;
+
+int64_t wall_ns() { return std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
+
+// A round lasts `seconds`, so that it sees the pauses of a throttled core.
+template <class F>
+std::vector<double> rates_of(double amount, double seconds, int rounds, F&& f) {
+  f();  // creates kernels, touches pages, connects
+  std::vector<double> rates;
+  for (int i = 0; i < rounds; ++i) {
+    const double begin = now_seconds();
+    double times = 0, took = 0;
+    for (; times == 0 || took < seconds; took = now_seconds() - begin) f(), ++times;
+    rates.push_back(amount * times / took);
+  }
+  return rates;
+}
+
+// Of the shared libraries, whose files end in their versions.
+std::string library_names() {
+  std::set<std::string> names;
+  for_each_line("/proc/self/maps", [&](const std::string& line, int64_t) {
+    if (line.find(".so") != std::string::npos) names.insert(line.substr(line.rfind('/') + 1));
+  });
+  return fmt::to_string(fmt::join(names, " "));
+}
+
+class Probe {
+ public:
+  Probe(const Config& config, Communicator& world)
+      : config_(config),
+        host_(world),
+        backend_(make_backend(config, world, threads_of_rank(config, world))),
+        ranks_((backend_.exchange ? *backend_.exchange : world).twin("preflight", comm_of("data"))),
+        compute_(backend_.device->create_compute_stream()),
+        guard_(*ranks_),
+        places_(gather_places(world)) {
+    for (const RankPlace& place : places_) result_.hosts.push_back(place.host);
+    best_.fill(std::nan("")), typical_ = best_;
+  }
+
+  Preflight measure(const Layout& layout) {
+    compare(layout);
+    use_storage();
+    ClockOffsets clocks(host_, boot_number(), wall_ns);
+    clocks.measure();
+    record(kClock, {1e-6 * static_cast<double>(-clocks.offset(wall_ns()))});
+    compute();
+    use_links();
+    compute();  // other work on the machine comes and goes
+    result_.best = host_.gather(best_), result_.typical = host_.gather(typical_);
+    return result_;
+  }
+
+ private:
+  void record(RankNumberIndex number, const std::vector<double>& rates) {
+    std::vector<double>& all = rounds_[number];
+    all.insert(all.end(), rates.begin(), rates.end());
+    best_[number] = std::ranges::max(all), typical_[number] = median(all);
+  }
+
+  // What f() throws is a failure, on all ranks.
+  template <class F>
+  bool tried(F&& f) {
+    std::string problem;
+    int64_t exit_code = 0;
+    try {
+      f();
+    } catch (const std::exception& error) {
+      problem = error.what(), exit_code = exit_code_of(error);
+    }
+    result_.exit_code = std::max(result_.exit_code, static_cast<int>(host_.max(exit_code)));
+    if (problem = host_.first_problem(problem); problem.empty()) return true;
+    result_.failed.push_back(problem);
+    return false;
+  }
+
+  void compare(const Layout& layout) {
+    const std::string driver = "/proc/driver/nvidia/version";
+    std::vector<Shared> shared = {{"program", content_hash(InputFile("/proc/self/exe"))},
+                                  {"libraries", library_names()},
+                                  {"driver", file_exists(driver) ? read_small_file(driver, 1 << 20) : "none"},
+                                  {"device", backend_.device->name()}};
+    std::vector<Shared> datasets;
+    const auto open = [&] {
+      for (const auto& [name, text] : open_training_data(config_, samples_of_run(config_, layout)).fingerprints)
+        datasets.push_back({name, text, true});
+    };
+    if (tried(open)) shared.insert(shared.end(), datasets.begin(), datasets.end());
+    tried([&] { check_same_everywhere(shared, places_, host_.world()); });
+  }
+
+  void use_storage() {
+    const std::string folder = config_.train.run_dir, checkpoints = checkpoints_folder(folder);
+    const auto file_of = [&](int rank) { return fmt::format("{}/preflight-rank-{}.tmp", folder, rank); };
+    const Disk disk;
+    const bool writes = tried([&] {
+      disk.make_directories(folder);
+      record(kWrite, rates_of(1e-6 * kFileBytes, 0, 2, [&] {
+               Disk::File file(disk, file_of(host_.rank()), kFileBytes);
+               file.write(std::vector<char>(kFileBytes));
+               file.sync();
+             }));
+    });
+    if (writes)
+      tried([&] {
+        if (!file_exists(file_of(0)))
+          throw IoError(folder + ": rank 0's file is not there, expected a train.run_dir that all hosts share");
+      });
+    std::remove(file_of(host_.rank()).c_str());
+    if (file_exists(checkpoints)) tried([&] { read_checkpoint(find_checkpoints(checkpoints).front()); });
+  }
+
+  // The first files against their hashes, which are others on each rank.
+  void read_checkpoint(const std::string& path) {
+    struct Enough {};
+    OpenCheckpoint checkpoint = open_checkpoint(path);
+    auto& files = checkpoint.manifest.files;
+    std::ranges::rotate(files, files.begin() + host_.rank() % static_cast<int>(files.size()));
+    const double begin = now_seconds();
+    int64_t read = 0;
+    try {
+      verify_checkpoint(checkpoint, [&](int64_t bytes) {
+        if (read = bytes; read >= kMostReadBytes) throw Enough();
+      });
+    } catch (Enough) {
+    }
+    record(kRead, {1e-6 * static_cast<double>(read) / (now_seconds() - begin)});
+  }
+
+  void compute() {
+    Arena arena(*backend_.device, "preflight");
+    const bool gpu = backend_.device->kind() == DeviceKind::cuda;
+    const int64_t n = gpu ? 4096 : 768, words = gpu ? 128 << 20 : 8 << 20;
+    const DType dtype = config_.precision.dtype;
+    const Tensor a = arena.allocate(dtype, {n, n}), b = arena.allocate(dtype, {n, n}),
+                 c = arena.allocate(dtype, {n, n});
+    const Tensor from = arena.allocate(DType::f32, {words}), to = arena.allocate(DType::f32, {words});
+    for (const Tensor& tensor : {a, b, from}) backend_.ops->run(op::Fill{tensor, 0.5f}, *compute_);
+    const auto rate = [&](RankNumberIndex number, double amount, const auto& op) {
+      host_.barrier();
+      record(number, rates_of(amount, 0.1, 3, [&] {
+               backend_.ops->run(op, *compute_);
+               compute_->synchronize();
+             }));
+    };
+    rate(kGemm, 2e-12 * static_cast<double>(n * n * n), op::Matmul{.a = a, .b = b, .c = c, .transpose_b = true});
+    rate(kMemory, 2e-9 * static_cast<double>(from.bytes()), op::Convert{from, to});
+  }
+
+  // A tournament of all ranks: in a round each meets the one whose number differs in the same bits. Where hosts have a
+  // power of two of ranks, these meet first, and then all ranks of two hosts at once, so that they share a wire alike.
+  void use_links() {
+    const auto rank = static_cast<size_t>(host_.rank()), ranks = static_cast<size_t>(host_.size());
+    result_.links.resize(ranks * ranks);
+    if (ranks == 1) return;
+    Arena arena(*backend_.device, "preflight");
+    const int64_t bytes = backend_.device->kind() == DeviceKind::cuda ? 64 << 20 : 1 << 20;
+    const Tensor out = arena.allocate(DType::f32, {bytes / 4}), in = arena.allocate(DType::f32, {bytes / 4});
+    backend_.ops->run(op::Fill{out, 0}, *compute_);
+    std::vector<std::vector<double>> rates(ranks);  // [peer]
+    std::vector<double> own(ranks);                 // of those the best
+    for (int again = 0; again < 3; ++again)
+      for (size_t round = 1; round < std::bit_ceil(ranks); ++round) {
+        host_.barrier();
+        const size_t peer = rank ^ round;
+        if (peer >= ranks) continue;
+        constexpr int kTimes = 4;
+        rates[peer].push_back(rates_of(8e-9 * kTimes * static_cast<double>(bytes), 0, 1, [&] {
+          for (int i = 0; i < kTimes; ++i)
+            ranks_->exchange(out, static_cast<int>(peer), in, static_cast<int>(peer), *compute_);
+          compute_->synchronize();
+        })[0]);
+        own[peer] = std::ranges::max(rates[peer]);
+      }
+    const std::vector<double> all = host_.gather(own);
+    for (size_t a = 0; a < ranks; ++a)  // the end that began later saw less of it
+      for (size_t b = 0; b < ranks; ++b)
+        result_.links[a * ranks + b] = std::min(all[a * ranks + b], all[b * ranks + a]);
+    std::vector<int> host;
+    for (size_t peer = 0; peer < ranks; ++peer) {
+      const bool one_host = result_.hosts[rank] == result_.hosts[peer];
+      if (one_host) host.push_back(static_cast<int>(peer));
+      double &best = best_[one_host ? kInHost : kNetwork], &typical = typical_[one_host ? kInHost : kNetwork];
+      if (const double link = result_.links[rank * ranks + peer]; peer != rank && !(link <= best))
+        best = link, typical = median(rates[peer]);
+    }
+    const auto group = ranks_->split(host, "host", comm_of("data"));
+    Communicator& reduced = group->size() > 1 ? *group : *ranks_;
+    const double sent = 2 * (1 - 1.0 / reduced.size());  // by a ring: nccl-tests' bus bandwidth
+    host_.barrier();
+    record(kAllReduce, rates_of(8e-9 * static_cast<double>(bytes) * sent, 0, 5, [&] {
+             reduced.all_reduce(out, Reduce::sum, *compute_);
+             compute_->synchronize();
+           }));
+  }
+
+  const Config& config_;
+  HostWorld host_;
+  const Backend backend_;
+  std::unique_ptr<Communicator> ranks_;
+  std::unique_ptr<Stream> compute_;
+  FailureGuard guard_;
+  const std::vector<RankPlace> places_;
+  Preflight result_;
+  std::array<std::vector<double>, kNumbers> rounds_;
+  std::array<double, kNumbers> best_, typical_;
+};
+
+}  // namespace
+
+Preflight measure_preflight(const Config& config, const Layout& layout, Communicator& world) {
+  return Probe(config, world).measure(layout);
+}
+
+}  // namespace trivet

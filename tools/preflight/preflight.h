@@ -1,0 +1,53 @@
+// Preflight: what would slow or end a run of days, found before it. All ranks measure their GEMMs, memory, wires, disk
+// and clocks at the same time, compare program, libraries, devices and data, and read the newest checkpoint.
+#pragma once
+
+#include <array>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "engine/config/validate.h"
+#include "parallel/comm/comm.h"
+
+namespace trivet {
+
+struct RankNumber {
+  const char *key, *heading, *unit;
+  double least;  // share of the median below which a rank is named; 0: it is not compared
+};
+// What a GPU's driver tells of it would be further rows.
+enum RankNumberIndex { kGemm, kMemory, kInHost, kNetwork, kAllReduce, kWrite, kRead, kClock, kNumbers };
+constexpr std::array<RankNumber, kNumbers> kRankNumbers = {
+    {{"gemm_tflops", "GEMM", "TFLOP/s", 0.9},
+     {"memory_gb_per_s", "memory", "GB/s", 0.9},
+     {"in_host_gbit_per_s", "in host", "Gbit/s", 0.9},    // with the best of the other ranks there
+     {"network_gbit_per_s", "network", "Gbit/s", 0.9},    // and on other hosts
+     {"all_reduce_gbit_per_s", "reduce", "Gbit/s", 0.9},  // of the host's ranks, or where that is one, of all
+     {"write_mb_per_s", "write", "MB/s", 0.5},            // disks vary
+     {"read_mb_per_s", "read", "MB/s", 0.5},
+     {"clock_ahead_ms", "clock", "ms", 0}}};  // the wall clock, of rank 0's
+
+struct Preflight {
+  using Numbers = std::array<double, kNumbers>;  // NaN: not measured
+  std::vector<std::string> hosts{};              // [rank]
+  // [rank] of several rounds, as other work on the machines comes and goes: a rank's best is compared with the median
+  // over ranks of what is typical.
+  std::vector<Numbers> best{}, typical{};
+  std::vector<double> links{};        // [rank * ranks + peer] Gbit/s, the best; 0: not measured
+  std::vector<std::string> failed{};  // what does not work, or is not the same on all ranks
+  int exit_code = 0;                  // the largest of these failures
+};
+
+// Collective, with a resolved `config`; the same on all ranks. Writes and removes a file of 16 MiB a rank in
+// train.run_dir. Throws what make_backend() throws.
+Preflight measure_preflight(const Config& config, const Layout& layout, Communicator& world);
+
+// What is slow, a line each. Fewer than three values are not judged: which of two is the slow one cannot be known.
+// Where all links of a rank are slow it is named itself, else the link.
+std::vector<std::string> slow_parts(const Preflight& measured);
+TextBlock table_of(const Preflight& measured);
+nlohmann::ordered_json json_of(const Preflight& measured);
+
+}  // namespace trivet
