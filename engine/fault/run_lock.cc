@@ -35,6 +35,7 @@ int64_t start_of_process(int64_t pid) {
 
 Holder me() {
   const char* job = std::getenv("SLURM_JOB_ID");
+  if (job == nullptr) job = std::getenv("PBS_JOBID");
   std::error_code ignored;
   const std::string processes = std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string();
   return {host_name(), getpid(),       start_of_process(getpid()),

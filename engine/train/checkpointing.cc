@@ -37,9 +37,9 @@ std::string random_run_name(HostWorld& host) {
   return host.broadcast(fmt::format("{:08x}{:08x}", random(), random()));
 }
 
-// When Slurm ends the job, on the steady clock.
-std::optional<int64_t> slurm_end_ns() {
-  const char* text = std::getenv("SLURM_JOB_END_TIME");  // seconds since the epoch
+// When the job ends, on the steady clock, by an environment variable in seconds since the epoch.
+std::optional<int64_t> job_end_ns(const char* variable) {
+  const char* text = std::getenv(variable);
   int64_t end = 0;
   if (text == nullptr || std::from_chars(text, text + std::strlen(text), end).ec != std::errc{}) return {};
   using namespace std::chrono;
@@ -74,7 +74,9 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
       boundary_ns_(now_ns()) {
   if (config.train.exit_duration_in_mins > 0)
     deadline_ns_ = start_ns + static_cast<int64_t>(config.train.exit_duration_in_mins * 60e9);
-  if (const auto end = slurm_end_ns()) deadline_ns_ = std::min(deadline_ns_, *end);
+  // The scripts in launch/ set the former, under any scheduler; newer Slurms set the latter.
+  for (const char* variable : {"TRIVET_END_TIME", "SLURM_JOB_END_TIME"})
+    if (const auto end = job_end_ns(variable)) deadline_ns_ = std::min(deadline_ns_, *end);
   if (config.checkpoint.save_interval == 0 || config.train.skip_train) return;
   HostWorld& host = trainer.host();
   const CheckpointStore store(checkpoints_folder(config.train.run_dir), Disk(options_.disk_fault));

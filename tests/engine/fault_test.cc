@@ -630,6 +630,10 @@ TEST(RunLock, IsNeverTakenWhereItIsSeenHeld) {
   }
   expect_match(RunLock(dir / "").taken_from(), "an earlier attempt of this job");
   unsetenv("SLURM_JOB_ID");
+  write_text(dir / "lock", R"({"host": "elsewhere", "pid": 1, "process_start": 1, "job": "77.pbs", "since": "then"})");
+  ASSERT_EQ(setenv("PBS_JOBID", "77.pbs", 1), 0);
+  expect_match(RunLock(dir / "").taken_from(), "an earlier attempt of this job");
+  unsetenv("PBS_JOBID");
 }
 
 // Two containers of one host: neither sees the other's processes.

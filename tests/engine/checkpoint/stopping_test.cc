@@ -331,12 +331,14 @@ TEST(Stopping, InTime) {
   EXPECT_NE(late.output.find("stopping after step 1, before the time is up"), std::string::npos) << late.output;
 
   config.train.exit_duration_in_mins = 0;
-  config.train.run_dir = dir / "slurm";
-  setenv("SLURM_JOB_END_TIME", std::to_string(time(nullptr)).c_str(), 1);
-  const RunResult job = run(config, 2);
-  unsetenv("SLURM_JOB_END_TIME");
-  EXPECT_EQ(job.exit_code, 75);
-  EXPECT_EQ(job.losses.size(), 1u);
+  for (const char* variable : {"SLURM_JOB_END_TIME", "TRIVET_END_TIME"}) {
+    config.train.run_dir = dir / variable;
+    setenv(variable, std::to_string(time(nullptr)).c_str(), 1);
+    const RunResult job = run(config, 2);
+    unsetenv(variable);
+    EXPECT_EQ(job.exit_code, 75) << variable;
+    EXPECT_EQ(job.losses.size(), 1u) << variable;
+  }
 }
 
 // Jobs that each do seven steps, save and are queued again.
