@@ -2,11 +2,11 @@
 # Runs a training command, and runs it again after a failure; trivet train goes on from its last committed checkpoint.
 #   launch/supervise.sh --run-dir DIR [--restarts K] [--delay SECONDS] [--kill-after SECONDS] -- COMMAND…
 #     --run-dir    train.run_dir of the run: outcome.json, checkpoints/latest and metrics.jsonl are read there
-#     --restarts   restarts in a row without a new committed step, then exit 93 [3]
+#     --restarts   restarts in a row without a new committed step, or jobs in a row of at most one, then exit 93 [3]
 #     --delay      before a restart, doubled as long as there is no progress, at most 60 [1]
 #     --kill-after from a signal to the end of the command, which is then killed; 0: never [600]
 # Ends with 0 when the command is done; with 64, 65 or 93 at once, as a restart would not help; with 75 (saved, please
-# requeue) where a scheduler requeues the job (SLURM_JOB_ID is set), else the command is started again at once.
+# requeue) where a scheduler requeues the job (SLURM_JOB_ID or PBS_JOBID is set), else the command is started again at once.
 # SIGTERM, SIGINT, SIGUSR1, SIGUSR2 and SIGHUP (a closed terminal; not under nohup) go to the command, whose end is then
 # the end; to mpirun as SIGUSR1, which it passes on to the ranks (after SIGTERM it kills them a second later, saved or not).
 # Any bash from 4 on and GNU coreutils; numbers are computed by the shell, so neither awk nor the locale matters.
@@ -50,6 +50,23 @@ committed_step() {  # of the checkpoint that is latest; -1: none
 }
 of_outcome() { sed -n "s/^ *\"$1\": \"\{0,1\}\(.*[^\",]\)\"\{0,1\},\{0,1\}\$/\1/p" "$run_dir/outcome.json" 2>/dev/null | head -n 1; }
 last_metrics() { tail -n 1 "$run_dir/metrics.jsonl" 2>/dev/null; }
+
+# Ends the job for the scheduler to requeue it. RUN_DIR/requeues counts the jobs in a row that did not get beyond one step:
+# whatever made this one end so soon, its walltime or a signal, would end the next as soon.
+requeue() {
+  local short=0
+  [[ -r $run_dir/requeues ]] && read -r short <"$run_dir/requeues"
+  [[ $short =~ ^[0-9]{1,9}$ ]] || short=0
+  short=$((step > first + 1 ? 0 : short + 1))
+  if ((short < restarts || short == 0)); then
+    echo "$short" >"$run_dir/requeues"
+    exit 75
+  fi
+  rm -f "$run_dir/requeues"
+  say "$short job$( ((short == 1)) || echo s) in a row ended after at most one new step (the last is $step)," \
+    "for want of time or at a signal: give each more time; not requeued"
+  exit 93
+}
 
 # Whether the newest record is of a step that the command has done since it was started.
 has_new_step() {
@@ -100,7 +117,8 @@ for signal in TERM INT USR1 USR2 HUP; do
 done
 set -m  # the command in a process group of its own: Ctrl-C reaches it through us, once
 
-stalled=0 attempt=0 wait_ms=$delay died=''
+stalled=0 attempt=0 wait_ms=$delay died='' first=$(committed_step)
+((first >= 0)) || first=0
 while :; do
   before=$(committed_step)
   rm -f "$run_dir/outcome.json"
@@ -129,12 +147,12 @@ while :; do
   [[ -n $told ]] && code=$told
   what=$(of_outcome what)
   step=$(committed_step)
-  if ((code == 0)); then exit 0; fi
+  if ((code == 0)); then rm -f "$run_dir/requeues"; exit 0; fi
   say "attempt $((attempt + 1)) ended with $code${what:+: $what}"
+  if ((code == 75)) && [[ -n ${SLURM_JOB_ID-}${PBS_JOBID-} ]]; then requeue; fi
   if ((asked)); then exit "$code"; fi
   case $code in
     64 | 65 | 93) say "a restart would not help"; exit "$code" ;;
-    75) if [[ -n ${SLURM_JOB_ID-} ]]; then exit 75; fi ;;
   esac
   if ((step > before)); then
     stalled=0 wait_ms=$delay

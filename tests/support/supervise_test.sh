@@ -33,10 +33,12 @@ mkdir bin
 for name in awk mawk gawk; do printf '#!/bin/sh\necho "awk is used" >&2; exit 1\n' >bin/$name; chmod +x bin/$name; done
 PATH=$PWD/bin:$PATH
 
+keep=''  # the run of the last call
 expect() {  # WHAT CODE ATTEMPTS TEXT PLAN…
   local what=$1 code=$2 attempts=$3 text=$4
   shift 4
-  rm -rf run attempts; mkdir -p run/checkpoints; echo "$*" >plan
+  [[ $keep ]] || rm -rf run
+  rm -f attempts; mkdir -p run/checkpoints; echo "$*" >plan
   "$supervise" --run-dir run --restarts 2 --delay 0.05 -- ./fake >out 2>&1
   local found=$? tries
   tries=$(wc -l <attempts)
@@ -60,6 +62,17 @@ expect 'progress in between'              0 5 '' 70 70 70@4 70 0
 expect 'the outcome file counts'          93 1 'ended with 93: it is so' told:93
 expect 'saved: again at once'             0 2 'ended with 75' 75@7 0
 SLURM_JOB_ID=7 expect 'saved: the scheduler requeues' 75 1 'ended with 75' 75@7 0
+PBS_JOBID=7.pbs expect 'saved: PBS requeues, too' 75 1 'ended with 75' 75@7 0
+# Jobs that end after a step each would be requeued for ever; one that gets further starts the count again.
+SLURM_JOB_ID=7 expect 'a job of one step' 75 1 'ended with 75' 75@1
+keep=1
+SLURM_JOB_ID=7 expect 'another job of one step' 93 1 '2 jobs in a row .* at most one new step (the last is 2)' 75@2
+SLURM_JOB_ID=7 expect 'a job of one step: counted anew' 75 1 'ended with 75' 75@3
+SLURM_JOB_ID=7 expect 'a job of three steps' 75 1 'ended with 75' 75@6
+SLURM_JOB_ID=7 expect 'a job of a step, after progress' 75 1 'ended with 75' 75@7
+echo garbage >run/requeues
+SLURM_JOB_ID=7 expect 'a count that is none' 75 1 'ended with 75' 75@8
+keep=''
 
 # The delay is doubled as long as there is no progress: 0.2, 0.4 and 0.8 s here, whatever the decimal point is.
 rm -rf run attempts; mkdir -p run/checkpoints; echo 70 70 70 0 >plan
