@@ -3,7 +3,7 @@
 #   launch/mpirun.sh [--gpus G] [--hosts A,B,…] RUN.yaml [ARGUMENT OF trivet train…]
 #     --gpus    of each machine [those that nvidia-smi shows here]
 #     --hosts   machines that ssh reaches, with Trivet and the data at the same paths [this one]
-# TRIVET is the program [build/trivet], built with MPI, CUDA and NCCL. Restarts: launch/supervise.sh --run-dir DIR -- launch/mpirun.sh …
+# TRIVET is the program [build/trivet, or else the installed one], with MPI, CUDA and NCCL. Restarts: launch/supervise.sh --run-dir DIR -- launch/mpirun.sh …
 # To stop it with a checkpoint, send SIGUSR1 to mpirun, which passes it on: after SIGTERM it leaves ranks a few seconds.
 set -euo pipefail
 # shellcheck source=launch/setup.sh
@@ -32,8 +32,10 @@ machines=${hosts//,/ }
 read -ra names <<<"$machines"
 slots=$(printf "%s:$gpus," "${names[@]}")
 arguments=(-np $((gpus * ${#names[@]})) --host "${slots%,}" --map-by slot --rank-by slot --bind-to none)
-for name in LD_LIBRARY_PATH $(compgen -e NCCL_ || true); do
+for name in LD_LIBRARY_PATH TRIVET_END_TIME PBS_JOBID $(compgen -e NCCL_ || true); do
   [[ -v $name ]] && arguments+=(-x "$name")
 done
-# cuda, not auto: a machine whose driver is broken is an error, not a slow run. A --set of yours comes later, and wins.
-exec mpirun "${arguments[@]}" "${TRIVET:-$root/build/trivet}" train "$run" --set device.kind=cuda "$@"
+trivet=$root/build/trivet
+[[ -x $trivet ]] || trivet=trivet
+# nccl_env.sh finds the network cards of each machine. cuda, not auto: a machine whose driver is broken is an error, not a slow run. A --set of yours comes later, and wins.
+exec mpirun "${arguments[@]}" "$root/launch/nccl_env.sh" "${TRIVET:-$trivet}" train "$run" --set device.kind=cuda "$@"
