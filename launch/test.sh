@@ -1,21 +1,25 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs the tests. Prints where the time went.
 #   launch/test.sh [--all] [--tsan] [CTEST ARGUMENT…]
+#   launch/test.sh --slurm | --container      what CI has no time for, as root
 #     without   each test once, in less than ten minutes on two cores; CUDA is left out where no GPU is
 #     --all     what CI runs, in less than 18 minutes: with CUDA as AUTO finds it, tests of programs, MPI ranks and
 #               instruction sets, and what sanitizers leave out; then the fuzz targets; then the cases of all test programs
 #               under AddressSanitizer with UndefinedBehaviorSanitizer, where CUDA is emulated on the CPU
 #     --tsan    as --all, and all tests under ThreadSanitizer too, which also sees what CUDA kernels lack in barriers
+#     --slurm   launch/slurm under Debian's Slurm, which it installs and starts: five minutes (tests/slurm/run.sh)
+#     --container   launch/container and the .deb in Debian roots of debootstrap's: ten minutes (tests/container/run.sh)
 # One test of ctest's is a share of a program's cases: GTEST_FILTER=… chooses among the cases, -R does not.
 # TRIVET_RANDOM_LAYOUTS=N draws N random layouts: 50 without --all; with it 40, under sanitizers 8.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
-all=0 tsan=0
+all=0 tsan=0 apart=''
 while (($#)); do
   case $1 in
     --all) all=1 ;;
     --tsan) all=1 tsan=1 ;;
+    --slurm | --container) apart=${1#--} ;;
     *) break ;;
   esac
   shift
@@ -25,6 +29,7 @@ for argument; do
   [[ $argument =~ ^--?[A-Za-z-]+ ]] && known=$(ctest --help 2>/dev/null) || continue
   [[ $known =~ [\ ,]${BASH_REMATCH[0]}[\ ,=[] ]] || usage "unknown argument $argument"
 done
+if [[ $apart == container ]]; then exec tests/container/run.sh -DTRIVET_CPU_ISAS=native; fi
 packages+=("${test_packages[@]}")
 install_packages
 
@@ -34,6 +39,11 @@ heap="--param ggc-min-heapsize=1000000"
 once=(-DCMAKE_UNITY_BUILD=ON -DTRIVET_SHARED_PROCESSES=ON -DTRIVET_LEVEL=-Og "-DCMAKE_CXX_FLAGS=$heap")
 # AddressSanitizer does not look for uses after a scope has ended: that takes a quarter of its compile time.
 scopes="-DCMAKE_CXX_FLAGS=$heap -fno-sanitize-address-use-after-scope"
+
+if [[ $apart == slurm ]]; then
+  build_trivet build-test "${once[@]}" -DTRIVET_CUDA=OFF -- trivet
+  exec tests/slurm/run.sh build-test/trivet
+fi
 
 run_tests() {  # DIR CTEST-ARGUMENT…
   local dir=$1
