@@ -21,11 +21,12 @@ mapfile -t hosts < <(sed -E 's/#.*//; s/^[[:space:]]+//; s/[[:space:]:].*//; /^$
 ((${#hosts[@]})) || wrong "$1: expected a line for each host, found none"
 shift
 while :; do
-  missing=()
-  for host in "${hosts[@]}"; do
-    timeout 10 ssh -o BatchMode=yes -o ConnectTimeout=5 "$host" true </dev/null 2>/dev/null || missing+=("$host")
-    ((SECONDS < seconds || ${#missing[@]} == 0)) || break
-  done
+  mapfile -t missing < <(
+    for host in "${hosts[@]}"; do
+      { timeout 10 ssh -o BatchMode=yes -o ConnectTimeout=5 "$host" true </dev/null &>/dev/null || echo "$host"; } &
+    done
+    wait
+  )
   ((${#missing[@]})) || exec "$@"
   ((SECONDS < seconds)) || break
   hosts=("${missing[@]}")

@@ -140,7 +140,7 @@ cd "$root" || exit 74
 cat >"$dir/run.yaml" <<END
 model: {num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 64, hidden_dropout: 0.1}
 parallel: {pipeline_model_parallel_size: 1, data_parallel_sharding_strategy: optim}
-batch: {micro_batch_size: 2, global_batch_size: 8}
+batch: {micro_batch_size: 2, global_batch_size: 32}
 data: {path: $dir/text}
 train: {train_iters: 1000}
 checkpoint: {save_interval: 100}
@@ -221,7 +221,7 @@ short() {
   scancel "$job"
 }
 cancel() {
-  submit cancel
+  submit cancel -- --set train.train_iters=1000000
   within 60 at_step cancel 150
   scancel "$job"
   check "scancel ends the job" has_ended
