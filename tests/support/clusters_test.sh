@@ -19,6 +19,10 @@ echo "$(basename "$0") $*" >>calls
 echo "${TRIVET_END_TIME-none}" >end
 run_dir=$(sed 's/.*train.run_dir=\([^ ]*\).*/\1/' <<<"$*")
 mkdir -p "$run_dir/checkpoints" && printf 'step-%08d\n' 9 >"$run_dir/checkpoints/latest"
+if [[ ${CANCEL-} ]]; then  # the job script, which started supervise.sh, is told to end
+  read -ra stat <"/proc/$PPID/stat"
+  kill -TERM "${stat[3]}"
+fi
 exit "$CODE"
 END
 cp bin/srun bin/mpirun
@@ -83,6 +87,8 @@ CODE=75 sbatch
 expect 'saved' 75 'scontrol requeue 12$'
 REQUEUE_EXIT=75,76 CODE=75 sbatch
 expect 'saved, and Slurm requeues by itself' 75 '-scontrol'
+CANCEL=1 CODE=75 sbatch
+expect 'saved, as scancel asked' 75 'srun' '-scontrol'
 for code in 64 65 93; do CODE=$code sbatch; expect "no requeue after $code" $code '-scontrol'; done
 # An element's own SLURM_JOB_ID may be the array's: every command names the element.
 SLURM_ARRAY_JOB_ID=12 SLURM_ARRAY_TASK_ID=3 CODE=75 sbatch
@@ -102,6 +108,8 @@ expect 'a job of PBS' 0 'mpirun -np 4 --host node1:2,node2:2 .* train run.yaml .
 ends_in 'a job of PBS of an hour' 3540
 CODE=75 job_of_pbs ''
 expect 'PBS: saved' 75 'qsub -W depend=afterany:12.server -l select=2:ncpus=4:mpiprocs=2:ngpus=2 -l walltime=01:00:00 -v .* launch/pbs/train.pbs'
+CANCEL=1 CODE=75 job_of_pbs ''
+expect 'PBS: saved, as qdel asked' 75 'mpirun' '-qsub'
 CODE=93 job_of_pbs ''
 expect 'PBS: no other job after 93' 93 '-qsub'
 PBS_ARRAY_INDEX=5 job_of_pbs ''
