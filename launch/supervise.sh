@@ -76,7 +76,11 @@ has_new_step() {
 }
 
 child=0 asked=0 to_send='' killer=0
-case ${1##*/} in mpirun | mpiexec | mpirun.sh) mpi=1 ;; *) mpi=0 ;; esac
+mpi=0 launcher=''
+case ${1##*/} in
+  mpirun | mpiexec | mpirun.sh) mpi=1 launcher=$1 ;;
+  srun) launcher=$1 ;;
+esac
 forward() {
   asked=1 to_send=$1
   ((mpi == 0)) || to_send=USR1
@@ -146,6 +150,10 @@ while :; do
   told=$(of_outcome exit_code)
   [[ -n $told ]] && code=$told
   what=$(of_outcome what)
+  # srun ends with 0 where it could not start the tasks; a run that is done has said so.
+  if ((code == 0)) && [[ $launcher && ! -e $run_dir/outcome.json && ! -e $run_dir/evaluation/outcome.json ]]; then
+    code=70 what="$launcher ended with 0, but no run has left $run_dir/outcome.json"
+  fi
   step=$(committed_step)
   if ((code == 0)); then rm -f "$run_dir/requeues"; exit 0; fi
   say "attempt $((attempt + 1)) ended with $code${what:+: $what}"

@@ -19,6 +19,7 @@ echo "$(basename "$0") $*" >>calls
 echo "${TRIVET_END_TIME-none}" >end
 run_dir=$(sed 's/.*train.run_dir=\([^ ]*\).*/\1/' <<<"$*")
 mkdir -p "$run_dir/checkpoints" && printf 'step-%08d\n' 9 >"$run_dir/checkpoints/latest"
+printf '{\n "status": "told",\n "exit_code": %s,\n "what": ""\n}\n' "$CODE" >"$run_dir/outcome.json"
 if [[ ${CANCEL-} ]]; then  # the job script, which started supervise.sh, is told to end
   read -ra stat <"/proc/$PPID/stat"
   kill -TERM "${stat[3]}"

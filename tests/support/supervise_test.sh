@@ -114,6 +114,12 @@ fi
 begin hang -- ./fake
 finish TERM
 if ((code != 75 || $(wc -l <attempts) != 1)); then echo "SIGTERM: exit $code"; cat out; failed=1; fi
+# srun says 0 where it has started nothing.
+printf '#!/bin/sh\nexit 0\n' >srun; chmod +x srun
+rm -rf run
+"$supervise" --run-dir run --restarts 1 --delay 0 -- ./srun >out 2>&1
+code=$?
+if ((code != 93)) || ! grep -q 'ended with 70: ./srun ended with 0, but no run' out; then echo "srun that starts nothing: exit $code"; cat out; failed=1; fi
 # To mpirun it goes as the signal that mpirun passes on.
 sed "s/hang) trap 'exit 75' TERM/hang) trap 'exit 75' USR1/" fake >mpirun; chmod +x mpirun
 begin hang -- ./mpirun
