@@ -54,18 +54,19 @@ export SLURM_CONF=$dir/slurm.conf
 node=$(hostname -s) port=$((20000 + RANDOM % 10000))
 finish() {
   local file
+  # First the jobs, whose processes outlive the daemons.
   scancel --user=root 2>/dev/null
+  no_job() { [[ ! $(timeout 5 squeue --noheader 2>/dev/null) ]]; }
+  within 30 no_job
   for file in slurmd slurmctld slurmdbd mariadb munged; do
     [[ -f $dir/$file.pid ]] && kill "$(<"$dir/$file.pid")"
   done
-  for ((tries = 0; tries < 50; tries++)); do
-    [[ -f $dir/slurmctld.pid || -f $dir/mariadb.pid ]] || break
-    sleep 0.1
-  done
+  no_daemon() { [[ ! -f $dir/slurmctld.pid && ! -f $dir/slurmdbd.pid && ! -f $dir/mariadb.pid ]]; }
+  within 10 no_daemon
   if ((failed == 0)) && [[ ! ${KEEP-} ]]; then rm -rf "$dir"; else echo "the logs are in $dir"; fi
 }
 trap finish EXIT
-mkdir "$dir/mariadb" "$dir/state" "$dir/spool" "$dir/munge"
+mkdir "$dir/tmp" "$dir/mariadb" "$dir/state" "$dir/spool" "$dir/munge"
 chmod 755 "$dir"
 chmod 700 "$dir/munge"
 cat >"$SLURM_CONF" <<END
@@ -98,6 +99,7 @@ AccountingStorageHost=127.0.0.1
 AccountingStoragePass=$dir/munge/socket
 AccountingStoragePort=$((port + 2))
 KillWait=5
+TmpFS=$dir/tmp
 GresTypes=gpu
 NodeName=$node NodeAddr=127.0.0.1 CPUs=8 RealMemory=4000 Gres=gpu:8 State=UNKNOWN
 NodeName=big[1-2] NodeAddr=127.0.0.1 Port=$((port + 3)) Sockets=2 CoresPerSocket=32 RealMemory=4000 Gres=gpu:8 State=CLOUD
@@ -147,6 +149,11 @@ checkpoint: {save_interval: 100}
 comm: {timeout_s: 60}
 device: {peak_tflops: 1, threads_per_rank: 1}
 END
+# Ends the job, which must not come back.
+cancel_job() {
+  scancel "$job"
+  within 60 is JobState 'CANCELLED|COMPLETED'
+}
 # Submits launch/slurm/train.sbatch for RUN as $job, with options of sbatch before "--" and of trivet train after it.
 submit() {  # RUN [OPTION…] [-- ARGUMENT…]
   local run=$dir/$1 options=()
@@ -207,7 +214,7 @@ early() {
   submit early --time=2 --signal=USR1@60 -- --set train.train_iters=1000000 --set optimizer.lr_decay_iters=1000
   check "sbatch --signal=USR1@60: Slurm signals before the end, 75 requeues" within 130 requeued 1
   check "  saved, no step lost" test "$(saved early)" = "$(last_step early)"
-  scancel "$job"
+  check "  and scancel ends it" cancel_job
 }
 short() {
   submit short --time=1 -- --set train.train_iters=1000000 --set optimizer.lr_decay_iters=1000
@@ -218,7 +225,7 @@ short() {
   check "  after it has trained for most of it: $lasted s" test "$lasted" -ge 45
   check "  saved, no step lost" test "$(saved short)" = "$(last_step short)"
   check "  trains on in the next minute" within 30 at_step short $(($(saved short) + 10))
-  scancel "$job"
+  check "  and scancel ends it" cancel_job
 }
 cancel() {
   submit cancel -- --set train.train_iters=1000000
