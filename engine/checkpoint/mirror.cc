@@ -89,7 +89,7 @@ void CheckpointMirror::copy_now(int64_t step) {
     const std::string path = store.path_of(step) + "/manifest.json";
     return file_exists(path) ? read_small_file(path, Manifest::kMostBytes) : "";
   };
-  if (manifest(to_) == manifest(from_)) return;
+  if (const std::string copied = manifest(to_); !copied.empty() && copied == manifest(from_)) return;
   const std::string temporary = to_.temporary_path_of(step, "mirror");
   try {
     to_.disk().make_directories(temporary, Disk::Parents::expected);

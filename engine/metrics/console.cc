@@ -18,7 +18,7 @@ struct Column {
 constexpr std::array kColumns = {Column{"step", 9, 0},           Column{"loss", 11, 0},  Column{"grad norm", 9, 7},
                                  Column{"learning rate", 13, 6}, Column{"ms", 8, 0},     Column{"tokens/s", 11, 9},
                                  Column{"TFLOP/s", 8, 5},        Column{"MFU", 5, 8},    Column{"exposed", 7, 4},
-                                 Column{"wait", 6, 3},           Column{"bubble", 6, 2}, Column{"left", 7, 1}};
+                                 Column{"wait", 6, 3},           Column{"bubble", 6, 2}, Column{"left", 5, 1}};
 using Cells = std::array<std::string, kColumns.size()>;
 
 // A number in a column; "-" where it is unknown, but the loss of a run that went wrong is "nan".

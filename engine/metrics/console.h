@@ -1,8 +1,8 @@
 // Console: what a person watching the run sees. A banner, one aligned line a step (a header now and then), evaluations
 // and notes; and on a terminal, a progress bar on the last line that the other lines push down.
 //
-//     step        loss  grad norm  learning rate       ms    tokens/s  TFLOP/s    MFU  exposed   wait  bubble     left
-//    3/2000   10.812345      2.410     1.2000e-05    512.3      15,998     0.52  41.2%     3.1%   1.2%    0.4%    17:03
+//     step        loss  grad norm  learning rate       ms    tokens/s  TFLOP/s    MFU  exposed   wait  bubble   left
+//    3/2000   10.812345      2.410     1.2000e-05    512.3      15,998     0.52  41.2%     3.1%   1.2%    0.4%  17:03
 //
 // A narrow terminal leaves columns out, in this order: left (which the bar says, too), bubble, wait, exposed, TFLOP/s,
 // learning rate, grad norm, MFU, tokens/s. TFLOP/s are model FLOPs of one rank; exposed is the wire beside which

@@ -22,6 +22,14 @@ std::string text_of(nlohmann::ordered_json line) {
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
 }
 
+// Whether a file has more than the starts of runs that did no step.
+bool has_results(const std::string& path) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);)
+    if (!line.starts_with(R"({"event":"start")") && !line.starts_with(R"({"event":"note")")) return true;
+  return false;
+}
+
 // Whether a run that goes on behind `step` writes this record again.
 bool is_redone(const std::string& record, int64_t step, bool evaluates_again) {
   constexpr std::string_view kKey = "\"step\":";
@@ -132,8 +140,11 @@ void MetricsLog::open() {
 
 std::string MetricsLog::begin(const RunBegin& run) {
   flush();
-  const std::string aside = run.goes_on ? "" : set_aside(path_);
+  std::error_code ignored;
+  const bool anew = !run.goes_on && has_results(path_);
+  const std::string aside = anew ? set_aside(path_) : "";
   if (!aside.empty()) open();
+  else if (!run.goes_on) std::filesystem::resize_file(path_, 0, ignored);  // a start that did nothing
   nlohmann::ordered_json event = {{"event", run.checkpoint.empty() ? "start" : "resume"}, {"step", run.step}};
   if (!run.checkpoint.empty()) event["checkpoint"] = run.checkpoint;
   event.update({{"total_steps", run.total_steps},

@@ -104,15 +104,16 @@ TEST(Mirror, TakesNoCopyThatIsDamaged) {
 TEST(Mirror, WithoutItsDiskTheRunGoesOn) {
   const TempDir dir;
   Config config = mirrored_run(dir);
+  run(config, 1);
   write_text(dir / "file", "");
   config.checkpoint.mirror = dir / "file/below";
   EXPECT_THROW(run(config, 1), IoError) << "at the start it is a mistake to mend";
   const CheckpointStore to(dir / "mirror");
   CheckpointMirror mirror(CheckpointStore(dir / "run/checkpoints"), to, {});
   fs::remove_all(dir / "mirror");
-  mirror.copy(2);
+  mirror.copy(6);
   ASSERT_TRUE(mirror.wait(60));
-  EXPECT_NE(mirror.take_problem().find("checkpoint.mirror: step 2"), std::string::npos);
+  EXPECT_NE(mirror.take_problem().find("checkpoint.mirror: step 6"), std::string::npos);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ StepReport some_step(int64_t step) {
   r.grad_norm = 2.41;
   r.learning_rate = 1.2e-5;
   r.step_seconds = 0.5123;
+  r.remaining_seconds = 209;
   r.tokens_per_second = 15998.4;
   r.model_tflops_per_rank = 0.5234;
   r.mfu = 0.412;
@@ -61,6 +62,7 @@ TEST(Console, StepLinesAreAlignedUnderTheirHeader) {
   console.step(some_step(3));
   StepReport odd = some_step(1234);
   odd.loss = std::nan("");
+  odd.remaining_seconds = StepReport::kUnknown;
   odd.mfu = StepReport::kUnknown;
   odd.model_tflops_per_rank = 412.53;
   odd.tokens_per_second = 1234567;
@@ -69,13 +71,13 @@ TEST(Console, StepLinesAreAlignedUnderTheirHeader) {
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(lines[0],
             "     step         loss  grad norm  learning rate        ms     tokens/s   TFLOP/s    MFU  exposed    wait "
-            " bubble");
+            " bubble   left");
   EXPECT_EQ(lines[1],
             "   3/2000    10.812346      2.410     1.2000e-05     512.3       15,998     0.523  41.2%     3.1%    1.2% "
-            "   0.4%");
+            "   0.4%   3:29");
   EXPECT_EQ(lines[2],
             "1234/2000          nan      2.410     1.2000e-05     512.3    1,234,567     412.5      -     3.1%    1.2% "
-            "   0.4%");
+            "   0.4%      -");
   EXPECT_LE(lines[0].size(), 120u);
 }
 

@@ -204,9 +204,9 @@ TEST(MetricsLog, ANewRunSetsTheRecordsOfAnEarlierOneAside) {
               run == 1 ? "" : fmt::format("{} was an earlier run's, and is {} now", dir / "metrics.jsonl", aside));
     log.step(step_report(run));
   }
-  EXPECT_EQ(outline(dir / "metrics.1.jsonl"), "step 1; ");
-  EXPECT_EQ(outline(dir / "metrics.2.jsonl"), "step 2; ");
-  EXPECT_EQ(outline(dir / "metrics.jsonl"), "step 3; ");
+  EXPECT_EQ(outline(dir / "metrics.1.jsonl"), "start 0; step 1; ");
+  EXPECT_EQ(outline(dir / "metrics.2.jsonl"), "start 0; step 2; ");
+  EXPECT_EQ(outline(dir / "metrics.jsonl"), "start 0; step 3; ");
   EXPECT_EQ(MetricsLog("/dev/null", nullptr).begin({}), "") << "a device stays where it is";
 }
 
