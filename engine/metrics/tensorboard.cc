@@ -47,13 +47,6 @@ std::string bytes_of(const T& value) {
   std::memcpy(bytes.data(), &value, sizeof value);
   return bytes;
 }
-template <class T>
-T value_at(std::string_view data, size_t at) {
-  T value;
-  std::memcpy(&value, data.data() + at, sizeof value);
-  return value;
-}
-
 std::string framed(const std::string& message) {
   const std::string length = bytes_of(uint64_t{message.size()});
   return length + bytes_of(checksum(length)) + message + bytes_of(checksum(message));
@@ -61,7 +54,7 @@ std::string framed(const std::string& message) {
 
 // ---- messages: fields of Protocol Buffers, each a key (number and type) and its value
 
-enum Wire : uint64_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
+enum class Wire : uint64_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 enum EventField : uint64_t { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7 };
 
 void put_varint(std::string& out, uint64_t x) {
@@ -69,74 +62,17 @@ void put_varint(std::string& out, uint64_t x) {
   out += static_cast<char>(x);
 }
 void put(std::string& out, uint64_t field, Wire wire, std::string_view value) {
-  put_varint(out, field << 3 | wire);
+  put_varint(out, field << 3 | static_cast<uint64_t>(wire));
   if (wire == Wire::bytes) put_varint(out, value.size());
   out += value;
 }
 
-std::string event(int64_t step) {
+std::string event_of_step(int64_t step) {
   std::string out;
-  put(out, kWallTime, fixed64, bytes_of(unix_seconds()));
-  put_varint(out, kStep << 3 | varint);
+  put(out, kWallTime, Wire::fixed64, bytes_of(unix_seconds()));
+  put_varint(out, kStep << 3);
   put_varint(out, static_cast<uint64_t>(step));
   return out;
-}
-
-// Calls each(field, number, bytes) for the fields of a message; `number` is a varint's value. False: it is none.
-bool for_each_field(std::string_view message,
-                    const std::function<bool(uint64_t field, uint64_t number, std::string_view bytes)>& each) {
-  const auto take_varint = [&](uint64_t& x) {
-    x = 0;
-    for (int shift = 0; shift < 64 && !message.empty(); shift += 7) {
-      const auto byte = static_cast<uint8_t>(message.front());
-      message.remove_prefix(1);
-      x |= uint64_t{byte & 127u} << shift;
-      if (byte < 128) return true;
-    }
-    return false;
-  };
-  uint64_t key = 0;
-  while (!message.empty()) {
-    if (!take_varint(key)) return false;
-    uint64_t number = 0, size = 0;
-    switch (key & 7) {
-      case varint:
-        if (!take_varint(number)) return false;
-        break;
-      case fixed64: size = 8; break;
-      case fixed32: size = 4; break;
-      case Wire::bytes:
-        if (!take_varint(size)) return false;
-        break;
-      default: return false;
-    }
-    if (size > message.size() || !each(key >> 3, number, message.substr(0, size))) return false;
-    message.remove_prefix(size);
-  }
-  return true;
-}
-
-bool parse(std::string_view message, TensorBoardEvent& event) {
-  const auto value = [&](uint64_t field, uint64_t, std::string_view bytes) {
-    if (field == 1) event.scalars.back().first = bytes;
-    if (field == 2 && bytes.size() == 4) event.scalars.back().second = value_at<float>(bytes, 0);
-    return true;
-  };
-  return for_each_field(message, [&](uint64_t field, uint64_t number, std::string_view bytes) {
-    switch (field) {
-      case kWallTime: event.wall_time = bytes.size() == 8 ? value_at<double>(bytes, 0) : 0; return bytes.size() == 8;
-      case kStep: event.step = static_cast<int64_t>(number); return true;
-      case kFileVersion: event.file_version = bytes; return true;
-      case kSessionLog: event.session_start = bytes == "\x08\x01"; return true;
-      case kSummary:
-        return for_each_field(bytes, [&](uint64_t of, uint64_t, std::string_view inner) {
-          if (of != 1) return true;
-          event.scalars.emplace_back();
-          return for_each_field(inner, value);
-        });
-      default: return true;
-    }
-  });
 }
 
 // ---- the files of a folder
@@ -149,38 +85,31 @@ std::vector<fs::path> event_files(const std::string& folder) {
   return files;
 }
 
+// The step of an event of ours, which begins with its time and its step.
+int64_t step_of_event(std::string_view message) {
+  int64_t step = 0;
+  for (size_t i = 10, shift = 0; i < message.size() && shift < 63; ++i, shift += 7) {
+    step |= static_cast<int64_t>(message[i] & 127) << shift;
+    if ((message[i] & 128) == 0) break;
+  }
+  return step;
+}
+
 // Cuts off what a run that goes on behind `step` writes again, and what a killed one left unfinished.
 void cut(const fs::path& path, int64_t step, bool evaluates_again) {
-  size_t end = 0;
   const std::string text = read_small_file(path.string(), std::numeric_limits<int64_t>::max());
-  for_each_event(text, [&](const TensorBoardEvent& event, size_t behind) {
-    const bool evaluation = !event.scalars.empty() && event.scalars.front().first == kValidation;
-    if (event.step > step || (evaluates_again && event.step == step && evaluation)) return false;
-    end = behind;
-    return true;
-  });
+  size_t end = 0;
+  for (uint64_t size; end + kAround <= text.size(); end += kAround + size) {
+    std::memcpy(&size, text.data() + end, sizeof size);
+    if (size > text.size() - end - kAround) break;
+    const std::string_view message(text.data() + end + 12, size);
+    const bool evaluation = message.find(kValidation) != std::string_view::npos;
+    if (step_of_event(message) > step || (evaluates_again && step_of_event(message) == step && evaluation)) break;
+  }
   if (end < text.size()) fs::resize_file(path, end);
 }
 
 }  // namespace
-
-std::string for_each_event(std::string_view file, const std::function<bool(const TensorBoardEvent&, size_t)>& each) {
-  for (size_t at = 0; at < file.size();) {
-    const std::string_view rest = file.substr(at);
-    if (rest.size() < kAround) return fmt::format("byte {}: a frame is cut off", at);
-    const auto size = value_at<uint64_t>(rest, 0);
-    if (value_at<uint32_t>(rest, 8) != checksum(rest.substr(0, 8)))
-      return fmt::format("byte {}: a length has a wrong checksum", at);
-    if (size > rest.size() - kAround) return fmt::format("byte {}: a frame is cut off", at);
-    const std::string_view message = rest.substr(12, size);
-    TensorBoardEvent event;
-    if (value_at<uint32_t>(rest, 12 + size) != checksum(message) || !parse(message, event))
-      return fmt::format("byte {}: an event is damaged", at);
-    at += kAround + size;
-    if (!each(event, at)) break;
-  }
-  return {};
-}
 
 TensorBoardLog::TensorBoardLog(std::string folder, AppendFile::Warn warn)
     : folder_(std::move(folder)), warn_(std::move(warn)) {
@@ -219,27 +148,27 @@ std::string TensorBoardLog::begin(const RunBegin& run) {
   } catch (const std::exception& error) {
     return fmt::format("no events are written: train.tensorboard_dir: {}", error.what());
   }
-  std::string version = event(0);
-  put(version, kFileVersion, bytes, "brain.Event:2");
+  std::string version = event_of_step(0);
+  put(version, kFileVersion, Wire::bytes, "brain.Event:2");
   queue_->push(framed(version));
   // A reader that has seen steps which are done again forgets them.
-  std::string start = event(run.step + 1);
-  put(start, kSessionLog, bytes, "\x08\x01");
+  std::string start = event_of_step(run.step + 1);
+  put(start, kSessionLog, Wire::bytes, "\x08\x01");
   if (run.goes_on) queue_->push(framed(start));
   return note;
 }
 
 void TensorBoardLog::add(int64_t step, const Scalars& scalars) {
   if (!queue_) return;
-  std::string summary, whole = event(step);
+  std::string summary, whole = event_of_step(step);
   for (const auto& [tag, number] : scalars) {
     if (std::isnan(number) && tag != "lm loss") continue;  // unknown
     std::string value;
-    put(value, 1, bytes, tag);
-    put(value, 2, fixed32, bytes_of(static_cast<float>(number)));
-    put(summary, 1, bytes, value);
+    put(value, 1, Wire::bytes, tag);
+    put(value, 2, Wire::fixed32, bytes_of(static_cast<float>(number)));
+    put(summary, 1, Wire::bytes, value);
   }
-  put(whole, kSummary, bytes, summary);
+  put(whole, kSummary, Wire::bytes, summary);
   queue_->push(framed(whole));
 }
 

@@ -6,8 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,19 +36,5 @@ class TensorBoardLog : public RunObserver {
   const AppendFile::Warn warn_;
   std::optional<SinkQueue> queue_;  // from begin() on
 };
-
-// An event of such a file.
-struct TensorBoardEvent {
-  double wall_time = 0;
-  int64_t step = 0;
-  std::string file_version = {};
-  bool session_start = false;
-  std::vector<std::pair<std::string, float>> scalars = {};
-};
-
-// Calls each(event, offset behind it) for the events of a file until it returns false. Returns what is wrong with the
-// file behind the last one: a frame that is cut off or has a wrong checksum, a message that is none; "" where nothing
-// is.
-std::string for_each_event(std::string_view file, const std::function<bool(const TensorBoardEvent&, size_t)>& each);
 
 }  // namespace trivet

@@ -16,7 +16,7 @@ Config long_run() {
   return config;
 }
 
-StepReport step_of(int64_t step, double seconds) {
+StepReport timed_step(int64_t step, double seconds) {
   StepReport report;
   report.step = step, report.step_seconds = seconds;
   return report;
@@ -26,10 +26,10 @@ TEST(WallTime, AddsUpWhatIsLeftOfAJob) {
   std::vector<std::string> told;
   WallTime time(long_run(), [&](const std::string& text) { told.push_back(text); });
   time.begin({.step = 400, .checkpoint = "x", .start_seconds = 30});
-  time.step(step_of(401, 20));  // everything for the first time: part of the start
-  for (int64_t step = 402; step <= 420; ++step) time.step(step_of(step, 1));
+  time.step(timed_step(401, 20));  // everything for the first time: part of the start
+  for (int64_t step = 402; step <= 420; ++step) time.step(timed_step(step, 1));
   EXPECT_TRUE(told.empty());
-  time.step(step_of(421, 4));
+  time.step(timed_step(421, 4));
   ASSERT_EQ(told.size(), 1u) << "the 20th";
   EXPECT_NE(told[0].find("none was made yet"), std::string::npos) << told[0];
   // 95 % of the 20 took 1 s or less.
