@@ -28,7 +28,7 @@ void report(const std::string& run_dir, const std::string& page) {
   const RunRecord run(run_dir);
   check_writable({page}, {run_dir + "/metrics.jsonl", run_dir + "/config.resolved.yaml"});
   write_file(page, html_report(run, static_cast<double>(std::time(nullptr))));
-  fmt::print("Report: {}\n", page);
+  if (!page.starts_with("/dev/")) fmt::print("Report: {}\n", page);
 }
 
 }  // namespace

@@ -23,7 +23,10 @@ std::string what_of(const nlohmann::ordered_json& event) {
   std::string text = text_in(event, "event");
   for (const auto& [key, value] : event.items())
     if (key != "event" && key != "time" && key != "step" && key != "banner" && key != "times")
-      text += fmt::format(", {} {}", key, value.is_string() ? value.get<std::string>() : value.dump());
+      text += fmt::format(", {} {}", key,
+                          value.is_string()         ? value.get<std::string>()
+                          : value.is_number_float() ? fmt::format("{:.6g}", value.get<double>())
+                                                    : value.dump());
   return shortened(text, 500);
 }
 
@@ -128,7 +131,7 @@ PageSection time_section(const RunRecord& run) {
 
 std::string html_report(const RunRecord& run, double now) {
   PageSection facts{.heading = "At " + date_text(now), .table = describe_progress(run, now, 0)};
-  facts.table.rows.insert(facts.table.rows.begin(), {"", ""}), facts.table.align = "ll";
+  facts.table.rows.insert(facts.table.rows.begin(), {"", ""}), facts.table.align = "rl";
   std::string body = html_section(facts);
   if (const std::vector<double>& steps = run.of("step"); !steps.empty()) {
     Canvas canvas;
@@ -141,7 +144,7 @@ std::string html_report(const RunRecord& run, double now) {
     body += html_section(time_section(run));
   }
   PageSection events{.heading = "Events, the last 300 at most",
-                     .table = {.title = "", .rows = {{"time", "step", "what"}}, .align = "lrl"}};
+                     .table = {.title = "", .rows = {{"time", "step", "what"}}, .align = "rrl"}};
   for (const auto& event : events_of(run))
     events.table.rows.push_back(
         {date_text(number_in(event, "time")), fmt::format("{:.0f}", number_in(event, "step")), what_of(event)});

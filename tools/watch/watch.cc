@@ -65,8 +65,9 @@ RunRecord::RunRecord(const std::string& folder, int64_t most_bytes) : run_dir(fo
   look_at_state(*this);  // before its records: those of a run that has ended are all there
   const auto add_event = [&](const nlohmann::ordered_json& event) {
     events.push_back(event), last_time = std::fmax(last_time, number_in(event, "time"));
-    if (const double total = number_in(event, "total_steps"); total > 0)
-      total_steps = total, started = of("step").size(), last_step = number_in(event, "step");
+    if (const std::string kind = text_in(event, "event"); kind == "start" || kind == "resume")
+      started = of("step").size(), last_step = number_in(event, "step"),
+      total_steps = std::fmax(0, number_in(event, "total_steps"));
   };
   problem = for_each_step(
       log, [&](StepNumbers step) { add_step(*this, std::move(step)); }, add_event, most_bytes);
@@ -174,7 +175,7 @@ TextBlock describe_progress(const RunRecord& run, double now, size_t width) {
   if (!run.problem.empty()) row("damaged", run.problem);
   for (size_t i = run.events.size(), notes = 0; i > 0 && notes < 3; --i)
     if (const std::string text = text_in(run.events[i - 1], "text"); !text.empty())
-      row(notes++ == 0 ? "notes" : "", date_text(number_in(run.events[i - 1], "time")) + " " + text);
+      row(notes++ == 0 ? "notes" : "", date_text(number_in(run.events[i - 1], "time")) + " " + shortened(text, 120));
   return block;
 }
 

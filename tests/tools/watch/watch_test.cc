@@ -245,13 +245,14 @@ TEST_F(Watch, ThePageIsDrawnWhateverTheNumbersAre) {
 TEST_F(Watch, ThePageSaysWhereTheTimeWent) {
   event("start", 0, ", \"total_steps\": 4");
   for (int i = 1; i <= 4; ++i) step(i, 100, "3", R"(, "power_watts": 350)");
-  event("eval", 4, R"(, "validation_loss": 3, "seconds": 61)");
+  event("eval", 4, R"(, "validation_loss": 3, "seconds": 61.00000001)");
   event("checkpoint", 4, R"(, "bytes": 7, "stall_seconds": 5, "seconds": 9)");
   const std::string found = page();
   EXPECT_TRUE(has(found, R"(<td>compute</td><td class="r">50.0%</td><td class="r">3:20</td>)"));
   EXPECT_TRUE(has(found, R"(<td>data_exposed</td><td class="r">12.5%</td><td class="r">0:50</td>)"));
   EXPECT_TRUE(has(found, R"(evaluations</td><td class="r">-</td><td class="r">1:01)"));
   EXPECT_TRUE(has(found, R"(waiting for saves</td><td class="r">-</td><td class="r">0:05)"));
+  EXPECT_TRUE(has(found, "eval, validation_loss 3, seconds 61"));
   EXPECT_TRUE(has(found, "power_watts"));
   EXPECT_FALSE(has(found, "joules"));
 }
