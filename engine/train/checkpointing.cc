@@ -164,7 +164,8 @@ void Checkpointing::resume(const std::string& candidates, bool fall_back) {
     if (problem.empty()) {
       check_same_everywhere({{"checkpoint " + path, fingerprint, true}}, gather_places(host.world()), host.world());
       trainer_.resume(state);
-      const double load_seconds = static_cast<double>(now_ns() - begin_ns) * 1e-9;
+      boundary_ns_ = now_ns();  // loading is no step
+      const double load_seconds = static_cast<double>(boundary_ns_ - begin_ns) * 1e-9;
       saved_step_ = state.step;
       resumed_step_ = state.step;
       evaluation_due_ = saved_as_due_ = state.evaluation_due;
@@ -253,6 +254,7 @@ bool Checkpointing::after_step(const Votes& sum) {
   if (sum.folder_lost > 0) leave_folder();
   const bool stop = sum.end_run() || exits_here(),
              last = !evaluation_due_ && trainer_.steps_done() >= config_.train.train_iters;
+  pass_boundary();
   if (saver_) {
     conclude(saver_->advance(sum.save));
     if (stop || last) {
@@ -267,7 +269,7 @@ bool Checkpointing::after_step(const Votes& sum) {
       save_due_step();
     }
   }
-  pass_boundary();
+  boundary_ns_ = now_ns();  // a save is no part of a step
   if (last && !config_.checkpoint.mirror.empty()) await_mirror();
   if (const std::string problem = mirror_ ? mirror_->take_problem() : ""; !problem.empty()) note(problem);
   if (!stop || last) return !last;

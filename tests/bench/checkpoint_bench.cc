@@ -57,7 +57,7 @@ void run(int64_t mib, const std::string& folder) {
   const std::string place = folder + "/checkpoint_bench.tmp";
   std::filesystem::create_directories(place);
   const CheckpointStore store(place + "/checkpoints");
-  CheckpointSaver saver({.store = store, .run = "bench", .layout = "bench", .config = "# bench\n", .keep_last = 1},
+  CheckpointSaver saver({.store = store, .run = "bench", .layout = "bench", .config = "# bench\n", .keep = {.last = 1}},
                         tensors, Tensor{copy.data(), DType::u8, {elements * 4}}, *device, *stream);
   std::vector<double> save, dd_write, load, dd_read, stall, memory;
   for (int64_t step = 1; step <= kRepeats; ++step) {

@@ -49,8 +49,8 @@ void judge_links(const Preflight& p, size_t number, double least, Tell&& tell) {
 
 std::vector<std::string> slow_parts(const Preflight& p) {
   std::vector<std::string> slow;
-  for (size_t number = 0; number < kNumbers; ++number) {
-    const auto& [key, heading, unit, share] = kRankNumbers[number];
+  for (size_t number = 0; number < kMetrics; ++number) {
+    const auto& [key, heading, unit, share] = kMetricKinds[number];
     const double usual = usual_of(p, number), least = share * usual;
     const auto tell = [&, heading = heading, unit = unit](const std::string& who, double value) {
       slow.push_back(fmt::format("{}: {} {:.4g} {}, {} of the median {:.4g}", who, heading, value, unit,
@@ -61,6 +61,9 @@ std::vector<std::string> slow_parts(const Preflight& p) {
       if (const double value = p.best[rank][number]; number == kClock && std::abs(value) > kMostClockMs)
         slow.push_back(fmt::format("{}: its clock is {:.3f} s {} rank 0's; expected hosts that follow NTP",
                                    name_of(p, rank), 1e-3 * std::abs(value), value > 0 ? "ahead of" : "behind"));
+      else if (number == kErrors && value > 0)
+        slow.push_back(fmt::format("{}: its GPU has had {:.0f} memory errors (ECC) that could not be corrected",
+                                   name_of(p, rank), value));
       else if (number != kInHost && number != kNetwork && value < least) tell(name_of(p, rank), value);
   }
   return slow;
@@ -73,10 +76,10 @@ TextBlock table_of(const Preflight& p) {
   block.rows[1].push_back("");
   for (size_t rank = 0; rank + 2 < block.rows.size(); ++rank)
     block.rows[rank + 2] = {std::to_string(rank), shortened(p.hosts[rank], 16)};
-  for (size_t number = 0; number < kNumbers; ++number) {
+  for (size_t number = 0; number < kMetrics; ++number) {
     if (std::ranges::all_of(p.best, [&](const auto& rank) { return std::isnan(rank[number]); })) continue;
-    block.column(kRankNumbers[number].heading, 'r');
-    block.rows[1].push_back(kRankNumbers[number].unit);
+    block.column(kMetricKinds[number].heading, 'r');
+    block.rows[1].push_back(kMetricKinds[number].unit);
     for (size_t row = 2; row < block.rows.size(); ++row)
       block.rows[row].push_back(fmt::format("{:.4g}", p.best[row - 2][number]));
   }
@@ -88,7 +91,7 @@ nlohmann::ordered_json json_of(const Preflight& p) {
   for (size_t rank = 0; rank < p.best.size(); ++rank) {
     nlohmann::ordered_json& row = json["ranks"].emplace_back();
     row["host"] = p.hosts[rank];
-    for (size_t number = 0; number < kNumbers; ++number) row[kRankNumbers[number].key] = p.best[rank][number];
+    for (size_t number = 0; number < kMetrics; ++number) row[kMetricKinds[number].key] = p.best[rank][number];
   }
   return json;
 }

@@ -17,6 +17,7 @@
 #include "engine/train/backend.h"
 #include "engine/train/resume.h"
 #include "kernels/base/arena.h"
+#include "kernels/gpu_monitor.h"
 #include "kernels/ops.h"
 #include "parallel/comm/clock_offsets.h"
 #include "parallel/comm/world.h"
@@ -27,7 +28,7 @@ namespace {
 
 constexpr int64_t kFileBytes = 16 << 20, kMostReadBytes = 64 << 20;
 
-int64_t wall_ns() { return std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
+int64_t wall_ns() { return std::llround(unix_seconds() * 1e9); }
 
 // A round lasts `seconds`, so that it sees the pauses of a throttled core.
 template <class F>
@@ -80,7 +81,7 @@ class Probe {
   }
 
  private:
-  void record(RankNumberIndex number, const std::vector<double>& rates) {
+  void record(Metric number, const std::vector<double>& rates) {
     std::vector<double>& all = rounds_[number];
     all.insert(all.end(), rates.begin(), rates.end());
     best_[number] = std::ranges::max(all), typical_[number] = median(all);
@@ -164,7 +165,7 @@ class Probe {
                  c = arena.allocate(dtype, {n, n});
     const Tensor from = arena.allocate(DType::f32, {words}), to = arena.allocate(DType::f32, {words});
     for (const Tensor& tensor : {a, b, from}) backend_.ops->run(op::Fill{tensor, 0.5f}, *compute_);
-    const auto rate = [&](RankNumberIndex number, double amount, const auto& op) {
+    const auto rate = [&](Metric number, double amount, const auto& op) {
       host_.barrier();
       record(number, rates_of(amount, 0.1, 3, [&] {
                backend_.ops->run(op, *compute_);
@@ -172,6 +173,12 @@ class Probe {
              }));
     };
     rate(kGemm, 2e-12 * static_cast<double>(n * n * n), op::Matmul{.a = a, .b = b, .c = c, .transpose_b = true});
+    if (const auto monitor = create_gpu_monitor(*backend_.device)) {
+      const GpuReading now = monitor->read();
+      for (const auto& [number, value] : {std::pair(kSmClock, now.sm_clock_mhz), std::pair(kLanes, now.pcie_width),
+                                          std::pair(kErrors, now.ecc_errors)})
+        if (value >= 0) record(number, {static_cast<double>(value)});
+    }
     rate(kMemory, 2e-9 * static_cast<double>(from.bytes()), op::Convert{from, to});
   }
 
@@ -216,7 +223,7 @@ class Probe {
     Communicator& reduced = group->size() > 1 ? *group : *ranks_;
     const double sent = 2 * (1 - 1.0 / reduced.size());  // by a ring: nccl-tests' bus bandwidth
     host_.barrier();
-    record(kAllReduce, rates_of(8e-9 * static_cast<double>(bytes) * sent, 0, 5, [&] {
+    record(kReduce, rates_of(8e-9 * static_cast<double>(bytes) * sent, 0, 5, [&] {
              reduced.all_reduce(out, Reduce::sum, *compute_);
              compute_->synchronize();
            }));
@@ -230,8 +237,8 @@ class Probe {
   FailureGuard guard_;
   const std::vector<RankPlace> places_;
   Preflight result_;
-  std::array<std::vector<double>, kNumbers> rounds_;
-  std::array<double, kNumbers> best_, typical_;
+  std::array<std::vector<double>, kMetrics> rounds_;
+  std::array<double, kMetrics> best_, typical_;
 };
 
 }  // namespace

@@ -13,13 +13,13 @@
 
 namespace trivet {
 
-struct RankNumber {
+struct MetricKind {
   const char *key, *heading, *unit;
   double least;  // share of the median below which a rank is named; 0: it is not compared
 };
-// What a GPU's driver tells of it would be further rows.
-enum RankNumberIndex { kGemm, kMemory, kInHost, kNetwork, kAllReduce, kWrite, kRead, kClock, kNumbers };
-constexpr std::array<RankNumber, kNumbers> kRankNumbers = {
+// The last four are none of speed: what NVML says of a GPU that has just worked, and the wall clock, of rank 0's.
+enum Metric { kGemm, kMemory, kInHost, kNetwork, kReduce, kWrite, kRead, kSmClock, kLanes, kErrors, kClock, kMetrics };
+constexpr std::array<MetricKind, kMetrics> kMetricKinds = {
     {{"gemm_tflops", "GEMM", "TFLOP/s", 0.9},
      {"memory_gb_per_s", "memory", "GB/s", 0.9},
      {"in_host_gbit_per_s", "in host", "Gbit/s", 0.9},    // with the best of the other ranks there
@@ -27,10 +27,13 @@ constexpr std::array<RankNumber, kNumbers> kRankNumbers = {
      {"all_reduce_gbit_per_s", "reduce", "Gbit/s", 0.9},  // of the host's ranks, or where that is one, of all
      {"write_mb_per_s", "write", "MB/s", 0.5},            // disks vary
      {"read_mb_per_s", "read", "MB/s", 0.5},
-     {"clock_ahead_ms", "clock", "ms", 0}}};  // the wall clock, of rank 0's
+     {"sm_clock_mhz", "SM", "MHz", 0.9},
+     {"pcie_lanes", "PCIe", "lanes", 0.9},
+     {"ecc_errors", "ECC", "errors", 0},
+     {"clock_ahead_ms", "clock", "ms", 0}}};
 
 struct Preflight {
-  using Numbers = std::array<double, kNumbers>;  // NaN: not measured
+  using Numbers = std::array<double, kMetrics>;  // NaN: not measured
   std::vector<std::string> hosts{};              // [rank]
   // [rank] of several rounds, as other work on the machines comes and goes: a rank's best is compared with the median
   // over ranks of what is typical.

@@ -10,8 +10,8 @@
 namespace trivet {
 
 struct PrometheusConfig {
-  std::string textfile;  // NAME.prom; empty: none
-  std::string listen;    // ADDRESS:PORT; empty: no endpoint
+  std::string textfile{};  // NAME.prom; empty: none
+  std::string listen{};    // ADDRESS:PORT; empty: no endpoint
 };
 
 ToolSection prometheus_section();

@@ -90,9 +90,23 @@ TEST(Preflight, DisksMayDifferMoreAndClocksLess) {
                    "rank 3 on n3: its clock is 2.500 s behind rank 0's; expected hosts that follow NTP"}));
 }
 
+TEST(Preflight, WhatNvmlSaysIsJudged) {
+  Preflight p = healthy(4);
+  for (auto* ranks : {&p.best, &p.typical})
+    for (auto& rank : *ranks) rank[kSmClock] = 1980, rank[kLanes] = 16, rank[kErrors] = 0;
+  EXPECT_EQ(slow_parts(p), Lines());
+  p.best[1][kSmClock] = 1200, p.best[2][kLanes] = 8, p.best[3][kErrors] = 2;
+  EXPECT_EQ(slow_parts(p), (Lines{"rank 1 on n1: SM 1200 MHz, 60.6% of the median 1980",
+                                  "rank 2 on n2: PCIe 8 lanes, 50.0% of the median 16",
+                                  "rank 3 on n3: its GPU has had 2 memory errors (ECC) that could not be corrected"}));
+}
+
 TEST(Preflight, TheTableFitsATerminal) {
   Preflight p = healthy(4, 2);
-  for (auto& numbers : p.best) numbers.fill(-123456.789);
+  for (auto& numbers : p.best) {
+    numbers.fill(-123456.789);
+    numbers[kSmClock] = 1980, numbers[kLanes] = 16, numbers[kErrors] = 0;
+  }
   p.hosts[0] = "a-very-long-name-of-a-host.somewhere";
   const std::string text = render({table_of(p)}, 80);
   for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
