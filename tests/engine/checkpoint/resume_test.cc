@@ -389,7 +389,7 @@ TEST(Records, OfAFinishedRunStayWhenItIsStartedAgain) {
   EXPECT_EQ(read_text(dir / "run/trace.json"), trace);
   EXPECT_FALSE(std::filesystem::exists(dir / "run/trace.1.json"));
   // With steps left the trace of those before stays beside the new one.
-  EXPECT_NE(output(4).find("after step 3 of 4\n"), std::string::npos);
+  EXPECT_NE(output(4).find("after step 3 of 4, loaded in "), std::string::npos);
   EXPECT_EQ(read_text(dir / "run/trace.1.json"), trace);
   const std::string rest = read_text(dir / "run/trace.json");
   EXPECT_NE(rest.find("\"step\":4"), std::string::npos);
