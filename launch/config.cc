@@ -65,7 +65,7 @@ void run(const ConfigOptions& options, DrawSchedule draw) {
   if (!data.rows.empty()) blocks.push_back(data);
   WallTime time(config);
   time.read(config.train.run_dir + "/metrics.jsonl");
-  if (time.known()) blocks.push_back({.title = "time", .rows = {{"by the run so far", time.text()}}});
+  if (time.known()) blocks.push_back({.title = "time", .rows = {{"by the run so far", time.report().text}}});
   print_blocks(blocks);
 }
 

@@ -138,8 +138,11 @@ std::string checkpoints_text(const Config& config) {
   const CheckpointConfig& c = config.checkpoint;
   if (config.train.skip_train) return "none: train.skip_train evaluates one";
   if (c.save_interval == 0) return "none: with checkpoint.save_interval 0 the weights are lost when the run ends";
-  return fmt::format("every {} and the last one, in {}/checkpoints, {} kept", counted(c.save_interval, "step"),
-                     config.train.run_dir, c.keep_last == 0 ? "all" : fmt::format("the last {}", c.keep_last));
+  std::string kept = c.keep_last == 0 ? "all" : fmt::format("the last {}", c.keep_last);
+  if (c.save_retain_interval > 0) kept += fmt::format(", those of every {}", counted(c.save_retain_interval, "step"));
+  if (c.keep_best > 0) kept += fmt::format(", the best {}", c.keep_best);
+  return fmt::format("every {} and the last one, in {}/checkpoints{}, {} kept", counted(c.save_interval, "step"),
+                     config.train.run_dir, c.mirror.empty() ? "" : ", copied to " + c.mirror, kept);
 }
 
 TextBlock describe_work(const Config& config, const Layout& layout) {

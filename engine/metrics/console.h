@@ -38,6 +38,7 @@ class Console : public RunObserver {
   void step(const StepReport& report) override;
   void evaluation(const EvalReport& report) override;
   void save(const SaveReport& report) override;
+  void walltime(const WallTimeReport& report) override { note(report.text); }
   void note(const std::string& line) override;
   void end(const RunTimes& times) override { banner(times.blocks); }
   void text(const std::string& piece);  // of a text that grows: shown at once, as it is

@@ -30,12 +30,17 @@ bool has_results(const std::string& path) {
   return false;
 }
 
-// Whether a run that goes on behind `step` writes this record again.
-bool is_redone(const std::string& record, int64_t step, bool evaluates_again) {
+int64_t step_in(const std::string& record) {  // -1: none
   constexpr std::string_view kKey = "\"step\":";
   const size_t at = record.find(kKey);
   int64_t found = -1;
   if (at != std::string::npos) std::from_chars(record.data() + at + kKey.size(), record.data() + record.size(), found);
+  return found;
+}
+
+// Whether a run that goes on behind `step` writes this record again.
+bool is_redone(const std::string& record, int64_t step, bool evaluates_again) {
+  const int64_t found = step_in(record);
   return found > step || (evaluates_again && found == step && record.starts_with(R"({"event":"eval")"));
 }
 
@@ -155,24 +160,33 @@ std::string MetricsLog::begin(const RunBegin& run) {
                 {"banner", run.banner}});
   for (const char* job : {"SLURM_JOB_ID", "PBS_JOBID"})
     if (const char* const id = std::getenv(job)) event["job"] = id;
-  go_on_behind(run, std::move(event));
+  const std::string again = go_on_behind(run, std::move(event));
   begun_ = true;
   for (const std::string& line : std::exchange(early_notes_, {})) note(line);
-  return aside.empty() ? "" : fmt::format("{} was an earlier run's, and is {} now", path_, aside);
+  return aside.empty() ? again : fmt::format("{} was an earlier run's, and is {} now", path_, aside);
 }
 
-void MetricsLog::go_on_behind(const RunBegin& run, nlohmann::ordered_json event) {
+// Returns which steps are done again.
+std::string MetricsLog::go_on_behind(const RunBegin& run, nlohmann::ordered_json event) {
   step_ = run.step;
   const auto redone = [&](const std::string& record) { return is_redone(record, run.step, run.evaluates_again); };
   try {
-    bool any = false;
+    int64_t last = 0;  // of the records that are done again
     if (std::filesystem::is_regular_file(path_))
-      for_each_line(path_, [&](const std::string& record, int64_t) { any = any || redone(record); });
-    if (any) return rewrite_without(redone, text_of(event));
+      for_each_line(path_, [&](const std::string& record, int64_t) {
+        if (redone(record)) last = std::max(last, step_in(record));
+      });
+    if (last > 0) {
+      rewrite_without(redone, text_of(event));
+      return last == run.step
+                 ? ""
+                 : fmt::format("steps {} to {} were done, but not saved: they are done again", run.step + 1, last);
+    }
   } catch (const std::exception& failure) {
     if (warn_) warn_(fmt::format("{}: the records after step {} stay in it: {}", path_, run.step, failure.what()));
   }
   append(std::move(event));
+  return {};
 }
 
 void MetricsLog::rewrite_without(const std::function<bool(const std::string& record)>& is_redone,
@@ -206,6 +220,14 @@ void MetricsLog::save(const SaveReport& r) {
           {"seconds", r.seconds}});
 }
 
+void MetricsLog::walltime(const WallTimeReport& r) {
+  append({{"event", "walltime"},
+          {"step", step_},
+          {"walltime_seconds", r.seconds},
+          {"lead_seconds", r.lead_seconds},
+          {"text", r.text}});
+}
+
 void MetricsLog::note(const std::string& line) {
   if (begun_) append({{"event", "note"}, {"step", step_}, {"text", line}});
   else early_notes_.push_back(line);
@@ -222,10 +244,11 @@ std::string for_each_record(const std::string& path,
   if (!std::filesystem::exists(path)) return "the run wrote no metrics.jsonl";
   const int64_t begin = std::max<int64_t>(0, InputFile(path).size() - most_bytes);
   std::ifstream file(path, std::ios::binary);
-  file.seekg(begin);
   std::string problem, line;
+  int64_t at = 0;
   for (int64_t number = 1; std::getline(file, line) && !file.eof(); ++number) {
-    if (number == 1 && begin > 0) continue;  // a part of one
+    at += std::ssize(line) + 1;
+    if (at <= begin && !line.starts_with(R"({"event")")) continue;
     const auto record = parse_json<nlohmann::ordered_json>(line, BadJson::discarded);
     if (record.is_object()) each(record);
     else problem = fmt::format("metrics.jsonl:{}: is no object", number);

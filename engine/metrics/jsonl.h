@@ -1,7 +1,7 @@
 // MetricsLog: RUN_DIR/metrics.jsonl, one JSON object a line: a step, or an event ("event": start, resume, eval,
-// checkpoint, note, end). Each has the time, in seconds since the epoch. Floats have all the digits that read back
-// exactly; what is unknown or no number is null. The file holds one run, each step once: a resumed run goes on in it,
-// and a new one sets it aside. Written by rank 0 through a queue, as a disk may hang.
+// checkpoint, walltime, note, end). Each has the time, in seconds since the epoch. Floats have all the digits that read
+// back exactly; what is unknown or no number is null. The file holds one run, each step once: a resumed run goes on in
+// it, and a new one sets it aside. Written by rank 0 through a queue, as a disk may hang.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ namespace trivet {
 std::vector<std::string> step_metric_names();
 
 // Calls each(record) for every line that is an object, but for a last one without its end, which is being written.
-// most_bytes: of the file's end; what comes before is left out. What is wrong with the file, or "".
+// most_bytes: of the file's end; of what comes before, events alone. What is wrong with the file, or "".
 std::string for_each_record(const std::string& path,
                             const std::function<void(const nlohmann::ordered_json& record)>& each,
                             int64_t most_bytes = INT64_MAX);
@@ -50,13 +50,14 @@ class MetricsLog : public RunObserver {
   void step(const StepReport& report) override;
   void evaluation(const EvalReport& report) override;
   void save(const SaveReport& report) override;
+  void walltime(const WallTimeReport& report) override;
   void note(const std::string& line) override;
   void end(const RunTimes& times) override;
   void flush() override { queue_->drain(); }  // the lines are in the file, if it accepts them
 
  private:
   void open();
-  void go_on_behind(const RunBegin& run, nlohmann::ordered_json event);
+  std::string go_on_behind(const RunBegin& run, nlohmann::ordered_json event);
   void append(nlohmann::ordered_json line);
   void rewrite_without(const std::function<bool(const std::string& record)>& is_redone, const std::string& last);
 

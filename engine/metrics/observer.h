@@ -37,6 +37,7 @@ class RunObserver {
   virtual void step(const StepReport&) {}
   virtual void evaluation(const EvalReport&) {}
   virtual void save(const SaveReport&) {}            // a checkpoint that is committed
+  virtual void walltime(const WallTimeReport&) {}
   virtual void note(const std::string& /*line*/) {}  // anything else that people should read
   virtual void flush() {}  // what was heard is in its file: a save is next, of steps that are on record then
   virtual void end(const RunTimes&) {}  // all steps are done, or the run was asked to stop

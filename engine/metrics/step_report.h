@@ -86,6 +86,13 @@ struct SaveReport {
   double seconds = 0;        // until it was committed, as the next step boundary saw it
 };
 
+// What a job that does the rest of a run has to ask for (walltime.h).
+struct WallTimeReport {
+  double seconds = 0;
+  double lead_seconds = 0;  // of a signal before the job's end: in it a step ends and is saved
+  std::string text{};
+};
+
 // How long a step takes: the median of the last ones. The first step, in which everything is touched for the first
 // time, does not count once there is another.
 class RunningSpeed {

@@ -133,13 +133,12 @@ std::string TensorBoardLog::begin(const RunBegin& run) {
       for (const fs::path& file : before) fs::rename(file, aside / file.filename());
       note = fmt::format("{} held an earlier run's events, which are in {} now", folder_, aside.string());
     }
-    if (run.goes_on)
-      for (const fs::path& file : before) {
-        cut(file, run.step, run.evaluates_again);
-        // Readers go by the order of the names, and this host's clock may be behind another's.
-        const std::string name = file.filename().string().substr(kPrefix.size());
-        now = std::max<int64_t>(now, std::strtoll(name.c_str(), nullptr, 10) + 1);
-      }
+    for (const fs::path& file : before) {
+      if (run.goes_on) cut(file, run.step, run.evaluates_again);
+      // Readers go by the order of the names, and this host's clock may be behind another's.
+      const std::string name = file.filename().string().substr(kPrefix.size());
+      now = std::max<int64_t>(now, std::strtoll(name.c_str(), nullptr, 10) + 1);
+    }
     const auto file =
         std::make_shared<AppendFile>(fmt::format("{}/{}{:010}.{}.{}", folder_, kPrefix, now, host_name(), getpid()),
                                      AppendFile::Start::empty, warn_);
@@ -151,10 +150,10 @@ std::string TensorBoardLog::begin(const RunBegin& run) {
   std::string version = event_of_step(0);
   put(version, kFileVersion, Wire::bytes, "brain.Event:2");
   queue_->push(framed(version));
-  // A reader that has seen steps which are done again forgets them.
+  // At the second one that it meets, a reader that has seen steps which are done again forgets them.
   std::string start = event_of_step(run.step + 1);
   put(start, kSessionLog, Wire::bytes, "\x08\x01");
-  if (run.goes_on) queue_->push(framed(start));
+  queue_->push(framed(start));
   return note;
 }
 

@@ -15,7 +15,7 @@ constexpr size_t kMostSteps = 1000;  // of which it goes by the last
 
 }  // namespace
 
-WallTime::WallTime(const Config& config, std::function<void(const std::string& text)> tell)
+WallTime::WallTime(const Config& config, Tell tell)
     : tell_(std::move(tell)),
       total_(config.train.train_iters),
       evaluations_{.interval = config.train.eval_interval},
@@ -38,6 +38,7 @@ void WallTime::step(const StepReport& r) {
   if (std::exchange(first_, false)) return void(start_seconds_ += r.step_seconds);
   if (steps_.size() == kMostSteps) steps_.erase(steps_.begin());
   steps_.push_back(r.step_seconds);
+  ++counted_;
   tell_news();
 }
 
@@ -86,25 +87,27 @@ double WallTime::seconds() const {
 
 double WallTime::lead_seconds() const { return std::ceil(1.5 * (*std::ranges::max_element(steps_) + saves_.longest)); }
 
-std::string WallTime::text() const {
+WallTimeReport WallTime::report() const {
   const auto part = [&](const Kind& kind, const char* name) {
     const int64_t left = kind.left(done_, total_);
     if (left == 0) return std::string();
     return fmt::format(", {} of {}", counted(left, name),
                        kind.count > 0 ? fmt::format("{:.3g} s", kind.mean()) : "unknown length: none was made yet");
   };
-  return fmt::format(
-      "{} left: a job for them needs a walltime of {} (95 % of the steps take {:.3g} s or less{}{}, start "
-      "{:.3g} s) and a signal to save {:.0f} s before its end",
+  const std::string text = fmt::format(
+      "{} left: a job for them needs a walltime of {} (95 % of the steps take {:.3g} s or less{}{}, start {:.3g} s) "
+      "and a "
+      "signal to save {:.0f} s before its end",
       counted(total_ - done_, "step"), duration_text(std::ceil(seconds())), step_seconds(),
       part(evaluations_, "evaluation"), part(saves_, "save"), start_seconds_, lead_seconds());
+  return {.seconds = seconds(), .lead_seconds = lead_seconds(), .text = text};
 }
 
 void WallTime::tell_news() {
-  const int measured = (evaluations_.count > 0) + (saves_.count > 0);
-  if (!tell_ || !known() || measured <= told_) return;
-  told_ = measured;
-  tell_(text());
+  const int kinds = (evaluations_.count > 0) + (saves_.count > 0);
+  if (!tell_ || !known() || (kinds <= told_kinds_ && counted_ < 10 * told_steps_) || counted_ == told_steps_) return;
+  told_kinds_ = kinds, told_steps_ = counted_;
+  tell_(report());
 }
 
 }  // namespace trivet

@@ -1,6 +1,6 @@
 // WallTime: how long a job has to last for what is left of a run, from what the run has measured so far: the steps at
-// their 95th percentile, evaluations, saves and the start. After kSteps steps it tells so, and again when the first
-// evaluation and the first save, which it could not know before, were measured.
+// their 95th percentile, evaluations, saves and the start. After kSteps steps it tells so, again behind ten times as
+// many, and when the first evaluation and the first save, which it could not know before, were measured.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@ class WallTime : public RunObserver {
  public:
   static constexpr size_t kSteps = 20;
 
-  // tell: hears the text. Null: nobody.
-  explicit WallTime(const Config& config, std::function<void(const std::string& text)> tell = nullptr);
+  using Tell = std::function<void(const WallTimeReport& report)>;
+  explicit WallTime(const Config& config, Tell tell = nullptr);  // null: nobody is told
 
   std::string begin(const RunBegin& run) override;
   void step(const StepReport& report) override;
@@ -28,9 +28,7 @@ class WallTime : public RunObserver {
   void read(const std::string& path);
 
   bool known() const { return steps_.size() >= kSteps && done_ < total_; }  // the others REQUIRE it
-  double seconds() const;                                 // for a job that does what is left
-  double lead_seconds() const;  // of a signal before the job's end: in it a step ends and is saved
-  std::string text() const;
+  WallTimeReport report() const;
 
  private:
   struct Kind {
@@ -42,16 +40,20 @@ class WallTime : public RunObserver {
     double mean() const { return count == 0 ? 0 : sum / static_cast<double>(count); }
   };
   double step_seconds() const;  // of which 95 % take no longer
+  double seconds() const;
+  double lead_seconds() const;
   void tell_news();
 
-  std::function<void(const std::string&)> tell_;
+  Tell tell_;
   const int64_t total_;
   int64_t done_ = 0;
   double start_seconds_ = 0;
   bool first_ = true;          // the next step is the process's first
   std::vector<double> steps_;  // seconds
   Kind evaluations_, saves_;
-  int told_ = -1;  // how many kinds were measured when it was last told
+  int64_t counted_ = 0;  // steps, those that are forgotten included
+  int64_t told_steps_ = 0;
+  int told_kinds_ = 0;  // how many were measured when it was last told
 };
 
 }  // namespace trivet

@@ -183,7 +183,7 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const RunOr
     const double timeout = config_.comm.timeout_s;
     log_.emplace(config_.train.run_dir + "/metrics.jsonl", warn_on_stderr, timeout > 0 ? timeout : HUGE_VAL);
     console_->show_steps(config_.train.log_interval);
-    walltime_.emplace(config_, [this](const std::string& line) { note(line); });
+    walltime_.emplace(config_, [this](const WallTimeReport& report) { tell(&RunObserver::walltime, report); });
     observers_ = {&*log_, &*console_, &*walltime_};
     if (const std::string& folder = config_.train.tensorboard_dir; !folder.empty() && !config_.train.skip_train)
       observers_.push_back(&tensorboard_.emplace(folder, warn_on_stderr));

@@ -16,6 +16,10 @@ def ask(expression):
         return json.load(answer)["data"]["result"]
 
 
+if len(sys.argv) < 3:
+    sys.exit(__doc__)
+
+
 def wait_for(condition, what, seconds=60):
     end = time.time() + seconds
     while not condition():
@@ -41,7 +45,8 @@ with tempfile.TemporaryDirectory() as folder:
         # What a scrape has is checked by promtool, too.
         text = urllib.request.urlopen("http://127.0.0.1:9464/metrics").read()
         subprocess.run(["promtool", "check", "metrics"], input=text, check=True)
-        wait_for(lambda: ask("trivet_checkpoint_step") and ask("trivet_evaluation_loss") and ask("trivet_loss"), "series")
+        for name in ("trivet_loss", "trivet_evaluation_loss", "trivet_checkpoint_step"):
+            wait_for(lambda: ask(name), f"a series {name}")
         time.sleep(11)  # a rate takes two scrapes
         failed = 0
         for panel in json.loads((here / "grafana.json").read_text())["panels"]:

@@ -67,6 +67,7 @@ TEST(Glossary, HasEveryKeyOfMetricsJsonl) {
   log.begin({.step = 1, .checkpoint = "step-00000001", .goes_on = true});
   unsetenv("SLURM_JOB_ID");
   log.note("of a line");
+  log.walltime({});
   log.end({});
   log.flush();
   // when

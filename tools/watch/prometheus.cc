@@ -42,6 +42,7 @@ class PrometheusObserver : public RunObserver {
   }
 
   std::string begin(const RunBegin& run) override {
+    gauge("trivet_running", "1 while the program trains, 0 when it has ended.").Set(1);
     gauge("trivet_ranks", "Ranks of the run.").Set(run.ranks);
     gauge("trivet_resumed_step", "Step that this start of the program began behind; 0: a new run.")
         .Set(static_cast<double>(run.step));
@@ -105,7 +106,10 @@ class PrometheusObserver : public RunObserver {
     publish();
   }
 
-  void end(const RunTimes&) override { publish(); }
+  ~PrometheusObserver() override {
+    gauge("trivet_running", "1 while the program trains, 0 when it has ended.").Set(0);
+    publish();
+  }
 
  private:
   // What the file is to hold next.
@@ -158,7 +162,8 @@ class PrometheusObserver : public RunObserver {
       file.commit();
       return true;
     } catch (const std::exception& error) {
-      if (!warned) warn_on_stderr(fmt::format("prometheus.textfile: {}; the run goes on without", error.what()));
+      if (!warned)
+        warn_on_stderr(fmt::format("prometheus.textfile: {}; the run goes on, and tries again", error.what()));
       return false;
     }
   }

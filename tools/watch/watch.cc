@@ -32,7 +32,7 @@ void look_at_state(RunRecord& run) try {
     const auto untouched = std::filesystem::file_time_type::clock::now() - std::filesystem::last_write_time(lock);
     run.running = !is_unlocked(lock) ||
                   (text_in(holder, "host") != host_name() && untouched < std::chrono::seconds(RunLock::kStale));
-    run.state = fmt::format("{}: process {:.0f} on {}, since {}",
+    run.state = fmt::format("{}: process {:.0f} on {}, since {} UTC",
                             run.running ? "goes on" : "nobody holds its lock: killed, or a copy",
                             number_in(holder, "pid"), text_in(holder, "host"), text_in(holder, "since"));
   }
@@ -108,6 +108,7 @@ std::string text_in(const nlohmann::ordered_json& event, const char* key) {
 }
 
 std::string date_text(double time) {
+  tzset();  // which localtime_r() need not do
   return time > 0 && time < 1e11 ? fmt::format("{:%F %T}", fmt::localtime(static_cast<std::time_t>(time))) : "-";
 }
 
@@ -169,12 +170,16 @@ TextBlock describe_progress(const RunRecord& run, double now, size_t width) {
                              number_in(save, "seconds")));
   else if (const int64_t saved = last_committed_step(run.run_dir); saved >= 0)
     row("saved", fmt::format("step {}", saved));
+  if (const auto time = run.last_with("walltime_seconds"); left > 0 && !time.is_null())
+    row("walltime", fmt::format("{} for a job that does what step {:.0f} left",
+                                duration_text(number_in(time, "walltime_seconds")), number_in(time, "step")));
   row("last record", run.running ? ago(run.last_time) : date_text(run.last_time));
   if (run.running && silent > std::max(30., 10 * step))
     row("", fmt::format("the time of {:.0f} steps: a long evaluation or save, or a hang", silent / step));
   if (!run.problem.empty()) row("damaged", run.problem);
   for (size_t i = run.events.size(), notes = 0; i > 0 && notes < 3; --i)
-    if (const std::string text = text_in(run.events[i - 1], "text"); !text.empty())
+    if (const std::string text = text_in(run.events[i - 1], "text");
+        !text.empty() && text_in(run.events[i - 1], "event") == "note")
       row(notes++ == 0 ? "notes" : "", date_text(number_in(run.events[i - 1], "time")) + " " + shortened(text, 120));
   return block;
 }

@@ -1,5 +1,5 @@
 // TensorBoard's event files: bytes that TensorFlow's writer makes, and what is in them after runs that were killed and
-// resumed. tests/tensorboard.py looks at them with TensorBoard itself, by hand.
+// resumed. tests/read_tensorboard.py looks at them with TensorBoard itself, by hand.
 #include "engine/metrics/tensorboard.h"
 
 #include <algorithm>

@@ -23,45 +23,57 @@ StepReport timed_step(int64_t step, double seconds) {
 }
 
 TEST(WallTime, AddsUpWhatIsLeftOfAJob) {
-  std::vector<std::string> told;
-  WallTime time(long_run(), [&](const std::string& text) { told.push_back(text); });
+  std::vector<WallTimeReport> told;
+  WallTime time(long_run(), [&](const WallTimeReport& report) { told.push_back(report); });
   time.begin({.step = 400, .checkpoint = "x", .start_seconds = 30});
   time.step(timed_step(401, 20));  // everything for the first time: part of the start
   for (int64_t step = 402; step <= 420; ++step) time.step(timed_step(step, 1));
   EXPECT_TRUE(told.empty());
   time.step(timed_step(421, 4));
   ASSERT_EQ(told.size(), 1u) << "the 20th";
-  EXPECT_NE(told[0].find("none was made yet"), std::string::npos) << told[0];
+  EXPECT_NE(told[0].text.find("none was made yet"), std::string::npos) << told[0].text;
   // 95 % of the 20 took 1 s or less.
-  EXPECT_DOUBLE_EQ(time.seconds(), 30 + 20 + 579 * 1.0);
-  EXPECT_DOUBLE_EQ(time.lead_seconds(), 6);
+  EXPECT_DOUBLE_EQ(told[0].seconds, 30 + 20 + 579 * 1.0);
+  EXPECT_DOUBLE_EQ(told[0].lead_seconds, 6);
 
+  // What both kinds take is told at once.
   time.evaluation({.step = 421, .seconds = 7});
   time.save({.step = 421, .stall_seconds = 2, .seconds = 10});
-  EXPECT_EQ(told.size(), 3u);
+  EXPECT_EQ(told.size(), 1u);
+  time.step(timed_step(422, 1));
+  ASSERT_EQ(told.size(), 2u);
   // 6 evaluations and 3 saves are left, and the last save is to be awaited.
-  EXPECT_DOUBLE_EQ(time.seconds(), 50 + 579 + 6 * 7 + 3 * 2 + 10);
-  EXPECT_DOUBLE_EQ(time.lead_seconds(), 1.5 * (4 + 10));
-  EXPECT_NE(told[2].find("579 steps left"), std::string::npos) << told[2];
-  EXPECT_NE(told[2].find("11:27"), std::string::npos) << told[2];
+  EXPECT_DOUBLE_EQ(told[1].seconds, 50 + 578 + 6 * 7 + 3 * 2 + 10);
+  EXPECT_DOUBLE_EQ(told[1].lead_seconds, 1.5 * (4 + 10));
+  EXPECT_NE(told[1].text.find("578 steps left"), std::string::npos) << told[1].text;
+  EXPECT_NE(told[1].text.find("11:26"), std::string::npos) << told[1].text;
   time.save({.step = 422, .stall_seconds = 2, .seconds = 10});
-  EXPECT_EQ(told.size(), 3u) << "no news";
+  for (int64_t step = 423; step <= 630; ++step) time.step(timed_step(step, 1));
+  EXPECT_EQ(told.size(), 2u) << "no news";
+  time.step(timed_step(631, 1));
+  EXPECT_EQ(told.size(), 3u) << "ten times as many steps as when it was told last";
 }
 
 TEST(WallTime, IsTheSameByTheRecords) {
   const TempDir dir;
-  std::string text = R"({"event":"start","step":0,"start_seconds":3,"time":1})" "\n";
+  std::string text = R"({"event":"start","step":0,"start_seconds":3,"time":1})"
+                     "\n";
   for (int step = 1; step <= 30; ++step)
-    text += fmt::format(R"({{"step":{},"step_seconds":{},"loss":null}})" "\n", step, step == 1 ? 50 : 2);
-  text += R"({"event":"eval","step":30,"seconds":5,"validation_loss":3})" "\n"
-          R"({"event":"checkpoint","step":30,"bytes":1,"stall_seconds":1,"seconds":4})" "\n"
-          R"({"event":"note","step":30,"text":"x"})" "\n";
+    text += fmt::format(R"({{"step":{},"step_seconds":{},"loss":null}})"
+                        "\n",
+                        step, step == 1 ? 50 : 2);
+  text += R"({"event":"eval","step":30,"seconds":5,"validation_loss":3})"
+          "\n"
+          R"({"event":"checkpoint","step":30,"bytes":1,"stall_seconds":1,"seconds":4})"
+          "\n"
+          R"({"event":"note","step":30,"text":"x"})"
+          "\n";
   write_text(dir / "metrics.jsonl", text);
   WallTime time(long_run());
   EXPECT_FALSE(time.known());
   time.read(dir / "metrics.jsonl");
   ASSERT_TRUE(time.known());
-  EXPECT_DOUBLE_EQ(time.seconds(), 53 + 970 * 2 + 10 * 5 + 5 * 1 + 4);
+  EXPECT_DOUBLE_EQ(time.report().seconds, 53 + 970 * 2 + 10 * 5 + 5 * 1 + 4);
 }
 
 }  // namespace

@@ -82,6 +82,7 @@ TEST(Prometheus, FileHasTheRunInBaseUnits) {
     observer->end({});
   }
   const std::string text = read_text(dir / "a.prom"), labels = R"({host=")" + host_name() + R"(",run="runs/a"})";
+  EXPECT_EQ(value_of(text, "trivet_running" + labels), 0) << "it has ended";
   EXPECT_EQ(value_of(text, "trivet_step" + labels), 7);
   EXPECT_EQ(value_of(text, "trivet_total_steps" + labels), 20);
   EXPECT_EQ(value_of(text, "trivet_resumed_step" + labels), 3);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What TensorBoard itself reads in a folder of event files (pip install tensorboard): each step once, in order.
 
-    tests/tensorboard.py FOLDER
+    tests/read_tensorboard.py FOLDER
 """
 import sys
 
