@@ -194,7 +194,7 @@ void OutputLog::open(const std::string& path) {
       if (!log) log = std::make_shared<File>(path);
       log->bytes += lines.size();
       return log->file.append(lines, true);
-    } catch (const IoError&) {
+    } catch (const std::exception&) {
       return false;
     }
   };

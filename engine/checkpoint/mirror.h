@@ -4,9 +4,7 @@
 // that is under way when the run is asked to stop is given up, and made by the next start. On rank 0.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
-#include <mutex>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -16,29 +14,23 @@ namespace trivet {
 
 class CheckpointMirror {
  public:
-  // Makes the folder `to`. Throws IoError.
-  CheckpointMirror(CheckpointStore from, CheckpointStore to, const Retention& keep);
-  ~CheckpointMirror();  // gives up the copy that is under way
+  // Makes the folder `to`, and marks it as the mirror of `from`. Throws IoError; ConfigError where it has checkpoints
+  // that are of another.
+  CheckpointMirror(const CheckpointStore& from, const CheckpointStore& to, const Retention& keep);
+  ~CheckpointMirror();  // gives up the copy that is under way; a thread that a disk holds stays behind
   CheckpointMirror(const CheckpointMirror&) = delete;
   CheckpointMirror& operator=(const CheckpointMirror&) = delete;
 
   void copy(int64_t step);  // a committed one, where it has no copy yet. Any thread
   // What became of the copies since the last call, for people; "": nothing went wrong.
   std::string take_problem();
-  bool wait(double seconds);  // at most, for the last copy; true: it is made
+  // At most so long, for the last copy. True: it is made, or given up, as nothing was written for kStalled seconds.
+  bool wait(double seconds);
 
  private:
-  void run();
-  void copy_now(int64_t step);
-
-  const CheckpointStore from_, to_;
-  const Retention keep_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int64_t wanted_ = -1;  // the step to be copied next; -1: none
-  bool busy_ = false;
-  std::atomic<bool> ends_ = false;
-  std::string problem_;
+  static constexpr double kStalled = 60;
+  struct State;
+  const std::shared_ptr<State> state_;
   std::thread thread_;
 };
 

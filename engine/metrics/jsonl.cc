@@ -259,7 +259,7 @@ std::string for_each_record(const std::string& path,
 std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each,
                           const std::function<void(const nlohmann::ordered_json& record)>& event, int64_t most_bytes) {
   const auto sort = [&](const nlohmann::ordered_json& record) {
-    if (record.contains("event") || !record.contains("step")) {
+    if (record.contains("event") || !record.contains("step") || !record["step"].is_number()) {
       if (event) event(record);
       return;
     }

@@ -80,7 +80,8 @@ std::string event_of_step(int64_t step) {
 std::vector<fs::path> event_files(const std::string& folder) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder))
-    if (entry.is_regular_file() && entry.path().filename().string().starts_with(kPrefix)) files.push_back(entry.path());
+    if (fs::is_regular_file(entry.symlink_status()) && entry.path().filename().string().starts_with(kPrefix))
+      files.push_back(entry.path());
   std::ranges::sort(files);
   return files;
 }
@@ -95,18 +96,23 @@ int64_t step_of_event(std::string_view message) {
   return step;
 }
 
-// Cuts off what a run that goes on behind `step` writes again, and what a killed one left unfinished.
-void cut(const fs::path& path, int64_t step, bool evaluates_again) {
+// Cuts off what a run that goes on behind `step` writes again, and what a killed one left unfinished. False: the file
+// is damaged, and stays as it is.
+bool cut(const fs::path& path, int64_t step, bool evaluates_again) {
   const std::string text = read_small_file(path.string(), std::numeric_limits<int64_t>::max());
   size_t end = 0;
   for (uint64_t size; end + kAround <= text.size(); end += kAround + size) {
     std::memcpy(&size, text.data() + end, sizeof size);
+    uint32_t sum;
+    std::memcpy(&sum, text.data() + end + sizeof size, sizeof sum);
+    if (sum != checksum({text.data() + end, sizeof size})) return false;
     if (size > text.size() - end - kAround) break;
     const std::string_view message(text.data() + end + 12, size);
     const bool evaluation = message.find(kValidation) != std::string_view::npos;
     if (step_of_event(message) > step || (evaluates_again && step_of_event(message) == step && evaluation)) break;
   }
   if (end < text.size()) fs::resize_file(path, end);
+  return true;
 }
 
 }  // namespace
@@ -134,10 +140,12 @@ std::string TensorBoardLog::begin(const RunBegin& run) {
       note = fmt::format("{} held an earlier run's events, which are in {} now", folder_, aside.string());
     }
     for (const fs::path& file : before) {
-      if (run.goes_on) cut(file, run.step, run.evaluates_again);
+      if (run.goes_on && !cut(file, run.step, run.evaluates_again))
+        note = fmt::format("{} is damaged and stays as it is: steps that are done again may be shown twice",
+                           file.string());
       // Readers go by the order of the names, and this host's clock may be behind another's.
       const std::string name = file.filename().string().substr(kPrefix.size());
-      now = std::max<int64_t>(now, std::strtoll(name.c_str(), nullptr, 10) + 1);
+      now = std::max<int64_t>(now, std::min<int64_t>(std::strtoll(name.c_str(), nullptr, 10), 9'999'999'998) + 1);
     }
     const auto file =
         std::make_shared<AppendFile>(fmt::format("{}/{}{:010}.{}.{}", folder_, kPrefix, now, host_name(), getpid()),

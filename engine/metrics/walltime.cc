@@ -58,7 +58,8 @@ void WallTime::read(const std::string& path) {
       const auto found = record.find(name);
       return found != record.end() && found->is_number() ? found->get<double>() : 0;
     };
-    const std::string event = record.value("event", "");
+    const auto kind = record.find("event");
+    const std::string event = kind == record.end() ? "" : kind->is_string() ? kind->get<std::string>() : "?";
     const auto step_number = static_cast<int64_t>(number("step"));
     if (event == "start" || event == "resume") begin({.step = step_number, .start_seconds = number("start_seconds")});
     else if (event == "eval") evaluation({.step = step_number, .seconds = number("seconds")});

@@ -1,10 +1,8 @@
 #include "engine/train/checkpointing.h"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,6 +11,7 @@
 
 #include "base/files.h"
 #include "base/host_memory.h"
+#include "base/scalar.h"
 #include "base/stop_signal.h"
 #include "engine/config/load.h"
 #include "engine/fault/run_guard.h"
@@ -37,11 +36,17 @@ std::string random_run_name(HostWorld& host) {
   return host.broadcast(fmt::format("{:08x}{:08x}", random(), random()));
 }
 
-// When the job ends, on the steady clock, by an environment variable in seconds since the epoch.
-std::optional<int64_t> job_end_ns(const char* variable) {
+// When the job ends, on the steady clock, by an environment variable in seconds since the epoch. problem: gets what is
+// wrong with its value, which then says nothing.
+std::optional<int64_t> job_end_ns(const char* variable, std::string& problem) {
   const char* text = std::getenv(variable);
-  int64_t end = 0;
-  if (text == nullptr || std::from_chars(text, text + std::strlen(text), end).ec != std::errc{}) return {};
+  if (text == nullptr || *text == 0) return {};
+  constexpr int64_t kMost = 9'000'000'000;  // of which nanoseconds have room in 63 bits
+  const int64_t end = parse_integer(text).value_or(-1);
+  if (end <= 0 || end > kMost) {
+    problem = fmt::format("{}: found {}, expected seconds since the epoch: it is not looked at", variable, text);
+    return {};
+  }
   using namespace std::chrono;
   const int64_t now = duration_cast<seconds>(system_clock::now().time_since_epoch()).count();
   return now_ns() + (end - now) * 1'000'000'000;
@@ -51,7 +56,8 @@ std::optional<int64_t> job_end_ns(const char* variable) {
 int64_t longest_save_of(const std::string& run_dir) {
   double seconds = 0;
   for_each_record(run_dir + "/metrics.jsonl", [&](const nlohmann::ordered_json& record) {
-    if (record.value("event", "") == "checkpoint" && record.contains("seconds") && record["seconds"].is_number())
+    if (record.contains("event") && record["event"] == "checkpoint" && record.contains("seconds") &&
+        record["seconds"].is_number())
       seconds = std::max(seconds, record["seconds"].get<double>());
   });
   return static_cast<int64_t>(seconds * 1e9);
@@ -76,7 +82,8 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
     deadline_ns_ = start_ns + static_cast<int64_t>(config.train.exit_duration_in_mins * 60e9);
   // The scripts in launch/ set the former, under any scheduler; newer Slurms set the latter.
   for (const char* variable : {"TRIVET_END_TIME", "SLURM_JOB_END_TIME"})
-    if (const auto end = job_end_ns(variable)) deadline_ns_ = std::min(deadline_ns_, *end);
+    if (std::string text; const auto end = job_end_ns(variable, text)) deadline_ns_ = std::min(deadline_ns_, *end);
+    else if (!text.empty()) note(text);
   if (config.checkpoint.save_interval == 0 || config.train.skip_train) return;
   HostWorld& host = trainer.host();
   const CheckpointStore store(checkpoints_folder(config.train.run_dir), Disk(options_.disk_fault));
@@ -102,14 +109,22 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
   if (!problem.empty()) throw IoError(problem);
   const Retention keep{config.checkpoint.keep_last, config.checkpoint.save_retain_interval,
                        config.checkpoint.keep_best};
+  bool other_mirror = false;
   if (host.rank() == 0 && !config.checkpoint.mirror.empty()) {
     try {
       mirror_.emplace(store, CheckpointStore(config.checkpoint.mirror), keep);
-    } catch (const Error& error) {
+    } catch (const IoError& error) {
       problem = fmt::format("checkpoint.mirror: {}", error.what());
+      // A second disk that is gone keeps no run from going on.
+      if (!store.steps().empty()) note(std::exchange(problem, {}) + "; the run goes on without it");
+    } catch (const ConfigError& error) {
+      problem = error.what(), other_mirror = true;
     }
   }
-  if (problem = host.first_problem(problem); !problem.empty()) throw IoError(problem);
+  if (problem = host.first_problem(problem); !problem.empty()) {
+    if (host.max(int64_t{other_mirror}) > 0) throw ConfigError(problem);
+    throw IoError(problem);
+  }
   RankState& state = trainer.state();
   saver_.emplace(CheckpointSaver::Options{.store = store,
                                           .rank = host.rank(),
@@ -173,7 +188,7 @@ void Checkpointing::resume(const std::string& candidates, bool fall_back) {
       for (const std::string& line : changes_since(path, state, config_, options_.data, !fall_back)) note(line);
       const bool goes_on = is_in(path, checkpoints_folder(config_.train.run_dir));
       if (goes_on && mirror_) mirror_->copy(state.step);
-      if (goes_on) longest_save_ns_ = host.broadcast(longest_save_of(config_.train.run_dir));
+      if (goes_on) longest_save_ns_ = host.broadcast(host.rank() == 0 ? longest_save_of(config_.train.run_dir) : 0);
       if (reporter_) reporter_->resumed(state.step, path, goes_on, evaluation_due_, load_seconds);
       return update_stop_texts(state.step, state.step);
     }
@@ -348,12 +363,14 @@ std::string Checkpointing::save_beside() {
 void Checkpointing::save_due_step() {
   if (!trainer_.numbers_ok()) {
     note(fmt::format("step {} is not saved: its numbers were not good, and it was skipped", trainer_.steps_done()));
-  } else if (saver_->saving()) {
+  } else if (const int64_t retained = config_.checkpoint.save_retain_interval;
+             saver_->saving() && (retained == 0 || trainer_.steps_done() % retained != 0)) {
     note(
         fmt::format("step {} is not saved: step {} is still being written; expected a longer "
                     "checkpoint.save_interval for this disk",
                     trainer_.steps_done(), saver_->step()));
   } else {
+    conclude(finish_save());  // of an earlier step, which one that is to be kept waits for
     begin();
     if (!config_.checkpoint.async_save) conclude(finish_save());
   }

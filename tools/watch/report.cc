@@ -81,7 +81,9 @@ void draw_curve(Chart chart, const RunRecord& run, const std::string& key) {
 }
 
 PageSection time_section(const RunRecord& run) {
-  const std::vector<double>&steps = run.of("step"), &seconds_of = run.of("step_seconds");
+  const std::vector<double>& steps = run.of("step");
+  std::vector<double> seconds_of = run.of("step_seconds");
+  seconds_of.resize(steps.size(), std::nan(""));
   PageSection section{.heading = "Where the time of the steps went",
                       .table = {.title = "", .rows = {{"", "share", "time"}}, .align = "lrr"}};
   const auto row = [&](const std::string& name, double share, double seconds) {

@@ -97,7 +97,26 @@ TEST(Mirror, TakesNoCopyThatIsDamaged) {
     EXPECT_EQ(mirror.take_problem(), "");
   }
   EXPECT_EQ(kept(to), std::set<int64_t>{4});
-  EXPECT_EQ(std::distance(fs::directory_iterator(dir / "mirror"), {}), 2) << "no half copy beside step and latest";
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir / "mirror"), {}), 3)
+      << "no half copy beside step, latest and mark";
+}
+
+TEST(Mirror, OfAnotherRunIsRefused) {
+  const TempDir dir;
+  Config config = mirrored_run(dir);
+  run(config, 1);
+  config.train.run_dir = dir / "other";
+  for (const char* folder : {"mirror", "run/checkpoints"}) {
+    config.checkpoint.mirror = dir / folder;
+    try {
+      run(config, 2);
+      ADD_FAILURE() << folder;
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("checkpoint.mirror: " + config.checkpoint.mirror), std::string::npos)
+          << error.what();
+    }
+    EXPECT_EQ(CheckpointStore(config.checkpoint.mirror).latest(), 6);
+  }
 }
 
 // A mirror that is lost costs a line, not the run.
@@ -107,7 +126,12 @@ TEST(Mirror, WithoutItsDiskTheRunGoesOn) {
   run(config, 1);
   write_text(dir / "file", "");
   config.checkpoint.mirror = dir / "file/below";
-  EXPECT_THROW(run(config, 1), IoError) << "at the start it is a mistake to mend";
+  config.train.train_iters = 8;
+  const RunResult without = run(config, 1);  // a resumed run goes on
+  EXPECT_EQ(without.exit_code, 0);
+  EXPECT_NE(without.output.find("checkpoint.mirror: " + (dir / "file")), std::string::npos) << without.output;
+  config.train.run_dir = dir / "new";
+  EXPECT_THROW(run(config, 1), IoError) << "of a new run it is a mistake to mend";
   const CheckpointStore to(dir / "mirror");
   CheckpointMirror mirror(CheckpointStore(dir / "run/checkpoints"), to, {});
   fs::remove_all(dir / "mirror");

@@ -341,6 +341,21 @@ TEST(Stopping, InTime) {
   }
 }
 
+TEST(Stopping, ATimeThatIsNoneIsNamedAndNotLookedAt) {
+  const TempDir dir;
+  for (const char* value : {"2026-11-28T10:00", "1e10", "99999999999999", "0"}) {
+    Config config = small_run(dir / "run");
+    config.train.train_iters = 2;
+    setenv("TRIVET_END_TIME", value, 1);
+    const RunResult result = run(config, 1, {.resume = "none"});
+    unsetenv("TRIVET_END_TIME");
+    EXPECT_EQ(result.exit_code, 0) << value;
+    EXPECT_NE(result.output.find(fmt::format("TRIVET_END_TIME: found {}, expected", value)), std::string::npos)
+        << result.output;
+    std::filesystem::remove_all(dir / "run");
+  }
+}
+
 // Jobs that each do seven steps, save and are queued again.
 TEST(Stopping, AChainOfJobsHasTheLossesOfOneRun) {
   const TempDir dir;

@@ -244,6 +244,26 @@ TEST(TensorBoard, HasEachStepOnceAfterAKillAndAResume) {
   EXPECT_EQ(files.front(), later) << "names are in the order of the runs";
 }
 
+TEST(TensorBoard, CutsNoFileOfAnother) {
+  const TempDir dir;
+  write_run(dir / "tb", {}, 5);
+  write_text(dir / "victim", "precious, and forty bytes long or more, surely");
+  std::filesystem::create_symlink(dir / "victim", dir / "tb/events.out.tfevents.5.link");
+  write_run(dir / "tb", {.step = 3, .checkpoint = "x", .goes_on = true}, 6);
+  EXPECT_EQ(read_text(dir / "victim").size(), 46u);
+  std::filesystem::remove(dir / "tb/events.out.tfevents.5.link");
+  EXPECT_EQ(steps_of(dir / "tb")["lm loss"], up_to(6));
+  // A damaged file is left as it is, and named.
+  const std::string first = files_of(dir / "tb").at(0);
+  std::string text = read_text(first);
+  text[1] ^= 1;
+  write_text(first, text);
+  std::string note;
+  write_run(dir / "tb", {.step = 2, .checkpoint = "x", .goes_on = true}, 2, &note);
+  EXPECT_NE(note.find(first), std::string::npos) << note;
+  EXPECT_EQ(read_text(first), text);
+}
+
 TEST(TensorBoard, OfANewRunMovesAnEarlierOnesAside) {
   const TempDir dir;
   write_run(dir / "tb", {}, 7);
