@@ -216,9 +216,9 @@ void declare_run(std::vector<Field>& table) {
   KEY(train, run_dir, "folder of metrics.jsonl, config.resolved.yaml, trace.json");
   KEY(train, tensorboard_dir, "folder for TensorBoard's event files, of this run alone");
   KEY(train, log_interval, "steps between lines", range(1, 1e12, "steps"));
-  KEY(train, exit_interval, "save and stop behind each multiple of so many steps; 0: never", range(0, 1e12, "steps"));
   KEY(train, exit_duration_in_mins, "save and stop before the run has lasted so many minutes; 0: no limit",
       range(0, 1e7, "minutes"));
+  KEY(train, exit_interval, "save and stop behind each multiple of so many steps; 0: never", range(0, 1e12, "steps"));
   KEY(train, straggler_factor, "name a rank that works so many times as long as its peers; 0: do not look",
       at_least(0));
   KEY(train, straggler_interval, "steps between these looks", range(1, 1e12, "steps"));

@@ -209,7 +209,7 @@ TEST(TensorBoard, WritesMegatronsTags) {
   log.flush();
   std::map<std::string, float> scalars;
   for_each_event(read_text(files_of(dir / "a/b").at(0)), [&](const Event& event, size_t) {
-    EXPECT_EQ(event.step, event.scalars.empty() ? 0 : 300);
+    EXPECT_EQ(event.step, event.session_start ? 1 : event.scalars.empty() ? 0 : 300);
     scalars.insert(event.scalars.begin(), event.scalars.end());
   });
   EXPECT_EQ(scalars["lm loss"], 37.5f);

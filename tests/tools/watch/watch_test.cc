@@ -93,7 +93,7 @@ TEST_F(Watch, ARunOfAnotherHostGoesOnAsLongAsItTouchesItsLock) {
   const std::string lock = folder() + "/lock";
   write_text(lock, R"({"host": "elsewhere", "pid": 7, "since": "then"})");
   EXPECT_TRUE(run().running);
-  EXPECT_EQ(run().state, "goes on: process 7 on elsewhere, since then");
+  EXPECT_EQ(run().state, "goes on: process 7 on elsewhere, since then UTC");
   std::filesystem::last_write_time(lock, std::filesystem::file_time_type::clock::now() - std::chrono::seconds(301));
   EXPECT_FALSE(run().running);
   write_text(lock, "{");
@@ -149,6 +149,20 @@ TEST_F(Watch, AStepThatWasDoneAgainCountsOnce) {
   EXPECT_EQ(found.recent("mfu"), 0.5);
 }
 
+TEST_F(Watch, OddRecordsEndNothing) {
+  event("start", 0, ", \"total_steps\": 1000");
+  log_ += "{\"step\": 1, \"loss\": 2.5, \"compute_fraction\": 0.5}\n";  // without its time
+  step(2);
+  for (const char* line : {R"({"event": null, "step": 15, "seconds": 1})", R"({"event": 5})", R"({"step": null})",
+                           R"({"step": "x", "loss": 1})", "[]", "{}"})
+    log_ += line + std::string("\n");
+  const RunRecord found = run();
+  EXPECT_EQ(found.of("step"), (std::vector<double>{1, 2}));
+  EXPECT_EQ(row(found, "step", time_), "2 of 1000, 0.2%");
+  EXPECT_NE(found.problem, "") << "an array is no record";
+  EXPECT_TRUE(page().ends_with("</html>\n"));
+}
+
 TEST_F(Watch, OfALongRunTheEndOfTheFileIsRead) {
   event("start", 0, ", \"total_steps\": 1000");
   for (int i = 1; i <= 500; ++i) step(i);
@@ -156,8 +170,8 @@ TEST_F(Watch, OfALongRunTheEndOfTheFileIsRead) {
   const RunRecord found = run(10'000);
   EXPECT_LT(found.of("step").size(), 100u);
   EXPECT_EQ(found.last_step, 500);
-  EXPECT_EQ(found.problem, "") << "the first line is a part of one";
-  EXPECT_EQ(row(found, "step", time_), "500");
+  EXPECT_EQ(found.problem, "");
+  EXPECT_EQ(row(found, "step", time_), "500 of 1000, 50.0%") << "events before it are read";
 }
 
 TEST_F(Watch, WhatIsNoRunIsRefused) {
