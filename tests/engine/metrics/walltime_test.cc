@@ -67,6 +67,8 @@ TEST(WallTime, IsTheSameByTheRecords) {
           R"({"event":"checkpoint","step":30,"bytes":1,"stall_seconds":1,"seconds":4})"
           "\n"
           R"({"event":"note","step":30,"text":"x"})"
+          "\n"
+          R"({"event":null,"step":31,"seconds":1e9})"
           "\n";
   write_text(dir / "metrics.jsonl", text);
   WallTime time(long_run());
