@@ -356,23 +356,25 @@ TEST(Stopping, ATimeThatIsNoneIsNamedAndNotLookedAt) {
   }
 }
 
-// Jobs that each do seven steps, save and are queued again.
+// Jobs that each do two steps, save and are queued again.
 TEST(Stopping, AChainOfJobsHasTheLossesOfOneRun) {
   const TempDir dir;
+  constexpr int kChain = 5, kOfAJob = 2;
   Config config = small_run(dir / "whole");
+  config.train.train_iters = kChain;
   const RunResult whole = run(config, 2);
   config.train.run_dir = dir / "chain";
-  config.train.exit_interval = 7;
+  config.train.exit_interval = kOfAJob;
   std::vector<double> losses;
-  for (int job = 1; static_cast<int>(losses.size()) < kSteps; ++job) {
+  for (int job = 1; static_cast<int>(losses.size()) < kChain; ++job) {
     const RunResult part = run(config, 2);
-    ASSERT_EQ(part.exit_code, 7 * job < kSteps ? 75 : 0) << part.output;
+    ASSERT_EQ(part.exit_code, kOfAJob * job < kChain ? 75 : 0) << part.output;
     EXPECT_EQ(part.output.find("as train.exit_interval says") != std::string::npos, part.exit_code == 75);
     losses.insert(losses.end(), part.losses.begin(), part.losses.end());
-    ASSERT_EQ(static_cast<int>(losses.size()), std::min(7 * job, kSteps));
+    ASSERT_EQ(static_cast<int>(losses.size()), std::min(kOfAJob * job, kChain));
   }
   EXPECT_EQ(losses, whole.losses);
-  expect_each_step_once(dir / "chain", kSteps);
+  expect_each_step_once(dir / "chain", kChain);
 }
 
 // The run's own limit and the job's end both hold: the earlier one, whichever it is.
