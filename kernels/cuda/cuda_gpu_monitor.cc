@@ -63,11 +63,11 @@ std::unique_ptr<GpuMonitor> create_gpu_monitor(Device& device) {
   if (device.kind() != DeviceKind::cuda) return nullptr;
   int index = 0;
   char bus_id[32] = "";
-  check_cuda(cudaGetDevice(&index), "cudaGetDevice");
-  check_cuda(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index), "cudaDeviceGetPCIBusId");
   try {
+    check_cuda(cudaGetDevice(&index), "cudaGetDevice");
+    check_cuda(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index), "cudaDeviceGetPCIBusId");
     return std::make_unique<NvmlMonitor>(bus_id);
-  } catch (const ConfigError&) {
+  } catch (const Error&) {  // what only watches ends nothing
     return nullptr;
   }
 }
