@@ -97,8 +97,7 @@ WallTimeReport WallTime::report() const {
   };
   const std::string text = fmt::format(
       "{} left: a job for them needs a walltime of {} (95 % of the steps take {:.3g} s or less{}{}, start {:.3g} s) "
-      "and a "
-      "signal to save {:.0f} s before its end",
+      "and a signal to save {:.0f} s before its end",
       counted(total_ - done_, "step"), duration_text(std::ceil(seconds())), step_seconds(),
       part(evaluations_, "evaluation"), part(saves_, "save"), start_seconds_, lead_seconds());
   return {.seconds = seconds(), .lead_seconds = lead_seconds(), .text = text};

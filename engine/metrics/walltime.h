@@ -1,6 +1,6 @@
-// WallTime: how long a job has to last for what is left of a run, from what the run has measured so far: the steps at
-// their 95th percentile, evaluations, saves and the start. After kSteps steps it tells so, again behind ten times as
-// many, and when the first evaluation and the first save, which it could not know before, were measured.
+// WallTime: the walltime that a job needs for the rest of a run, from what the run has measured so far: the 95th
+// percentile of its step times, and the means of evaluations, saves and the start. It is told after kSteps steps, again
+// after ten times as many, and when the first evaluation and the first save have been measured.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@ class WallTime : public RunObserver {
   void evaluation(const EvalReport& report) override;
   void save(const SaveReport& report) override;
 
-  // Hears of a run what its metrics.jsonl has of it.
+  // Replays the records of a metrics.jsonl, as if it had observed that run.
   void read(const std::string& path);
 
   bool known() const { return steps_.size() >= kSteps && done_ < total_; }  // the others REQUIRE it

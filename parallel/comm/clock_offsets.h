@@ -1,9 +1,8 @@
 // ClockOffsets: by how much the clock of this rank's host differs from rank 0's.
 //
-//   1. Ranks with the same clock number share a clock. The first rank of each other clock asks rank 0 for its time,
-//   some
-//      times: offset = rank 0's time - the middle between question and answer, of the exchange with the shortest round
-//      trip, of which the offset is wrong by half at most (D. L. Mills, RFC 5905).
+//   1. Ranks with the same clock number share a clock. The first rank of each other clock asks rank 0 several times for
+//      its time. In the exchange with the shortest round trip, offset = rank 0's time - the middle between question and
+//      answer, which is wrong by half the round trip at most (D. L. Mills, RFC 5905).
 //   2. It tells the others with its clock.
 //   3. Between two measurements the offset is interpolated: clocks drift apart by microseconds a second.
 #pragma once
