@@ -1,7 +1,7 @@
-// CheckpointMirror: a copy of a run's checkpoints in a second folder, on another file system. A thread of its own copies
-// each committed one behind the run, reads the copy back and compares it with its hashes, and only then gives it its
-// name. Where copies take longer than the run takes to save, it skips to the newest. A copy that is under way when the
-// run is asked to stop is given up, and made by the next start. On rank 0.
+// CheckpointMirror: a copy of a run's checkpoints in a second folder, on another file system. A thread of its own
+// copies each committed one behind the run, reads the copy back and compares it with its hashes, and only then gives it
+// its name. Where copies take longer than the run takes to save, it skips to the newest. A copy that is under way when
+// the run is asked to stop is given up, and made by the next start. On rank 0.
 #pragma once
 
 #include <memory>
