@@ -94,19 +94,18 @@ void SinkQueue::push(std::string piece) {
   if (!thread_.joinable()) thread_ = std::thread([state = state_] { state->write_pieces(); });
 }
 
-bool SinkQueue::drain() {
+bool SinkQueue::drain(double seconds) {
   State& s = *state_;
   std::unique_lock lock(s.mutex);
   s.add_gap();
   s.stalled_s();
   s.hurried = true;
   s.changed.notify_all();
-  double wait = kWait;
   if (stop_signal() != 0) {
     if (s.stop_waits == 0) s.stop_waits = now_seconds() + kWaitAfterStop;
-    wait = s.stop_waits - now_seconds();
+    seconds = s.stop_waits - now_seconds();
   }
-  s.changed.wait_for(lock, std::chrono::duration<double>(wait), [&] { return s.pieces.empty(); });
+  s.changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return s.pieces.empty(); });
   s.hurried = false;
   return s.pieces.empty();
 }

@@ -32,7 +32,7 @@ class SinkQueue {
     // Writes a piece, or several in one, wholly. False: not now; it is called with them again. Owns all that it uses: a
     // thread that is stuck in a write outlives the queue.
     std::function<bool(const std::string& pieces)> write;
-    std::function<std::string(int64_t pieces)> gap;  // stands for so many pieces that were dropped
+    std::function<std::string(int64_t pieces)> gap = nullptr;  // stands for so many pieces that were dropped
     // A full queue drops nothing before its sink has accepted nothing for so long, or a stop signal came.
     double patience_s = 0;
     // How many bytes were written, but not read yet; when they change, the sink accepts. Any thread.
@@ -44,7 +44,8 @@ class SinkQueue {
   SinkQueue& operator=(const SinkQueue&) = delete;
 
   void push(std::string piece);
-  bool drain();  // false: not everything was written within kWait, or what is left of kWaitAfterStop
+  // False: not everything was written within so many seconds, or what is left of kWaitAfterStop.
+  bool drain(double seconds = kWait);
   // The last call. Waits while the sink accepts something every kWait, after a stop signal not longer. Returns
   // the pieces that may not have been written: of the first, a part may have been.
   std::vector<std::string> close();

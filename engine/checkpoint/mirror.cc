@@ -1,8 +1,6 @@
 #include "engine/checkpoint/mirror.h"
 
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
@@ -12,112 +10,87 @@
 
 #include "base/check.h"
 #include "base/files.h"
-#include "base/host.h"
 #include "engine/checkpoint/open_checkpoint.h"
 
 namespace trivet {
-namespace {
 
-struct GivenUp : std::exception {};
+// What the queue's thread uses, which may outlive the mirror.
+struct CheckpointMirror::Copier {
+  struct GivenUp {};
 
-}  // namespace
-
-// What its thread uses, which may outlive the mirror.
-struct CheckpointMirror::State {
-  State(CheckpointStore f, CheckpointStore t, const Retention& k) : from(std::move(f)), to(std::move(t)), keep(k) {}
-
-  void run();
+  void copy_newest();
   void copy(int64_t step);
   void copy_file(const std::filesystem::path& file, const std::string& folder);
   void go_on() {  // at each piece that was written or read
     if (ends) throw GivenUp();
-    moved = now_seconds();
+    ++pieces;
+  }
+  void tell(const std::string& text) {
+    const std::lock_guard lock(mutex);
+    problem = "checkpoint.mirror: " + text;
   }
 
   const CheckpointStore from, to;
   const Retention keep;
-  std::mutex mutex;
-  std::condition_variable changed;
-  int64_t wanted = -1;  // the step to be copied next; -1: none
-  bool busy = false;
+  std::atomic<int64_t> newest = -1, pieces = 0;  // the step to be copied; so many went on
   std::atomic<bool> ends = false;
-  std::atomic<double> moved = 0;  // when it last went on
-  std::string problem;
+  std::mutex mutex = {};
+  std::string problem = {};
 };
 
 CheckpointMirror::CheckpointMirror(const CheckpointStore& from, const CheckpointStore& to, const Retention& keep)
-    : state_(std::make_shared<State>(from, to, keep)) {
+    : copier_(new Copier{from, to, keep}),
+      queue_({.write =
+                  [copier = copier_](const std::string&) {
+                    copier->copy_newest();
+                    return true;
+                  },
+              .unread = [copier = copier_] { return copier->pieces.load(); }}) {
   to.disk().make_directories(to.folder());
   const std::string mark = to.folder() + "/mirror-of", mine = std::filesystem::absolute(from.folder()).string() + "\n";
-  const std::string marked = file_exists(mark) ? read_small_file(mark, 65536) : "";
-  if (marked != mine && !to.steps().empty())
-    throw ConfigError(fmt::format("checkpoint.mirror: {} has checkpoints {}, expected a folder of this run's own",
-                                  to.folder(),
-                                  marked.empty() ? "of a run" : "of " + marked.substr(0, marked.size() - 1)));
-  if (marked != mine) write_file(mark, mine);
+  if (const std::string marked = file_exists(mark) ? read_small_file(mark, 65536) : "a run\n"; marked != mine) {
+    if (!to.steps().empty())
+      throw ConfigError(fmt::format("checkpoint.mirror: {} has checkpoints of {}, expected a folder of this run's own",
+                                    to.folder(), marked.substr(0, marked.find('\n'))));
+    write_file(mark, mine);
+  }
   to.prepare();
-  thread_ = std::thread([state = state_] { state->run(); });
 }
 
-CheckpointMirror::~CheckpointMirror() {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->ends = true, state_->wanted = -1;
-  }
-  state_->changed.notify_all();
-  std::unique_lock lock(state_->mutex);
-  const bool ended = state_->changed.wait_for(lock, std::chrono::seconds(1), [&] { return !state_->busy; });
-  lock.unlock();
-  ended ? thread_.join() : thread_.detach();
-}
+CheckpointMirror::~CheckpointMirror() { copier_->ends = true; }
 
 void CheckpointMirror::copy(int64_t step) {
-  const std::lock_guard lock(state_->mutex);
-  state_->wanted = step;
-  state_->changed.notify_all();
+  copier_->newest = step;
+  queue_.push("copy");
 }
 
 bool CheckpointMirror::wait(double seconds) {
-  State& s = *state_;
-  std::unique_lock lock(s.mutex);
-  const auto done = [&] { return s.wanted < 0 && !s.busy; };
-  if (s.changed.wait_for(lock, std::chrono::duration<double>(seconds), done)) return true;
-  const bool stalled = s.busy && now_seconds() - s.moved > kStalled;
+  if (queue_.drain(seconds)) return true;
+  const bool stalled = queue_.stalled_s() > kStalled;
   if (stalled)
-    s.problem = fmt::format("checkpoint.mirror: the last step is not copied: {} has taken nothing for {} s",
-                            s.to.folder(), kStalled);
+    copier_->tell(
+        fmt::format("the last step is not copied: {} has taken nothing for {} s", copier_->to.folder(), kStalled));
   return stalled;
 }
 
 std::string CheckpointMirror::take_problem() {
-  const std::lock_guard lock(state_->mutex);
-  return std::exchange(state_->problem, {});
+  const std::lock_guard lock(copier_->mutex);
+  return std::exchange(copier_->problem, {});
 }
 
-void CheckpointMirror::State::run() {
-  std::unique_lock lock(mutex);
-  while (changed.wait(lock, [&] { return wanted >= 0 || ends; }), wanted >= 0) {
-    const int64_t step = std::exchange(wanted, -1);
-    busy = true;
-    moved = now_seconds();
-    lock.unlock();
-    std::string text;
-    try {
-      copy(step);
-    } catch (const GivenUp&) {
-    } catch (const std::exception& error) {
-      text = fmt::format("checkpoint.mirror: step {} is not copied: {}", step, error.what());
-    }
-    lock.lock();
-    busy = false;
+void CheckpointMirror::Copier::copy_newest() {
+  const int64_t step = newest;
+  try {
+    copy(step);
+  } catch (const GivenUp&) {
+  } catch (const std::exception& error) {
     // One that was removed meanwhile has a newer one behind it.
-    if (!text.empty() && wanted < 0) problem = text;
-    changed.notify_all();
+    if (step == newest) tell(fmt::format("step {} is not copied: {}", step, error.what()));
   }
 }
 
 // A file of a checkpoint, durable.
-void CheckpointMirror::State::copy_file(const std::filesystem::path& file, const std::string& folder) {
+void CheckpointMirror::Copier::copy_file(const std::filesystem::path& file, const std::string& folder) {
   std::ifstream in(file, std::ios::binary);
   Disk::File out(to.disk(), folder + "/" + file.filename().string(),
                  static_cast<int64_t>(std::filesystem::file_size(file)));
@@ -129,7 +102,7 @@ void CheckpointMirror::State::copy_file(const std::filesystem::path& file, const
   out.sync();
 }
 
-void CheckpointMirror::State::copy(int64_t step) {
+void CheckpointMirror::Copier::copy(int64_t step) {
   // A step that a resumed run saved again has another manifest.
   const auto manifest = [&](const CheckpointStore& store) {
     const std::string path = store.path_of(step) + "/manifest.json";
@@ -143,7 +116,7 @@ void CheckpointMirror::State::copy(int64_t step) {
       if (std::filesystem::is_regular_file(file.symlink_status())) copy_file(file.path(), temporary);
     verify_checkpoint(open_checkpoint(temporary), [&](int64_t) { go_on(); });
     to.commit(step, temporary);
-  } catch (const std::exception&) {
+  } catch (...) {
     std::error_code ignored;
     std::filesystem::remove_all(temporary, ignored);
     throw;

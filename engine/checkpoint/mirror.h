@@ -6,8 +6,8 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 
+#include "base/sink_queue.h"
 #include "engine/checkpoint/store.h"
 
 namespace trivet {
@@ -18,10 +18,8 @@ class CheckpointMirror {
   // that are of another.
   CheckpointMirror(const CheckpointStore& from, const CheckpointStore& to, const Retention& keep);
   ~CheckpointMirror();  // gives up the copy that is under way; a thread that a disk holds stays behind
-  CheckpointMirror(const CheckpointMirror&) = delete;
-  CheckpointMirror& operator=(const CheckpointMirror&) = delete;
 
-  void copy(int64_t step);  // a committed one, where it has no copy yet. Any thread
+  void copy(int64_t step);  // a committed one, where it has no copy yet. One thread at a time
   // What became of the copies since the last call, for people; "": nothing went wrong.
   std::string take_problem();
   // At most so long, for the last copy. True: it is made, or given up, as nothing was written for kStalled seconds.
@@ -29,9 +27,9 @@ class CheckpointMirror {
 
  private:
   static constexpr double kStalled = 60;
-  struct State;
-  const std::shared_ptr<State> state_;
-  std::thread thread_;
+  struct Copier;
+  const std::shared_ptr<Copier> copier_;
+  SinkQueue queue_;
 };
 
 }  // namespace trivet

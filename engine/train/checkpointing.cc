@@ -109,21 +109,15 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
   if (!problem.empty()) throw IoError(problem);
   const Retention keep{config.checkpoint.keep_last, config.checkpoint.save_retain_interval,
                        config.checkpoint.keep_best};
-  bool other_mirror = false;
   if (host.rank() == 0 && !config.checkpoint.mirror.empty()) {
     try {
       mirror_.emplace(store, CheckpointStore(config.checkpoint.mirror), keep);
     } catch (const IoError& error) {
       problem = fmt::format("checkpoint.mirror: {}", error.what());
       // A second disk that is gone keeps no run from going on.
-      if (!store.steps().empty()) note(std::exchange(problem, {}) + "; the run goes on without it");
-    } catch (const ConfigError& error) {
-      problem = error.what(), other_mirror = true;
+      if (store.steps().empty()) throw IoError(problem);
+      note(problem + "; the run goes on without it");
     }
-  }
-  if (problem = host.first_problem(problem); !problem.empty()) {
-    if (host.max(int64_t{other_mirror}) > 0) throw ConfigError(problem);
-    throw IoError(problem);
   }
   RankState& state = trainer.state();
   saver_.emplace(CheckpointSaver::Options{.store = store,
