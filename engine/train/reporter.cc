@@ -224,11 +224,11 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   // One all-reduce for all.
   StepSums sums{mine, votes, above_peak, my_lost_spans};
   if (measures && gpu_) {
-    const GpuReading now = gpu_->read();
+    const GpuReading now = gpu_();
     if (const int64_t before = std::exchange(energy_mj_, now.energy_mj); before >= 0 && now.energy_mj >= before)
       sums.gpus = 1, sums.energy_mj = now.energy_mj - before;
     sums.clock_mhz = std::max<int64_t>(0, now.sm_clock_mhz);
-    sums.slowed_by_power = now.slowed_by_power == 1, sums.slowed_by_heat = now.slowed_by_heat == 1;
+    sums.slowed_by_power = now.slowed_by_power, sums.slowed_by_heat = now.slowed_by_heat;
   }
   sums = host_.sum(sums);
   const auto& [measured, sum, faster, lost_spans, gpus, energy_mj, clock_mhz, by_power, by_heat] = sums;

@@ -113,7 +113,7 @@ class Reporter {
   int64_t own_work_steps_ = 0;  // measured ones
   int64_t step_begun_ns_ = 0, next_progress_ns_ = 0;
   std::vector<std::vector<Span>> spans_;                                  // [row]
-  std::unique_ptr<GpuMonitor> gpu_;                                       // null: there is none to ask
+  GpuMonitor gpu_;                                                        // empty: there is none to ask
   int64_t energy_mj_ = -1, energy_read_ns_ = 0, energy_read_tokens_ = 0;  // at the last look
   std::string evaluated_;                                                 // the checkpoint, with train.skip_train
   // On rank 0.

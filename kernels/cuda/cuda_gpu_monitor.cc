@@ -1,6 +1,9 @@
-// GpuMonitor over NVML, whose few functions are declared here: their types are plain, and its header is not everywhere
-// where CUDA is.
+// A GpuMonitor over NVML, whose few functions are declared here: their types are plain, and its header is not
+// everywhere where CUDA is.
+#include <algorithm>
 #include <cuda_runtime_api.h>
+#include <memory>
+#include <string>
 
 #include "kernels/base/cuda_device.h"
 #include "kernels/cuda/shared_library.h"
@@ -15,33 +18,25 @@ using Large = unsigned long long;
 
 constexpr int kSuccess = 0, kSmClock = 1, kUncorrected = 1, kVolatile = 0;
 // Reasons why clocks are lower: of nvmlClocksThrottleReasons.
-constexpr Large kPower = 0x4 | 0x80, kHeat = 0x8 | 0x20 | 0x40;
+constexpr int64_t kPower = 0x4 | 0x80, kHeat = 0x8 | 0x20 | 0x40;
 
-class NvmlMonitor : public GpuMonitor {
+class Nvml {
  public:
-  explicit NvmlMonitor(const std::string& bus_id) : library_("NVML", {"libnvidia-ml.so.1"}) {
+  explicit Nvml(const std::string& bus_id) : library_("NVML", {"libnvidia-ml.so.1"}) {
     int (*const init)() = library_["nvmlInit_v2"];
     int (*const find)(const char*, Handle*) = library_["nvmlDeviceGetHandleByPciBusId_v2"];
-    int (*const version)(char*, Number) = library_["nvmlSystemGetDriverVersion"];
-    char text[96] = "";
     if (init() != kSuccess || find(bus_id.c_str(), &device_) != kSuccess) throw ConfigError("NVML knows no " + bus_id);
-    if (version(text, sizeof text) == kSuccess) driver_ = text;
   }
 
-  GpuReading read() override {
-    GpuReading now{.energy_mj = get<Large>("nvmlDeviceGetTotalEnergyConsumption"),
-                   .sm_clock_mhz = get<Number>("nvmlDeviceGetClockInfo", kSmClock),
-                   .max_sm_clock_mhz = get<Number>("nvmlDeviceGetMaxClockInfo", kSmClock),
-                   .ecc_errors = get<Large>("nvmlDeviceGetTotalEccErrors", kUncorrected, kVolatile),
-                   .pcie_width = get<Number>("nvmlDeviceGetCurrPcieLinkWidth"),
-                   .max_pcie_width = get<Number>("nvmlDeviceGetMaxPcieLinkWidth")};
-    if (const int64_t reasons = get<Large>("nvmlDeviceGetCurrentClocksThrottleReasons"); reasons >= 0) {
-      now.slowed_by_power = (static_cast<Large>(reasons) & kPower) != 0;
-      now.slowed_by_heat = (static_cast<Large>(reasons) & kHeat) != 0;
-    }
-    return now;
+  GpuReading read() const {
+    const int64_t reasons = std::max<int64_t>(0, get<Large>("nvmlDeviceGetCurrentClocksThrottleReasons"));
+    return {.energy_mj = get<Large>("nvmlDeviceGetTotalEnergyConsumption"),
+            .sm_clock_mhz = get<Number>("nvmlDeviceGetClockInfo", kSmClock),
+            .ecc_errors = get<Large>("nvmlDeviceGetTotalEccErrors", kUncorrected, kVolatile),
+            .pcie_lanes = get<Number>("nvmlDeviceGetCurrPcieLinkWidth"),
+            .slowed_by_power = (reasons & kPower) != 0,
+            .slowed_by_heat = (reasons & kHeat) != 0};
   }
-  std::string driver() const override { return driver_; }
 
  private:
   // A number of the device, by the function that tells it; -1: it does not.
@@ -54,19 +49,18 @@ class NvmlMonitor : public GpuMonitor {
 
   SharedLibrary library_;
   Handle device_ = nullptr;
-  std::string driver_;
 };
 
 }  // namespace
 
-std::unique_ptr<GpuMonitor> create_gpu_monitor(Device& device) {
+GpuMonitor create_gpu_monitor(Device& device) {
   if (device.kind() != DeviceKind::cuda) return nullptr;
   int index = 0;
   char bus_id[32] = "";
   try {
     check_cuda(cudaGetDevice(&index), "cudaGetDevice");
     check_cuda(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index), "cudaDeviceGetPCIBusId");
-    return std::make_unique<NvmlMonitor>(bus_id);
+    return [nvml = std::make_shared<Nvml>(bus_id)] { return nvml->read(); };
   } catch (const Error&) {  // what only watches ends nothing
     return nullptr;
   }

@@ -13,7 +13,7 @@ namespace {
 std::unique_ptr<Device> create_cuda_device(int) { refuse(); }
 bool built_with_cuda() { return false; }
 int cuda_device_count() { return 0; }
-std::unique_ptr<GpuMonitor> create_gpu_monitor(Device&) { return nullptr; }
+GpuMonitor create_gpu_monitor(Device&) { return nullptr; }
 std::unique_ptr<Ops> create_cuda_ops(Device&, const CudaOptions&) { refuse(); }
 
 }  // namespace trivet

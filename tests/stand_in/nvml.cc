@@ -1,6 +1,5 @@
 // A stand-in for NVML: a library of that name, in place of the driver's, which tests load before the program asks for
 // it. What it tells of the one GPU at 0000:01:00.0 can be set.
-#include <cstdio>
 #include <cstring>
 
 extern "C" {
@@ -15,10 +14,6 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, void** device) {
   *device = &nvml_reasons;
   return std::strcmp(bus_id, "0000:01:00.0") == 0 ? 0 : 6;  // not found
 }
-int nvmlSystemGetDriverVersion(char* text, unsigned bytes) {
-  std::snprintf(text, bytes, "550.54.15");
-  return 0;
-}
 int nvmlDeviceGetTotalEnergyConsumption(void*, unsigned long long* mj) {
   static unsigned long long energy = 1'000'000;
   *mj = energy += static_cast<unsigned long long>(nvml_energy_of_a_look);
@@ -28,20 +23,12 @@ int nvmlDeviceGetClockInfo(void*, int type, unsigned* mhz) {
   *mhz = type == 1 ? 1755 : 0;
   return 0;
 }
-int nvmlDeviceGetMaxClockInfo(void*, int type, unsigned* mhz) {
-  *mhz = type == 1 ? 1980 : 0;
-  return 0;
-}
 int nvmlDeviceGetTotalEccErrors(void*, int type, int counter, unsigned long long* errors) {
   *errors = type == 1 && counter == 0 ? static_cast<unsigned long long>(nvml_ecc_errors) : 0;
   return nvml_ecc_errors < 0 ? 3 : 0;  // not supported
 }
 int nvmlDeviceGetCurrPcieLinkWidth(void*, unsigned* lanes) {
   *lanes = 8;
-  return 0;
-}
-int nvmlDeviceGetMaxPcieLinkWidth(void*, unsigned* lanes) {
-  *lanes = 16;
   return 0;
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* reasons) {

@@ -174,8 +174,8 @@ class Probe {
     };
     rate(kGemm, 2e-12 * static_cast<double>(n * n * n), op::Matmul{.a = a, .b = b, .c = c, .transpose_b = true});
     if (const auto monitor = create_gpu_monitor(*backend_.device)) {
-      const GpuReading now = monitor->read();
-      for (const auto& [number, value] : {std::pair(kSmClock, now.sm_clock_mhz), std::pair(kLanes, now.pcie_width),
+      const GpuReading now = monitor();
+      for (const auto& [number, value] : {std::pair(kSmClock, now.sm_clock_mhz), std::pair(kLanes, now.pcie_lanes),
                                           std::pair(kErrors, now.ecc_errors)})
         if (value >= 0) record(number, {static_cast<double>(value)});
     }
