@@ -360,7 +360,6 @@ void Reporter::open_trace() {
   for (const ParamUnit& unit : trainer_.state().params.units()) names.units.push_back(unit.name);
   trace_.emplace(trace_part(rank), rank, names, host_.broadcast(now_ns()), warn_on_stderr);
   clocks_.emplace(host_);
-  clocks_->measure();
 }
 
 void Reporter::trace_step(int64_t step) {

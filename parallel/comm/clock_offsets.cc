@@ -14,6 +14,8 @@ ClockOffsets::ClockOffsets(HostWorld& ranks, int64_t clock_number, std::function
   };
   for (const int64_t clock : clocks) leaders_.insert(leader_of(clock));
   leader_ = leader_of(clock_number);
+  measure();
+  before_ = last_;
 }
 
 void ClockOffsets::measure() {
@@ -33,9 +35,7 @@ void ClockOffsets::measure() {
         ranks_.send(now_(), leader);
       }
   if (ranks_.rank() == 0) best = {};
-  best = ranks_.gather(best)[static_cast<size_t>(leader_)];
-  before_ = std::exchange(measured_, true) ? last_ : best;
-  last_ = best;
+  before_ = std::exchange(last_, ranks_.gather(best)[static_cast<size_t>(leader_)]);
 }
 
 int64_t ClockOffsets::offset(int64_t ns) const {

@@ -19,14 +19,14 @@ namespace trivet {
 
 class ClockOffsets {
  public:
-  // Collective. `ranks` outlives this.
+  // Collective, and the first measurement. `ranks` outlives this.
   explicit ClockOffsets(HostWorld& ranks, int64_t clock_number = trivet::clock_number(),
                         std::function<int64_t()> now = now_ns);
 
   void measure();  // collective
   bool one_clock() const { return leaders_.size() == 1; }
   // What to add to `ns` of this rank's clock for the same moment of rank 0's: interpolated between the last two
-  // measurements, and as far off as the nearer one outside of them. REQUIRES: measure() was called.
+  // measurements, and as far off as the nearer one outside of them.
   int64_t offset(int64_t ns) const;
   int64_t round_trip() const { return last_.round_trip; }
 
@@ -39,7 +39,6 @@ class ClockOffsets {
   std::set<int> leaders_;  // the first rank of each clock
   int leader_ = 0;         // of this rank's
   Measurement before_, last_;
-  bool measured_ = false;
 };
 
 }  // namespace trivet
