@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <fmt/format.h>
+#include <functional>
 
 #include "base/statistics.h"
 
@@ -53,11 +54,16 @@ constexpr std::array kSections = {
 int64_t own_work(const StepStats& stats) { return stats.compute + stats.optimizer + stats.host + stats.idle; }
 int64_t exposed(const StepStats& stats) { return StepStats::sum(stats.exposed); }
 
-template <class Part>
-int64_t usual_of(const std::vector<StepStats>& ranks, Part&& part) {
-  std::vector<int64_t> values;
-  for (const StepStats& rank : ranks) values.push_back(part(rank));
-  return upper_median(std::move(values));
+// What the other ranks of this one's stage usually take, or where it has a stage alone, all others.
+template <class Work, class Part>
+int64_t usual_beside(size_t rank, const std::vector<Work>& work, const std::vector<int>& stages, Part&& part) {
+  std::vector<int64_t> peers, others;
+  for (size_t other = 0; other < work.size(); ++other) {
+    if (other == rank) continue;
+    others.push_back(std::invoke(part, work[other]));
+    if (stages[other] == stages[rank]) peers.push_back(others.back());
+  }
+  return upper_median(std::move(peers.empty() ? others : peers));
 }
 
 bool is_slow(int64_t mine, int64_t usual, double factor, int64_t least) {
@@ -110,14 +116,10 @@ std::vector<TextBlock> TimeTable::describe(std::span<const RankTime> ranks) cons
 std::vector<std::string> find_stragglers(const std::vector<StepStats>& work, const std::vector<int>& stages,
                                          int64_t steps, double factor) {
   std::vector<std::string> lines;
-  for (size_t rank = 0; rank < work.size(); ++rank) {
-    std::vector<StepStats> peers, others;
-    for (size_t other = 0; other < work.size(); ++other) {
-      if (other != rank) others.push_back(work[other]);
-      if (other != rank && stages[other] == stages[rank]) peers.push_back(work[other]);
-    }
+  const int64_t least = 1'000'000 * steps;
+  for (size_t rank = 0; work.size() > 1 && rank < work.size(); ++rank) {
     const StepStats& own = work[rank];
-    const int64_t least = 1'000'000 * steps;
+    const auto usual = [&](auto part) { return usual_beside(rank, work, stages, part); };
     const auto tell = [&](const char* what, int64_t mine, int64_t theirs, const std::string& where) {
       const double ms = 1e-6 / static_cast<double>(steps);
       lines.push_back(
@@ -126,36 +128,30 @@ std::vector<std::string> find_stragglers(const std::vector<StepStats>& work, con
     };
     // Where a transport cannot tell a wait from its wire (NCCL), peers that wait have more wire, and less work.
     const auto busy = [](const StepStats& w) { return own_work(w) + exposed(w); };
-    if (!peers.empty() && busy(own) - usual_of(peers, busy) >= least &&
-        is_slow(exposed(own), usual_of(peers, exposed), factor, least)) {
+    if (std::ranges::count(stages, stages[rank]) > 1 && busy(own) - usual(busy) >= least &&
+        is_slow(exposed(own), usual(exposed), factor, least)) {
       const auto worst = std::ranges::max_element(own.exposed) - own.exposed.begin();
-      tell("exposed communication", exposed(own), usual_of(peers, exposed),
+      tell("exposed communication", exposed(own), usual(exposed),
            fmt::format("the wire ({})", kCommClasses[static_cast<size_t>(worst)]));
     }
-    if (peers.empty()) peers = others;
-    if (peers.empty()) return lines;
-    const int64_t mine = own_work(own), theirs = usual_of(peers, own_work);
-    if (!is_slow(mine, theirs, factor, least)) continue;
-    tell("own work", mine, theirs, std::ranges::max(kSections, {}, [&](const Section& section) {
-                                     return own.*section.part -
-                                            usual_of(peers, [&](const StepStats& w) { return w.*section.part; });
-                                   }).name);
+    if (is_slow(own_work(own), usual(own_work), factor, least))
+      tell("own work", own_work(own), usual(own_work), std::ranges::max(kSections, {}, [&](const Section& section) {
+                                                         return own.*section.part - usual(section.part);
+                                                       }).name);
   }
   return lines;
 }
 
 std::vector<std::string> find_slow_disks(const std::vector<int64_t>& write_ns, double factor) {
   std::vector<std::string> lines;
+  const std::vector<int> one_stage(write_ns.size());
   for (size_t rank = 0; write_ns.size() > 1 && rank < write_ns.size(); ++rank) {
-    std::vector<int64_t> others = write_ns;
-    others.erase(others.begin() + static_cast<std::ptrdiff_t>(rank));
-    const int64_t mine = write_ns[rank], usual = upper_median(std::move(others));
+    const int64_t mine = write_ns[rank], usual = usual_beside(rank, write_ns, one_stage, std::identity());
     if (is_slow(mine, usual, factor, 1'000'000'000))
-      lines.push_back(
-          fmt::format("rank {} is slow: it wrote its part of the checkpoint in {:.1f} s, its peers in {:.1f} s; it "
-                      "loses most in the "
-                      "disk",
-                      rank, static_cast<double>(mine) * 1e-9, static_cast<double>(usual) * 1e-9));
+      lines.push_back(fmt::format(
+          "rank {} is slow: it wrote its part of the checkpoint in {:.1f} s, its peers in {:.1f} s; it loses most in "
+          "the disk",
+          rank, static_cast<double>(mine) * 1e-9, static_cast<double>(usual) * 1e-9));
   }
   return lines;
 }
