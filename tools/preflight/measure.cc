@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fmt/ranges.h>
@@ -70,9 +69,7 @@ class Probe {
   Preflight measure(const Layout& layout) {
     compare(layout);
     use_storage();
-    ClockOffsets clocks(host_, boot_number(), wall_ns);
-    clocks.measure();
-    record(kClock, {1e-6 * static_cast<double>(-clocks.offset(wall_ns()))});
+    record(kClock, {1e-6 * static_cast<double>(-ClockOffsets(host_, boot_number(), wall_ns).offset(wall_ns()))});
     compute();
     use_links();
     compute();  // other work on the machine comes and goes
@@ -109,26 +106,22 @@ class Probe {
                                   {"libraries", library_names()},
                                   {"driver", file_exists(driver) ? read_small_file(driver, 1 << 20) : "none"},
                                   {"device", backend_.device->name()}};
-    std::vector<Shared> datasets;
-    const auto open = [&] {
+    const size_t without_data = shared.size();
+    const bool has_data = tried([&] {
       for (const auto& [name, text] : open_training_data(config_, samples_of_run(config_, layout)).fingerprints)
-        datasets.push_back({name, text, true});
-    };
-    if (tried(open)) shared.insert(shared.end(), datasets.begin(), datasets.end());
+        shared.push_back({name, text, true});
+    });
+    if (!has_data) shared.resize(without_data);  // the same on all ranks
     tried([&] { check_same_everywhere(shared, places_, host_.world()); });
   }
 
   void use_storage() {
-    const std::string folder = config_.train.run_dir, checkpoints = checkpoints_folder(folder);
+    const std::string folder = config_.train.run_dir;
     const auto file_of = [&](int rank) { return fmt::format("{}/preflight-rank-{}.tmp", folder, rank); };
-    const Disk disk;
     const bool writes = tried([&] {
-      disk.make_directories(folder);
-      record(kWrite, rates_of(1e-6 * kFileBytes, 0, 2, [&] {
-               Disk::File file(disk, file_of(host_.rank()), kFileBytes);
-               file.write(std::vector<char>(kFileBytes));
-               file.sync();
-             }));
+      make_folder(folder);
+      record(kWrite, rates_of(1e-6 * kFileBytes, 0, 2,
+                              [&] { write_file(file_of(host_.rank()), std::string(kFileBytes, ' ')); }));
     });
     if (writes)
       tried([&] {
@@ -136,7 +129,10 @@ class Probe {
           throw IoError(folder + ": rank 0's file is not there, expected a train.run_dir that all hosts share");
       });
     std::remove(file_of(host_.rank()).c_str());
-    if (file_exists(checkpoints)) tried([&] { read_checkpoint(find_checkpoints(checkpoints).front()); });
+    tried([&] {
+      const std::vector<std::string> found = CheckpointStore(checkpoints_folder(folder)).paths();
+      if (!found.empty()) read_checkpoint(found.front());
+    });
   }
 
   // The first files against their hashes, which are others on each rank.
@@ -186,7 +182,6 @@ class Probe {
   // power of two of ranks, these meet first, and then all ranks of two hosts at once, so that they share a wire alike.
   void use_links() {
     const auto rank = static_cast<size_t>(host_.rank()), ranks = static_cast<size_t>(host_.size());
-    result_.links.resize(ranks * ranks);
     if (ranks == 1) return;
     Arena arena(*backend_.device, "preflight");
     const int64_t bytes = backend_.device->kind() == DeviceKind::cuda ? 64 << 20 : 1 << 20;
@@ -208,16 +203,16 @@ class Probe {
         own[peer] = std::ranges::max(rates[peer]);
       }
     const std::vector<double> all = host_.gather(own);
-    for (size_t a = 0; a < ranks; ++a)  // the end that began later saw less of it
-      for (size_t b = 0; b < ranks; ++b)
-        result_.links[a * ranks + b] = std::min(all[a * ranks + b], all[b * ranks + a]);
     std::vector<int> host;
-    for (size_t peer = 0; peer < ranks; ++peer) {
-      const bool one_host = result_.hosts[rank] == result_.hosts[peer];
-      if (one_host) host.push_back(static_cast<int>(peer));
-      double &best = best_[one_host ? kInHost : kNetwork], &typical = typical_[one_host ? kInHost : kNetwork];
-      if (const double link = result_.links[rank * ranks + peer]; peer != rank && !(link <= best))
-        best = link, typical = median(rates[peer]);
+    for (size_t a = 0; a < ranks; ++a) {
+      if (result_.hosts[a] == result_.hosts[rank]) host.push_back(static_cast<int>(a));
+      for (size_t b = a + 1; b < ranks; ++b) {
+        const Metric kind = result_.hosts[a] == result_.hosts[b] ? kInHost : kNetwork;
+        const double rate = std::min(all[a * ranks + b], all[b * ranks + a]);  // who began later saw less of it
+        result_.links.push_back({a, b, kind, rate});
+        if ((a == rank || b == rank) && !(rate <= best_[kind]))
+          best_[kind] = rate, typical_[kind] = median(rates[a == rank ? b : a]);
+      }
     }
     const auto group = ranks_->split(host, "host", comm_of("data"));
     Communicator& reduced = group->size() > 1 ? *group : *ranks_;

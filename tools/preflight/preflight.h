@@ -38,7 +38,12 @@ struct Preflight {
   // [rank] of several rounds, as other work on the machines comes and goes: a rank's best is compared with the median
   // over ranks of what is typical.
   std::vector<Numbers> best{}, typical{};
-  std::vector<double> links{};        // [rank * ranks + peer] Gbit/s, the best; 0: not measured
+  struct Link {
+    size_t a, b;  // ranks, a < b
+    Metric kind;  // kInHost or kNetwork
+    double rate;  // the best
+  };
+  std::vector<Link> links{};
   std::vector<std::string> failed{};  // what does not work, or is not the same on all ranks
   int exit_code = 0;                  // the largest of these failures
 };

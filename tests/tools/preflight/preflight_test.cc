@@ -24,12 +24,15 @@ Preflight healthy(size_t ranks, size_t per_host = 1) {
   for (size_t rank = 0; rank < ranks; ++rank) p.hosts.push_back(fmt::format("n{}", rank / per_host));
   p.best = p.typical = std::vector(ranks, numbers);
   for (size_t a = 0; a < ranks; ++a)
-    for (size_t b = 0; b < ranks; ++b) p.links.push_back(a == b ? 0 : p.hosts[a] == p.hosts[b] ? 10 : 1);
+    for (size_t b = a + 1; b < ranks; ++b)
+      p.links.push_back(p.hosts[a] == p.hosts[b] ? Preflight::Link{a, b, kInHost, 10}
+                                                 : Preflight::Link{a, b, kNetwork, 1});
   return p;
 }
 
 void set_link(Preflight& p, size_t a, size_t b, double rate) {
-  p.links[a * p.hosts.size() + b] = p.links[b * p.hosts.size() + a] = rate;
+  for (Preflight::Link& link : p.links)
+    if (link.a == std::min(a, b) && link.b == std::max(a, b)) link.rate = rate;
 }
 
 using Lines = std::vector<std::string>;
@@ -111,7 +114,9 @@ TEST(Preflight, TheTableFitsATerminal) {
   const std::string text = render({table_of(p)}, 80);
   for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
     EXPECT_LE(end - begin, 80u + 3) << text;  // an ellipsis is three bytes
+  EXPECT_NE(text.find("median"), std::string::npos) << "with which those that are named are compared";
   EXPECT_EQ(json_of(healthy(4))["ranks"][3]["gemm_tflops"], 20);
+  EXPECT_EQ(json_of(healthy(4))["links"][5], (nlohmann::ordered_json{{"ranks", {2, 3}}, {"network_gbit_per_s", 1}}));
   EXPECT_EQ(nlohmann::json::parse(json_of(healthy(4)).dump())["ranks"][3]["read_mb_per_s"], nullptr);
 }
 
