@@ -50,7 +50,7 @@ struct SinkQueue::State {
     changed.notify_all();
   }
   void add_gap() {
-    if (dropped > 0) add(sink.gap(std::exchange(dropped, 0)));
+    if (const int64_t gone = std::exchange(dropped, 0); gone > 0 && sink.gap) add(sink.gap(gone));
   }
   // A reader that is slow, but reads, shows in the bytes that are behind the sink.
   double stalled_s() {
@@ -165,34 +165,23 @@ void OutputLog::add(std::string_view text) {
     line_.clear();
   }
   line_ = last_drawn(line_ += text);
-  if (!lines.empty()) push(std::move(lines));
-}
-
-void OutputLog::push(std::string lines) {
-  if (queue_) queue_->push(std::move(lines));
+  if (queue_ && !lines.empty()) queue_->push(std::move(lines));
   else if (early_.size() + lines.size() <= SinkQueue::kBytes) early_ += lines;
 }
 
 void OutputLog::open(const std::string& path) {
   const std::lock_guard lock(mutex_);
   path_ = path;
-  struct File {
-    explicit File(const std::string& path) : file(path, AppendFile::Start::keep, nullptr) {
-      std::error_code ignored;
-      bytes = std::filesystem::file_size(path, ignored);
-    }
-    AppendFile file;
-    uintmax_t bytes = 0;
-  };
-  const auto write = [path, most = most_bytes_, log = std::shared_ptr<File>()](const std::string& lines) mutable {
+  const auto write = [path, most = most_bytes_,
+                      file = std::shared_ptr<AppendFile>()](const std::string& lines) mutable {
     try {
-      if (log && log->bytes + lines.size() > most) {
-        log.reset();
+      std::error_code ignored;
+      if (file && std::filesystem::file_size(path, ignored) + lines.size() > most) {
+        file.reset();
         std::rename(path.c_str(), (path + ".1").c_str());
       }
-      if (!log) log = std::make_shared<File>(path);
-      log->bytes += lines.size();
-      return log->file.append(lines, true);
+      if (!file) file = std::make_shared<AppendFile>(path, AppendFile::Start::keep, nullptr);
+      return file->append(lines, true);
     } catch (const std::exception&) {
       return false;
     }

@@ -72,8 +72,6 @@ class OutputLog {
   void close();
 
  private:
-  void push(std::string lines);
-
   mutable std::mutex mutex_;
   const size_t most_bytes_;
   std::string path_;

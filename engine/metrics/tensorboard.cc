@@ -47,10 +47,6 @@ std::string bytes_of(const T& value) {
   std::memcpy(bytes.data(), &value, sizeof value);
   return bytes;
 }
-std::string framed(const std::string& message) {
-  const std::string length = bytes_of(uint64_t{message.size()});
-  return length + bytes_of(checksum(length)) + message + bytes_of(checksum(message));
-}
 
 // ---- messages: fields of Protocol Buffers, each a key (number and type) and its value
 
@@ -67,12 +63,15 @@ void put(std::string& out, uint64_t field, Wire wire, std::string_view value) {
   out += value;
 }
 
-std::string event_of_step(int64_t step) {
-  std::string out;
-  put(out, kWallTime, Wire::fixed64, bytes_of(unix_seconds()));
-  put_varint(out, kStep << 3);
-  put_varint(out, static_cast<uint64_t>(step));
-  return out;
+// The frame of an Event of now.
+std::string event(int64_t step, EventField field, std::string_view value) {
+  std::string message, step_value;
+  put_varint(step_value, static_cast<uint64_t>(step));
+  put(message, kWallTime, Wire::fixed64, bytes_of(unix_seconds()));
+  put(message, kStep, Wire::varint, step_value);
+  put(message, field, Wire::bytes, value);
+  const std::string length = bytes_of(uint64_t{message.size()});
+  return length + bytes_of(checksum(length)) + message + bytes_of(checksum(message));
 }
 
 // ---- the files of a folder
@@ -150,24 +149,19 @@ std::string TensorBoardLog::begin(const RunBegin& run) {
     const auto file =
         std::make_shared<AppendFile>(fmt::format("{}/{}{:010}.{}.{}", folder_, kPrefix, now, host_name(), getpid()),
                                      AppendFile::Start::empty, warn_);
-    queue_.emplace(SinkQueue::Sink{.write = [file](const std::string& frames) { return file->append(frames, true); },
-                                   .gap = [](int64_t) { return std::string(); }});
+    queue_.emplace(SinkQueue::Sink{.write = [file](const std::string& frames) { return file->append(frames, true); }});
   } catch (const std::exception& error) {
     return fmt::format("no events are written: train.tensorboard_dir: {}", error.what());
   }
-  std::string version = event_of_step(0);
-  put(version, kFileVersion, Wire::bytes, "brain.Event:2");
-  queue_->push(framed(version));
+  queue_->push(event(0, kFileVersion, "brain.Event:2"));
   // At the second one that it meets, a reader that has seen steps which are done again forgets them.
-  std::string start = event_of_step(run.step + 1);
-  put(start, kSessionLog, Wire::bytes, "\x08\x01");
-  queue_->push(framed(start));
+  queue_->push(event(run.step + 1, kSessionLog, "\x08\x01"));
   return note;
 }
 
 void TensorBoardLog::add(int64_t step, const Scalars& scalars) {
   if (!queue_) return;
-  std::string summary, whole = event_of_step(step);
+  std::string summary;
   for (const auto& [tag, number] : scalars) {
     if (std::isnan(number) && tag != "lm loss") continue;  // unknown
     std::string value;
@@ -175,8 +169,7 @@ void TensorBoardLog::add(int64_t step, const Scalars& scalars) {
     put(value, 2, Wire::fixed32, bytes_of(static_cast<float>(number)));
     put(summary, 1, Wire::bytes, value);
   }
-  put(whole, kSummary, Wire::bytes, summary);
-  queue_->push(framed(whole));
+  queue_->push(event(step, kSummary, summary));
 }
 
 void TensorBoardLog::step(const StepReport& r) {
