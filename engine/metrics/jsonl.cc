@@ -38,10 +38,10 @@ int64_t step_in(const std::string& record) {  // -1: none
   return found;
 }
 
-// Whether a run that goes on behind `step` writes this record again.
-bool is_redone(const std::string& record, int64_t step, bool evaluates_again) {
-  const int64_t found = step_in(record);
-  return found > step || (evaluates_again && found == step && record.starts_with(R"({"event":"eval")"));
+// Whether a run that goes on writes this record again.
+bool is_redone(const std::string& record, const RunBegin& run) {
+  const int64_t step = step_in(record);
+  return step > run.step || (run.evaluates_again && step == run.step && record.starts_with(R"({"event":"eval")"));
 }
 
 // Means over the ranks.
@@ -123,8 +123,8 @@ std::string set_aside(const std::string& file) {
   return aside;
 }
 
-MetricsLog::MetricsLog(std::string path, AppendFile::Warn warn, double patience_s)
-    : path_(std::move(path)), warn_(std::move(warn)), patience_s_(patience_s) {
+MetricsLog::MetricsLog(std::string path, AppendFile::Warn warn, double patience_s, Hear hear)
+    : path_(std::move(path)), warn_(std::move(warn)), patience_s_(patience_s), hear_(std::move(hear)) {
   open();
 }
 
@@ -160,44 +160,36 @@ std::string MetricsLog::begin(const RunBegin& run) {
                 {"banner", run.banner}});
   for (const char* job : {"SLURM_JOB_ID", "PBS_JOBID"})
     if (const char* const id = std::getenv(job)) event["job"] = id;
-  const std::string again = go_on_behind(run, std::move(event));
+  const std::string again = remove_redone(run);
+  append(std::move(event));
   begun_ = true;
   for (const std::string& line : std::exchange(early_notes_, {})) note(line);
   return aside.empty() ? again : fmt::format("{} was an earlier run's, and is {} now", path_, aside);
 }
 
 // Returns which steps are done again.
-std::string MetricsLog::go_on_behind(const RunBegin& run, nlohmann::ordered_json event) {
+std::string MetricsLog::remove_redone(const RunBegin& run) {
   step_ = run.step;
-  const auto redone = [&](const std::string& record) { return is_redone(record, run.step, run.evaluates_again); };
+  int64_t last = 0;  // of the records that are done again
   try {
-    int64_t last = 0;  // of the records that are done again
-    if (std::filesystem::is_regular_file(path_))
-      for_each_line(path_, [&](const std::string& record, int64_t) {
-        if (redone(record)) last = std::max(last, step_in(record));
-      });
-    if (last > 0) {
-      rewrite_without(redone, text_of(event));
-      return last == run.step
-                 ? ""
-                 : fmt::format("steps {} to {} were done, but not saved: they are done again", run.step + 1, last);
-    }
+    if (!std::filesystem::is_regular_file(path_)) return {};
+    for_each_line(path_, [&](const std::string& record, int64_t) {
+      if (is_redone(record, run)) last = std::max(last, step_in(record));
+    });
+    if (last == 0) return {};
+    OutputFile kept(path_);
+    for_each_line(path_, [&](const std::string& record, int64_t) {
+      if (!is_redone(record, run)) kept.write(record + '\n');
+    });
+    kept.commit();
+    open();
   } catch (const std::exception& failure) {
     if (warn_) warn_(fmt::format("{}: the records after step {} stay in it: {}", path_, run.step, failure.what()));
+    return {};
   }
-  append(std::move(event));
-  return {};
-}
-
-void MetricsLog::rewrite_without(const std::function<bool(const std::string& record)>& is_redone,
-                                 const std::string& last) {
-  OutputFile kept(path_);
-  for_each_line(path_, [&](const std::string& record, int64_t) {
-    if (!is_redone(record)) kept.write(record + '\n');
-  });
-  kept.write(last);
-  kept.commit();
-  open();
+  return last == run.step
+             ? ""
+             : fmt::format("steps {} to {} were done, but not saved: they are done again", run.step + 1, last);
 }
 
 void MetricsLog::step(const StepReport& r) {
@@ -237,10 +229,13 @@ void MetricsLog::end(const RunTimes& times) {
   append({{"event", "end"}, {"step", step_}, {"times", render(times.blocks)}});
 }
 
-void MetricsLog::append(nlohmann::ordered_json line) { queue_->push(text_of(std::move(line))); }
+void MetricsLog::append(nlohmann::ordered_json line) {
+  if (hear_) hear_(line);
+  queue_->push(text_of(std::move(line)));
+}
 
-std::string for_each_record(const std::string& path,
-                            const std::function<void(const nlohmann::ordered_json& record)>& each, int64_t most_bytes) {
+std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each,
+                          const std::function<void(const nlohmann::ordered_json& record)>& event, int64_t most_bytes) {
   if (!std::filesystem::exists(path)) return "the run wrote no metrics.jsonl";
   const int64_t begin = std::max<int64_t>(0, InputFile(path).size() - most_bytes);
   std::ifstream file(path, std::ios::binary);
@@ -250,25 +245,28 @@ std::string for_each_record(const std::string& path,
     at += std::ssize(line) + 1;
     if (at <= begin && !line.starts_with(R"({"event")")) continue;
     const auto record = parse_json<nlohmann::ordered_json>(line, BadJson::discarded);
-    if (record.is_object()) each(record);
-    else problem = fmt::format("metrics.jsonl:{}: is no object", number);
+    if (!record.is_object()) {
+      problem = fmt::format("metrics.jsonl:{}: is no object", number);
+    } else if (record.contains("event") || !std::isfinite(number_in(record, "step"))) {
+      if (event) event(record);
+    } else {
+      StepNumbers numbers{{"loss", std::nan("")}};
+      for (const auto& [key, value] : record.items())
+        if (value.is_number()) numbers[key] = value.get<double>();
+      each(std::move(numbers));
+    }
   }
   return problem;
 }
 
-std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each,
-                          const std::function<void(const nlohmann::ordered_json& record)>& event, int64_t most_bytes) {
-  const auto sort = [&](const nlohmann::ordered_json& record) {
-    if (record.contains("event") || !record.contains("step") || !record["step"].is_number()) {
-      if (event) event(record);
-      return;
-    }
-    StepNumbers numbers{{"loss", std::nan("")}};
-    for (const auto& [key, value] : record.items())
-      if (value.is_number()) numbers[key] = value.get<double>();
-    each(std::move(numbers));
-  };
-  return for_each_record(path, sort, most_bytes);
+double number_in(const nlohmann::ordered_json& record, const char* key) {
+  const auto found = record.find(key);
+  return found != record.end() && found->is_number() ? found->get<double>() : std::nan("");
+}
+
+std::string text_in(const nlohmann::ordered_json& record, const char* key) {
+  const auto found = record.find(key);
+  return found != record.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 }  // namespace trivet

@@ -20,18 +20,17 @@ namespace trivet {
 // The names of the numbers in the line of a step, but for its own.
 std::vector<std::string> step_metric_names();
 
-// Calls each(record) for every line that is an object, but for a last one without its end, which is being written.
-// most_bytes: of the file's end; of what comes before, events alone. What is wrong with the file, or "".
-std::string for_each_record(const std::string& path,
-                            const std::function<void(const nlohmann::ordered_json& record)>& each,
-                            int64_t most_bytes = INT64_MAX);
-
-// The same; each(numbers) for every step that a run wrote: all that is a number in its record, "step" from 1 included,
-// and "loss", NaN where it is none; event(record) for the others.
+// Calls each(numbers) for every step that a run wrote: all that is a number in its record, "step" from 1 included, and
+// "loss", NaN where it is none; event(record) for every other line that is an object, but for a last one without its
+// end, which is being written. most_bytes: of the file's end; of what comes before, events alone. What is wrong with
+// the file, or "".
 using StepNumbers = std::map<std::string, double>;
 std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each,
                           const std::function<void(const nlohmann::ordered_json& record)>& event = {},
                           int64_t most_bytes = INT64_MAX);
+// Members of a record; NaN and "": there is none such.
+double number_in(const nlohmann::ordered_json& record, const char* key);
+std::string text_in(const nlohmann::ordered_json& record, const char* key);
 
 // An earlier run's NAME.EXT becomes NAME.1.EXT, or the next number that is free. Returns the new name; empty: there was
 // no such file, or nothing in it. Throws IoError.
@@ -40,8 +39,9 @@ std::string set_aside(const std::string& file);
 class MetricsLog : public RunObserver {
  public:
   // Throws IoError when the file cannot be opened. `warn`: as AppendFile has it, on any thread.
-  // `patience_s`: as SinkQueue has it.
-  MetricsLog(std::string path, AppendFile::Warn warn, double patience_s = 0);
+  // `patience_s`: as SinkQueue has it. `hear`: gets each record, too.
+  using Hear = std::function<void(const nlohmann::ordered_json& record)>;
+  MetricsLog(std::string path, AppendFile::Warn warn, double patience_s = 0, Hear hear = nullptr);
   ~MetricsLog() override;
 
   // A run that does not go on where the file ends sets it aside, which is what is returned. One that does removes the
@@ -57,13 +57,13 @@ class MetricsLog : public RunObserver {
 
  private:
   void open();
-  std::string go_on_behind(const RunBegin& run, nlohmann::ordered_json event);
+  std::string remove_redone(const RunBegin& run);
   void append(nlohmann::ordered_json line);
-  void rewrite_without(const std::function<bool(const std::string& record)>& is_redone, const std::string& last);
 
   std::string path_;
   AppendFile::Warn warn_;
   double patience_s_;
+  Hear hear_;
   std::optional<SinkQueue> queue_;
   int64_t step_ = 0;  // the last one that was heard of
   bool begun_ = false;

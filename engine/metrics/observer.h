@@ -3,6 +3,7 @@
 // belongs behind a SinkQueue.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,8 @@ class RunObserver {
   virtual void save(const SaveReport&) {}            // a checkpoint that is committed
   virtual void walltime(const WallTimeReport&) {}
   virtual void note(const std::string& /*line*/) {}  // anything else that people should read
+  // The same, each as the record that metrics.jsonl gets of it.
+  virtual void record(const nlohmann::ordered_json&) {}
   virtual void flush() {}  // what was heard is in its file: a save is next, of steps that are on record then
   virtual void end(const RunTimes&) {}  // all steps are done, or the run was asked to stop
 };

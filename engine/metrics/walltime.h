@@ -19,13 +19,8 @@ class WallTime : public RunObserver {
   using Tell = std::function<void(const WallTimeReport& report)>;
   explicit WallTime(const Config& config, Tell tell = nullptr);  // null: nobody is told
 
-  std::string begin(const RunBegin& run) override;
-  void step(const StepReport& report) override;
-  void evaluation(const EvalReport& report) override;
-  void save(const SaveReport& report) override;
-
-  // Replays the records of a metrics.jsonl, as if it had observed that run.
-  void read(const std::string& path);
+  void record(const nlohmann::ordered_json& record) override;
+  void read(const std::string& path);  // the records of a metrics.jsonl, as if it had observed that run
 
   bool known() const { return steps_.size() >= kSteps && done_ < total_; }  // the others REQUIRE it
   WallTimeReport report() const;
@@ -33,15 +28,9 @@ class WallTime : public RunObserver {
  private:
   struct Kind {
     int64_t interval = 0;  // steps; 0: never
-    int64_t left(int64_t done, int64_t total) const { return interval == 0 ? 0 : total / interval - done / interval; }
     int64_t count = 0;
     double sum = 0, longest = 0;  // seconds that training stood still; of the longest, until it was done
-    void add(double stall, double seconds);
-    double mean() const { return count == 0 ? 0 : sum / static_cast<double>(count); }
   };
-  double step_seconds() const;  // of which 95 % take no longer
-  double seconds() const;
-  double lead_seconds() const;
   void tell_news();
 
   Tell tell_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
@@ -55,11 +56,10 @@ std::optional<int64_t> job_end_ns(const char* variable, std::string& problem) {
 // What the longest save of a run took, by its records; 0: unknown.
 int64_t longest_save_of(const std::string& run_dir) {
   double seconds = 0;
-  for_each_record(run_dir + "/metrics.jsonl", [&](const nlohmann::ordered_json& record) {
-    if (record.contains("event") && record["event"] == "checkpoint" && record.contains("seconds") &&
-        record["seconds"].is_number())
-      seconds = std::max(seconds, record["seconds"].get<double>());
-  });
+  const auto look = [&](const nlohmann::ordered_json& record) {
+    if (text_in(record, "event") == "checkpoint") seconds = std::fmax(seconds, number_in(record, "seconds"));
+  };
+  for_each_step(run_dir + "/metrics.jsonl", nullptr, look, /*most_bytes=*/0);
   return static_cast<int64_t>(std::min(seconds, 1e6) * 1e9);  // whatever a record says
 }
 

@@ -181,10 +181,11 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const RunOr
     console_->banner(blocks);
     banner_ = render(blocks);
     const double timeout = config_.comm.timeout_s;
-    log_.emplace(config_.train.run_dir + "/metrics.jsonl", warn_on_stderr, timeout > 0 ? timeout : HUGE_VAL);
+    log_.emplace(config_.train.run_dir + "/metrics.jsonl", warn_on_stderr, timeout > 0 ? timeout : HUGE_VAL,
+                 [this](const nlohmann::ordered_json& record) { tell(&RunObserver::record, record); });
     console_->show_steps(config_.train.log_interval);
     walltime_.emplace(config_, [this](const WallTimeReport& report) { tell(&RunObserver::walltime, report); });
-    observers_ = {&*log_, &*console_, &*walltime_};
+    observers_ = {&*console_, &*log_, &*walltime_};
     if (const std::string& folder = config_.train.tensorboard_dir; !folder.empty() && !config_.train.skip_train)
       observers_.push_back(&tensorboard_.emplace(folder, warn_on_stderr));
     for (const ToolSection& section : tool_sections())

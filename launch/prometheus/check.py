@@ -45,7 +45,7 @@ with tempfile.TemporaryDirectory() as folder:
         # What a scrape has is checked by promtool, too.
         text = urllib.request.urlopen("http://127.0.0.1:9464/metrics").read()
         subprocess.run(["promtool", "check", "metrics"], input=text, check=True)
-        for name in ("trivet_loss", "trivet_evaluation_loss", "trivet_checkpoint_step"):
+        for name in ("trivet_loss", "trivet_eval_validation_loss", "trivet_checkpoint_step"):
             wait_for(lambda: ask(name), f"a series {name}")
         time.sleep(11)  # a rate takes two scrapes
         failed = 0

@@ -4,6 +4,7 @@
 
 #include "base/files.h"
 #include "base/svg.h"
+#include "engine/metrics/jsonl.h"
 #include "tools/watch/watch.h"
 
 namespace trivet {

@@ -97,16 +97,6 @@ nlohmann::ordered_json RunRecord::last_with(const char* key) const {
   return found == events.rend() ? nlohmann::ordered_json() : *found;
 }
 
-double number_in(const nlohmann::ordered_json& event, const char* key) {
-  const auto found = event.find(key);
-  return found != event.end() && found->is_number() ? found->get<double>() : std::nan("");
-}
-
-std::string text_in(const nlohmann::ordered_json& event, const char* key) {
-  const auto found = event.find(key);
-  return found != event.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
 std::string date_text(double time) {
   tzset();  // which localtime_r() need not do
   return time > 0 && time < 1e11 ? fmt::format("{:%F %T}", fmt::localtime(static_cast<std::time_t>(time))) : "-";

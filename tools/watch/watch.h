@@ -30,9 +30,6 @@ struct RunRecord {
   double last_time = std::nan("");             // of a record
 };
 
-// Members of an event; NaN and "": there is none such.
-double number_in(const nlohmann::ordered_json& event, const char* key);
-std::string text_in(const nlohmann::ordered_json& event, const char* key);
 std::string date_text(double time);  // of this host's time zone; "-" for what is no time
 
 // Neighbours. mean, low, high: of those that are numbers.

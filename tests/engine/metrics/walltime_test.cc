@@ -1,6 +1,7 @@
 #include "engine/metrics/walltime.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/support/temp_dir.h"
 #include "tests/support/training.h"
@@ -16,20 +17,19 @@ Config long_run() {
   return config;
 }
 
-StepReport timed_step(int64_t step, double seconds) {
-  StepReport report;
-  report.step = step, report.step_seconds = seconds;
-  return report;
+nlohmann::ordered_json timed_step(int64_t step, double seconds) { return {{"step", step}, {"step_seconds", seconds}}; }
+nlohmann::ordered_json timed_save(int64_t step) {
+  return {{"event", "checkpoint"}, {"step", step}, {"stall_seconds", 2}, {"seconds", 10}};
 }
 
 TEST(WallTime, AddsUpWhatIsLeftOfAJob) {
   std::vector<WallTimeReport> told;
   WallTime time(long_run(), [&](const WallTimeReport& report) { told.push_back(report); });
-  time.begin({.step = 400, .checkpoint = "x", .start_seconds = 30});
-  time.step(timed_step(401, 20));  // everything for the first time: part of the start
-  for (int64_t step = 402; step <= 420; ++step) time.step(timed_step(step, 1));
+  time.record({{"event", "resume"}, {"step", 400}, {"start_seconds", 30}});
+  time.record(timed_step(401, 20));  // everything for the first time: part of the start
+  for (int64_t step = 402; step <= 420; ++step) time.record(timed_step(step, 1));
   EXPECT_TRUE(told.empty());
-  time.step(timed_step(421, 4));
+  time.record(timed_step(421, 4));
   ASSERT_EQ(told.size(), 1u) << "the 20th";
   EXPECT_NE(told[0].text.find("none was made yet"), std::string::npos) << told[0].text;
   // 95 % of the 20 took 1 s or less.
@@ -37,20 +37,20 @@ TEST(WallTime, AddsUpWhatIsLeftOfAJob) {
   EXPECT_DOUBLE_EQ(told[0].lead_seconds, 6);
 
   // What both kinds take is told at once.
-  time.evaluation({.step = 421, .seconds = 7});
-  time.save({.step = 421, .stall_seconds = 2, .seconds = 10});
+  time.record({{"event", "eval"}, {"step", 421}, {"seconds", 7}});
+  time.record(timed_save(420));  // seen a step later
   EXPECT_EQ(told.size(), 1u);
-  time.step(timed_step(422, 1));
+  time.record(timed_step(422, 1));
   ASSERT_EQ(told.size(), 2u);
   // 6 evaluations and 3 saves are left, and the last save is to be awaited.
   EXPECT_DOUBLE_EQ(told[1].seconds, 50 + 578 + 6 * 7 + 3 * 2 + 10);
   EXPECT_DOUBLE_EQ(told[1].lead_seconds, 1.5 * (4 + 10));
   EXPECT_NE(told[1].text.find("578 steps left"), std::string::npos) << told[1].text;
   EXPECT_NE(told[1].text.find("11:26"), std::string::npos) << told[1].text;
-  time.save({.step = 422, .stall_seconds = 2, .seconds = 10});
-  for (int64_t step = 423; step <= 610; ++step) time.step(timed_step(step, 1));
+  time.record(timed_save(422));
+  for (int64_t step = 423; step <= 610; ++step) time.record(timed_step(step, 1));
   EXPECT_EQ(told.size(), 2u) << "no news";
-  time.step(timed_step(611, 1));
+  time.record(timed_step(611, 1));
   EXPECT_EQ(told.size(), 3u) << "ten times as many steps as when it was told last";
 }
 
