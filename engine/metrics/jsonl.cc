@@ -161,7 +161,7 @@ std::string MetricsLog::begin(const RunBegin& run) {
   for (const char* job : {"SLURM_JOB_ID", "PBS_JOBID"})
     if (const char* const id = std::getenv(job)) event["job"] = id;
   const std::string again = remove_redone(run);
-  append(std::move(event));
+  append(event);
   begun_ = true;
   for (const std::string& line : std::exchange(early_notes_, {})) note(line);
   return aside.empty() ? again : fmt::format("{} was an earlier run's, and is {} now", path_, aside);
@@ -201,7 +201,7 @@ void MetricsLog::evaluation(const EvalReport& r) {
   nlohmann::ordered_json event = {{"event", "eval"},      {"step", r.step},     {r.set + "_loss", r.loss},
                                   {"samples", r.samples}, {"tokens", r.tokens}, {"seconds", r.seconds}};
   if (!r.checkpoint.empty()) event["checkpoint"] = r.checkpoint;
-  append(std::move(event));
+  append(event);
 }
 
 void MetricsLog::save(const SaveReport& r) {
@@ -229,9 +229,9 @@ void MetricsLog::end(const RunTimes& times) {
   append({{"event", "end"}, {"step", step_}, {"times", render(times.blocks)}});
 }
 
-void MetricsLog::append(nlohmann::ordered_json line) {
+void MetricsLog::append(const nlohmann::ordered_json& line) {
+  queue_->push(text_of(line));
   if (hear_) hear_(line);
-  queue_->push(text_of(std::move(line)));
 }
 
 std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each,

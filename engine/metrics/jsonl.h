@@ -58,7 +58,7 @@ class MetricsLog : public RunObserver {
  private:
   void open();
   std::string remove_redone(const RunBegin& run);
-  void append(nlohmann::ordered_json line);
+  void append(const nlohmann::ordered_json& line);
 
   std::string path_;
   AppendFile::Warn warn_;

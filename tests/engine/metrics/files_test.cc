@@ -44,6 +44,20 @@ std::string outline(const std::string& path) {
   return text;
 }
 
+TEST(MetricsLog, WhatIsSaidOfARecordStandsBehindIt) {
+  const TempDir dir;
+  std::optional<MetricsLog> log;
+  log.emplace(dir / "metrics.jsonl", nullptr, 0, [&](const nlohmann::ordered_json& record) {
+    if (!record.contains("event")) log->note("of it");
+  });
+  log->begin({});
+  log->step({.step = 1});
+  log->flush();
+  const std::string text = read_text(dir / "metrics.jsonl");
+  EXPECT_LT(text.find("consumed_tokens"), text.find("of it"));
+  EXPECT_NE(text.find("of it"), std::string::npos);
+}
+
 TEST(MetricsLog, TakesNamesOfAnyBytes) {
   const TempDir dir;
   MetricsLog(dir / "metrics.jsonl", nullptr).begin({.step = 7, .checkpoint = "run\xff/step", .goes_on = true});
