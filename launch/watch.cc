@@ -12,14 +12,17 @@
 namespace trivet {
 namespace {
 
-void watch(const std::string& run_dir, bool once) {
+// A run that is stopped while it is looked at is requeued, or started again.
+void watch(const std::string& run_dir) {
+  bool was_running = false;
   for (std::ptrdiff_t lines = 0;; std::this_thread::sleep_for(std::chrono::seconds(1))) {
     const RunRecord run(run_dir, 2 << 20);  // more than a thousand steps
     const TextBlock block = describe_progress(run, static_cast<double>(std::time(nullptr)), 32);
     const std::string text = render({block}, terminal_columns(STDOUT_FILENO));
     fmt::print("{}{}", lines > 0 ? fmt::format("\x1b[{}A\x1b[J", lines) : "", text);
     flush_output();
-    if (once || !run.running || !isatty(STDOUT_FILENO)) return;
+    was_running = was_running || run.running;
+    if (!(run.running || (was_running && run.stopped)) || !isatty(STDOUT_FILENO)) return;
     lines = std::ranges::count(text, '\n');
   }
 }
@@ -35,11 +38,9 @@ void report(const std::string& run_dir, const std::string& page) {
 
 void add_watch_commands(CLI::App& app) {
   const auto run_dir = std::make_shared<std::string>(), page = std::make_shared<std::string>();
-  const auto once = std::make_shared<bool>();
   CLI::App* command = app.add_subcommand("watch", "how a run is doing: progress, time left, loss, speed, last save");
   add_argument(*command, "RUN_DIR", *run_dir, "train.run_dir of the run, or a copy of it");
-  command->add_flag("--once", *once, "print it once; on a terminal it is redrawn every second until the run has ended");
-  command->callback([=] { watch(*run_dir, *once); });
+  command->callback([=] { watch(*run_dir); });
   command = app.add_subcommand("report", "write a page of a run: curves, where its time went, events");
   add_argument(*command, "RUN_DIR", *run_dir, "train.run_dir of the run, or a copy of it");
   command->add_option("--out", *page, "the page; default: RUN_DIR/report.html")

@@ -22,17 +22,24 @@
 namespace trivet {
 namespace {
 
-// A run holds its lock by flock(), which also other hosts see on most file systems, and touches it.
+// A run holds its lock by flock(), which also other hosts see on most file systems, and touches it. An outcome that is
+// older than the lock is of an earlier start.
 void look_at_state(RunRecord& run) try {
-  const std::string lock = run.run_dir + "/lock";
-  const bool ended = file_exists(run.run_dir + "/outcome.json");
+  using std::filesystem::last_write_time;
+  const std::string lock = run.run_dir + "/lock", outcome = run.run_dir + "/outcome.json";
+  const bool locked = file_exists(lock);
+  const bool ended = file_exists(outcome) && !(locked && last_write_time(outcome) <= last_write_time(lock));
   run.state = how_it_ended(run.run_dir);
-  if (!ended && file_exists(lock)) {
-    const auto holder = parse_json<nlohmann::ordered_json>(text_of(lock), BadJson::discarded);
-    const auto untouched = std::filesystem::file_time_type::clock::now() - std::filesystem::last_write_time(lock);
+  const auto parsed = [](const std::string& file) {
+    return parse_json<nlohmann::ordered_json>(text_of(file), BadJson::discarded);
+  };
+  run.stopped = ended && text_in(parsed(outcome), "status") == "stopped";
+  if (!ended && locked) {
+    const auto holder = parsed(lock);
+    const auto untouched = std::filesystem::file_time_type::clock::now() - last_write_time(lock);
     run.running = !is_unlocked(lock) ||
                   (text_in(holder, "host") != host_name() && untouched < std::chrono::seconds(RunLock::kStale));
-    run.state = fmt::format("{}: process {:.0f} on {}, since {} UTC",
+    run.state = fmt::format("{}: process {:.0f} on {}, since {}",
                             run.running ? "goes on" : "nobody holds its lock: killed, or a copy",
                             number_in(holder, "pid"), text_in(holder, "host"), text_in(holder, "since"));
   }

@@ -22,7 +22,7 @@ struct RunRecord {
   nlohmann::ordered_json last_with(const char* key) const;  // of `events`; null: there is none
 
   std::string run_dir, state, problem;  // state: of the run, as far as can be seen from here; problem: of metrics.jsonl
-  bool running = false;
+  bool running = false, stopped = false;  // stopped: as asked, so that it may be started again
   std::map<std::string, std::vector<double>> numbers;
   std::vector<nlohmann::ordered_json> events;  // all records but steps
   size_t started = 0;                          // the first step after the last start
