@@ -40,7 +40,7 @@ class Console : public RunObserver {
   void save(const SaveReport& report) override;
   void walltime(const WallTimeReport& report) override { note(report.text); }
   void note(const std::string& line) override;
-  void end(const RunTimes& times) override { banner(times.blocks); }
+  void end(const std::vector<TextBlock>& times) override { banner(times); }
   void text(const std::string& piece);  // of a text that grows: shown at once, as it is
 
   // Moves the bar; redrawn at most ten times a second. `steps`: done, with a part of the next; `of_step` says which

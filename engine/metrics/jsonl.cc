@@ -135,12 +135,9 @@ MetricsLog::~MetricsLog() {
 
 void MetricsLog::open() {
   const auto file = std::make_shared<AppendFile>(path_, AppendFile::Start::keep, warn_, "config.resolved.yaml");
-  queue_.emplace(SinkQueue::Sink{.write = [file](const std::string& line) { return file->append(line, true); },
-                                 .gap =
-                                     [](int64_t lines) {
-                                       return text_of({{"event", "gap"}, {"missing_records", lines}});
-                                     },
-                                 .patience_s = patience_s_});
+  const auto write = [file](const std::string& lines) { return file->append(lines, true); };
+  const auto gap = [](int64_t lines) { return text_of({{"event", "gap"}, {"missing_records", lines}}); };
+  queue_.emplace(SinkQueue::Sink{.write = write, .gap = gap, .patience_s = patience_s_});
 }
 
 std::string MetricsLog::begin(const RunBegin& run) {
@@ -225,8 +222,8 @@ void MetricsLog::note(const std::string& line) {
   else early_notes_.push_back(line);
 }
 
-void MetricsLog::end(const RunTimes& times) {
-  append({{"event", "end"}, {"step", step_}, {"times", render(times.blocks)}});
+void MetricsLog::end(const std::vector<TextBlock>& times) {
+  append({{"event", "end"}, {"step", step_}, {"times", render(times)}});
 }
 
 void MetricsLog::append(const nlohmann::ordered_json& line) {

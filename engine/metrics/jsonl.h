@@ -52,7 +52,7 @@ class MetricsLog : public RunObserver {
   void save(const SaveReport& report) override;
   void walltime(const WallTimeReport& report) override;
   void note(const std::string& line) override;
-  void end(const RunTimes& times) override;
+  void end(const std::vector<TextBlock>& times) override;
   void flush() override { queue_->drain(); }  // the lines are in the file, if it accepts them
 
  private:

@@ -25,11 +25,6 @@ struct RunBegin {
   std::string banner = {};   // layout, memory, device and data, as text for people
 };
 
-// Where its time went.
-struct RunTimes {
-  std::vector<TextBlock> blocks;
-};
-
 class RunObserver {
  public:
   virtual ~RunObserver() = default;
@@ -37,13 +32,14 @@ class RunObserver {
   virtual std::string begin(const RunBegin&) { return {}; }
   virtual void step(const StepReport&) {}
   virtual void evaluation(const EvalReport&) {}
-  virtual void save(const SaveReport&) {}            // a checkpoint that is committed
+  virtual void save(const SaveReport&) {}  // a checkpoint that is committed
   virtual void walltime(const WallTimeReport&) {}
   virtual void note(const std::string& /*line*/) {}  // anything else that people should read
   // The same, each as the record that metrics.jsonl gets of it.
   virtual void record(const nlohmann::ordered_json&) {}
   virtual void flush() {}  // what was heard is in its file: a save is next, of steps that are on record then
-  virtual void end(const RunTimes&) {}  // all steps are done, or the run was asked to stop
+  // All steps are done, or the run was asked to stop: where its time went.
+  virtual void end(const std::vector<TextBlock>& /*times*/) {}
 };
 
 }  // namespace trivet

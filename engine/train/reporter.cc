@@ -335,7 +335,7 @@ void Reporter::flush() { tell(&RunObserver::flush); }
 
 void Reporter::finish() {
   const std::vector<RankTime> times = gather_times(trainer_, time_.own());
-  tell(&RunObserver::end, RunTimes{time_.describe(times)});
+  tell(&RunObserver::end, time_.describe(times));
   if (!trace_) return;
   trace_->close();
   host_.barrier();
