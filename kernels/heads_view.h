@@ -98,12 +98,47 @@ inline HeadsView heads_view(const Tensor& x, int64_t heads, int64_t groups) {
   return {x, 0, HeadsLayout::in_groups(x.shape[0], x.shape[1], groups, members, d, members * d)};
 }
 
-// The last `count` positions of a view.
-inline HeadsView last_positions(HeadsView view, int64_t count) {
-  view.first += (view.layout.s - count) * view.layout.position;
+// `count` positions of a view, from `first` on; and its heads of `count` groups.
+template <class Memory>
+HeadsOf<Memory> positions_of(HeadsOf<Memory> view, int64_t first, int64_t count) {
+  view.first += first * view.layout.position;
   view.layout.s = count;
   return view;
 }
+template <class Memory>
+HeadsOf<Memory> groups_of(HeadsOf<Memory> view, int64_t first, int64_t count) {
+  view.first += first * view.layout.group;
+  view.layout.groups = count;
+  return view;
+}
+
+// The last `count` positions of a view.
+inline HeadsView last_positions(const HeadsView& view, int64_t count) {
+  return positions_of(view, view.layout.s - count, count);
+}
+
+// Where the queries of an attention op are in `out` [positions, b, heads * d] and `lse` [b, heads, positions]: from
+// first_position and first_head on. Sizes of 0: those of the queries, all of it.
+struct AttentionPart {
+  int64_t first_position = 0, first_head = 0;
+  int64_t positions = 0, heads = 0;
+
+  int64_t positions_of(const HeadsLayout& q) const { return positions > 0 ? positions : q.s; }
+  int64_t heads_of(const HeadsLayout& q) const { return heads > 0 ? heads : q.heads(); }
+  // The queries' rows of out, or of what is as it.
+  template <class Memory>
+  HeadsOf<Memory> rows(const Memory& x, const HeadsLayout& q) const {
+    const int64_t all = heads_of(q);
+    return {x,
+            (first_position * q.b * all + first_head) * q.d,
+            {q.s, q.b, q.groups, q.members, q.d, q.b * all * q.d, all * q.d, q.members * q.d, q.d}};
+  }
+  // Where in lse the first query of a head of a batch entry is.
+  TRIVET_HOST_DEVICE int64_t lse_at(const HeadsLayout& q, int64_t entry, int64_t head) const {
+    return (entry * (heads > 0 ? heads : q.heads()) + first_head + head) * (positions > 0 ? positions : q.s) +
+           first_position;
+  }
+};
 
 // There, of this type, and inside its memory.
 template <class Memory>
@@ -123,15 +158,18 @@ inline std::string describe_heads(const HeadsLayout& z, int64_t members) {
   return to_string(Shape{z.s, z.b, z.groups * members, z.d}) + " in " + std::to_string(z.groups) + " groups";
 }
 
-// The type and the sizes of `like`, but for `members` heads a group.
+// The sizes of `like`, but for `members` heads a group.
+inline void expect_sizes_like(const Expect& expect, const char* argument, const HeadsLayout& z, const HeadsLayout& like,
+                              int64_t members) {
+  if (z.s != like.s || z.b != like.b || z.groups != like.groups || z.members != members || z.d != like.d) [[unlikely]]
+    expect.fail(argument, describe_heads(z, z.members), describe_heads(like, members));
+}
+// The type, too.
 template <class Memory>
 void expect_heads_like(const Expect& expect, const char* argument, const HeadsOf<Memory>& x, const HeadsOf<In>& like,
                        int64_t members) {
   expect_heads(expect, argument, x, like.memory.dtype);
-  const HeadsLayout &z = x.layout, &other = like.layout;
-  if (z.s != other.s || z.b != other.b || z.groups != other.groups || z.members != members || z.d != other.d)
-      [[unlikely]]
-    expect.fail(argument, describe_heads(z, z.members), describe_heads(other, members));
+  expect_sizes_like(expect, argument, x.layout, like.layout, members);
 }
 
 }  // namespace trivet

@@ -8,6 +8,7 @@
 #include "kernels/base/trace.h"
 #include "kernels/heads_view.h"
 #include "kernels/op_fields.h"
+#include "kernels/position_map.h"
 #include "kernels/rotary.h"
 #include "kernels/shapes.h"
 
@@ -16,10 +17,10 @@ namespace trivet {
 // Which elements a dropout zeroes: a pure function of the seed, the site (one number a dropout in the model) and the
 // element's global coordinates, so that it is the same under every layout. With 7 rounds of Philox (kernels/philox.h),
 // an activation of a micro-batch has word index % 4 of philox4x32(index / 4, site, seed), where
-//   index = ((first_sample + batch entry) * seq_length + first_position + position) * width + column,
+//   index = ((first_sample + batch entry) * seq_length + positions.at(row)) * width + column,
 // and a probability of attention word query / 8 % 2 * 2 + key / 8 % 2 of philox4x32(square, site, seed), where
 //   square = (((first_sample + batch entry) * total_heads + first_head + head) * pairs + dropout_pair(key)) * pairs +
-//            dropout_pair(query)   with pairs = dropout_pairs(seq_length).
+//            dropout_pair(query)   with pairs = dropout_pairs(seq_length), and query and key by `positions` and `keys`.
 // The element is kept when its word >= dropout_threshold(probability), and is then scaled by 1 / (1 - probability).
 // The sample's number is read on the device when the op runs: everything else is the same in every micro-batch, so that
 // one graph serves all.
@@ -29,9 +30,10 @@ struct Dropout {
   uint64_t site = 0;
   OptionalIn first_sample = {};  // [1] int64, the micro-batch's first; null where nothing is drawn
   int64_t seq_length = 0;        // of the whole sequence
-  int64_t first_position = 0;    // of this rank's slice, under sequence parallelism
-  int64_t first_head = 0;        // of this rank, and
-  int64_t total_heads = 0;       // of the model: attention only
+  PositionMap positions{};       // of the rows that the op has; of attention, its queries
+  PositionMap keys{};            // attention only, as are
+  int64_t first_head = 0;        // of the op, and
+  int64_t total_heads = 0;       // of the model
 
   void check(const Expect& expect) const {
     if (!(probability >= 0 && probability < 1)) [[unlikely]]
@@ -229,12 +231,13 @@ inline ActivationBackward activation_backward_of(const Matmul& op) {
 
 // ---- rotary positions (Su et al. 2021)
 
-// table[p] = the cosines of width / 2 angles at position p, then their sines: rotary_frequency(), in double, rounded
-// once. table: [positions, width] fp32.
+// table[r] = the cosines of width / 2 angles at position first + r, then their sines: rotary_frequency(), in double,
+// rounded once. table: [positions, width] fp32.
 struct RotaryTable {
   static constexpr SpanInfo kSpan{"rotary_table"};
   Rotary rotary;
   Out table;
+  int64_t first = 0;
 
   void check(const Expect& expect) const {
     if (rotary.width < 2 || rotary.width % 2 != 0) [[unlikely]]
@@ -262,45 +265,67 @@ struct Rope {
   }
 };
 
-// ---- causal multi-head self-attention with online softmax (Dao et al. 2022); never holds more than a tile-row of
-//      scores a thread
+// ---- heads from one place to another
 
-inline void expect_attention(const Expect& expect, const QkvOf<In>& qkv, int64_t keys, const Tensor& out,
-                             const Tensor& lse, const Dropout& dropout) {
-  const HeadsLayout& z = qkv.q.layout;
+// to = from, or with `accumulate` to += from in fp32, rounded once: of the same sizes, in any two float types.
+struct CopyHeads {
+  static constexpr SpanInfo kSpan{"copy_heads"};
+  HeadsOf<In> from;
+  HeadsOf<InOut> to;  // the rest of its memory stays as it is
+  bool accumulate = false;
+
+  void check(const Expect& expect) const {
+    expect.floats("from", from.memory);
+    expect.floats("to", to.memory);
+    expect_heads(expect, "from", from, from.memory.dtype);
+    expect_heads(expect, "to", to, to.memory.dtype);
+    expect_sizes_like(expect, "to", to.layout, from.layout, from.layout.members);
+  }
+};
+
+// ---- multi-head attention with online softmax (Dao et al. 2022); never holds more than a tile-row of scores a thread
+
+inline void expect_attention(const Expect& expect, const QkvOf<In>& qkv, bool causal, const Tensor& out,
+                             const Tensor& lse, const AttentionPart& part, const Dropout& dropout) {
+  const HeadsLayout &z = qkv.q.layout, &keys = qkv.k.layout;
   const DType T = qkv.q.memory.dtype;
   expect.floats("q", qkv.q.memory);
   expect_heads(expect, "q", qkv.q, T);
   HeadsOf<In> keys_like = qkv.q;
-  keys_like.layout.s = keys;
+  keys_like.layout.s = causal ? std::max(z.s, keys.s) : keys.s;
   expect_heads_like(expect, "k", qkv.k, keys_like, 1);
   expect_heads_like(expect, "v", qkv.v, keys_like, 1);
-  expect.matrix("out", out, T, z.s * z.b, z.heads() * z.d);
-  expect.matrix("lse", lse, DType::f32, z.b * z.heads(), z.s);
+  const int64_t positions = part.positions_of(z), heads = part.heads_of(z);
+  expect.matrix("out", out, T, positions * z.b, heads * z.d);
+  expect.matrix("lse", lse, DType::f32, z.b * heads, positions);
+  if (part.first_position < 0 || part.first_head < 0 || part.first_position + z.s > positions ||
+      part.first_head + z.heads() > heads) [[unlikely]]
+    fail(std::string(expect.op) + ": the queries are no part of out");
   dropout.check(expect);
+  if (dropout.probability > 0 && !(dropout.positions.in_steps_of(16) && dropout.keys.in_steps_of(16))) [[unlikely]]
+    fail(std::string(expect.op) + ": dropout needs positions that begin at multiples of 16");
 }
 
 // softmax(q k^T / sqrt(d), masked) v of each query head. The views are of one type, T, and of the same b, groups and d;
-// q has any number of heads a group, k and v one. The s queries are those of the last s positions of the keys and
-// values: all of them, or, where a text grows, those of its new tokens, which then have no dropout. On a CPU a query's
-// result has the same bits in both cases.
+// q has any number of heads a group, k and v one. Causal: the s queries are those of the last s positions of the keys
+// and values, all of them, or some: those of new tokens of a text that grows, or of a part of the sequence; and none
+// sees a later key. Otherwise each sees all keys. On a CPU a query's result has the same bits whatever other queries
+// there are.
 struct AttentionForward {
   static constexpr SpanInfo kSpan{"attention_forward"};
   QkvOf<In> qkv;
-  Out out;            // [s, b, heads * d] T
-  Out lse;            // [b, heads, s] fp32, log of the sum of exp of the scaled scores
+  InOut out;          // [s, b, heads * d] T; only `part` of it is written, and of
+  InOut lse;          // [b, heads, s] fp32, log of the sum of exp of the scaled scores
   Dropout dropout{};  // of the probabilities, each a function of its query head
+  bool causal = true;
+  AttentionPart part{};
 
-  void check(const Expect& expect) const {
-    const int64_t queries = qkv.q.layout.s, keys = qkv.k.layout.s;
-    expect_attention(expect, qkv, std::max(queries, keys), out, lse, dropout);
-    if (keys != queries && dropout.probability > 0) fail("attention_forward: dropout needs the queries of all keys");
-  }
+  void check(const Expect& expect) const { expect_attention(expect, qkv, causal, out, lse, part, dropout); }
 };
 
-// Recomputes the probabilities from q, k and lse. dk and dv are sums over the query heads of their group, in the order
-// of the heads, and of each over its queries, kept in fp32 and rounded once. So they have the same bits on every layout
-// that keeps whole groups on a rank.
+// Recomputes the probabilities from q, k and lse, which may be of more keys than there are here: so may out. dk and dv
+// are sums over the query heads of their group, in the order of the heads, and of each over its queries, kept in fp32
+// and rounded once. So they have the same bits on every layout that keeps whole groups on a rank.
 struct AttentionBackward {
   static constexpr SpanInfo kSpan{"attention_backward"};
   In dout;  // as out
@@ -308,13 +333,37 @@ struct AttentionBackward {
   In out, lse;      // of the forward pass
   QkvOf<Out> dqkv;  // of the sizes of qkv; the strides are its own
   Dropout dropout{};
+  bool causal = true;
+  AttentionPart part{};  // of out, dout and lse
 
   void check(const Expect& expect) const {
-    expect_attention(expect, qkv, qkv.q.layout.s, out, lse, dropout);
+    expect_attention(expect, qkv, causal, out, lse, part, dropout);
     expect.like("dout", dout, out);
     expect_heads_like(expect, "dq", dqkv.q, qkv.q, qkv.q.layout.members);
-    expect_heads_like(expect, "dk", dqkv.k, qkv.q, 1);
-    expect_heads_like(expect, "dv", dqkv.v, qkv.q, 1);
+    expect_heads_like(expect, "dk", dqkv.k, qkv.k, 1);
+    expect_heads_like(expect, "dv", dqkv.v, qkv.k, 1);
+  }
+};
+
+// Adds attention over more keys to that over others (Dao et al. 2022): with l = log(exp(lse) + exp(more_lse)),
+//   out = exp(lse - l) out + exp(more_lse - l) more,   lse = l.
+// An lse of -infinity is that of no keys.
+struct AttentionMerge {
+  static constexpr SpanInfo kSpan{"attention_merge"};
+  In more, more_lse;  // [n, b, heads * d] T; [b, heads, n] fp32: of the queries from first_position on
+  InOut out, lse;     // [s, b, heads * d] fp32; [b, heads, s] fp32
+  int64_t first_position = 0;
+
+  void check(const Expect& expect) const {
+    expect.floats("more", more);
+    if (more.shape.rank != 3 || more_lse.shape.rank != 3 || lse.shape.rank != 3) [[unlikely]]
+      fail("attention_merge: more is [n, b, heads * d], the sums are [b, heads, n] and [b, heads, s]");
+    const int64_t n = more.shape[0], b = more.shape[1], heads = more_lse.shape[1], s = lse.shape[2];
+    expect.matrix("more_lse", more_lse, DType::f32, b * heads, n);
+    expect.matrix("lse", lse, DType::f32, b * heads, s);
+    expect.matrix("out", out, DType::f32, s * b, more.shape[2]);
+    if (heads < 1 || more.shape[2] % heads != 0 || first_position < 0 || first_position + n > s) [[unlikely]]
+      fail("attention_merge: the queries are no part of out");
   }
 };
 

@@ -88,6 +88,12 @@ Resolved resolve_for(const GenerateOptions& options, const OpenCheckpoint& check
   check_model(inference_config(checkpoint, options.tensor, options.pipeline, {}).config, run.loaded.config);
   run.layout = resolve(run.loaded, {.world_size = ranks});
   const auto& mesh = run.layout.mesh;
+  if (mesh[Axis::cp] > 1)
+    throw ConfigError(
+        fmt::format("parallel.context_parallel_size: {}: a rank that generates has whole texts; expected 1, whatever "
+                    "the checkpoint was "
+                    "trained with",
+                    mesh[Axis::cp]));
   if (mesh[Axis::dp] > 1)
     throw ConfigError(
         fmt::format("one model takes {} ranks (tensor {} x pipeline {}), but there are {}: give "

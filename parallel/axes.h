@@ -38,7 +38,7 @@ struct AxisInfo {
 };
 inline constexpr std::array kAxes{
     AxisInfo{Axis::tp, "tp", "tensor", comm_of("tensor"), kReplicated},
-    AxisInfo{Axis::cp, "cp", "context", comm_of("data"), kPartial},
+    AxisInfo{Axis::cp, "cp", "context", comm_of("context"), kPartial},
     AxisInfo{Axis::dp, "dp", "data", comm_of("data"), kPartial},
     AxisInfo{Axis::pp, "pp", "pipeline", comm_of("pipeline"), partitioned()},
 };

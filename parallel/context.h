@@ -95,6 +95,7 @@ class WeightGradQueue {
 };
 
 class TensorCommStream;  // parallel/tensor/overlap.h
+class ContextGroup;      // parallel/context/attention.h
 
 struct Context {
   Ops& ops;
@@ -104,6 +105,7 @@ struct Context {
   UnitHooks& units;
   Scratch& scratch;
   TensorCommStream* tensor_comm_stream = nullptr;  // null: tensor-parallel communication is not overlapped
+  ContextGroup* context = nullptr;                 // null: the rank has all positions
 
   void run(const AnyOp& op) const { ops.run(op, compute); }
   // Tells `units`, and labels compute's spans with the unit from now on.

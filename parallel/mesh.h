@@ -14,6 +14,7 @@ struct Mesh {
   MeshShape shape;
   MeshPosition at;
   std::unique_ptr<Communicator> tensor;    // over tp
+  std::unique_ptr<Communicator> context;   // over cp
   std::unique_ptr<Communicator> data;      // over kGradientAxes
   std::unique_ptr<Communicator> pipeline;  // over pp, in stage order
   std::unique_ptr<Communicator> model;     // over kModelAxes: one whole model
@@ -30,6 +31,7 @@ inline Mesh make_mesh(Communicator& world, const MeshShape& shape) {
     return world.split(group_members(mesh.at, shape, axes), name, category);
   };
   mesh.tensor = group({Axis::tp}, "tensor", comm_of("tensor"));
+  mesh.context = group({Axis::cp}, "context", comm_of("context"));
   mesh.data = group(kGradientAxes, "data", comm_of("data"));
   mesh.pipeline = group({Axis::pp}, "pipeline", comm_of("pipeline"));
   mesh.model = group(kModelAxes, "model", shape[Axis::pp] > 1 ? comm_of("pipeline") : comm_of("tensor"));

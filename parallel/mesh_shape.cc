@@ -20,17 +20,24 @@ std::optional<AxisOrder> parse_axis_order(std::string_view text) {
   }
   for (const Axis needed : kNamedAxes)
     if (!named.has(needed)) return std::nullopt;
-  for (const AxisInfo& row : kAxes)
-    if (!named.has(row.axis)) order[count++] = row.axis;
+  for (size_t i = 1; i < kAxes.size(); ++i) {
+    if (named.has(kAxes[i].axis)) continue;
+    const auto end = order.begin() + static_cast<std::ptrdiff_t>(count++),
+               before = std::find(order.begin(), end, kAxes[i - 1].axis);
+    std::copy_backward(before + 1, end, end + 1);
+    *(before + 1) = kAxes[i].axis;
+  }
   return order;
 }
 
-std::string to_text(const AxisOrder& order) {
-  size_t last = order.size() - 1;
-  while (std::ranges::count(kNamedAxes, order[last]) == 0) --last;
+std::string to_text(const AxisOrder& order, bool whole) {
   std::string text;
-  for (size_t i = 0; i <= last; ++i)
-    text += (i > 0 ? "-" : "") + std::string(kAxes[static_cast<size_t>(order[i])].name);
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto row = static_cast<size_t>(order[i]);
+    const bool usual = i > 0 && row > 0 && order[i - 1] == kAxes[row - 1].axis;
+    if (!whole && usual && std::ranges::count(kNamedAxes, order[i]) == 0) continue;
+    text += (i > 0 ? "-" : "") + std::string(kAxes[row].name);
+  }
   return text;
 }
 

@@ -1,8 +1,8 @@
 // The positions of ranks in the grid of tensor (tp), context (cp), data (dp) and pipeline (pp) parallel ranks, and
 // their groups: arithmetic without communication. axes.h has the table of axes.
 //
-// order: the axes from the innermost to the outermost. In "tp-dp-pp" (Megatron's default) consecutive ranks are tensor-
-// parallel peers, then data-, then pipeline-parallel: rank = tp + t * (dp + d * pp).
+// order: the axes from the innermost to the outermost. In "tp-cp-dp-pp" (Megatron's default) consecutive ranks are
+// tensor-parallel peers, then context-, data-, and pipeline-parallel: rank = tp + t * (cp + c * (dp + d * pp)).
 #pragma once
 
 #include <algorithm>
@@ -16,19 +16,16 @@
 namespace trivet {
 
 using AxisOrder = std::array<Axis, kAxes.size()>;
-// Every order names these axes. Their order is Megatron's default, and the other axes are then outermost.
+// Every order names these axes. Another one that it leaves out is right behind the one before it in the table.
 inline constexpr std::array kNamedAxes = {Axis::tp, Axis::dp, Axis::pp};
 inline constexpr AxisOrder kUsualOrder = [] {
   AxisOrder order{};
-  auto end = std::ranges::copy(kNamedAxes, order.begin()).out;
-  for (const AxisInfo& row : kAxes)
-    if (std::ranges::count(kNamedAxes, row.axis) == 0) *end++ = row.axis;
+  for (size_t i = 0; i < order.size(); ++i) order[i] = kAxes[i].axis;
   return order;
 }();
-// Names of the table separated by '-': tp, dp and pp once each, others at most once; those left out are outermost.
-// Empty where the text is invalid.
+// Names of the table separated by '-': tp, dp and pp once each, others at most once. Empty where the text is invalid.
 std::optional<AxisOrder> parse_axis_order(std::string_view text);
-std::string to_text(const AxisOrder& order);  // the same, without the axes that may be left out
+std::string to_text(const AxisOrder& order, bool whole = false);  // not whole: without the axes that may be left out
 
 struct MeshPosition : PerAxis<int> {
   MeshPosition(Entries entries = {}) : PerAxis(0) { set(entries); }  // 0 on the others

@@ -19,6 +19,7 @@
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
 #include "kernels/cpu_isa.h"
+#include "parallel/context/cut.h"
 #include "parallel/data/flat_buffer.h"
 #include "parallel/mesh_shape.h"
 #include "parallel/tensor/overlap_mode.h"
@@ -50,6 +51,7 @@ constexpr auto words_of(DType) { return word_list("fp32", "bf16"); }
 constexpr auto words_of(DeviceKind) { return word_list("cpu", "cuda"); }
 constexpr auto words_of(CpuIsa) { return kCpuIsaNames; }
 constexpr auto words_of(Sharding) { return word_list("no_shard", "optim", "optim_grads", "optim_grads_params"); }
+constexpr auto words_of(CpCommType) { return word_list("p2p", "all_gather"); }
 constexpr auto words_of(TensorOverlap) { return word_list("none", "bulk", "ring", "pipeline"); }
 
 struct ModelConfig {
@@ -89,6 +91,8 @@ struct ModelConfig {
 
 struct ParallelConfig {
   int tensor_model_parallel_size = 1;
+  int context_parallel_size = 1;
+  CpCommType cp_comm_type = CpCommType::p2p;
   int pipeline_model_parallel_size = 1;
   std::optional<int64_t> virtual_pipeline_model_parallel_size;  // model chunks a pipeline rank; what the schedule needs
   std::string pipeline_schedule = "1f1b";                       // a kind of `trivet schedule`, or a file with one
@@ -98,7 +102,7 @@ struct ParallelConfig {
   bool account_for_embedding_in_pipeline_split = false;
   bool account_for_loss_in_pipeline_split = false;
   bool sequence_parallel = false;
-  AxisOrder order = kUsualOrder;  // tp-dp-pp: axes of the mesh, innermost first
+  AxisOrder order = kUsualOrder;  // tp-cp-dp-pp: axes of the mesh, innermost first
   Sharding data_parallel_sharding_strategy = Sharding::no_shard;
   std::optional<int64_t> bucket_size;  // elements of a bucket of gradients and weights: max(40e6, 1e6 d)
 };
@@ -106,6 +110,7 @@ struct ParallelConfig {
 struct OverlapConfig {
   bool overlap_p2p_comm = true;        // pipeline transfers overlap compute; off: each send is waited for
   int p2p_receive_ahead = 2;           // receives posted ahead on each pipeline channel while overlapping
+  bool overlap_cp_comm = true;         // context-parallel communication beside attention
   bool overlap_grad_reduce = false;    // reduce a bucket of gradients as soon as the last micro-batch has filled it
   bool overlap_param_gather = false;   // gather sharded weights during the next forward pass
   int collectives_in_flight = 1;       // of each of the two above
@@ -192,6 +197,8 @@ struct CommConfig {
   double link_gbps = 0;                          // 10^9 bits a second; 0: no limit
   std::optional<double> tensor_link_latency_us;  // link_latency_us; so the others
   std::optional<double> tensor_link_gbps;        // link_gbps; so the others
+  std::optional<double> context_link_latency_us;
+  std::optional<double> context_link_gbps;
   std::optional<double> pipeline_link_latency_us;
   std::optional<double> pipeline_link_gbps;
   std::optional<double> data_link_latency_us;

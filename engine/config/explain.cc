@@ -107,8 +107,9 @@ std::string describe_links(const CommConfig& c, const MeshShape& mesh) {
     if (gbps > 0) text += fmt::format("{} Gbit/s", gbps);
   };
   add("tensor", mesh[Axis::tp], *c.tensor_link_latency_us, *c.tensor_link_gbps);
+  add("context", mesh[Axis::cp], *c.context_link_latency_us, *c.context_link_gbps);
   add("pipeline", mesh[Axis::pp], *c.pipeline_link_latency_us, *c.pipeline_link_gbps);
-  add("data", mesh[Axis::dp], *c.data_link_latency_us, *c.data_link_gbps);
+  add("data", mesh.size(kGradientAxes), *c.data_link_latency_us, *c.data_link_gbps);
   if (c.shared_port) text += ", through one port";
   return text;
 }
@@ -118,8 +119,14 @@ TextBlock describe_layout(const Config& config, const Layout& layout) {
   const Schedule& schedule = layout.schedule;
   TextBlock block = {"layout",
                      {{"ranks", fmt::format("{} = {}, in the order {}", mesh.world(), sizes_text(mesh),
-                                            to_text(config.parallel.order))},
+                                            to_text(config.parallel.order, mesh[Axis::cp] > 1))},
                       {"sequence parallel", config.parallel.sequence_parallel ? "yes" : "no"}}};
+  if (mesh[Axis::cp] > 1)
+    block.rows.push_back(
+        {"context parallel",
+         fmt::format("zigzag pieces of {}, {}, {}", counted(config.model.seq_length / (2 * mesh[Axis::cp]), "position"),
+                     word_of(config.parallel.cp_comm_type),
+                     config.overlap.overlap_cp_comm ? "overlapped" : "no overlap")});
   block.rows.push_back({"pipeline", mesh[Axis::pp] == 1 ? "none"
                                                         : fmt::format("{}, {} a rank, layers of each stage: {}",
                                                                       schedule.kind, counted(schedule.v, "chunk"),

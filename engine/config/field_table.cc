@@ -69,6 +69,10 @@ void declare_model(std::vector<Field>& table) {
 
 void declare_parallel(std::vector<Field>& table) {
   KEY(parallel, tensor_model_parallel_size, "ranks that share each layer, t", range(1, 65'536, "ranks"));
+  KEY(parallel, context_parallel_size, "ranks that share each sequence, c; each has 1/c of the positions",
+      range(1, 65'536, "ranks"));
+  KEY(parallel, cp_comm_type,
+      "how their attention meets: keys and values travel round (ring attention), or are gathered");
   KEY(parallel, pipeline_model_parallel_size, "pipeline stages, each a run of consecutive layers, p",
       range(1, 65'536, "ranks"));
   Field& chunks = KEY(parallel, virtual_pipeline_model_parallel_size,
@@ -90,7 +94,7 @@ void declare_parallel(std::vector<Field>& table) {
   KEY(parallel, account_for_loss_in_pipeline_split, "the output layer counts as a layer of the last stage");
   KEY(parallel, sequence_parallel, "norms and dropout hold 1/t of the sequence; needs t > 1");
   KEY(parallel, order, "which ranks are neighbours, innermost first").takes =
-      "tp, dp and pp in any order with '-' between, innermost first, as tp-dp-pp or tp-cp-dp-pp";
+      "tp, cp, dp and pp in any order with '-' between, innermost first, as tp-cp-dp-pp; cp may be left out";
   KEY(parallel, data_parallel_sharding_strategy,
       "what data-parallel ranks share (ZeRO): nothing, optimizer state, gradients too, weights too");
   KEY(parallel, bucket_size, "elements of a bucket of gradients and weights; auto: max(40e6, 1e6 d)",
@@ -99,6 +103,7 @@ void declare_parallel(std::vector<Field>& table) {
   KEY(overlap, overlap_p2p_comm, "pipeline transfers overlap compute; false: each is waited for");
   KEY(overlap, p2p_receive_ahead, "receives posted ahead on each pipeline channel while overlapping",
       range(1, 64, "receives"));
+  KEY(overlap, overlap_cp_comm, "context-parallel communication runs beside attention; false: each call is waited for");
   KEY(overlap, overlap_grad_reduce,
       "reduce each bucket of gradients during the backward pass, as soon as its last micro-batch has filled it");
   KEY(overlap, overlap_param_gather, "gather sharded weights during the next forward pass");
@@ -185,6 +190,8 @@ void declare_run(std::vector<Field>& table) {
   KEY(comm, link_gbps, "its bandwidth, 10^9 bits a second; 0: no limit", at_least(0, "Gbit/s"));
   KEY(comm, tensor_link_latency_us, "of tensor groups; auto: link_latency_us", at_least(0, "us"));
   KEY(comm, tensor_link_gbps, "of tensor groups; auto: link_gbps", at_least(0, "Gbit/s"));
+  KEY(comm, context_link_latency_us, "of context groups; auto: link_latency_us", at_least(0, "us"));
+  KEY(comm, context_link_gbps, "of context groups; auto: link_gbps", at_least(0, "Gbit/s"));
   KEY(comm, pipeline_link_latency_us, "of pipeline groups; auto: link_latency_us", at_least(0, "us"));
   KEY(comm, pipeline_link_gbps, "of pipeline groups; auto: link_gbps", at_least(0, "Gbit/s"));
   KEY(comm, data_link_latency_us, "of data groups; auto: link_latency_us", at_least(0, "us"));

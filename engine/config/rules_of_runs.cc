@@ -13,8 +13,9 @@ namespace trivet {
 namespace {
 
 constexpr auto kTensor = "parallel.tensor_model_parallel_size", kPipeline = "parallel.pipeline_model_parallel_size",
-               kStrategy = "parallel.data_parallel_sharding_strategy", kReduce = "overlap.overlap_grad_reduce",
-               kGather = "overlap.overlap_param_gather", kDefer = "overlap.defer_embedding_wgrad_compute";
+               kContext = "parallel.context_parallel_size", kStrategy = "parallel.data_parallel_sharding_strategy",
+               kReduce = "overlap.overlap_grad_reduce", kGather = "overlap.overlap_param_gather",
+               kDefer = "overlap.defer_embedding_wgrad_compute";
 
 // The multiples of `unit` next to n.
 std::string multiples(int64_t n, int64_t unit) {
@@ -24,6 +25,13 @@ std::string multiples(int64_t n, int64_t unit) {
 
 void check_world(const Config& c, int world, Rules& rule) {
   const int replica = ranks_of_one_replica(c), p = c.parallel.pipeline_model_parallel_size;
+  const int of_context = c.parallel.context_parallel_size;
+  rule(kContext, {kTensor, kPipeline}, of_context > 1 && world % replica != 0,
+       "{} x tensor_model_parallel_size ({}) x pipeline_model_parallel_size ({}) = {} does not divide the world of {}; "
+       "start {} ranks",
+       of_context, c.parallel.tensor_model_parallel_size, p, replica, counted(world, "rank"),
+       multiples(world, replica));
+  if (of_context > 1 && world % replica != 0) return;
   const bool both = p > 1 && replica > p;
   const std::string fitting = !both ? divisors(world, replica) : world % p == 0 ? divisors(world / p, replica / p) : "";
   rule(p > 1 && !both ? kPipeline : kTensor, {}, world % replica != 0,
@@ -68,17 +76,18 @@ void check_vocabulary(const Config& c, const RunFacts& facts, Rules& rule) {
        given.value_or(0), of_dataset.value_or(0));
 }
 
-// What shares a port has one bandwidth, and only a link that is not emulated is measured. ranks: of a tensor, pipeline
-// and data group.
-void check_links(const Config& c, const std::array<int, 3>& ranks, Rules& rule) {
+// What shares a port has one bandwidth, and only a link that is not emulated is measured. ranks: of a group of each
+// class, kCommClasses.
+void check_links(const Config& c, const std::array<int, kCommClasses.size()>& ranks, Rules& rule) {
   constexpr auto kPort = "comm.shared_port";
-  const std::array gbps = {c.comm.tensor_link_gbps.value_or(c.comm.link_gbps),
-                           c.comm.pipeline_link_gbps.value_or(c.comm.link_gbps),
-                           c.comm.data_link_gbps.value_or(c.comm.link_gbps)};
+  const std::array gbps = {
+      c.comm.tensor_link_gbps.value_or(c.comm.link_gbps), c.comm.context_link_gbps.value_or(c.comm.link_gbps),
+      c.comm.pipeline_link_gbps.value_or(c.comm.link_gbps), c.comm.data_link_gbps.value_or(c.comm.link_gbps)};
   std::vector<double> used;
   for (size_t k = 0; k < gbps.size(); ++k)
     if (ranks[k] > 1 && gbps[k] > 0) used.push_back(gbps[k]);
   const std::array us = {c.comm.tensor_link_latency_us.value_or(c.comm.link_latency_us),
+                         c.comm.context_link_latency_us.value_or(c.comm.link_latency_us),
                          c.comm.pipeline_link_latency_us.value_or(c.comm.link_latency_us),
                          c.comm.data_link_latency_us.value_or(c.comm.link_latency_us)};
   bool any_real = false, latency = false, gbps_of_all = false;
@@ -98,9 +107,9 @@ void check_links(const Config& c, const std::array<int, 3>& ranks, Rules& rule) 
                  "{}: there is nothing to share",
                  limited);
   rule.few_ranks(kPort, c.comm.shared_port && limited >= 2 && used.size() < 2,
-                 "true has no effect: {} of the tensor, pipeline and data groups (of {}, {} and {} ranks) has several "
-                 "ranks and an emulated link with a bandwidth",
-                 used.empty() ? "none" : "only one", ranks[0], ranks[1], ranks[2]);
+                 "true has no effect: {} of the tensor, context, pipeline and data groups (of {} ranks) has several ranks "
+                 "and an emulated link with a bandwidth",
+                 used.empty() ? "none" : "only one", fmt::to_string(fmt::join(ranks, ", ")));
   rule(kPort, {}, c.comm.shared_port && !used.empty() && std::ranges::min(used) != std::ranges::max(used),
        "true, but the links have bandwidths from {} to {} Gbit/s: one port has one, expected the same of all classes "
        "(or 0 for a class that does not use it)",
@@ -110,33 +119,38 @@ void check_links(const Config& c, const std::array<int, 3>& ranks, Rules& rule) 
 // What needs a group of several ranks.
 void check_groups(const Config& c, int world, Rules& rule) {
   const int t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
-  const int d = world / ranks_of_one_replica(c);
+  const int of_context = c.parallel.context_parallel_size, d = world / ranks_of_one_replica(c);
   Config usual;  // what resolve() makes of values that are not given
-  usual.comm.tensor_link_latency_us = usual.comm.pipeline_link_latency_us = usual.comm.data_link_latency_us =
-      c.comm.link_latency_us;
-  usual.comm.tensor_link_gbps = usual.comm.pipeline_link_gbps = usual.comm.data_link_gbps = c.comm.link_gbps;
-  usual.parallel.bucket_size = default_bucket_size(d);
+  usual.comm.tensor_link_latency_us = usual.comm.context_link_latency_us = usual.comm.pipeline_link_latency_us =
+      usual.comm.data_link_latency_us = c.comm.link_latency_us;
+  usual.comm.tensor_link_gbps = usual.comm.context_link_gbps = usual.comm.pipeline_link_gbps =
+      usual.comm.data_link_gbps = c.comm.link_gbps;
+  usual.parallel.bucket_size = default_bucket_size(d * of_context);
   const Config defaults;
   const auto alone = [&](int ranks, const char* group, const std::vector<std::string_view>& keys) {
     for (const std::string_view key : keys) {
       const Field& field = *find_field(key);
       const std::string value = format_field(field, c);
       rule.few_ranks(key, ranks <= 1 && value != format_field(field, defaults) && value != format_field(field, usual),
-                     "{} has no effect: {} (world {} over tensor {} x pipeline {})", value, group, world, t, p);
+                     "{} has no effect: {} (world {} over tensor {}{} x pipeline {})", value, group, world, t,
+                     of_context > 1 ? fmt::format(" x context {}", of_context) : "", p);
     }
   };
-  alone(d, "the data parallel size is 1",
+  alone(d * of_context, "the data parallel size is 1",
         {kStrategy, "parallel.bucket_size", kReduce, kGather, "overlap.collectives_in_flight",
          "overlap.align_grad_reduce", "overlap.align_param_gather", "overlap.average_in_collective", "comm.nccl_ub",
          "comm.data_link_latency_us", "comm.data_link_gbps", "train.check_weight_hash_across_dp_replicas_interval"});
   alone(t, "the tensor parallel size is 1", {"comm.tensor_link_latency_us", "comm.tensor_link_gbps"});
+  alone(of_context, "the context parallel size is 1",
+        {"parallel.cp_comm_type", "overlap.overlap_cp_comm", "comm.context_link_latency_us", "comm.context_link_gbps"});
   alone(p, "the pipeline parallel size is 1", {"comm.pipeline_link_latency_us", "comm.pipeline_link_gbps"});
   alone(world, "there is one rank",
         {"comm.link_latency_us", "comm.link_gbps", "train.straggler_factor", "train.straggler_interval"});
-  std::array sizes{t, p, d};
+  std::array sizes{t, of_context, p, d};
+  const std::array ranks{t, of_context, p, d * of_context};  // of a group of each class
   std::ranges::sort(sizes);
-  alone(sizes[1], "at most one dimension has several ranks", {"parallel.order"});
-  check_links(c, {t, p, d}, rule);
+  alone(sizes[2], "at most one dimension has several ranks", {"parallel.order"});
+  check_links(c, ranks, rule);
 }
 
 void check_sharding(const Config& c, int world, Rules& rule) {
@@ -198,6 +212,7 @@ void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t>
   const CommConfig& m = c.comm;
   const std::pair<std::string_view, std::optional<double>> links[] = {
       {"comm.tensor_link_latency_us", m.tensor_link_latency_us},     {"comm.tensor_link_gbps", m.tensor_link_gbps},
+      {"comm.context_link_latency_us", m.context_link_latency_us},   {"comm.context_link_gbps", m.context_link_gbps},
       {"comm.pipeline_link_latency_us", m.pipeline_link_latency_us}, {"comm.pipeline_link_gbps", m.pipeline_link_gbps},
       {"comm.data_link_latency_us", m.data_link_latency_us},         {"comm.data_link_gbps", m.data_link_gbps}};
   for (const auto& [key, value] : links)
@@ -213,7 +228,7 @@ void check_rules_of_ranks(const LoadedConfig& loaded, const RunFacts& facts, Pro
   Rules rule(problems);
   for (const ToolSection& section : tool_sections())
     if (section.check_run) section.check_run(loaded, rule);
-  const auto sizes_are_known = [&] { return problems.clean({kTensor, kPipeline}); };
+  const auto sizes_are_known = [&] { return problems.clean({kTensor, kPipeline, kContext}); };
   if (sizes_are_known()) check_world(config, facts.world_size, rule);
   check_vocabulary(config, facts, rule);
   if (!sizes_are_known()) return;

@@ -41,8 +41,19 @@ void check_rope(const ModelConfig& m, Rules& rule) {
 
 void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
   const ModelConfig& model = c.model;
-  constexpr auto kTensor = "parallel.tensor_model_parallel_size", kPipeline = "parallel.pipeline_model_parallel_size";
+  constexpr auto kTensor = "parallel.tensor_model_parallel_size", kPipeline = "parallel.pipeline_model_parallel_size",
+                 kContext = "parallel.context_parallel_size";
   const int64_t t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
+  const int64_t of_context = std::max(c.parallel.context_parallel_size, 1), pieces = 2 * of_context;  // any number yet
+  rule(kContext, {"model.seq_length"}, of_context > 1 && !divides(pieces, model.seq_length),
+       "{} ranks cut a sequence into {} pieces, which do not divide seq_length ({}); {} would work", of_context, pieces,
+       model.seq_length, model.seq_length % 2 == 0 ? divisors(model.seq_length / 2, of_context) : "1");
+  const bool aligned = model.seq_length % (16 * pieces) == 0;
+  rule(kContext, {"model.attention_dropout", "model.seq_length"},
+       of_context > 1 && model.attention_dropout > 0 && divides(pieces, model.seq_length) && !aligned,
+       "{} ranks cut a sequence of {} into pieces of {}, but attention_dropout ({}) is drawn for squares of 16 "
+       "positions; expected pieces of a multiple of 16, or attention_dropout: 0",
+       of_context, model.seq_length, model.seq_length / pieces, model.attention_dropout);
   // What t has to divide, as far as it is known.
   int64_t common = 0;
   std::string failing;
@@ -55,7 +66,9 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
     cut("num_query_groups", *groups, {"model.num_query_groups"});  // whole ones, and so whole heads
   else cut("num_attention_heads", model.num_attention_heads, {"model.num_attention_heads"});
   cut("ffn_hidden_size", ffn_of(model), {"model.ffn_hidden_size", "model.hidden_size"});
-  if (c.parallel.sequence_parallel) cut("seq_length", model.seq_length, {"model.seq_length"});
+  if (c.parallel.sequence_parallel)
+    cut(of_context > 1 ? "seq_length / context_parallel_size" : "seq_length", model.seq_length / of_context,
+        {"model.seq_length", kContext});
   const bool groups = failing.starts_with("num_query_groups");
   rule(kTensor, {}, !failing.empty(), "{} does not divide {}{}; {} would work", t, failing,
        groups ? ": a head of keys and values is on one rank, with the attention heads that share it" : "",
@@ -71,8 +84,9 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
   rule("model.seq_length", {"batch.micro_batch_size", "model.hidden_size", "model.ffn_hidden_size", "model.vocab_size"},
        tib > 8, "{} x micro_batch_size ({}) x {} columns are a tensor of {:.0f} TiB, expected at most 8",
        model.seq_length, c.batch.micro_batch_size, columns, tib);
-  rule(kTensor, {kPipeline}, t * p > kMostRanks,
-       "{} x pipeline_model_parallel_size ({}) are {} ranks, expected at most {}", t, p, t * p, kMostRanks);
+  rule(kTensor, {kPipeline, kContext}, t * p * of_context > kMostRanks,
+       "{} x pipeline_model_parallel_size ({}){} are {} ranks, expected at most {}", t, p,
+       of_context > 1 ? fmt::format(" x context_parallel_size ({})", of_context) : "", t * p * of_context, kMostRanks);
 }
 
 void check_recompute(const Config& c, Rules& rule) {

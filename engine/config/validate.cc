@@ -167,7 +167,8 @@ void derive_steps(LoadedConfig& loaded, const BatchSizes& sizes, Problems& probl
   train.train_iters = steps;
 }
 
-void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d) {
+// d: data-parallel ranks; sharing: ranks that reduce gradients together.
+void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d, int64_t sharing) {
   Config& c = loaded.config;
   derive(loaded, "model.ffn_hidden_size", c.model.ffn_hidden_size, ffn_of(c.model),
          c.model.swiglu ? "8/3 * hidden_size in multiples of 64" : "4 * hidden_size");
@@ -177,7 +178,7 @@ void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d) {
   derive(loaded, "batch.global_batch_size", c.batch.global_batch_size,
          batch_sizes_of(c, c.batch.micro_batch_size * d).largest(),
          sizes ? "the largest of step_batch_size_schedule" : "micro_batch_size * data parallel size");
-  derive(loaded, "parallel.bucket_size", c.parallel.bucket_size, default_bucket_size(d), "max(40e6, 1e6 d)");
+  derive(loaded, "parallel.bucket_size", c.parallel.bucket_size, default_bucket_size(sharing), "max(40e6, 1e6 d)");
   const bool constant = c.optimizer.lr_decay_style == LrDecay::constant;  // which never leaves lr
   derive(loaded, "optimizer.min_lr", c.optimizer.min_lr, constant ? c.optimizer.lr : tenth_of(c.optimizer.lr),
          constant ? "lr" : "lr / 10");
@@ -185,6 +186,8 @@ void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d) {
   CommConfig& m = c.comm;
   derive(loaded, "comm.tensor_link_latency_us", m.tensor_link_latency_us, m.link_latency_us, "link_latency_us");
   derive(loaded, "comm.tensor_link_gbps", m.tensor_link_gbps, m.link_gbps, "link_gbps");
+  derive(loaded, "comm.context_link_latency_us", m.context_link_latency_us, m.link_latency_us, "link_latency_us");
+  derive(loaded, "comm.context_link_gbps", m.context_link_gbps, m.link_gbps, "link_gbps");
   derive(loaded, "comm.pipeline_link_latency_us", m.pipeline_link_latency_us, m.link_latency_us, "link_latency_us");
   derive(loaded, "comm.pipeline_link_gbps", m.pipeline_link_gbps, m.link_gbps, "link_gbps");
   derive(loaded, "comm.data_link_latency_us", m.data_link_latency_us, m.link_latency_us, "link_latency_us");
@@ -235,7 +238,7 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   const int64_t largest = batch_sizes_of(config, config.batch.micro_batch_size * layout.mesh[Axis::dp]).largest();
   for (const ToolSection& section : tool_sections())
     if (section.derive) section.derive(loaded, largest, problems, layout.notes);
-  derive_values(loaded, facts, layout.mesh[Axis::dp]);
+  derive_values(loaded, facts, layout.mesh[Axis::dp], layout.mesh.size(kGradientAxes));
   const int64_t unit = config.model.make_vocab_size_divisible_by * layout.mesh[Axis::tp];
   layout.padded_vocab = (*config.model.vocab_size + unit - 1) / unit * unit;
   layout.batch_sizes = batch_sizes_of(config, *config.batch.global_batch_size);

@@ -29,7 +29,10 @@ struct RunFacts {
 // The mesh of the fewest ranks that hold one whole model: the axes whose sizes are keys. dp follows from the world.
 inline MeshShape replica_mesh(const Config& config) {
   const ParallelConfig& c = config.parallel;
-  return MeshShape({{Axis::tp, c.tensor_model_parallel_size}, {Axis::pp, c.pipeline_model_parallel_size}}, c.order);
+  return MeshShape({{Axis::tp, c.tensor_model_parallel_size},
+                    {Axis::cp, c.context_parallel_size},
+                    {Axis::pp, c.pipeline_model_parallel_size}},
+                   c.order);
 }
 inline int ranks_of_one_replica(const Config& config) { return replica_mesh(config).world(); }
 // Megatron's rule for data-parallel size d: a ring's chunk, bucket / d, must stay long enough to use the bandwidth.

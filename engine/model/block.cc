@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/model/modules.h"
+#include "parallel/context/attention.h"
 
 namespace trivet {
 
@@ -190,10 +191,7 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
   if (parts.core_attention) {
     QkvViews heads = heads_of(acts);
     heads.q = last_positions(heads.q, positions);
-    ctx.run(op::AttentionForward{.qkv = heads,
-                                 .out = acts.attention_out,
-                                 .lse = acts.lse,
-                                 .dropout = dropout(DropoutSite::attention, micro_batch)});
+    attention_forward(ctx, heads, acts.attention_out, acts.lse, dropout(DropoutSite::attention, micro_batch));
   }
   if (parts.middle)
     proj_.forward_onto(ctx, acts.attention_out, x, dropout(DropoutSite::attention_branch, micro_batch), acts.middle);
@@ -234,12 +232,8 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
   const Residual d_proj = branch_grad(DropoutSite::attention_branch, grads.proj_out);
   const Hidden d_attention(frame.tensor(shape_.dtype, acts.attention_out.shape));
   proj_.backward(ctx, acts.attention_out, d_proj, d_attention);
-  ctx.run(op::AttentionBackward{.dout = d_attention,
-                                .qkv = heads_of(acts),
-                                .out = acts.attention_out,
-                                .lse = acts.lse,
-                                .dqkv = packed(grads.qkv),
-                                .dropout = dropout(DropoutSite::attention, micro_batch)});
+  attention_backward(ctx, d_attention, heads_of(acts), acts.attention_out, acts.lse, packed(grads.qkv),
+                     dropout(DropoutSite::attention, micro_batch));
   backward_of_turned(ctx, acts, grads.qkv);
   qkv_.backward(ctx, acts.ln1_out, grads.qkv, d_norm);
   ln1_.backward(ctx, d_norm, x, acts.ln1_mean, acts.ln1_rstd, grad, grad);

@@ -27,20 +27,19 @@ class Embedding {
   void forward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Residual out) const {
     word_.forward(ctx, tokens, out);
     if (!position_) return ctx.run(op::DropoutBackward{.dout = out, .dropout = dropout(micro_batch), .dx = out});
-    const int64_t first = micro_batch.positions ? micro_batch.positions->first : 0;
-    ctx.run(op::PositionForward{.x = out,
-                                .positions = local_rows(position_->weight, out.shape[0], first),
-                                .dropout = dropout(micro_batch),
-                                .out = out});
+    for_runs(micro_batch, out, [&](Tensor rows, int64_t first, const Dropout& dropout) {
+      const Tensor positions = position_->weight.slice(first, rows.shape[0]);
+      ctx.run(op::PositionForward{.x = rows, .positions = positions, .dropout = dropout, .out = rows});
+    });
   }
   // grad: [s*, b, h], the gradient of `out`; overwritten.
   void backward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Residual grad) const {
-    if (position_)
-      ctx.run(op::PositionBackward{.dout = grad,
-                                   .dropout = dropout(micro_batch),
-                                   .dx = grad,
-                                   .dpositions = local_rows(position_->grad, grad.shape[0])});
-    else ctx.run(op::DropoutBackward{.dout = grad, .dropout = dropout(micro_batch), .dx = grad});
+    if (!position_) ctx.run(op::DropoutBackward{.dout = grad, .dropout = dropout(micro_batch), .dx = grad});
+    else
+      for_runs(micro_batch, grad, [&](Tensor rows, int64_t first, const Dropout& dropout) {
+        const Tensor dpositions = position_->grad.slice(first, rows.shape[0]);
+        ctx.run(op::PositionBackward{.dout = rows, .dropout = dropout, .dx = rows, .dpositions = dpositions});
+      });
     word_.backward_weight(ctx, tokens, grad);
   }
   Param& word_weight() { return word_.weight(); }
@@ -49,9 +48,19 @@ class Embedding {
   Dropout dropout(const MicroBatch& micro_batch) const {
     return make_dropout(shape_, DropoutSite::embedding, 0, dropout_seed_, micro_batch);
   }
-  // Those of this rank's `count` positions of a pass that begins at `first`: [count, h].
-  Tensor local_rows(Tensor positions, int64_t count, int64_t first = 0) const {
-    return positions.slice(first + (shape_.sequence_parallel ? shape_.tensor_rank * count : 0), count);
+  // f(rows of x, position of the first one, their dropout) for the runs of consecutive positions that this rank has.
+  template <class F>
+  void for_runs(const MicroBatch& micro_batch, Residual x, const F& f) const {
+    const int64_t rows = x.shape[0];
+    const Dropout all = dropout(micro_batch);
+    PositionMap map = shape_.residual_positions();
+    if (micro_batch.positions)
+      map = {micro_batch.positions->first + (shape_.sequence_parallel ? shape_.tensor_rank * rows : 0)};
+    map.for_runs(rows, [&](int64_t row, int64_t count, int64_t position) {
+      Dropout of_run = all;
+      of_run.positions = all.positions.from(row);
+      f(x.slice(row, count), position, of_run);
+    });
   }
 
   const GptShape& shape_;

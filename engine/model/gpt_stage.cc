@@ -73,7 +73,9 @@ Residual GptStage::output(int slot) const { return block_input(slot_at(slot), -1
 
 void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_batch, Tensor loss) {
   if (rotary_ && !std::exchange(rotary_filled_, true))
-    ctx.run(op::RotaryTable{.rotary = shape_.rotary, .table = rotary_});
+    shape_.cut().positions().for_runs(shape_.rank_seq(), [&](int64_t row, int64_t count, int64_t first) {
+      ctx.run(op::RotaryTable{.rotary = shape_.rotary, .table = rotary_.slice(row, count), .first = first});
+    });
   const Slot& slot = slot_at(slot_index);
   const PositionRange positions = micro_batch.positions.value_or(PositionRange{0, shape_.rank_seq()});
   const GptShape shape = shape_.with_positions(positions.count);

@@ -2,6 +2,7 @@
 // communication do nothing.
 #include "engine/model/gpt_stage.h"
 #include "parallel/comm/planning_comm.h"
+#include "parallel/context/attention.h"
 
 namespace trivet {
 namespace {
@@ -21,6 +22,9 @@ int64_t GptStage::scratch_bytes(const GptShape& shape) {
   const std::unique_ptr<Communicator> group = create_planning_communicator(*device, shape.tensor_rank, shape.t);
   std::optional<TensorCommStream> comm_stream;
   if (shape.overlaps_tensor_comm()) comm_stream.emplace(CommStreamSite{*device, *compute, *group});
+  const std::unique_ptr<Communicator> sequence = create_planning_communicator(*device, shape.context_rank, shape.c);
+  std::optional<ContextGroup> context;
+  if (shape.c > 1) context.emplace(CommStreamSite{*device, *compute, *sequence}, shape.cut(), shape.cp_comm_type, true);
 
   Arena arena(*device, "dry run");
   ParamList params({{Axis::tp, shape.t}}, {{Axis::tp, shape.tensor_rank}}, shape.sequence_parallel);
@@ -41,7 +45,8 @@ int64_t GptStage::scratch_bytes(const GptShape& shape) {
               .weight_grads = queue,
               .units = hooks,
               .scratch = scratch,
-              .tensor_comm_stream = comm_stream ? &*comm_stream : nullptr};
+              .tensor_comm_stream = comm_stream ? &*comm_stream : nullptr,
+              .context = context ? &*context : nullptr};
   const MicroBatch micro_batch{.first_sample = stage.first_sample(0)};
   stage.forward(ctx, 0, micro_batch, arena.allocate(DType::f32, {1}));
   stage.backward(ctx, 0, -1, micro_batch, Residual(arena.allocate(shape.dtype, shape.hidden_shape())));

@@ -7,6 +7,7 @@
 #include "engine/model/spec.h"
 #include "kernels/base/dtype.h"
 #include "kernels/layer_ops.h"
+#include "parallel/context/cut.h"
 #include "parallel/param.h"
 #include "parallel/tensor/overlap_mode.h"
 
@@ -16,6 +17,8 @@ struct GptShape : ModelSpec {
   int64_t padded_vocab = 0;  // a multiple of t
   int64_t micro_batch = 0;
   int t = 1, tensor_rank = 0;
+  int c = 1, context_rank = 0;
+  CpCommType cp_comm_type = CpCommType::p2p;
   bool sequence_parallel = false;
   DType dtype = DType::f32;  // of weights and activations
   bool decay_norms_and_biases = false;
@@ -24,13 +27,20 @@ struct GptShape : ModelSpec {
 
   // Positions: of the whole sequences; of this rank between its linear layers; and outside these.
   int64_t whole_seq() const { return seq; }
-  int64_t rank_seq() const { return seq; }
+  int64_t rank_seq() const { return cut().rows(); }
   int64_t local_seq() const { return sequence_parallel ? rank_seq() / t : rank_seq(); }
   int64_t local_heads() const { return attention.heads / t; }
   int64_t tokens() const { return rank_seq() * micro_batch; }
+  ContextCut cut() const { return {seq, c, context_rank}; }
+  // Of the rows of residuals.
+  PositionMap residual_positions() const {
+    return cut().positions().from(sequence_parallel ? tensor_rank * local_seq() : 0);
+  }
+  // Of a pass over n positions, which this rank has alone.
   GptShape with_positions(int64_t n) const {
     GptShape shape = *this;
     shape.seq = n;
+    shape.c = 1, shape.context_rank = 0;
     return shape;
   }
   bool drops() const { return training.hidden_dropout > 0 || training.attention_dropout > 0; }
@@ -82,7 +92,8 @@ inline Dropout make_dropout(const GptShape& shape, DropoutSite site, int64_t lay
           .site = static_cast<uint64_t>(layer) * 4 + static_cast<uint64_t>(site),
           .first_sample = micro_batch.first_sample,
           .seq_length = shape.whole_seq(),
-          .first_position = shape.sequence_parallel ? shape.tensor_rank * shape.local_seq() : 0,
+          .positions = site == DropoutSite::attention ? shape.cut().positions() : shape.residual_positions(),
+          .keys = {},
           .first_head = shape.tensor_rank * shape.local_heads(),
           .total_heads = shape.attention.heads};
 }

@@ -64,7 +64,8 @@ Rank::Rank(const Config& config, const Layout& layout, Backend given, Communicat
       layout(layout),
       schedule(layout.schedule),
       input(device, trains(config, options.positions) ? layout.micro_batches : 1,
-            config.batch.micro_batch_size * (options.positions ? options.positions : config.model.seq_length)),
+            config.batch.micro_batch_size *
+                (options.positions ? options.positions : config.model.seq_length / layout.mesh[Axis::cp])),
       host_numbers(device, 2 * RankState::kStepNumbers * int64_t{sizeof(float)}),
       compute(make_compute_stream(device, options.trace)),
       host_row(options.trace ? options.trace->add_row("host") : nullptr),
@@ -75,6 +76,10 @@ Rank::Rank(const Config& config, const Layout& layout, Backend given, Communicat
       tensor_comm_stream(state.shape.overlaps_tensor_comm() ? std::make_unique<TensorCommStream>(CommStreamSite{
                                                                   device, *compute, *mesh.tensor, options.trace})
                                                             : nullptr),
+      context_group(state.shape.c > 1 ? std::make_unique<ContextGroup>(
+                                            CommStreamSite{device, *compute, *mesh.context, options.trace},
+                                            state.shape.cut(), state.shape.cp_comm_type, config.overlap.overlap_cp_comm)
+                                      : nullptr),
       data_parallel(state.optimizer ? make_data_parallel(config, layout, *this, options) : nullptr),
       embedding_group(state.optimizer ? make_embedding_group(mesh, state.shape, schedule) : nullptr),
       executor(schedule, *mesh.pipeline, device, *compute, options.trace, state.boundary_buffers,
@@ -94,7 +99,8 @@ Context Rank::context_of_chunk() {
           .weight_grads = weight_grads.emplace_back(),
           .units = data_parallel ? *data_parallel : no_hooks_,
           .scratch = state.scratch,
-          .tensor_comm_stream = tensor_comm_stream.get()};
+          .tensor_comm_stream = tensor_comm_stream.get(),
+          .context = context_group.get()};
 }
 
 void Rank::initialize_weights(uint64_t seed, int threads) {

@@ -18,6 +18,7 @@
 #include "engine/train/rank_state.h"
 #include "kernels/base/trace.h"
 #include "parallel/comm/world.h"
+#include "parallel/context/attention.h"
 #include "parallel/data/data_parallel.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/executor.h"
@@ -64,6 +65,7 @@ class Rank {
   TraceRow* host_row;  // the host's spans; null: nothing is recorded
   RankState state;
   std::unique_ptr<TensorCommStream> tensor_comm_stream;  // null: no tensor-parallel communication is overlapped
+  std::unique_ptr<ContextGroup> context_group;           // null: the rank has whole sequences
   std::unique_ptr<DataParallel> data_parallel;           // null: the rank does not train
   std::unique_ptr<Communicator> embedding_group;  // first and last stage, where they share the embedding; else null
   StepBatches batches;                            // of the current step

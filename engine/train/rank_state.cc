@@ -26,12 +26,14 @@ Recompute recompute_of(const ModelConfig& c) {
 }
 
 // Spans of a step, counted generously: what each pass queues for a layer, the embedding and the head, with rings over
-// the tensor group and bias gradients, its messages and phases; and the buckets of gradients and weights. A step with
-// more than the most is not measured.
-int64_t spans_of_step(const Program& program, const std::deque<GptStage>& stages, int64_t t, int64_t buckets) {
+// the tensor and context groups and bias gradients, its messages and phases; and the buckets of gradients and weights.
+// A step with more than the most is not measured.
+int64_t spans_of_step(const Program& program, const std::deque<GptStage>& stages, const GptShape& shape,
+                      int64_t buckets) {
   constexpr int64_t kMost = 1 << 18;
   int64_t spans = 1000 + 40 * buckets;
-  for (const Op& op : program) spans += (stages[static_cast<size_t>(op.chunk)].range().num_layers + 2) * (20 + 8 * t);
+  for (const Op& op : program)
+    spans += (stages[static_cast<size_t>(op.chunk)].range().num_layers + 2) * (20 + 8 * shape.t + 16 * (shape.c - 1));
   return std::min(spans, kMost);
 }
 // Of each span: the step's and the next one's records, and what StepMeter makes of it.
@@ -82,6 +84,9 @@ GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition&
   shape.micro_batch = c.batch.micro_batch_size;
   shape.t = layout.mesh[Axis::tp];
   shape.tensor_rank = at[Axis::tp];
+  shape.c = layout.mesh[Axis::cp];
+  shape.context_rank = at[Axis::cp];
+  shape.cp_comm_type = c.parallel.cp_comm_type;
   shape.sequence_parallel = c.parallel.sequence_parallel;
   shape.dtype = c.precision.dtype;
   shape.decay_norms_and_biases = c.optimizer.decay_norms_and_biases;
@@ -114,6 +119,7 @@ Links links_of(const CommConfig& c) {
     return result;
   };
   return {{"tensor", link(c.tensor_link_latency_us, c.tensor_link_gbps)},
+          {"context", link(c.context_link_latency_us, c.context_link_gbps)},
           {"pipeline", link(c.pipeline_link_latency_us, c.pipeline_link_gbps)},
           {"data", link(c.data_link_latency_us, c.data_link_gbps)}};
 }
@@ -155,7 +161,7 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
   loss = step_number(kLoss);
   non_finite = optimizer_arena.allocate(
       DType::i64, {kNonFiniteSearches, static_cast<int64_t>(flat.buckets.size()), kNonFiniteNumbers});
-  most_spans = spans_of_step(program, stages, shape.t, static_cast<int64_t>(flat.buckets.size()));
+  most_spans = spans_of_step(program, stages, shape, static_cast<int64_t>(flat.buckets.size()));
   std::vector<int> slots(stages.size()), stashes(stages.size());  // enough for each of the schedules
   layout.each_schedule([&](const Schedule& schedule) {
     const SlotPlan plan = plan_slots(schedule.programs[static_cast<size_t>(pp)], schedule.v, SlotPool::per_chunk);

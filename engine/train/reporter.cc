@@ -101,7 +101,7 @@ std::optional<Link> netlab_link() {
 KnownLinks known_links(const CommConfig& config, Trainer& trainer) {
   KnownLinks links;
   const Mesh& mesh = trainer.mesh();
-  for (Communicator* group : {mesh.tensor.get(), mesh.pipeline.get(), mesh.data.get()}) {
+  for (Communicator* group : {mesh.tensor.get(), mesh.context.get(), mesh.pipeline.get(), mesh.data.get()}) {
     if (group->size() == 1) continue;
     const Category category = group->group().category;
     const Link emulated = links_of(config).at(kCommClasses.at(class_of(category)));

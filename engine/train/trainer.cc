@@ -48,10 +48,15 @@ int Trainer::load_step(BatchSource& source, bool training, float loss_scale, siz
   ScopedSpan span(rank_.host_row, {"load_batches", Category::host});
   const size_t m = std::min(most, rank_.state.optimizer ? static_cast<size_t>(rank_.executor.schedule().m) : 1);
   const std::span<HostBatch> batches = rank_.input.take().first(m);
+  const GptShape& shape = rank_.state.shape;
   for (HostBatch& to : batches) {
     const Batch& batch = source.next();
-    std::copy(batch.tokens.begin(), batch.tokens.end(), to.tokens.begin());
-    std::copy(batch.labels.begin(), batch.labels.end(), to.labels.begin());
+    // Labels are made before the sequence is cut: the last one of a piece is the first token of another.
+    shape.cut().positions().for_runs(shape.rank_seq(), [&](int64_t row, int64_t count, int64_t position) {
+      const int64_t b = shape.micro_batch;
+      std::copy_n(batch.tokens.begin() + position * b, count * b, to.tokens.begin() + row * b);
+      std::copy_n(batch.labels.begin() + position * b, count * b, to.labels.begin() + row * b);
+    });
     to.first_sample = batch.first_sample;
   }
   rank_.batches = {.batches = batches,
@@ -105,7 +110,8 @@ void Trainer::warm_up(BatchSource& synthetic, size_t most) {
 
 void Trainer::prepare_device() {
   const bool trains = rank_.state.optimizer != nullptr;
-  SyntheticBatches synthetic(rank_.state.shape.tokens(), rank_.state.shape.vocab);
+  const GptShape& shape = rank_.state.shape;
+  SyntheticBatches synthetic(shape.whole_seq() * shape.micro_batch, shape.vocab);
   rank_.ranks->only_prepare(true);
   if (trains) warm_up(synthetic, 2);  // the first gradient is written, the second added to it
   load_step(synthetic, false, 1, 1);

@@ -25,7 +25,7 @@ namespace trivet {
 
 // The classes of communication, by which traces, metrics and emulated links tell it apart: named after the groups of
 // the mesh. In the order in which a step's time is counted (engine/metrics/step_stats.h).
-constexpr std::array<std::string_view, 3> kCommClasses = {"tensor", "pipeline", "data"};
+constexpr std::array<std::string_view, 4> kCommClasses = {"tensor", "context", "pipeline", "data"};
 
 // compute: arithmetic. host: data loading and the like. phase: a name laid over other spans (forward, backward,
 // optimizer); never counted as work of its own. first_comm + k: a collective or transfer of class k.

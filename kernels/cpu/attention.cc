@@ -7,15 +7,11 @@
 namespace trivet::TRIVET_CPU {
 namespace {
 
-template <class Qkv>
-AttentionSizes sizes_of(const Qkv& qkv) {
-  const HeadsLayout& q = qkv.q.layout;
-  return {q.s, qkv.k.layout.s, q.b, q.groups, q.members, q.d};
-}
-
-// out or dout.
-HeadsView rows_of(const Tensor& x, const AttentionSizes& z) {
-  return heads_view(x.view({z.s, z.b, z.heads() * z.d}), z.heads(), z.groups);
+template <class Op>
+AttentionSizes sizes_of(const Op& op) {
+  const HeadsLayout& q = op.qkv.q.layout;
+  const int64_t keys = op.qkv.k.layout.s;
+  return {q.s, keys, q.b, q.groups, q.members, q.d, op.causal ? keys - q.s : keys};
 }
 
 // In how many shares a head's queries are dealt out, so that all threads have about as much to do. Every share packs
@@ -29,8 +25,9 @@ int64_t shares_of_head(const AttentionSizes& z, int threads) {
 }  // namespace
 
 void Kernels::compute(const op::AttentionForward& op) {
-  const AttentionSizes z = sizes_of(op.qkv);
-  const HeadsView out = rows_of(op.out, z);
+  const AttentionSizes z = sizes_of(op);
+  const HeadsLayout& q = op.qkv.q.layout;
+  const auto out = op.part.rows(op.out, q);
   with_panels(op.out.dtype, [&]<class Panels, class T>() {
     using Forward = HeadForward<Panels, T>;
     const int64_t bytes = Forward::workspace_bytes(z), shares = shares_of_head(z, threads_);
@@ -42,15 +39,17 @@ void Kernels::compute(const op::AttentionForward& op) {
         const int64_t row = task / shares, entry = row / z.heads(), head = row % z.heads(), group = head / z.members;
         forward.run(head_of<const T>(op.qkv.q, entry, head), head_of<const T>(op.qkv.k, entry, group),
                     head_of<const T>(op.qkv.v, entry, group), head_of<T>(out, entry, head),
-                    op.lse.as<float>() + row * z.s, {op.dropout, entry, head}, task % shares, shares);
+                    op.lse.as<float>() + op.part.lse_at(q, entry, head), {op.dropout, entry, head}, task % shares,
+                    shares);
       }
     });
   });
 }
 
 void Kernels::compute(const op::AttentionBackward& op) {
-  const AttentionSizes z = sizes_of(op.qkv);
-  const HeadsView dout = rows_of(op.dout, z), out = rows_of(op.out, z);
+  const AttentionSizes z = sizes_of(op);
+  const HeadsLayout& q = op.qkv.q.layout;
+  const auto dout = op.part.rows(op.dout, q), out = op.part.rows(op.out, q);
   with_panels(op.out.dtype, [&]<class Panels, class T>() {
     using Backward = GroupBackward<Panels, T>;
     const int64_t bytes = Backward::workspace_bytes(z);
@@ -66,7 +65,7 @@ void Kernels::compute(const op::AttentionBackward& op) {
                       .k = head_of<const T>(op.qkv.k, entry, group),
                       .v = head_of<const T>(op.qkv.v, entry, group),
                       .out = head_of<const T>(out, entry, head),
-                      .lse = op.lse.as<float>() + row * z.s,
+                      .lse = op.lse.as<float>() + op.part.lse_at(q, entry, head),
                       .dq = head_of<T>(op.dqkv.q, entry, head),
                       .dk = head_of<T>(op.dqkv.k, entry, group),
                       .dv = head_of<T>(op.dqkv.v, entry, group)},

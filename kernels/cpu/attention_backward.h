@@ -15,11 +15,13 @@ class GroupBackward {
  public:
   GroupBackward(const AttentionSizes& sizes, std::byte* workspace) : z_(sizes) {
     auto* elements = reinterpret_cast<Element*>(workspace);
-    for (Element** matrix : {&keys_, &values_, &queries_, &douts_, &key_columns_, &query_columns_, &dout_columns_})
-      *matrix = elements, elements += matrix_blocks(z_) * kBlock;
+    for (Element** matrix : {&keys_, &values_, &key_columns_})
+      *matrix = elements, elements += z_.key_panels() * z_.d_panels() * kBlock;
+    for (Element** matrix : {&queries_, &douts_, &query_columns_, &dout_columns_})
+      *matrix = elements, elements += query_blocks(z_) * kBlock;
     for (Element** tile : {&p_, &ds_, &ds_right_}) *tile = elements, elements += kTile * kTile * kBlock;
     dq_ = reinterpret_cast<float*>(elements);
-    dk_ = dq_ + matrix_blocks(z_) * kBlock;
+    dk_ = dq_ + query_blocks(z_) * kBlock;
     dv_ = dk_ + sum_panels(z_) * z_.d_panels() * kBlock;
     scores_ = dv_ + sum_panels(z_) * z_.d_panels() * kBlock;
     dp_ = scores_ + kBlock;
@@ -29,8 +31,8 @@ class GroupBackward {
   }
 
   static int64_t workspace_bytes(const AttentionSizes& z) {
-    const int64_t elements = 7 * matrix_blocks(z) + 3 * kTile * kTile;
-    const int64_t floats = matrix_blocks(z) + 2 * sum_panels(z) * z.d_panels() + 3;
+    const int64_t elements = 3 * z.key_panels() * z.d_panels() + 4 * query_blocks(z) + 3 * kTile * kTile;
+    const int64_t floats = query_blocks(z) + 2 * sum_panels(z) * z.d_panels() + 3;
     return kBlock * (elements * static_cast<int64_t>(sizeof(Element)) + floats * static_cast<int64_t>(sizeof(float))) +
            2 * z.panels() * kPanel * static_cast<int64_t>(sizeof(float));
   }
@@ -46,24 +48,24 @@ class GroupBackward {
   void run(const Head& head, const AttentionDropout& dropout) {
     const bool first = head.member == 0, last = head.member == z_.members - 1;
     if (first) {
-      pack_head_rows<Panels, Side::left>(head.k, z_, keys_);
-      pack_head_rows<Panels, Side::left>(head.v, z_, values_);
-      pack_head_columns<Panels, Side::left>(head.k, z_, key_columns_);
+      pack_head_rows<Panels, Side::left>(head.k, z_.keys, z_, keys_);
+      pack_head_rows<Panels, Side::left>(head.v, z_.keys, z_, values_);
+      pack_head_columns<Panels, Side::left>(head.k, z_.keys, z_, key_columns_);
     }
-    pack_head_rows<Panels, Side::right>(head.q, z_, queries_);
-    pack_head_rows<Panels, Side::right>(head.dout, z_, douts_);
-    pack_head_columns<Panels, Side::right>(head.q, z_, query_columns_);
-    pack_head_columns<Panels, Side::right>(head.dout, z_, dout_columns_);
+    pack_head_rows<Panels, Side::right>(head.q, z_.s, z_, queries_);
+    pack_head_rows<Panels, Side::right>(head.dout, z_.s, z_, douts_);
+    pack_head_columns<Panels, Side::right>(head.q, z_.s, z_, query_columns_);
+    pack_head_columns<Panels, Side::right>(head.dout, z_.s, z_, dout_columns_);
     set_rows(head.dout, head.out, head.lse);
-    std::fill_n(dq_, matrix_blocks(z_) * kBlock, 0.0f);
-    for (int64_t j0 = 0; j0 < z_.panels(); j0 += kTile) {
-      const Range keys{j0, std::min(j0 + kTile, z_.panels())};
+    std::fill_n(dq_, query_blocks(z_) * kBlock, 0.0f);
+    for (int64_t j0 = 0; j0 < z_.key_panels(); j0 += kTile) {
+      const Range keys{j0, std::min(j0 + kTile, z_.key_panels())};
       if (first)
         for (float* const sums : {dk_, dv_}) std::fill_n(sums + sum_at(j0, 0), kTile * z_.d_panels() * kBlock, 0.0f);
-      for (int64_t i0 = j0; i0 < z_.panels(); i0 += kTile) {
+      for (int64_t i0 = z_.first_query_panel(j0) / kTile * kTile; i0 < z_.panels(); i0 += kTile) {
         const Range queries{i0, std::min(i0 + kTile, z_.panels())};
         for (int64_t j = keys.begin; j < keys.end; ++j)
-          for (int64_t i = std::max(j, i0); i < queries.end; ++i) score_block(j, i, dropout);
+          for (int64_t i = std::max(z_.first_query_panel(j), i0); i < queries.end; ++i) score_block(j, i, dropout);
         multiply_tile(keys, queries);
       }
       if (last) store_keys(keys, head.dk, head.dv);
@@ -78,10 +80,10 @@ class GroupBackward {
     int64_t begin, end;
   };
 
-  static int64_t matrix_blocks(const AttentionSizes& z) { return z.panels() * z.d_panels(); }
+  static int64_t query_blocks(const AttentionSizes& z) { return z.panels() * z.d_panels(); }
   // Panels of keys whose dk and dv sums are stored: one tile's, or all where several heads add to them.
   static int64_t sum_panels(const AttentionSizes& z) {
-    return z.members == 1 ? kTile : (z.panels() + kTile - 1) / kTile * kTile;
+    return z.members == 1 ? kTile : (z.key_panels() + kTile - 1) / kTile * kTile;
   }
   // Where in dk_ and dv_ the block of this panel of keys and of columns is.
   int64_t sum_at(int64_t j, int64_t c) const { return (j % sum_panels(z_) * z_.d_panels() + c) * kBlock; }
@@ -103,7 +105,7 @@ class GroupBackward {
   void score_block(int64_t j, int64_t i, const AttentionDropout& dropout) {
     Panels::template multiply<false>(keys_ + j * steps() * kBlock, queries_ + i * steps() * kBlock, steps(), scores_);
     Panels::template multiply<false>(values_ + j * steps() * kBlock, douts_ + i * steps() * kBlock, steps(), dp_);
-    if (i == j) mask_future(scores_);
+    mask_unseen(z_, j, i, scores_);
     if (dropout.active()) {
       dropout.draw(i, j, keep_);
       differentiate<true>(j, i);
@@ -141,7 +143,7 @@ class GroupBackward {
   // the diagonal.
   void multiply_tile(Range keys, Range queries) {
     for (int64_t j = keys.begin; j < keys.end; ++j) {
-      const int64_t first = std::max(j, queries.begin), count = queries.end - first;
+      const int64_t first = std::max(z_.first_query_panel(j), queries.begin), count = queries.end - first;
       if (count <= 0) continue;
       for (int64_t c = 0; c < z_.d_panels(); ++c) {
         const int64_t columns = (c * z_.panels() + first) * kBlock, sum = sum_at(j, c);
@@ -150,9 +152,10 @@ class GroupBackward {
       }
     }
     for (int64_t i = queries.begin; i < queries.end; ++i) {
-      const int64_t count = std::min(keys.end, i + 1) - keys.begin;
+      const int64_t count = std::min(keys.end, z_.seen_key_panels(i)) - keys.begin;
+      if (count <= 0) continue;
       for (int64_t c = 0; c < z_.d_panels(); ++c)
-        Panels::template multiply<true>(key_columns_ + (c * z_.panels() + keys.begin) * kBlock,
+        Panels::template multiply<true>(key_columns_ + (c * z_.key_panels() + keys.begin) * kBlock,
                                         ds_right_ + in_tile(i, keys.begin), count,
                                         dq_ + (i * z_.d_panels() + c) * kBlock);
     }
@@ -161,7 +164,7 @@ class GroupBackward {
   void store_keys(Range keys, HeadMatrix<T> dk, HeadMatrix<T> dv) const {
     for (int64_t j = keys.begin; j < keys.end; ++j)
       for (int64_t c = 0; c < z_.d_panels(); ++c) {
-        const int64_t sum = sum_at(j, c), column = c * kPanel, rows = z_.s - j * kPanel;
+        const int64_t sum = sum_at(j, c), column = c * kPanel, rows = z_.keys - j * kPanel;
         store_block(dk_ + sum, z_.scale(), dk.panel(j) + column, dk.ld, rows, z_.d - column);
         store_block(dv_ + sum, 1, dv.panel(j) + column, dv.ld, rows, z_.d - column);
       }
@@ -177,7 +180,7 @@ class GroupBackward {
   }
 
   const AttentionSizes z_;
-  // All positions. By position: [panels][d steps]; by column: [d panels][position steps].
+  // All positions, of keys or of queries. By position: [panels][d steps]; by column: [d panels][position steps].
   Element *keys_, *values_;                 // left
   Element *queries_, *douts_;               // right
   Element* key_columns_;                    // left, by column

@@ -27,8 +27,8 @@ class HeadForward {
   void run(HeadMatrix<const T> q, HeadMatrix<const T> k, HeadMatrix<const T> v, HeadMatrix<T> out, float* lse,
            const AttentionDropout& dropout, int64_t first, int64_t stride) {
     if (k.data != packed_) {
-      pack_head_rows<Panels, Side::left>(k, z_, keys_);
-      pack_head_columns<Panels, Side::left>(v, z_, values_);
+      pack_head_rows<Panels, Side::left>(k, z_.keys, z_, keys_);
+      pack_head_columns<Panels, Side::left>(v, z_.keys, z_, values_);
       packed_ = k.data;
     }
     for (int64_t i = first; i < z_.panels(); i += stride) {
@@ -47,11 +47,10 @@ class HeadForward {
   void query_panel(int64_t i, const AttentionDropout& dropout) {
     largest_ = filled_row(-std::numeric_limits<float>::infinity());
     total_ = {};
-    const int64_t first = z_.past() + i * kPanel;  // position of the first query
-    const int64_t panels = panels_of(std::min(first + kPanel, z_.keys));
+    const int64_t panels = panels_of(std::min(z_.past + (i + 1) * kPanel, z_.keys));
     for (int64_t tile = 0; tile < panels; tile += kTile) {
       const int64_t count = std::min(kTile, panels - tile);
-      score_tile(first, tile, count);
+      score_tile(i, tile, count);
       for (int64_t j = 0; j < count; ++j) {
         if (dropout.active()) {
           dropout.draw(i, tile + j, keep_);
@@ -68,15 +67,13 @@ class HeadForward {
     }
   }
 
-  // Computes a tile's scores and the new maxima, and rescales what was summed under the old ones. first: position of
-  // the first query.
-  void score_tile(int64_t first, int64_t tile, int64_t count) {
+  // Computes a tile's scores and the new maxima, and rescales what was summed under the old ones.
+  void score_tile(int64_t i, int64_t tile, int64_t count) {
     PanelRow largest = largest_;
     for (int64_t j = 0; j < count; ++j) {
       float* const scores = scores_ + j * kBlock;
       Panels::template multiply<false>(keys_ + (tile + j) * z_.d_panels() * kBlock, query_, z_.d_panels(), scores);
-      const int64_t ahead = first - (tile + j) * kPanel;
-      if (ahead < kPanel - 1) mask_future(scores, ahead);
+      mask_unseen(z_, tile + j, i, scores);
       for (int64_t key = 0; key < kPanel; ++key) {
         const PanelRow row = load_row(scores + key * kPanel);
         for (int64_t v = 0; v < PanelRow::kVectors; ++v) largest.v[v] = larger(largest.v[v], row.v[v]);

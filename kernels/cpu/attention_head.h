@@ -14,11 +14,14 @@
 namespace trivet::TRIVET_CPU {
 
 struct AttentionSizes {
-  int64_t s, keys, b, groups, members, d;  // s queries: those of the last s positions of the keys
+  int64_t s, keys, b, groups, members, d;
+  int64_t past;  // keys that the first query sees, but for its own; each query sees one more. All: where not causal
   int64_t heads() const { return groups * members; }
-  int64_t past() const { return keys - s; }        // positions before the first query's
   int64_t panels() const { return panels_of(s); }  // of queries
   int64_t key_panels() const { return panels_of(keys); }
+  // The first panel of queries that sees a key of panel j, and the panels of keys that panel i of queries sees.
+  int64_t first_query_panel(int64_t j) const { return std::max<int64_t>(0, j - panels_of(past)); }
+  int64_t seen_key_panels(int64_t i) const { return std::min(key_panels(), i + panels_of(past) + 1); }
   int64_t d_panels() const { return panels_of(d); }  // of a head's columns; steps where those are summed over
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(d)); }
 };
@@ -36,17 +39,18 @@ HeadMatrix<T> head_of(const HeadsOf<Memory>& view, int64_t entry, int64_t head) 
   return {static_cast<T*>(view.data()) + view.layout.at(0, entry, head), view.layout.position};
 }
 
-// Packs all keys or values of a head as panels of rows [panels][d steps], or of columns [d panels][position steps].
+// Packs the first `positions` of a head as panels of rows [panels][d steps], or of columns [d panels][position steps].
 template <class Panels, Side side, class T>
-void pack_head_rows(HeadMatrix<const T> x, const AttentionSizes& z, typename Panels::Element* to) {
-  for (int64_t i = 0; i < z.key_panels(); ++i)
-    Panels::template pack_rows<side>(x.panel(i), x.ld, z.keys - i * kPanel, z.d, to + i * z.d_panels() * kBlock);
+void pack_head_rows(HeadMatrix<const T> x, int64_t positions, const AttentionSizes& z, typename Panels::Element* to) {
+  for (int64_t i = 0; i < panels_of(positions); ++i)
+    Panels::template pack_rows<side>(x.panel(i), x.ld, positions - i * kPanel, z.d, to + i * z.d_panels() * kBlock);
 }
 template <class Panels, Side side, class T>
-void pack_head_columns(HeadMatrix<const T> x, const AttentionSizes& z, typename Panels::Element* to) {
+void pack_head_columns(HeadMatrix<const T> x, int64_t positions, const AttentionSizes& z,
+                       typename Panels::Element* to) {
   for (int64_t p = 0; p < z.d_panels(); ++p)
-    Panels::template pack_columns<side>(x.data + p * kPanel, x.ld, z.d - p * kPanel, z.keys,
-                                        to + p * z.key_panels() * kBlock);
+    Panels::template pack_columns<side>(x.data + p * kPanel, x.ld, z.d - p * kPanel, positions,
+                                        to + p * panels_of(positions) * kBlock);
 }
 
 inline PanelRow load_row(const float* from) {
@@ -61,11 +65,13 @@ inline PanelRow filled_row(float value) {
   return x;
 }
 
-// No query sees a later key: those scores of a block become -infinity. ahead: the position of the block's first query
-// less that of its first key; 0 on the diagonal.
-inline void mask_future(float* scores, int64_t ahead = 0) {
+// The scores of panel j of keys and panel i of queries become -infinity where the query does not see the key, or there
+// is no such key.
+inline void mask_unseen(const AttentionSizes& z, int64_t j, int64_t i, float* scores) {
+  const int64_t ahead = z.past + (i - j) * kPanel, there = z.keys - j * kPanel;
+  if (ahead >= kPanel - 1 && there >= kPanel) return;
   for (int64_t key = 0; key < kPanel; ++key)
-    std::fill_n(scores + key * kPanel, std::clamp<int64_t>(key - ahead, 0, kPanel),
+    std::fill_n(scores + key * kPanel, key < there ? std::clamp<int64_t>(key - ahead, 0, kPanel) : kPanel,
                 -std::numeric_limits<float>::infinity());
 }
 
@@ -98,11 +104,12 @@ class AttentionDropout {
       std::memcpy(block + key * kPanel + query, &scale, sizeof scale);
     };
     for (int64_t k = 0; k < kPanel / 2; ++k) {
-      const int64_t row = (head_ * pairs_ + key_panel * kPanel / 2 + k) * pairs_ + query_panel * kPanel / 2;
       const int64_t key = k / 8 * 16 + k % 8;
+      const int64_t row = (head_ * pairs_ + dropout_pair(dropout_.keys.at(key_panel * kPanel + key))) * pairs_;
       for (int64_t q = 0; q < kPanel / 2; q += kCounters) {
         const int64_t query = q / 8 * 16 + q % 8;
-        const FourWords words = philox_vector(static_cast<uint64_t>(row + q), dropout_.site, dropout_.seed);
+        const int64_t square = row + dropout_pair(dropout_.positions.at(query_panel * kPanel + query));
+        const FourWords words = philox_vector(static_cast<uint64_t>(square), dropout_.site, dropout_.seed);
         for (int word = 0; word < 4; ++word) put(words.w[word], key + word % 2 * 8, query + word / 2 * 8);
       }
     }

@@ -89,7 +89,7 @@ inline const float* dropout_scales(const Dropout& dropout, int64_t first, int64_
 inline int64_t dropout_row_index(const Dropout& dropout, int64_t r, int64_t b, int64_t width) {
   if (dropout.probability == 0) return 0;
   const int64_t sample = *dropout.first_sample.as<int64_t>() + r % b;
-  return (sample * dropout.seq_length + dropout.first_position + r / b) * width;
+  return (sample * dropout.seq_length + dropout.positions.at(r / b)) * width;
 }
 
 // Calls f(at, scale) for each vector of columns of a row; the columns' values are to be multiplied by `scale`: always

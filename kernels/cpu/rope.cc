@@ -15,7 +15,7 @@ void Kernels::compute(const op::RotaryTable& op) {
   for_rows(threads_, op.table.rows(), 64 * half, [&](int64_t position) {  // some 64 operations an angle
     float* const row = op.table.as<float>() + position * 2 * half;
     for (int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(position) * frequencies[static_cast<size_t>(i)];
+      const double angle = static_cast<double>(op.first + position) * frequencies[static_cast<size_t>(i)];
       row[i] = static_cast<float>(std::cos(angle));
       row[half + i] = static_cast<float>(std::sin(angle));
     }

@@ -1,4 +1,4 @@
-// Causal multi-head self-attention: the ops. The kernels are in attention_flash*.cu and attention_plain.cu.
+// Multi-head self-attention: the ops. The kernels are in attention_flash*.cu and attention_plain.cu.
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_tile_map.h"
@@ -10,12 +10,12 @@ namespace {
 // The arguments that both passes share.
 template <class Attention>
 AttentionArgs args_of(const Attention& op) {
-  const HeadsLayout& z = op.qkv.q.layout;
-  const Tensor out = op.out.view({z.s, z.b, z.heads() * z.d});
   return {.qkv = op.qkv,
-          .out = heads_view(out, z.heads(), z.groups),
+          .out = op.part.rows(op.out, op.qkv.q.layout),
           .lse = op.lse.template as<float>(),
-          .dropout = op.dropout};
+          .dropout = op.dropout,
+          .causal = op.causal,
+          .part = op.part};
 }
 
 // Whether vectors of 16 bytes may be read at the start of each row of each head.
@@ -27,11 +27,10 @@ bool aligned(const HeadsView& x) {
 }
 bool aligned(const QkvViews& views) { return aligned(views.q) && aligned(views.k) && aligned(views.v); }
 
-// Whether the tensor-core kernels take it: by type, head size and alignment, and with the queries of all keys. Fewer
-// are a few new tokens', too little for them.
+// Whether the tensor-core kernels take it: by type, head size and alignment, and with the queries of all keys.
 bool by_flash(const char* op, const AttentionArgs& a) {
-  if (flash_attention_has(a.dtype(), a.d()) && a.qkv.k.layout.s == a.s() && aligned(a.qkv) && aligned(a.out) &&
-      aligned(a.dout) && aligned(a.dqkv))
+  if (flash_attention_has(a.dtype(), a.d()) && a.past() == 0 && a.part.positions == 0 && a.part.heads == 0 &&
+      aligned(a.qkv) && aligned(a.out) && aligned(a.dout) && aligned(a.dqkv))
     return true;
   if (a.d() > kPlainAttentionColumns)
     fail(std::string(op) + ": heads of " + std::to_string(a.d()) + " columns, expected at most " +
@@ -47,7 +46,7 @@ bool CudaOps::by_hopper(const AttentionArgs& a) const {
 }
 
 void CudaOps::launch(const op::AttentionForward& op, cudaStream_t stream) {
-  if (op.out.numel() == 0) return;
+  if (op.qkv.q.layout.numel() == 0) return;
   const AttentionArgs args = args_of(op);
   if (!by_flash(op.kSpan.name, args)) plain_attention_forward(args, stream);
   else if (by_hopper(args)) hopper_attention_forward(args, {workspaces_.counters(stream), multiprocessors_}, stream);
@@ -55,12 +54,12 @@ void CudaOps::launch(const op::AttentionForward& op, cudaStream_t stream) {
 }
 
 void CudaOps::launch(const op::AttentionBackward& op, cudaStream_t stream) {
-  if (op.out.numel() == 0) return;
+  if (op.qkv.q.layout.numel() == 0) return;
   AttentionArgs args = args_of(op);
-  args.dout = args.out;
-  args.dout.memory = op.dout;
+  args.dout = op.part.rows(op.dout, op.qkv.q.layout);
   args.dqkv = op.dqkv;
-  args.delta = reinterpret_cast<float*>(workspaces_.take(stream, op.lse.bytes()));
+  args.delta =
+      reinterpret_cast<float*>(workspaces_.take(stream, args.query_heads() * args.s() * int64_t{sizeof(float)}));
   attention_delta(args, stream);
   if (!by_flash(op.kSpan.name, args)) {
     plain_attention_backward(args, stream);

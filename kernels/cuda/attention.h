@@ -6,7 +6,8 @@
 //   attention_hopper.cu          the same on GPUs of compute capability 9.0, by Hopper's own instructions
 //   attention_hopper_keys.cu     backward: gradients of keys and values
 //   attention_hopper_queries.cu  and of queries
-//   attention_plain.cu           any type, any head size up to 256, fewer queries than keys: simple and slow
+//   attention_plain.cu           any type, any head size up to 256, queries that are not all of the keys': simple and
+//   slow
 #pragma once
 
 #include <cstdint>
@@ -20,14 +21,19 @@ namespace trivet {
 struct AttentionArgs {
   QkvViews qkv;
   HeadsView out;  // read by the backward pass
-  float* lse;     // [b, heads, s]; read by the backward pass
+  float* lse;     // of `part`; read by the backward pass
   Dropout dropout;
+  bool causal = true;
+  AttentionPart part{};
   HeadsView dout{};  // null in the forward pass, as dqkv and delta
   QkvViews dqkv{};
   float* delta = nullptr;  // [b, heads, s]: of each query the sum over columns of dout * out
 
   DType dtype() const { return qkv.q.memory.dtype; }
   int64_t s() const { return qkv.q.layout.s; }
+  int64_t keys() const { return qkv.k.layout.s; }
+  // Keys that the first query sees, but for its own; each query sees one more.
+  int64_t past() const { return causal ? keys() - s() : keys(); }
   int64_t d() const { return qkv.q.layout.d; }
   int64_t members() const { return qkv.q.layout.members; }
   int64_t kv_heads() const { return qkv.q.layout.b * qkv.q.layout.groups; }  // of all batch entries

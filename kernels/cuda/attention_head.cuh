@@ -24,9 +24,10 @@ struct HeadArgs {
   const T* dout;
   Heads<T> dq, dk, dv;
   float* delta;
-  int s, groups, members, d;
-  int64_t out_stride;  // of out and dout, from a position to the next
-  float scale;         // of scores: 1 / sqrt(d)
+  AttentionPart part;
+  int s, keys, past, groups, members, d;
+  int64_t out_stride, out_entry;  // of out and dout, from a position to the next, and from a batch entry
+  float scale;                    // of scores: 1 / sqrt(d)
   DropoutArgs dropout;
 
   explicit HeadArgs(const AttentionArgs& a)
@@ -40,11 +41,15 @@ struct HeadArgs {
         dk(a.dqkv.k),
         dv(a.dqkv.v),
         delta(a.delta),
+        part(a.part),
         s(static_cast<int>(q.s)),
+        keys(static_cast<int>(k.s)),
+        past(static_cast<int>(a.past())),
         groups(static_cast<int>(q.groups)),
         members(static_cast<int>(q.members)),
         d(static_cast<int>(q.d)),
         out_stride(a.out.layout.position),
+        out_entry(a.out.layout.entry),
         scale(1.0f / std::sqrt(static_cast<float>(d))),
         dropout(a.dropout) {}
 
@@ -58,15 +63,16 @@ struct HeadArgs {
   __device__ U* kv_head(const Heads<U>& x, int kv) const {
     return x.data + kv / groups * x.entry + kv % groups * x.group;
   }
-  __device__ int64_t out_at(int which) const { return static_cast<int64_t>(which) * d; }
-  __device__ int64_t lse_at(int which) const { return static_cast<int64_t>(which) * s; }
+  __device__ int64_t out_at(int which) const { return which / heads() * out_entry + which % heads() * d; }
+  __device__ int64_t lse_at(int which) const { return part.lse_at(q, which / heads(), which % heads()); }
+  __device__ int64_t delta_at(int which) const { return static_cast<int64_t>(which) * s; }
+  __device__ int64_t heads() const { return groups * members; }
 
   // The square that the probability of a query and a key belongs to, for dropout.
   __device__ int64_t dropout_square(int which, int query, int key) const {
-    const int64_t heads = groups * members, batch = which / heads, head = which % heads;
-    const int64_t row = dropout.sample(batch) * dropout.total_heads + dropout.first_head + head;
+    const int64_t row = dropout.sample(which / heads()) * dropout.total_heads + dropout.first_head + which % heads();
     const int64_t pairs = dropout_pairs(dropout.seq_length);
-    return (row * pairs + dropout_pair(key)) * pairs + dropout_pair(query);
+    return (row * pairs + dropout_pair(dropout.keys.at(key))) * pairs + dropout_pair(dropout.positions.at(query));
   }
 };
 

@@ -45,10 +45,10 @@ __device__ void store_row(T* row, const float (&sum)[kColumns], float factor, in
 }
 
 // Which (head of a batch entry, position) this warp has; false: none.
-__device__ bool warp_task(int s, int64_t tasks, int& which, int& position) {
+__device__ bool warp_task(int positions, int64_t tasks, int& which, int& position) {
   const int64_t task = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  which = static_cast<int>(task / s);
-  position = static_cast<int>(task % s);
+  which = static_cast<int>(task / positions);
+  position = static_cast<int>(task % positions);
   return task < tasks;
 }
 
@@ -66,8 +66,8 @@ struct PairedHeads {
 
 // ---- kernels
 
-// A warp has one query, and takes its keys 32 at a time: a lane works out the score of one key; then all lanes, each
-// for its columns, add the 32 values. `position`: the query's among the keys.
+// A warp has one query, and takes the keys that it sees 32 at a time: a lane works out the score of one key; then all
+// lanes, each for its columns, add the 32 values.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> a, int64_t tasks) {
   int which, query;
@@ -76,19 +76,19 @@ __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> 
   const PairedHeads<T> heads(a, which);
   const T* const q = heads.queries + query * a.q.position;
   float max = -INFINITY, total = 0, out[kColumns] = {};
-  const int position = static_cast<int>(a.k.s) - a.s + query;
-  for (int first = 0; first <= position; first += 32) {
+  const int seen = min(a.past + query + 1, a.keys);
+  for (int first = 0; first < seen; first += 32) {
     const int key = first + lane;
-    const float score = key <= position ? a.scale * dot(q, heads.keys + key * a.k.position, a.d) : -INFINITY;
+    const float score = key < seen ? a.scale * dot(q, heads.keys + key * a.k.position, a.d) : -INFINITY;
     const float new_max = fmaxf(max, warp_reduce(score, Max()));
     const float factor = expf(max - new_max);  // 0 the first time
     float p = expf(score - new_max);
     total = total * factor + warp_reduce(p, Sum());
     max = new_max;
-    if (a.dropout.active && key <= position) p *= dropout_factor(a, which, query, key);
+    if (a.dropout.active && key < seen) p *= dropout_factor(a, which, query, key);
 #pragma unroll
     for (int k = 0; k < kColumns; ++k) out[k] *= factor;
-    const int count = min(32, position + 1 - first);
+    const int count = min(32, seen - first);
     for (int other = 0; other < count; ++other)
       add_row(out, __shfl_sync(kAllLanes, p, other), heads.values + (first + other) * a.v.position, a.d, lane);
   }
@@ -103,19 +103,19 @@ template <class T>
 __global__ void __launch_bounds__(32 * kWarps) delta_kernel(HeadArgs<T> a, int heads, bool vectors) {
   const int query = static_cast<int>(blockIdx.x);
   const int which = static_cast<int>(blockIdx.y * kRows + threadIdx.x / kRowLanes);
-  const int64_t row = static_cast<int64_t>(query) * heads + which;
+  const int64_t row = which < heads ? a.out_at(which) + query * a.out_stride : 0;
   const int lane = threadIdx.x % kRowLanes;
   float sum = 0;
   if (which < heads)
     for (int c = kPack * lane; c < a.d; c += kPack * kRowLanes) {
-      const Pack dout = load_pack(a.dout + row * a.d, c, a.d, vectors);
-      const Pack out = load_pack(a.out + row * a.d, c, a.d, vectors);
+      const Pack dout = load_pack(a.dout + row, c, a.d, vectors);
+      const Pack out = load_pack(a.out + row, c, a.d, vectors);
 #pragma unroll
       for (int k = 0; k < kPack; ++k) sum += dout.v[k] * out.v[k];
     }
 #pragma unroll
   for (int offset = kRowLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
-  if (which < heads && lane == 0) a.delta[a.lse_at(which) + query] = sum;
+  if (which < heads && lane == 0) a.delta[a.delta_at(which) + query] = sum;
 }
 
 // The probability of a pair and the gradient of its score, with the dropout's factor: by one thread.
@@ -128,11 +128,10 @@ struct Pair {
     const T* const k = heads.keys + key * a.k.position;
     const T* const v = heads.values + key * a.v.position;
     const T* const dout = heads.douts + query * a.out_stride;
-    const int64_t row = a.lse_at(which) + query;
     const float keep = a.dropout.active ? dropout_factor(a, which, query, key) : 1.0f;
-    const float p = expf(a.scale * dot(q, k, a.d) - a.lse[row]);
+    const float p = expf(a.scale * dot(q, k, a.d) - a.lse[a.lse_at(which) + query]);
     p_kept = p * keep;
-    ds = p * (keep * dot(dout, v, a.d) - a.delta[row]);
+    ds = p * (keep * dot(dout, v, a.d) - a.delta[a.delta_at(which) + query]);
   }
 };
 
@@ -144,10 +143,11 @@ __global__ void __launch_bounds__(32 * kWarps) plain_backward_queries_kernel(Hea
   const int lane = threadIdx.x % 32;
   const PairedHeads<T> heads(a, which);
   float dq[kColumns] = {};
-  for (int first = 0; first <= query; first += 32) {
+  const int seen = min(a.past + query + 1, a.keys);
+  for (int first = 0; first < seen; first += 32) {
     const int key = first + lane;
-    const float ds = key <= query ? Pair<T>(a, heads, which, query, key).ds : 0.0f;
-    const int count = min(32, query + 1 - first);
+    const float ds = key < seen ? Pair<T>(a, heads, which, query, key).ds : 0.0f;
+    const int count = min(32, seen - first);
     for (int other = 0; other < count; ++other)
       add_row(dq, __shfl_sync(kAllLanes, ds, other), heads.keys + (first + other) * a.k.position, a.d, lane);
   }
@@ -159,12 +159,12 @@ __global__ void __launch_bounds__(32 * kWarps) plain_backward_queries_kernel(Hea
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) plain_backward_keys_kernel(HeadArgs<T> a, int64_t tasks) {
   int kv, key;
-  if (!warp_task(a.s, tasks, kv, key)) return;
+  if (!warp_task(a.keys, tasks, kv, key)) return;
   const int lane = threadIdx.x % 32;
   float dk[kColumns] = {}, dv[kColumns] = {};
   for (int which = kv * a.members; which < (kv + 1) * a.members; ++which) {
     const PairedHeads<T> heads(a, which);
-    for (int first = key; first < a.s; first += 32) {
+    for (int first = max(0, key - a.past); first < a.s; first += 32) {
       const int query = first + lane;
       float p = 0, ds = 0;
       if (query < a.s) {
@@ -187,8 +187,8 @@ __global__ void __launch_bounds__(32 * kWarps) plain_backward_keys_kernel(HeadAr
 
 // f.template operator()<T>(tasks, grid): a warp for each position of each head.
 template <class F>
-void for_positions(const AttentionArgs& args, int64_t heads, const F& f) {
-  const int64_t tasks = heads * args.s();
+void for_positions(const AttentionArgs& args, int64_t heads, int64_t positions, const F& f) {
+  const int64_t tasks = heads * positions;
   const unsigned int grid = blocks(ceil_div(tasks, kWarps), "attention");
   dispatch_device(args.dtype(), [&]<class T>() { f.template operator()<T>(tasks, grid); });
 }
@@ -196,14 +196,14 @@ void for_positions(const AttentionArgs& args, int64_t heads, const F& f) {
 }  // namespace
 
 void plain_attention_forward(const AttentionArgs& args, cudaStream_t stream) {
-  for_positions(args, args.query_heads(), [&]<class T>(int64_t tasks, unsigned int grid) {
+  for_positions(args, args.query_heads(), args.s(), [&]<class T>(int64_t tasks, unsigned int grid) {
     launch_kernel(plain_forward_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), tasks);
   });
 }
 
 void attention_delta(const AttentionArgs& args, cudaStream_t stream) {
   const int64_t heads = args.query_heads();
-  const bool vectors = args.d() % kPack == 0 && aligned(args.out.memory, args.dout.memory);
+  const bool vectors = args.d() % kPack == 0 && heads_are_aligned(args.out) && heads_are_aligned(args.dout);
   const dim3 grid(blocks(args.s(), "attention_backward"), blocks(ceil_div(heads, kRows), "attention_backward"));
   dispatch_device(args.dtype(), [&]<class T>() {
     launch_kernel(delta_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), static_cast<int>(heads), vectors);
@@ -211,10 +211,10 @@ void attention_delta(const AttentionArgs& args, cudaStream_t stream) {
 }
 
 void plain_attention_backward(const AttentionArgs& args, cudaStream_t stream) {
-  for_positions(args, args.query_heads(), [&]<class T>(int64_t tasks, unsigned int grid) {
+  for_positions(args, args.query_heads(), args.s(), [&]<class T>(int64_t tasks, unsigned int grid) {
     launch_kernel(plain_backward_queries_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), tasks);
   });
-  for_positions(args, args.kv_heads(), [&]<class T>(int64_t tasks, unsigned int grid) {
+  for_positions(args, args.kv_heads(), args.keys(), [&]<class T>(int64_t tasks, unsigned int grid) {
     launch_kernel(plain_backward_keys_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), tasks);
   });
 }

@@ -23,7 +23,7 @@ struct DropoutArgs : Dropout {
 
   // Global index of column 0 of row r of an activation [s, b, width].
   __device__ int64_t row_index(int64_t r, int64_t b, int64_t width) const {
-    return (sample(r % b) * seq_length + first_position + r / b) * width;
+    return (sample(r % b) * seq_length + positions.at(r / b)) * width;
   }
 
   // For the eight elements from `column` on of row r of an activation [s, b, width]; all 1 where nothing is dropped.

@@ -7,6 +7,7 @@
 
 #include "kernels/base/cuda_device.h"
 #include "kernels/base/tensor.h"
+#include "kernels/heads_view.h"
 
 namespace trivet {
 
@@ -40,6 +41,13 @@ inline unsigned int blocks(int64_t count, const char* op) {
 template <class... Tensors>
 bool aligned(const Tensors&... tensors) {
   return ((reinterpret_cast<uintptr_t>(tensors.data) % 16 == 0) && ...);
+}
+
+// Whether each head begins where vectors of eight elements may be read.
+template <class Memory>
+bool heads_are_aligned(const HeadsOf<Memory>& x) {
+  const HeadsLayout& z = x.layout;
+  return (x.first | z.position | z.entry | z.group | z.member) % 8 == 0 && aligned(x.memory);
 }
 
 // A kernel that walks rows of a matrix [n, c] by packs of 8 columns: a block takes one chunk of one row.

@@ -10,10 +10,10 @@ namespace {
 // ---- kernels
 
 // A thread has one angle of table[positions][2 half].
-__global__ void rotary_table_kernel(Rotary rotary, int64_t positions, int64_t half, float* table) {
+__global__ void rotary_table_kernel(Rotary rotary, int64_t first, int64_t positions, int64_t half, float* table) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, position = i / half, pair = i % half;
   if (position >= positions) return;
-  const double angle = static_cast<double>(position) * rotary_frequency(rotary, pair);
+  const double angle = static_cast<double>(first + position) * rotary_frequency(rotary, pair);
   table[position * 2 * half + pair] = static_cast<float>(cos(angle));
   table[position * 2 * half + half + pair] = static_cast<float>(sin(angle));
 }
@@ -56,12 +56,6 @@ __global__ void rope_kernel(TurnedHeads<T> q, TurnedHeads<T> k, const float* tab
 
 // ---- launchers
 
-// Whether each head begins where vectors of 16 bytes may be read.
-bool heads_are_aligned(const HeadsOf<InOut>& x) {
-  const HeadsLayout& z = x.layout;
-  return (x.first | z.position | z.entry | z.group | z.member) % kPack == 0 && aligned(x.memory);
-}
-
 }  // namespace
 
 void CudaOps::launch(const op::RotaryTable& op, cudaStream_t stream) {
@@ -69,7 +63,7 @@ void CudaOps::launch(const op::RotaryTable& op, cudaStream_t stream) {
   if (positions == 0) return;
   launch_kernel(rotary_table_kernel,
                 {blocks(ceil_div(positions * half, kBlockThreads), op.kSpan.name), kBlockThreads, stream}, op.rotary,
-                positions, half, op.table.as<float>());
+                op.first, positions, half, op.table.as<float>());
 }
 
 void CudaOps::launch(const op::Rope& op, cudaStream_t stream) {

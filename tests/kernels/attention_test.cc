@@ -1,6 +1,7 @@
 // Attention against its definition in double arithmetic, and that definition's gradient against finite differences.
 #include <cmath>
 #include <cstring>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <limits>
 #include <random>
@@ -222,7 +223,7 @@ const Dropout kDropout{.probability = 0.2f,
                        .site = 5,
                        .first_sample = Tensor{&first_sample, DType::i64, {1}},
                        .seq_length = 600,
-                       .first_position = 0,
+                       .positions = {},
                        .first_head = 2,
                        .total_heads = 7};
 
@@ -349,13 +350,130 @@ TEST_P(AttentionTest, TheLastQueriesAloneHaveTheResultsThatTheyHaveAmongAll) {
     }
 }
 
-TEST_P(AttentionTest, DropoutNeedsTheQueriesOfAllKeys) {
+// A sequence in two parts, as ranks that share one have them. The later queries meet the earlier keys, which all of
+// them see, and then their own; each in ops of half of the heads; and all results are parts of the same tensors.
+TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
+  const bool slow = GetParam() != By::cpu && test::gpu_is_emulated();
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const auto& [s, cut, kv_heads, d] : {std::array<int64_t, 4>{2, 1, 4, 16},
+                                              {33, 7, 2, 16},
+                                              {70, 32, 4, 64},
+                                              {150, 64, 2, 24},
+                                              {97, 80, 2, 128},
+                                              {300, 161, 2, 64},
+                                              {420, 208, 2, 80}})
+      for (const Dropout& dropout : {Dropout{}, kDropout}) {
+        const Case z{s, 2, 4, d, dtype, cut % 16 == 0 ? dropout : Dropout{}, 2, kv_heads};
+        if (!takes(z) || (slow && s > 100 && (kv_heads != 2 || dropout.probability > 0))) continue;
+        SCOPED_TRACE(fmt::format("s {} cut {} d {} {}", s, cut, d, name_of(dtype)));
+        const auto ops = ops_for(z);
+        const Vector drawn_qkv = drawn_values(z, 1);
+        const Tensor dout = drawn(dtype, {s, z.b, z.heads * d}, 1);
+        const Tensors whole = run(z, drawn_qkv, dout);
+
+        // when: out is kept in fp32
+        const QkvViews qkv = placed(z, Lie::in_groups, drawn_qkv);
+        const Tensor out = poisoned(dtype, dout.shape), lse = poisoned(DType::f32, {z.b, z.heads, s});
+        struct Visit {
+          int64_t query, queries, key, keys;
+          bool causal;
+        };
+        const Visit visits[] = {
+            {0, cut, 0, cut, true}, {cut, s - cut, cut, s - cut, true}, {cut, s - cut, 0, cut, false}};
+        const auto views_of = [&](const QkvViews& all, const Visit& v, int64_t group, int64_t groups) {
+          const auto of = [&](const HeadsView& view, int64_t first, int64_t count) {
+            return groups_of(positions_of(view, first, count), group, groups);
+          };
+          return QkvViews{of(all.q, v.query, v.queries), of(all.k, v.key, v.keys), of(all.v, v.key, v.keys)};
+        };
+        const auto dropout_of = [&](const Visit& v, int64_t group) {
+          Dropout part = z.dropout;
+          part.positions = {v.query}, part.keys = {v.key}, part.first_head += group * z.members();
+          return part;
+        };
+        for (const Visit& v : {visits[0], visits[1]})
+          for (int64_t group = 0; group < kv_heads; group += kv_heads / 2)
+            ops->run(op::AttentionForward{.qkv = views_of(qkv, v, group, kv_heads / 2),
+                                          .out = out,
+                                          .lse = lse,
+                                          .dropout = dropout_of(v, group),
+                                          .part = {v.query, group * z.members(), s, z.heads}},
+                     *stream);
+        const Tensor sums = poisoned(DType::f32, dout.shape);
+        ops->run(op::Convert{out, sums}, *stream);
+        const Tensor more = poisoned(dtype, {s - cut, z.b, z.heads * d});
+        const Tensor more_lse = poisoned(DType::f32, {z.b, z.heads, s - cut});
+        ops->run(op::AttentionForward{.qkv = views_of(qkv, visits[2], 0, kv_heads),
+                                      .out = more,
+                                      .lse = more_lse,
+                                      .dropout = dropout_of(visits[2], 0),
+                                      .causal = false},
+                 *stream);
+        ops->run(op::AttentionMerge{more, more_lse, sums, lse, cut}, *stream);
+        ops->run(op::Convert{sums, out}, *stream);
+        // and the gradients, from what all keys together gave
+        const QkvViews total = qkv_views(poisoned(DType::f32, {s, z.b, z.qkv_width()}), z.heads, kv_heads);
+        stream->synchronize();
+        std::memset(total.q.memory.data, 0, static_cast<size_t>(total.q.memory.bytes()));
+        for (const Visit& v : visits)
+          for (int64_t group = 0; group < kv_heads; group += kv_heads / 2) {
+            const QkvViews terms = views_of(poisoned_views(z, Lie::apart), v, group, kv_heads / 2);
+            ops->run(op::AttentionBackward{.dout = dout,
+                                           .qkv = views_of(qkv, v, group, kv_heads / 2),
+                                           .out = out,
+                                           .lse = lse,
+                                           .dqkv = terms,
+                                           .dropout = dropout_of(v, group),
+                                           .causal = v.causal,
+                                           .part = {v.query, group * z.members(), s, z.heads}},
+                     *stream);
+            const QkvViews to = views_of(total, v, group, kv_heads / 2);
+            ops->run(op::CopyHeads{terms.q, to.q, true}, *stream);
+            ops->run(op::CopyHeads{terms.k, to.k, true}, *stream);
+            ops->run(op::CopyHeads{terms.v, to.v, true}, *stream);
+          }
+        stream->synchronize();
+
+        // then
+        const double close = 4 * test::tolerance(dtype, d);
+        expect_near("lse", z, values(lse), values(whole.lse), test::tolerance(DType::f32, d, 10));
+        expect_near("out", z, values(out), values(whole.out), close * largest(values(whole.out)));
+        const Vector wanted = values(z, whole.dqkv);
+        expect_near("dqkv", z, values(z, total), wanted, close * largest(wanted));
+      }
+}
+
+TEST_P(AttentionTest, DropoutNeedsPositionsInStepsOfSixteen) {
   const Case z{8, 1, 2, 16};
-  QkvViews last = placed(z, Lie::in_groups, drawn_values(z, 1));
-  last.q = last_positions(last.q, 3);
-  const Tensor out = poisoned(z.dtype, {3, 1, 32}), lse = poisoned(DType::f32, {1, 2, 3});
-  EXPECT_THROW(ops_for(z)->run(op::AttentionForward{.qkv = last, .out = out, .lse = lse, .dropout = kDropout}, *stream),
-               Error);
+  const QkvViews qkv = placed(z, Lie::in_groups, drawn_values(z, 1));
+  const Tensor out = poisoned(z.dtype, {8, 1, 32}), lse = poisoned(DType::f32, {1, 2, 8});
+  for (const PositionMap map : {PositionMap{8}, PositionMap{0, 4, 16}, PositionMap{0, 16, 24}}) {
+    Dropout dropout = kDropout;
+    dropout.keys = map;
+    EXPECT_THROW(ops_for(z)->run(op::AttentionForward{.qkv = qkv, .out = out, .lse = lse, .dropout = dropout}, *stream),
+                 Error);
+  }
+}
+
+// Keys that no query sees are no keys, whatever lies in `more` then.
+TEST_P(AttentionTest, MergingNothingChangesNothing) {
+  const Tensor out = drawn(DType::f32, {3, 1, 8}, 1), lse = drawn(DType::f32, {1, 2, 3}, 1);
+  const Vector before = values(out), sums = values(lse);
+  const Tensor more = poisoned(DType::f32, {2, 1, 8}), more_lse = arena.allocate(DType::f32, {1, 2, 2});
+  std::fill_n(more_lse.as<float>(), 4, -std::numeric_limits<float>::infinity());
+  ops_for({})->run(op::AttentionMerge{more, more_lse, out, lse, 1}, *stream);
+  stream->synchronize();
+  EXPECT_EQ(values(out), before);
+  EXPECT_EQ(values(lse), sums);
+  // and the first keys that a query sees are all that it has
+  std::fill_n(more_lse.as<float>(), 4, 0.5f);
+  std::fill_n(lse.as<float>(), 6, -std::numeric_limits<float>::infinity());
+  std::fill_n(more.as<float>(), 16, 2.0f);
+  std::fill_n(out.as<float>(), 24, std::numeric_limits<float>::quiet_NaN());
+  ops_for({})->run(op::AttentionMerge{more, more_lse, out, lse, 1}, *stream);
+  stream->synchronize();
+  for (int64_t i = 8; i < 24; ++i) EXPECT_EQ(out.as<float>()[i], 2.0f) << i;
+  EXPECT_EQ(values(lse), (Vector{-INFINITY, 0.5, 0.5, -INFINITY, 0.5, 0.5}));
 }
 
 // A type that is rounded to without bias: a tolerance lets truncation pass, which makes every output, and every

@@ -11,7 +11,7 @@ INSTANTIATE_TEST_SUITE_P(BackEnds, ElementwiseTest, all_types_and_back_ends(), c
 // Under the contract in kernels/ops.h: whether element (position, entry, column) is kept.
 bool kept(const Dropout& d, int64_t entry, int64_t position, int64_t column, int64_t width) {
   const int64_t sample = *d.first_sample.as<int64_t>() + entry;
-  const int64_t index = (sample * d.seq_length + d.first_position + position) * width + column;
+  const int64_t index = (sample * d.seq_length + d.positions.at(position)) * width + column;
   const PhiloxWords words = philox4x32<7>(static_cast<uint64_t>(index / 4), d.site, d.seed);
   return words.w[index % 4] >= dropout_threshold(d.probability);
 }
@@ -49,7 +49,7 @@ TEST_P(ElementwiseTest, BiasDropoutAdd) {
                               .site = 9,
                               .first_sample = tensors.number((int64_t{1} << 33) + 3),
                               .seq_length = 4096,
-                              .first_position = 1025};
+                              .positions = {1025}};
         const Tensor x = tensors.uniform(dtype, {s, b, h}), residual = tensors.uniform(dtype, {s, b, h});
         const Tensor bias = with_bias ? tensors.uniform(dtype, {h}) : Tensor{};
         const Tensor out = tensors.poisoned(dtype, {s, b, h});
@@ -124,7 +124,7 @@ TEST_P(ElementwiseTest, DropoutDoesNotDependOnTheCut) {
 
   for (int64_t position = 0; position < s; position += 2) {  // sequence parallel: two positions a rank
     Dropout part = dropout;
-    part.first_position = position;
+    part.positions.first = position;
     const Tensor slice = tensors.poisoned(dtype, {2, b, h});
     ops->run(op::DropoutBackward{.dout = ones.slice(position, 2), .dropout = part, .dx = slice}, *stream);
     EXPECT_TRUE(same_bits(slice, whole.slice(position, 2)));

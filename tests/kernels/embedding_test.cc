@@ -13,7 +13,7 @@ double at(const Tensor& t, int64_t row, int64_t column) { return get(t, row * t.
 // The factor of an element under the contract in kernels/ops.h, word by word.
 double factor(const Dropout& d, int64_t entry, int64_t position, int64_t column, int64_t width) {
   const int64_t index =
-      ((*d.first_sample.as<int64_t>() + entry) * d.seq_length + d.first_position + position) * width + column;
+      ((*d.first_sample.as<int64_t>() + entry) * d.seq_length + d.positions.at(position)) * width + column;
   const PhiloxWords words = philox4x32<7>(static_cast<uint64_t>(index / 4), d.site, d.seed);
   return words.w[index % 4] >= dropout_threshold(d.probability) ? 1.0 / (1.0 - d.probability) : 0.0;
 }
@@ -76,7 +76,7 @@ TEST_P(EmbeddingTest, PositionsAreAddedThenDropped) {
                           .site = 4,
                           .first_sample = tensors.number((int64_t{1} << 33) + 6),
                           .seq_length = 64,
-                          .first_position = 32};
+                          .positions = {32}};
     const Tensor x = tensors.uniform(dtype, {s, b, h}), positions = tensors.uniform(dtype, {s, h});
     const Tensor out = tensors.poisoned(dtype, {s, b, h});
 
@@ -102,7 +102,7 @@ TEST_P(EmbeddingTest, PositionBackwardSumsOverTheBatch) {
                           .site = 4,
                           .first_sample = tensors.number((int64_t{1} << 33) + 6),
                           .seq_length = 64,
-                          .first_position = 32};
+                          .positions = {32}};
     const Tensor dout = tensors.integers(dtype, {s, b, h}, -9, 9), dx = tensors.poisoned(dtype, {s, b, h});
     const Tensor dpositions = tensors.integers(DType::f32, {s, h}, -9, 9);
     Values expected_dx, expected_sum = values(dpositions);

@@ -132,7 +132,7 @@ void residual_stream(Trial& run) {
                         .site = 6,
                         .first_sample = run.tensors.number(7),
                         .seq_length = kElements / kWidth + 3,
-                        .first_position = kElements / kWidth + 3 - n};
+                        .positions = {kElements / kWidth + 3 - n}};
   const auto keep = [&](const Tensor& t) { run.result(t, 3 * kWidth); };
   run(op::BiasDropoutAdd{x, run.small(kBf16, {kWidth}), residual, dropout, y}), keep(y);
   run(op::DropoutBackward{x, dropout, dx}), keep(dx);

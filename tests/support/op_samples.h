@@ -66,6 +66,10 @@ class OpSamples {
     const QkvViews views = qkv();
     return {.q = views.q, .k = views.k, .table = make_(DType::f32, {4, 2})};
   }
+  op::CopyHeads sample(op::CopyHeads*) { return {.from = qkv().k, .to = qkv().v, .accumulate = true}; }
+  op::AttentionMerge sample(op::AttentionMerge*) {
+    return {cube(), make_(DType::f32, {2, 2, 4}), cube(), make_(DType::f32, {2, 2, 4})};
+  }
   op::AttentionForward sample(op::AttentionForward*) {
     return {.qkv = qkv(), .out = cube(), .lse = make_(DType::f32, {2, 2, 4}), .dropout = dropout()};
   }

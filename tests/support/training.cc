@@ -61,6 +61,8 @@ void set_key(Config& config, std::string_view key, std::string_view value) {
 Config cut(Config config, const Cut& how) {
   config.parallel.tensor_model_parallel_size = how.t;
   config.parallel.pipeline_model_parallel_size = how.p;
+  config.parallel.context_parallel_size = how.c;
+  config.parallel.cp_comm_type = how.cp_comm_type;
   config.parallel.sequence_parallel = how.sequence_parallel;
   config.parallel.pipeline_schedule = how.schedule;
   if (how.v > 0) config.parallel.virtual_pipeline_model_parallel_size = how.v;

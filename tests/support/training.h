@@ -68,7 +68,9 @@ struct Cut {
   const char* schedule = "1f1b";
   int64_t v = 0;  // 0: what the schedule needs
   const char* strategy = "no_shard";
-  int ranks() const { return t * p * d; }
+  int c = 1;
+  CpCommType cp_comm_type = CpCommType::p2p;
+  int ranks() const { return t * c * p * d; }
 };
 Config cut(Config config, const Cut& how);
 inline void overlap_data_parallel(Config& config) {

@@ -130,7 +130,7 @@ void MlperfRun::start(Trainer& trainer, int64_t train_samples, int64_t eval_samp
   described.config_file = config_file_;
   log_.describe(described);
   const GptShape& shape = trainer.state().shape;
-  SyntheticBatches batches(shape.tokens(), shape.vocab);
+  SyntheticBatches batches(shape.whole_seq() * shape.micro_batch, shape.vocab);
   for (int64_t i = 0; i < mlperf_of(config_).warmup_steps; ++i) trainer.warm_up(batches);
   trainer.world().barrier();
   log_.run_start();

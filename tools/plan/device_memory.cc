@@ -35,8 +35,8 @@ std::vector<MeshPosition> positions_of(const MeshShape& mesh) {
 // (Korthikanti et al. 2022, section 4.1). Of layers that recompute their attention there are those of one at a time.
 int64_t score_bytes(const Config& config, const Layout& layout, int pp) {
   const ModelConfig& m = config.model;
-  const int64_t of_layer =
-      5 * m.num_attention_heads / layout.mesh[Axis::tp] * config.batch.micro_batch_size * m.seq_length * m.seq_length;
+  const int64_t of_layer = 5 * m.num_attention_heads / layout.mesh[Axis::tp] * config.batch.micro_batch_size *
+                           m.seq_length * (m.seq_length / layout.mesh[Axis::cp]);
   const bool full = m.recompute_granularity == RecomputeGranularity::full;
   const bool core = m.recompute_granularity == RecomputeGranularity::selective &&
                     std::ranges::count(m.recompute_modules, RecomputeModule::core_attn) > 0;
@@ -56,9 +56,10 @@ int64_t score_bytes(const Config& config, const Layout& layout, int pp) {
 }  // namespace
 
 int communicators_of(const Config& config, const Layout& layout, int pp) {
-  const int t = layout.mesh[Axis::tp], p = layout.mesh[Axis::pp], d = layout.mesh.size(kGradientAxes);
+  const int t = layout.mesh[Axis::tp], c = layout.mesh[Axis::cp], p = layout.mesh[Axis::pp],
+            d = layout.mesh.size(kGradientAxes);
   int count = 0;
-  for (const int ranks : {layout.mesh.world(), t, d, p, layout.mesh.size(kModelAxes)}) count += ranks > 1 ? 1 : 0;
+  for (const int ranks : {layout.mesh.world(), t, c, d, p, layout.mesh.size(kModelAxes)}) count += ranks > 1 ? 1 : 0;
   for (const auto& [channel, traffic] : traffic_of(layout.schedule))
     count += channel.from == pp || channel.to == pp ? 1 : 0;
   const Schedule& schedule = layout.schedule;
@@ -66,6 +67,9 @@ int communicators_of(const Config& config, const Layout& layout, int pp) {
   if (!config.model.untie_embeddings_and_output_weights && first != last && (pp == first || pp == last)) ++count;
   // The streams beside compute have communicators of their own.
   if (t > 1 && gpt_shape_of(config, layout, {}).overlaps_tensor_comm()) ++count;
+  if (c > 1)
+    count +=
+        (config.overlap.overlap_cp_comm ? 1 : 0) + (config.parallel.cp_comm_type == CpCommType::all_gather ? 1 : 0);
   if (d > 1)
     for (const bool overlaps : {config.overlap.overlap_grad_reduce, config.overlap.overlap_param_gather})
       count += overlaps ? config.overlap.collectives_in_flight : 0;
