@@ -51,8 +51,10 @@ int Trainer::load_step(BatchSource& source, bool training, float loss_scale, siz
   const GptShape& shape = rank_.state.shape;
   for (HostBatch& to : batches) {
     const Batch& batch = source.next();
-    // Labels are made before the sequence is cut: the last one of a piece is the first token of another.
-    shape.cut().positions().for_runs(shape.rank_seq(), [&](int64_t row, int64_t count, int64_t position) {
+    // Labels are made before the sequence is cut: the last one of a piece is the first token of another. Where nothing
+    // looks at tokens there are none.
+    const int64_t rows = batch.tokens.empty() ? 0 : shape.rank_seq();
+    shape.cut().positions().for_runs(rows, [&](int64_t row, int64_t count, int64_t position) {
       const int64_t b = shape.micro_batch;
       std::copy_n(batch.tokens.begin() + position * b, count * b, to.tokens.begin() + row * b);
       std::copy_n(batch.labels.begin() + position * b, count * b, to.labels.begin() + row * b);

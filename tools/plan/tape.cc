@@ -218,7 +218,9 @@ class TapeDevice : public Device {
 };
 
 // Pairs of a query and a key that attention computes.
-int64_t causal_pairs(int64_t queries, int64_t keys) { return queries * keys - queries * (queries - 1) / 2; }
+int64_t pairs_of(int64_t queries, int64_t keys, bool causal) {
+  return queries * keys - (causal ? queries * (queries - 1) / 2 : 0);
+}
 
 // What an op's arguments alone do not say of its work.
 template <class Op>
@@ -238,16 +240,25 @@ void complete(const op::Matmul& op, TapeWork& work) {
 }
 void complete(const op::CrossEntropyForward&, TapeWork& work) { work.kind = TapeWork::loss; }
 void complete(const op::CrossEntropyBackward&, TapeWork& work) { work.kind = TapeWork::loss; }
-void add_attention(const QkvOf<In>& qkv, int64_t products, TapeWork& work) {
-  const HeadsLayout &q = qkv.q.layout, &k = qkv.k.layout;
-  work.kind = TapeWork::attention;
-  work.dtype = qkv.q.memory.dtype;
-  work.batch = q.b * q.heads(), work.m = q.s, work.n = k.s, work.k = q.d;
-  work.flops = 2 * products * q.b * q.heads() * q.d * causal_pairs(q.s, k.s);
+// Of their tensors only the heads that they name are touched.
+void complete(const op::CopyHeads& op, TapeWork& work) {
+  work.bytes = op.from.layout.numel() *
+               (size_of(op.from.memory.dtype) + size_of(op.to.memory.dtype) * (op.accumulate ? 2 : 1));
 }
-void complete(const op::AttentionForward& op, TapeWork& work) { add_attention(op.qkv, 2, work); }
+void complete(const op::AttentionMerge& op, TapeWork& work) {
+  work.bytes = op.more.bytes() + 2 * op.more.numel() * size_of(op.out.dtype) + 3 * op.more_lse.bytes();
+}
+template <class Attention>
+void add_attention(const Attention& op, int64_t products, TapeWork& work) {
+  const HeadsLayout &q = op.qkv.q.layout, &k = op.qkv.k.layout;
+  work.kind = TapeWork::attention;
+  work.dtype = op.qkv.q.memory.dtype;
+  work.batch = q.b * q.heads(), work.m = q.s, work.n = k.s, work.k = q.d;
+  work.flops = 2 * products * q.b * q.heads() * q.d * pairs_of(q.s, k.s, op.causal);
+}
+void complete(const op::AttentionForward& op, TapeWork& work) { add_attention(op, 2, work); }
 void complete(const op::AttentionBackward& op, TapeWork& work) {
-  add_attention(op.qkv, 5, work);  // the scores again, and the gradients of v, p, q and k
+  add_attention(op, 5, work);  // the scores again, and the gradients of v, p, q and k
   work.backward = true;
 }
 
@@ -357,8 +368,9 @@ bool remove_links(CommConfig& comm) {
   bool found = comm.link_latency_us != 0 || comm.link_gbps != 0;
   comm.link_latency_us = comm.link_gbps = 0;
   for (const auto member :
-       {&CommConfig::tensor_link_latency_us, &CommConfig::tensor_link_gbps, &CommConfig::pipeline_link_latency_us,
-        &CommConfig::pipeline_link_gbps, &CommConfig::data_link_latency_us, &CommConfig::data_link_gbps}) {
+       {&CommConfig::tensor_link_latency_us, &CommConfig::tensor_link_gbps, &CommConfig::context_link_latency_us,
+        &CommConfig::context_link_gbps, &CommConfig::pipeline_link_latency_us, &CommConfig::pipeline_link_gbps,
+        &CommConfig::data_link_latency_us, &CommConfig::data_link_gbps}) {
     found = found || (comm.*member).value_or(0) != 0;
     comm.*member = 0;
   }
