@@ -107,7 +107,7 @@ std::string describe_links(const CommConfig& c, const MeshShape& mesh) {
     if (gbps > 0) text += fmt::format("{} Gbit/s", gbps);
   };
   add("tensor", mesh[Axis::tp], *c.tensor_link_latency_us, *c.tensor_link_gbps);
-  add("context", mesh[Axis::cp], *c.context_link_latency_us, *c.context_link_gbps);
+  add("context", mesh[Axis::cp], c.context_link_latency_us.value_or(0), c.context_link_gbps.value_or(0));
   add("pipeline", mesh[Axis::pp], *c.pipeline_link_latency_us, *c.pipeline_link_gbps);
   add("data", mesh.size(kGradientAxes), *c.data_link_latency_us, *c.data_link_gbps);
   if (c.shared_port) text += ", through one port";

@@ -186,8 +186,10 @@ void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d, int64
   CommConfig& m = c.comm;
   derive(loaded, "comm.tensor_link_latency_us", m.tensor_link_latency_us, m.link_latency_us, "link_latency_us");
   derive(loaded, "comm.tensor_link_gbps", m.tensor_link_gbps, m.link_gbps, "link_gbps");
-  derive(loaded, "comm.context_link_latency_us", m.context_link_latency_us, m.link_latency_us, "link_latency_us");
-  derive(loaded, "comm.context_link_gbps", m.context_link_gbps, m.link_gbps, "link_gbps");
+  if (c.parallel.context_parallel_size > 1) {  // else they stay auto: ids of studies hash what is not default
+    derive(loaded, "comm.context_link_latency_us", m.context_link_latency_us, m.link_latency_us, "link_latency_us");
+    derive(loaded, "comm.context_link_gbps", m.context_link_gbps, m.link_gbps, "link_gbps");
+  }
   derive(loaded, "comm.pipeline_link_latency_us", m.pipeline_link_latency_us, m.link_latency_us, "link_latency_us");
   derive(loaded, "comm.pipeline_link_gbps", m.pipeline_link_gbps, m.link_gbps, "link_gbps");
   derive(loaded, "comm.data_link_latency_us", m.data_link_latency_us, m.link_latency_us, "link_latency_us");

@@ -113,15 +113,18 @@ CpuIsa choose_cpu_isa(const Config& config, HostWorld& host) {
 GpuShare gpu_share_of(const Config& config, int ranks) {
   const OverlapConfig& o = config.overlap;
   const int t = config.parallel.tensor_model_parallel_size, p = config.parallel.pipeline_model_parallel_size;
-  const int d = ranks / std::max(1, t * p);
+  const int c = config.parallel.context_parallel_size, shared = ranks / std::max(1, t * p);  // gradients are over d c
   const int lanes = o.collectives_in_flight * (o.overlap_grad_reduce + o.overlap_param_gather);
   // Channels of a pipeline; where chunks lie in a V, activations and gradients go both ways.
   const int ends = p == 1 ? 0 : config.parallel.pipeline_schedule.ends_with("-v") ? 8 : 4;
-  const int tensor = t > 1, side = tensor + (d > 1 ? lanes : 0);
-  // On the compute stream, in turns: of the world, tensor, pipeline and data ranks, a model, the first and last stage.
-  const int mesh = (ranks > 1) + tensor + (p > 1) + (d > 1) + (t * p > 1) + (p > 1);
-  return {.streams = 2 + tensor + lanes + ends,  // the first two compute and save
-          .groups = mesh + side + ends,
+  const int tensor = t > 1, context = c > 1 && o.overlap_cp_comm;
+  const int reversed = c > 1 && config.parallel.cp_comm_type == CpCommType::all_gather;  // a group, on the same stream
+  const int side = tensor + context + (shared > 1 ? lanes : 0);
+  // On the compute stream, in turns: of the world, tensor, context, pipeline and data ranks, a model, the first and last
+  // stage.
+  const int mesh = (ranks > 1) + tensor + (c > 1) + (p > 1) + (shared > 1) + (t * p > 1) + (p > 1);
+  return {.streams = 2 + tensor + context + lanes + ends,  // the first two compute and save
+          .groups = mesh + side + reversed + ends,
           .multiprocessors = (1 + side) * most_ctas(comm_of("data")) + ends * most_ctas(comm_of("pipeline"))};
 }
 

@@ -114,8 +114,8 @@ PipelineOptions pipeline_options_of(const Config& config, const Layout& layout, 
 
 Links links_of(const CommConfig& c) {
   const auto link = [](const std::optional<double>& latency_us, const std::optional<double>& gbps) {
-    Link result{.latency_us = latency_us.value()};
-    if (gbps.value() > 0) result.gbps = *gbps;
+    Link result{.latency_us = latency_us.value_or(0)};
+    if (gbps.value_or(0) > 0) result.gbps = *gbps;
     return result;
   };
   return {{"tensor", link(c.tensor_link_latency_us, c.tensor_link_gbps)},

@@ -1,8 +1,10 @@
 // Context parallelism in the headline test: ranks that share each sequence give the losses, the norms and each weight's
 // gradient of one rank, over either comm type and beside every other dimension.
+#include <cmath>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <map>
+#include <mutex>
 
 #include "tests/support/message_of.h"
 #include "tests/support/training.h"
@@ -43,19 +45,19 @@ TEST_P(ContextLayout, HasTheLossesOfOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(
     Matrix, ContextLayout,
-    testing::Values(
-        Cut{.c = 2}, Cut{.c = 2, .cp_comm_type = kGathered}, Cut{.c = 4}, Cut{.c = 4, .cp_comm_type = kGathered},
-        Cut{.c = 8}, Cut{.t = 2, .c = 2}, Cut{.t = 2, .sequence_parallel = true, .c = 2},
-        Cut{.t = 2, .sequence_parallel = true, .c = 2, .cp_comm_type = kGathered}, Cut{.p = 2, .c = 2},
-        Cut{.p = 2, .schedule = "zb-h1", .c = 2, .cp_comm_type = kGathered},
-        Cut{.p = 2, .schedule = "interleaved", .v = 2, .c = 2}, Cut{.d = 2, .c = 2},
-        Cut{.d = 2, .strategy = "optim", .c = 2}, Cut{.d = 2, .strategy = "optim_grads", .c = 2},
-        Cut{.strategy = "optim_grads_params", .c = 2, .cp_comm_type = kGathered},
-        Cut{.t = 2, .p = 2, .sequence_parallel = true, .strategy = "optim", .c = 2}),
+    testing::Values(Cut{.c = 2}, Cut{.c = 2, .cp_comm_type = kGathered}, Cut{.c = 4},
+                    Cut{.c = 4, .cp_comm_type = kGathered}, Cut{.c = 8}, Cut{.t = 2, .c = 2},
+                    Cut{.t = 2, .sequence_parallel = true, .c = 2},
+                    Cut{.t = 2, .sequence_parallel = true, .c = 2, .cp_comm_type = kGathered}, Cut{.p = 2, .c = 2},
+                    Cut{.p = 2, .schedule = "zb-h1", .c = 2, .cp_comm_type = kGathered},
+                    Cut{.p = 2, .schedule = "interleaved", .v = 2, .c = 2}, Cut{.d = 2, .c = 2},
+                    Cut{.d = 2, .strategy = "optim", .c = 2}, Cut{.d = 2, .strategy = "optim_grads", .c = 2},
+                    Cut{.strategy = "optim_grads_params", .c = 2, .cp_comm_type = kGathered},
+                    Cut{.t = 2, .p = 2, .sequence_parallel = true, .strategy = "optim", .c = 2}),
     [](const auto& info) {
       const Cut& c = info.param;
-      std::string name = fmt::format("{}_c{}_t{}{}_p{}_{}_d{}_{}", c.cp_comm_type == kRing ? "ring" : "gathered", c.c, c.t,
-                                     c.sequence_parallel ? "_sp" : "", c.p, c.schedule, c.d, c.strategy);
+      std::string name = fmt::format("{}_c{}_t{}{}_p{}_{}_d{}_{}", c.cp_comm_type == kRing ? "ring" : "gathered", c.c,
+                                     c.t, c.sequence_parallel ? "_sp" : "", c.p, c.schedule, c.d, c.strategy);
       std::ranges::replace(name, '-', '_');
       return name;
     });
@@ -68,7 +70,9 @@ TEST(ContextLayout, HasTheLossesOfOneRankWhateverIsAskedFor) {
       {{"model.hidden_dropout", "0.1"}},
       {{"model.attention_dropout", "0.1"}, {"model.seq_length", "64"}},
       {{"model.recompute_granularity", "selective"}, {"model.recompute_modules", "core_attn,layernorm,mlp"}},
-      {{"model.recompute_granularity", "full"}, {"model.recompute_method", "uniform"}, {"model.recompute_num_layers", "1"}},
+      {{"model.recompute_granularity", "full"},
+       {"model.recompute_method", "uniform"},
+       {"model.recompute_num_layers", "1"}},
       {{"model.qk_layernorm", "true"}},
       {{"overlap.average_in_collective", "true"}},
       {{"overlap.overlap_grad_reduce", "true"}},
@@ -120,6 +124,102 @@ TEST(ContextLayout, HasEachWeightsGradientOfOneRank) {
       }
     }
   }
+}
+
+// A partial result of each hop is rounded; what they are merged into is not.
+TEST(ContextLayout, RoundsInBf16HardlyMoreThanOneRank) {
+  Config config = unclipped(true);
+  config.model.num_layers = kMatrixStride == 1 ? 16 : 6;
+  config.model.seq_length = 64;
+  const Gradients exact = gradients_after_one_step(config, 1);
+  config.precision.dtype = DType::bf16;
+  const auto error_of = [&](const Cut& how) {
+    double squares = 0, all = 0;
+    for (const auto& [name, found] : gradients_after_one_step(cut(config, how), how.ranks()))
+      for (size_t i = 0; i < found.size(); ++i) {
+        squares += std::pow(found[i] - exact.at(name)[i], 2);
+        all += std::pow(exact.at(name)[i], 2);
+      }
+    return std::sqrt(squares / all);
+  };
+  const double alone = error_of({});
+  EXPECT_GT(alone, 1e-4);
+  for (const CpCommType type : {kRing, kGathered}) {
+    const double shared = error_of({.c = 8, .cp_comm_type = type});
+    EXPECT_LE(shared, 1.5 * alone);
+    EXPECT_GE(shared, 0.5 * alone);
+  }
+}
+
+TEST(ContextLayout, TakesAShareOfTheActivations) {
+  Config config = unclipped(true);
+  config.model.seq_length = 512;
+  const auto bytes = [&](const Cut& how, const char* arena) {
+    const auto [run, layout] = resolved(cut(config, how), how.ranks());
+    for (const MemoryItem& item : plan_memory(run, layout, {}).items)
+      if (item.name == arena) return static_cast<double>(item.bytes);
+    return 0.0;
+  };
+  const double alone = bytes({}, "activations"), scratch = bytes({}, "scratch");
+  for (const int c : {2, 4, 8})
+    for (const CpCommType type : {kRing, kGathered})
+      EXPECT_NEAR(bytes({.c = c, .cp_comm_type = type}, "activations"), alone / c, 0.05 * alone / c);
+  // A gather has two parts of the heads of all positions, and the gradients of both; the ring's blocks shrink.
+  EXPECT_LT(bytes({.c = 8}, "scratch"), bytes({.c = 8, .cp_comm_type = kGathered}, "scratch"));
+  EXPECT_LT(bytes({.c = 8}, "scratch"), scratch);
+}
+
+// Megatron's and others' mistakes: labels are those of the next position, not of the next row.
+TEST(ContextLayout, LabelsAreMadeBeforeTheCut) {
+  Config config = tiny_config();
+  config.model.seq_length = 8;
+  config.batch = {.micro_batch_size = 1, .global_batch_size = 1};
+  class Counting : public BatchSource {
+   public:
+    Counting() {
+      for (int i = 0; i < 8; ++i) batch_.tokens.push_back(i), batch_.labels.push_back(i + 1);
+    }
+    const Batch& next() override { return batch_; }
+    void restart(int64_t) override {}
+
+   private:
+    Batch batch_;
+  };
+  std::map<int, std::pair<std::vector<int32_t>, std::vector<int32_t>>> found;
+  run_thread_ranks(2, [&](Communicator& world) {
+    const auto [run, layout] = resolved(cut(config, {.c = 2}), 2);
+    Counting source;
+    Trainer trainer(run, layout, world, &source);
+    trainer.step();
+    const GptStage& stage = trainer.state().stages.front();
+    const Tensor tokens = stage.tokens(0), labels = stage.labels(0);
+    const std::vector<int32_t> mine(tokens.as<int32_t>(), tokens.as<int32_t>() + 4),
+        next(labels.as<int32_t>(), labels.as<int32_t>() + 4);
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    found[world.rank()] = {mine, next};
+  });
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(found[0], std::pair(Ids({0, 1, 6, 7}), Ids({1, 2, 7, 8})));
+  EXPECT_EQ(found[1], std::pair(Ids({2, 3, 4, 5}), Ids({3, 4, 5, 6})));
+}
+
+TEST(ContextLayout, CutsThatDoNotDivideAreRefused) {
+  const auto error = [](const Cut& how, std::vector<std::pair<const char*, const char*>> keys = {}) {
+    Config config = tiny_config();
+    for (const auto& [key, value] : keys) set_key(config, key, value);
+    return message_of<ConfigError>([&] { resolved(cut(config, how), how.ranks()); });
+  };
+  EXPECT_NO_THROW(resolved(cut(tiny_config(), {.c = 8}), 8));
+  const std::string three = error({.c = 3});
+  for (const char* part : {"parallel.context_parallel_size: 3", "6 pieces", "seq_length (16)", "4 or 8 would work"})
+    EXPECT_NE(three.find(part), std::string::npos) << part << three;
+  const std::string dropped = error({.c = 2}, {{"model.attention_dropout", "0.1"}});
+  for (const char* part :
+       {"parallel.context_parallel_size: 2", "pieces of 4", "attention_dropout (0.1)", "multiple of 16"})
+    EXPECT_NE(dropped.find(part), std::string::npos) << part << dropped;
+  const std::string sequence = error({.t = 4, .sequence_parallel = true, .c = 8});
+  EXPECT_NE(sequence.find("seq_length / context_parallel_size (2)"), std::string::npos) << sequence;
 }
 
 }  // namespace

@@ -92,7 +92,8 @@ TEST_P(RandomLayout, HasTheLossesOfOneRank) {
   const int plain_p = runs.plain.parallel.pipeline_model_parallel_size;
 
   const Curve one = train_on_threads(runs.one, 1, kRandomSteps);
-  const Curve plain = runs.same_order ? one : train_on_threads(runs.plain, runs.t * plain_p * runs.d, kRandomSteps);
+  const Curve plain =
+      runs.same_order ? one : train_on_threads(runs.plain, runs.t * runs.c * plain_p * runs.d, kRandomSteps);
   Trainer::Options options{.poison = true};
   if (runs.on_split_devices) options.make_backend = make_split_backend;
   const Curve full = train_on_threads(runs.full, runs.ranks(), kRandomSteps, options, runs.ahead);

@@ -317,7 +317,7 @@ TEST(Evaluation, OfTheFirstSamplesIsTheMeanOverTheirTokensOnEveryLayout) {
     });
     for (const Cut& how :
          {Cut{}, Cut{.p = 2, .schedule = "zb-v"}, Cut{.t = 2, .p = 2, .d = 2, .sequence_parallel = true},
-          Cut{.d = 4, .strategy = "optim_grads_params"}})
+          Cut{.d = 2, .strategy = "optim_grads_params", .c = 2}})
       EXPECT_NEAR(evaluate(cut(config, how), how.ranks(), nullptr), expected, 2e-6 * expected);
   }
 }

@@ -30,10 +30,12 @@ std::vector<Case> cases_for(int ranks) {
               {1, 2, 1, false, "zb-h1"},
               {1, 2, 1, false, "zb-h2"},
               {1, 2, 1, false, "zb-v", 2},
-              {1, 1, 2, false, "1f1b", 1, "no_shard", true},
-              {1, 1, 2, false, "1f1b", 1, "optim", true},
-              {1, 1, 2, false, "1f1b", 1, "optim_grads_params", true},
-              {2, 1, 1, true, "1f1b", 1, "no_shard", false, true}};
+              {{1, 1, 2, false, "1f1b", 1, "no_shard"}, true},
+              {{1, 1, 2, false, "1f1b", 1, "optim"}, true},
+              {Cut{.c = 2}, false, true},
+              {Cut{.c = 2, .cp_comm_type = CpCommType::all_gather}, false, true},
+              {{1, 1, 2, false, "1f1b", 1, "optim_grads_params"}, true},
+              {{2, 1, 1, true, "1f1b", 1, "no_shard"}, false, true}};
     case 4:
       return {{4, 1, 1},
               {4, 1, 1, true},
@@ -46,15 +48,17 @@ std::vector<Case> cases_for(int ranks) {
               {1, 2, 2, false, "interleaved", 2},
               {2, 2, 1, true, "zb-h1"},
               {1, 1, 4, false, "1f1b", 1, "optim"},
-              {2, 1, 2, true, "1f1b", 1, "optim", true},
-              {1, 2, 2, false, "interleaved", 2, "optim_grads", true},
-              {1, 2, 2, false, "1f1b", 1, "optim_grads_params", true},
-              {1, 2, 2, false, "interleaved", 2, "optim", true, true}};
+              {{2, 1, 2, true, "1f1b", 1, "optim"}, true},
+              {Cut{.t = 2, .sequence_parallel = true, .strategy = "optim", .c = 2}, true, false, true},
+              {Cut{.c = 4}, false, true},
+              {{1, 2, 2, false, "interleaved", 2, "optim_grads"}, true},
+              {{1, 2, 2, false, "1f1b", 1, "optim_grads_params"}, true},
+              {{1, 2, 2, false, "interleaved", 2, "optim"}, true, true}};
     case 8:
       return {{4, 1, 2, true},
               {2, 1, 4, false},
               {2, 2, 2, true, "interleaved", 2},
-              {2, 2, 2, true, "interleaved", 2, "optim", true},
+              {{2, 2, 2, true, "interleaved", 2, "optim"}, true},
               {{2, 2, 2, true, "interleaved", 2, "optim"}, true, false, true}};
     default: throw ConfigError(fmt::format("no layouts for {} ranks; start 2, 4 or 8", ranks));
   }
@@ -73,8 +77,8 @@ int compare(const Case& c, Communicator& world) {
   const bool equal = processes.losses == threads.losses && processes.norms == threads.norms &&
                      processes.validation_loss == threads.validation_loss &&
                      processes.weights_hash == threads.weights_hash;
-  fmt::print("[{}] t {} p {} d {} sequence parallel {} {} {}{}{}: last loss {} over processes, {} over threads\n",
-             equal ? "  OK  " : "FAILED", c.cut.t, c.cut.p, c.cut.d, c.cut.sequence_parallel, c.cut.schedule,
+  fmt::print("[{}] t {} c {} p {} d {} sequence parallel {} {} {}{}{}: last loss {} over processes, {} over threads\n",
+             equal ? "  OK  " : "FAILED", c.cut.t, c.cut.c, c.cut.p, c.cut.d, c.cut.sequence_parallel, c.cut.schedule,
              c.cut.strategy, c.overlap ? " overlapped" : "", c.llama ? " llama" : "", processes.losses.back(),
              threads.losses.back());
   return equal ? 0 : 1;

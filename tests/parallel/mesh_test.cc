@@ -79,13 +79,15 @@ TEST(Mesh, groups_are_of_any_set_of_axes_in_any_order) {
 }
 
 TEST(Mesh, order_names_each_axis_once) {
-  EXPECT_EQ(parse_axis_order("tp-dp-pp"), (AxisOrder{Axis::tp, Axis::dp, Axis::pp, Axis::cp}));
+  EXPECT_EQ(parse_axis_order("tp-dp-pp"), (AxisOrder{Axis::tp, Axis::cp, Axis::dp, Axis::pp}));
+  EXPECT_EQ(parse_axis_order("pp-dp-tp"), (AxisOrder{Axis::pp, Axis::dp, Axis::tp, Axis::cp}));
   EXPECT_EQ(parse_axis_order("pp-cp-tp-dp"), (AxisOrder{Axis::pp, Axis::cp, Axis::tp, Axis::dp}));
   for (const char* wrong : {"", "tp-dp", "tp-dp-pp-tp", "tp-dp-pp-", "tp-dp-xp", "tp dp pp"})
     EXPECT_FALSE(parse_axis_order(wrong)) << wrong;
-  for (const char* order : {"tp-dp-pp", "pp-tp-dp", "pp-cp-tp-dp"})
+  for (const char* order : {"tp-dp-pp", "pp-tp-dp", "pp-cp-tp-dp", "tp-dp-pp-cp"})
     EXPECT_EQ(to_text(parse_axis_order(order).value()), order);
-  EXPECT_EQ(to_text(parse_axis_order("tp-dp-pp-cp").value()), "tp-dp-pp") << "axes that are left out are outermost";
+  EXPECT_EQ(to_text(parse_axis_order("tp-cp-dp-pp").value()), "tp-dp-pp") << "cp is right behind tp";
+  EXPECT_EQ(to_text(kUsualOrder, true), "tp-cp-dp-pp");
   EXPECT_EQ(kUsualOrder, parse_axis_order("tp-dp-pp"));
 }
 

@@ -174,6 +174,22 @@ void draw_switches(Draw& draw, Runs& runs) {
   }
 }
 
+// Ranks that share each sequence: in `plain`, too, as they add in an order of their own.
+void draw_context(Draw& draw, Runs& runs) {
+  const ModelConfig& model = runs.full.model;
+  const int64_t pieces = 4 * (runs.full.parallel.sequence_parallel ? runs.t : 1);
+  const bool divides = model.seq_length % (model.attention_dropout > 0 ? 64 : pieces) == 0;
+  if (!divides || runs.t * runs.p * runs.d > 4 || draw.one_in(2)) return;
+  runs.c = 2;
+  runs.same_order = false;
+  runs.full.overlap.overlap_cp_comm = !draw.one_in(3);
+  const CpCommType type = draw.among({CpCommType::p2p, CpCommType::all_gather});
+  for (Config* const config : {&runs.plain, &runs.full}) {
+    config->parallel.context_parallel_size = runs.c;
+    config->parallel.cp_comm_type = type;
+  }
+}
+
 }  // namespace
 
 std::string Runs::text() const {
@@ -182,8 +198,12 @@ std::string Runs::text() const {
 }
 
 std::vector<std::string> Runs::choices() const {
-  std::vector<std::string> result = {fmt::format("t {}", t), fmt::format("p {}", p), fmt::format("d {}", d),
-                                     fmt::format("split devices {}", on_split_devices), fmt::format("ahead {}", ahead)};
+  std::vector<std::string> result = {fmt::format("t {}", t),
+                                     fmt::format("p {}", p),
+                                     fmt::format("d {}", d),
+                                     fmt::format("c {}", c),
+                                     fmt::format("split devices {}", on_split_devices),
+                                     fmt::format("ahead {}", ahead)};
   for (const Field& field : fields()) {
     const std::string_view section = field.section();
     std::string value = format_field(field, full);
@@ -273,6 +293,7 @@ Runs draw_runs(int number, const std::string& folder) {
   // A strategy that shares gradients adds each micro-batch's as a whole.
   runs.same_order = untied && !streams && runs.t == 1 && runs.d == 1;
   draw_switches(draw, runs);
+  draw_context(draw, runs);
   return runs;
 }
 

@@ -27,15 +27,16 @@ class Draw {
   std::mt19937_64 random_;
 };
 
-// A run three times: on one rank; cut over tensor- and data-parallel ranks with nothing else switched on; and whole.
+// A run three times: on one rank; cut over tensor-, context- and data-parallel ranks with nothing else switched on; and
+// whole.
 struct Runs {
   Config one, plain, full;
-  int t = 1, p = 1, d = 1;
+  int t = 1, p = 1, d = 1, c = 1;
   bool same_order = false;  // `plain` adds as `one` does: it is that
   bool on_split_devices = false, ahead = false;
   std::string schedule_text;  // of a schedule that was drawn, too
 
-  int ranks() const { return t * p * d; }
+  int ranks() const { return t * c * p * d; }
   std::string text() const;                  // of `full`, to run it again
   std::vector<std::string> choices() const;  // what was drawn: "KEY=VALUE", sizes by their kind
 };

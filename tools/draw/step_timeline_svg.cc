@@ -16,7 +16,7 @@ constexpr double kWidth = 1100, kRight = 1084, kWide = 6.6, kNarrow = 5.2;  // a
 constexpr std::string_view kLegend =
     "queued: ready and queued behind other calls,F: forward,B: backward,I: backward input,W: backward weight,"
     "idle: the pass waits,layer: layer,optimizer: optimizer,tensor wait: tensor call waits for peers,tensor: tensor on "
-    "the wire,"
+    "the wire,context wait: context call waits for peers,context: context on the wire,"
     "pipeline wait: pipeline call waits for peers,pipeline: pipeline on the wire,data wait: data call waits for peers,"
     "data: data on the wire,rest: copying,exposed: exposed: on the wire while the rank computes nothing";
 

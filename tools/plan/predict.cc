@@ -112,7 +112,8 @@ KnownLinks links_of(const Layout& layout, const System& system) {
   if (system.kind() == SystemKind::cpu) return links;
   for (const AxisInfo& row : kAxes) {
     std::map<int, int> by_node;
-    for (const int rank : group_members({}, layout.mesh, AxisSet{row.axis})) ++by_node[rank / system.gpus_per_node];
+    const AxisSet axes = row.axis == Axis::dp ? kGradientAxes : AxisSet{row.axis};
+    for (const int rank : group_members({}, layout.mesh, axes)) ++by_node[rank / system.gpus_per_node];
     const double link = std::max(system.nvlink_gb_per_s, 2 * system.nvls_gb_per_s),
                  cards = system.network_gb_per_s * by_node.begin()->second;
     links[class_of(row.category)] = Link{.gbps = 8 * (by_node.size() > 1 ? std::min(link, cards) : link)};

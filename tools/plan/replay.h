@@ -28,7 +28,7 @@ struct CallCost {
   double load = 1;  // share of ReplayCosts::slowdown() that compute beside it feels
   // Of an emulated link: the port of each rank that sends which it occupies for `ns`, first come, first served, from 0
   // to kQueues - 1; -1: none. The call lasts for `latency_ns` more.
-  static constexpr int kQueues = 3;
+  static constexpr int kQueues = kCommClasses.size();
   int queue = -1;
   int64_t latency_ns = 0;
 };

@@ -184,8 +184,8 @@ std::string exposed_plot(const Study& study, const Plan& plan, const Summary& su
   struct Class {
     const char *key, *name;
   };
-  constexpr std::array<Class, 3> kClasses{
-      {{"tensor", "tensor-parallel"}, {"pipeline", "pipeline"}, {"data", "data-parallel"}}};
+  constexpr std::array<Class, 4> kClasses{
+      {{"tensor", "tensor-parallel"}, {"context", "context-parallel"}, {"pipeline", "pipeline"}, {"data", "data-parallel"}}};
   const auto milliseconds = [](const PointSummary& point, const std::string& part) {
     return 1e3 * point.median(part + "_seconds").value_or(0);
   };

@@ -38,6 +38,7 @@ constexpr const char* kCurves[] = {
 constexpr std::pair<std::string_view, const char*> kShares[] = {{"compute_fraction", "B"},
                                                                 {"optimizer_fraction", "optimizer"},
                                                                 {"tensor_exposed_seconds", "tensor"},
+                                                                {"context_exposed_seconds", "context"},
                                                                 {"pipeline_exposed_seconds", "pipeline"},
                                                                 {"data_exposed_seconds", "data"},
                                                                 {"wait_fraction", "bar base"},

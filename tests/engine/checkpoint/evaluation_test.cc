@@ -279,7 +279,7 @@ TEST(EvalSamples, AreTheFirstOfTheSetOnEveryLayout) {
     EXPECT_EQ(one["tokens"], 16 * samples);
     const double loss = one["validation_loss"];
     for (const Cut& how : {Cut{.t = 2, .p = 2, .d = 2, .sequence_parallel = true}, Cut{.p = 2, .schedule = "zb-v"},
-                           Cut{.d = 4, .strategy = "optim_grads_params"}})
+                           Cut{.d = 2, .strategy = "optim_grads_params", .c = 2}})
       EXPECT_NEAR(evaluate(how, "cut", samples)["validation_loss"].get<double>(), loss, 2e-5 * loss) << samples;
   }
   // more than there are

@@ -87,7 +87,7 @@ const LayoutCase kLayouts[] = {
     {"t2_p2_d2_interleaved", {.t = 2, .p = 2, .d = 2, .sequence_parallel = true, .schedule = "interleaved", .v = 2}},
     {"t4_p1_d2_optim", {.t = 4, .d = 2, .sequence_parallel = true, .strategy = "optim"}},
     {"t1_p4_d1", {.p = 4}},
-    {"t1_p2_d2_zero3", {.p = 2, .d = 2, .strategy = "optim_grads_params"}}};
+    {"c2_p2_d2_zero3", {.p = 2, .d = 2, .strategy = "optim_grads_params", .c = 2}}};
 
 class Resharding : public testing::TestWithParam<LayoutCase> {
  protected:

@@ -80,15 +80,15 @@ TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
   r.tokens_per_second = 1e300;
   r.stats.window = 100;
   r.stats.compute = 75;
-  r.stats.wire = {0, 8, 0};
+  r.stats.wire = {0, 0, 8, 0};
   r.stats.any_wire = 8;
-  r.stats.hidden = {0, 3, 0};
-  r.stats.exposed = {0, 5, 0};
-  r.stats.wait = {0, 4, 1};
-  r.stats.floor = {0, 6, 0};
-  r.stats.wire_bytes = {0, 3000, 0};
+  r.stats.hidden = {0, 0, 3, 0};
+  r.stats.exposed = {0, 0, 5, 0};
+  r.stats.wait = {0, 0, 4, 1};
+  r.stats.floor = {0, 0, 6, 0};
+  r.stats.wire_bytes = {0, 0, 3000, 0};
   r.ranks = 2;
-  r.links[1] = Link{.gbps = 1};
+  r.links[2] = Link{.gbps = 1};
   r.stats.idle = 15;
   // when
   {

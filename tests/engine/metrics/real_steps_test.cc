@@ -25,7 +25,7 @@ StepStats by_definition(const TracedStep& step) {
   stats.window = step.end_ns - step.start_ns;
   for (size_t i = 0; i + 1 < times.size(); ++i) {
     const int64_t begin = times[i], length = times[i + 1] - begin;
-    bool compute = false, optimizer = false, host = false, wire[3] = {}, wait[3] = {};
+    bool compute = false, optimizer = false, host = false, wire[4] = {}, wait[4] = {};
     for (const Span& span : spans) {
       const bool inside = span.start_ns <= begin && begin < span.end_ns;
       switch (span.info.category) {
@@ -35,19 +35,19 @@ StepStats by_definition(const TracedStep& step) {
         case Category::phase: break;
         default: {
           EXPECT_NE(span.wire_start_ns, 0) << "threads tell";
-          const int k = span.info.category == comm_of("tensor") ? 0 : span.info.category == comm_of("data") ? 2 : 1;
+          const size_t k = class_of(span.info.category);
           wire[k] |= span.wire_start_ns <= begin && begin < span.wire_end_ns;
           wait[k] |= inside && begin < span.wire_start_ns;
           host |= inside && begin >= span.wire_end_ns;
         }
       }
     }
-    const auto first = [](const bool* on) -> size_t { return on[0] ? 0 : on[1] ? 1 : on[2] ? 2 : 3; };
-    for (size_t k = 0; k < 3; ++k) stats.wire[k] += wire[k] ? length : 0;
+    const auto first = [](const bool* on) -> size_t { return static_cast<size_t>(std::find(on, on + 4, true) - on); };
+    for (size_t k = 0; k < 4; ++k) stats.wire[k] += wire[k] ? length : 0;
     if (compute) stats.compute += length;
     else if (optimizer) stats.optimizer += length;
-    else if (first(wire) < 3) stats.exposed[first(wire)] += length;
-    else if (first(wait) < 3) stats.wait[first(wait)] += length;
+    else if (first(wire) < 4) stats.exposed[first(wire)] += length;
+    else if (first(wait) < 4) stats.wait[first(wait)] += length;
     else (host ? stats.host : stats.idle) += length;
   }
   return stats;
@@ -64,7 +64,7 @@ TEST_P(RealSteps, EveryNanosecondCountsOnce) {
   const std::vector<TracedStep> steps = traced_steps(config, c.ranks());
   // then
   const Link link{.latency_us = 50};
-  StepMeter meter({link, link, link});
+  StepMeter meter({link, link, link, link});
   for (const TracedStep& step : steps) {
     const StepStats stats = meter.measure(step.rows, step.start_ns, step.end_ns), expected = by_definition(step);
     const int64_t parts = stats.compute + stats.optimizer + StepStats::sum(stats.exposed) + StepStats::sum(stats.wait) +
@@ -81,7 +81,7 @@ TEST_P(RealSteps, EveryNanosecondCountsOnce) {
     EXPECT_GT(stats.compute, 0);
     EXPECT_GT(stats.optimizer, 0);
     // Each class that has peers was on the wire for at least one latency, and only these.
-    const int sizes[] = {c.t, c.p, c.d};
+    const int sizes[] = {c.t, c.c, c.p, c.d * c.c};
     for (size_t k = 0; k < kCommClasses.size(); ++k) {
       EXPECT_EQ(stats.wire_bytes[k] > 0, sizes[k] > 1) << kCommClasses[k];
       EXPECT_EQ(stats.wire[k] + stats.wait[k] > 0, sizes[k] > 1) << kCommClasses[k];
@@ -93,7 +93,7 @@ TEST_P(RealSteps, EveryNanosecondCountsOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, RealSteps,
                          testing::Values(LayoutCase{"alone"}, LayoutCase{"tensor", {.t = 2}},
-                                         LayoutCase{"pipeline", {.p = 2}}, LayoutCase{"data", {.d = 2}},
+                                         LayoutCase{"pipeline", {.p = 2}}, LayoutCase{"data", {.d = 2}}, LayoutCase{"context", {.c = 2}},
                                          LayoutCase{"all",
                                                     {.t = 2, .p = 2, .d = 2, .schedule = "interleaved", .v = 2}}),
                          [](const auto& info) { return info.param.name; });

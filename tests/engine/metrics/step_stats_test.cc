@@ -102,15 +102,15 @@ TEST(StepStats, ByHand) {
   EXPECT_EQ(stats.window, 100);
   EXPECT_EQ(stats.compute, 50);
   EXPECT_EQ(stats.optimizer, 10);
-  EXPECT_EQ(stats.wire, (ByClass{15, 4, 26}));
-  EXPECT_EQ(stats.hidden, (ByClass{5, 0, 18}));
+  EXPECT_EQ(stats.wire, (ByClass{15, 0, 4, 26}));
+  EXPECT_EQ(stats.hidden, (ByClass{5, 0, 0, 18}));
   EXPECT_EQ(stats.any_wire, 43) << "80..82 once";
-  EXPECT_EQ(stats.exposed, (ByClass{10, 4, 6})) << "80..82 is the pipeline's";
-  EXPECT_EQ(stats.wait, (ByClass{0, 3, 3}));
+  EXPECT_EQ(stats.exposed, (ByClass{10, 0, 4, 6})) << "80..82 is the pipeline's";
+  EXPECT_EQ(stats.wait, (ByClass{0, 0, 3, 3}));
   EXPECT_EQ(stats.host, 9);
   EXPECT_EQ(stats.idle, 5);
   EXPECT_EQ(parts(stats), stats.window);
-  EXPECT_EQ(stats.wire_bytes, (ByClass{7, 8, 6}));
+  EXPECT_EQ(stats.wire_bytes, (ByClass{7, 0, 8, 6}));
   EXPECT_DOUBLE_EQ(stats.bubble_fraction(), 0.08);
   EXPECT_DOUBLE_EQ(stats.overlap_ratio().value(), 23.0 / 43);
   EXPECT_DOUBLE_EQ(stats.overlap_ratio(class_of(comm_of("data"))).value(), 18.0 / 26);
@@ -119,17 +119,17 @@ TEST(StepStats, ByHand) {
 // A byte takes a nanosecond, and 10 more to arrive.
 TEST(StepStats, FloorsOfCallsOnAKnownLink) {
   const Link link{.latency_us = 0.01, .gbps = 8};
-  const auto floors = [&](const Rows& rows) { return StepMeter({link, {}, link}).measure(rows, 1000, 2000).floor; };
-  EXPECT_EQ(floors({{comm(data, 1000, 1100, 1180, 50)}}), (ByClass{0, 0, 60})) << "whatever it took";
+  const auto floors = [&](const Rows& rows) { return StepMeter({link, {}, {}, link}).measure(rows, 1000, 2000).floor; };
+  EXPECT_EQ(floors({{comm(data, 1000, 1100, 1180, 50)}}), (ByClass{0, 0, 0, 60})) << "whatever it took";
   EXPECT_EQ(floors({{comm(pipeline, 1000, 1100, 1180, 50)}}), (ByClass{})) << "the link is not known";
-  EXPECT_EQ(floors({{comm(data, 1000, 1100, 1180, 50)}, {comm(data, 1000, 1100, 1250, 50)}}), (ByClass{0, 0, 110}))
+  EXPECT_EQ(floors({{comm(data, 1000, 1100, 1180, 50)}, {comm(data, 1000, 1100, 1250, 50)}}), (ByClass{0, 0, 0, 110}))
       << "one behind the other, the latency of the first beside the second";
-  EXPECT_EQ(floors({{comm(data, 1000, 1100, 1180, 50)}, {comm(data, 1000, 1300, 1350, 20)}}), (ByClass{0, 0, 90}));
-  EXPECT_EQ(floors({{comm(tensor, 1000, 1980, 2100, 50), comm(tensor, 900, 990, 1050, 20)}}), (ByClass{40, 0, 0}))
+  EXPECT_EQ(floors({{comm(data, 1000, 1100, 1180, 50)}, {comm(data, 1000, 1300, 1350, 20)}}), (ByClass{0, 0, 0, 90}));
+  EXPECT_EQ(floors({{comm(tensor, 1000, 1980, 2100, 50), comm(tensor, 900, 990, 1050, 20)}}), (ByClass{40, 0, 0, 0}))
       << "cut to the window, as the wire is";
   Span transfer = comm(tensor, 1000, 1100, 1160, 50);
   transfer.info.cost.queues = false;
-  EXPECT_EQ(floors({{transfer}, {transfer}}), (ByClass{60, 0, 0})) << "from two ranks at once";
+  EXPECT_EQ(floors({{transfer}, {transfer}}), (ByClass{60, 0, 0, 0})) << "from two ranks at once";
 }
 
 TEST(StepStats, SpansAreCutToTheWindow) {
