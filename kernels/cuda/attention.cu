@@ -27,10 +27,14 @@ bool aligned(const HeadsView& x) {
 }
 bool aligned(const QkvViews& views) { return aligned(views.q) && aligned(views.k) && aligned(views.v); }
 
-// Whether the tensor-core kernels take it: by type, head size and alignment, and with the queries of all keys.
+// A tile of the tensor cores has so many rows: with fewer queries after others, the new tokens of a text that grows,
+// most of the work would be on empty ones, by a block a head. The plain kernels give each query of each head a warp.
+constexpr int64_t kFewestAfterOthers = 16;
+
+// Whether the tensor-core kernels take it: by type, head size, alignment, and the number of queries.
 bool by_flash(const char* op, const AttentionArgs& a) {
-  if (flash_attention_has(a.dtype(), a.d()) && a.past() == 0 && a.part.positions == 0 && a.part.heads == 0 &&
-      aligned(a.qkv) && aligned(a.out) && aligned(a.dout) && aligned(a.dqkv))
+  if (flash_attention_has(a.dtype(), a.d()) && (a.past() == 0 || a.s() >= kFewestAfterOthers) && aligned(a.qkv) &&
+      aligned(a.out) && aligned(a.dout) && aligned(a.dqkv))
     return true;
   if (a.d() > kPlainAttentionColumns)
     fail(std::string(op) + ": heads of " + std::to_string(a.d()) + " columns, expected at most " +
@@ -58,8 +62,7 @@ void CudaOps::launch(const op::AttentionBackward& op, cudaStream_t stream) {
   AttentionArgs args = args_of(op);
   args.dout = op.part.rows(op.dout, op.qkv.q.layout);
   args.dqkv = op.dqkv;
-  args.delta =
-      reinterpret_cast<float*>(workspaces_.take(stream, args.query_heads() * args.s() * int64_t{sizeof(float)}));
+  args.delta = reinterpret_cast<float*>(workspaces_.take(stream, op.lse.numel() * int64_t{sizeof(float)}));
   attention_delta(args, stream);
   if (!by_flash(op.kSpan.name, args)) {
     plain_attention_backward(args, stream);

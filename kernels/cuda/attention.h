@@ -6,8 +6,7 @@
 //   attention_hopper.cu          the same on GPUs of compute capability 9.0, by Hopper's own instructions
 //   attention_hopper_keys.cu     backward: gradients of keys and values
 //   attention_hopper_queries.cu  and of queries
-//   attention_plain.cu           any type, any head size up to 256, queries that are not all of the keys': simple and
-//   slow
+//   attention_plain.cu           any type, any head size up to 256: simple and slow
 #pragma once
 
 #include <cstdint>
@@ -27,7 +26,7 @@ struct AttentionArgs {
   AttentionPart part{};
   HeadsView dout{};  // null in the forward pass, as dqkv and delta
   QkvViews dqkv{};
-  float* delta = nullptr;  // [b, heads, s]: of each query the sum over columns of dout * out
+  float* delta = nullptr;  // of each query, as in lse: the sum over columns of dout * out
 
   DType dtype() const { return qkv.q.memory.dtype; }
   int64_t s() const { return qkv.q.layout.s; }

@@ -1,9 +1,9 @@
-// Causal flash attention on the tensor cores, forward (Dao 2023, "FlashAttention-2"). A block has 128 queries of one
+// Flash attention on the tensor cores, forward (Dao 2023, "FlashAttention-2"). A block has 128 queries of one
 // head and walks its keys and values in tiles of 64, which arrive in shared memory while the tile before is worked on.
 // No score leaves the registers.
 //
-// Roofline: 4 s^2 d / 2 operations a head (half of the scores lie in the future) beside 8 s d bytes: bound by the
-// tensor cores from s of a few hundred on.
+// Roofline: 4 s^2 d / 2 operations a head (causal: half of the scores lie in the future) beside 8 s d bytes: bound by
+// the tensor cores from s of a few hundred on.
 #include "kernels/cuda/attention_head.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_core.cuh"
@@ -35,14 +35,14 @@ __global__ void __launch_bounds__(kThreads)
   const int which = static_cast<int>(blockIdx.x) % heads;
   const int tile = query_tiles - 1 - static_cast<int>(blockIdx.x) / heads;
   const int first_query = tile * kQueries;
-  const int key_tiles = (min(first_query + kQueries, a.s) + kKeys - 1) / kKeys;
+  const int key_tiles = a.key_tiles(first_query + kQueries - 1, kKeys);
   const __nv_bfloat16* const q = a.query_head(a.q, which);
   const __nv_bfloat16* const k = a.kv_head(a.k, which / a.members);
   const __nv_bfloat16* const v = a.kv_head(a.v, which / a.members);
   const auto fetch = [&](int j) {
     __nv_bfloat16* const to = stages + j % 2 * 2 * kTile;
-    copy_tile_async<kKeys, kD, kThreads>(to, k, a.k.position, j * kKeys, a.s);
-    copy_tile_async<kKeys, kD, kThreads>(to + kTile, v, a.v.position, j * kKeys, a.s);
+    copy_tile_async<kKeys, kD, kThreads>(to, k, a.k.position, j * kKeys, a.keys);
+    copy_tile_async<kKeys, kD, kThreads>(to + kTile, v, a.v.position, j * kKeys, a.keys);
   };
   copy_tile_async<kQueries, kD, kThreads>(queries, q, a.q.position, first_query, a.s);
   fetch(0);
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads)
     const __nv_bfloat16* const values = keys + kTile;
     const int first_key = j * kKeys;
 
-    if (first_key <= warp_query + 31) {  // else the whole tile is in this warp's future
+    if (first_key < a.seen(warp_query + 31)) {  // else the whole tile is in this warp's future
       Sums scores[kGroups][kKeyBlocks] = {};
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
@@ -81,11 +81,11 @@ __global__ void __launch_bounds__(kThreads)
           }
         }
       }
-      const bool diagonal = first_key + kKeys - 1 > warp_query;  // part of the tile is in the future of some queries
+      const bool partly = first_key + kKeys > a.seen(warp_query);  // some queries do not see all of the tile
 #pragma unroll
       for (int m = 0; m < kGroups; ++m) {
         const int group_query = warp_query + 16 * m;
-        if (diagonal) mask_future<true>(scores[m], group_query, first_key, -INFINITY);
+        if (partly) mask_unseen<true>(scores[m], a, group_query, first_key, -INFINITY);
         softmax[m].to_probabilities(scores[m], to_log2);
         softmax[m].rescale(out[m]);
         if (a.dropout.active)

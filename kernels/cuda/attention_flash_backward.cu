@@ -64,8 +64,9 @@ __device__ inline void differentiate(Sums (&p)[kBlocks], Sums (&ds)[kBlocks], co
   for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
     for (int e = 0; e < 4; ++e) p[n][e] = power_of_2(p[n][e] * to_log2 - lse(n, e));
-  const bool diagonal = kRowsAreQueries ? first_column + kTile - 1 > first_row : first_row + 15 > first_column;
-  if (diagonal) mask_future<kRowsAreQueries>(p, first_row, first_column, 0);
+  const bool partly =
+      kRowsAreQueries ? first_column + kTile > a.seen(first_row) : first_row + 15 > a.past + first_column;
+  if (partly) mask_unseen<kRowsAreQueries>(p, a, first_row, first_column, 0);
 #pragma unroll
   for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
@@ -96,7 +97,8 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
 
   // The first keys have the most queries: they start first.
   const int kv = static_cast<int>(blockIdx.x) % kv_heads, first_key = static_cast<int>(blockIdx.x) / kv_heads * kRows;
-  const int first_tile = first_key / kTile, tiles = (a.s + kTile - 1) / kTile - first_tile;  // of a query head
+  const int first_tile = a.first_query(first_key) / kTile;
+  const int tiles = (a.s + kTile - 1) / kTile - first_tile;  // of a query head
   const auto head_of = [&](int step) { return kv * a.members + step / tiles; };
   const auto query_of = [&](int step) { return (first_tile + step % tiles) * kTile; };
   const auto fetch = [&](int step) {
@@ -110,8 +112,8 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
       cp_async_4(row_stages + step % 2 * 2 * kTile + threadIdx.x, from + (query < a.s ? query : 0), query < a.s);
     }
   };
-  copy_tile_async<kRows, kD, kThreads>(keys, a.kv_head(a.k, kv), a.k.position, first_key, a.s);
-  copy_tile_async<kRows, kD, kThreads>(values, a.kv_head(a.v, kv), a.v.position, first_key, a.s);
+  copy_tile_async<kRows, kD, kThreads>(keys, a.kv_head(a.k, kv), a.k.position, first_key, a.keys);
+  copy_tile_async<kRows, kD, kThreads>(values, a.kv_head(a.v, kv), a.v.position, first_key, a.keys);
   fetch(0);
   cp_async_commit_group();
 
@@ -130,7 +132,7 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
     const float* const delta = lse + kTile;
     const int first_query = query_of(step);
 
-    if (warp_key <= first_query + kTile - 1) {  // else no query of the tile sees a key of this warp
+    if (warp_key < a.past + first_query + kTile) {  // else no query of the tile sees a key of this warp
       Sums p[kBlocks], ds[kBlocks];
       gemm_nt<kD>(p, keys + 16 * warp * kLd, queries);
       gemm_nt<kD>(ds, values + 16 * warp * kLd, douts);
@@ -148,12 +150,12 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
     __syncthreads();  // all have read this stage before the next fetch writes it
   }
 
-  store_warp_rows(a.kv_head(a.dk, kv), a.dk.position, dk, {a.scale, a.scale}, warp_key, a.s);
-  store_warp_rows(a.kv_head(a.dv, kv), a.dv.position, dv, {1.0f, 1.0f}, warp_key, a.s);
+  store_warp_rows(a.kv_head(a.dk, kv), a.dk.position, dk, {a.scale, a.scale}, warp_key, a.keys);
+  store_warp_rows(a.kv_head(a.dv, kv), a.dv.position, dv, {1.0f, 1.0f}, warp_key, a.keys);
 }
 
-// A block has 128 queries of one head, a warp 16 of them, and walks over the keys up to the last query. Scores lie with
-// queries as rows.
+// A block has 128 queries of one head, a warp 16 of them, and walks over the keys that one of them sees. Scores lie
+// with queries as rows.
 template <int kD>
 __global__ void __launch_bounds__(kThreads, 1)
     flash_backward_queries_kernel(HeadArgs<__nv_bfloat16> a, int query_tiles, int heads) {
@@ -165,13 +167,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   // The last queries have the most keys: they start first.
   const int which = static_cast<int>(blockIdx.x) % heads;
   const int first_query = (query_tiles - 1 - static_cast<int>(blockIdx.x) / heads) * kRows;
-  const int tiles = (min(first_query + kRows, a.s) + kTile - 1) / kTile;
+  const int tiles = a.key_tiles(first_query + kRows - 1, kTile);
   const __nv_bfloat16* const k = a.kv_head(a.k, which / a.members);
   const __nv_bfloat16* const v = a.kv_head(a.v, which / a.members);
   const auto fetch = [&](int j) {
     __nv_bfloat16* const to = stages + j % 2 * 2 * kTileSize;
-    copy_tile_async<kTile, kD, kThreads>(to, k, a.k.position, j * kTile, a.s);
-    copy_tile_async<kTile, kD, kThreads>(to + kTileSize, v, a.v.position, j * kTile, a.s);
+    copy_tile_async<kTile, kD, kThreads>(to, k, a.k.position, j * kTile, a.keys);
+    copy_tile_async<kTile, kD, kThreads>(to + kTileSize, v, a.v.position, j * kTile, a.keys);
   };
   copy_tile_async<kRows, kD, kThreads>(queries, a.query_head(a.q, which), a.q.position, first_query, a.s);
   copy_tile_async<kRows, kD, kThreads>(douts, a.dout + a.out_at(which), a.out_stride, first_query, a.s);
@@ -198,7 +200,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const __nv_bfloat16* const values = keys + kTileSize;
     const int first_key = j * kTile;
 
-    if (first_key <= warp_query + 15) {  // else the whole tile is in this warp's future
+    if (first_key < a.seen(warp_query + 15)) {  // else the whole tile is in this warp's future
       Sums p[kBlocks], ds[kBlocks];
       gemm_nt<kD>(p, queries + 16 * warp * kLd, keys);
       gemm_nt<kD>(ds, douts + 16 * warp * kLd, values);
@@ -219,16 +221,16 @@ __global__ void __launch_bounds__(kThreads, 1)
 // ---- launcher
 
 void flash_attention_backward(const AttentionArgs& args, cudaStream_t stream) {
-  const int64_t tiles = ceil_div(args.s(), kRows);
   const HeadArgs<__nv_bfloat16> head_args(args);
   dispatch_head(args.d(), [&]<int kD>() {
-    const auto go = [&](auto* kernel, int64_t heads, auto... sizes) {
+    const auto go = [&](auto* kernel, int64_t tiles, int64_t heads, auto... sizes) {
       allow_shared(kernel, shared_bytes<kD>());
       launch_kernel(kernel, {blocks(tiles * heads, "attention_backward"), kThreads, stream, shared_bytes<kD>()},
                     head_args, static_cast<int>(sizes)...);
     };
-    go(flash_backward_keys_kernel<kD>, args.kv_heads(), args.kv_heads());
-    go(flash_backward_queries_kernel<kD>, args.query_heads(), tiles, args.query_heads());
+    go(flash_backward_keys_kernel<kD>, ceil_div(args.keys(), kRows), args.kv_heads(), args.kv_heads());
+    const int64_t query_tiles = ceil_div(args.s(), kRows);
+    go(flash_backward_queries_kernel<kD>, query_tiles, args.query_heads(), query_tiles, args.query_heads());
   });
 }
 

@@ -25,7 +25,7 @@ struct HeadArgs {
   Heads<T> dq, dk, dv;
   float* delta;
   AttentionPart part;
-  int s, keys, past, groups, members, d;
+  int s, keys, past, groups, members, out_heads, d;
   int64_t out_stride, out_entry;  // of out and dout, from a position to the next, and from a batch entry
   float scale;                    // of scores: 1 / sqrt(d)
   DropoutArgs dropout;
@@ -47,6 +47,7 @@ struct HeadArgs {
         past(static_cast<int>(a.past())),
         groups(static_cast<int>(q.groups)),
         members(static_cast<int>(q.members)),
+        out_heads(static_cast<int>(part.heads_of(q))),
         d(static_cast<int>(q.d)),
         out_stride(a.out.layout.position),
         out_entry(a.out.layout.entry),
@@ -64,9 +65,17 @@ struct HeadArgs {
     return x.data + kv / groups * x.entry + kv % groups * x.group;
   }
   __device__ int64_t out_at(int which) const { return which / heads() * out_entry + which % heads() * d; }
-  __device__ int64_t lse_at(int which) const { return part.lse_at(q, which / heads(), which % heads()); }
-  __device__ int64_t delta_at(int which) const { return static_cast<int64_t>(which) * s; }
-  __device__ int64_t heads() const { return groups * members; }
+  __device__ int heads() const { return groups * members; }
+  // As out and lse count heads, of which there may be more (AttentionPart), from the first one here on.
+  __device__ int out_head(int which) const { return which / heads() * out_heads + which % heads(); }
+  __device__ int64_t lse_at(int which) const { return lse_of(out_head(which)); }
+  __device__ int64_t lse_of(int out_head) const { return part.lse_at(q, 0, out_head); }
+
+  // How many keys, from the first on, a query sees; and how many tiles of `size` keys that is.
+  __device__ int seen(int query) const { return min(past + query + 1, keys); }
+  __device__ int key_tiles(int query, int size) const { return (seen(query) + size - 1) / size; }
+  // The first query that sees a key.
+  __device__ int first_query(int key) const { return max(0, key - past); }
 
   // The square that the probability of a query and a key belongs to, for dropout.
   __device__ int64_t dropout_square(int which, int query, int key) const {
@@ -78,7 +87,8 @@ struct HeadArgs {
 
 // Which of this lane's sums of 16 rows and 8 kBlocks columns (tensor_core.cuh) the dropout keeps: bit 4 n + e for
 // sums[n][e]. Rows and columns begin at multiples of 16; one are queries, the others keys. A square is a column of two
-// rows and the column 8 further. In a loop that stays one: the generator is long.
+// rows and the column 8 further. Columns may go on elsewhere (PositionMap), from a multiple of 16 on. In a loop that
+// stays one: the generator is long.
 template <bool kRowsAreQueries, int kBlocks, class T>
 __device__ inline uint64_t kept_by_dropout(const HeadArgs<T>& a, int which, int first_row, int first_column) {
   static_assert(kBlocks <= 16 && kBlocks % 2 == 0);
@@ -86,13 +96,18 @@ __device__ inline uint64_t kept_by_dropout(const HeadArgs<T>& a, int which, int 
   const int lane = threadIdx.x % 32, row = first_row + lane / 4, column = first_column + lane % 4 * 2;
   const DropoutArgs& dropout = a.dropout;
   const int64_t first = kRowsAreQueries ? a.dropout_square(which, row, column) : a.dropout_square(which, column, row);
-  const int64_t stride = kRowsAreQueries ? dropout_pairs(dropout.seq_length) : 1;  // from a column's square to the next
+  const PositionMap& columns = kRowsAreQueries ? dropout.keys : dropout.positions;
+  // Of the squares of these columns: how far the next one is, how many come before a jump, and how many that skips.
+  const int stride = kRowsAreQueries ? static_cast<int>(dropout_pairs(dropout.seq_length)) : 1;
+  const int split = static_cast<int>(columns.split), jump = static_cast<int>(columns.jump) / 2;
+  const int before = first_column < split ? (split - first_column) / 2 : 8 * kBlocks;
   uint64_t kept = 0;
 #pragma unroll 1
   for (int i = 0; i < kBlocks; ++i) {
     const int pair = i / 2 * 8 + i % 2;
+    const int64_t steps = pair < before ? pair : pair + jump;
     const PhiloxWords words =
-        philox4x32<kDropoutRounds>(static_cast<uint64_t>(first + pair * stride), dropout.site, dropout.seed);
+        philox4x32<kDropoutRounds>(static_cast<uint64_t>(first + steps * stride), dropout.site, dropout.seed);
     const uint32_t four = (words.w[0] >= dropout.threshold ? 1u : 0u) |
                           (words.w[1] >= dropout.threshold ? 1u << kNextKey : 0u) |
                           (words.w[2] >= dropout.threshold ? 1u << kNextQuery : 0u) |
@@ -111,19 +126,21 @@ __device__ inline void apply_dropout(float (&x)[kBlocks][4], const DropoutArgs& 
   for (int i = 0; i < 4 * kBlocks; ++i) x[i / 4][i % 4] *= dropout_scale(dropout, kept, i);
 }
 
-// Scores of a key behind its query become `value`, in a warp's tile whose 16 rows and whose columns begin at these
-// positions. Rows are queries, or else keys.
-template <bool kRowsAreQueries, int kBlocks>
-__device__ inline void mask_future(float (&x)[kBlocks][4], int first_row, int first_column, float value) {
-  const int lane = threadIdx.x % 32;
-  const int ahead = first_row + lane / 4 - first_column - lane % 4 * 2;  // of this lane's first element
+// Scores of a key that its query does not see become `value`, in a warp's tile whose 16 rows and whose columns begin at
+// these positions. Rows are queries; or else keys, whose rows behind the last one are left: nothing is made of them.
+template <bool kRowsAreQueries, int kBlocks, class T>
+__device__ inline void mask_unseen(float (&x)[kBlocks][4], const HeadArgs<T>& a, int first_row, int first_column,
+                                   float value) {
+  const int lane = threadIdx.x % 32, row = first_row + lane / 4, column = first_column + lane % 4 * 2;
+  // In each of this lane's two rows the first column, counted from its own first one, of a key that the query does not
+  // see, or of a query that sees the key.
+  const int edge[2] = {(kRowsAreQueries ? a.seen(row) : row - a.past) - column,
+                       (kRowsAreQueries ? a.seen(row + 8) : row + 8 - a.past) - column};
 #pragma unroll
   for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int row = ahead + e / 2 * 8, column = 8 * n + e % 2;
-      if (kRowsAreQueries ? column > row : row > column) x[n][e] = value;
-    }
+    for (int e = 0; e < 4; ++e)
+      if ((8 * n + e % 2 >= edge[e / 2]) == kRowsAreQueries) x[n][e] = value;
 }
 
 inline constexpr float kLog2E = 1.4426950408889634f;
@@ -133,7 +150,7 @@ struct OnlineSoftmax {
   float max[2] = {-INFINITY, -INFINITY}, total[2] = {};  // of raw scores; this lane's part of the sum
   float factor[2];                                       // rescales what was summed before the last tile
 
-  // Raw scores of a tile to probabilities, under the largest score so far. Key 0 is in no query's future, so after the
+  // Raw scores of a tile to probabilities, under the largest score so far. Every query sees key 0, so after the
   // first tile the maximum is finite.
   template <int kBlocks>
   __device__ void to_probabilities(float (&scores)[kBlocks][4], float to_log2) {

@@ -1,4 +1,4 @@
-// Causal flash attention on Hopper's tensor cores, forward (Shah et al. 2024, "FlashAttention-3"). A block has 128
+// Flash attention on Hopper's tensor cores, forward (Shah et al. 2024, "FlashAttention-3"). A block has 128
 // queries of one head (192 with 64 columns), each warpgroup that computes has 64 of them, and walks their keys and
 // values in tiles of 128. A warpgroup starts the scores of the next tile, and the GEMM with this one's values, before
 // it turns scores into probabilities; and warpgroups take turns to start GEMMs, so that the tensor cores work for one
@@ -52,10 +52,6 @@ constexpr int kKeys = Block<64>::kKeys, kKeyBlocks = kKeys / 8;
 
 // ---- device helpers
 
-__device__ int key_tiles(int first_query, int queries, int s) {
-  return (min(first_query + queries, s) + kKeys - 1) / kKeys;
-}
-
 // By one thread.
 template <int kD>
 __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
@@ -67,7 +63,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, cons
   int task = take_task(schedule);
   for (int which, tile; schedule.task(task, which, tile); task = take_task(schedule), queries.advance()) {
     const int first_query = (schedule.tiles - 1 - tile) * B::kQueries;
-    const int count = key_tiles(first_query, B::kQueries, a.s);
+    const int count = a.key_tiles(first_query + B::kQueries - 1, kKeys);
     const int key = tiles.key(which / tiles.members), value = tiles.value(which / tiles.members);
     for (int j = 0; j < count; ++j, at.advance()) {
       block.keys(at.stage).fetch(maps.k, key, j * kKeys, b.keys.acquire(at, B::Keys::kBytes));
@@ -101,16 +97,17 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
   PipelineState<kQueryStages> queries;
   for (int which, tile; schedule.task(b.queries.wait_task(queries), which, tile);) {
     const int block_query = (schedule.tiles - 1 - tile) * B::kQueries, first_query = block_query + 64 * group;
-    const int count = key_tiles(block_query, B::kQueries, a.s);
+    const int count = a.key_tiles(block_query + B::kQueries - 1, kKeys);
     // So many of them are seen by queries of this warpgroup. One whose queries are all behind the end works on one.
-    const int seen = first_query < a.s ? key_tiles(first_query, 64, a.s) : 1;
+    const int seen = first_query < a.s ? a.key_tiles(first_query + 63, kKeys) : 1;
     OnlineSoftmax softmax;
     uint64_t kept = 0;  // of the next tile's probabilities; drawn before its scores need registers
     const auto draw = [&](int j) {
       if constexpr (kDropout) kept = kept_by_dropout<true, kKeyBlocks>(a, which, first_query + 16 * warp, j * kKeys);
     };
     const auto make_probabilities = [&](int j) {
-      if ((j + 1) * kKeys - 1 > first_query) mask_future<true>(scores, first_query + 16 * warp, j * kKeys, -INFINITY);
+      if ((j + 1) * kKeys > a.seen(first_query))
+        mask_unseen<true>(scores, a, first_query + 16 * warp, j * kKeys, -INFINITY);
       softmax.to_probabilities(scores, to_log2);
       if constexpr (kDropout) apply_dropout(scores, a.dropout, kept);
     };
@@ -186,7 +183,7 @@ void hopper_attention_forward(const AttentionArgs& args, const TaskCounters& cou
   dispatch_head(args.d(), [&]<int kD>() {
     using B = Block<kD>;
     launch_hopper<B>(args, ceil_div(args.s(), B::kQueries), args.query_heads(),
-                     ceil_div(4 * args.s() * args.d(), args.members()), counters, stream);
+                     ceil_div(4 * args.keys() * args.d(), args.members()), counters, stream);
   });
 }
 

@@ -74,21 +74,23 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, cons
       block.keys(keys.stage).fetch(maps.k, heads.key(kv), tile * kKeys, full);
       block.values(keys.stage).fetch(maps.v, heads.value(kv), tile * kKeys, full);
     }
-    int query_matrix = heads.query(kv * heads.members);  // worked out here: a division needs registers
-    for (int which = kv * heads.members; which < (kv + 1) * heads.members; ++which, query_matrix += heads.q.member)
-      for (int i = tile * kKeys / kQueries; i < tiles; ++i, at.advance()) {
+    // Worked out here: a division needs registers. Heads of a group lie side by side in dout.
+    int query_matrix = heads.query(kv * heads.members), dout_matrix = a.out_head(kv * heads.members);
+    for (const int end = dout_matrix + heads.members; dout_matrix < end; ++dout_matrix, query_matrix += heads.q.member)
+#pragma unroll 1  // else what it hoists spills
+      for (int i = a.first_query(tile * kKeys) / kQueries; i < tiles; ++i, at.advance()) {
         float lse[kQueries / 32], delta[kQueries / 32];
 #pragma unroll
         for (int k = 0; k < kQueries / 32; ++k) {
           const int query = i * kQueries + 32 * k + lane;
-          lse[k] = query < a.s ? a.lse[a.lse_at(which) + query] * kLog2E : 0.0f;
-          delta[k] = query < a.s ? a.delta[a.lse_at(which) + query] : 0.0f;
+          lse[k] = query < a.s ? a.lse[a.lse_of(dout_matrix) + query] * kLog2E : 0.0f;
+          delta[k] = query < a.s ? a.delta[a.lse_of(dout_matrix) + query] : 0.0f;
         }
         r.queries.wait_empty(at);
         if (lane == 0) {  // before lse and delta are here
           Barrier* const full = r.queries.expect(at, 2 * B::Queries::kBytes);
           block.queries(at.stage).fetch(maps.q, query_matrix, i * kQueries, full);
-          block.douts(at.stage).fetch(maps.dout, which, i * kQueries, full);
+          block.douts(at.stage).fetch(maps.dout, dout_matrix, i * kQueries, full);
         }
 #pragma unroll
         for (int k = 0; k < kQueries / 32; ++k) {
@@ -126,9 +128,9 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
     clear(dk);
     clear(dv);
     for (int member = 0; member < a.members; ++member) {
-      int i = tile * kKeys / kQueries;
+      int i = a.first_query(tile * kKeys) / kQueries;
       // The first queries of a block see no key of its second warpgroup.
-      for (; (i + 1) * kQueries <= first_key && i < tiles; ++i) {
+      for (; a.past + (i + 1) * kQueries <= first_key && i < tiles; ++i) {
         r.queries.wait_full(at);
         at.advance();
         r.queries.release(oldest);
@@ -161,7 +163,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
 #pragma unroll
           for (int e = 0; e < 4; ++e) p[n][e] = power_of_2(p[n][e] * to_log2 - (e % 2 == 0 ? offset.x : offset.y));
         }
-        if (first_key + 63 > first_query) mask_future<false>(p, first_key + 16 * warp, first_query, 0);
+        if (first_key + 63 > a.past + first_query) mask_unseen<false>(p, a, first_key + 16 * warp, first_query, 0);
         if constexpr (kDropout) {
           float p_kept[kBlocks][4];
 #pragma unroll
@@ -201,8 +203,8 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
     }
     r.keys.release(keys);
 
-    store_rows<kD>(a.kv_head(a.dk, kv), a.dk.position, dk, {a.scale, a.scale}, first_key, a.s);
-    store_rows<kD>(a.kv_head(a.dv, kv), a.dv.position, dv, {1.0f, 1.0f}, first_key, a.s);
+    store_rows<kD>(a.kv_head(a.dk, kv), a.dk.position, dk, {a.scale, a.scale}, first_key, a.keys);
+    store_rows<kD>(a.kv_head(a.dv, kv), a.dv.position, dv, {1.0f, 1.0f}, first_key, a.keys);
   }
 }
 
@@ -212,8 +214,8 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
 
 void hopper_attention_backward_keys(const AttentionArgs& args, const TaskCounters& counters, cudaStream_t stream) {
   dispatch_head(args.d(), [&]<int kD>() {
-    launch_hopper<Block<kD>>(args, ceil_div(args.s(), kKeys), args.kv_heads(), 4 * args.s() * args.d() * args.members(),
-                             counters, stream);
+    launch_hopper<Block<kD>>(args, ceil_div(args.keys(), kKeys), args.kv_heads(),
+                             4 * args.s() * args.d() * args.members(), counters, stream);
   });
 }
 

@@ -1,7 +1,7 @@
 // The backward pass of flash attention on Hopper's tensor cores: the gradient of queries. (attention_hopper_keys.cu has
 // those of keys and values.)
 //
-// A block has 128 queries of one head, a warpgroup 64 of them, and walks over the keys up to the last query, 128 at a
+// A block has 128 queries of one head, a warpgroup 64 of them, and walks over the keys that one of them sees, 128 at a
 // time. Scores lie with queries as rows. For a tile a warpgroup starts the GEMMs S and dP, turns S into probabilities
 // while dP runs, computes the gradients of the scores from both, and adds their GEMM with the keys to dQ.
 //
@@ -50,8 +50,6 @@ constexpr int kQueries = Block<64>::kQueries, kKeys = Block<64>::kKeys, kBlocks 
 
 // ---- device helpers
 
-__device__ int key_tiles(int first_query, int s) { return (min(first_query + kQueries, s) + kKeys - 1) / kKeys; }
-
 // By one thread.
 template <int kD>
 __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
@@ -62,7 +60,8 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, cons
   PipelineState<B::kQueryStages> queries;
   int task = take_task(schedule);
   for (int which, tile; schedule.task(task, which, tile); task = take_task(schedule), queries.advance()) {
-    const int first_query = (schedule.tiles - 1 - tile) * kQueries, count = key_tiles(first_query, a.s);
+    const int first_query = (schedule.tiles - 1 - tile) * kQueries;
+    const int count = a.key_tiles(first_query + kQueries - 1, kKeys);
     const int key = tiles.key(which / tiles.members), value = tiles.value(which / tiles.members);
     for (int j = 0; j < count; ++j, at.advance()) {
       Barrier* const full = b.keys.acquire(at, 2 * B::Keys::kBytes);
@@ -72,7 +71,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, cons
       // The last task's queries are read longer than all keys but its last: a stage of keys is free before.
       Barrier* const queries_full = b.queries.acquire(queries, 2 * B::Queries::kBytes, task);
       block.queries(queries.stage).fetch(maps.q, tiles.query(which), first_query, queries_full);
-      block.douts(queries.stage).fetch(maps.dout, which, first_query, queries_full);
+      block.douts(queries.stage).fetch(maps.dout, a.out_head(which), first_query, queries_full);
     }
   }
   b.queries.acquire(queries, 0, task);
@@ -94,7 +93,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
   PipelineState<Block<kD>::kQueryStages> queries;
   for (int which, tile; schedule.task(b.queries.wait_task(queries), which, tile);) {
     const int block_query = (schedule.tiles - 1 - tile) * kQueries, first_query = block_query + 64 * group;
-    const int warp_query = first_query + 16 * warp, count = key_tiles(block_query, a.s);
+    const int warp_query = first_query + 16 * warp, count = a.key_tiles(block_query + kQueries - 1, kKeys);
     float offset[2], delta[2];  // of this lane's two queries: lse as an exponent of 2, and D
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -117,7 +116,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
       for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) p[n][e] = power_of_2(p[n][e] * to_log2 - offset[e / 2]);
-      if (first_key + kKeys - 1 > first_query) mask_future<true>(p, warp_query, first_key, 0);
+      if (first_key + kKeys > a.seen(first_query)) mask_unseen<true>(p, a, warp_query, first_key, 0);
       uint64_t kept = 0;
       if constexpr (kDropout) kept = kept_by_dropout<true, kBlocks>(a, which, warp_query, first_key);
       wgmma_wait_group<0>(ds);
@@ -148,7 +147,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
 void hopper_attention_backward_queries(const AttentionArgs& args, const TaskCounters& counters, cudaStream_t stream) {
   dispatch_head(args.d(), [&]<int kD>() {
     launch_hopper<Block<kD>>(args, ceil_div(args.s(), kQueries), args.query_heads(),
-                             ceil_div(4 * args.s() * args.d(), args.members()), counters, stream);
+                             ceil_div(4 * args.keys() * args.d(), args.members()), counters, stream);
   });
 }
 

@@ -1,5 +1,5 @@
-// Causal attention for every type and head size: one warp a query (backward: and one a key), fp32 throughout. It serves
-// fp32, which exists for tests, and head sizes that the tensor-core kernels leave out.
+// Attention for every type and head size: one warp a query (backward: and one a key), fp32 throughout. It serves
+// fp32, which exists for tests, head sizes that the tensor-core kernels leave out, and a few new tokens of a text.
 #include "kernels/cuda/attention_head.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/reduce.cuh"
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> 
   const PairedHeads<T> heads(a, which);
   const T* const q = heads.queries + query * a.q.position;
   float max = -INFINITY, total = 0, out[kColumns] = {};
-  const int seen = min(a.past + query + 1, a.keys);
+  const int seen = a.seen(query);
   for (int first = 0; first < seen; first += 32) {
     const int key = first + lane;
     const float score = key < seen ? a.scale * dot(q, heads.keys + key * a.k.position, a.d) : -INFINITY;
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(32 * kWarps) delta_kernel(HeadArgs<T> a, int h
     }
 #pragma unroll
   for (int offset = kRowLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
-  if (which < heads && lane == 0) a.delta[a.delta_at(which) + query] = sum;
+  if (which < heads && lane == 0) a.delta[a.lse_at(which) + query] = sum;
 }
 
 // The probability of a pair and the gradient of its score, with the dropout's factor: by one thread.
@@ -131,7 +131,7 @@ struct Pair {
     const float keep = a.dropout.active ? dropout_factor(a, which, query, key) : 1.0f;
     const float p = expf(a.scale * dot(q, k, a.d) - a.lse[a.lse_at(which) + query]);
     p_kept = p * keep;
-    ds = p * (keep * dot(dout, v, a.d) - a.delta[a.delta_at(which) + query]);
+    ds = p * (keep * dot(dout, v, a.d) - a.delta[a.lse_at(which) + query]);
   }
 };
 
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(32 * kWarps) plain_backward_queries_kernel(Hea
   const int lane = threadIdx.x % 32;
   const PairedHeads<T> heads(a, which);
   float dq[kColumns] = {};
-  const int seen = min(a.past + query + 1, a.keys);
+  const int seen = a.seen(query);
   for (int first = 0; first < seen; first += 32) {
     const int key = first + lane;
     const float ds = key < seen ? Pair<T>(a, heads, which, query, key).ds : 0.0f;
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(32 * kWarps) plain_backward_keys_kernel(HeadAr
   float dk[kColumns] = {}, dv[kColumns] = {};
   for (int which = kv * a.members; which < (kv + 1) * a.members; ++which) {
     const PairedHeads<T> heads(a, which);
-    for (int first = max(0, key - a.past); first < a.s; first += 32) {
+    for (int first = a.first_query(key); first < a.s; first += 32) {
       const int query = first + lane;
       float p = 0, ds = 0;
       if (query < a.s) {

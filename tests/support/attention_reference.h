@@ -26,8 +26,9 @@ struct AttentionCase {
 };
 
 // 1 / (1 - p) where the contract of Dropout keeps a probability, else 0.
-inline double keep_factor(const Dropout& dropout, int64_t batch, int64_t head, int64_t query, int64_t key) {
+inline double keep_factor(const Dropout& dropout, int64_t batch, int64_t head, int64_t query_row, int64_t key_row) {
   if (dropout.probability == 0) return 1;
+  const int64_t query = dropout.positions.at(query_row), key = dropout.keys.at(key_row);
   // In each 16 positions, 0 to 7 are paired with 8 to 15.
   const int64_t pairs = (dropout.seq_length + 15) / 16 * 8;
   const auto pair = [](int64_t position) { return position / 16 * 8 + position % 8; };
