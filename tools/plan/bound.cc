@@ -168,7 +168,7 @@ Bounds::Bounds(const LoadedConfig& run, const System& system)
 // One of three stages, of which the middle one has so many layers, and those at the ends have one.
 PartCost Bounds::record_stage(const LayoutShape& shape, const Recomputing& how, bool halves, int64_t middle_layers,
                               int pp, int64_t& scratch_bytes) const {
-  const int ranks = 3 * shape.t;
+  const int ranks = 3 * shape.t * run_.config.parallel.context_parallel_size;
   const auto run_of = [&](int64_t micro_batches) {
     const LayoutShape three{.t = shape.t,
                             .p = 3,

@@ -35,7 +35,7 @@ struct Recomputing {
 // t: powers of two, and that of the run. p: all divisors that could split the layers. Schedules: all kinds but gpipe,
 // which takes as long as 1f1b and holds more. Micro-batches: all that divide a rank's part of the global batch. Throws
 // ConfigError where the global batch is not given, so that it would follow from what is varied.
-std::vector<LayoutShape> list_shapes(const Config& run, int ranks);
+std::vector<LayoutShape> list_shapes(const Config& run, int world);
 // largest: layers of the largest stage.
 std::vector<Recomputing> list_recomputings(int64_t largest);
 std::vector<Sharding> list_shardings(int d);

@@ -92,8 +92,8 @@ TEST(Resolve, APortIsSharedByLinksOfOneBandwidth) {
             "least, found 0: there is nothing to share");
   EXPECT_EQ(
       error({"comm.link_gbps=10"}, 2),
-      "--set: comm.shared_port: true has no effect: only one of the tensor, pipeline and data groups (of 1, 2 and "
-      "1 ranks) has several ranks and an emulated link with a bandwidth; it is left out");
+      "--set: comm.shared_port: true has no effect: only one of the tensor, context, pipeline and data "
+      "groups (of 1, 1, 2, 1 ranks) has several ranks and an emulated link with a bandwidth; it is left out");
   EXPECT_EQ(error({"comm.link_gbps=10", "comm.data_link_gbps=5"}, 4),
             "--set: comm.shared_port: true, but the links have bandwidths from 5 to 10 Gbit/s: one port has one, "
             "expected the same of all classes (or 0 for a class that does not use it)");
