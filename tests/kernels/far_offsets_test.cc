@@ -249,6 +249,22 @@ void rope(Trial& run) {
   run.result(a.qkv, a.columns());  // the last blocks have the last position
 }
 
+void copy_heads(Trial& run) {
+  const Attention a(run, kBf16, 4, 1 << 21, 8, 4, 64);
+  const Tensor to = a.tensor(run, kBf16, a.columns(), true);
+  run(op::CopyHeads{.from = a.views(a.qkv).k, .to = a.views(to).v, .accumulate = true});
+  run.result(to, a.columns());
+}
+
+void merge(Trial& run) {
+  const Attention a(run, kBf16, 1, (1 << 23) + 1, 8, 4, 64);
+  const auto sums = [&] { return run.zeros(kF32, {a.b, a.heads, a.s}); };
+  const Tensor out = a.tensor(run, kF32, a.heads * a.d, true), more = a.tensor(run, kBf16, a.heads * a.d, true);
+  const Tensor lse = sums();
+  run(op::AttentionMerge{.more = more, .more_lse = sums(), .out = out, .lse = lse});
+  run.result(out, a.heads * a.d), run.result(lse, a.heads * a.s);
+}
+
 // Norms of the query heads of [s, b, columns].
 void norm_of_heads(Trial& run) {
   const Attention a(run, kBf16, 1, (1 << 22) + 1, 8, 4, 64);
@@ -347,6 +363,8 @@ const Case kCases[] = {
     {"norms backward", norm_backward, 1, 512},
     {"norms of heads", norm_of_heads},
     {"rope", rope},
+    {"copies of heads", copy_heads},
+    {"merged attention", merge, 512, 512},
     {"attention, plain", [](Trial& run) { attention(run, kF32, 0.2f); }, 140},
     {"attention by tensor cores", [](Trial& run) { attention(run, kBf16, 0); }, 70},
     {"attention of many heads", attention_of_many_heads, 512},
