@@ -67,7 +67,7 @@ std::vector<std::string> layout_cells(const Candidate& candidate) {
           bytes_text(prediction.memory_bytes),
           fmt::format("{}{}", t, parallel.sequence_parallel ? " sp" : ""),
           std::to_string(p),
-          std::to_string(prediction.step.ranks / (t * p)),
+          std::to_string(prediction.step.ranks / (t * parallel.context_parallel_size * p)),
           std::to_string(candidate.chunks),
           std::to_string(c.batch.micro_batch_size),
           parallel.pipeline_schedule,

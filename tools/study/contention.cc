@@ -32,7 +32,8 @@ class ContentionRank {
         side_(backend.device->create_side_stream(StreamPriority::high)),
         guard_(*ranks_) {
     const DType dtype = config.precision.dtype;
-    const int64_t m = config.batch.micro_batch_size * config.model.seq_length, k = config.model.hidden_size;
+    const int64_t m = config.batch.micro_batch_size * config.model.seq_length / config.parallel.context_parallel_size,
+                  k = config.model.hidden_size;
     const int64_t n = config.model.ffn_hidden_size.value() / config.parallel.tensor_model_parallel_size;
     a = arena_.allocate(dtype, {m, k}), b_ = arena_.allocate(dtype, {n, k}), c = arena_.allocate(dtype, {m, n});
     const int64_t shard = std::max<int64_t>(bytes / 4 / world.size(), 1);
