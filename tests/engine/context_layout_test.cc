@@ -12,7 +12,7 @@
 namespace trivet::test {
 namespace {
 
-constexpr int kSteps = kMatrixSteps;
+constexpr int kContextSteps = kMatrixSteps;
 constexpr auto kRing = CpCommType::p2p, kGathered = CpCommType::all_gather;
 
 // Without clipping, which would hide a factor, as Adam does.
@@ -22,8 +22,8 @@ Config unclipped(bool llama) {
   return config;
 }
 const Curve& one(bool llama) {
-  static const Curve curves[2] = {train_on_threads(unclipped(false), 1, kSteps),
-                                  train_on_threads(unclipped(true), 1, kSteps)};
+  static const Curve curves[2] = {train_on_threads(unclipped(false), 1, kContextSteps),
+                                  train_on_threads(unclipped(true), 1, kContextSteps)};
   return curves[llama];
 }
 
@@ -33,11 +33,11 @@ TEST_P(ContextLayout, HasTheLossesOfOneRank) {
   for (const bool llama : {false, true}) {
     SCOPED_TRACE(llama);
     Config config = cut(unclipped(llama), GetParam());
-    const Curve curve = train_on_threads(config, GetParam().ranks(), kSteps, true);
+    const Curve curve = train_on_threads(config, GetParam().ranks(), kContextSteps, true);
     expect_near(curve, one(llama));
     // A second run, without overlap, has the same bits.
     config.overlap.overlap_cp_comm = false;
-    const Curve again = train_on_threads(config, GetParam().ranks(), kSteps);
+    const Curve again = train_on_threads(config, GetParam().ranks(), kContextSteps);
     expect_equal(again, curve);
     EXPECT_EQ(again.weights_hash, curve.weights_hash);
   }
@@ -85,10 +85,10 @@ TEST(ContextLayout, HasTheLossesOfOneRankWhateverIsAskedFor) {
         set_key(config, key, value);
         if (std::string_view(key).starts_with("model.")) set_key(alone, key, value);
       }
-      const Curve reference = train_on_threads(alone, 1, kSteps);
+      const Curve reference = train_on_threads(alone, 1, kContextSteps);
       for (const CpCommType type : {kRing, kGathered})
         expect_near(train_on_threads(cut(config, {.t = 2, .sequence_parallel = true, .c = 2, .cp_comm_type = type}), 4,
-                                     kSteps, true),
+                                     kContextSteps, true),
                     reference);
     }
 }

@@ -120,6 +120,27 @@ TEST(Predict, BytesAreThoseOfTheLayout) {
   EXPECT_EQ(predict(linked, layout, cpu).step.stats.wire_bytes, bytes);
 }
 
+// By counting: of each layer and micro-batch, what keys and values are, in bf16 and as fp32 sums of gradients.
+TEST(Predict, ContextParallelRanksSendWhatTheirAttentionNeeds) {
+  Config config = tiny_model(true);
+  set_key(config, "precision.dtype", "bf16");
+  const int64_t d = config.model.hidden_size / config.model.num_attention_heads,
+                kv = config.model.seq_length * config.batch.micro_batch_size * 2 * *config.model.num_query_groups * d,
+                passes = config.model.num_layers * *config.batch.global_batch_size / config.batch.micro_batch_size;
+  const size_t context = class_of(comm_of("context"));
+  for (const int c : {2, 4}) {
+    const auto predicted_bytes = [&](CpCommType type) {
+      const Resolved run = resolved(cut(config, {.c = c, .cp_comm_type = type}), c);
+      const Prediction p = predict(run.config, run.layout, h100());
+      EXPECT_EQ(p.step.stats.wire_bytes[context] % c, 0);
+      return p.step.stats.wire_bytes[context] / c;  // of a rank
+    };
+    const int64_t of_others = kv / c * (c - 1);
+    EXPECT_EQ(predicted_bytes(CpCommType::p2p), passes * of_others * (2 + 2 + 4));
+    EXPECT_EQ(predicted_bytes(CpCommType::all_gather), passes * of_others * (2 + 2 + 2));
+  }
+}
+
 TEST(Predict, JsonHasItsNumbers) {
   const Prediction p = predicted();
   const nlohmann::json json = parse_json(to_json(p, h100()), BadJson::discarded);
