@@ -117,48 +117,60 @@ void ring_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, c
   if (sums.data != out.data) ctx.run(op::Convert{sums, out});
 }
 
+// What a rank's queries give its own keys stays here; the sums of all others' begin their way at hop 1.
 void ring_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out, Tensor lse, const QkvViews& dqkv,
                    const Dropout& dropout) {
   ContextGroup& group = *ctx.context;
   const ContextCut& cut = group.cut();
   const HeadsLayout &q = heads.q.layout, &k = heads.k.layout;
+  const int64_t half = cut.piece();
   Scratch::Frame frame(ctx.scratch);
   Tensor kv[2], dkv[2];
   for (Tensor& side : kv) side = frame.tensor(out.dtype, kv_shape(k, cut.rows()));
   for (Tensor& side : dkv) side = frame.tensor(DType::f32, kv_shape(k, cut.rows()));
-  const HeadsView dq = heads_view(frame.tensor(DType::f32, out.shape), q.heads(), q.groups);
+  const Tensor dq_sums = frame.tensor(DType::f32, out.shape);
+  // Of as many positions on every rank, so that all ranks have the same memory.
+  const Tensor dq_terms = frame.tensor(out.dtype, out.shape);
+  const Tensor dkv_terms = frame.tensor(out.dtype, kv_shape(k, cut.rows()));
+  const HeadsView dq = heads_view(dq_sums, q.heads(), q.groups);
+  const auto add = [&](int owner, const ContextVisit& visit, const QkvViews& read, const QkvViews& kv_terms) {
+    const HeadsView terms = heads_view(dq_terms.slice(0, visit.queries), q.heads(), q.groups);
+    ctx.run(op::AttentionBackward{.dout = dout,
+                                  .qkv = {positions_of(heads.q, visit.first_query, visit.queries), read.k, read.v},
+                                  .out = out,
+                                  .lse = lse,
+                                  .dqkv = {terms, kv_terms.k, kv_terms.v},
+                                  .dropout = part_of(dropout, visit.first_query, cut.of(owner), visit.first_key),
+                                  .causal = visit.causal,
+                                  .part = {.first_position = visit.first_query, .positions = cut.rows()}});
+    ctx.run(op::CopyHeads{.from = terms, .to = positions_of(dq, visit.first_query, visit.queries), .accumulate = true});
+  };
+  for (const Tensor& sums : {dq_sums, dkv[1]}) ctx.run(op::Fill{sums, 0});
   copy_kv(ctx, heads, with_kv(heads.q, kv[0], k));
-  for (int hop = 0; hop < cut.ranks; ++hop) {
-    const bool more = hop + 1 < cut.ranks, first = hop == 0;
+  group.pass_on(kv[0], kv[1], 0);
+  add(cut.rank, {half, half, 0, cut.rows(), true}, heads, dqkv);
+  for (int hop = 1; hop < cut.ranks; ++hop) {
     const Tensor &here = kv[hop % 2], &sums = dkv[hop % 2];
-    if (more) group.pass_on(here, kv[(hop + 1) % 2], 0);
+    group.wait(0);
+    if (hop + 1 < cut.ranks) group.pass_on(here, kv[(hop + 1) % 2], 0);
     const int owner = owner_at(cut, hop);
     const ContextVisit visit = visit_of(cut, owner);
-    {
-      Scratch::Frame part(ctx.scratch);
-      const Tensor dq_terms = part.tensor(out.dtype, {visit.queries, out.shape[1], out.shape[2]});
-      const Tensor dkv_terms = part.tensor(out.dtype, kv_shape(k, visit.keys));
-      const QkvViews terms = with_kv(heads_view(dq_terms, q.heads(), q.groups), dkv_terms, k);
-      ctx.run(op::AttentionBackward{.dout = dout,
-                                    .qkv = with_kv(positions_of(heads.q, visit.first_query, visit.queries),
-                                                   here.slice(visit.first_key, visit.keys), k),
-                                    .out = out,
-                                    .lse = lse,
-                                    .dqkv = terms,
-                                    .dropout = part_of(dropout, visit.first_query, cut.of(owner), visit.first_key),
-                                    .causal = visit.causal,
-                                    .part = {.first_position = visit.first_query, .positions = cut.rows()}});
-      ctx.run(op::CopyHeads{
-          .from = terms.q, .to = positions_of(dq, visit.first_query, visit.queries), .accumulate = !first});
-      if (!first) group.wait(1);
-      copy_kv(ctx, terms, with_kv(terms.q, sums.slice(visit.first_key, visit.keys), k), !first);
-    }
+    const QkvViews terms = with_kv(heads.q, dkv_terms.slice(0, visit.keys), k);
+    add(owner, visit, with_kv(heads.q, here.slice(visit.first_key, visit.keys), k), terms);
+    if (hop > 1) group.wait(1);
+    copy_kv(ctx, terms, with_kv(heads.q, sums.slice(visit.first_key, visit.keys), k), true);
     group.pass_on(sums, dkv[(hop + 1) % 2], 1);
-    if (more) group.wait(0);
   }
-  ctx.run(op::CopyHeads{.from = dq, .to = dqkv.q});
+  // While the sums go home: the first half of the own queries.
+  const Tensor& home = dkv[cut.ranks % 2];
+  const auto first_half = [&](const HeadsView& view) { return positions_of(view, 0, half); };
+  const QkvViews terms = with_kv(heads.q, dkv_terms.slice(0, half), k);
+  add(cut.rank, {0, half, 0, half, true}, {heads.q, first_half(heads.k), first_half(heads.v)}, terms);
   group.wait(1);
-  copy_kv(ctx, with_kv(heads.q, dkv[cut.ranks % 2], k), dqkv);
+  copy_kv(ctx, dqkv, with_kv(heads.q, home, k), true);
+  copy_kv(ctx, terms, with_kv(heads.q, home.slice(0, half), k), true);
+  copy_kv(ctx, with_kv(heads.q, home, k), dqkv);
+  ctx.run(op::CopyHeads{.from = dq, .to = dqkv.q});
 }
 
 // ---- all_gather

@@ -3,14 +3,14 @@
 //   p2p         Liu, Zaharia, Abbeel 2023, "Ring Attention": a rank's keys and values travel round the group. Each
 //   hop's
 //               results are merged by their log-sum-exps, in fp32. Backward, the gradients of keys and values travel
-//               with them, as fp32 sums, and come home after the last hop. A timeline of rank 2 of 4; kv i are the keys
-//               and values of rank i, dkv i the sum of their gradients so far:
+//               too, as fp32 sums: they begin at the rank behind the owner and come home after a last hop, beside
+//               which the first half of the rank's queries meets its own keys, kept for that. A timeline of rank 2 of
+//               4; kv i are the keys and values of rank i, dkv i the sum of others' gradients of them so far:
 //
 //                 forward   compute   kv2          | kv1          | kv0          | kv3
 //                           wire      2 → 3, get 1 | 1 → 3, get 0 | 0 → 3, get 3 |
-//                 backward  compute   kv2          | kv1                   | kv0                   | kv3          |
-//                           wire      2 → 3, get 1 | dkv2, 1 → 3, get 0    | dkv1, 0 → 3, get 3    | dkv0         |
-//                           dkv3
+//                 backward  compute   kv2, last ½  | kv1          | kv0                | kv3          | kv2, first ½
+//                           wire      2 → 3, get 1 | 1 → 3, get 0 | dkv1, 0 → 3, get 3 | dkv0         | dkv3
 //
 //   all_gather  (Llama 3): keys and values of all ranks are gathered before, their gradients reduce-scattered behind, a
 //               few kv heads at a time: the next ones are on the wire while these are computed. The first halves of the
