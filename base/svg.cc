@@ -8,15 +8,15 @@ namespace trivet {
 namespace {
 
 struct Palette {
-  const char *ink, *soft, *grid, *axis, *bar, *base, *best, *tensor, *context, *pipeline, *data, *rest, *paper;
+  const char *ink, *soft, *grid, *axis, *bar, *base, *best, *tensor, *pipeline, *data, *context, *rest, *paper;
   const char *forward, *backward, *backward_input, *backward_weight, *layer, *optimizer, *exposed;
 };
 constexpr Palette kLight{"#1d2329", "#5b6670", "#e3e7ea", "#9aa4ad", "#7d9cc0", "#aab3bb", "#1f7a5c",
-                         "#3b6fb6", "#2f9aa8", "#d98324", "#8a5bb5", "#dfe4e8", "#ffffff", "#a9c6f0", "#a8d69c",
-                         "#96dad2", "#d0dac2", "#c9d1d8", "#e8d28c", "#d8342c"};
+                         "#3b6fb6", "#d98324", "#8a5bb5", "#1a8f8a", "#dfe4e8", "#ffffff", "#a9c6f0",
+                         "#a8d69c", "#96dad2", "#d0dac2", "#c9d1d8", "#e8d28c", "#d8342c"};
 constexpr Palette kDark{"#e6eaed", "#9aa6b0", "#2c343b", "#65717b", "#5c7fa8", "#6a757f", "#3fb28a",
-                        "#6a9be0", "#4cc3d1", "#eba04c", "#b48be0", "#3a444c", "#14181b", "#34599a", "#37713f",
-                        "#25766f", "#5d6b50", "#4a555e", "#7d6a2a", "#ff6f61"};
+                        "#6a9be0", "#eba04c", "#b48be0", "#45bdb6", "#3a444c", "#14181b", "#34599a",
+                        "#37713f", "#25766f", "#5d6b50", "#4a555e", "#7d6a2a", "#ff6f61"};
 
 // Colours written out, not CSS variables: pictures are also read by programs that know only the simpler rules.
 std::string colors(const Palette& p) {
@@ -29,7 +29,8 @@ std::string colors(const Palette& p) {
   rule(".whisker", "stroke", p.ink), rule(".line", "stroke", p.bar);
   rule(".dot", "fill", p.bar), rule(".dot.base", "fill", p.base), rule(".bar", "fill", p.bar);
   rule(".bar.base", "fill", p.base), rule(".bar.best", "fill", p.best), rule(".tensor", "fill", p.tensor);
-  rule(".context", "fill", p.context), rule(".pipeline", "fill", p.pipeline), rule(".data", "fill", p.data), rule(".rest,.plot .idle", "fill", p.rest);
+  rule(".pipeline", "fill", p.pipeline), rule(".data", "fill", p.data), rule(".context", "fill", p.context);
+  rule(".rest,.plot .idle", "fill", p.rest);
   rule(".F", "fill", p.forward), rule(".B", "fill", p.backward), rule(".I", "fill", p.backward_input);
   rule(".W", "fill", p.backward_weight), rule(".layer", "fill", p.layer), rule(".optimizer", "fill", p.optimizer);
   rule(".exposed", "fill", p.exposed), rule(".queued", "fill", p.axis);
