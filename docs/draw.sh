@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Draws the pictures of docs/schedules.md with the program itself.
+# Draws the pictures of docs/schedules.md and docs/context.md with the program itself.
 #   docs/draw.sh [TRIVET [FOLDER]]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -12,3 +12,4 @@ draw zero-bubble --kind zb-h1,zb-h2
 draw v --kind zb-v,dualpipe-v
 draw latency --kind 1f1b,1f1b-eager,zb-h1 --microbatches 12 --latency 0.5 --transfers
 draw head --kind 1f1b,zb-h1 --head 0.5,0.5,0.5
+"$trivet" schedule context --ranks 4 --svg "$folder/schedule-context.svg" >/dev/null

@@ -32,6 +32,7 @@ constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
     {"trivet checkpoint verify", "trivet checkpoint verify runs/demo"},
     {"trivet checkpoint convert", "trivet checkpoint convert runs/demo demo-hf --to hf"},
     {"trivet schedule", "trivet schedule --kind 1f1b,zb-h1 --pipeline 4 --microbatches 8 --svg schedule.svg"},
+    {"trivet schedule context", "trivet schedule context --ranks 4 --svg context.svg"},
     {"trivet preflight", "trivet preflight configs/tiny.yaml --ranks 4"},
     {"trivet study", "trivet study configs/studies/dp_overlap.yaml --plan"},
     {"trivet study compare", "trivet study compare runs/studies/dp_overlap other-machine/dp_overlap"},

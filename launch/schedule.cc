@@ -1,6 +1,6 @@
 // trivet schedule: shows what a pipeline schedule does, without a model or a GPU: as a picture of a simulated step, and
 // as a table of its bubble (next to the closed form where there is one), peak slots and transfers. Or what it did in a
-// run, beside what the simulator makes of it.
+// run, beside what the simulator makes of it. trivet schedule context: the work of a ring of context-parallel ranks.
 #include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
@@ -17,6 +17,7 @@
 #include "parallel/pipeline/check.h"
 #include "parallel/pipeline/closed_form.h"
 #include "parallel/pipeline/simulate.h"
+#include "tools/draw/context_picture.h"
 #include "tools/draw/measured_run.h"
 #include "tools/draw/render.h"
 
@@ -275,6 +276,24 @@ void add_outputs(CLI::App& command, ScheduleOptions& options) {
       ->excludes(trace);
 }
 
+void add_context_command(CLI::App& schedule) {
+  struct ContextOptions {
+    int ranks = 4;
+    std::string svg;
+  };
+  const auto options = std::make_shared<ContextOptions>();
+  CLI::App* command = schedule.add_subcommand("context", "context parallelism: who computes what of attention");
+  command->add_option("--ranks", options->ranks, "ranks that share a sequence")
+      ->capture_default_str()
+      ->check(whole_number(2, 64));
+  command->add_option("--svg", options->svg, "write the picture to this file")->check(svg_name());
+  command->callback([options] {
+    const std::vector<ContextWork> cuts = context_work(options->ranks);
+    print_blocks({table_of(cuts)});
+    if (!options->svg.empty()) write_file(options->svg, render_svg(cuts));
+  });
+}
+
 }  // namespace
 
 void add_schedule_command(CLI::App& app) {
@@ -283,7 +302,10 @@ void add_schedule_command(CLI::App& app) {
   CLI::Option* measured = add_sources(*command, *options);
   add_costs(*command, *options, measured);
   add_outputs(*command, *options);
-  command->callback([options] { run(*options); });
+  add_context_command(*command);
+  command->callback([options, command] {
+    if (command->get_subcommands().empty()) run(*options);
+  });
 }
 
 }  // namespace trivet

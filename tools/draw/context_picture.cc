@@ -1,0 +1,127 @@
+#include "tools/draw/context_picture.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+#include "base/svg.h"
+
+namespace trivet {
+namespace {
+
+constexpr int64_t kPiece = 4096;  // positions: enough that a diagonal does not count
+constexpr double kLeft = 66, kWidth = 700, kRight = 120, kRow = 26, kStep = 31;
+
+ContextVisit plain_visit(const ContextCut& cut, int owner) {
+  const int64_t all = cut.rows();
+  return owner > cut.rank ? ContextVisit{} : ContextVisit{0, all, 0, all, owner == cut.rank};
+}
+
+int64_t pairs_of(const ContextVisit& visit) {
+  const int64_t pairs = visit.queries * visit.keys;
+  return visit.causal ? pairs - visit.queries * (visit.queries - 1) / 2 : pairs;
+}
+
+std::string idle_text(const ContextWork& cut, size_t rank) {
+  return percent_text(1 - static_cast<double>(cut.of(rank)) / static_cast<double>(cut.most()));
+}
+
+std::string pieces_of(const ContextWork& cut, size_t rank) {
+  std::string pieces;
+  for (size_t piece = 0; piece < cut.owners.size(); ++piece)
+    if (cut.owners[piece] == static_cast<int>(rank)) pieces += fmt::format("{}{}", pieces.empty() ? "" : " ", piece);
+  return pieces;
+}
+
+std::string color_of(int owner) { return fmt::format("dot s{}", owner % 6); }
+
+// Returns the y below it. scale: pixels a pair.
+double draw_cut(Canvas& canvas, const ContextWork& cut, double scale, double top) {
+  canvas.text(kLeft, top + 13, "head", cut.title + ": which rank has which piece of the sequence");
+  double y = top + 24;
+  const double piece = kWidth / static_cast<double>(cut.owners.size());
+  for (size_t i = 0; i < cut.owners.size(); ++i) {
+    const double x = kLeft + piece * static_cast<double>(i);
+    canvas.bar(x, y, piece - 1, kRow, color_of(cut.owners[i]).c_str(), fmt::format("piece {}", i));
+    canvas.text(x + piece / 2, y + 17, "paper mid", fmt::format("{}", cut.owners[i]));
+  }
+  y += kRow + 22;
+  canvas.text(kLeft, y, "soft", "its queries meet the keys of rank …; time goes to the right");
+  y += 9;
+  for (size_t rank = 0; rank < cut.hops.size(); ++rank, y += kStep) {
+    canvas.text(kLeft - 8, y + 17, "end", fmt::format("rank {}", rank));
+    double x = kLeft;
+    for (const ContextHop& hop : cut.hops[rank]) {
+      const double width = static_cast<double>(hop.pairs) * scale;
+      canvas.bar(x, y, width - 1, kRow, color_of(hop.owner).c_str(), fmt::format("keys of rank {}", hop.owner));
+      canvas.text(x + width / 2, y + 17, "paper mid", fmt::format("{}", hop.owner));
+      x += width;
+    }
+    const double idle = kLeft + static_cast<double>(cut.most()) * scale - x;
+    if (idle > 0) canvas.bar(x, y, idle, kRow, "idle", "idle");
+    canvas.text(x + idle + 9, y + 17, "soft", idle_text(cut, rank) + " idle");
+  }
+  return y;
+}
+
+}  // namespace
+
+int64_t ContextWork::of(size_t rank) const {
+  int64_t sum = 0;
+  for (const ContextHop& hop : hops[rank]) sum += hop.pairs;
+  return sum;
+}
+
+int64_t ContextWork::most() const {
+  int64_t most = 0;
+  for (size_t rank = 0; rank < hops.size(); ++rank) most = std::max(most, of(rank));
+  return most;
+}
+
+std::vector<ContextWork> context_work(int ranks) {
+  std::vector<ContextWork> cuts;
+  for (const bool zigzag : {true, false}) {
+    ContextWork& work = cuts.emplace_back(ContextWork{zigzag ? "zigzag" : "plain", {}, {}});
+    for (int piece = 0; piece < 2 * ranks; ++piece)
+      work.owners.push_back(zigzag ? std::min(piece, 2 * ranks - 1 - piece) : piece / 2);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const ContextCut cut{2 * ranks * kPiece, ranks, rank};
+      std::vector<ContextHop>& hops = work.hops.emplace_back();
+      for (int hop = 0; hop < ranks; ++hop) {
+        const int owner = (rank - hop + ranks) % ranks;
+        const int64_t pairs = pairs_of(zigzag ? visit_of(cut, owner) : plain_visit(cut, owner));
+        if (pairs > 0) hops.push_back({owner, pairs});
+      }
+    }
+  }
+  return cuts;
+}
+
+TextBlock table_of(const std::vector<ContextWork>& cuts) {
+  TextBlock table{.title = "",
+                  .rows = {{"cut", "rank", "pieces", "meets keys of", "work, of the mean", "idle"}},
+                  .align = "lrllrr"};
+  for (const ContextWork& cut : cuts) {
+    const size_t ranks = cut.hops.size();
+    double sum = 0;
+    for (size_t rank = 0; rank < ranks; ++rank) sum += static_cast<double>(cut.of(rank));
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      std::string keys;
+      for (const ContextHop& hop : cut.hops[rank]) keys += fmt::format("{}{}", keys.empty() ? "" : " ", hop.owner);
+      const double of_mean = static_cast<double>(cut.of(rank)) * static_cast<double>(ranks) / sum;
+      table.rows.push_back({cut.title, fmt::format("{}", rank), pieces_of(cut, rank), keys,
+                            fmt::format("{:.2f}", of_mean), idle_text(cut, rank)});
+    }
+  }
+  return table;
+}
+
+std::string render_svg(const std::vector<ContextWork>& cuts) {
+  int64_t most = 0;
+  for (const ContextWork& cut : cuts) most = std::max(most, cut.most());
+  Canvas canvas;
+  double y = 8;
+  for (const ContextWork& cut : cuts) y = draw_cut(canvas, cut, kWidth / static_cast<double>(most), y) + 18;
+  return canvas.finish(kLeft + kWidth + kRight, y, "Causal attention of ranks that share a sequence");
+}
+
+}  // namespace trivet

@@ -1,0 +1,32 @@
+// Who holds which piece of a causal sequence under context parallelism and computes what when: the zigzag cut of the
+// engine beside a plain cut, whose first ranks soon have nothing to do.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "parallel/context/cut.h"
+
+namespace trivet {
+
+// A hop of the ring, at which a rank has the keys and values of `owner`.
+struct ContextHop {
+  int owner;
+  int64_t pairs;  // of a query and a key that it sees
+};
+struct ContextWork {
+  std::string title;
+  std::vector<int> owners;                    // of each of the 2c pieces
+  std::vector<std::vector<ContextHop>> hops;  // of each rank; where it computes
+
+  int64_t of(size_t rank) const;
+  int64_t most() const;
+};
+// The zigzag cut, and the plain one.
+std::vector<ContextWork> context_work(int ranks);
+
+TextBlock table_of(const std::vector<ContextWork>& cuts);
+std::string render_svg(const std::vector<ContextWork>& cuts);
+
+}  // namespace trivet
