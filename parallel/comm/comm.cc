@@ -102,8 +102,7 @@ void Communicator::queue(const Call& call, Stream& stream) {
   if (device_ && tools_.device_calls)
     return tools_.device_calls->run(slot, stream, [&] { device_->enqueue({&call, 1}, stream); });
   if (device_) return device_->enqueue({&call, 1}, stream);
-  SpanInfo info = back_end_->span_of(call);
-  if (call.sends) info.cost = {};  // it only copies: the receive tells what moved
+  const SpanInfo info = back_end_->span_of(call);
   stream.run(info, [this, call, slot](SpanClock& clock) {
     // A call is open, for the watchdog, until its link has brought the last byte.
     recorded(slot, [&] {

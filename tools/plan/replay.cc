@@ -23,7 +23,7 @@ Span span_of(const PlayedSpan& played, const Player& player, const TapeGroups& g
   const TapeCall& call = tape.calls[record.what];
   const TapeGroups::Group& group = groups[player.groups[static_cast<size_t>(call.group)]];
   span.info.name = call.name, span.info.category = group.category, span.info.bytes = call.bytes;
-  span.info.ranks = static_cast<int>(group.world_ranks.size()), span.info.cost = call.cost;
+  span.info.ranks = static_cast<int>(group.world_ranks.size()), span.info.cost = call.sends ? WireCost{} : call.cost;
   // A wire of 0 would be an unknown one.
   span.wire_start_ns = std::max<int64_t>(played.wire_start_ns, 1),
   span.wire_end_ns = std::max<int64_t>(played.end_ns, 1);
