@@ -1,7 +1,7 @@
 #include "engine/metrics/trace_file.h"
 
 #include <cmath>
-#include <cstdio>
+#include <cstdlib>
 #include <fmt/format.h>
 #include <map>
 
@@ -76,10 +76,12 @@ void for_each_span(const std::string& trace_path, const std::function<void(const
     span.rank = at.first - 1;
     span.process = processes[at.first];
     span.row = rows[at];
-    int rank = 0, tp = 0, dp = 0;
-    span.first_of_stage =
-        std::sscanf(span.process.c_str(), "rank %d (tp %d, pp %d, dp %d)", &rank, &tp, &span.stage, &dp) == 4 &&
-        tp == 0 && dp == 0;
+    const size_t stage = span.process.find("pp ");
+    span.first_of_stage = stage != span.process.npos;
+    if (span.first_of_stage) span.stage = std::atoi(span.process.c_str() + stage + 3);
+    for (const char* axis : {"tp ", "cp ", "dp "})
+      if (const size_t at = span.process.find(axis); at != span.process.npos)
+        span.first_of_stage &= std::atoi(span.process.c_str() + at + 3) == 0;
     each(span);
   });
 }
