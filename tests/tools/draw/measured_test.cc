@@ -26,9 +26,9 @@ Span span(const char* name, Category category, int64_t start_ms, int64_t end_ms,
 std::string write_trace(const TempDir& dir, bool whole) {
   const std::vector<std::string> rows0{"compute", "pp 0 -> pp 1 (activations)", "pp 1 -> pp 0 (gradients)"};
   const auto fail = [](const std::string& why) { FAIL() << why; };
-  PerfettoWriter rank0(dir / "0", 0, {.process = "rank 0 (tp 0, pp 0, dp 0)", .rows = rows0}, 0, fail);
-  PerfettoWriter rank1(dir / "1", 1, {.process = "rank 1 (tp 0, pp 1, dp 0)", .rows = rows0}, 0, fail);
-  PerfettoWriter other(dir / "2", 2, {.process = "rank 2 (tp 0, pp 0, dp 1)", .rows = rows0}, 0, fail);
+  PerfettoWriter rank0(dir / "0", 0, {.process = "rank 0 (tp 0, cp 0, pp 0, dp 0)", .rows = rows0}, 0, fail);
+  PerfettoWriter rank1(dir / "1", 1, {.process = "rank 1 (tp 0, cp 0, pp 1, dp 0)", .rows = rows0}, 0, fail);
+  PerfettoWriter other(dir / "2", 2, {.process = "rank 2 (tp 0, cp 1, pp 0, dp 0)", .rows = rows0}, 0, fail);
   const std::vector<std::vector<Span>> step0{
       {span("matmul", Category::compute, 10, 11), span("matmul", Category::compute, 11, 12),
        span("F", Category::phase, 9, 12, 0), span("matmul", Category::compute, 21, 26),
