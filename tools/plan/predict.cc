@@ -140,11 +140,9 @@ CallCost SystemCosts::call_cost(const TapeCall& call, const TapeGroups::Group& g
   const bool across = by_node.size() > 1;
   const Port port = across ? Port::network : Port::link;
   if (call.kind == CommCall::transfer) {
-    // Of a larger group, the two ends may be on one node.
-    const bool alone = group.world_ranks.size() == 2;
+    // A larger group is a ring: all go at the pace of the hop between nodes.
     const double share = system_.network_gb_per_s * system_.network_share / system_.nvlink_gb_per_s;
-    return {ns_of(transfer_seconds(system_, call.bytes, across && alone)), alone ? port : Port::link,
-            across && alone ? std::min(1.0, share) : 1};
+    return {ns_of(transfer_seconds(system_, call.bytes, across)), port, across ? std::min(1.0, share) : 1};
   }
   const auto most = std::ranges::max_element(by_node, {}, [](const auto& node) { return node.second; })->second;
   const GroupPlace place{.ranks = static_cast<int>(group.world_ranks.size()),

@@ -124,7 +124,7 @@ TEST(Predict, BytesAreThoseOfTheLayout) {
 TEST(Predict, ContextParallelRanksSendWhatTheirAttentionNeeds) {
   Config config = tiny_model(true);
   set_key(config, "precision.dtype", "bf16");
-  const int64_t d = config.model.hidden_size / config.model.num_attention_heads,
+  const int64_t d = *config.model.kv_channels,
                 kv = config.model.seq_length * config.batch.micro_batch_size * 2 * *config.model.num_query_groups * d,
                 passes = config.model.num_layers * *config.batch.global_batch_size / config.batch.micro_batch_size;
   const size_t context = class_of(comm_of("context"));
@@ -139,6 +139,18 @@ TEST(Predict, ContextParallelRanksSendWhatTheirAttentionNeeds) {
     EXPECT_EQ(predicted_bytes(CpCommType::p2p), passes * of_others * (2 + 2 + 4));
     EXPECT_EQ(predicted_bytes(CpCommType::all_gather), passes * of_others * (2 + 2 + 2));
   }
+}
+
+// A ring goes at the pace of the hop between nodes.
+TEST(Predict, ARingAcrossNodesIsBoundByTheNetwork) {
+  Config config = tiny_model(true);
+  set_key(config, "precision.dtype", "bf16");
+  const Resolved run = resolved(cut(config, {.c = 4}), 4);
+  const auto wire = [&](const std::vector<std::string>& sets) {
+    return predict(run.config, run.layout, h100(sets)).step.stats.wire[class_of(comm_of("context"))];
+  };
+  EXPECT_GT(wire({"gpus_per_node=2", "network_gb_per_s=0.01"}),
+            10 * wire({"gpus_per_node=4", "network_gb_per_s=0.01"}));
 }
 
 TEST(Predict, JsonHasItsNumbers) {
