@@ -290,7 +290,7 @@ void add_context_command(CLI::App& schedule) {
   command->callback([options] {
     const std::vector<ContextWork> cuts = context_work(options->ranks);
     print_blocks({table_of(cuts)});
-    if (!options->svg.empty()) write_file(options->svg, render_svg(cuts));
+    if (!options->svg.empty()) write_file(options->svg, render_context_svg(cuts));
   });
 }
 

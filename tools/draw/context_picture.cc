@@ -115,7 +115,7 @@ TextBlock table_of(const std::vector<ContextWork>& cuts) {
   return table;
 }
 
-std::string render_svg(const std::vector<ContextWork>& cuts) {
+std::string render_context_svg(const std::vector<ContextWork>& cuts) {
   int64_t most = 0;
   for (const ContextWork& cut : cuts) most = std::max(most, cut.most());
   Canvas canvas;

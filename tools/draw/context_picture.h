@@ -27,6 +27,6 @@ struct ContextWork {
 std::vector<ContextWork> context_work(int ranks);
 
 TextBlock table_of(const std::vector<ContextWork>& cuts);
-std::string render_svg(const std::vector<ContextWork>& cuts);
+std::string render_context_svg(const std::vector<ContextWork>& cuts);
 
 }  // namespace trivet

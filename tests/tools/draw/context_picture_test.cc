@@ -31,7 +31,7 @@ TEST(ContextPicture, NamesThePiecesAndTheIdleTimeOfEachRank) {
   const std::vector<ContextWork> cuts = context_work(2);
   EXPECT_EQ(table_of(cuts).rows[1], (std::vector<std::string>{"zigzag", "0", "0 3", "0 1", "1.00", "0.0%"}));
   EXPECT_EQ(table_of(cuts).rows[3], (std::vector<std::string>{"plain", "0", "0 1", "0", "0.50", "66.7%"}));
-  const std::string svg = render_svg(cuts);
+  const std::string svg = render_context_svg(cuts);
   EXPECT_NE(svg.find("66.7% idle"), std::string::npos);
 }
 
