@@ -183,7 +183,7 @@ std::string bash_completion(const CLI::App& app) {
   if [[ $before == --set && $current != *=* ]]; then
     words="{4}"
     type compopt >/dev/null 2>&1 && compopt -o nospace
-  elif [[ ${{words%% *}} != [a-z]* && $current != -* || $current == *=* || $before == = ]]; then
+  elif [[ ( ${{words%% *}} != [a-z]* || $before == --* ) && $current != -* || $current == *=* || $before == = ]]; then
     words=  # an argument or a value: one of the words that it takes, else a file, if anything
     # bash makes three words of KEY=VALUE, zsh one
     if [[ $current == = ]]; then current=

@@ -16,7 +16,6 @@
 #include <memory>
 #include <new>
 #include <regex>
-#include <set>
 #include <string>
 #include <sys/mman.h>
 #include <sys/resource.h>
