@@ -293,8 +293,7 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
   if (options.prompt && config.parallel.context_parallel_size > 1)
     throw ConfigError(
         fmt::format("--generate: a rank that generates has whole texts, but parallel.context_parallel_size is {}; "
-                    "leave it out, and "
-                    "generate from a checkpoint (trivet generate)",
+                    "leave it out, and generate from a checkpoint (trivet generate)",
                     config.parallel.context_parallel_size));
   if (options.prompt) tokenizer_of(config.data);  // a missing one is an error before training
   for (const auto& [dataset, fingerprint] : data.fingerprints) inputs.push_back({dataset, fingerprint, true});

@@ -117,7 +117,7 @@ void ring_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, c
   if (sums.data != out.data) ctx.run(op::Convert{sums, out});
 }
 
-// What a rank's queries give its own keys stays here; the sums of all others' begin their way at hop 1.
+// The gradients that a rank's queries give its own keys stay here; the sums that travel begin at hop 1.
 void ring_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out, Tensor lse, const QkvViews& dqkv,
                    const Dropout& dropout) {
   ContextGroup& group = *ctx.context;
@@ -129,7 +129,7 @@ void ring_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out,
   for (Tensor& side : kv) side = frame.tensor(out.dtype, kv_shape(k, cut.rows()));
   for (Tensor& side : dkv) side = frame.tensor(DType::f32, kv_shape(k, cut.rows()));
   const Tensor dq_sums = frame.tensor(DType::f32, out.shape);
-  // Of as many positions on every rank, so that all ranks have the same memory.
+  // As large on every rank, so that all ranks have the same memory.
   const Tensor dq_terms = frame.tensor(out.dtype, out.shape);
   const Tensor dkv_terms = frame.tensor(out.dtype, kv_shape(k, cut.rows()));
   const HeadsView dq = heads_view(dq_sums, q.heads(), q.groups);
@@ -190,12 +190,6 @@ struct HeadParts {
   }
 };
 
-// This rank's rows, first half and last, in their places in the whole sequence.
-template <class F>
-void for_own_rows(const ContextCut& cut, const F& f) {
-  cut.positions().for_runs(cut.rows(), f);
-}
-
 // A part's keys and values of all ranks, in the order of positions: marks 0 and 1.
 class GatheredKv {
  public:
@@ -204,7 +198,7 @@ class GatheredKv {
     for (Tensor& side : whole_) side = frame.tensor(dtype, kv_shape(layout_, ctx.context->cut().seq));
     begin(0);
   }
-  // Of all positions before `seen`, with these queries. Begins the next part.
+  // The part's keys and values, [s, b, 2 d times its kv heads]. Begins to gather the next part.
   const Tensor& take(int64_t part) {
     if (part + 1 < parts_.count) begin(part + 1);
     ctx_.context->wait(static_cast<int>(part % 2));
@@ -216,7 +210,8 @@ class GatheredKv {
   void begin(int64_t part) {
     const QkvViews own = parts_.of(heads_, part);
     const Tensor& whole = whole_[part % 2];
-    for_own_rows(ctx_.context->cut(), [&](int64_t row, int64_t count, int64_t position) {
+    const ContextCut& cut = ctx_.context->cut();
+    cut.positions().for_runs(cut.rows(), [&](int64_t row, int64_t count, int64_t position) {
       const auto rows = [&](const HeadsView& view) { return positions_of(view, row, count); };
       copy_kv(ctx_, {own.q, rows(own.k), rows(own.v)}, with_kv(own.q, whole.slice(position, count), layout_));
     });
@@ -274,7 +269,7 @@ void gathered_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor 
     const int mark = static_cast<int>(part % 2);
     group.wait(2 + mark);
     const QkvViews own = parts.of(dqkv, part);
-    for_own_rows(cut, [&](int64_t row, int64_t count, int64_t position) {
+    cut.positions().for_runs(cut.rows(), [&](int64_t row, int64_t count, int64_t position) {
       const auto rows = [&](const HeadsView& view) { return positions_of(view, row, count); };
       copy_kv(ctx, with_kv(own.q, terms[mark].slice(position, count), k), {own.q, rows(own.k), rows(own.v)});
     });
@@ -288,7 +283,7 @@ void gathered_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor 
     if (seen < cut.seq) ctx.run(op::Fill{sums.slice(seen, cut.seq - seen), 0});
     for (const Prefix& prefix : prefixes(cut)) {
       Scratch::Frame added(ctx.scratch);
-      // Of as many positions on every rank, so that all ranks have the same memory.
+      // As large on every rank, so that all ranks have the same memory.
       const bool first = prefix.first_query == 0;
       const Tensor to = first ? added.tensor(out.dtype, kv_shape(k, cut.seq / 2)) : sums;
       Dropout drop = part_of(dropout, prefix.first_query, {}, 0);

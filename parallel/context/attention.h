@@ -1,11 +1,10 @@
 // Causal attention over a sequence that the ranks of a context group share (cut.h).
 //
-//   p2p         Liu, Zaharia, Abbeel 2023, "Ring Attention": a rank's keys and values travel round the group. Each
-//   hop's
-//               results are merged by their log-sum-exps, in fp32. Backward, the gradients of keys and values travel
-//               too, as fp32 sums: they begin at the rank behind the owner and come home after a last hop, beside
-//               which the first half of the rank's queries meets its own keys, kept for that. A timeline of rank 2 of
-//               4; kv i are the keys and values of rank i, dkv i the sum of others' gradients of them so far:
+//   p2p         Liu, Zaharia, Abbeel 2023, "Ring Attention": the ranks' keys and values travel round the group, and
+//               the results of the hops are merged by their log-sum-exps, in fp32. In the backward pass their gradients
+//               travel too, as fp32 sums: they begin at the rank behind the owner and come home after a last hop,
+//               beside which the first half of the rank's queries meets its own keys, kept for that. A timeline of rank
+//               2 of 4; kv i are the keys and values of rank i, dkv i the sum of others' gradients of them so far:
 //
 //                 forward   compute   kv2          | kv1          | kv0          | kv3
 //                           wire      2 → 3, get 1 | 1 → 3, get 0 | 0 → 3, get 3 |
@@ -38,7 +37,7 @@ class ContextGroup {
   // Each runs after what compute has queued so far, and compute goes on; wait(mark) makes it wait for the last one with
   // this mark.
   static constexpr int kMarks = 4;
-  void pass_on(Tensor mine, Tensor of_previous, int mark);  // round the ring
+  void pass_on(Tensor mine, Tensor of_previous, int mark);  // round the ring; of equal sizes on all ranks
   void gather(Tensor whole, int mark);  // [s, …] in the order of positions, in which this rank's are there
   void reduce(Tensor terms, int mark);  // likewise: this rank's become the sums over the group
   void wait(int mark) { compute_.wait(*marks_[static_cast<size_t>(mark)]); }
