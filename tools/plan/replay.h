@@ -19,7 +19,8 @@
 
 namespace trivet {
 
-// Which of a rank's ports a call is bound by. Calls share a port's rate; `none` takes no time of any.
+// Which of a rank's ports a call is bound by. Calls share a port's rate, transfers that of their direction; `none`
+// takes no time of any.
 enum class Port : uint8_t { none, link, network };
 
 struct CallCost {

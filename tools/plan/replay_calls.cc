@@ -38,7 +38,7 @@ void Replay::arrive(uint32_t number, const Walk::Step& step) {
   const uint32_t call_number = open_call(rank, step);
   OpenCall& call = calls_[call_number];
   const bool goes_on = buffered_ && lane.transfers && lane.sends;
-  call.members.push_back({number, goes_on});
+  call.members.push_back({number, goes_on, !lane.transfers || lane.sends, !lane.transfers || !lane.sends});
   if (goes_on) {
     if (call.cost.queue >= 0) call.arrival_ns = send(rank, call.cost);
     add_span(number, step.record, stream.came_ns, now_);
@@ -65,6 +65,13 @@ uint32_t Replay::open_call(const ReplayRank& rank, const Walk::Step& step) {
   return opened;
 }
 
+// A call comes to a rank's port, or leaves it.
+void Replay::count(ReplayRank& rank, Port port, const Member& member, int by) {
+  auto& on_port = rank.on_port[static_cast<size_t>(port)];
+  if (member.sends) on_port[kSends] += by;
+  if (member.receives) on_port[kReceives] += by;
+}
+
 void Replay::start_call(uint32_t number) {
   OpenCall& call = calls_[number];
   call.start_ns = now_;
@@ -83,7 +90,7 @@ void Replay::start_call(uint32_t number) {
     for (const Member& member : call.members) {
       ReplayRank& rank = rank_of(member.stream);
       rank.calls.push_back(number);
-      ++rank.on_port[static_cast<size_t>(call.cost.port)];
+      count(rank, call.cost.port, member, 1);
       set_wire(rank);
     }
     set_call_rate(number);
@@ -109,7 +116,7 @@ void Replay::end_call(uint32_t number) {
     for (const Member& member : call.members) {
       ReplayRank& rank = rank_of(member.stream);
       std::erase(rank.calls, number);
-      --rank.on_port[static_cast<size_t>(call.cost.port)];
+      count(rank, call.cost.port, member, -1);
       set_wire(rank);
     }
     share_ports(number);
@@ -181,12 +188,15 @@ void Replay::share_ports(uint32_t changed) {
     }
 }
 
-// Of the port that most share.
+// Of the port that most share. Links are full duplex: what a rank sends takes no part of the rate of what it receives.
 void Replay::set_call_rate(uint32_t number) {
   OpenCall& call = calls_[number];
   int64_t most = 1;
-  for (const Member& member : call.members)
-    most = std::max<int64_t>(most, rank_of(member.stream).on_port[static_cast<size_t>(call.cost.port)]);
+  for (const Member& member : call.members) {
+    const auto& on_port = rank_of(member.stream).on_port[static_cast<size_t>(call.cost.port)];
+    if (member.sends) most = std::max<int64_t>(most, on_port[kSends]);
+    if (member.receives) most = std::max<int64_t>(most, on_port[kReceives]);
+  }
   if (const int64_t rate = kFullRate / most; rate != call.activity.rate) call.activity.set_rate(rate, now_);
 }
 

@@ -46,6 +46,7 @@ class Replay {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
+  static constexpr size_t kSends = 0, kReceives = 1;
   enum class State : uint8_t { ready, working, in_call, on_event, on_host, done };
   struct StreamState {
     explicit StreamState(uint32_t of) : rank(of) {}
@@ -73,7 +74,7 @@ class Replay {
     uint32_t host_cause = kNone;                         // of causes_: why only then
     std::vector<uint32_t> calls = {};                    // active on its ports
     int64_t compute_rate = kFullRate;                    // beside them
-    std::array<uint16_t, 3> on_port = {};                // how many of them
+    std::array<std::array<int, 2>, 3> on_port = {};      // how many of them send, and receive, by port
     std::array<int64_t, CallCost::kQueues> queues = {};  // when they are free, ns
     uint16_t working = 0;                                // streams
   };
@@ -83,7 +84,8 @@ class Replay {
   };
   struct Member {
     uint32_t stream = 0;
-    bool goes_on = false;  // a buffered send: its stream does not wait for the end
+    bool goes_on = false;                // a buffered send: its stream does not wait for the end
+    bool sends = true, receives = true;  // a collective does both
   };
   // What ended, and what it had waited for.
   struct Cause {
@@ -131,6 +133,7 @@ class Replay {
   void passed(uint32_t stream, uint32_t event);
   void arrive(uint32_t stream, const Walk::Step& step);
   uint32_t open_call(const ReplayRank& rank, const Walk::Step& step);
+  static void count(ReplayRank& rank, Port port, const Member& member, int by);
   void start_call(uint32_t number);
   void end_call(uint32_t number);
   int64_t send(ReplayRank& rank, const CallCost& cost);

@@ -336,6 +336,18 @@ TEST(Replay, CallsShareAPort) {
   EXPECT_EQ(two.ends(BytesAsTime()), (std::vector<int64_t>{70, 70}));
 }
 
+// Links are full duplex: what a rank sends and what it receives are at the full rate, two sends at half of it.
+TEST(Replay, TransfersShareOneDirectionOfAPort) {
+  Two two;
+  two.first.transfer(0, 0, true, 40).transfer(1, 1, false, 40);
+  two.second.transfer(0, 0, false, 40).transfer(1, 1, true, 40).event(1).add(TapeRecord::wait, 0, 0);
+  EXPECT_EQ(two.ends(BytesAsTime()), (std::vector<int64_t>{40, 40}));
+  Two same;
+  same.first.transfer(0, 0, true, 40).transfer(1, 1, true, 40);
+  same.second.transfer(0, 0, false, 40).transfer(1, 1, false, 40);
+  EXPECT_EQ(same.ends(BytesAsTime()), (std::vector<int64_t>{80, 80}));
+}
+
 TEST(Replay, ABufferedSendWaitsForNobody) {
   for (const bool buffered : {false, true}) {
     Two two;
