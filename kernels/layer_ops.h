@@ -42,6 +42,17 @@ struct Dropout {
   }
 };
 
+// Attention inside the documents of a sequence: a query sees no key before the first one of its document. Kernels skip
+// tiles by the starts of their first and last queries, so starts must not descend along the rows of a batch entry.
+struct Documents {
+  OptionalIn starts{};  // [s, b] int32 of the op's queries: the position of the first key that each sees; null: all
+  PositionMap keys{};   // of the rows of keys and values; ascending
+
+  void check(const Expect& expect, const HeadsLayout& q) const {
+    if (starts) expect.matrix("documents.starts", starts, DType::i32, q.s, q.b);
+  }
+};
+
 namespace op {
 
 // ---- matmul
@@ -309,8 +320,8 @@ inline void expect_attention(const Expect& expect, const QkvOf<In>& qkv, bool ca
 // softmax(q k^T / sqrt(d), masked) v of each query head. The views are of one type, T, and of the same b, groups and d;
 // q has any number of heads a group, k and v one. Causal: the s queries are those of the last s positions of the keys
 // and values, all of them, or some: those of new tokens of a text that grows, or of a part of the sequence; and none
-// sees a later key. Otherwise each sees all keys. On a CPU a query's result has the same bits whatever other queries
-// there are.
+// sees a later key. Otherwise each sees all keys. Of these, with documents, those from its start on: a query that sees
+// none has out = 0 and lse = -infinity. On a CPU a query's result has the same bits whatever other queries there are.
 struct AttentionForward {
   static constexpr SpanInfo kSpan{"attention_forward"};
   QkvOf<In> qkv;
@@ -319,13 +330,18 @@ struct AttentionForward {
   Dropout dropout{};  // of the probabilities, each a function of its query head
   bool causal = true;
   AttentionPart part{};
+  Documents documents{};
 
-  void check(const Expect& expect) const { expect_attention(expect, qkv, causal, out, lse, part, dropout); }
+  void check(const Expect& expect) const {
+    expect_attention(expect, qkv, causal, out, lse, part, dropout);
+    documents.check(expect, qkv.q.layout);
+  }
 };
 
 // Recomputes the probabilities from q, k and lse, which may be of more keys than there are here: so may out. dk and dv
 // are sums over the query heads of their group, in the order of the heads, and of each over its queries, kept in fp32
-// and rounded once. So they have the same bits on every layout that keeps whole groups on a rank.
+// and rounded once. So they have the same bits on every layout that keeps whole groups on a rank. A key that no query
+// sees has gradients of 0, and so has a query that sees no key.
 struct AttentionBackward {
   static constexpr SpanInfo kSpan{"attention_backward"};
   In dout;  // as out
@@ -335,9 +351,11 @@ struct AttentionBackward {
   Dropout dropout{};
   bool causal = true;
   AttentionPart part{};  // of out, dout and lse
+  Documents documents{};
 
   void check(const Expect& expect) const {
     expect_attention(expect, qkv, causal, out, lse, part, dropout);
+    documents.check(expect, qkv.q.layout);
     expect.like("dout", dout, out);
     expect_heads_like(expect, "dq", dqkv.q, qkv.q, qkv.q.layout.members);
     expect_heads_like(expect, "dk", dqkv.k, qkv.k, 1);

@@ -39,8 +39,8 @@ void Kernels::compute(const op::AttentionForward& op) {
         const int64_t row = task / shares, entry = row / z.heads(), head = row % z.heads(), group = head / z.members;
         forward.run(head_of<const T>(op.qkv.q, entry, head), head_of<const T>(op.qkv.k, entry, group),
                     head_of<const T>(op.qkv.v, entry, group), head_of<T>(out, entry, head),
-                    op.lse.as<float>() + op.part.lse_at(q, entry, head), {op.dropout, entry, head}, task % shares,
-                    shares);
+                    op.lse.as<float>() + op.part.lse_at(q, entry, head), {op.dropout, entry, head},
+                    {op.documents, entry, q.b}, task % shares, shares);
       }
     });
   });
@@ -69,7 +69,7 @@ void Kernels::compute(const op::AttentionBackward& op) {
                       .dq = head_of<T>(op.dqkv.q, entry, head),
                       .dk = head_of<T>(op.dqkv.k, entry, group),
                       .dv = head_of<T>(op.dqkv.v, entry, group)},
-                     {op.dropout, entry, head});
+                     {op.dropout, entry, head}, {op.documents, entry, q.b});
       }
     });
   });

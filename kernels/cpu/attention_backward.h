@@ -45,7 +45,7 @@ class GroupBackward {
     const float* lse;
     HeadMatrix<T> dq, dk, dv;
   };
-  void run(const Head& head, const AttentionDropout& dropout) {
+  void run(const Head& head, const AttentionDropout& dropout, const FirstKeys& first_keys) {
     const bool first = head.member == 0, last = head.member == z_.members - 1;
     if (first) {
       pack_head_rows<Panels, Side::left>(head.k, z_.keys, z_, keys_);
@@ -62,11 +62,14 @@ class GroupBackward {
       const Range keys{j0, std::min(j0 + kTile, z_.key_panels())};
       if (first)
         for (float* const sums : {dk_, dv_}) std::fill_n(sums + sum_at(j0, 0), kTile * z_.d_panels() * kBlock, 0.0f);
-      for (int64_t i0 = z_.first_query_panel(j0) / kTile * kTile; i0 < z_.panels(); i0 += kTile) {
+      for (int64_t i0 = z_.first_query_panel(j0) / kTile * kTile; i0 < z_.panels() && first_keys.panel(i0) < keys.end;
+           i0 += kTile) {
         const Range queries{i0, std::min(i0 + kTile, z_.panels())};
-        for (int64_t j = keys.begin; j < keys.end; ++j)
-          for (int64_t i = std::max(z_.first_query_panel(j), i0); i < queries.end; ++i) score_block(j, i, dropout);
-        multiply_tile(keys, queries);
+        for (int64_t j = keys.begin; j < keys.end; ++j) {
+          const Range seeing = seeing_of(j, queries, first_keys);
+          for (int64_t i = seeing.begin; i < seeing.end; ++i) score_block(j, i, dropout, first_keys);
+        }
+        multiply_tile(keys, queries, first_keys);
       }
       if (last) store_keys(keys, head.dk, head.dv);
     }
@@ -90,22 +93,29 @@ class GroupBackward {
   int64_t steps() const { return z_.d_panels(); }
   static int64_t in_tile(int64_t row, int64_t column) { return (row % kTile * kTile + column % kTile) * kBlock; }
 
-  // lse and D of each query; past the end, what makes its probabilities 0.
+  // Of panels of queries those that see a key of panel j.
+  Range seeing_of(int64_t j, Range queries, const FirstKeys& first_keys) const {
+    Range seeing{std::max(z_.first_query_panel(j), queries.begin), queries.end};
+    while (seeing.end > seeing.begin && first_keys.panel(seeing.end - 1) > j) --seeing.end;
+    return seeing;
+  }
+
+  // lse and D of each query; of one that sees no key, and past the end, what makes its probabilities 0.
   void set_rows(HeadMatrix<const T> dout, HeadMatrix<const T> out, const float* lse) {
     for (int64_t i = 0; i < z_.s; ++i) {
-      lse_[i] = lse[i];
+      lse_[i] = lse[i] == -kInfinity ? kInfinity : lse[i];
       delta_[i] =
           sum_over(z_.d, [&](auto at) { return at.load(dout.data + i * dout.ld) * at.load(out.data + i * out.ld); });
     }
-    std::fill(lse_ + z_.s, lse_ + z_.panels() * kPanel, std::numeric_limits<float>::infinity());
+    std::fill(lse_ + z_.s, lse_ + z_.panels() * kPanel, kInfinity);
     std::fill(delta_ + z_.s, delta_ + z_.panels() * kPanel, 0.0f);
   }
 
   // P and dS of the keys of panel j and the queries of panel i.
-  void score_block(int64_t j, int64_t i, const AttentionDropout& dropout) {
+  void score_block(int64_t j, int64_t i, const AttentionDropout& dropout, const FirstKeys& first_keys) {
     Panels::template multiply<false>(keys_ + j * steps() * kBlock, queries_ + i * steps() * kBlock, steps(), scores_);
     Panels::template multiply<false>(values_ + j * steps() * kBlock, douts_ + i * steps() * kBlock, steps(), dp_);
-    mask_unseen(z_, j, i, scores_);
+    mask_unseen(z_, first_keys, j, i, scores_);
     if (dropout.active()) {
       dropout.draw(i, j, keep_);
       differentiate<true>(j, i);
@@ -139,11 +149,12 @@ class GroupBackward {
     }
   }
 
-  // Adds a tile's contribution to dV and dK of its keys and to dQ of its queries. The causal mask skips blocks above
-  // the diagonal.
-  void multiply_tile(Range keys, Range queries) {
+  // Adds a tile's contribution to dV and dK of its keys and to dQ of its queries. Blocks above the diagonal and those
+  // before a document are skipped.
+  void multiply_tile(Range keys, Range queries, const FirstKeys& first_keys) {
     for (int64_t j = keys.begin; j < keys.end; ++j) {
-      const int64_t first = std::max(z_.first_query_panel(j), queries.begin), count = queries.end - first;
+      const Range seeing = seeing_of(j, queries, first_keys);
+      const int64_t first = seeing.begin, count = seeing.end - first;
       if (count <= 0) continue;
       for (int64_t c = 0; c < z_.d_panels(); ++c) {
         const int64_t columns = (c * z_.panels() + first) * kBlock, sum = sum_at(j, c);
@@ -152,12 +163,12 @@ class GroupBackward {
       }
     }
     for (int64_t i = queries.begin; i < queries.end; ++i) {
-      const int64_t count = std::min(keys.end, z_.seen_key_panels(i)) - keys.begin;
+      const int64_t first = std::max(keys.begin, first_keys.panel(i));
+      const int64_t count = std::min(keys.end, z_.seen_key_panels(i)) - first;
       if (count <= 0) continue;
       for (int64_t c = 0; c < z_.d_panels(); ++c)
-        Panels::template multiply<true>(key_columns_ + (c * z_.key_panels() + keys.begin) * kBlock,
-                                        ds_right_ + in_tile(i, keys.begin), count,
-                                        dq_ + (i * z_.d_panels() + c) * kBlock);
+        Panels::template multiply<true>(key_columns_ + (c * z_.key_panels() + first) * kBlock,
+                                        ds_right_ + in_tile(i, first), count, dq_ + (i * z_.d_panels() + c) * kBlock);
     }
   }
 

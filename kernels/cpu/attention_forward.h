@@ -25,7 +25,7 @@ class HeadForward {
 
   // Query panels first, first + stride, …  lse: [s].
   void run(HeadMatrix<const T> q, HeadMatrix<const T> k, HeadMatrix<const T> v, HeadMatrix<T> out, float* lse,
-           const AttentionDropout& dropout, int64_t first, int64_t stride) {
+           const AttentionDropout& dropout, const FirstKeys& first_keys, int64_t first, int64_t stride) {
     if (k.data != packed_) {
       pack_head_rows<Panels, Side::left>(k, z_.keys, z_, keys_);
       pack_head_columns<Panels, Side::left>(v, z_.keys, z_, values_);
@@ -33,7 +33,7 @@ class HeadForward {
     }
     for (int64_t i = first; i < z_.panels(); i += stride) {
       Panels::template pack_rows<Side::right>(q.panel(i), q.ld, z_.s - i * kPanel, z_.d, query_);
-      query_panel(i, dropout);
+      query_panel(i, dropout, first_keys);
       finish(i, out, lse);
     }
   }
@@ -44,13 +44,16 @@ class HeadForward {
 
   static int64_t matrix_blocks(const AttentionSizes& z) { return z.key_panels() * z.d_panels(); }
 
-  void query_panel(int64_t i, const AttentionDropout& dropout) {
-    largest_ = filled_row(-std::numeric_limits<float>::infinity());
+  void query_panel(int64_t i, const AttentionDropout& dropout, const FirstKeys& first_keys) {
+    // In documents a query may see no key of a tile that others see: -infinity - -infinity would be NaN.
+    largest_ = filled_row(first_keys.any() ? std::numeric_limits<float>::lowest() : -kInfinity);
     total_ = {};
-    const int64_t panels = panels_of(std::min(z_.past + (i + 1) * kPanel, z_.keys));
-    for (int64_t tile = 0; tile < panels; tile += kTile) {
-      const int64_t count = std::min(kTile, panels - tile);
-      score_tile(i, tile, count);
+    const int64_t panels = z_.seen_key_panels(i), first = std::min(first_keys.panel(i), panels);
+    if (first == panels) std::fill_n(sums_, z_.d_panels() * kBlock, 0.0f);
+    // Tiles end at multiples of kTile wherever they begin, so that a query's sums do not depend on the panel's others.
+    for (int64_t tile = first, count; tile < panels; tile += count) {
+      count = std::min((tile / kTile + 1) * kTile, panels) - tile;
+      score_tile(i, tile, count, tile == first, first_keys);
       for (int64_t j = 0; j < count; ++j) {
         if (dropout.active()) {
           dropout.draw(i, tile + j, keep_);
@@ -61,19 +64,19 @@ class HeadForward {
       }
       for (int64_t p = 0; p < z_.d_panels(); ++p) {
         const Element* const values = values_ + (p * z_.key_panels() + tile) * kBlock;
-        if (tile == 0) Panels::template multiply<false>(values, probabilities_, count, sums_ + p * kBlock);
+        if (tile == first) Panels::template multiply<false>(values, probabilities_, count, sums_ + p * kBlock);
         else Panels::template multiply<true>(values, probabilities_, count, sums_ + p * kBlock);
       }
     }
   }
 
   // Computes a tile's scores and the new maxima, and rescales what was summed under the old ones.
-  void score_tile(int64_t i, int64_t tile, int64_t count) {
+  void score_tile(int64_t i, int64_t tile, int64_t count, bool first, const FirstKeys& first_keys) {
     PanelRow largest = largest_;
     for (int64_t j = 0; j < count; ++j) {
       float* const scores = scores_ + j * kBlock;
       Panels::template multiply<false>(keys_ + (tile + j) * z_.d_panels() * kBlock, query_, z_.d_panels(), scores);
-      mask_unseen(z_, tile + j, i, scores);
+      mask_unseen(z_, first_keys, tile + j, i, scores);
       for (int64_t key = 0; key < kPanel; ++key) {
         const PanelRow row = load_row(scores + key * kPanel);
         for (int64_t v = 0; v < PanelRow::kVectors; ++v) largest.v[v] = larger(largest.v[v], row.v[v]);
@@ -85,7 +88,7 @@ class HeadForward {
       total_.v[v] *= factor.v[v];
     }
     largest_ = largest;
-    if (tile == 0) return;
+    if (first) return;
     for (int64_t row = 0; row < z_.d_panels() * kPanel; ++row)
       for (int64_t v = 0; v < PanelRow::kVectors; ++v) {
         float* const sum = sums_ + row * kPanel + v * kLanes;
@@ -118,10 +121,13 @@ class HeadForward {
   void finish(int64_t i, HeadMatrix<T> out, float* lse) {
     alignas(64) float block[kBlock];
     const int64_t rows = std::min(kPanel, z_.s - i * kPanel);
+    PanelRow divisor;  // 1 for queries that see no key: their sums are 0
+    for (int64_t v = 0; v < PanelRow::kVectors; ++v)
+      divisor.v[v] = total_.v[v] == Floats{} ? Floats{} + 1.0f : total_.v[v];
     for (int64_t row = 0; row < z_.d_panels() * kPanel; ++row)
       for (int64_t v = 0; v < PanelRow::kVectors; ++v) {
         float* const sum = sums_ + row * kPanel + v * kLanes;
-        store(sum, load(sum) / total_.v[v]);
+        store(sum, load(sum) / divisor.v[v]);
       }
     for (int64_t p = 0; p < z_.d_panels(); ++p) {
       transpose_block(sums_ + p * kBlock, kPanel, block);

@@ -65,14 +65,41 @@ inline PanelRow filled_row(float value) {
   return x;
 }
 
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// The first row of keys of each query's document, in one batch entry; 0 without documents.
+class FirstKeys {
+ public:
+  FirstKeys(const Documents& documents, int64_t entry, int64_t batch)
+      : starts_(documents.starts ? documents.starts.as<int32_t>() + entry : nullptr),
+        batch_(batch),
+        keys_(documents.keys) {}
+
+  bool any() const { return starts_ != nullptr; }
+  int64_t at(int64_t query) const { return starts_ ? keys_.before(starts_[query * batch_]) : 0; }
+  // The first panel of keys that panel i of queries sees.
+  int64_t panel(int64_t i) const { return at(i * kPanel) / kPanel; }
+
+ private:
+  const int32_t* starts_;
+  int64_t batch_;
+  PositionMap keys_;
+};
+
 // The scores of panel j of keys and panel i of queries become -infinity where the query does not see the key, or there
 // is no such key.
-inline void mask_unseen(const AttentionSizes& z, int64_t j, int64_t i, float* scores) {
+inline void mask_unseen(const AttentionSizes& z, const FirstKeys& first_keys, int64_t j, int64_t i, float* scores) {
   const int64_t ahead = z.past + (i - j) * kPanel, there = z.keys - j * kPanel;
-  if (ahead >= kPanel - 1 && there >= kPanel) return;
-  for (int64_t key = 0; key < kPanel; ++key)
-    std::fill_n(scores + key * kPanel, key < there ? std::clamp<int64_t>(key - ahead, 0, kPanel) : kPanel,
-                -std::numeric_limits<float>::infinity());
+  if (ahead < kPanel - 1 || there < kPanel)
+    for (int64_t key = 0; key < kPanel; ++key)
+      std::fill_n(scores + key * kPanel, key < there ? std::clamp<int64_t>(key - ahead, 0, kPanel) : kPanel,
+                  -kInfinity);
+  const int64_t queries = std::min(kPanel, z.s - i * kPanel);
+  if (first_keys.at(i * kPanel + queries - 1) <= j * kPanel) return;
+  for (int64_t query = 0; query < queries; ++query) {
+    const int64_t hidden = std::min(kPanel, first_keys.at(i * kPanel + query) - j * kPanel);
+    for (int64_t key = 0; key < hidden; ++key) scores[key * kPanel + query] = -kInfinity;
+  }
 }
 
 // The first `rows` rows and `columns` columns of a block, times `factor`, to where the top left element is.

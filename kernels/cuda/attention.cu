@@ -15,7 +15,8 @@ AttentionArgs args_of(const Attention& op) {
           .lse = op.lse.template as<float>(),
           .dropout = op.dropout,
           .causal = op.causal,
-          .part = op.part};
+          .part = op.part,
+          .documents = op.documents};
 }
 
 // Whether vectors of 16 bytes may be read at the start of each row of each head.

@@ -24,9 +24,9 @@ constexpr size_t shared_bytes() {  // queries, and two stages of keys and values
 
 // Lane with g = lane / 4, t = lane % 4 holds of its warp's queries the rows 16 m + g and 16 m + g + 8, m = 0, 1, and of
 // each 8 keys or columns those 2t and 2t + 1.
-template <int kD>
+template <int kD, bool kDocuments>
 __global__ void __launch_bounds__(kThreads)
-    flash_forward_kernel(HeadArgs<__nv_bfloat16> a, int query_tiles, int heads) {
+    flash_forward_kernel(HeadArgs<__nv_bfloat16, kDocuments> a, int query_tiles, int heads) {
   constexpr int kLd = kD + 8, kSteps = kD / 16, kTile = kKeys * kLd;
   auto* const queries = dynamic_shared<__nv_bfloat16>();
   __nv_bfloat16* const stages = queries + kQueries * kLd;  // [2][keys, values][kKeys][kLd]
@@ -36,6 +36,7 @@ __global__ void __launch_bounds__(kThreads)
   const int tile = query_tiles - 1 - static_cast<int>(blockIdx.x) / heads;
   const int first_query = tile * kQueries;
   const int key_tiles = a.key_tiles(first_query + kQueries - 1, kKeys);
+  const int first_tile = a.first_key_tile(which, first_query, kKeys, key_tiles);
   const __nv_bfloat16* const q = a.query_head(a.q, which);
   const __nv_bfloat16* const k = a.kv_head(a.k, which / a.members);
   const __nv_bfloat16* const v = a.kv_head(a.v, which / a.members);
@@ -45,16 +46,16 @@ __global__ void __launch_bounds__(kThreads)
     copy_tile_async<kKeys, kD, kThreads>(to + kTile, v, a.v.position, j * kKeys, a.keys);
   };
   copy_tile_async<kQueries, kD, kThreads>(queries, q, a.q.position, first_query, a.s);
-  fetch(0);
+  fetch(first_tile);
   cp_async_commit_group();
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
   const int warp_query = first_query + 32 * warp;
   const float to_log2 = a.scale * kLog2E;  // from raw scores to exponents of 2
   Sums out[kGroups][kD / 8] = {};
-  OnlineSoftmax softmax[kGroups];
+  OnlineSoftmax<kDocuments> softmax[kGroups];
 
-  for (int j = 0; j < key_tiles; ++j) {
+  for (int j = first_tile; j < key_tiles; ++j) {
     if (j + 1 < key_tiles) fetch(j + 1);
     cp_async_commit_group();  // maybe an empty one: the count stays the same
     cp_async_wait_group<1>();
@@ -63,7 +64,8 @@ __global__ void __launch_bounds__(kThreads)
     const __nv_bfloat16* const values = keys + kTile;
     const int first_key = j * kKeys;
 
-    if (first_key < a.seen(warp_query + 31)) {  // else the whole tile is in this warp's future
+    // Else the whole tile is in this warp's future, or before its documents.
+    if (first_key < a.seen(warp_query + 31) && !a.hides(which, warp_query, first_key + kKeys - 1)) {
       Sums scores[kGroups][kKeyBlocks] = {};
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
@@ -81,11 +83,12 @@ __global__ void __launch_bounds__(kThreads)
           }
         }
       }
-      const bool partly = first_key + kKeys > a.seen(warp_query);  // some queries do not see all of the tile
+      // Some queries do not see all of the tile.
+      const bool partly = first_key + kKeys > a.seen(warp_query) || a.hides(which, warp_query + 31, first_key);
 #pragma unroll
       for (int m = 0; m < kGroups; ++m) {
         const int group_query = warp_query + 16 * m;
-        if (partly) mask_unseen<true>(scores[m], a, group_query, first_key, -INFINITY);
+        if (partly) mask_unseen<true>(scores[m], a, which, group_query, first_key, -INFINITY);
         softmax[m].to_probabilities(scores[m], to_log2);
         softmax[m].rescale(out[m]);
         if (a.dropout.active)
@@ -129,12 +132,12 @@ bool flash_attention_has(DType dtype, int64_t d) {
 }
 
 void flash_attention_forward(const AttentionArgs& args, cudaStream_t stream) {
-  dispatch_head(args.d(), [&]<int kD>() {
+  dispatch_head(args, [&]<int kD, bool kDocuments>() {
     const int64_t tiles = ceil_div(args.s(), kQueries), heads = args.query_heads();
-    allow_shared(flash_forward_kernel<kD>, shared_bytes<kD>());
-    launch_kernel(flash_forward_kernel<kD>,
-                  {blocks(tiles * heads, "attention_forward"), kThreads, stream, shared_bytes<kD>()},
-                  HeadArgs<__nv_bfloat16>(args), static_cast<int>(tiles), static_cast<int>(heads));
+    const auto kernel = flash_forward_kernel<kD, kDocuments>;
+    allow_shared(kernel, shared_bytes<kD>());
+    launch_kernel(kernel, {blocks(tiles * heads, "attention_forward"), kThreads, stream, shared_bytes<kD>()},
+                  HeadArgs<__nv_bfloat16, kDocuments>(args), static_cast<int>(tiles), static_cast<int>(heads));
   });
 }
 

@@ -54,9 +54,9 @@ __device__ inline void gemm_nn(Sums (&sums)[kD / 8], const Left (&left)[kTile / 
 
 // Scores and dP of a warp's tile, whose rows and columns begin at these positions, to P with dropout and dS.
 // lse(n, e), as an exponent of 2, and delta(n, e) are those of the query of element [n][e].
-template <bool kRowsAreQueries, class Lse, class Delta>
-__device__ inline void differentiate(Sums (&p)[kBlocks], Sums (&ds)[kBlocks], const HeadArgs<__nv_bfloat16>& a,
-                                     int which, int first_row, int first_column, const Lse& lse, const Delta& delta) {
+template <bool kRowsAreQueries, class Args, class Lse, class Delta>
+__device__ inline void differentiate(Sums (&p)[kBlocks], Sums (&ds)[kBlocks], const Args& a, int which, int first_row,
+                                     int first_column, const Lse& lse, const Delta& delta) {
   const float to_log2 = a.scale * kLog2E;
   uint64_t kept = 0;
   if (a.dropout.active) kept = kept_by_dropout<kRowsAreQueries, kBlocks>(a, which, first_row, first_column);
@@ -65,8 +65,9 @@ __device__ inline void differentiate(Sums (&p)[kBlocks], Sums (&ds)[kBlocks], co
 #pragma unroll
     for (int e = 0; e < 4; ++e) p[n][e] = power_of_2(p[n][e] * to_log2 - lse(n, e));
   const bool partly =
-      kRowsAreQueries ? first_column + kTile > a.seen(first_row) : first_row + 15 > a.past + first_column;
-  if (partly) mask_unseen<kRowsAreQueries>(p, a, first_row, first_column, 0);
+      kRowsAreQueries ? first_column + kTile > a.seen(first_row) || a.hides(which, first_row + 15, first_column)
+                      : first_row + 15 > a.past + first_column || a.hides(which, first_column + kTile - 1, first_row);
+  if (partly) mask_unseen<kRowsAreQueries>(p, a, which, first_row, first_column, 0);
 #pragma unroll
   for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
@@ -87,8 +88,9 @@ constexpr size_t shared_bytes() {  // two matrices of what the block owns, two s
 // A block has 128 keys of one kv head, a warp 16 of them, and walks over the queries of each query head of its group,
 // from the first that sees one of them. Scores lie with keys as rows: a lane with g = lane / 4, t = lane % 4 has keys g
 // and g + 8, and of each 8 queries those 2t and 2t + 1.
-template <int kD>
-__global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadArgs<__nv_bfloat16> a, int kv_heads) {
+template <int kD, bool kDocuments>
+__global__ void __launch_bounds__(kThreads, 1)
+    flash_backward_keys_kernel(HeadArgs<__nv_bfloat16, kDocuments> a, int kv_heads) {
   constexpr int kLd = kD + 8, kTileSize = kTile * kLd;
   auto* const keys = dynamic_shared<__nv_bfloat16>();
   __nv_bfloat16* const values = keys + kRows * kLd;
@@ -98,7 +100,8 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
   // The first keys have the most queries: they start first.
   const int kv = static_cast<int>(blockIdx.x) % kv_heads, first_key = static_cast<int>(blockIdx.x) / kv_heads * kRows;
   const int first_tile = a.first_query(first_key) / kTile;
-  const int tiles = (a.s + kTile - 1) / kTile - first_tile;  // of a query head
+  // Of a query head.
+  const int tiles = a.query_tiles(kv * a.members, first_key + kRows - 1, first_tile, kTile) - first_tile;
   const auto head_of = [&](int step) { return kv * a.members + step / tiles; };
   const auto query_of = [&](int step) { return (first_tile + step % tiles) * kTile; };
   const auto fetch = [&](int step) {
@@ -132,7 +135,8 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
     const float* const delta = lse + kTile;
     const int first_query = query_of(step);
 
-    if (warp_key < a.past + first_query + kTile) {  // else no query of the tile sees a key of this warp
+    // Else no query of the tile sees a key of this warp.
+    if (warp_key < a.past + first_query + kTile && !a.hides(kv * a.members, first_query, warp_key + 15)) {
       Sums p[kBlocks], ds[kBlocks];
       gemm_nt<kD>(p, keys + 16 * warp * kLd, queries);
       gemm_nt<kD>(ds, values + 16 * warp * kLd, douts);
@@ -156,9 +160,9 @@ __global__ void __launch_bounds__(kThreads, 1) flash_backward_keys_kernel(HeadAr
 
 // A block has 128 queries of one head, a warp 16 of them, and walks over the keys that one of them sees. Scores lie
 // with queries as rows.
-template <int kD>
+template <int kD, bool kDocuments>
 __global__ void __launch_bounds__(kThreads, 1)
-    flash_backward_queries_kernel(HeadArgs<__nv_bfloat16> a, int query_tiles, int heads) {
+    flash_backward_queries_kernel(HeadArgs<__nv_bfloat16, kDocuments> a, int query_tiles, int heads) {
   constexpr int kLd = kD + 8, kTileSize = kTile * kLd;
   auto* const queries = dynamic_shared<__nv_bfloat16>();
   __nv_bfloat16* const douts = queries + kRows * kLd;
@@ -168,6 +172,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int which = static_cast<int>(blockIdx.x) % heads;
   const int first_query = (query_tiles - 1 - static_cast<int>(blockIdx.x) / heads) * kRows;
   const int tiles = a.key_tiles(first_query + kRows - 1, kTile);
+  const int first_tile = a.first_key_tile(which, first_query, kTile, tiles);
   const __nv_bfloat16* const k = a.kv_head(a.k, which / a.members);
   const __nv_bfloat16* const v = a.kv_head(a.v, which / a.members);
   const auto fetch = [&](int j) {
@@ -177,7 +182,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
   copy_tile_async<kRows, kD, kThreads>(queries, a.query_head(a.q, which), a.q.position, first_query, a.s);
   copy_tile_async<kRows, kD, kThreads>(douts, a.dout + a.out_at(which), a.out_stride, first_query, a.s);
-  fetch(0);
+  fetch(first_tile);
   cp_async_commit_group();
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
@@ -191,7 +196,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   Sums dq[kD / 8] = {};
 
-  for (int j = 0; j < tiles; ++j) {
+  for (int j = first_tile; j < tiles; ++j) {
     if (j + 1 < tiles) fetch(j + 1);
     cp_async_commit_group();
     cp_async_wait_group<1>();
@@ -200,7 +205,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     const __nv_bfloat16* const values = keys + kTileSize;
     const int first_key = j * kTile;
 
-    if (first_key < a.seen(warp_query + 15)) {  // else the whole tile is in this warp's future
+    // Else the whole tile is in this warp's future, or before its documents.
+    if (first_key < a.seen(warp_query + 15) && !a.hides(which, warp_query, first_key + kTile - 1)) {
       Sums p[kBlocks], ds[kBlocks];
       gemm_nt<kD>(p, queries + 16 * warp * kLd, keys);
       gemm_nt<kD>(ds, douts + 16 * warp * kLd, values);
@@ -221,16 +227,16 @@ __global__ void __launch_bounds__(kThreads, 1)
 // ---- launcher
 
 void flash_attention_backward(const AttentionArgs& args, cudaStream_t stream) {
-  const HeadArgs<__nv_bfloat16> head_args(args);
-  dispatch_head(args.d(), [&]<int kD>() {
+  dispatch_head(args, [&]<int kD, bool kDocuments>() {
+    const HeadArgs<__nv_bfloat16, kDocuments> head_args(args);
     const auto go = [&](auto* kernel, int64_t tiles, int64_t heads, auto... sizes) {
       allow_shared(kernel, shared_bytes<kD>());
       launch_kernel(kernel, {blocks(tiles * heads, "attention_backward"), kThreads, stream, shared_bytes<kD>()},
                     head_args, static_cast<int>(sizes)...);
     };
-    go(flash_backward_keys_kernel<kD>, ceil_div(args.keys(), kRows), args.kv_heads(), args.kv_heads());
+    go(flash_backward_keys_kernel<kD, kDocuments>, ceil_div(args.keys(), kRows), args.kv_heads(), args.kv_heads());
     const int64_t query_tiles = ceil_div(args.s(), kRows);
-    go(flash_backward_queries_kernel<kD>, query_tiles, args.query_heads(), query_tiles, args.query_heads());
+    go(flash_backward_queries_kernel<kD, kDocuments>, query_tiles, args.query_heads(), query_tiles, args.query_heads());
   });
 }
 

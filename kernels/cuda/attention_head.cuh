@@ -1,6 +1,8 @@
 // Where one head of one batch entry lies in the views of attention, as kernels see it.
 #pragma once
 
+#include <cfloat>
+
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/ptx.cuh"
@@ -15,9 +17,11 @@ struct Heads : HeadsLayout {
   explicit Heads(const HeadsView& x) : HeadsLayout(x.layout), data(static_cast<T*>(x.data())) {}
 };
 
-// AttentionArgs for a kernel: typed, with what does not depend on the head worked out.
-template <class T>
+// AttentionArgs for a kernel: typed, with what does not depend on the head worked out. kDocuments: there may be some; a
+// kernel without them is compiled as if there were none.
+template <class T, bool kDocuments_ = true>
 struct HeadArgs {
+  static constexpr bool kDocuments = kDocuments_;
   Heads<const T> q, k, v;
   T* out;
   float* lse;
@@ -29,6 +33,8 @@ struct HeadArgs {
   int64_t out_stride, out_entry;  // of out and dout, from a position to the next, and from a batch entry
   float scale;                    // of scores: 1 / sqrt(d)
   DropoutArgs dropout;
+  const int32_t* starts;
+  PositionMap key_positions;
 
   explicit HeadArgs(const AttentionArgs& a)
       : q(a.qkv.q),
@@ -52,7 +58,9 @@ struct HeadArgs {
         out_stride(a.out.layout.position),
         out_entry(a.out.layout.entry),
         scale(1.0f / std::sqrt(static_cast<float>(d))),
-        dropout(a.dropout) {}
+        dropout(a.dropout),
+        starts(static_cast<const int32_t*>(a.documents.starts.data)),
+        key_positions(a.documents.keys) {}
 
   // `which` counts query heads of batch entries, entry * heads + head, and which / members kv heads, entry * groups +
   // group. Column 0 of position 0:
@@ -77,6 +85,32 @@ struct HeadArgs {
   // The first query that sees a key.
   __device__ int first_query(int key) const { return max(0, key - past); }
 
+  // The first row of keys of a query's document. Queries behind the end are as the last one.
+  __device__ int first_key(int which, int query) const {
+    if (!kDocuments || !starts) return 0;
+    const int64_t row = min(query, s - 1);
+    return static_cast<int>(key_positions.before(starts[row * q.b + which / heads()]));
+  }
+  // Whether it comes behind this key.
+  __device__ bool hides(int which, int query, int key) const { return kDocuments && key < first_key(which, query); }
+  // The first of the `tiles` of `size` keys, all that causality leaves, that queries from this one on walk over. Those
+  // that see no key walk over the last tile, masked, so that no kernel has a case without tiles.
+  __device__ int first_key_tile(int which, int query, int size, int tiles) const {
+    return kDocuments ? min(first_key(which, query) / size, tiles - 1) : 0;
+  }
+  // The end of the tiles of `size` queries, from tile `first` on, that see keys up to this one: a binary search, as
+  // starts ascend. At least one tile, likewise.
+  __device__ int query_tiles(int which, int key, int first, int size) const {
+    int end = (s + size - 1) / size;
+    if constexpr (kDocuments)
+      for (int least = first + 1; least < end;) {
+        const int middle = (least + end) / 2;
+        if (hides(which, middle * size, key)) end = middle;
+        else least = middle + 1;
+      }
+    return end;
+  }
+
   // The square that the probability of a query and a key belongs to, for dropout.
   __device__ int64_t dropout_square(int which, int query, int key) const {
     const int64_t row = dropout.sample(which / heads()) * dropout.total_heads + dropout.first_head + which % heads();
@@ -89,8 +123,8 @@ struct HeadArgs {
 // sums[n][e]. Rows and columns begin at multiples of 16; one are queries, the others keys. A square is a column of two
 // rows and the column 8 further. Columns may go on elsewhere (PositionMap), from a multiple of 16 on. In a loop that
 // stays one: the generator is long.
-template <bool kRowsAreQueries, int kBlocks, class T>
-__device__ inline uint64_t kept_by_dropout(const HeadArgs<T>& a, int which, int first_row, int first_column) {
+template <bool kRowsAreQueries, int kBlocks, class Args>
+__device__ inline uint64_t kept_by_dropout(const Args& a, int which, int first_row, int first_column) {
   static_assert(kBlocks <= 16 && kBlocks % 2 == 0);
   constexpr int kNextKey = kRowsAreQueries ? 4 : 2, kNextQuery = kRowsAreQueries ? 2 : 4;  // from bit to bit
   const int lane = threadIdx.x % 32, row = first_row + lane / 4, column = first_column + lane % 4 * 2;
@@ -128,8 +162,8 @@ __device__ inline void apply_dropout(float (&x)[kBlocks][4], const DropoutArgs& 
 
 // Scores of a key that its query does not see become `value`, in a warp's tile whose 16 rows and whose columns begin at
 // these positions. Rows are queries; or else keys, whose rows behind the last one are left: nothing is made of them.
-template <bool kRowsAreQueries, int kBlocks, class T>
-__device__ inline void mask_unseen(float (&x)[kBlocks][4], const HeadArgs<T>& a, int first_row, int first_column,
+template <bool kRowsAreQueries, int kBlocks, class Args>
+__device__ inline void mask_unseen(float (&x)[kBlocks][4], const Args& a, int which, int first_row, int first_column,
                                    float value) {
   const int lane = threadIdx.x % 32, row = first_row + lane / 4, column = first_column + lane % 4 * 2;
   // In each of this lane's two rows the first column, counted from its own first one, of a key that the query does not
@@ -141,17 +175,29 @@ __device__ inline void mask_unseen(float (&x)[kBlocks][4], const HeadArgs<T>& a,
 #pragma unroll
     for (int e = 0; e < 4; ++e)
       if ((8 * n + e % 2 >= edge[e / 2]) == kRowsAreQueries) x[n][e] = value;
+  if constexpr (Args::kDocuments) {
+#pragma unroll
+    for (int n = 0; n < kBlocks; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int at_row = row + e / 2 * 8, at_column = column + 8 * n + e % 2;
+        if (kRowsAreQueries ? a.hides(which, at_row, at_column) : a.hides(which, at_column, at_row)) x[n][e] = value;
+      }
+  }
 }
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 
 // The online softmax (Milakov, Gimelshein 2018) of the two queries that a lane has of 16 rows of scores.
+template <bool kDocuments>
 struct OnlineSoftmax {
-  float max[2] = {-INFINITY, -INFINITY}, total[2] = {};  // of raw scores; this lane's part of the sum
-  float factor[2];                                       // rescales what was summed before the last tile
+  // Without documents every query sees the first key, so after the first tile the maximum is finite. With them it
+  // always is: -infinity - -infinity would be NaN.
+  static constexpr float kNone = kDocuments ? -FLT_MAX : -INFINITY;
+  float max[2] = {kNone, kNone}, total[2] = {};  // of raw scores; this lane's part of the sum
+  float factor[2];                               // rescales what was summed before the last tile
 
-  // Raw scores of a tile to probabilities, under the largest score so far. Every query sees key 0, so after the
-  // first tile the maximum is finite.
+  // Raw scores of a tile to probabilities, under the largest score so far.
   template <int kBlocks>
   __device__ void to_probabilities(float (&scores)[kBlocks][4], float to_log2) {
 #pragma unroll
@@ -183,30 +229,34 @@ struct OnlineSoftmax {
       for (int e = 0; e < 4; ++e) sums[n][e] *= factor[e / 2];
   }
   // After the last tile: stores the log-sum-exps of this lane's queries, `first` and first + 8, to lse[query] where
-  // they are below s, and sets `factor` to what normalises their sums.
+  // they are below s, and sets `factor` to what normalises their sums: for one that has seen no key, 0.
   __device__ void finish(float* lse, int first, int s, float scale) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float sum = total[half];
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      factor[half] = 1.0f / sum;
+      factor[half] = kDocuments && sum == 0 ? 0.0f : 1.0f / sum;
       const int query = first + 8 * half;
       if (threadIdx.x % 4 == 0 && query < s) lse[query] = max[half] * scale + logf(sum);
     }
   }
 };
 
-// Calls f.template operator()<64>(), or with 80, 96 or 128: the head sizes that kernels are compiled for
+// Calls f.template operator()<64, kDocuments>(), or with 80, 96 or 128: the head sizes that kernels are compiled for
 // (flash_attention_has).
 template <class F>
-void dispatch_head(int64_t d, F&& f) {
-  switch (d) {
-    case 64: return f.template operator()<64>();
-    case 80: return f.template operator()<80>();
-    case 96: return f.template operator()<96>();
-    case 128: return f.template operator()<128>();
-    default: fail("attention has no kernel for heads of " + std::to_string(d) + " columns");
+void dispatch_head(const AttentionArgs& args, F&& f) {
+  const auto of = [&]<int kD>() {
+    if (args.documents.starts) f.template operator()<kD, true>();
+    else f.template operator()<kD, false>();
+  };
+  switch (args.d()) {
+    case 64: return of.template operator()<64>();
+    case 80: return of.template operator()<80>();
+    case 96: return of.template operator()<96>();
+    case 128: return of.template operator()<128>();
+    default: fail("attention has no kernel for heads of " + std::to_string(args.d()) + " columns");
   }
 }
 

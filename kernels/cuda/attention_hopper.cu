@@ -53,9 +53,9 @@ constexpr int kKeys = Block<64>::kKeys, kKeyBlocks = kKeys / 8;
 // ---- device helpers
 
 // By one thread.
-template <int kD>
-__device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
-                      const HeadTiles& tiles, const TileMaps& maps) {
+template <int kD, bool kDocuments>
+__device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
+                      const HeadArgs<__nv_bfloat16, kDocuments>& a, const HeadTiles& tiles, const TileMaps& maps) {
   using B = Block<kD>;
   auto& b = block.barriers;
   PipelineState<B::kStages> at;
@@ -64,12 +64,14 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, cons
   for (int which, tile; schedule.task(task, which, tile); task = take_task(schedule), queries.advance()) {
     const int first_query = (schedule.tiles - 1 - tile) * B::kQueries;
     const int count = a.key_tiles(first_query + B::kQueries - 1, kKeys);
+    const int first = a.first_key_tile(which, first_query, kKeys, count);
     const int key = tiles.key(which / tiles.members), value = tiles.value(which / tiles.members);
-    for (int j = 0; j < count; ++j, at.advance()) {
+    for (int j = first; j < count; ++j, at.advance()) {
       block.keys(at.stage).fetch(maps.k, key, j * kKeys, b.keys.acquire(at, B::Keys::kBytes));
-      if (j == 0)
+      if (j == first)
         block.queries(queries.stage)
-            .fetch(maps.q, tiles.query(which), first_query, b.queries.acquire(queries, B::Queries::kBytes, task));
+            .fetch(maps.q, tiles.query(which), first_query,
+                   b.queries.acquire(queries, B::Queries::kBytes, task, first));
       block.values(at.stage).fetch(maps.v, value, j * kKeys, b.values.acquire(at, B::Keys::kBytes));
     }
   }
@@ -78,9 +80,9 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, cons
 }
 
 // By a warpgroup, the `group`-th of those that compute.
-template <bool kDropout, int kD>
-__device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
-                        int group) {
+template <bool kDropout, int kD, bool kDocuments>
+__device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
+                        const HeadArgs<__nv_bfloat16, kDocuments>& a, int group) {
   using B = Block<kD>;
   constexpr int kBlocks = B::Keys::kColumns / 8;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -98,16 +100,17 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
   for (int which, tile; schedule.task(b.queries.wait_task(queries), which, tile);) {
     const int block_query = (schedule.tiles - 1 - tile) * B::kQueries, first_query = block_query + 64 * group;
     const int count = a.key_tiles(block_query + B::kQueries - 1, kKeys);
-    // So many of them are seen by queries of this warpgroup. One whose queries are all behind the end works on one.
-    const int seen = first_query < a.s ? a.key_tiles(first_query + 63, kKeys) : 1;
-    OnlineSoftmax softmax;
+    const int first = kDocuments ? b.queries.task_bound(queries) : 0;
+    // The end of those that queries of this warpgroup see. One whose queries are all behind the end works on one.
+    const int seen = first_query < a.s ? max(a.key_tiles(first_query + 63, kKeys), first + 1) : first + 1;
+    OnlineSoftmax<kDocuments> softmax;
     uint64_t kept = 0;  // of the next tile's probabilities; drawn before its scores need registers
     const auto draw = [&](int j) {
       if constexpr (kDropout) kept = kept_by_dropout<true, kKeyBlocks>(a, which, first_query + 16 * warp, j * kKeys);
     };
     const auto make_probabilities = [&](int j) {
-      if ((j + 1) * kKeys > a.seen(first_query))
-        mask_unseen<true>(scores, a, first_query + 16 * warp, j * kKeys, -INFINITY);
+      if ((j + 1) * kKeys > a.seen(first_query) || a.hides(which, first_query + 63, j * kKeys))
+        mask_unseen<true>(scores, a, which, first_query + 16 * warp, j * kKeys, -INFINITY);
       softmax.to_probabilities(scores, to_log2);
       if constexpr (kDropout) apply_dropout(scores, a.dropout, kept);
     };
@@ -116,7 +119,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
       if (j == seen - 1) b.queries.release(queries);
     };
 
-    draw(0);
+    draw(first);
     b.keys.wait_full(keys);
     my_turn();
     wgmma_fence();
@@ -124,12 +127,12 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
     wgmma_commit_group();
     next_turn();
     wgmma_wait_group<0>(scores);
-    scores_are_done(0);
-    make_probabilities(0);
+    scores_are_done(first);
+    make_probabilities(first);
     to_lefts(left, scores);
     clear(out);
 
-    for (int j = 1; j < seen; ++j) {
+    for (int j = first + 1; j < seen; ++j) {
       draw(j);
       b.keys.wait_full(keys);
       my_turn();
@@ -180,10 +183,10 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
 // ---- launcher
 
 void hopper_attention_forward(const AttentionArgs& args, const TaskCounters& counters, cudaStream_t stream) {
-  dispatch_head(args.d(), [&]<int kD>() {
+  dispatch_head(args, [&]<int kD, bool kDocuments>() {
     using B = Block<kD>;
-    launch_hopper<B>(args, ceil_div(args.s(), B::kQueries), args.query_heads(),
-                     ceil_div(4 * args.keys() * args.d(), args.members()), counters, stream);
+    launch_hopper<B, kDocuments>(args, ceil_div(args.s(), B::kQueries), args.query_heads(),
+                                 ceil_div(4 * args.keys() * args.d(), args.members()), counters, stream);
   });
 }
 

@@ -138,15 +138,17 @@ __device__ inline void end_tasks(const HeadSchedule& schedule) {
   atomicAdd(schedule.counters + 1, -blocks);
 }
 
-// With tiles that are fetched once a task comes its index, to the warps that compute; at the end, without tiles.
+// With tiles that are fetched once a task comes its index, to the warps that compute; at the end, without tiles. With
+// documents, a bound of the tiles that it walks over comes, too: looked up once, it is the same for all.
 template <int kStages>
 struct TaskPipeline : Pipeline<kStages> {
   using State = PipelineState<kStages>;
-  int index[kStages];
+  int index[kStages], bound[kStages];
 
-  __device__ Barrier* acquire(const State& at, uint32_t bytes, int task) {
+  __device__ Barrier* acquire(const State& at, uint32_t bytes, int task, int task_bound = 0) {
     this->wait_empty(at);
     index[at.stage] = task;
+    bound[at.stage] = task_bound;
     return this->expect(at, bytes);
   }
   // By all of a warp. (The shuffle makes the index known to be the same in all lanes.)
@@ -154,6 +156,7 @@ struct TaskPipeline : Pipeline<kStages> {
     this->wait_full(at);
     return __shfl_sync(0xffffffffu, index[at.stage], 0);
   }
+  __device__ int task_bound(const State& at) const { return __shfl_sync(0xffffffffu, bound[at.stage], 0); }
 };
 
 // A warpgroup's 64 rows of sums from row `first` on, times a factor for each half of this lane's rows, to rows of
@@ -200,9 +203,9 @@ struct TileMaps {
 // Of a Block: the numbers of threads, registers and bytes, the rows of tiles, and initialize(), by which one thread
 // sets up its barriers. Beside it stand fetch(), by the first kFetchers threads, and compute(), by each warpgroup from
 // the second on.
-template <class Block, bool kDropout>
+template <class Block, bool kDropout, bool kDocuments>
 __global__ void __launch_bounds__(Block::kThreads, 1)
-    hopper_kernel(HeadArgs<__nv_bfloat16> a, HeadSchedule schedule, HeadTiles tiles,
+    hopper_kernel(HeadArgs<__nv_bfloat16, kDocuments> a, HeadSchedule schedule, HeadTiles tiles,
                   const __grid_constant__ TileMaps maps) {
   const Block block;
   if (threadIdx.x == 0) {
@@ -222,10 +225,11 @@ __global__ void __launch_bounds__(Block::kThreads, 1)
 }
 
 // Queues it for `tiles` tiles of each of `heads` heads; a tile reads `bytes` that the head's others read too.
-template <class Block>
+template <class Block, bool kDocuments>
 void launch_hopper(const AttentionArgs& args, int64_t tiles, int64_t heads, int64_t bytes, const TaskCounters& counters,
                    cudaStream_t stream) {
-  const auto kernel = args.dropout.probability > 0 ? hopper_kernel<Block, true> : hopper_kernel<Block, false>;
+  const auto kernel =
+      args.dropout.probability > 0 ? hopper_kernel<Block, true, kDocuments> : hopper_kernel<Block, false, kDocuments>;
   const auto map = [](const HeadsView& view, int rows) {
     return view.memory ? make_tile_map(view, rows, Block::Keys::kBlock) : TileMap{};
   };
@@ -235,7 +239,7 @@ void launch_hopper(const AttentionArgs& args, int64_t tiles, int64_t heads, int6
                       .dout = map(args.dout, Block::kQueries)};
   const unsigned int grid = blocks(std::min<int64_t>(tiles * heads, counters.multiprocessors), "attention");
   allow_shared(kernel, Block::kBytes);
-  launch_kernel(kernel, {grid, Block::kThreads, stream, Block::kBytes}, HeadArgs<__nv_bfloat16>(args),
+  launch_kernel(kernel, {grid, Block::kThreads, stream, Block::kBytes}, HeadArgs<__nv_bfloat16, kDocuments>(args),
                 HeadSchedule(tiles, heads, bytes, counters.data), HeadTiles(args), maps);
 }
 

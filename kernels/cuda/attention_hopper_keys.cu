@@ -57,28 +57,31 @@ constexpr int kKeys = Block<64>::kKeys, kQueries = Block<64>::kQueries, kBlocks 
 // ---- device helpers
 
 // By one warp: one of its threads has the TMA copy tiles, all copy the numbers of queries.
-template <int kD>
-__device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
-                      const HeadTiles& heads, const TileMaps& maps) {
+template <int kD, bool kDocuments>
+__device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
+                      const HeadArgs<__nv_bfloat16, kDocuments>& a, const HeadTiles& heads, const TileMaps& maps) {
   using B = Block<kD>;
   auto& r = block.rest;
-  const int lane = threadIdx.x, tiles = (a.s + kQueries - 1) / kQueries;
+  const int lane = threadIdx.x;
   PipelineState<kStages> at;
   int turn = 0;
   const auto take = [&] { return __shfl_sync(0xffffffffu, lane == 0 ? atomicAdd(schedule.counters, 1) : 0, 0); };
   int task = take();
   for (int kv, tile; schedule.task(task, kv, tile); task = take(), ++turn) {
     const auto keys = PipelineState<kKeyStages>::after(turn);
+    const int end =
+        a.query_tiles(kv * heads.members, (tile + 1) * kKeys - 1, a.first_query(tile * kKeys) / kQueries, kQueries);
     if (lane == 0) {
-      Barrier* const full = r.keys.acquire(keys, 2 * B::Keys::kBytes, task);
+      Barrier* const full = r.keys.acquire(keys, 2 * B::Keys::kBytes, task, end);
       block.keys(keys.stage).fetch(maps.k, heads.key(kv), tile * kKeys, full);
       block.values(keys.stage).fetch(maps.v, heads.value(kv), tile * kKeys, full);
     }
     // Worked out here: a division needs registers. Heads of a group lie side by side in dout.
     int query_matrix = heads.query(kv * heads.members), dout_matrix = a.out_head(kv * heads.members);
-    for (const int end = dout_matrix + heads.members; dout_matrix < end; ++dout_matrix, query_matrix += heads.q.member)
+    for (const int last = dout_matrix + heads.members; dout_matrix < last;
+         ++dout_matrix, query_matrix += heads.q.member)
 #pragma unroll 1  // else what it hoists spills
-      for (int i = a.first_query(tile * kKeys) / kQueries; i < tiles; ++i, at.advance()) {
+      for (int i = a.first_query(tile * kKeys) / kQueries; i < end; ++i, at.advance()) {
         float lse[kQueries / 32], delta[kQueries / 32];
 #pragma unroll
         for (int k = 0; k < kQueries / 32; ++k) {
@@ -106,9 +109,9 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, cons
 }
 
 // By a warpgroup, the `group`-th of those that compute.
-template <bool kDropout, int kD>
-__device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
-                        int group) {
+template <bool kDropout, int kD, bool kDocuments>
+__device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
+                        const HeadArgs<__nv_bfloat16, kDocuments>& a, int group) {
   constexpr int kSums = Tile<kQueries, kD>::kColumns / 8;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, t = lane % 4;
   const int tiles = (a.s + kQueries - 1) / kQueries;
@@ -125,19 +128,20 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
 
   for (int kv, tile; schedule.task(r.keys.wait_task(keys), kv, tile);) {
     const int first_key = tile * kKeys + 64 * group;
+    const int end = kDocuments ? r.keys.task_bound(keys) : tiles;
     clear(dk);
     clear(dv);
     for (int member = 0; member < a.members; ++member) {
       int i = a.first_query(tile * kKeys) / kQueries;
       // The first queries of a block see no key of its second warpgroup.
-      for (; a.past + (i + 1) * kQueries <= first_key && i < tiles; ++i) {
+      for (; a.past + (i + 1) * kQueries <= first_key && i < end; ++i) {
         r.queries.wait_full(at);
         at.advance();
         r.queries.release(oldest);
       }
       const int first = i;
 
-      for (; i < tiles; ++i) {
+      for (; i < end; ++i) {
         const int first_query = i * kQueries;
         uint64_t kept = 0;  // drawn before the scores need registers
         if constexpr (kDropout)
@@ -163,7 +167,8 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
 #pragma unroll
           for (int e = 0; e < 4; ++e) p[n][e] = power_of_2(p[n][e] * to_log2 - (e % 2 == 0 ? offset.x : offset.y));
         }
-        if (first_key + 63 > a.past + first_query) mask_unseen<false>(p, a, first_key + 16 * warp, first_query, 0);
+        if (first_key + 63 > a.past + first_query || a.hides(kv * a.members, first_query + kQueries - 1, first_key))
+          mask_unseen<false>(p, a, kv * a.members, first_key + 16 * warp, first_query, 0);
         if constexpr (kDropout) {
           float p_kept[kBlocks][4];
 #pragma unroll
@@ -198,7 +203,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
       }
       if constexpr (kRunOn) {
         wgmma_wait_group<0>(dk, dv, p_left, ds_left);
-        if (first < tiles) r.queries.release(oldest);
+        if (first < end) r.queries.release(oldest);
       }
     }
     r.keys.release(keys);
@@ -213,9 +218,9 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
 // ---- launcher
 
 void hopper_attention_backward_keys(const AttentionArgs& args, const TaskCounters& counters, cudaStream_t stream) {
-  dispatch_head(args.d(), [&]<int kD>() {
-    launch_hopper<Block<kD>>(args, ceil_div(args.keys(), kKeys), args.kv_heads(),
-                             4 * args.s() * args.d() * args.members(), counters, stream);
+  dispatch_head(args, [&]<int kD, bool kDocuments>() {
+    launch_hopper<Block<kD>, kDocuments>(args, ceil_div(args.keys(), kKeys), args.kv_heads(),
+                                         4 * args.s() * args.d() * args.members(), counters, stream);
   });
 }
 

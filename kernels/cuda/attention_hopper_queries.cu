@@ -51,9 +51,9 @@ constexpr int kQueries = Block<64>::kQueries, kKeys = Block<64>::kKeys, kBlocks 
 // ---- device helpers
 
 // By one thread.
-template <int kD>
-__device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
-                      const HeadTiles& tiles, const TileMaps& maps) {
+template <int kD, bool kDocuments>
+__device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
+                      const HeadArgs<__nv_bfloat16, kDocuments>& a, const HeadTiles& tiles, const TileMaps& maps) {
   using B = Block<kD>;
   auto& b = block.barriers;
   PipelineState<kStages> at;
@@ -62,14 +62,15 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, cons
   for (int which, tile; schedule.task(task, which, tile); task = take_task(schedule), queries.advance()) {
     const int first_query = (schedule.tiles - 1 - tile) * kQueries;
     const int count = a.key_tiles(first_query + kQueries - 1, kKeys);
+    const int first = a.first_key_tile(which, first_query, kKeys, count);
     const int key = tiles.key(which / tiles.members), value = tiles.value(which / tiles.members);
-    for (int j = 0; j < count; ++j, at.advance()) {
+    for (int j = first; j < count; ++j, at.advance()) {
       Barrier* const full = b.keys.acquire(at, 2 * B::Keys::kBytes);
       block.keys(at.stage).fetch(maps.k, key, j * kKeys, full);
       block.values(at.stage).fetch(maps.v, value, j * kKeys, full);
-      if (j > 0) continue;
+      if (j > first) continue;
       // The last task's queries are read longer than all keys but its last: a stage of keys is free before.
-      Barrier* const queries_full = b.queries.acquire(queries, 2 * B::Queries::kBytes, task);
+      Barrier* const queries_full = b.queries.acquire(queries, 2 * B::Queries::kBytes, task, first);
       block.queries(queries.stage).fetch(maps.q, tiles.query(which), first_query, queries_full);
       block.douts(queries.stage).fetch(maps.dout, a.out_head(which), first_query, queries_full);
     }
@@ -79,9 +80,9 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule, cons
 }
 
 // By a warpgroup, the `group`-th of those that compute.
-template <bool kDropout, int kD>
-__device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, const HeadArgs<__nv_bfloat16>& a,
-                        int group) {
+template <bool kDropout, int kD, bool kDocuments>
+__device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
+                        const HeadArgs<__nv_bfloat16, kDocuments>& a, int group) {
   constexpr int kSums = Tile<kKeys, kD>::kColumns / 8;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const float to_log2 = a.scale * kLog2E;
@@ -103,7 +104,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
     }
     clear(dq);
 
-    for (int j = 0; j < count; ++j) {
+    for (int j = kDocuments ? b.queries.task_bound(queries) : 0; j < count; ++j) {
       const int first_key = j * kKeys;
       b.keys.wait_full(at);
       wgmma_fence();
@@ -116,7 +117,8 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
       for (int n = 0; n < kBlocks; ++n)
 #pragma unroll
         for (int e = 0; e < 4; ++e) p[n][e] = power_of_2(p[n][e] * to_log2 - offset[e / 2]);
-      if (first_key + kKeys > a.seen(first_query)) mask_unseen<true>(p, a, warp_query, first_key, 0);
+      if (first_key + kKeys > a.seen(first_query) || a.hides(which, first_query + 63, first_key))
+        mask_unseen<true>(p, a, which, warp_query, first_key, 0);
       uint64_t kept = 0;
       if constexpr (kDropout) kept = kept_by_dropout<true, kBlocks>(a, which, warp_query, first_key);
       wgmma_wait_group<0>(ds);
@@ -145,9 +147,9 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule, co
 // ---- launcher
 
 void hopper_attention_backward_queries(const AttentionArgs& args, const TaskCounters& counters, cudaStream_t stream) {
-  dispatch_head(args.d(), [&]<int kD>() {
-    launch_hopper<Block<kD>>(args, ceil_div(args.s(), kQueries), args.query_heads(),
-                             ceil_div(4 * args.keys() * args.d(), args.members()), counters, stream);
+  dispatch_head(args, [&]<int kD, bool kDocuments>() {
+    launch_hopper<Block<kD>, kDocuments>(args, ceil_div(args.s(), kQueries), args.query_heads(),
+                                         ceil_div(4 * args.keys() * args.d(), args.members()), counters, stream);
   });
 }
 

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> 
   const T* const q = heads.queries + query * a.q.position;
   float max = -INFINITY, total = 0, out[kColumns] = {};
   const int seen = a.seen(query);
-  for (int first = 0; first < seen; first += 32) {
+  for (int first = a.first_key(which, query); first < seen; first += 32) {
     const int key = first + lane;
     const float score = key < seen ? a.scale * dot(q, heads.keys + key * a.k.position, a.d) : -INFINITY;
     const float new_max = fmaxf(max, warp_reduce(score, Max()));
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> 
     for (int other = 0; other < count; ++other)
       add_row(out, __shfl_sync(kAllLanes, p, other), heads.values + (first + other) * a.v.position, a.d, lane);
   }
-  store_row(a.out + a.out_at(which) + query * a.out_stride, out, 1.0f / total, a.d, lane);
+  store_row(a.out + a.out_at(which) + query * a.out_stride, out, total == 0 ? 0 : 1.0f / total, a.d, lane);
   if (lane == 0) a.lse[a.lse_at(which) + query] = max + logf(total);
 }
 
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(32 * kWarps) plain_backward_queries_kernel(Hea
   const PairedHeads<T> heads(a, which);
   float dq[kColumns] = {};
   const int seen = a.seen(query);
-  for (int first = 0; first < seen; first += 32) {
+  for (int first = a.first_key(which, query); first < seen; first += 32) {
     const int key = first + lane;
     const float ds = key < seen ? Pair<T>(a, heads, which, query, key).ds : 0.0f;
     const int count = min(32, seen - first);
@@ -164,10 +164,10 @@ __global__ void __launch_bounds__(32 * kWarps) plain_backward_keys_kernel(HeadAr
   float dk[kColumns] = {}, dv[kColumns] = {};
   for (int which = kv * a.members; which < (kv + 1) * a.members; ++which) {
     const PairedHeads<T> heads(a, which);
-    for (int first = a.first_query(key); first < a.s; first += 32) {
+    for (int first = a.first_query(key); first < a.s && !a.hides(which, first, key); first += 32) {
       const int query = first + lane;
       float p = 0, ds = 0;
-      if (query < a.s) {
+      if (query < a.s && !a.hides(which, query, key)) {
         const Pair<T> pair(a, heads, which, query, key);
         p = pair.p_kept;
         ds = pair.ds;

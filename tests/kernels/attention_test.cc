@@ -4,228 +4,17 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <limits>
-#include <random>
 
-#include "kernels/base/arena.h"
-#include "kernels/ops.h"
-#include "tests/support/attention_reference.h"
-#include "tests/support/mirrored_ops.h"
-#include "tests/support/near.h"
+#include "tests/support/attention_fixture.h"
 
-namespace trivet {
+namespace trivet::test {
 namespace {
 
-using test::keep_factor;
-using test::Vector;
-using Case = test::AttentionCase;
-using Reference = test::AttentionReference;
-
-// Who computes. On the CPU the case says with how many threads. On a Hopper GPU cuda are its own kernels, where there
-// are some for the case, and cuda_older those of all GPUs.
-enum class By { cpu, cuda, cuda_older };
-void PrintTo(By by, std::ostream* out) {
-  constexpr const char* kNames[] = {"cpu", "cuda", "cuda_older"};
-  *out << kNames[static_cast<size_t>(by)];
-}
-
-// How queries, keys and values lie. The last two leave gaps: of 16 bytes, so that heads are aligned, but not by
-// multiples of their size; or of an element, so that nothing is aligned.
-enum class Lie { in_groups, apart, one_behind_the_other, with_gaps, unaligned };
-constexpr Lie kDense[] = {Lie::in_groups, Lie::apart, Lie::one_behind_the_other};
-constexpr Lie kLies[] = {Lie::in_groups, Lie::apart, Lie::one_behind_the_other, Lie::with_gaps, Lie::unaligned};
-
-class AttentionTest : public testing::TestWithParam<By> {
- protected:
-  void SetUp() override {
-    if (GetParam() != By::cpu && cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
-    if (GetParam() == By::cpu && !cpu_isa_problem(test::tested_cpu_isa()).empty()) GTEST_SKIP() << "no such CPU";
-  }
-  static bool for_tensor_cores(const Case& z) { return z.dtype == DType::bf16 && z.d % 16 == 0 && z.d >= 64; }
-  static bool takes(const Case& z) {
-    // The older kernels differ from the others in those.
-    return GetParam() != By::cuda_older || for_tensor_cores(z);
-  }
-  static std::unique_ptr<Ops> ops_for(const Case& z) {
-    if (GetParam() == By::cpu) return test::create_test_ops(z.threads);
-    return test::create_test_ops(test::kOnCuda, {.hopper_attention = GetParam() != By::cuda_older});
-  }
-  struct Tensors {
-    QkvViews qkv;
-    Tensor out, lse, dout;
-    QkvViews dqkv;
-  };
-
-  static double value(const Tensor& x, int64_t i) {
-    return x.dtype == DType::f32 ? x.as<float>()[i] : static_cast<float>(x.as<bf16>()[i]);
-  }
-  static Vector values(const Tensor& x) {
-    Vector v(static_cast<size_t>(x.numel()));
-    for (int64_t i = 0; i < x.numel(); ++i) v[static_cast<size_t>(i)] = value(x, i);
-    return v;
-  }
-  static std::vector<char> bytes(const Tensor& x) {
-    return {static_cast<char*>(x.data), static_cast<char*>(x.data) + x.bytes()};
-  }
-  Tensor poisoned(DType dtype, Shape shape) {
-    const Tensor x = arena.allocate(dtype, shape);
-    for (int64_t i = 0; i < x.numel(); ++i) {
-      if (dtype == DType::f32) x.as<float>()[i] = std::numeric_limits<float>::quiet_NaN();
-      else x.as<bf16>()[i] = bf16(std::numeric_limits<float>::quiet_NaN());
-    }
-    return x;
-  }
-  Tensor drawn(DType dtype, Shape shape, float deviation) {
-    const Tensor x = arena.allocate(dtype, shape);
-    std::normal_distribution<float> normal(0, deviation);
-    for (int64_t i = 0; i < x.numel(); ++i) {
-      if (dtype == DType::f32) x.as<float>()[i] = normal(random);
-      else x.as<bf16>()[i] = bf16(normal(random));
-    }
-    return x;
-  }
-
-  // ---- views
-
-  QkvViews poisoned_views(const Case& z, Lie lie) {
-    const int64_t kv = z.groups(), d = z.d;
-    const auto apart = [&](int64_t heads) { return heads_view(poisoned(z.dtype, {z.s, z.b, heads * d}), heads, kv); };
-    const auto gaps = [&](int64_t heads, int64_t gap) {
-      const int64_t members = heads / kv, width = d + gap;
-      const Tensor memory = poisoned(z.dtype, {z.s, z.b, heads * width + gap});
-      HeadsView view{memory, gap, HeadsLayout::in_groups(z.s, z.b, kv, members, d, members * width)};
-      view.layout.member = width, view.layout.entry = memory.shape[2], view.layout.position = z.b * memory.shape[2];
-      return view;
-    };
-    const int64_t gap = 16 / size_of(z.dtype);
-    switch (lie) {
-      case Lie::in_groups: return qkv_views(poisoned(z.dtype, {z.s, z.b, z.qkv_width()}), z.heads, kv);
-      case Lie::apart: return {apart(z.heads), apart(kv), apart(kv)};
-      case Lie::with_gaps: return {gaps(z.heads, gap), gaps(kv, gap), gaps(kv, gap)};
-      case Lie::unaligned: return {gaps(z.heads, 1), gaps(kv, 1), gaps(kv, 1)};
-      case Lie::one_behind_the_other: break;
-    }
-    const Tensor all = poisoned(z.dtype, {z.s, z.b, z.qkv_width()});
-    const auto part = [&](int64_t first, int64_t members) {
-      HeadsView view{all, first * d, HeadsLayout::in_groups(z.s, z.b, kv, members, d, members * d)};
-      view.layout.entry = z.qkv_width(), view.layout.position = z.b * z.qkv_width();
-      return view;
-    };
-    return {part(0, z.members()), part(z.heads, 1), part(z.heads + kv, 1)};
-  }
-
-  // f(element of a Vector as the reference has it, memory, element of the memory), for all of the views.
-  template <class F>
-  static void for_each_element(const Case& z, const QkvViews& views, const F& f) {
-    const Reference reference{z};
-    for (int64_t position = 0; position < z.s; ++position)
-      for (int64_t batch = 0; batch < z.b; ++batch)
-        for (int64_t head = 0; head < z.heads; ++head)
-          for (int64_t part = 0; part < 3; ++part) {
-            const HeadsView& view = part == 0 ? views.q : part == 1 ? views.k : views.v;
-            const int64_t at = view.first + view.layout.at(position, batch, part == 0 ? head : head / z.members());
-            for (int64_t c = 0; c < z.d; ++c) f(reference.at(position, batch, head, part, c), view.memory, at + c);
-          }
-  }
-  static Vector values(const Case& z, const QkvViews& views) {
-    Vector v(static_cast<size_t>(z.s * z.b * z.qkv_width()));
-    for_each_element(z, views, [&](size_t i, const Tensor& memory, int64_t at) { v[i] = value(memory, at); });
-    return v;
-  }
-  QkvViews placed(const Case& z, Lie lie, const Vector& values) {
-    const QkvViews views = poisoned_views(z, lie);
-    for_each_element(z, views, [&](size_t i, const Tensor& memory, int64_t at) {
-      if (z.dtype == DType::f32) memory.as<float>()[at] = static_cast<float>(values[i]);
-      else memory.as<bf16>()[at] = bf16(static_cast<float>(values[i]));
-    });
-    return views;
-  }
-  Vector drawn_values(const Case& z, float deviation) {
-    std::normal_distribution<float> normal(0, deviation);
-    Vector v(static_cast<size_t>(z.s * z.b * z.qkv_width()));
-    for (double& x : v) x = normal(random);
-    return v;
-  }
-
-  // ---- runs
-
-  Tensors run(const Case& z, const QkvViews& qkv, const Tensor& dout, const QkvViews& dqkv) {
-    const Tensors x{qkv, poisoned(z.dtype, {z.s, z.b, z.heads * z.d}), poisoned(DType::f32, {z.b, z.heads, z.s}), dout,
-                    dqkv};
-    const auto ops = ops_for(z);
-    ops->run(op::AttentionForward{.qkv = qkv, .out = x.out, .lse = x.lse, .dropout = z.dropout}, *stream);
-    ops->run(
-        op::AttentionBackward{.dout = dout, .qkv = qkv, .out = x.out, .lse = x.lse, .dqkv = dqkv, .dropout = z.dropout},
-        *stream);
-    stream->synchronize();
-    return x;
-  }
-  Tensors run(const Case& z, const Vector& qkv, const Tensor& dout, Lie lie = Lie::in_groups) {
-    return run(z, placed(z, lie, qkv), dout, poisoned_views(z, lie));
-  }
-  Tensors run(const Case& z, float deviation = 1.0f, Lie lie = Lie::in_groups) {
-    return run(z, drawn_values(z, deviation), drawn(z.dtype, {z.s, z.b, z.heads * z.d}, 1.0f), lie);
-  }
-
-  void expect_near(const char* what, const Case& z, const Vector& found, const Vector& wanted, double tolerance) {
-    for (size_t i = 0; i < found.size(); ++i)
-      ASSERT_NEAR(found[i], wanted[i], tolerance)
-          << what << " at " << i << ": s " << z.s << " b " << z.b << " heads " << z.heads << " kv heads " << z.groups()
-          << " d " << z.d << " " << name_of(z.dtype) << " dropout " << z.dropout.probability;
-  }
-  // Nothing was written beside the views.
-  static void expect_gaps_untouched(const Case& z, const QkvViews& views) {
-    for (const Tensor* memory : {&views.q.memory, &views.k.memory, &views.v.memory}) {
-      std::vector<bool> inside(static_cast<size_t>(memory->numel()));
-      for_each_element(z, views, [&](size_t, const Tensor& of, int64_t at) {
-        if (of.data == memory->data) inside[static_cast<size_t>(at)] = true;
-      });
-      for (int64_t i = 0; i < memory->numel(); ++i)
-        ASSERT_TRUE(inside[static_cast<size_t>(i)] || std::isnan(value(*memory, i))) << "element " << i;
-    }
-  }
-  static double largest(const Vector& x) {
-    double most = 0;
-    for (double v : x) most = std::max(most, std::abs(v));
-    return most;
-  }
-
-  void expect_reference(const Case& z, float deviation = 1.0f, Lie lie = Lie::in_groups) {
-    if (!takes(z)) return;
-    SCOPED_TRACE(static_cast<int>(lie));
-    const Tensors x = run(z, deviation, lie);
-    const Reference reference{z};
-    Vector out, lse;
-    const Vector qkv = values(z, x.qkv);
-    reference.forward(qkv, out, lse);
-    const Vector dqkv = reference.backward(qkv, values(x.dout));
-    // An absolute error of a score is a relative one of its probability. The type's own rounding comes on top: of the
-    // results, and of probabilities and their gradients before they enter sums over s.
-    const double of_score = test::tolerance(DType::f32, z.d, 1 + largest(lse));
-    const double of_type = test::tolerance(z.dtype, z.d);
-    expect_near("lse", z, values(x.lse), lse, of_score);
-    expect_near("out", z, values(x.out), out, (of_score + of_type) * largest(out));
-    expect_near("dqkv", z, values(z, x.dqkv), dqkv, (of_score + of_type) * largest(dqkv));
-    expect_gaps_untouched(z, x.dqkv);
-  }
-
-  std::unique_ptr<Device> device = create_cpu_device();
-  std::unique_ptr<Stream> stream = device->create_compute_stream();
-  Arena arena{*device, "attention test"};
-  std::mt19937 random{7};
-};
+using Case = AttentionCase;
+using Reference = AttentionReference;
 
 INSTANTIATE_TEST_SUITE_P(BackEnds, AttentionTest, testing::Values(By::cpu, By::cuda, By::cuda_older),
                          testing::PrintToStringParamName());
-
-int64_t first_sample = 3;
-const Dropout kDropout{.probability = 0.2f,
-                       .seed = 11,
-                       .site = 5,
-                       .first_sample = Tensor{&first_sample, DType::i64, {1}},
-                       .seq_length = 600,
-                       .positions = {},
-                       .first_head = 2,
-                       .total_heads = 7};
 
 TEST_P(AttentionTest, MatchesTheDefinition) {
   for (const DType dtype : {DType::f32, DType::bf16})
@@ -265,7 +54,7 @@ TEST_P(AttentionTest, DropoutFollowsPositionsThatJump) {
 
 TEST_P(AttentionTest, QueryHeadsThatShareKeysAndValuesMatchTheDefinition) {
   // An emulated GPU takes long: there every ninth of the ten combinations of each size, so that all take their turn.
-  const bool slow = GetParam() != By::cpu && test::gpu_is_emulated();
+  const bool slow = GetParam() != By::cpu && gpu_is_emulated();
   size_t turn = 0;
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const auto& [s, b, heads, kv_heads, d] : {std::array<int64_t, 5>{37, 2, 4, 4, 16},
@@ -329,7 +118,7 @@ TEST_P(AttentionTest, GroupsOnRanksOfTheirOwnHaveTheSameBits) {
 }
 
 TEST_P(AttentionTest, TheLastQueriesAloneHaveTheResultsThatTheyHaveAmongAll) {
-  const bool slow = GetParam() != By::cpu && test::gpu_is_emulated();
+  const bool slow = GetParam() != By::cpu && gpu_is_emulated();
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const auto& [s, kv_heads, d] : {std::array<int64_t, 3>{1, 4, 64}, {33, 2, 16}, {70, 4, 64}, {290, 1, 24}}) {
       // given attention of all queries
@@ -353,11 +142,11 @@ TEST_P(AttentionTest, TheLastQueriesAloneHaveTheResultsThatTheyHaveAmongAll) {
         // then they have the same bits; but a GPU takes other kernels where they are a few
         const bool exact = GetParam() == By::cpu || !for_tensor_cores(z) || count >= 16 || count == s;
         const Tensor expected = all_out.slice(s - count, count);
-        expect_near("out", z, values(out), values(expected), exact ? 0 : 4 * test::tolerance(z.dtype, z.d));
+        expect_near("out", z, values(out), values(expected), exact ? 0 : 4 * tolerance(z.dtype, z.d));
         for (int64_t row = 0; row < z.b * z.heads; ++row)
           for (int64_t i = 0; i < count; ++i)
             ASSERT_NEAR(lse.as<float>()[row * count + i], all_lse.as<float>()[row * z.s + z.s - count + i],
-                        exact ? 0 : test::tolerance(DType::f32, z.d, 10));
+                        exact ? 0 : tolerance(DType::f32, z.d, 10));
       }
     }
 }
@@ -366,7 +155,8 @@ TEST_P(AttentionTest, TheLastQueriesAloneHaveTheResultsThatTheyHaveAmongAll) {
 // ones, which all of them see, and then their own; each in ops of half of the heads; and all results are parts of the
 // same tensors.
 TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
-  const bool slow = GetParam() != By::cpu && test::gpu_is_emulated();
+  const bool slow = GetParam() != By::cpu && gpu_is_emulated();
+  size_t turn = 0;
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const auto& [s, cut, kv_heads, d] : {std::array<int64_t, 4>{2, 1, 4, 16},
                                               {33, 7, 2, 16},
@@ -376,7 +166,9 @@ TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
                                               {300, 161, 2, 64},
                                               {290, 176, 2, 80}})
       for (const Dropout& dropout : {Dropout{}, kDropout}) {
-        const Case z{s, s > 90 ? 1 : 2, s > 90 ? 2 : 4, d, dtype, dropout, 2, kv_heads};
+        Case z{s, s > 90 ? 1 : 2, s > 90 ? 2 : 4, d, dtype, dropout, 2, kv_heads};
+        // Of each size with and without: then some of the later queries see no earlier key.
+        if (turn++ % 4 % 3 == 0) z.starts = document_starts(s, z.b, {5, 40, 1, 23, 90});
         const bool drops = dropout.probability > 0, may_drop = cut % 16 == 0;
         if (!takes(z) || (drops && !may_drop)) continue;
         if (slow && s > 40 && ((!for_tensor_cores(z) && s > 70) || drops != may_drop)) continue;
@@ -406,6 +198,10 @@ TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
             part.positions = {v.query}, part.keys = {v.key}, part.first_head += group * z.members();
             return part;
           };
+          const Tensor starts = starts_of(z);
+          const auto documents_of = [&](const Visit& v) {
+            return starts ? Documents{starts.slice(v.query, v.queries), {v.key}} : Documents{};
+          };
 
           // when
           for (const Visit& v : {visits[0], visits[1]})
@@ -414,7 +210,8 @@ TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
                                             .out = out,
                                             .lse = lse,
                                             .dropout = dropout_of(v, group),
-                                            .part = {v.query, group * z.members(), s, z.heads}},
+                                            .part = {v.query, group * z.members(), s, z.heads},
+                                            .documents = documents_of(v)},
                        *stream);
           if (!gathered) {  // out is kept in fp32
             const Tensor sums = poisoned(DType::f32, dout.shape);
@@ -425,7 +222,8 @@ TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
                                           .out = more,
                                           .lse = more_lse,
                                           .dropout = dropout_of(earlier, 0),
-                                          .causal = false},
+                                          .causal = false,
+                                          .documents = documents_of(earlier)},
                      *stream);
             ops->run(op::AttentionMerge{more, more_lse, sums, lse, cut}, *stream);
             ops->run(op::Convert{sums, out}, *stream);
@@ -444,7 +242,8 @@ TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
                                              .dqkv = terms,
                                              .dropout = dropout_of(v, group),
                                              .causal = v.causal,
-                                             .part = {v.query, group * z.members(), s, z.heads}},
+                                             .part = {v.query, group * z.members(), s, z.heads},
+                                             .documents = documents_of(v)},
                        *stream);
               const QkvViews to = views_of(total, v, group, kv_heads / 2);
               ops->run(op::CopyHeads{terms.q, to.q, true}, *stream);
@@ -463,9 +262,9 @@ TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
             }
           };
           const Vector found = values(z, total), wanted = values(z, whole.dqkv);
-          expect_near("lse", z, values(lse), values(whole.lse), gathered ? 0 : test::tolerance(DType::f32, d, 10));
-          expect_rows("out", values(out), values(whole.out), gathered ? 0 : test::tolerance(dtype, 32));
-          expect_rows("dqkv", found, wanted, test::tolerance(dtype, 32));
+          expect_near("lse", z, values(lse), values(whole.lse), gathered ? 0 : tolerance(DType::f32, d, 10));
+          expect_rows("out", values(out), values(whole.out), gathered ? 0 : tolerance(dtype, 32));
+          expect_rows("dqkv", found, wanted, tolerance(dtype, 32));
           if (gathered && GetParam() != By::cpu)
             for (int64_t i = 0; i < s * z.b * z.heads * d; ++i) {
               const auto at = Reference{z}.at(i / d / z.heads / z.b, i / d / z.heads % z.b, i / d % z.heads, 0, i % d);
@@ -538,7 +337,7 @@ TEST_P(AttentionTest, RoundsWithoutBias) {
 }
 
 TEST_P(AttentionTest, LongSequencesMatchTheDefinition) {
-  const int64_t s = GetParam() != By::cpu && test::gpu_is_emulated() ? 300 : 600;
+  const int64_t s = GetParam() != By::cpu && gpu_is_emulated() ? 300 : 600;
   expect_reference({s, 1, 1, 64, DType::f32, kDropout});
   // More tiles than there are stages for, and warpgroups that have no queries.
   expect_reference({s + 90, 1, 1, 64, DType::bf16});
@@ -548,7 +347,7 @@ TEST_P(AttentionTest, LongSequencesMatchTheDefinition) {
 TEST_P(AttentionTest, MoreTilesThanMultiprocessorsMatchTheDefinition) {
   if (GetParam() != By::cuda) GTEST_SKIP() << "has none, or does not count them";
   // An emulated GPU has four, an H200 132: five tasks a block, so that all rings of stages come round.
-  const int64_t b = test::gpu_is_emulated() ? 1 : 33;
+  const int64_t b = gpu_is_emulated() ? 1 : 33;
   expect_reference({70, b, 20, 64, DType::bf16});
   for (const int64_t d : {96, 128}) expect_reference({20, b, 20, d, DType::bf16});
   expect_reference({200, b, 3, 64, DType::bf16});
@@ -611,7 +410,7 @@ TEST_P(AttentionTest, DropoutZeroesExactlyTheElementsOfTheContract) {
         for (int64_t j = 0; j < z.s; ++j) {
           const double p = j > i ? 0 : keep_factor(z.dropout, batch, head, i, j) / static_cast<double>(i + 1);
           const float found = x.out.as<float>()[index.out_at(i, batch, head, j)];
-          EXPECT_NEAR(found, p, test::tolerance(DType::f32, 16, p));
+          EXPECT_NEAR(found, p, tolerance(DType::f32, 16, p));
           dropped += j <= i && found == 0;
         }
   EXPECT_GT(dropped, 0);
@@ -647,7 +446,7 @@ TEST_P(AttentionTest, ASecondRunAndAnotherNumberOfThreadsGiveTheSameBits) {
 }
 
 TEST_P(AttentionTest, WrongArgumentsNameTheArgument) {
-  const auto ops = test::create_test_ops(GetParam() == By::cuda ? test::kOnCuda : 1);
+  const auto ops = create_test_ops(GetParam() == By::cuda ? kOnCuda : 1);
   const Tensor qkv = drawn(DType::f32, {4, 2, 2 * 3 * 8}, 1), out = drawn(DType::f32, {4, 2, 16}, 1);
   const Tensor lse = drawn(DType::f32, {2, 2, 4}, 1);
   const auto expect_error = [&](auto&& call, const std::string& text) {
@@ -687,4 +486,4 @@ TEST_P(AttentionTest, WrongArgumentsNameTheArgument) {
 }
 
 }  // namespace
-}  // namespace trivet
+}  // namespace trivet::test

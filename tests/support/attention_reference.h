@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -18,7 +19,8 @@ struct AttentionCase {
   DType dtype = DType::f32;
   Dropout dropout{};
   int threads = 2;
-  int64_t kv_heads = 0;  // 0: as many as heads
+  int64_t kv_heads = 0;           // 0: as many as heads
+  std::vector<int32_t> starts{};  // [s, b] of documents; none: empty
 
   int64_t groups() const { return kv_heads == 0 ? heads : kv_heads; }
   int64_t members() const { return heads / groups(); }
@@ -40,6 +42,17 @@ inline double keep_factor(const Dropout& dropout, int64_t batch, int64_t head, i
   return keep ? 1.0 / (1.0 - static_cast<double>(dropout.probability)) : 0.0;
 }
 
+// [s, b], where each position's document begins. Documents have these lengths in turn; entry n begins with the n-th.
+inline std::vector<int32_t> document_starts(int64_t s, int64_t b, const std::vector<int64_t>& lengths) {
+  std::vector<int32_t> starts(static_cast<size_t>(s * b));
+  for (int64_t entry = 0; entry < b; ++entry)
+    for (int64_t start = 0, end, n = entry; start < s; start = end, ++n) {
+      end = std::min(s, start + lengths[static_cast<size_t>(n) % lengths.size()]);
+      for (int64_t i = start; i < end; ++i) starts[static_cast<size_t>(i * b + entry)] = static_cast<int32_t>(start);
+    }
+  return starts;
+}
+
 // The definition. Vectors as tensors: queries, keys and values in one for all (qkv_views in kernels/heads_view.h).
 struct AttentionReference {
   const AttentionCase& z;
@@ -53,12 +66,17 @@ struct AttentionReference {
   size_t out_at(int64_t position, int64_t batch, int64_t head, int64_t column) const {
     return static_cast<size_t>(((position * z.b + batch) * z.heads + head) * z.d + column);
   }
+  bool sees(int64_t batch, int64_t i, int64_t j) const {
+    return z.starts.empty() || j >= z.starts[static_cast<size_t>(i * z.b + batch)];
+  }
   Vector scores(const Vector& qkv, int64_t batch, int64_t head, int64_t i) const {
     const double* query = &qkv[at(i, batch, head, 0, 0)];
     const double scale = 1 / std::sqrt(static_cast<double>(z.d));
     Vector row;
     for (int64_t j = 0; j <= i; ++j)
-      row.push_back(scale * std::inner_product(query, query + z.d, &qkv[at(j, batch, head, 1, 0)], 0.0));
+      row.push_back(!sees(batch, i, j)
+                        ? -std::numeric_limits<double>::infinity()
+                        : scale * std::inner_product(query, query + z.d, &qkv[at(j, batch, head, 1, 0)], 0.0));
     return row;
   }
   static double log_sum_exp(const Vector& row) {
@@ -86,6 +104,7 @@ struct AttentionReference {
       const double log_sum = log_sum_exp(row);
       lse[static_cast<size_t>((batch * z.heads + head) * z.s + i)] = log_sum;
       for (int64_t j = 0; j <= i; ++j) {
+        if (!sees(batch, i, j)) continue;
         const double p = std::exp(row[static_cast<size_t>(j)] - log_sum) * keep_factor(z.dropout, batch, head, i, j);
         add(z.d, p, &qkv[at(j, batch, head, 2, 0)], &out[out_at(i, batch, head, 0)]);
       }
@@ -102,6 +121,7 @@ struct AttentionReference {
       double delta = 0;
       for (size_t j = 0; j < row.size(); ++j) {
         const auto key = static_cast<int64_t>(j);
+        if (!sees(batch, i, key)) continue;  // p is 0
         const double keep = keep_factor(z.dropout, batch, head, i, key);
         const double *of_out = &dout[out_at(i, batch, head, 0)], *value = &qkv[at(key, batch, head, 2, 0)];
         p[j] = std::exp(row[j] - log_sum);

@@ -71,7 +71,11 @@ class OpSamples {
     return {cube(), make_(DType::f32, {2, 2, 4}), cube(), make_(DType::f32, {2, 2, 4})};
   }
   op::AttentionForward sample(op::AttentionForward*) {
-    return {.qkv = qkv(), .out = cube(), .lse = make_(DType::f32, {2, 2, 4}), .dropout = dropout()};
+    return {.qkv = qkv(),
+            .out = cube(),
+            .lse = make_(DType::f32, {2, 2, 4}),
+            .dropout = dropout(),
+            .documents = {.starts = tokens()}};
   }
   op::AttentionBackward sample(op::AttentionBackward*) {
     return {.dout = cube(),
@@ -79,7 +83,8 @@ class OpSamples {
             .out = cube(),
             .lse = make_(DType::f32, {2, 2, 4}),
             .dqkv = qkv(),
-            .dropout = dropout()};
+            .dropout = dropout(),
+            .documents = {.starts = tokens()}};
   }
   op::EmbeddingForward sample(op::EmbeddingForward*) { return {tokens(), square(), 0, cube()}; }
   op::EmbeddingBackward sample(op::EmbeddingBackward*) { return {tokens(), cube(), 0, square()}; }
