@@ -80,11 +80,16 @@ Dropout part_of(Dropout dropout, int64_t first_query, const PositionMap& keys, i
   return dropout;
 }
 
+// Of some of the rank's queries, and keys at these positions.
+Documents part_of(Tensor starts, int64_t first_query, int64_t queries, const PositionMap& keys) {
+  return starts ? Documents{starts.slice(first_query, queries), keys} : Documents{};
+}
+
 // ---- p2p. Marks: 0 the next keys and values, 1 the sums of gradients.
 
 int owner_at(const ContextCut& cut, int hop) { return (cut.rank - hop + cut.ranks) % cut.ranks; }
 
-void ring_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, const Dropout& dropout) {
+void ring_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, const Dropout& dropout, Tensor starts) {
   ContextGroup& group = *ctx.context;
   const ContextCut& cut = group.cut();
   const HeadsLayout& k = heads.k.layout;
@@ -102,14 +107,16 @@ void ring_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, c
     const QkvViews read =
         with_kv(positions_of(heads.q, visit.first_query, visit.queries), here.slice(visit.first_key, visit.keys), k);
     const Dropout drop = part_of(dropout, visit.first_query, cut.of(owner), visit.first_key);
+    const Documents documents = part_of(starts, visit.first_query, visit.queries, cut.of(owner).from(visit.first_key));
     if (hop == 0) {
-      ctx.run(op::AttentionForward{.qkv = read, .out = out, .lse = lse, .dropout = drop});
+      ctx.run(op::AttentionForward{.qkv = read, .out = out, .lse = lse, .dropout = drop, .documents = documents});
       if (sums.data != out.data) ctx.run(op::Convert{out, sums});
     } else {
       Scratch::Frame part(ctx.scratch);
       const Tensor some = part.tensor(out.dtype, {visit.queries, out.shape[1], out.shape[2]});
       const Tensor some_lse = part.tensor(DType::f32, {lse.shape[0], lse.shape[1], visit.queries});
-      ctx.run(op::AttentionForward{.qkv = read, .out = some, .lse = some_lse, .dropout = drop, .causal = false});
+      ctx.run(op::AttentionForward{
+          .qkv = read, .out = some, .lse = some_lse, .dropout = drop, .causal = false, .documents = documents});
       ctx.run(op::AttentionMerge{some, some_lse, sums, lse, visit.first_query});
     }
     if (more) group.wait(0);
@@ -119,7 +126,7 @@ void ring_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, c
 
 // The gradients that a rank's queries give its own keys stay here; the sums that travel begin at hop 1.
 void ring_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out, Tensor lse, const QkvViews& dqkv,
-                   const Dropout& dropout) {
+                   const Dropout& dropout, Tensor starts) {
   ContextGroup& group = *ctx.context;
   const ContextCut& cut = group.cut();
   const HeadsLayout &q = heads.q.layout, &k = heads.k.layout;
@@ -135,6 +142,7 @@ void ring_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out,
   const HeadsView dq = heads_view(dq_sums, q.heads(), q.groups);
   const auto add = [&](int owner, const ContextVisit& visit, const QkvViews& read, const QkvViews& kv_terms) {
     const HeadsView terms = heads_view(dq_terms.slice(0, visit.queries), q.heads(), q.groups);
+    const PositionMap keys = cut.of(owner).from(visit.first_key);
     ctx.run(op::AttentionBackward{.dout = dout,
                                   .qkv = {positions_of(heads.q, visit.first_query, visit.queries), read.k, read.v},
                                   .out = out,
@@ -142,7 +150,8 @@ void ring_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out,
                                   .dqkv = {terms, kv_terms.k, kv_terms.v},
                                   .dropout = part_of(dropout, visit.first_query, cut.of(owner), visit.first_key),
                                   .causal = visit.causal,
-                                  .part = {.first_position = visit.first_query, .positions = cut.rows()}});
+                                  .part = {.first_position = visit.first_query, .positions = cut.rows()},
+                                  .documents = part_of(starts, visit.first_query, visit.queries, keys)});
     ctx.run(op::CopyHeads{.from = terms, .to = positions_of(dq, visit.first_query, visit.queries), .accumulate = true});
   };
   for (const Tensor& sums : {dq_sums, dkv[1]}) ctx.run(op::Fill{sums, 0});
@@ -233,7 +242,8 @@ std::array<Prefix, 2> prefixes(const ContextCut& cut) {
   return {{{cut.piece(), cut.seen_by_last()}, {0, cut.seen_by_first()}}};
 }
 
-void gathered_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, const Dropout& dropout) {
+void gathered_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, const Dropout& dropout,
+                      Tensor starts) {
   const ContextCut& cut = ctx.context->cut();
   const HeadParts parts(heads.k.layout.groups);
   Scratch::Frame frame(ctx.scratch);
@@ -250,13 +260,14 @@ void gathered_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor ls
                                    .out = out,
                                    .lse = lse,
                                    .dropout = drop,
-                                   .part = {prefix.first_query, first_head, cut.rows(), heads.q.layout.heads()}});
+                                   .part = {prefix.first_query, first_head, cut.rows(), heads.q.layout.heads()},
+                                   .documents = part_of(starts, prefix.first_query, cut.piece(), {})});
     }
   }
 }
 
 void gathered_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out, Tensor lse, const QkvViews& dqkv,
-                       const Dropout& dropout) {
+                       const Dropout& dropout, Tensor starts) {
   ContextGroup& group = *ctx.context;
   const ContextCut& cut = group.cut();
   const HeadParts parts(heads.k.layout.groups);
@@ -297,7 +308,8 @@ void gathered_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor 
           .lse = lse,
           .dqkv = written,
           .dropout = drop,
-          .part = {prefix.first_query, first_head, cut.rows(), heads.q.layout.heads()}});
+          .part = {prefix.first_query, first_head, cut.rows(), heads.q.layout.heads()},
+          .documents = part_of(starts, prefix.first_query, cut.piece(), {})});
       if (first) copy_kv(ctx, written, with_kv(written.q, sums.slice(0, prefix.keys), k), true);
     }
     group.reduce(sums, 2 + static_cast<int>(part % 2));
@@ -310,19 +322,27 @@ void gathered_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor 
 
 // ---- for layers
 
-void attention_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, const Dropout& dropout) {
-  if (!ctx.context) return ctx.run(op::AttentionForward{.qkv = heads, .out = out, .lse = lse, .dropout = dropout});
+void attention_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, const Dropout& dropout,
+                       Tensor starts) {
+  if (!ctx.context)
+    return ctx.run(op::AttentionForward{
+        .qkv = heads, .out = out, .lse = lse, .dropout = dropout, .documents = {.starts = starts}});
   const bool ring = ctx.context->type() == CpCommType::p2p;
-  (ring ? ring_forward : gathered_forward)(ctx, heads, out, lse, dropout);
+  (ring ? ring_forward : gathered_forward)(ctx, heads, out, lse, dropout, starts);
 }
 
 void attention_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out, Tensor lse, const QkvViews& dqkv,
-                        const Dropout& dropout) {
+                        const Dropout& dropout, Tensor starts) {
   if (!ctx.context)
-    return ctx.run(
-        op::AttentionBackward{.dout = dout, .qkv = heads, .out = out, .lse = lse, .dqkv = dqkv, .dropout = dropout});
+    return ctx.run(op::AttentionBackward{.dout = dout,
+                                         .qkv = heads,
+                                         .out = out,
+                                         .lse = lse,
+                                         .dqkv = dqkv,
+                                         .dropout = dropout,
+                                         .documents = {.starts = starts}});
   const bool ring = ctx.context->type() == CpCommType::p2p;
-  (ring ? ring_backward : gathered_backward)(ctx, dout, heads, out, lse, dqkv, dropout);
+  (ring ? ring_backward : gathered_backward)(ctx, dout, heads, out, lse, dqkv, dropout, starts);
 }
 
 }  // namespace trivet
