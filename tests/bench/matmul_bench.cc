@@ -148,6 +148,29 @@ class Bench {
     forward.dropout = backward.dropout = tenth;
     row("  forward, dropout 0.1", 2, forward, 0);
     row("  backward, dropout 0.1", 4, backward, 0);
+    documents(kSeq, kBatch);
+    documents(8 * kSeq, 1);
+  }
+
+  // Eight documents beside one, in turn: an eighth of the scores.
+  void documents(int64_t s, int64_t b) {
+    Arena arena(*device_, "documents");
+    const Tensor qkv = tensor(arena, dtype_, {s, b, 3 * kHidden}), dqkv = tensor(arena, dtype_, qkv.shape);
+    const Tensor out = tensor(arena, dtype_, {s, b, kHidden}), dout = tensor(arena, dtype_, out.shape);
+    const Tensor lse = tensor(arena, DType::f32, {b, kHeads, s}), starts = arena.allocate(DType::i32, {s, b});
+    for (int64_t i = 0; i < s * b; ++i) starts.as<int32_t>()[i] = static_cast<int32_t>(i / b / (s / 8) * (s / 8));
+    const QkvViews x = qkv_views(qkv, kHeads, kHeads), dx = qkv_views(dqkv, kHeads, kHeads);
+    op::AttentionForward forward{.qkv = x, .out = out, .lse = lse, .documents = {.starts = starts}}, of_one = forward;
+    op::AttentionBackward backward{
+        .dout = dout, .qkv = x, .out = out, .lse = lse, .dqkv = dx, .documents = {.starts = starts}};
+    op::AttentionBackward backward_of_one = backward;
+    of_one.documents = backward_of_one.documents = {};
+    const auto ratio = [&](const AnyOp& many, const AnyOp& one) {
+      const Times best = best_of({[&] { ops_->run(many, *stream_); }, [&] { ops_->run(one, *stream_); }});
+      return best[0] / best[1];
+    };
+    fmt::print("  documents of s/8, s {} b {}: {:.3f} of the time of one document forward, {:.3f} backward\n", s, b,
+               ratio(forward, of_one), ratio(backward, backward_of_one));
   }
 
   void print(const std::string& name, const std::string& sizes, double flops, const Times& best, int64_t calls) {

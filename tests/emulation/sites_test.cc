@@ -87,6 +87,12 @@ class Gpu {
     stream_->synchronize();
     return tensor;
   }
+  Tensor of(const std::vector<int32_t>& numbers) {
+    const Tensor tensor = arena_.allocate(DType::i32, {static_cast<int64_t>(numbers.size())});
+    device_->copy_to_device(numbers.data(), tensor, *stream_);
+    stream_->synchronize();
+    return tensor;
+  }
   Tensor zeros(DType dtype, const Shape& shape) {
     results_.push_back(make(dtype, shape, 0, 0));
     return results_.back();
@@ -265,9 +271,10 @@ struct Sites : testing::Test {
 #endif
 };
 
-// Numbers for a backward pass, too: any do.
+// Numbers for a backward pass, too: any do. documents: of 3/4 of the sequence and of the rest.
 template <class Kernel>
-Case attention(const char* name, const Kernel& kernel, std::vector<std::array<int64_t, 4>> shapes) {
+Case attention(const char* name, const Kernel& kernel, std::vector<std::array<int64_t, 4>> shapes,
+               bool documents = false) {
   return {name, [=](Gpu& gpu) {
             for (const auto& [s, heads, kv_heads, d] : shapes) {
               const Shape qkv{s, 1, (heads + 2 * kv_heads) * d}, out{s, 1, heads * d}, rows{heads, s};
@@ -275,6 +282,9 @@ Case attention(const char* name, const Kernel& kernel, std::vector<std::array<in
                                  .out = heads_view(gpu.zeros(DType::bf16, out), heads, kv_heads),
                                  .lse = gpu.make(DType::f32, rows, 3, 4).template as<float>(),
                                  .dropout = {}};
+              std::vector<int32_t> starts(static_cast<size_t>(s));
+              std::fill(starts.begin() + s * 3 / 4, starts.end(), static_cast<int32_t>(s * 3 / 4));
+              if (documents) args.documents.starts = gpu.of(starts);
               args.dout = args.out;
               args.dout.memory = gpu.make(DType::bf16, out, -1, 1);
               args.dqkv = qkv_views(gpu.zeros(DType::bf16, qkv), heads, kv_heads);
@@ -295,11 +305,11 @@ TEST_F(Sites, OfTensorCoresAreNoticed) {
   const Score score = skip_each_site({
       attention("flash forward", flash_forward, {{300, 1, 1, 64}}),
       attention("flash backward", flash_backward, {{200, 1, 1, 64}}),
-      attention("Hopper forward", hopper_attention_forward, {{450, 2, 1, 64}, {100, 6, 6, 64}}),
+      attention("Hopper forward", hopper_attention_forward, {{450, 2, 1, 64}, {100, 6, 6, 64}}, true),
       attention("Hopper forward, 128 columns", hopper_attention_forward, {{450, 2, 1, 128}, {100, 6, 6, 128}}),
-      attention("Hopper keys", hopper_attention_backward_keys, {{450, 2, 1, 64}, {60, 6, 6, 64}}),
+      attention("Hopper keys", hopper_attention_backward_keys, {{450, 2, 1, 64}, {60, 6, 6, 64}}, true),
       attention("Hopper keys, 128 columns", hopper_attention_backward_keys, {{450, 2, 1, 128}, {60, 6, 6, 128}}),
-      attention("Hopper queries", hopper_attention_backward_queries, {{450, 2, 1, 64}, {100, 6, 6, 64}}),
+      attention("Hopper queries", hopper_attention_backward_queries, {{450, 2, 1, 64}, {100, 6, 6, 64}}, true),
       attention("Hopper queries, 128 columns", hopper_attention_backward_queries, {{450, 2, 1, 128}, {100, 6, 6, 128}}),
   });
   EXPECT_GE(100 * score.noticed, 95 * score.all);
