@@ -13,3 +13,4 @@ draw v --kind zb-v,dualpipe-v
 draw latency --kind 1f1b,1f1b-eager,zb-h1 --microbatches 12 --latency 0.5 --transfers
 draw head --kind 1f1b,zb-h1 --head 0.5,0.5,0.5
 "$trivet" schedule context --ranks 4 --svg "$folder/schedule-context.svg" >/dev/null
+"$trivet" schedule context --ranks 4 --documents 900,3200,400,1700,1100,892 --svg "$folder/schedule-documents.svg" >/dev/null

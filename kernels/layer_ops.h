@@ -44,7 +44,7 @@ struct Dropout {
 
 // Attention inside the documents of a sequence: a query sees no key before the first one of its document. Kernels skip
 // tiles by the starts of their first and last queries, so starts must not descend along the rows of a batch entry.
-struct Documents {
+struct DocumentStarts {
   OptionalIn starts{};  // [s, b] int32 of the op's queries: the position of the first key that each sees; null: all
   PositionMap keys{};   // of the rows of keys and values; ascending
 
@@ -259,18 +259,20 @@ struct RotaryTable {
 
 // Turns each head's columns i and i + width / 2 by their angle at the head's position, in place, where width is the
 // table's; the columns from there on stay. inverse: back again, as gradients are. table: [s, width], of the s positions
-// of the views.
+// of the views; or with ids, [s, b] int32, the rows of [n, width] that they name.
 struct Rope {
   static constexpr SpanInfo kSpan{"rope"};
   HeadsOf<InOut> q, k;  // of one type, T, and of the same s, b, groups and d
   In table;
   bool inverse = false;
+  OptionalIn ids{};
 
   void check(const Expect& expect) const {
     expect.floats("q", q.memory);
     expect_heads(expect, "q", q, q.memory.dtype);
     expect_heads_like(expect, "k", k, q, 1);
-    expect.matrix("table", table, DType::f32, q.layout.s, table.cols());
+    expect.matrix("table", table, DType::f32, ids ? table.rows() : q.layout.s, table.cols());
+    if (ids) expect.vector("ids", ids, DType::i32, q.layout.s * q.layout.b);
     if (table.cols() % 2 != 0 || table.cols() > q.layout.d) [[unlikely]]
       expect.mismatch("table", table, "an even number of columns, at most the head's " + std::to_string(q.layout.d));
   }
@@ -330,7 +332,7 @@ struct AttentionForward {
   Dropout dropout{};  // of the probabilities, each a function of its query head
   bool causal = true;
   AttentionPart part{};
-  Documents documents{};
+  DocumentStarts documents{};
 
   void check(const Expect& expect) const {
     expect_attention(expect, qkv, causal, out, lse, part, dropout);
@@ -351,7 +353,7 @@ struct AttentionBackward {
   Dropout dropout{};
   bool causal = true;
   AttentionPart part{};  // of out, dout and lse
-  Documents documents{};
+  DocumentStarts documents{};
 
   void check(const Expect& expect) const {
     expect_attention(expect, qkv, causal, out, lse, part, dropout);
@@ -417,16 +419,19 @@ struct EmbeddingBackward {
   }
 };
 
-// out = dropout(x + positions[position]). x, out: [s, b, h] T; positions: [s, h] T. out may alias x.
+// out = dropout(x + positions[position]). x, out: [s, b, h] T; positions: [s, h] T; or with ids, [s, b] int32, the rows
+// of positions [n, h] that they name. out may alias x.
 struct PositionForward {
   static constexpr SpanInfo kSpan{"position_forward"};
   In x, positions;
   Dropout dropout;
   Out out;
+  OptionalIn ids{};
 
   void check(const Expect& expect) const {
     expect.activation("x", x);
-    expect.matrix("positions", positions, x.dtype, x.shape[0], x.shape[2]);
+    expect.matrix("positions", positions, x.dtype, ids ? positions.rows() : x.shape[0], x.shape[2]);
+    if (ids) expect.vector("ids", ids, DType::i32, x.rows());
     expect.like("out", out, x);
     dropout.check(expect);
   }

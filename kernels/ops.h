@@ -36,8 +36,8 @@ namespace trivet {
       of(ActivationBackward), of(RotaryTable), of(Rope), of(CopyHeads), of(AttentionForward), of(AttentionBackward),   \
       of(AttentionMerge), of(EmbeddingForward), of(EmbeddingBackward), of(PositionForward), of(PositionBackward),      \
       of(BiasDropoutAdd), of(DropoutBackward), of(CrossEntropyForward), of(CrossEntropyRescale), of(CrossEntropyLoss), \
-      of(CrossEntropyBackward), of(AdamWStep), of(SumOfSquares), of(ClipScale), of(AcceptStep), of(FindNonFinite),     \
-      of(Fill), of(Clear), of(Convert), of(Add)
+      of(CrossEntropyBackward), of(AdamWStep), of(SumOfSquares), of(ClipScale), of(CountLabels), of(AcceptStep),       \
+      of(FindNonFinite), of(Fill), of(Clear), of(Convert), of(Add)
 
 // Any op, as a value, for wrappers and recorders.
 #define TRIVET_TYPE(Op) op::Op

@@ -60,6 +60,12 @@ struct StepLimits {
   bool finite = true;                       // a number that is not finite is refused
 };
 
+// What sums over `labels` labels of weight 1 / labels have to be multiplied by to be means over those that count; 0
+// where none does.
+TRIVET_HOST_DEVICE inline double counted_share(double missing, double labels) {
+  return missing < labels ? labels / (labels - missing) : 0;
+}
+
 // What FindNonFinite reports of the first element that is not finite: larger for an earlier element. 0: there is none.
 inline constexpr int64_t kNonFiniteNumbers = 3;
 TRIVET_HOST_DEVICE constexpr int64_t non_finite_mark(int64_t element, bool infinite) {
@@ -199,6 +205,22 @@ struct ClipScale {
   void check(const Expect& expect) const {
     expect.vector("bins", bins, DType::i64, kExactSumBins);
     expect.vectors(DType::f32, 1, {{"norm", norm}, {"grad_scale", grad_scale}});
+  }
+};
+
+// numbers[i] *= f, grad_scale[0] = f * min(1, max_norm / (f * norm[0] + 1e-6)), as op::ClipScale, with f =
+// counted_share(missing[0], labels). numbers: [n] fp32, the others [1] fp32.
+struct CountLabels {
+  static constexpr SpanInfo kSpan{"count_labels", Category::optimizer};
+  In missing, norm;
+  int64_t labels;
+  float max_norm;
+  InOut numbers;
+  Out grad_scale;
+
+  void check(const Expect& expect) const {
+    expect.vectors(DType::f32, 1, {{"missing", missing}, {"norm", norm}, {"grad_scale", grad_scale}});
+    expect.vector("numbers", numbers, DType::f32, numbers.numel());
   }
 };
 

@@ -279,6 +279,7 @@ void add_outputs(CLI::App& command, ScheduleOptions& options) {
 void add_context_command(CLI::App& schedule) {
   struct ContextOptions {
     int ranks = 4;
+    std::vector<int64_t> documents;
     std::string svg;
   };
   const auto options = std::make_shared<ContextOptions>();
@@ -286,9 +287,12 @@ void add_context_command(CLI::App& schedule) {
   command->add_option("--ranks", options->ranks, "ranks that share a sequence")
       ->capture_default_str()
       ->check(whole_number(2, 64));
+  command->add_option("--documents", options->documents, "lengths of documents that are packed into the sequence")
+      ->delimiter(',')
+      ->check(whole_number(1, 1'000'000'000));
   command->add_option("--svg", options->svg, "write the picture to this file")->check(svg_name());
   command->callback([options] {
-    const std::vector<ContextWork> cuts = context_work(options->ranks);
+    const std::vector<ContextWork> cuts = context_work(options->ranks, options->documents);
     print_blocks({table_of(cuts)});
     if (!options->svg.empty()) write_file(options->svg, render_context_svg(cuts));
   });

@@ -182,8 +182,11 @@ struct DataConfig {
   std::string test_path;
   bool repeat = true;           // training data are shuffled anew and repeated; or they end
   std::string tokenizer_model;  // the one beside the dataset, where there is one
-  int64_t seed = 1234;          // of the shuffles
-  int64_t prefetch = 2;         // micro-batches that a background thread prepares ahead
+  // Documents of a sample: positions count from 0 in each, tokens see their own, and the prediction made at the last
+  // token of one does not count.
+  bool reset_position_ids = false, reset_attention_mask = false, eod_mask_loss = false;
+  int64_t seed = 1234;   // of the shuffles
+  int64_t prefetch = 2;  // micro-batches that a background thread prepares ahead
 };
 
 struct CommConfig {

@@ -175,6 +175,9 @@ void declare_training(std::vector<Field>& table) {
   KEY(data, test_path, "the same for the test at the end").list = true;
   KEY(data, repeat, "shuffle training data anew and repeat them; false: they end");
   KEY(data, tokenizer_model, "tokenizer; \"\": PREFIX.tokenizer.json or PREFIX.model of the dataset, if any");
+  KEY(data, reset_position_ids, "positions count from 0 in each document of a sample");
+  KEY(data, reset_attention_mask, "attention inside documents only");
+  KEY(data, eod_mask_loss, "the prediction made at the last token of a document does not count");
   KEY(data, seed, "of the shuffles", at_least(0));
   KEY(data, prefetch, "micro-batches prepared ahead by a background thread", range(1, 10'000, "micro-batches"));
 }

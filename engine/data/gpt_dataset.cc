@@ -107,7 +107,7 @@ std::shared_ptr<const GptDataset::Epoch> GptDataset::epoch(int64_t number) const
   return epochs_.front();
 }
 
-void GptDataset::sample(int64_t index, std::span<int32_t> tokens) const {
+void GptDataset::read_sample(int64_t index, std::span<int32_t> tokens, std::vector<int32_t>* ends) const {
   const int64_t s = options_.seq_length;
   if (tokens.size() != static_cast<size_t>(s) + 1) [[unlikely]]
     fail(fmt::format("a sample of {} data has {} tokens, got room for {}", options_.name, s + 1, tokens.size()));
@@ -141,6 +141,8 @@ void GptDataset::sample(int64_t index, std::span<int32_t> tokens) const {
                         options_.vocab_size - 1, options_.vocab_size));
     }
     rest = rest.subspan(count);
+    if (ends && offset + static_cast<int64_t>(count) == dataset_->length(document))
+      ends->push_back(static_cast<int32_t>(tokens.size() - rest.size()));
   }
 }
 

@@ -53,9 +53,6 @@ class GptDataset : public Samples {
   // A "document" here is a sequence of the .idx; empty ones are skipped. Too few tokens for a sample are a DataError.
   GptDataset(std::shared_ptr<const IndexedDataset> dataset, DocumentRange documents, Options options);
 
-  // A token id outside the vocabulary is a DataError naming it and the sample.
-  void sample(int64_t index, std::span<int32_t> tokens) const override;
-
   int64_t seq_length() const override { return options_.seq_length; }
   int64_t tokens_per_epoch() const { return tokens_per_epoch_; }
   int64_t first_sample(int64_t epoch) const;  // the first window that starts in it
@@ -66,6 +63,9 @@ class GptDataset : public Samples {
   int64_t labels_of(int64_t samples) const override { return std::min(samples * options_.seq_length, labels()); }
 
  private:
+  // A token id outside the vocabulary is a DataError naming it and the sample.
+  void read_sample(int64_t index, std::span<int32_t> tokens, std::vector<int32_t>* ends) const override;
+
   struct Start {
     uint32_t position;  // in document_index
     uint32_t offset;    // in that document

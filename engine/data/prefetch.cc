@@ -8,7 +8,8 @@
 
 namespace trivet {
 
-BatchLoader::BatchLoader(const Samples& dataset, BatchPlan plan, int64_t depth) : dataset_(dataset), plan_(plan) {
+BatchLoader::BatchLoader(const Samples& dataset, BatchPlan plan, int64_t depth, const DocumentRules& documents)
+    : dataset_(dataset), plan_(plan), documents_(documents) {
   check(plan.start_sample >= 0 && plan.micro_batch_size > 0 && plan.micro_batches > 0 && 0 <= plan.rank &&
             plan.rank < plan.ranks && depth >= 0,
         fmt::format("batch plan: start sample {}, micro-batch size {}, {} micro-batches, data-parallel rank {} of {}, "
@@ -19,6 +20,8 @@ BatchLoader::BatchLoader(const Samples& dataset, BatchPlan plan, int64_t depth) 
   for (Slot& slot : slots_) {
     slot.batch.tokens.resize(static_cast<size_t>(dataset.seq_length() * plan.micro_batch_size));
     slot.batch.labels.resize(slot.batch.tokens.size());
+    if (documents.reset_position_ids) slot.batch.position_ids.resize(slot.batch.tokens.size());
+    if (documents.reset_attention_mask) slot.batch.starts.resize(slot.batch.tokens.size());
   }
 }
 
@@ -36,12 +39,17 @@ void BatchLoader::prepare(int64_t k, Slot& slot) {
   batch.first_sample = plan_.first_sample(k);
   for (int64_t column = 0; column < b; ++column) {
     const int64_t index = batch.first_sample + column;
-    if (index < plan_.end_sample) dataset_.sample(index, sample_);
-    else std::ranges::fill(sample_, -1);
+    ends_.clear();
+    if (index < plan_.end_sample) dataset_.sample(index, sample_, documents_.any() ? &ends_ : nullptr);
+    else std::ranges::fill(sample_, kNoLabel);
+    DocumentWalk walk(documents_, ends_);
     for (int64_t row = 0; row < s; ++row) {
       const auto to = static_cast<size_t>(row * b + column), from = static_cast<size_t>(row);
+      const auto [position_id, start, label] = walk.next(static_cast<int32_t>(row), sample_[from], sample_[from + 1]);
       batch.tokens[to] = std::max(sample_[from], 0);
-      batch.labels[to] = sample_[from + 1];
+      batch.labels[to] = label;
+      if (documents_.reset_position_ids) batch.position_ids[to] = position_id;
+      if (documents_.reset_attention_mask) batch.starts[to] = start;
     }
   }
 }

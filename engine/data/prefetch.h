@@ -55,7 +55,7 @@ class BatchLoader : public BatchSource {
  public:
   // `depth` micro-batches are prepared ahead, from the first call of next() on; 0: none, next() prepares its own.
   // REQUIRES: dataset outlives the loader.
-  BatchLoader(const Samples& dataset, BatchPlan plan, int64_t depth);
+  BatchLoader(const Samples& dataset, BatchPlan plan, int64_t depth, const DocumentRules& documents = {});
   BatchLoader(const BatchLoader&) = delete;
 
   // Throws what failed while the micro-batch was prepared, and so does every later call.
@@ -76,8 +76,9 @@ class BatchLoader : public BatchSource {
 
   const Samples& dataset_;
   BatchPlan plan_;
-  std::vector<Slot> slots_;      // a ring of depth + 1: one is the consumer's
-  std::vector<int32_t> sample_;  // [s + 1], of the preparing thread
+  const DocumentRules documents_;
+  std::vector<Slot> slots_;             // a ring of depth + 1: one is the consumer's
+  std::vector<int32_t> sample_, ends_;  // [s + 1], and of its documents; of the preparing thread
 
   std::mutex mutex_;
   std::condition_variable_any changed_;

@@ -28,7 +28,7 @@ bool is_missing(const std::string& path) { return !file_exists(path) && errno ==
 Vocabulary vocabulary_of_model(const std::string& path) {
   if (is_missing(path)) throw ConfigError(path + ": there is no such file, expected a tokenizer");
   const auto tokenizer = load_tokenizer(path);
-  return {tokenizer->vocab_size(), tokenizer->fingerprint(), path};
+  return {tokenizer->vocab_size(), tokenizer->fingerprint(), path, tokenizer->eod()};
 }
 
 // The datasets that are given, with their keys.
@@ -104,13 +104,13 @@ class BlendedDataset : public Samples {
     for (size_t i = 0; i < taken.size(); ++i) sum += sources_[i]->labels_of(taken[i]);
     return sum;
   }
-  void sample(int64_t index, std::span<int32_t> tokens) const override {
-    const auto [source, sample] = place(index);
-    if (source < sources_.size()) sources_[source]->sample(sample, tokens);
-    else std::ranges::fill(tokens, -1);
-  }
 
  private:
+  void read_sample(int64_t index, std::span<int32_t> tokens, std::vector<int32_t>* ends) const override {
+    const auto [source, sample] = place(index);
+    if (source < sources_.size()) sources_[source]->sample(sample, tokens, ends);
+    else std::ranges::fill(tokens, -1);
+  }
   Blend::Place place(int64_t index) const {
     const std::lock_guard lock(mutex_);
     return blend_.at(index);
@@ -150,10 +150,14 @@ std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
     opening(key, [&] {
       const auto info = read_dataset_info(prefix);
       const std::string file = tokenizer_file(prefix);
-      if (info) add({info->vocab_size, info->fingerprint, prefix + ".json"});
+      if (info) add({info->vocab_size, info->fingerprint, prefix + ".json", info->eod});
       else if (!file.empty()) add(vocabulary_of_model(file));
     });
   return found;
+}
+
+DocumentRules document_rules(const DataConfig& config, int64_t eod) {
+  return {config.reset_position_ids, config.reset_attention_mask, config.eod_mask_loss, eod};
 }
 
 TrainingData open_training_data(const Config& run, double samples) {
@@ -225,6 +229,13 @@ TrainingData open_training_data(const Config& run, double samples) {
   data.valid = open_part("data.valid_path", config.valid_path, 1);
   data.test = open_part("data.test_path", config.test_path, 2);
   data.tokenizer = data_vocabulary(config).value_or(Vocabulary{});
+  data.documents = document_rules(config, data.tokenizer.eod);
+  if (data.documents.any())
+    data.sources.rows.push_back(
+        {"a document ends",
+         data.documents.eod < 0
+             ? "where a sequence of the .idx does; no tokenizer says which token does"
+             : fmt::format("behind token {}, and where a sequence of the .idx does", data.documents.eod)});
   return data;
 }
 

@@ -19,6 +19,7 @@ struct Vocabulary {
   int64_t size = 0;
   std::string fingerprint;  // Tokenizer::fingerprint()
   std::string source;       // the file that says so
+  int64_t eod = -1;         // the token that ends a document; -1: unknown
 };
 
 // The vocabulary of data.tokenizer_model, of PREFIX.json, or of tokenizer_file(). Empty without any of them: then
@@ -29,6 +30,8 @@ std::optional<Vocabulary> data_vocabulary(const DataConfig& config);
 // A prefix that names no file is a ConfigError, half a dataset a DataError.
 void expect_dataset(const std::string& prefix);
 
+DocumentRules document_rules(const DataConfig& config, int64_t eod);
+
 struct TrainingData {
   std::unique_ptr<Samples> train;  // null with train.skip_train
   std::unique_ptr<Samples> valid;  // null without validation
@@ -38,7 +41,8 @@ struct TrainingData {
   // Of each source: "dataset data.path PREFIX"; counts, and hashes of lengths, samples of tokens, and PREFIX.json.
   std::vector<std::pair<std::string, std::string>> fingerprints{};
   Vocabulary tokenizer;  // empty: unknown
-  TextBlock sources;     // of the training data: tokens, share of the samples, epochs of the run
+  DocumentRules documents{};
+  TextBlock sources;  // of the training data: tokens, share of the samples, epochs of the run
 };
 
 // Opens data.path with data.split, or data.train_path, data.valid_path and data.test_path, for a run of so many

@@ -93,6 +93,12 @@ double flops_per_step(const ModelSpec& model, int64_t global_batch, FlopsConvent
          static_cast<double>(model.seq);
 }
 
+double flops_in_documents(const ModelSpec& model, int64_t samples, double seen_keys) {
+  const TokenFlops token = flops_per_token(model, FlopsConvention::full);
+  return (token.layers + token.logits) * static_cast<double>(samples * model.seq) +
+         token.attention / static_cast<double>(model.seq) * seen_keys;
+}
+
 double model_flops_utilisation(double flops, double seconds, int ranks, double peak_tflops) {
   return flops / (seconds * ranks * peak_tflops * 1e12);
 }

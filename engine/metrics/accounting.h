@@ -49,6 +49,9 @@ TokenFlops flops_per_token(const ModelSpec& model, FlopsConvention convention);
 // One optimizer step over `global_batch` samples of seq_length tokens, on all ranks together.
 double flops_per_step(const ModelSpec& model, int64_t global_batch, FlopsConvention convention);
 
+// The same with attention counted over `seen_keys`, the keys that all queries of these samples see.
+double flops_in_documents(const ModelSpec& model, int64_t samples, double seen_keys);
+
 // Model FLOPs utilisation: the share of `ranks` x `peak_tflops` that a step of `seconds` achieved.
 double model_flops_utilisation(double flops, double seconds, int ranks, double peak_tflops);
 

@@ -87,6 +87,7 @@ nlohmann::ordered_json line_of(const StepReport& r) {
       {"idle_seconds", seconds(s.idle)},
       {"overlap_ratio", s.overlap_ratio().value_or(StepReport::kUnknown)},
   };
+  if (r.mfu_in_documents) line["mfu_in_documents"] = *r.mfu_in_documents;
   if (r.gpus) {
     line["power_watts"] = r.gpus->power_watts;
     line["energy_joules_per_token"] = r.gpus->energy_joules_per_token;

@@ -40,6 +40,8 @@ struct StepReport {
   double tokens_per_second = kUnknown;
   double model_tflops_per_rank = kUnknown;
   double mfu = kUnknown;  // stays unknown where the peak is
+  // By what attention computed, where documents have their own: mfu counts it over whole samples.
+  std::optional<double> mfu_in_documents = {};
   double bubble_fraction = kUnknown;
   StepStats stats = {};   // the sum over ranks
   int ranks = 1;          // of which stats is the sum

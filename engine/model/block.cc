@@ -151,15 +151,19 @@ QkvViews Block::heads_of(const BlockActivations& acts) const {
   return heads;
 }
 
-void Block::turn(Context& ctx, const QkvViews& heads, int64_t count, bool inverse) const {
+void Block::turn(Context& ctx, const QkvViews& heads, const MicroBatch& micro_batch, int64_t count,
+                 bool inverse) const {
   if (!rotary_) return;
+  const Tensor& ids = micro_batch.position_ids;
   ctx.run(op::Rope{.q = last_positions(heads.q, count),
                    .k = last_positions(heads.k, count),
-                   .table = rotary_.slice(heads.k.layout.s - count, count),
-                   .inverse = inverse});
+                   .table = ids ? rotary_ : rotary_.slice(heads.k.layout.s - count, count),
+                   .inverse = inverse,
+                   .ids = ids});
 }
 
-void Block::normalise_and_turn(Context& ctx, const BlockActivations& acts, int64_t count) const {
+void Block::normalise_and_turn(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch,
+                               int64_t count) const {
   const QkvViews heads = heads_of(acts);
   if (q_norm_) {
     const QkvViews raw = packed(acts.qkv);
@@ -167,12 +171,13 @@ void Block::normalise_and_turn(Context& ctx, const BlockActivations& acts, int64
     q_norm_->forward(ctx, last_positions(raw.q, count), last_positions(heads.q, count), mean.of_q, rstd.of_q);
     k_norm_->forward(ctx, last_positions(raw.k, count), last_positions(heads.k, count), mean.of_k, rstd.of_k);
   }
-  turn(ctx, heads, count, false);
+  turn(ctx, heads, micro_batch, count, false);
 }
 
-void Block::backward_of_turned(Context& ctx, const BlockActivations& acts, Hidden grad) const {
+void Block::backward_of_turned(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch,
+                               Hidden grad) const {
   const QkvViews d = packed(grad), raw = packed(acts.qkv);
-  turn(ctx, d, grad.shape[0], true);
+  turn(ctx, d, micro_batch, grad.shape[0], true);
   if (!q_norm_) return;
   const HeadStatistics mean(acts.qk_mean, shape_.attention), rstd(acts.qk_rstd, shape_.attention);
   q_norm_->backward(ctx, d.q, raw.q, mean.of_q, rstd.of_q, {}, d.q);
@@ -186,12 +191,13 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
   const int64_t positions = acts.qkv.shape[0] - before;
   if (parts.qkv) {
     qkv_.forward(ctx, acts.ln1_out, acts.qkv.slice(before, positions));
-    normalise_and_turn(ctx, acts, positions);
+    normalise_and_turn(ctx, acts, micro_batch, positions);
   }
   if (parts.core_attention) {
     QkvViews heads = heads_of(acts);
     heads.q = last_positions(heads.q, positions);
-    attention_forward(ctx, heads, acts.attention_out, acts.lse, dropout(DropoutSite::attention, micro_batch));
+    attention_forward(ctx, heads, acts.attention_out, acts.lse, dropout(DropoutSite::attention, micro_batch),
+                      micro_batch.starts);
   }
   if (parts.middle)
     proj_.forward_onto(ctx, acts.attention_out, x, dropout(DropoutSite::attention_branch, micro_batch), acts.middle);
@@ -233,8 +239,8 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
   const Hidden d_attention(frame.tensor(shape_.dtype, acts.attention_out.shape));
   proj_.backward(ctx, acts.attention_out, d_proj, d_attention);
   attention_backward(ctx, d_attention, heads_of(acts), acts.attention_out, acts.lse, packed(grads.qkv),
-                     dropout(DropoutSite::attention, micro_batch));
-  backward_of_turned(ctx, acts, grads.qkv);
+                     dropout(DropoutSite::attention, micro_batch), micro_batch.starts);
+  backward_of_turned(ctx, acts, micro_batch, grads.qkv);
   qkv_.backward(ctx, acts.ln1_out, grads.qkv, d_norm);
   ln1_.backward(ctx, d_norm, x, acts.ln1_mean, acts.ln1_rstd, grad, grad);
 }

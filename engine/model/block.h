@@ -57,7 +57,7 @@ BlockGradients allocate_block_gradients(Arena& arena, const GptShape& shape, boo
 
 class Block {
  public:
-  // layer: global number from 0. rotary: [s, width], the angles of all positions when a pass runs; null without rope.
+  // layer: global number from 0. rotary: the angles of all positions when a pass runs (GptStage); null without rope.
   Block(ParamList& params, const GptShape& shape, int64_t layer, uint64_t dropout_seed, const Tensor& rotary);
 
   // The parts read x and what earlier parts wrote into `acts`.
@@ -72,9 +72,10 @@ class Block {
   QkvViews packed(Hidden qkv) const;
   QkvViews heads_of(const BlockActivations& acts) const;  // as attention reads them
   // What attention reads, from what the linear layer wrote, of the last `count` positions; and the gradient, in place.
-  void normalise_and_turn(Context& ctx, const BlockActivations& acts, int64_t count) const;
-  void backward_of_turned(Context& ctx, const BlockActivations& acts, Hidden grad) const;
-  void turn(Context& ctx, const QkvViews& heads, int64_t count, bool inverse) const;
+  void normalise_and_turn(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch,
+                          int64_t count) const;
+  void backward_of_turned(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch, Hidden grad) const;
+  void turn(Context& ctx, const QkvViews& heads, const MicroBatch& micro_batch, int64_t count, bool inverse) const;
 
   const GptShape& shape_;
   const Tensor& rotary_;

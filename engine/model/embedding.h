@@ -27,6 +27,9 @@ class Embedding {
   void forward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Residual out) const {
     word_.forward(ctx, tokens, out);
     if (!position_) return ctx.run(op::DropoutBackward{.dout = out, .dropout = dropout(micro_batch), .dx = out});
+    if (const Tensor ids = ids_of(micro_batch, out))
+      return ctx.run(op::PositionForward{
+          .x = out, .positions = position_->weight, .dropout = dropout(micro_batch), .out = out, .ids = ids});
     for_runs(micro_batch, out, [&](Tensor rows, int64_t first, const Dropout& dropout) {
       const Tensor positions = position_->weight.slice(first, rows.shape[0]);
       ctx.run(op::PositionForward{.x = rows, .positions = positions, .dropout = dropout, .out = rows});
@@ -34,8 +37,10 @@ class Embedding {
   }
   // grad: [s*, b, h], the gradient of `out`; overwritten.
   void backward(Context& ctx, Tensor tokens, const MicroBatch& micro_batch, Residual grad) const {
-    if (!position_) ctx.run(op::DropoutBackward{.dout = grad, .dropout = dropout(micro_batch), .dx = grad});
-    else
+    const Tensor ids = ids_of(micro_batch, grad);
+    if (!position_ || ids) ctx.run(op::DropoutBackward{.dout = grad, .dropout = dropout(micro_batch), .dx = grad});
+    if (ids) ctx.run(op::EmbeddingBackward{.tokens = ids, .dout = grad, .first_row = 0, .dtable = position_->grad});
+    else if (position_)
       for_runs(micro_batch, grad, [&](Tensor rows, int64_t first, const Dropout& dropout) {
         const Tensor dpositions = position_->grad.slice(first, rows.shape[0]);
         ctx.run(op::PositionBackward{.dout = rows, .dropout = dropout, .dx = rows, .dpositions = dpositions});
@@ -47,6 +52,12 @@ class Embedding {
  private:
   Dropout dropout(const MicroBatch& micro_batch) const {
     return make_dropout(shape_, DropoutSite::embedding, 0, dropout_seed_, micro_batch);
+  }
+  // Of the rows of x; null without learned positions or ids.
+  Tensor ids_of(const MicroBatch& micro_batch, Residual x) const {
+    const int64_t rows = x.shape[0];
+    if (!position_ || !micro_batch.position_ids) return {};
+    return micro_batch.position_ids.slice(shape_.sequence_parallel ? shape_.tensor_rank * rows : 0, rows);
   }
   // f(rows of x, position of the first one, their dropout) for the runs of consecutive positions that this rank has.
   template <class F>

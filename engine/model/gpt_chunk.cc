@@ -7,7 +7,9 @@ MicroBatch GptChunk::micro_batch(int microbatch, int slot) const {
           .training = step_.training,
           .loss_scale = step_.loss_scale,
           .defer_head_weight = microbatch >= static_cast<int>(step_.batches.size()) - step_.defer_heads,
-          .positions = step_.positions};
+          .positions = step_.positions,
+          .position_ids = step_.positions ? Tensor{} : stage_.position_ids(slot),
+          .starts = step_.positions ? Tensor{} : stage_.starts(slot)};
 }
 
 void GptChunk::copy_input(int slot, Tensor input) {
@@ -18,11 +20,13 @@ void GptChunk::forward(int microbatch, int slot) {
   step_.begin(StepPhase::forward);
   const HostBatch& batch = step_.batches[static_cast<size_t>(microbatch)];
   const int64_t positions = step_.positions ? step_.positions->count : stage_.shape().rank_seq();
-  const auto copy = [&](const int32_t* ids, const Tensor& to) {
-    device_.copy_to_device(ids, to.slice(0, positions), ctx_.compute);
+  const auto copy = [&](std::span<const int32_t> ids, const Tensor& to) {
+    if (to) device_.copy_to_device(ids.data(), to.slice(0, positions), ctx_.compute);
   };
-  if (stage_.range().has_embedding) copy(batch.tokens.data(), stage_.tokens(slot));
-  if (stage_.range().has_head) copy(batch.labels.data(), stage_.labels(slot));
+  copy(batch.tokens, stage_.tokens(slot));
+  copy(batch.labels, stage_.labels(slot));
+  copy(batch.position_ids, stage_.position_ids(slot));
+  copy(batch.starts, stage_.starts(slot));
   if (step_.training && stage_.shape().drops())
     device_.copy_to_device(&batch.first_sample, stage_.first_sample(slot), ctx_.compute);
   stage_.forward(ctx_, slot, micro_batch(microbatch, slot), loss_);

@@ -37,8 +37,13 @@ GptStage::GptStage(ParamList& params, const GptShape& shape, const StageRange& r
 void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_backwards, int deferred_heads) {
   for (int i = 0; i < slots; ++i) {
     Slot slot;
-    if (range_.has_embedding) slot.tokens = activations.allocate(DType::i32, {shape_.rank_seq(), shape_.micro_batch});
-    if (range_.has_head) slot.labels = activations.allocate(DType::i32, {shape_.rank_seq(), shape_.micro_batch});
+    const auto ids = [&](bool any) {
+      return any ? activations.allocate(DType::i32, {shape_.rank_seq(), shape_.micro_batch}) : Tensor{};
+    };
+    slot.tokens = ids(range_.has_embedding);
+    slot.labels = ids(range_.has_head);
+    slot.position_ids = ids(shape_.reset_position_ids && (range_.has_embedding || shape_.positions == Positions::rope));
+    slot.starts = ids(shape_.reset_attention_mask);
     if (shape_.drops()) slot.first_sample = activations.allocate(DType::i64, {1});
     slot.input = Residual(activations.allocate(shape_.dtype, shape_.hidden_shape()));
     for (const BlockPlan& plan : plan_)
@@ -52,7 +57,8 @@ void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_b
   }
   if (blocks_.empty()) return;
   if (shape_.positions == Positions::rope)
-    rotary_ = activations.allocate(DType::f32, {shape_.rank_seq(), shape_.rotary.width});
+    rotary_ = activations.allocate(
+        DType::f32, {shape_.reset_position_ids ? shape_.whole_seq() : shape_.rank_seq(), shape_.rotary.width});
   for (size_t place = 0; place < static_cast<size_t>(groups_.front().count); ++place)
     recomputed_.push_back(allocate_block_activations(activations, shape_, plan_[place].recomputed));
   if (whole_backwards) gradients_ = allocate_block_gradients(activations, shape_, false);
@@ -73,9 +79,10 @@ Residual GptStage::output(int slot) const { return block_input(slot_at(slot), -1
 
 void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_batch, Tensor loss) {
   if (rotary_ && !std::exchange(rotary_filled_, true))
-    shape_.cut().positions().for_runs(shape_.rank_seq(), [&](int64_t row, int64_t count, int64_t first) {
-      ctx.run(op::RotaryTable{.rotary = shape_.rotary, .table = rotary_.slice(row, count), .first = first});
-    });
+    (shape_.reset_position_ids ? PositionMap{} : shape_.cut().positions())
+        .for_runs(rotary_.shape[0], [&](int64_t row, int64_t count, int64_t first) {
+          ctx.run(op::RotaryTable{.rotary = shape_.rotary, .table = rotary_.slice(row, count), .first = first});
+        });
   const Slot& slot = slot_at(slot_index);
   const PositionRange positions = micro_batch.positions.value_or(PositionRange{0, shape_.rank_seq()});
   const GptShape shape = shape_.with_positions(positions.count);

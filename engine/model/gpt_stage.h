@@ -38,9 +38,12 @@ class GptStage {
   // Bytes of scratch for forward and backward of such stages, and for the logits of one position.
   static int64_t scratch_bytes(const GptShape& shape);
 
-  // Inputs, filled by the caller: tokens and labels [s, b] int32; first_sample [1] int64, null without dropout.
+  // Inputs, filled by the caller: tokens, labels, and as in MicroBatch position_ids and starts, [s, b] int32;
+  // first_sample [1] int64, null without dropout.
   Tensor tokens(int slot) const { return slot_at(slot).tokens; }
   Tensor labels(int slot) const { return slot_at(slot).labels; }
+  Tensor position_ids(int slot) const { return slot_at(slot).position_ids; }
+  Tensor starts(int slot) const { return slot_at(slot).starts; }
   Tensor first_sample(int slot) const { return slot_at(slot).first_sample; }
   Residual input(int slot) const { return slot_at(slot).input; }  // [s*, b, h]: the previous stage's output goes here
   void set_input(int slot, Residual input) { slots_.at(static_cast<size_t>(slot)).input = input; }
@@ -65,7 +68,7 @@ class GptStage {
 
  private:
   struct Slot {
-    Tensor tokens, labels, first_sample;
+    Tensor tokens, labels, position_ids, starts, first_sample;
     Residual input;
     std::vector<BlockActivations> blocks;
     HeadActivations head;
@@ -94,7 +97,8 @@ class GptStage {
 
   GptShape shape_;
   StageRange range_;
-  // [s, width] of shape_.rotary, filled by the first pass; null without rope.
+  // [s, width] of shape_.rotary, of this rank's positions or, for position ids, of all; filled by the first pass; null
+  // without rope.
   Tensor rotary_;
   bool rotary_filled_ = false;
   int embedding_unit_ = -1, first_block_unit_ = -1, head_unit_ = -1;  // of the ParamList

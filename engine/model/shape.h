@@ -22,6 +22,7 @@ struct GptShape : ModelSpec {
   bool sequence_parallel = false;
   DType dtype = DType::f32;  // of weights and activations
   bool decay_norms_and_biases = false;
+  bool reset_position_ids = false, reset_attention_mask = false;  // in each document of a packed sample
   TensorOverlap qkv_overlap = TensorOverlap::none, proj_overlap = TensorOverlap::none;
   TensorOverlap fc1_overlap = TensorOverlap::none, fc2_overlap = TensorOverlap::none;
 
@@ -77,6 +78,9 @@ struct MicroBatch {
   float loss_scale = 1;            // each token's loss counts this much in the loss and in the gradient
   bool defer_head_weight = false;  // the output weight's gradient is left to GptStage::run_deferred
   std::optional<PositionRange> positions = {};  // empty: all of the sequences, as training has it
+  // [s, b] int32 each, of this rank's positions; null where the shape resets none. The position of each token in its
+  // document, and the first position of the whole sequence that it sees.
+  Tensor position_ids = {}, starts = {};
 };
 
 // The dropouts of the model; the numbers are the same under every layout.

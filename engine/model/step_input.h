@@ -13,8 +13,9 @@ namespace trivet {
 
 // One micro-batch in (pinned) host memory.
 struct HostBatch {
-  std::span<int32_t> tokens, labels;  // [s, b] each
-  int64_t& first_sample;              // global index
+  std::span<int32_t> tokens, labels;        // [s, b] each
+  std::span<int32_t> position_ids, starts;  // the same; as in Batch, zeros where nobody told documents apart
+  int64_t& first_sample;                    // global index
 
   // Batch entry 0 is `context`, padded; attention is causal.
   void fill_with(std::span<const int32_t> context, size_t entries) {
@@ -30,14 +31,17 @@ class StepInput {
   // tokens: of a micro-batch. The device outlives this.
   StepInput(Device& device, int64_t micro_batches, int64_t tokens) {
     for (Side& side : sides_) {
-      const int64_t bytes = sizeof(int64_t) + 2 * tokens * sizeof(int32_t);
+      constexpr int64_t kArrays = 4;
+      const int64_t bytes = sizeof(int64_t) + kArrays * tokens * sizeof(int32_t);
       side.memory = std::make_unique<HostBuffer>(device, micro_batches * bytes);
       side.read = device.create_event();
       const auto n = static_cast<size_t>(tokens);
       auto* const samples = static_cast<int64_t*>(side.memory->data());
       auto* next = reinterpret_cast<int32_t*>(samples + micro_batches);
-      for (int64_t i = 0; i < micro_batches; ++i, next += 2 * n)
-        side.batches.push_back({{next, n}, {next + n, n}, samples[i]});
+      for (int64_t i = 0; i < micro_batches; ++i, next += kArrays * n) {
+        std::fill_n(next, kArrays * n, 0);
+        side.batches.push_back({{next, n}, {next + n, n}, {next + 2 * n, n}, {next + 3 * n, n}, samples[i]});
+      }
     }
   }
 

@@ -29,8 +29,12 @@ NumberCheck::Limits NumberCheck::limits() const {
 }
 
 NumberCheck::Verdict NumberCheck::judge(const Numbers& numbers) {
-  const auto& [loss, grad_norm, finite, taken] = numbers;
+  const auto& [loss, grad_norm, finite, taken, counts] = numbers;
   Verdict verdict;
+  if (finite && !counts) {
+    ++skipped_;
+    return {Action::skip, "no label of the batch counts"};
+  }
   if (!finite) {
     if (!taken) verdict = {skip_non_finite_ ? Action::skip : Action::stop, "not finite"};
   } else if (!taken || loss > loss_spike() || grad_norm > norm_spike()) {

@@ -6,7 +6,8 @@
 // taken, from the 16th on), is a warning, a skipped step or the end of the run, by the policies. A skipped step leaves
 // weights and moments bitwise as they are. Its batch is consumed, and the learning-rate schedule, which counts steps,
 // advances; Adam's bias correction counts updates. After train.max_consecutive_skips in a row the run ends. The median
-// is not saved: a resumed run detects spikes from its 16th step on.
+// is not saved: a resumed run detects spikes from its 16th step on. A step without a label that counts is skipped, too,
+// whatever the policies, and ends no run.
 #pragma once
 
 #include <array>
@@ -38,6 +39,7 @@ class NumberCheck {
     double loss, grad_norm;
     bool finite;  // loss and all gradients are
     bool taken;
+    bool counts = true;  // a label does
   };
   Verdict judge(const Numbers& numbers);
 

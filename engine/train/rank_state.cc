@@ -90,6 +90,9 @@ GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition&
   shape.sequence_parallel = c.parallel.sequence_parallel;
   shape.dtype = c.precision.dtype;
   shape.decay_norms_and_biases = c.optimizer.decay_norms_and_biases;
+  // A context is a text, or a part of one.
+  shape.reset_position_ids = positions == 0 && c.data.reset_position_ids;
+  shape.reset_attention_mask = positions == 0 && c.data.reset_attention_mask;
   shape.qkv_overlap = overlap(c.overlap.tp_comm_overlap_qkv, true);
   shape.proj_overlap = overlap(c.overlap.tp_comm_overlap_proj, false);
   shape.fc1_overlap = overlap(c.overlap.tp_comm_overlap_fc1, true);
@@ -151,13 +154,15 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
     for (size_t i = 0; i < program.size(); ++i)
       if (program[i].kind == OpKind::forward && program[i].microbatch == 0)
         stages[static_cast<size_t>(program[i].chunk)].allocate(activation_arena, plan.slot[i] + 1, 0, false);
-    loss = activation_arena.allocate(DType::f32, {1});
+    missing_and_loss = activation_arena.allocate(DType::f32, {2});
+    loss = missing_and_loss.slice(1, 1);
     return;
   }
   const OptimizerConfig& o = config.optimizer;
   optimizer = std::make_unique<Adam>(flat, optimizer_arena, Adam::Constants{o.adam_beta1, o.adam_beta2, o.adam_eps},
                                      o.decoupled_lr || o.decoupled_min_lr);
   step_numbers = optimizer_arena.allocate(DType::f32, {kStepNumbers});
+  missing_and_loss = step_numbers.slice(kMissing, 2);
   loss = step_number(kLoss);
   non_finite = optimizer_arena.allocate(
       DType::i64, {kNonFiniteSearches, static_cast<int64_t>(flat.buckets.size()), kNonFiniteNumbers});

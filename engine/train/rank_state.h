@@ -3,6 +3,7 @@
 // each purpose, so that `trivet config` predicts exactly what a run allocates.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 #include <vector>
@@ -44,6 +45,9 @@ struct RankState {
   RankState(const RankState&) = delete;
 
   MemoryPlan memory() const;
+  bool has_head() const {
+    return std::ranges::any_of(stages, [](const GptStage& stage) { return stage.range().has_head; });
+  }
 
   GptShape shape;
   bool keeps_keys;  // the slots save the keys and values of each layer, on every rank
@@ -54,12 +58,13 @@ struct RankState {
   std::unique_ptr<Optimizer> optimizer;  // null, like all below except the loss, where the rank does not train
   Scratch scratch;
   std::vector<Tensor> boundary_buffers;  // [s*, b, h] each: what the executor needs
-  // A step's results, [kStepNumbers] fp32. The first three are summed over pipeline and data ranks, so that every rank
-  // sees whether a number is not finite anywhere.
-  enum StepNumber { kLoss, kNorm, kWatchedNorm, kOwnLoss, kOwnNorm, kAccepted, kStepNumbers };
+  // A step's results, [kStepNumbers] fp32. The first four are summed over pipeline and data ranks, so that every rank
+  // sees whether a number is not finite anywhere. kMissing: labels that eod_mask_loss leaves out.
+  enum StepNumber { kMissing, kLoss, kNorm, kWatchedNorm, kOwnLoss, kOwnNorm, kAccepted, kStepNumbers };
   Tensor step_numbers;
   Tensor step_number(StepNumber which) const { return step_numbers.slice(which, 1); }
-  Tensor loss;  // [1] fp32: step_number(kLoss), or of its own
+  Tensor missing_and_loss;  // [2] fp32: step_number(kMissing) and the one behind it, or of its own
+  Tensor loss;              // [1] fp32, of it
   // op::FindNonFinite of each bucket's gradients, [kNonFiniteSearches, buckets, kNonFiniteNumbers] int64: this rank's
   // before their reduction, as the step goes on; the same of the last step whose update is queued, of which the host
   // reads them; and those that this rank owns after their reduction, searched in a refused step only.

@@ -26,6 +26,7 @@ struct StepSums {
   Votes votes;
   int64_t above_peak = 0;  // rank 0 was faster than the peak, which can be measured again
   int64_t lost_spans = 0;
+  int64_t seen_keys = 0;  // tensor and pipeline ranks of one batch have the same
   int64_t gpus = 0, energy_mj = 0, clock_mhz = 0, slowed_by_power = 0, slowed_by_heat = 0;
 };
 
@@ -139,7 +140,10 @@ TextBlock describe_speed(const Config& config, Trainer& trainer, const FoundPeak
           {"exchange", exchange},
           {"threads per rank", std::to_string(trainer.threads())},
           {"peak a rank", (peak.tflops > 0 ? fmt::format("{:.3f} TFLOP/s: ", peak.tflops) : "") + peak.origin},
-          {"model FLOPs", fmt::format("{} convention, {:.4g} a step", word_of(config.train.flops_convention), flops)}}};
+          {"model FLOPs", fmt::format("{} convention, {:.4g} a step{}", word_of(config.train.flops_convention), flops,
+                                      config.data.reset_attention_mask
+                                          ? "; mfu_in_documents (metrics.jsonl): attention's by what documents see"
+                                          : "")}}};
   if (backend.cpu_isa)
     block.rows.push_back({"CPU instructions", fmt::format("{}: {}", word_of(*backend.cpu_isa),
                                                           config.device.cpu_isa ? "device.cpu_isa" : "the best here")});
@@ -223,7 +227,7 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   work.flops *= static_cast<double>(work.tokens) / static_cast<double>(work_.tokens);
   const bool above_peak = console_ && peak_measurements_left_ > 0 && mfu_of(work, seconds) > 1;
   // One all-reduce for all.
-  StepSums sums{mine, votes, above_peak, my_lost_spans};
+  StepSums sums{mine, votes, above_peak, my_lost_spans, result.seen_keys};
   if (measures && gpu_) {
     const GpuReading now = gpu_();
     if (const int64_t before = std::exchange(energy_mj_, now.energy_mj); before >= 0 && now.energy_mj >= before)
@@ -232,7 +236,7 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
     sums.slowed_by_power = now.slowed_by_power, sums.slowed_by_heat = now.slowed_by_heat;
   }
   sums = host_.sum(sums);
-  const auto& [measured, sum, faster, lost_spans, gpus, energy_mj, clock_mhz, by_power, by_heat] = sums;
+  const auto& [measured, sum, faster, lost_spans, seen_keys, gpus, energy_mj, clock_mhz, by_power, by_heat] = sums;
   if (sum.folder_lost > 0) return sum;
   if (trace_) trace_step(result.step);
   StepStats stats = measured;
@@ -271,6 +275,12 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   }
   report.links = links_;
   report_speed(report, work, seconds, stats);
+  if (config_.data.reset_attention_mask) {
+    const MeshShape& mesh = trainer_.mesh().shape;
+    work.flops = flops_in_documents(model_spec_of(config_.model), result.samples,
+                                    static_cast<double>(seen_keys / (mesh[Axis::tp] * mesh[Axis::pp])));
+    report.mfu_in_documents = mfu_of(work, seconds);
+  }
   if (trainer_.mesh().shape[Axis::pp] == 1) report.bubble_fraction = 0;  // idle time there is not the pipeline's
   if (report.mfu > 1) limit_mfu(report);
   report.remaining_seconds = static_cast<double>(report.total_steps - report.step) * speed_.recent_step_seconds();

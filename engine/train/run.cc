@@ -93,14 +93,15 @@ void check_run_folder(const std::string& run_dir) {
 
 // A set to evaluate on, with its samples in batches.
 struct EvalSet {
-  EvalSet(const char* name, bool at_end, const Samples& data, const BatchPlan& plan, const Config& config)
+  EvalSet(const char* name, bool at_end, const Samples& data, const BatchPlan& plan, const Config& config,
+          const DocumentRules& documents)
       : name(name),
         at_end(at_end),
         samples(config.train.eval_samples > 0  ? config.train.eval_samples
                 : config.train.full_validation ? data.samples()
                                                : config.train.eval_iters * config.batch.global_batch_size.value()),
         labels(evaluates_in_order(config.train) ? data.labels_of(samples) : samples * data.seq_length()),
-        batches(data, plan.of_full_batches(samples), config.data.prefetch) {}
+        batches(data, plan.of_full_batches(samples), config.data.prefetch, documents) {}
   const char* name;
   bool at_end;  // of the run only
   int64_t samples, labels;
@@ -111,7 +112,7 @@ struct EvalSet {
 std::deque<EvalSet> eval_sets_of(const RunContext& run, const BatchPlan& plan) {
   std::deque<EvalSet> sets;
   const auto add = [&](const char* name, bool at_end, const std::unique_ptr<Samples>& samples) {
-    if (samples) sets.emplace_back(name, at_end, *samples, plan, run.loaded.config);
+    if (samples) sets.emplace_back(name, at_end, *samples, plan, run.loaded.config, run.data.documents);
   };
   add("validation", false, run.data.valid);
   add("test", true, run.data.test);
@@ -206,7 +207,7 @@ int train(const RunContext& run, const std::vector<std::string>& candidates, Com
   };
   const BatchPlan plan = batch_plan_of(config, layout, world.rank());
   std::optional<BatchLoader> train;
-  if (data.train) train.emplace(*data.train, plan, config.data.prefetch);
+  if (data.train) train.emplace(*data.train, plan, config.data.prefetch, data.documents);
   std::deque<EvalSet> sets = eval_sets_of(run, plan);
   if (world.rank() == 0 && train) out << "initializing the weights\n" << std::flush;
   Trainer trainer(config, layout, world, train ? &*train : nullptr,

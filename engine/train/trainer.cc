@@ -19,6 +19,13 @@ BatchPlan batch_plan_of(const Config& config, const Layout& layout, int rank) {
           .ramp = layout.smaller.empty() ? BatchSizes{} : layout.batch_sizes};
 }
 
+namespace {
+
+// Of the labels of a batch, all but a millionth: sums over ranks are in fp32.
+float most_missing(int64_t labels) { return static_cast<float>((1 - 1e-6) * static_cast<double>(labels)); }
+
+}  // namespace
+
 Trainer::Trainer(const Config& config, const Layout& layout, Communicator& world, BatchSource* train,
                  const Options& options)
     : config_(config),
@@ -58,7 +65,13 @@ int Trainer::load_step(BatchSource& source, bool training, float loss_scale, siz
       const int64_t b = shape.micro_batch;
       std::copy_n(batch.tokens.begin() + position * b, count * b, to.tokens.begin() + row * b);
       std::copy_n(batch.labels.begin() + position * b, count * b, to.labels.begin() + row * b);
+      if (!batch.position_ids.empty())
+        std::copy_n(batch.position_ids.begin() + position * b, count * b, to.position_ids.begin() + row * b);
+      if (batch.starts.empty()) return;
+      std::copy_n(batch.starts.begin() + position * b, count * b, to.starts.begin() + row * b);
+      for (int64_t i = 0; i < count * b; ++i) seen_keys_ += position + i / b + 1 - to.starts[row * b + i];
     });
+    if (config_.data.eod_mask_loss && rank_.state.has_head()) missing_ += std::ranges::count(to.labels, kMaskedLabel);
     to.first_sample = batch.first_sample;
   }
   rank_.batches = {.batches = batches,
@@ -75,13 +88,22 @@ void Trainer::sum_over_stages_and_replicas(Tensor numbers) {
   if (mesh().data->size() > 1) mesh().data->all_reduce(numbers, Reduce::sum, *rank_.compute);
 }
 
-double Trainer::read_loss() {
+void Trainer::begin_loss() {
+  const Tensor& numbers = rank_.state.missing_and_loss;
+  rank_.ops.run(op::Fill{numbers, 0}, *rank_.compute);
+  if (config_.data.eod_mask_loss)
+    rank_.ops.run(op::Fill{numbers.slice(0, 1), static_cast<float>(missing_)}, *rank_.compute);
+}
+
+double Trainer::read_loss(int64_t labels) {
   Stream& compute = *rank_.compute;
-  sum_over_stages_and_replicas(rank_.state.loss);  // only the last stage has a loss; the others add zero
-  float loss = 0;
-  rank_.device.copy_to_host(rank_.state.loss, &loss, compute);
+  if (config_.data.eod_mask_loss)
+    rank_.ops.run(op::Fill{rank_.state.missing_and_loss.slice(0, 1), static_cast<float>(missing_)}, compute);
+  sum_over_stages_and_replicas(rank_.state.missing_and_loss);  // only the last stage has both; the others add zero
+  float numbers[2] = {};
+  rank_.device.copy_to_host(rank_.state.missing_and_loss, numbers, compute);
   compute.synchronize();
-  return loss;
+  return numbers[1] * counted_share(numbers[0], static_cast<double>(labels));
 }
 
 void Trainer::queue_passes(BatchSource& source, int64_t batch, size_t most) {
@@ -89,10 +111,11 @@ void Trainer::queue_passes(BatchSource& source, int64_t batch, size_t most) {
   rank_.use_micro_batches(batch / samples_of_micro_batches_);
   const double tokens = static_cast<double>(batch * rank_.state.shape.whole_seq());
   const float loss_scale = static_cast<float>(static_cast<double>(loss_multiplier()) / tokens);
+  missing_ = seen_keys_ = 0;
   const int m = load_step(source, true, loss_scale, most);
   rank_.data_parallel->grads.set_micro_batches(m);
   rank_.data_parallel->grads.begin_step();
-  rank_.ops.run(op::Fill{rank_.state.loss, 0}, compute);
+  begin_loss();
   over(rank_.graphs.get(), compute, [&] {
     rank_.executor.run(m);
     for (GptChunk& chunk : rank_.chunks) chunk.finish();
@@ -154,6 +177,7 @@ std::optional<StepResult> Trainer::queue_step() {
     earlier = read_result();
     next.start_ns = earlier->end_ns;
   }
+  next.seen_keys = seen_keys_;
   next.learning_rate = learning_rates(config_, next.step, next.consumed_samples).all;
   queue_update(next, numbers_.limits());
   rank_.device.copy_to_host(state.step_numbers,
@@ -179,8 +203,13 @@ void Trainer::queue_update(const StepResult& step, const NumberCheck::Limits& li
   ops.run(op::Convert{state.optimizer->norm(), number(RankState::kOwnNorm)}, compute);
   ops.run(op::Convert{state.optimizer->watched_norm(), number(RankState::kWatchedNorm)}, compute);
   ops.run(op::Convert{state.loss, number(RankState::kOwnLoss)}, compute);
-  const Tensor sums = state.step_numbers.slice(RankState::kLoss, 3);
+  const Tensor sums = state.step_numbers.slice(RankState::kMissing, 4);
   sum_over_stages_and_replicas(sums);
+  const int64_t labels = step.samples * config_.model.seq_length;
+  if (config_.data.eod_mask_loss)
+    state.optimizer->count_labels(ops, number(RankState::kMissing), labels,
+                                  static_cast<float>(config_.optimizer.clip_grad),
+                                  state.step_numbers.slice(RankState::kLoss, 5), compute);
 
   constexpr float kNone = std::numeric_limits<float>::infinity();
   const auto at_most = [](double limit, int64_t times) {
@@ -189,7 +218,7 @@ void Trainer::queue_update(const StepResult& step, const NumberCheck::Limits& li
   ops.run(
       op::AcceptStep{
           .numbers = sums,
-          .limits = {.at_most = {at_most(limits.loss, loss_multiplier()),
+          .limits = {.at_most = {most_missing(labels), at_most(limits.loss, loss_multiplier()),
                                  at_most(limits.grad_norm, mesh().pipeline->size() * mesh().data->size()), kNone},
                      .finite = limits.finite},
           .accepted = number(RankState::kAccepted)},
@@ -251,11 +280,11 @@ void Trainer::restart_data_behind(int64_t steps) {
 
 std::optional<double> Trainer::evaluate(BatchSource& data, int64_t batches, int64_t labels,
                                         const std::function<bool()>& stop) {
-  RankState& state = rank_.state;
   Stream& compute = *rank_.compute;
   rank_.use_micro_batches(batch_sizes_.largest() / samples_of_micro_batches_);
   data.restart(0);
-  rank_.ops.run(op::Fill{state.loss, 0}, compute);
+  missing_ = 0;
+  begin_loss();
   for (int64_t i = 0; i < batches; ++i) {
     if (stop()) return std::nullopt;
     for (int m = 0, done = 0; done < rank_.schedule.m; done += m) {
@@ -264,7 +293,7 @@ std::optional<double> Trainer::evaluate(BatchSource& data, int64_t batches, int6
       rank_.input.queued(compute);
     }
   }
-  const double loss = read_loss();
+  const double loss = read_loss(labels);
   if (config_.train.check_for_nan_in_loss_and_grad && !std::isfinite(loss))
     throw NumericsError(fmt::format("the evaluation after step {}: the loss is {}", step_, loss));
   return loss;
@@ -279,7 +308,8 @@ void Trainer::judge(StepResult& result, std::span<const float> numbers) {
       {.loss = result.loss,
        .grad_norm = numbers[RankState::kNorm] / static_cast<double>(mesh().pipeline->size() * mesh().data->size()),
        .finite = finite,
-       .taken = numbers[RankState::kAccepted] != 0});
+       .taken = numbers[RankState::kAccepted] != 0,
+       .counts = numbers[RankState::kMissing] <= most_missing(result.samples * config_.model.seq_length)});
   using Action = NumberCheck::Action;
   if (verdict.action == Action::take) return;
   NonFinite found;

@@ -35,6 +35,7 @@ struct StepResult {
   double learning_rate = 0;
   int64_t samples = 0;                                // of the step
   int64_t consumed_samples = 0, consumed_tokens = 0;  // with those of this step
+  int64_t seen_keys = 0;  // of all queries of this rank's step, where documents have attention of their own
   // When this rank's step began and ended; a step that was queued ahead begins at the end of the previous one.
   int64_t start_ns = 0, end_ns = 0;
   bool skipped = false;   // the weights are those before the step
@@ -130,8 +131,12 @@ class Trainer {
   };
 
   // Returns how many micro-batches it loads: those of a step but at most so many, or one where the rank does not train.
+  // Adds to missing_ the labels of this rank's loss that eod_mask_loss leaves out, and to seen_keys_.
   int load_step(BatchSource& source, bool training, float loss_scale, size_t most = kAll);
-  double read_loss();
+  // The loss is 0, and of the labels that were loaded since missing_ was 0 so many do not count.
+  void begin_loss();
+  // Mean over the labels that count, of `labels`.
+  double read_loss(int64_t labels);
   void sum_over_stages_and_replicas(Tensor numbers);
   // Queues the forward and backward passes of a step of `batch` samples, or of its first micro-batches.
   void queue_passes(BatchSource& source, int64_t batch, size_t most = kAll);
@@ -167,6 +172,7 @@ class Trainer {
   std::optional<QueuedStep> out_;
   std::unique_ptr<Communicator> replicas_;  // of the data-parallel group, in host memory; made at the first comparison
   int64_t step_ = 0, consumed_samples_ = 0, consumed_tokens_ = 0;  // with the pending step
+  int64_t missing_ = 0, seen_keys_ = 0;                            // of the batch being loaded
 };
 
 }  // namespace trivet

@@ -70,7 +70,7 @@ inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // The first row of keys of each query's document, in one batch entry; 0 without documents.
 class FirstKeys {
  public:
-  FirstKeys(const Documents& documents, int64_t entry, int64_t batch)
+  FirstKeys(const DocumentStarts& documents, int64_t entry, int64_t batch)
       : starts_(documents.starts ? documents.starts.as<int32_t>() + entry : nullptr),
         batch_(batch),
         keys_(documents.keys) {}

@@ -55,14 +55,15 @@ void column_sum_tile(const T* x, int64_t rows, int64_t stride, int64_t columns, 
 }
 
 // out = residual + (x + added) * mask, of [s, b, h]. added [n / repeats, h]: each row is for `repeats` rows of x, or
-// its only one for all (0). Without added, or residual, that is left out.
+// its only one for all (0), or row ids[r] for row r. Without added, or residual, that is left out.
 void dropout_add(int threads, const Tensor& x, const Tensor& added, int64_t repeats, const Tensor& residual,
-                 const Dropout& dropout, const Tensor& out) {
+                 const Dropout& dropout, const Tensor& out, const Tensor& ids = {}) {
   const int64_t b = x.shape[1], h = x.shape[2];
   dispatch_float(x.dtype, [&]<class T>() {
     for_rows(threads, x.rows(), h, [&](int64_t r) {
       const T *const in = x.as<T>() + r * h, *const beside = residual ? residual.as<T>() + r * h : nullptr;
-      const T* const addend = added ? added.as<T>() + (repeats > 0 ? r / repeats * h : 0) : nullptr;
+      const int64_t row = ids ? ids.as<int32_t>()[r] : repeats > 0 ? r / repeats : 0;
+      const T* const addend = added ? added.as<T>() + row * h : nullptr;
       T* const to = out.as<T>() + r * h;
       const auto store = [&](const auto& sum) {
         dropout_row(dropout, dropout_row_index(dropout, r, b, h), h,
@@ -137,7 +138,7 @@ void Kernels::compute(const op::BiasDropoutAdd& op) {
 }
 
 void Kernels::compute(const op::PositionForward& op) {
-  dropout_add(threads_, op.x, op.positions, op.x.shape[1], {}, op.dropout, op.out);
+  dropout_add(threads_, op.x, op.positions, op.x.shape[1], {}, op.dropout, op.out, op.ids);
 }
 
 void Kernels::compute(const op::DropoutBackward& op) {

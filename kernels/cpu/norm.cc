@@ -136,12 +136,29 @@ void Kernels::compute(const op::SumOfSquares& op) {
   exact_canonicalize(total);
 }
 
+namespace {
+
+// A NaN stays one: gradients that are not finite must not pass for good ones.
+float clipped(double multiplier, double max_norm, double norm) {
+  const double coefficient = max_norm > 0 ? max_norm / (norm + 1e-6) : 1;
+  return static_cast<float>(multiplier * (coefficient >= 1 ? 1 : coefficient));
+}
+
+}  // namespace
+
 void Kernels::compute(const op::ClipScale& op) {
   const double value = op.multiplier * std::sqrt(exact_total(op.bins.as<int64_t>()));
-  const double coefficient = op.max_norm > 0 ? op.max_norm / (value + 1e-6) : 1;
   op.norm.as<float>()[0] = static_cast<float>(value);
-  // A NaN stays one: gradients that are not finite must not pass for good ones.
-  op.grad_scale.as<float>()[0] = static_cast<float>(op.multiplier * (coefficient >= 1 ? 1 : coefficient));
+  op.grad_scale.as<float>()[0] = clipped(op.multiplier, op.max_norm, value);
+}
+
+void Kernels::compute(const op::CountLabels& op) {
+  const double share = counted_share(op.missing.as<float>()[0], static_cast<double>(op.labels));
+  for (int64_t i = 0; i < op.numbers.numel(); ++i) {
+    float& number = op.numbers.as<float>()[i];
+    number = static_cast<float>(share * number);
+  }
+  op.grad_scale.as<float>()[0] = clipped(share, op.max_norm, share * op.norm.as<float>()[0]);
 }
 
 }  // namespace trivet::TRIVET_CPU

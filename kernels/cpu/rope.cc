@@ -27,7 +27,8 @@ void Kernels::compute(const op::Rope& op) {
   const float sign = op.inverse ? -1 : 1;
   dispatch_float(op.q.memory.dtype, [&]<class T>() {
     for_rows(threads_, op.q.layout.s * b, (op.q.layout.heads() + op.k.layout.heads()) * 2 * half, [&](int64_t r) {
-      const float *const cosines = op.table.as<float>() + r / b * 2 * half, *const sines = cosines + half;
+      const int64_t row = op.ids ? op.ids.as<int32_t>()[r] : r / b;
+      const float *const cosines = op.table.as<float>() + row * 2 * half, *const sines = cosines + half;
       for (const HeadsOf<InOut>* const heads : {&op.q, &op.k})
         for (int64_t head = 0; head < heads->layout.heads(); ++head) {
           T *const first = static_cast<T*>(heads->data()) + heads->layout.at(r / b, r % b, head), *const second =

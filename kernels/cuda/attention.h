@@ -24,7 +24,7 @@ struct AttentionArgs {
   Dropout dropout;
   bool causal = true;
   AttentionPart part{};
-  Documents documents{};
+  DocumentStarts documents{};
   HeadsView dout{};  // null in the forward pass, as dqkv and delta
   QkvViews dqkv{};
   float* delta = nullptr;  // of each query, as in lse: the sum over columns of dout * out

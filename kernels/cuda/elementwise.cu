@@ -93,12 +93,12 @@ __global__ void gated_kernel(const T* x, const T* dy, int64_t f, int chunks, boo
 // out = residual + (x + added) * mask. added [n / repeats, h]: each row is for `repeats` rows of x, or its only one for
 // all (0). added and residual may be null (0).
 template <class T>
-__global__ void dropout_add_kernel(const T* x, const T* added, int64_t repeats, const T* residual, DropoutArgs dropout,
-                                   T* out, int64_t b, int64_t h, int chunks, bool vectors) {
+__global__ void dropout_add_kernel(const T* x, const T* added, int64_t repeats, const int* ids, const T* residual,
+                                   DropoutArgs dropout, T* out, int64_t b, int64_t h, int chunks, bool vectors) {
   const int64_t row = blockIdx.x / chunks;
   const int64_t i = (static_cast<int64_t>(blockIdx.x % chunks) * blockDim.x + threadIdx.x) * kPack;
   if (i >= h) return;
-  const int64_t at = row * h, at_added = repeats > 0 ? row / repeats * h : 0;
+  const int64_t at = row * h, at_added = (ids ? ids[row] : repeats > 0 ? row / repeats : 0) * h;
   with_flag(vectors, [&](auto whole) {
     Pack sum = load_pack(x + at, i, h, whole), beside{}, addend{};
     if (residual) beside = load_pack(residual + at, i, h, whole);
@@ -171,13 +171,13 @@ __global__ void __launch_bounds__(256)
 // ---- launchers
 
 void launch_dropout_add(const char* op, const Tensor& x, const Tensor& added, int64_t repeats, const Tensor& residual,
-                        const Dropout& dropout, const Tensor& out, cudaStream_t stream) {
+                        const Dropout& dropout, const Tensor& out, cudaStream_t stream, const Tensor& ids = {}) {
   const int64_t n = x.rows(), b = x.shape[1], h = x.shape[2];
   if (n * h == 0) return;
   const RowGrid grid(n, h, op);
   dispatch_device(x.dtype, [&]<class T>() {
     launch_kernel(dropout_add_kernel<T>, {grid.grid, grid.block, stream}, elements<T>(x), elements<T>(added), repeats,
-                  elements<T>(residual), DropoutArgs(dropout), elements<T>(out), b, h, grid.chunks,
+                  elements<int32_t>(ids), elements<T>(residual), DropoutArgs(dropout), elements<T>(out), b, h, grid.chunks,
                   h % kPack == 0 && aligned(x, added, residual, out));
   });
 }
@@ -231,7 +231,7 @@ void CudaOps::launch(const op::BiasDropoutAdd& op, cudaStream_t stream) {
 }
 
 void CudaOps::launch(const op::PositionForward& op, cudaStream_t stream) {
-  launch_dropout_add(op.kSpan.name, op.x, op.positions, op.x.shape[1], {}, op.dropout, op.out, stream);
+  launch_dropout_add(op.kSpan.name, op.x, op.positions, op.x.shape[1], {}, op.dropout, op.out, stream, op.ids);
 }
 
 void CudaOps::launch(const op::DropoutBackward& op, cudaStream_t stream) {

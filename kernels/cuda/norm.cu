@@ -152,14 +152,26 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
 
 __global__ void canonicalize_kernel(int64_t* bins) { exact_canonicalize(bins); }
 
+// A NaN stays one: gradients that are not finite must not pass for good ones.
+__device__ float clipped(double multiplier, double max_norm, double norm) {
+  const double coefficient = max_norm > 0 ? max_norm / __dadd_rn(norm, 1e-6) : 1;
+  return static_cast<float>(multiplier * (coefficient >= 1 ? 1 : coefficient));
+}
+
 // One thread. The operations are those of the CPU, none fused, so that all ranks clip alike.
 __global__ void clip_scale_kernel(const int64_t* bins, float multiplier, float max_norm, float* norm,
                                   float* grad_scale) {
   const double value = __dmul_rn(multiplier, sqrt(exact_total(bins)));
-  const double coefficient = max_norm > 0 ? max_norm / __dadd_rn(value, 1e-6) : 1;
   norm[0] = static_cast<float>(value);
-  // A NaN stays one: gradients that are not finite must not pass for good ones.
-  grad_scale[0] = static_cast<float>(multiplier * (coefficient >= 1 ? 1 : coefficient));
+  grad_scale[0] = clipped(multiplier, max_norm, value);
+}
+
+// One thread, likewise.
+__global__ void count_labels_kernel(const float* missing, const float* norm, double labels, float max_norm,
+                                    float* numbers, int n, float* grad_scale) {
+  const double share = counted_share(missing[0], labels);
+  for (int i = 0; i < n; ++i) numbers[i] = static_cast<float>(share * numbers[i]);
+  grad_scale[0] = clipped(share, max_norm, __dmul_rn(share, norm[0]));
 }
 
 }  // namespace
@@ -181,6 +193,12 @@ void CudaOps::launch(const op::SumOfSquares& op, cudaStream_t stream) {
 void CudaOps::launch(const op::ClipScale& op, cudaStream_t stream) {
   launch_kernel(clip_scale_kernel, {1, 1, stream}, op.bins.as<int64_t>(), op.multiplier, op.max_norm,
                 op.norm.as<float>(), op.grad_scale.as<float>());
+}
+
+void CudaOps::launch(const op::CountLabels& op, cudaStream_t stream) {
+  launch_kernel(count_labels_kernel, {1, 1, stream}, op.missing.as<float>(), op.norm.as<float>(),
+                static_cast<double>(op.labels), op.max_norm, op.numbers.as<float>(),
+                static_cast<int>(op.numbers.numel()), op.grad_scale.as<float>());
 }
 
 }  // namespace trivet

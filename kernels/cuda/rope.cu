@@ -26,11 +26,11 @@ struct TurnedHeads {
   explicit TurnedHeads(const HeadsOf<InOut>& x) : layout(x.layout), data(static_cast<T*>(x.data())) {}
 };
 
-// A row is a position of a batch entry; a thread has one pack of the pairs of one of its heads, as RowGrid deals them
+// A row is a position of a batch entry, at row ids[row] of the table; a thread has one pack of the pairs of one of its heads, as RowGrid deals them
 // out: first those of q, then those of k. sign: of the angles.
 template <class T>
-__global__ void rope_kernel(TurnedHeads<T> q, TurnedHeads<T> k, const float* table, int half, float sign, int chunks,
-                            bool vectors) {
+__global__ void rope_kernel(TurnedHeads<T> q, TurnedHeads<T> k, const float* table, const int* ids, int half,
+                            float sign, int chunks, bool vectors) {
   const int packs = (half + kPack - 1) / kPack, q_heads = static_cast<int>(q.layout.heads());
   const int which = static_cast<int>(blockIdx.x % chunks * blockDim.x + threadIdx.x), at = which % packs * kPack;
   const int head = which / packs;
@@ -39,7 +39,7 @@ __global__ void rope_kernel(TurnedHeads<T> q, TurnedHeads<T> k, const float* tab
   const int64_t row = blockIdx.x / chunks, position = row / x.layout.b;
   T* const first = x.data + x.layout.at(position, row % x.layout.b, head < q_heads ? head : head - q_heads);
   T* const second = first + half;
-  const float *const cosines = table + position * 2 * half, *const sines = cosines + half;
+  const float *const cosines = table + (ids ? ids[row] : position) * 2 * half, *const sines = cosines + half;
   with_flag(vectors, [&](auto whole) {
     const Pack c = load_pack(cosines, at, half, whole), s = load_pack(sines, at, half, whole);
     Pack a = load_pack(first, at, half, whole), b = load_pack(second, at, half, whole);
@@ -74,7 +74,7 @@ void CudaOps::launch(const op::Rope& op, cudaStream_t stream) {
   const bool vectors = half % kPack == 0 && aligned(op.table) && heads_are_aligned(op.q) && heads_are_aligned(op.k);
   dispatch_device(op.q.memory.dtype, [&]<class T>() {
     launch_kernel(rope_kernel<T>, {grid.grid, grid.block, stream}, TurnedHeads<T>(op.q), TurnedHeads<T>(op.k),
-                  op.table.as<float>(), static_cast<int>(half), op.inverse ? -1.0f : 1.0f, grid.chunks, vectors);
+                  op.table.as<float>(), elements<int32_t>(op.ids), static_cast<int>(half), op.inverse ? -1.0f : 1.0f, grid.chunks, vectors);
   });
 }
 

@@ -81,8 +81,8 @@ Dropout part_of(Dropout dropout, int64_t first_query, const PositionMap& keys, i
 }
 
 // Of some of the rank's queries, and keys at these positions.
-Documents part_of(Tensor starts, int64_t first_query, int64_t queries, const PositionMap& keys) {
-  return starts ? Documents{starts.slice(first_query, queries), keys} : Documents{};
+DocumentStarts part_of(Tensor starts, int64_t first_query, int64_t queries, const PositionMap& keys) {
+  return starts ? DocumentStarts{starts.slice(first_query, queries), keys} : DocumentStarts{};
 }
 
 // ---- p2p. Marks: 0 the next keys and values, 1 the sums of gradients.
@@ -107,7 +107,8 @@ void ring_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, c
     const QkvViews read =
         with_kv(positions_of(heads.q, visit.first_query, visit.queries), here.slice(visit.first_key, visit.keys), k);
     const Dropout drop = part_of(dropout, visit.first_query, cut.of(owner), visit.first_key);
-    const Documents documents = part_of(starts, visit.first_query, visit.queries, cut.of(owner).from(visit.first_key));
+    const DocumentStarts documents =
+        part_of(starts, visit.first_query, visit.queries, cut.of(owner).from(visit.first_key));
     if (hop == 0) {
       ctx.run(op::AttentionForward{.qkv = read, .out = out, .lse = lse, .dropout = drop, .documents = documents});
       if (sums.data != out.data) ctx.run(op::Convert{out, sums});

@@ -57,7 +57,7 @@ class ContextGroup {
 
 // As op::AttentionForward and op::AttentionBackward, causal: of all positions of a sequence, of which the rank has
 // those of ctx.context's cut; without one, of its own. dropout: of this rank's queries; its keys are all. starts:
-// [s, b] int32 of this rank's positions, where each one's document begins (Documents); null: a sequence is one.
+// [s, b] int32 of this rank's positions, where each one's document begins (DocumentStarts); null: a sequence is one.
 void attention_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, const Dropout& dropout,
                        Tensor starts = {});
 void attention_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out, Tensor lse, const QkvViews& dqkv,

@@ -48,4 +48,15 @@ void Optimizer::compute_norm(Ops& ops, Communicator& model, Communicator& data, 
   clip(watched_bins_, 0, watched_norm_, ignored_);
 }
 
+void Optimizer::count_labels(Ops& ops, Tensor missing, int64_t labels, float max_norm, Tensor numbers,
+                             Stream& stream) {
+  ops.run(op::CountLabels{.missing = missing,
+                          .norm = norm_,
+                          .labels = labels,
+                          .max_norm = max_norm,
+                          .numbers = numbers,
+                          .grad_scale = grad_scale_},
+          stream);
+}
+
 }  // namespace trivet

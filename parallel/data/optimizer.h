@@ -39,6 +39,9 @@ class Optimizer {
   // `watched` (fp32; null: none) or of a gradient that norm does not count (other copies of a replicated parameter) is
   // not finite.
   void compute_norm(Ops& ops, Communicator& model, Communicator& data, float max_norm, Tensor watched, Stream& stream);
+  // Where `missing` [1] fp32 of the `labels` labels, of weight 1 / labels each, did not count: makes means over those
+  // that did of the numbers, and of the gradients by grad_scale (op::CountLabels). REQUIRES: compute_norm of this step.
+  void count_labels(Ops& ops, Tensor missing, int64_t labels, float max_norm, Tensor numbers, Stream& stream);
   // One update with the gradients scaled by grad_scale; a no-op where `accepted` ([1] fp32, on the device) is 0.
   virtual void step(Ops& ops, Tensor accepted, const UpdateStep& how, Stream& stream) = 0;
 

@@ -348,7 +348,7 @@ void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
   // Documents of s/8: an eighth of the operations.
   std::vector<int32_t> at(static_cast<size_t>(s * b));
   for (int64_t i = 0; i < s * b; ++i) at[static_cast<size_t>(i)] = static_cast<int32_t>(i / b / (s / 8) * (s / 8));
-  const Documents eight{.starts = bench.tensor(DType::i32, {s, b})};
+  const DocumentStarts eight{.starts = bench.tensor(DType::i32, {s, b})};
   bench.device->copy_to_device(at.data(), eight.starts, stream);
   stream.synchronize();
   row("8 documents, forward ", product / 4, op::AttentionForward{.qkv = x, .out = out, .lse = lse, .documents = eight});

@@ -52,6 +52,10 @@ TEST_P(OnADevice, EveryNumberIsTheCpus) {
   }
 }
 
+void tell_documents_apart(Config& c) {
+  c.data.reset_position_ids = c.data.reset_attention_mask = c.data.eod_mask_loss = true;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Layouts, OnADevice,
     testing::Values(LayoutCase{"one"}, LayoutCase{"bf16", {}, [](Config& c) { c.precision.dtype = DType::bf16; }},
@@ -88,13 +92,24 @@ INSTANTIATE_TEST_SUITE_P(
                                }},
                     LayoutCase{"interleaved",
                                {.p = 2, .d = 2, .schedule = "interleaved", .v = 2, .strategy = "optim_grads"}},
-                    LayoutCase{"context", {.t = 2, .p = 2, .sequence_parallel = true, .c = 2}, as_llama},
+                    LayoutCase{"context",
+                               {.t = 2, .p = 2, .sequence_parallel = true, .c = 2},
+                               [](Config& c) {
+                                 as_llama(c);
+                                 tell_documents_apart(c);
+                               }},
                     LayoutCase{"context_gathered_bf16",
                                {.strategy = "optim", .c = 2, .cp_comm_type = CpCommType::all_gather},
-                               [](Config& c) { c.precision.dtype = DType::bf16; }},
+                               [](Config& c) {
+                                 c.precision.dtype = DType::bf16;
+                                 tell_documents_apart(c);
+                               }},
                     LayoutCase{"zero_bubble_recompute",
                                {.p = 2, .schedule = "zb-h1"},
-                               [](Config& c) { c.model.recompute_granularity = RecomputeGranularity::selective; }}),
+                               [](Config& c) {
+                                 c.model.recompute_granularity = RecomputeGranularity::selective;
+                                 tell_documents_apart(c);
+                               }}),
     [](const auto& info) { return info.param.name; });
 
 // The same on GPUs: in fp32 within the tolerance of layouts, and a second time bit for bit. So also over NCCL, where

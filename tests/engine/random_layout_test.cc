@@ -138,6 +138,9 @@ TEST_P(RandomLayout, IsRefusedOrRunsWithAnyChange) {
     one.model = runs.full.model;
     one.optimizer = runs.full.optimizer;
     one.precision = runs.full.precision;
+    one.data.reset_position_ids = runs.full.data.reset_position_ids;
+    one.data.reset_attention_mask = runs.full.data.reset_attention_mask;
+    one.data.eod_mask_loss = runs.full.data.eod_mask_loss;
     one.train = runs.full.train;
     one.batch = resolved(runs.full, runs.ranks()).config.batch;
     expect_within(runs.full.precision.dtype == DType::f32 ? 2e-5 : 5e-3, curve, train_on_threads(one, 1, 2),

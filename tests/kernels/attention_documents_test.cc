@@ -1,5 +1,5 @@
-// Attention inside documents (Documents in kernels/layer_ops.h): against the definition, and the laws that the mask
-// must keep: a document knows nothing of others, and what nobody sees gives nothing.
+// Attention inside documents (DocumentStarts in kernels/layer_ops.h): against the definition, and the laws that the
+// mask must keep: a document knows nothing of others, and what nobody sees gives nothing.
 #include <fmt/format.h>
 
 #include "tests/support/attention_fixture.h"
@@ -7,7 +7,6 @@
 namespace trivet::test {
 namespace {
 
-using Case = AttentionCase;
 using Reference = AttentionReference;
 
 class AttentionDocuments : public AttentionTest {
@@ -18,7 +17,7 @@ class AttentionDocuments : public AttentionTest {
 INSTANTIATE_TEST_SUITE_P(BackEnds, AttentionDocuments, testing::Values(By::cpu, By::cuda, By::cuda_older),
                          testing::PrintToStringParamName());
 
-Case with_documents(Case z, const std::vector<int64_t>& lengths) {
+AttentionCase with_documents(AttentionCase z, const std::vector<int64_t>& lengths) {
   z.starts = document_starts(z.s, z.b, lengths);
   return z;
 }
@@ -37,7 +36,7 @@ TEST_P(AttentionDocuments, MatchTheDefinition) {
           Sizes{97, 2, 2, 1, 64, narrow}, Sizes{200, 1, 1, 1, 128, wide}, Sizes{66, 2, 2, 2, 80, odd, Lie::apart},
           Sizes{70, 1, 1, 1, 96, narrow}, Sizes{50, 2, 3, 1, 20, odd, Lie::unaligned},
           Sizes{340, 1, 1, 1, 64, long_ones}}) {
-      Case z = with_documents({s, b, heads, d, dtype, {}, 2, kv_heads}, lengths);
+      AttentionCase z = with_documents({s, b, heads, d, dtype, {}, 2, kv_heads}, lengths);
       if (slow() && s > 70 && !for_tensor_cores(z)) continue;
       expect_reference(z, 1.0f, lie);
       if (s > (slow() ? 70 : 100)) continue;
@@ -59,9 +58,9 @@ TEST_P(AttentionDocuments, AChangeStaysInItsDocument) {
     for (const Change& change :
          {Change{150, 2, 64, 37, 101, {37, 64, 90}, 1}, Change{384, 1, 128, 128, 256, {128}, nan}}) {
       const bool to_nan = std::isnan(change.by);
-      const Case z = with_documents({change.s, change.b, to_nan ? 1 : 2, dtype == DType::bf16 ? change.d : 16, dtype,
-                                     to_nan ? Dropout{} : kDropout, 2, 1},
-                                    change.lengths);
+      const AttentionCase z = with_documents({change.s, change.b, to_nan ? 1 : 2, dtype == DType::bf16 ? change.d : 16,
+                                              dtype, to_nan ? Dropout{} : kDropout, 2, 1},
+                                             change.lengths);
       // Kernels of one query a warp have no tiles.
       if (!takes(z) || (to_nan && GetParam() != By::cpu && !for_tensor_cores(z))) continue;
       // given
@@ -123,7 +122,7 @@ TEST_P(AttentionDocuments, WhatNobodySeesGivesNothing) {
     const std::vector<Run> runs[2] = {
         {{30, 20, 4}, {40, 56, 40}, {3, 100, 40}, {20, 160, 44}, {70, end, keys}},
         {{1, 17, 1}, {60, 18, 2}, {37, end - 1, keys - 1}, {1, end + 5, keys}, {64, end + 6, keys}}};
-    const Case z{163, 2, 2, d, dtype, {}, 2, 1};
+    const AttentionCase z{163, 2, 2, d, dtype, {}, 2, 1};
     if (!takes(z)) continue;
     SCOPED_TRACE(fmt::format("{} d {} keys {}", name_of(dtype), d, keys));
     const auto view = [&](const Tensor& x, int64_t heads) { return heads_view(x, heads, 1); };
@@ -143,7 +142,7 @@ TEST_P(AttentionDocuments, WhatNobodySeesGivesNothing) {
     }
     const auto with = ops_for(z), without = create_test_ops(1);  // the latter many, for which an emulated GPU is slow
     const auto both = [&](const QkvViews& qkv, const Tensor& out, const Tensor& lse, const Tensor& grad,
-                          const QkvViews& dqkv, const Documents& documents) {
+                          const QkvViews& dqkv, const DocumentStarts& documents) {
       Ops* const ops = (documents.starts ? with : without).get();
       ops->run(op::AttentionForward{.qkv = qkv, .out = out, .lse = lse, .causal = false, .documents = documents},
                *stream);
@@ -154,7 +153,7 @@ TEST_P(AttentionDocuments, WhatNobodySeesGivesNothing) {
       stream->synchronize();
     };
     // given working memory that NaN has gone through
-    const Documents documents{starts, map};
+    const DocumentStarts documents{starts, map};
     both(views(poison), poison(dout.shape), poisoned(DType::f32, {2, 2, z.s}), poison(dout.shape), views(poison),
          documents);
     // when
@@ -224,7 +223,7 @@ TEST_P(AttentionDocuments, WhatNobodySeesGivesNothing) {
 TEST_P(AttentionDocuments, OnACpuTheLastQueriesAloneHaveTheSameBits) {
   if (GetParam() != By::cpu) GTEST_SKIP() << "a GPU's blocks begin with the first query";
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Case z = with_documents({700, 1, 2, 16, dtype, {}, 2, 1}, {96, 244, 150, 300});
+    const AttentionCase z = with_documents({700, 1, 2, 16, dtype, {}, 2, 1}, {96, 244, 150, 300});
     const Tensors all = run(z);
     for (const int64_t count : {1, 33, 110, 259, 370}) {
       const Tensor out = poisoned(dtype, {count, 1, 32}), lse = poisoned(DType::f32, {1, 2, count});
@@ -249,7 +248,7 @@ TEST(PositionMap, RowsBeforeAPosition) {
 }
 
 TEST_P(AttentionDocuments, WrongStartsAreNamed) {
-  const Case z{4, 2, 2, 8};
+  const AttentionCase z{4, 2, 2, 8};
   const QkvViews qkv = placed(z, Lie::in_groups, drawn_values(z, 1));
   for (const auto& [starts, found] : {std::pair(drawn(DType::f32, {4, 2}, 1), "[4, 2] fp32"),
                                       std::pair(arena.allocate(DType::i32, {4, 1}), "[4, 1] int32")})

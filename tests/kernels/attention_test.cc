@@ -10,7 +10,6 @@
 namespace trivet::test {
 namespace {
 
-using Case = AttentionCase;
 using Reference = AttentionReference;
 
 INSTANTIATE_TEST_SUITE_P(BackEnds, AttentionTest, testing::Values(By::cpu, By::cuda, By::cuda_older),
@@ -74,7 +73,7 @@ TEST_P(AttentionTest, QueryHeadsThatShareKeysAndValuesMatchTheDefinition) {
 
 TEST_P(AttentionTest, HowTheHeadsLieChangesNoBit) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Case z{70, 2, 4, 64, dtype, kDropout, 2, 2};
+    const AttentionCase z{70, 2, 4, 64, dtype, kDropout, 2, 2};
     if (!takes(z)) continue;
     const Vector qkv = drawn_values(z, 1);
     const Tensor dout = drawn(z.dtype, {z.s, z.b, z.heads * z.d}, 1);
@@ -91,14 +90,14 @@ TEST_P(AttentionTest, HowTheHeadsLieChangesNoBit) {
 TEST_P(AttentionTest, GroupsOnRanksOfTheirOwnHaveTheSameBits) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     // given two groups of three query heads, of the seven heads of a model
-    const Case all{70, 2, 6, 64, dtype, kDropout, 2, 2};
+    const AttentionCase all{70, 2, 6, 64, dtype, kDropout, 2, 2};
     if (!takes(all)) continue;
     const Vector qkv = drawn_values(all, 1);
     const Tensor dout = drawn(dtype, {all.s, all.b, all.heads * all.d}, 1);
     const Tensors whole = run(all, qkv, dout);
     for (int64_t group = 0; group < 2; ++group) {
       // when one of them is computed alone
-      Case z{70, 2, 3, 64, dtype, kDropout, 2, 1};
+      AttentionCase z{70, 2, 3, 64, dtype, kDropout, 2, 1};
       z.dropout.first_head += group * z.heads;
       const auto shard = [&](const Tensor& x) {  // of [s, b, two shards]
         const Tensor part = arena.allocate(dtype, {z.s, z.b, x.shape[2] / 2});
@@ -122,7 +121,7 @@ TEST_P(AttentionTest, TheLastQueriesAloneHaveTheResultsThatTheyHaveAmongAll) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const auto& [s, kv_heads, d] : {std::array<int64_t, 3>{1, 4, 64}, {33, 2, 16}, {70, 4, 64}, {290, 1, 24}}) {
       // given attention of all queries
-      const Case z{s, 2, 4, d, dtype, {}, 2, kv_heads};
+      const AttentionCase z{s, 2, 4, d, dtype, {}, 2, kv_heads};
       if (!takes(z) || (slow && s > 100)) continue;
       const QkvViews qkv = placed(z, Lie::in_groups, drawn_values(z, 1));
       const auto forward = [&](int64_t count) {  // of the last queries
@@ -166,7 +165,7 @@ TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
                                               {300, 161, 2, 64},
                                               {290, 176, 2, 80}})
       for (const Dropout& dropout : {Dropout{}, kDropout}) {
-        Case z{s, s > 90 ? 1 : 2, s > 90 ? 2 : 4, d, dtype, dropout, 2, kv_heads};
+        AttentionCase z{s, s > 90 ? 1 : 2, s > 90 ? 2 : 4, d, dtype, dropout, 2, kv_heads};
         // Of each size with and without: then some of the later queries see no earlier key.
         if (turn++ % 4 % 3 == 0) z.starts = document_starts(s, z.b, {5, 40, 1, 23, 90});
         const bool drops = dropout.probability > 0, may_drop = cut % 16 == 0;
@@ -200,7 +199,7 @@ TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
           };
           const Tensor starts = starts_of(z);
           const auto documents_of = [&](const Visit& v) {
-            return starts ? Documents{starts.slice(v.query, v.queries), {v.key}} : Documents{};
+            return starts ? DocumentStarts{starts.slice(v.query, v.queries), {v.key}} : DocumentStarts{};
           };
 
           // when
@@ -275,7 +274,7 @@ TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
 }
 
 TEST_P(AttentionTest, DropoutNeedsPositionsInStepsOfSixteen) {
-  const Case z{8, 1, 2, 16};
+  const AttentionCase z{8, 1, 2, 16};
   const QkvViews qkv = placed(z, Lie::in_groups, drawn_values(z, 1));
   const Tensor out = poisoned(z.dtype, {8, 1, 32}), lse = poisoned(DType::f32, {1, 2, 8});
   for (const PositionMap map : {PositionMap{8}, PositionMap{0, 4, 16}, PositionMap{0, 16, 24}}) {
@@ -311,7 +310,7 @@ TEST_P(AttentionTest, MergingNothingChangesNothing) {
 // gradient, a little too small. The errors of a head's row are not independent; those of rows are.
 TEST_P(AttentionTest, RoundsWithoutBias) {
   for (const int64_t d : {64, 80, 96, 128}) {
-    const Case z{257, 1, 4, d, DType::bf16};
+    const AttentionCase z{257, 1, 4, d, DType::bf16};
     const Tensors x = run(z);
     const Reference reference{z};
     Vector out, lse;
@@ -363,7 +362,7 @@ TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
 TEST_P(AttentionTest, GradientOfTheDefinitionIsItsFiniteDifference) {
   if (GetParam() != By::cpu) GTEST_SKIP() << "nobody's";
   // given the loss sum(out * dout) in double
-  Case z{9, 2, 2, 4};
+  AttentionCase z{9, 2, 2, 4};
   z.dropout = kDropout;
   const Reference reference{z};
   std::normal_distribution<double> normal;
@@ -391,7 +390,7 @@ TEST_P(AttentionTest, GradientOfTheDefinitionIsItsFiniteDifference) {
 
 TEST_P(AttentionTest, DropoutZeroesExactlyTheElementsOfTheContract) {
   // given equal scores and values that show which keys a query saw: value j is the unit vector j
-  Case z{16, 2, 3, 16};
+  AttentionCase z{16, 2, 3, 16};
   z.dropout = kDropout;
   int64_t late = int64_t{1} << 33;  // a sample behind those that 32 bits count
   z.dropout.first_sample.data = &late;
@@ -418,7 +417,7 @@ TEST_P(AttentionTest, DropoutZeroesExactlyTheElementsOfTheContract) {
 
 TEST_P(AttentionTest, TheFutureHasNoInfluence) {
   // given a sequence, and one that differs from position 40 on
-  const Case z{70, 1, 2, 32};
+  const AttentionCase z{70, 1, 2, 32};
   Vector qkv = drawn_values(z, 1);
   const Tensor dout = drawn(z.dtype, {z.s, z.b, z.heads * z.d}, 1);
   const Tensors first = run(z, qkv, dout);
@@ -430,9 +429,10 @@ TEST_P(AttentionTest, TheFutureHasNoInfluence) {
 
 TEST_P(AttentionTest, ASecondRunAndAnotherNumberOfThreadsGiveTheSameBits) {
   const Dropout dropout = kDropout;
-  for (Case z : {Case{150, 2, 3, 48, DType::f32, dropout}, Case{100, 2, 1, 48, DType::bf16, dropout},
-                 Case{200, 1, 1, 64, DType::bf16, dropout}, Case{100, 2, 6, 64, DType::bf16, dropout, 2, 3},
-                 Case{100, 1, 4, 48, DType::f32, dropout, 2, 1}}) {
+  for (AttentionCase z :
+       {AttentionCase{150, 2, 3, 48, DType::f32, dropout}, AttentionCase{100, 2, 1, 48, DType::bf16, dropout},
+        AttentionCase{200, 1, 1, 64, DType::bf16, dropout}, AttentionCase{100, 2, 6, 64, DType::bf16, dropout, 2, 3},
+        AttentionCase{100, 1, 4, 48, DType::f32, dropout, 2, 1}}) {
     if (!takes(z)) continue;
     const Tensors first = run(z);
     for (const int threads : GetParam() == By::cpu ? std::vector{2, 1, 3} : std::vector{1}) {

@@ -94,6 +94,20 @@ TEST_P(EmbeddingTest, PositionsAreAddedThenDropped) {
   }
 }
 
+TEST_P(EmbeddingTest, PositionsAreAddedByTheirIds) {
+  const int64_t s = 29, b = 3, h = 601;
+  const Tensor x = tensors.uniform(dtype, {s, b, h}), table = tensors.uniform(dtype, {11, h});
+  const auto id = [](int64_t row) { return row * 7 % 11; };
+  const Tensor ids = tensors.make(DType::i32, {s, b}, id), out = tensors.poisoned(dtype, {s, b, h});
+
+  ops->run(op::PositionForward{.x = x, .positions = table, .dropout = {}, .out = out, .ids = ids}, *stream);
+
+  Values expected;
+  for (int64_t r = 0; r < s * b; ++r)
+    for (int64_t c = 0; c < h; ++c) expected.push_back(at(x, r, c) + at(table, id(r), c));
+  EXPECT_TRUE(near(out, expected, summed(dtype, expected, 1, 2)));
+}
+
 TEST_P(EmbeddingTest, PositionBackwardSumsOverTheBatch) {
   for (const float probability : {0.0f, 0.5f}) {  // 1 / (1 - 0.5) is exact, and so are the sums
     const int64_t s = 29, b = 3, h = 601;

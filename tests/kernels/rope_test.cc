@@ -1,4 +1,5 @@
 // Rotary positions against their definition in double.
+#include <functional>
 #include <numbers>
 
 #include "tests/support/ops_fixture.h"
@@ -63,15 +64,16 @@ struct RopeCase {
 constexpr RopeCase kRopeCases[] = {{1, 1, 1, 1, 2, 2},   {5, 2, 4, 2, 8, 8},   {3, 3, 6, 1, 10, 6},
                                    {4, 1, 3, 3, 64, 64}, {7, 2, 8, 4, 80, 40}, {2, 2, 2, 1, 128, 32}};
 
-// qkv with its queries and keys turned, or turned back. first: position of the first row.
-Values turned(const Values& qkv, const RopeCase& c, const Rotary& rotary, int64_t first, double sign) {
+// qkv with its queries and keys turned, or turned back. position: of each row.
+Values turned(const Values& qkv, const RopeCase& c, const Rotary& rotary,
+              const std::function<int64_t(int64_t)>& position, double sign) {
   Values out = qkv;
   const int64_t members = c.heads / c.kv_heads, half = c.width / 2, columns = c.kv_heads * (members + 2) * c.d;
   for (int64_t row = 0; row < c.s * c.b; ++row)
     for (int64_t group = 0; group < c.kv_heads; ++group)
       for (int64_t head = 0; head < members + 1; ++head)  // the last one is the key
         for (int64_t i = 0; i < half; ++i) {
-          const double angle = sign * static_cast<double>(first + row / c.b) * rotary_frequency(rotary, i);
+          const double angle = sign * static_cast<double>(position(row)) * rotary_frequency(rotary, i);
           const auto at = static_cast<size_t>(row * columns + (group * (members + 2) + head) * c.d + i);
           const double x = qkv[at], y = qkv[at + static_cast<size_t>(half)];
           out[at] = x * std::cos(angle) - y * std::sin(angle);
@@ -88,12 +90,23 @@ TEST_P(RopeTest, TurnsQueriesAndKeysAndNothingElse) {
       for (const bool inverse : {false, true}) {
         SCOPED_TRACE("d " + std::to_string(c.d) + (inverse ? " inverse" : "") + " from " + std::to_string(first));
         const Tensor qkv = tensors.uniform(dtype, {c.s, c.b, (c.heads + 2 * c.kv_heads) * c.d});
-        const Values expected = turned(values(qkv), c, rotary, first, inverse ? -1 : 1);
-        const QkvViews views = qkv_views(qkv, c.heads, c.kv_heads);
+        const Tensor by_ids = tensors.copy(qkv);
+        const auto position = [&](int64_t row) { return first + row / c.b; };
+        const auto id = [&](int64_t row) { return (row * 5 + first) % (2 * c.s); };
+        const Values expected = turned(values(qkv), c, rotary, position, inverse ? -1 : 1),
+                     expected_by_ids = turned(values(qkv), c, rotary, id, inverse ? -1 : 1);
+        const QkvViews views = qkv_views(qkv, c.heads, c.kv_heads), others = qkv_views(by_ids, c.heads, c.kv_heads);
 
         ops->run(op::Rope{.q = views.q, .k = views.k, .table = table.slice(first, c.s), .inverse = inverse}, *stream);
+        ops->run(op::Rope{.q = others.q,
+                          .k = others.k,
+                          .table = table,
+                          .inverse = inverse,
+                          .ids = tensors.make(DType::i32, {c.s, c.b}, id)},
+                 *stream);
 
         EXPECT_TRUE(near(qkv, expected, summed(dtype, expected, 2)));
+        EXPECT_TRUE(near(by_ids, expected_by_ids, summed(dtype, expected_by_ids, 2)));
       }
   }
 }
@@ -148,8 +161,9 @@ TEST(RopeReference, TurningBackIsTheDerivative) {
   Values x(3 * 4 * 6), dy(3 * 4 * 6);
   for (Values* all : {&x, &dy})
     for (double& value : *all) value = draw(random);
-  const Values gradient = turned(dy, c, rotary, 2, -1);
-  const auto of_x = [&](const Values& at) { return dot(dy, turned(at, c, rotary, 2, 1)); };
+  const auto position = [&](int64_t row) { return 2 + row / c.b; };
+  const Values gradient = turned(dy, c, rotary, position, -1);
+  const auto of_x = [&](const Values& at) { return dot(dy, turned(at, c, rotary, position, 1)); };
   for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(gradient[i], numeric_gradient(of_x, x, i), 1e-8);
 }
 

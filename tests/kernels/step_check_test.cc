@@ -38,6 +38,29 @@ TEST_P(StepCheckTest, RefusesWhatIsOverItsLimitOrNotFinite) {
   }
 }
 
+// Sums over 24 labels become means over those that count, and so do gradients, clipped or not; without any, all is 0.
+TEST_P(StepCheckTest, CountsLabels) {
+  for (const float missing : {0.0f, 8.0f, 24.0f})
+    for (const float max_norm : {0.0f, 0.5f, 100.0f}) {
+      const double share = missing < 24 ? 24 / (24.0 - static_cast<double>(missing)) : 0, norm = 3 * share;
+      const Tensor numbers = tensors.make(DType::f32, {3}, [](int64_t i) { return 1.5 * static_cast<double>(i + 1); });
+      const Tensor scale = tensors.poisoned(DType::f32, {1});
+
+      ops->run(op::CountLabels{.missing = tensors.full(DType::f32, {1}, missing),
+                               .norm = tensors.full(DType::f32, {1}, 3),
+                               .labels = 24,
+                               .max_norm = max_norm,
+                               .numbers = numbers,
+                               .grad_scale = scale},
+               *stream);
+
+      for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(get(numbers, i), share * 1.5 * static_cast<double>(i + 1));
+      const double clip = max_norm > 0 ? std::min(1.0, static_cast<double>(max_norm) / (norm + 1e-6)) : 1;
+      EXPECT_FLOAT_EQ(static_cast<float>(get(scale, 0)), static_cast<float>(share * clip))
+          << missing << ' ' << max_norm;
+    }
+}
+
 TEST_P(StepCheckTest, FindsTheFirstNumberThatIsNotFinite) {
   for (const int64_t n : {1, 7, 3000, 100'003}) {
     const Tensor x = tensors.uniform(DType::f32, {n}), found = tensors.make(DType::i64, {3}, [](int64_t) { return 0; });

@@ -157,7 +157,7 @@ class AttentionTest : public testing::TestWithParam<By> {
     const Tensors x{qkv, poisoned(z.dtype, {z.s, z.b, z.heads * z.d}), poisoned(DType::f32, {z.b, z.heads, z.s}), dout,
                     dqkv};
     const auto ops = ops_for(z);
-    const Documents documents{.starts = starts_of(z)};
+    const DocumentStarts documents{.starts = starts_of(z)};
     ops->run(op::AttentionForward{.qkv = qkv, .out = x.out, .lse = x.lse, .dropout = z.dropout, .documents = documents},
              *stream);
     ops->run(op::AttentionBackward{.dout = dout,

@@ -122,6 +122,7 @@ class OpSamples {
   }
   op::SumOfSquares sample(op::SumOfSquares*) { return {{row(), row()}, bins()}; }
   op::ClipScale sample(op::ClipScale*) { return {bins(), 1, 1, one(), one()}; }
+  op::CountLabels sample(op::CountLabels*) { return {one(), one(), 4, 1, row(), one()}; }
   op::AcceptStep sample(op::AcceptStep*) { return {row(), {.at_most = {1, 1, 1, 1}}, one()}; }
   op::FindNonFinite sample(op::FindNonFinite*) { return {row(), one(), make_(DType::i64, {kNonFiniteNumbers})}; }
   op::Fill sample(op::Fill*) { return {square(), 2}; }

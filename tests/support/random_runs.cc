@@ -190,6 +190,16 @@ void draw_context(Draw& draw, Runs& runs) {
   }
 }
 
+// Documents: in all runs, as losses are others with them.
+void draw_documents(Draw& draw, Runs& runs) {
+  if (!draw.one_in(3)) return;
+  const bool ids = !draw.one_in(4), mask = !draw.one_in(4), loss = !draw.one_in(4);
+  for (Config* const config : {&runs.one, &runs.plain, &runs.full}) {
+    config->data.reset_position_ids = ids, config->data.reset_attention_mask = mask;
+    config->data.eod_mask_loss = loss;
+  }
+}
+
 }  // namespace
 
 std::string Runs::text() const {
@@ -294,6 +304,7 @@ Runs draw_runs(int number, const std::string& folder) {
   runs.same_order = untied && !streams && runs.t == 1 && runs.d == 1;
   draw_switches(draw, runs);
   draw_context(draw, runs);
+  draw_documents(draw, runs);
   return runs;
 }
 

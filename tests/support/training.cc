@@ -8,6 +8,7 @@
 
 #include "engine/config/fields.h"
 #include "engine/data/indexed_dataset.h"
+#include "engine/data/training_data.h"
 #include "engine/train/run.h"
 #include "kernels/philox.h"
 #include "parallel/comm/staged_comm.h"
@@ -171,8 +172,8 @@ Trainer::Options with_faults(Trainer::Options options, FaultInjector& faults) {
 TinyData::TinyData(const Config& config, const BatchPlan& plan)
     : train_data(part_of_dataset(0, config)),
       valid_data(part_of_dataset(1, config)),
-      train(train_data, plan, config.data.prefetch),
-      valid(valid_data, plan.of_full_batches(), config.data.prefetch) {}
+      train(train_data, plan, config.data.prefetch, document_rules(config.data, kTinyEod)),
+      valid(valid_data, plan.of_full_batches(), config.data.prefetch, document_rules(config.data, kTinyEod)) {}
 
 TinyTrainer::TinyTrainer(const Config& config, Communicator& world, Trainer::Options options,
                          const std::vector<std::string>& faults)
@@ -195,7 +196,8 @@ double evaluate(Trainer& trainer, BatchSource& valid, int64_t batches) {
 double evaluate(Trainer& trainer, int64_t batches) {
   const BatchPlan plan = batch_plan_of(trainer.config(), trainer.rank().layout, trainer.world().rank());
   const GptDataset data = part_of_dataset(1, trainer.config());
-  BatchLoader loader(data, plan.of_full_batches(), trainer.config().data.prefetch);
+  BatchLoader loader(data, plan.of_full_batches(), trainer.config().data.prefetch,
+                     document_rules(trainer.config().data, kTinyEod));
   return evaluate(trainer, loader, batches);
 }
 

@@ -97,6 +97,7 @@ Resolved resolved(const Config& config, int ranks);
 
 // Documents of random length over a vocabulary of 61 in which tokens follow one another with a pattern to be learned.
 std::shared_ptr<const IndexedDataset> tiny_dataset();
+inline constexpr int32_t kTinyEod = 9;  // ends documents, too, where a run tells them apart
 std::string tiny_dataset_prefix();  // of its files
 // Three steps on it by ranks that are threads, traced, as a run in a folder.
 void run_traced(Config config, const std::string& run_dir, int ranks);

@@ -1,24 +1,64 @@
 #include "tools/draw/context_picture.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fmt/format.h>
+#include <numeric>
 
 #include "base/svg.h"
 
 namespace trivet {
 namespace {
 
-constexpr int64_t kPiece = 4096;  // positions: enough that a diagonal does not count
+constexpr size_t kPiece = 4096;  // positions: enough that a diagonal does not count
 constexpr double kLeft = 66, kWidth = 700, kRight = 120, kRow = 26, kStep = 31;
 
-ContextVisit plain_visit(const ContextCut& cut, int owner) {
-  const int64_t all = cut.rows();
-  return owner > cut.rank ? ContextVisit{} : ContextVisit{0, all, 0, all, owner == cut.rank};
+// Of the document of each of `positions` positions.
+std::vector<int64_t> starts_of(const std::vector<int64_t>& documents, int64_t positions) {
+  std::vector<int64_t> starts(static_cast<size_t>(positions));
+  const auto sum = static_cast<double>(std::accumulate(documents.begin(), documents.end(), int64_t{0}));
+  double end = 0;
+  int64_t start = 0;
+  for (const int64_t length : documents) {
+    end += static_cast<double>(length) / sum;
+    const auto stop = static_cast<int64_t>(std::llround(end * static_cast<double>(positions)));
+    std::fill(starts.begin() + start, starts.begin() + stop, start);
+    start = stop;
+  }
+  return starts;
 }
 
-int64_t pairs_of(const ContextVisit& visit) {
-  const int64_t pairs = visit.queries * visit.keys;
-  return visit.causal ? pairs - visit.queries * (visit.queries - 1) / 2 : pairs;
+// [rank][owner]: of the queries of one and the keys of the other.
+std::vector<std::vector<int64_t>> pairs_of(const ContextWork& cut, size_t ranks) {
+  std::vector pairs(ranks, std::vector<int64_t>(ranks));
+  for (size_t query = 0; query < cut.starts.size(); ++query) {
+    const auto start = static_cast<size_t>(cut.starts[query]);
+    std::vector<int64_t>& of_rank = pairs[static_cast<size_t>(cut.owners[query / kPiece])];
+    for (size_t piece = start / kPiece; piece <= query / kPiece; ++piece)
+      of_rank[static_cast<size_t>(cut.owners[piece])] +=
+          static_cast<int64_t>(std::min(query + 1, (piece + 1) * kPiece) - std::max(start, piece * kPiece));
+  }
+  return pairs;
+}
+
+std::string color_of(int owner) { return fmt::format("dot s{}", owner % 6); }
+
+// The keys that queries see, in the colours of the queries' ranks.
+double draw_mask(Canvas& canvas, const ContextWork& cut, double top) {
+  constexpr size_t kStrips = 128;
+  constexpr double kSide = 320, kStrip = kSide / kStrips;
+  canvas.text(kLeft, top + 13, "head", "The mask: queries go down, the keys that they see to the right");
+  const size_t positions = cut.starts.size();
+  for (size_t strip = 0; strip < kStrips; ++strip) {
+    const size_t query = (2 * strip + 1) * positions / (2 * kStrips);
+    const auto x_of = [&](size_t position) {
+      return kLeft + kSide * static_cast<double>(position) / static_cast<double>(positions);
+    };
+    const double x = x_of(static_cast<size_t>(cut.starts[query]));
+    canvas.bar(x, top + 24 + kStrip * static_cast<double>(strip), x_of(query + 1) - x, kStrip,
+               color_of(cut.owners[query / kPiece]).c_str(), fmt::format("rank {}", cut.owners[query / kPiece]));
+  }
+  return top + 24 + kSide;
 }
 
 std::string idle_text(const ContextWork& cut, size_t rank) {
@@ -31,8 +71,6 @@ std::string pieces_of(const ContextWork& cut, size_t rank) {
     if (cut.owners[piece] == static_cast<int>(rank)) pieces += fmt::format("{}{}", pieces.empty() ? "" : " ", piece);
   return pieces;
 }
-
-std::string color_of(int owner) { return fmt::format("dot s{}", owner % 6); }
 
 // Returns the y below it. scale: pixels a pair.
 double draw_cut(Canvas& canvas, const ContextWork& cut, double scale, double top) {
@@ -53,7 +91,7 @@ double draw_cut(Canvas& canvas, const ContextWork& cut, double scale, double top
     for (const ContextHop& hop : cut.hops[rank]) {
       const double width = static_cast<double>(hop.pairs) * scale;
       canvas.bar(x, y, width - 1, kRow, color_of(hop.owner).c_str(), fmt::format("keys of rank {}", hop.owner));
-      canvas.text(x + width / 2, y + 17, "paper mid", fmt::format("{}", hop.owner));
+      if (width > 10) canvas.text(x + width / 2, y + 17, "paper mid", fmt::format("{}", hop.owner));
       x += width;
     }
     const double idle = kLeft + static_cast<double>(cut.most()) * scale - x;
@@ -77,19 +115,20 @@ int64_t ContextWork::most() const {
   return most;
 }
 
-std::vector<ContextWork> context_work(int ranks) {
+std::vector<ContextWork> context_work(int ranks, const std::vector<int64_t>& documents) {
   std::vector<ContextWork> cuts;
   for (const bool zigzag : {true, false}) {
-    ContextWork& work = cuts.emplace_back(ContextWork{zigzag ? "zigzag" : "plain", {}, {}});
+    ContextWork& work = cuts.emplace_back(ContextWork{zigzag ? "zigzag" : "plain", {}, {}, {}});
+    work.starts = starts_of(documents, 2 * ranks * static_cast<int64_t>(kPiece));
     for (int piece = 0; piece < 2 * ranks; ++piece)
       work.owners.push_back(zigzag ? std::min(piece, 2 * ranks - 1 - piece) : piece / 2);
+    const auto pairs = pairs_of(work, static_cast<size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank) {
-      const ContextCut cut{2 * ranks * kPiece, ranks, rank};
       std::vector<ContextHop>& hops = work.hops.emplace_back();
       for (int hop = 0; hop < ranks; ++hop) {
         const int owner = (rank - hop + ranks) % ranks;
-        const int64_t pairs = pairs_of(zigzag ? visit_of(cut, owner) : plain_visit(cut, owner));
-        if (pairs > 0) hops.push_back({owner, pairs});
+        const int64_t met = pairs[static_cast<size_t>(rank)][static_cast<size_t>(owner)];
+        if (met > 0) hops.push_back({owner, met});
       }
     }
   }
@@ -121,6 +160,7 @@ std::string render_context_svg(const std::vector<ContextWork>& cuts) {
   Canvas canvas;
   double y = 8;
   for (const ContextWork& cut : cuts) y = draw_cut(canvas, cut, kWidth / static_cast<double>(most), y) + 18;
+  if (cuts.front().starts.back() > 0) y = draw_mask(canvas, cuts.front(), y + 8) + 18;
   return canvas.finish(kLeft + kWidth + kRight, y, "Causal attention of ranks that share a sequence");
 }
 

@@ -1,12 +1,12 @@
 // Who holds which piece of a causal sequence under context parallelism and computes what when: the zigzag cut of the
-// engine beside a plain cut, whose first ranks soon have nothing to do.
+// engine beside a plain cut, whose first ranks soon have nothing to do. And what that is where documents, which attend
+// to themselves only, are packed into the sequence: their mask, and ranks that are no longer equal.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "base/text.h"
-#include "parallel/context/cut.h"
 
 namespace trivet {
 
@@ -20,11 +20,13 @@ struct ContextWork {
   std::vector<int> owners;                    // of each of the 2c pieces
   std::vector<std::vector<ContextHop>> hops;  // of each rank; where it computes
 
+  std::vector<int64_t> starts;  // of the document of each position; positions are scaled
+
   int64_t of(size_t rank) const;
   int64_t most() const;
 };
-// The zigzag cut, and the plain one.
-std::vector<ContextWork> context_work(int ranks);
+// The zigzag cut, and the plain one. documents: lengths, of which the sequence is the sum; none: it is one.
+std::vector<ContextWork> context_work(int ranks, const std::vector<int64_t>& documents = {});
 
 TextBlock table_of(const std::vector<ContextWork>& cuts);
 std::string render_context_svg(const std::vector<ContextWork>& cuts);

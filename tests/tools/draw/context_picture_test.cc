@@ -27,6 +27,24 @@ TEST(ContextPicture, HasEqualWorkInZigzagPiecesAndTheLastRankTakesLongestInPlain
   }
 }
 
+// Three documents over four pieces: the middle one is of both ranks in a plain cut, of one rank in zigzag pieces.
+TEST(ContextPicture, CountsThePairsWithinDocuments) {
+  constexpr int64_t kPiece = 4096, kTriangle = kPiece * (kPiece + 1) / 2, kSquare = kPiece * kPiece;
+  const std::vector<ContextWork> cuts = context_work(2, {1, 2, 1});
+  // plain: rank 0 has pieces 0 and 1, rank 1 has 2 and 3; the middle document is of both
+  EXPECT_EQ(cuts[1].of(0), 2 * kTriangle);
+  EXPECT_EQ(cuts[1].of(1), 2 * kTriangle + kSquare);
+  ASSERT_EQ(cuts[1].hops[1].size(), 2);
+  EXPECT_EQ(cuts[1].hops[1][1].pairs, kSquare);
+  // zigzag: rank 1 has the whole middle document
+  EXPECT_EQ(cuts[0].of(0), 2 * kTriangle);
+  EXPECT_EQ(cuts[0].of(1), 2 * kTriangle + kSquare);
+  EXPECT_EQ(cuts[0].hops[1].size(), 1);
+  const std::string with = render_context_svg(cuts), without = render_context_svg(context_work(2));
+  EXPECT_NE(with.find("The mask"), std::string::npos);
+  EXPECT_EQ(without.find("The mask"), std::string::npos);
+}
+
 TEST(ContextPicture, NamesThePiecesAndTheIdleTimeOfEachRank) {
   const std::vector<ContextWork> cuts = context_work(2);
   EXPECT_EQ(table_of(cuts).rows[1], (std::vector<std::string>{"zigzag", "0", "0 3", "0 1", "1.00", "0.0%"}));

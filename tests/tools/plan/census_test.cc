@@ -523,6 +523,7 @@ class Runner {
     for (const double value : values(x)) sum += value * value;
     near_norm({x}, op.multiplier, op.max_norm, sum);
   }
+  void operator()(const op::CountLabels&) { unknown("labels that do not count"); }
   void operator()(const op::AcceptStep& op) {
     for (const double number : {0.25, std::numeric_limits<double>::quiet_NaN()}) {
       const Tensor numbers = tensors_.full(DType::f32, op.numbers.shape, number), accepted = like(op.accepted);

@@ -1,0 +1,174 @@
+// Documents in the headline test: with positions, attention and labels that go by documents, every layout has the
+// losses, norms and evaluations of one rank; the mean is over the labels that count, never a mean of means.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/training.h"
+
+namespace trivet::test {
+namespace {
+
+// Without clipping, which would hide a factor, as Adam does.
+Config with_documents(bool llama) {
+  Config config = tiny_model(llama);
+  config.optimizer.clip_grad = 0;
+  config.data.reset_position_ids = config.data.reset_attention_mask = config.data.eod_mask_loss = true;
+  return config;
+}
+const Curve& one_rank_of_documents(bool llama) {
+  static const Curve curves[2] = {train_on_threads(with_documents(false), 1, kMatrixSteps),
+                                  train_on_threads(with_documents(true), 1, kMatrixSteps)};
+  return curves[llama];
+}
+
+class DocumentsLayout : public testing::TestWithParam<Cut> {};
+
+TEST_P(DocumentsLayout, HasTheLossesOfOneRank) {
+  for (const bool llama : {false, true}) {
+    SCOPED_TRACE(llama);
+    expect_near(train_on_threads(cut(with_documents(llama), GetParam()), GetParam().ranks(), kMatrixSteps, true),
+                one_rank_of_documents(llama));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Matrix, DocumentsLayout,
+    testing::Values(Cut{.t = 2, .sequence_parallel = true}, Cut{.p = 2, .schedule = "zb-v"}, Cut{.d = 4},
+                    Cut{.d = 2, .strategy = "optim_grads_params"}, Cut{.c = 2},
+                    Cut{.c = 4, .cp_comm_type = CpCommType::all_gather},
+                    Cut{.t = 2, .p = 2, .sequence_parallel = true, .schedule = "interleaved", .v = 2, .c = 2}),
+    [](const auto& info) {
+      const Cut& c = info.param;
+      std::string name = fmt::format("t{}_p{}_{}_d{}_{}_c{}", c.t, c.p, c.schedule, c.d, c.strategy, c.c);
+      std::ranges::replace(name, '-', '_');
+      return name;
+    });
+
+TEST(DocumentsLayout, MicroBatchesOfAnySizeHaveOneMean) {
+  Config config = with_documents(false);
+  config.batch.micro_batch_size = 4;
+  expect_near(train_on_threads(config, 1, kMatrixSteps), one_rank_of_documents(false));
+  config.batch.micro_batch_size = 1;
+  config.overlap.average_in_collective = true;
+  expect_near(train_on_threads(config, 2, kMatrixSteps), one_rank_of_documents(false));
+}
+
+// Each of the keys has an effect, and none on the others' side of it.
+TEST(DocumentsLayout, EachKeyChangesTheLoss) {
+  std::vector<double> first;
+  for (int keys = 0; keys < 8; ++keys) {
+    Config config = tiny_model(keys % 2 == 0);
+    config.data.reset_position_ids = keys & 1, config.data.reset_attention_mask = keys & 2;
+    config.data.eod_mask_loss = keys & 4;
+    config.model.init_method_std = 0.2;
+    first.push_back(train_on_threads(config, 1, 1).losses[0]);
+  }
+  std::ranges::sort(first);
+  EXPECT_EQ(std::ranges::adjacent_find(first), first.end());
+}
+
+// ---- a batch without a label that counts
+
+class OneBatch : public BatchSource {
+ public:
+  const Batch& next() override { return batch; }
+  void restart(int64_t) override {}
+  Batch batch;
+};
+
+// Documents that are packed into rows have the loss, the gradients and the next losses that they have each in a row of
+// its own, in a run that knows no documents.
+TEST(DocumentsLayout, AreTheDocumentsAlone) {
+  constexpr int64_t kSeq = 16;
+  const std::vector<std::vector<int64_t>> rows{{5, 11}, {9, 7}};
+  constexpr double kCounted = 28, kAlone = 64;  // labels: but for those at the last tokens; and of four rows, all
+  const auto token = [](int64_t document, int64_t i) { return static_cast<int32_t>((document * 17 + i * 7) % 61); };
+  for (const bool llama : {false, true}) {
+    SCOPED_TRACE(llama);
+    const auto steps = [&](const Config& config, const OneBatch& batch) {
+      std::vector<StepResult> results;
+      run_thread_ranks(1, [&](Communicator& world) {
+        const Resolved run = resolved(config, 1);
+        OneBatch source = batch;
+        Trainer trainer(run.config, run.layout, world, &source);
+        for (int i = 0; i < 3; ++i) results.push_back(trainer.step());
+      });
+      return results;
+    };
+    // given: a step that is linear in the gradient
+    Config packed = with_documents(llama);
+    packed.optimizer.adam_eps = 1e4, packed.optimizer.weight_decay = 0;
+    packed.optimizer.lr_decay_style = LrDecay::constant, packed.optimizer.lr_warmup_iters = 0;
+    packed.optimizer.min_lr.reset(), packed.optimizer.lr_decay_iters.reset();
+    packed.optimizer.lr = 1e3;
+    packed.batch.global_batch_size = 2;
+    Config alone = packed;
+    alone.data = tiny_config().data;
+    alone.batch.micro_batch_size = 4, alone.batch.global_batch_size = 4;
+    alone.optimizer.lr = 1e3 * kAlone / kCounted;
+    OneBatch of_packed, of_alone;
+    for (std::vector<int32_t>* to :
+         {&of_packed.batch.tokens, &of_packed.batch.labels, &of_packed.batch.position_ids, &of_packed.batch.starts})
+      to->assign(2 * kSeq, 0);
+    of_alone.batch.tokens.assign(4 * kSeq, 0), of_alone.batch.labels.assign(4 * kSeq, kNoLabel);
+    for (int64_t row = 0, document = 0; row < 2; ++row) {
+      int64_t start = 0;
+      for (const int64_t length : rows[static_cast<size_t>(row)]) {
+        for (int64_t i = 0; i < length; ++i) {
+          const auto to = static_cast<size_t>((start + i) * 2 + row), apart = static_cast<size_t>(i * 4 + document);
+          const bool last = i + 1 == length;
+          of_packed.batch.tokens[to] = of_alone.batch.tokens[apart] = token(document, i);
+          of_packed.batch.labels[to] = last ? kMaskedLabel : token(document, i + 1);
+          of_alone.batch.labels[apart] = last ? kNoLabel : token(document, i + 1);
+          of_packed.batch.position_ids[to] = static_cast<int32_t>(i);
+          of_packed.batch.starts[to] = static_cast<int32_t>(start);
+        }
+        start += length, ++document;
+      }
+    }
+    // when
+    const auto found = steps(packed, of_packed), wanted = steps(alone, of_alone);
+    // then
+    for (size_t i = 0; i < 3; ++i) {
+      const double loss = wanted[i].loss * kAlone / kCounted, norm = wanted[i].grad_norm * kAlone / kCounted;
+      EXPECT_NEAR(found[i].loss, loss, 2e-5 * loss) << i;
+      EXPECT_NEAR(found[i].grad_norm, norm, 1e-4 * norm) << i;
+    }
+    EXPECT_LT(found[2].loss, found[0].loss - 0.05) << "the steps are too small to tell";
+  }
+}
+
+TEST(EodMaskLoss, AStepWithoutALabelThatCountsIsCountedAndChangesNothing) {
+  for (const int d : {1, 2}) {
+    Config config = with_documents(false);
+    config.batch.global_batch_size = 4;
+    run_thread_ranks(d, [&](Communicator& world) {
+      const Resolved run = resolved(config, d);
+      OneBatch source;
+      source.batch.tokens.assign(32, 3), source.batch.labels.assign(32, 5);
+      source.batch.position_ids.assign(32, 0), source.batch.starts.assign(32, 0);
+      Trainer trainer(run.config, run.layout, world, &source);
+      trainer.step();
+      const auto weights = [&] { return bytes_of(trainer, trainer.state().flat.owned.front().weight); };
+      const auto before = weights();
+      // when: no label counts; then only one of rank 0
+      std::ranges::fill(source.batch.labels, kMaskedLabel);
+      const StepResult none = trainer.step();
+      EXPECT_EQ(none.step, 2);
+      EXPECT_TRUE(none.skipped);
+      EXPECT_EQ(none.loss, 0);
+      EXPECT_NE(none.warning.find("no label"), std::string::npos) << none.warning;
+      EXPECT_EQ(weights(), before);
+      EXPECT_TRUE(trainer.numbers_ok());
+      if (world.rank() == 0) source.batch.labels[7] = 5;
+      const StepResult some = trainer.step();
+      EXPECT_FALSE(some.skipped);
+      EXPECT_NE(weights(), before);
+      EXPECT_GT(some.loss, 1);
+      EXPECT_LT(some.loss, 10);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace trivet::test
