@@ -87,6 +87,7 @@ struct ModelConfig {
   std::vector<RecomputeModule> recompute_modules = {RecomputeModule::core_attn};  // selective
   RecomputeMethod recompute_method = RecomputeMethod::none;                       // full
   int64_t recompute_num_layers = 0;                                               // full
+  std::optional<int64_t> cross_entropy_chunk_rows = {};  // 0: no chunks; auto: cross_entropy_rows_of (validate.h)
 };
 
 struct ParallelConfig {

@@ -37,11 +37,11 @@ std::string recompute_text(const ModelConfig& m) {
                                      : fmt::format("every layer, in groups of {}", m.recompute_num_layers);
 }
 
-TextBlock describe_model(const Config& config) {
+TextBlock describe_model(const Config& config, const Layout& layout) {
   const ModelConfig& m = config.model;
   const AttentionSpec a = model_spec_of(m).attention;
   const std::string groups = a.kv_heads == a.heads ? "" : fmt::format(" in {}", counted(a.kv_heads, "group"));
-  return {
+  TextBlock block = {
       "model",
       {{"shape", fmt::format("{}, hidden {}, ffn {}, {} of {}{}, {}", counted(m.num_layers, "layer"),
                              grouped(m.hidden_size), grouped(*m.ffn_hidden_size), counted(a.heads, "head"),
@@ -55,6 +55,14 @@ TextBlock describe_model(const Config& config) {
        {"output layer", m.untie_embeddings_and_output_weights ? "has its own weight" : "tied to the word embeddings"},
        {"dtype", std::string(word_of(config.precision.dtype))},
        {"recompute", recompute_text(m)}}};
+  if (const int64_t rows = cross_entropy_rows_of(config, layout); rows > 0) {
+    const int64_t all = m.seq_length / layout.mesh[Axis::cp] * config.batch.micro_batch_size;
+    const int64_t row_bytes = layout.padded_vocab / layout.mesh[Axis::tp] * size_of(config.precision.dtype);
+    block.rows.push_back(
+        {"loss", fmt::format("logits of {} of a micro-batch's {} tokens at a time: {} instead of {}", grouped(rows),
+                             grouped(all), bytes_text(rows * row_bytes), bytes_text(all * row_bytes))});
+  }
+  return block;
 }
 
 TextBlock describe_parameters(const Config& config, const Layout& layout) {
@@ -214,7 +222,7 @@ TextBlock describe_values(const LoadedConfig& loaded) {
 }
 
 std::vector<TextBlock> describe_run(const Config& config, const Layout& layout, const std::vector<MemoryPlan>& memory) {
-  return {describe_model(config), describe_parameters(config, layout), describe_layout(config, layout),
+  return {describe_model(config, layout), describe_parameters(config, layout), describe_layout(config, layout),
           describe_work(config, layout), describe_memory(memory)};
 }
 

@@ -65,6 +65,9 @@ void declare_model(std::vector<Field>& table) {
       "full: groups of layers of which only the input is saved, or the first layers of each stage");
   KEY(model, recompute_num_layers, "full: layers of a group (uniform), or of each stage (block)",
       range(0, 10'000, "layers"));
+  KEY(model, cross_entropy_chunk_rows,
+      "tokens of a rank's micro-batch that have logits at a time; 0: all; auto: all up to 1.75 GiB, else 512 MiB at most",
+      at_least(0, "tokens"));
 }
 
 void declare_parallel(std::vector<Field>& table) {

@@ -183,6 +183,10 @@ void check_sharding(const Config& c, int world, Rules& rule) {
   rule(kDefer, {kStrategy}, o.defer_embedding_wgrad_compute && units,
        "true excludes {}: the gradients of a unit are reduced as soon as its backward pass ends; optim works",
        strategy);
+  const int64_t rows = c.model.cross_entropy_chunk_rows.value_or(0);
+  rule("model.cross_entropy_chunk_rows", {kDefer}, o.defer_embedding_wgrad_compute && rows > 0,
+       "{} excludes defer_embedding_wgrad_compute, which keeps the gradients of whole logits; expected 0 or auto",
+       rows);
   rule.no_effect("overlap.wgrad_deferral_limit", {kDefer},
                  o.wgrad_deferral_limit > 0 && !o.defer_embedding_wgrad_compute,
                  "{} needs defer_embedding_wgrad_compute", o.wgrad_deferral_limit);

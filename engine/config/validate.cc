@@ -325,6 +325,16 @@ int64_t ffn_of(const ModelConfig& c) {
   return c.ffn_hidden_size.value_or(c.swiglu ? std::max<int64_t>(8 * h / 3 / 64 * 64, 64) : 4 * h);
 }
 
+int64_t cross_entropy_rows_of(const Config& c, const Layout& layout) {
+  constexpr int64_t kMiB = 1 << 20, kWhole = 1792 * kMiB, kChunk = 512 * kMiB;
+  const int64_t all = c.model.seq_length / layout.mesh[Axis::cp] * c.batch.micro_batch_size;
+  const int64_t row_bytes = layout.padded_vocab / layout.mesh[Axis::tp] * size_of(c.precision.dtype);
+  int64_t rows = c.model.cross_entropy_chunk_rows.value_or(all);
+  if (!c.model.cross_entropy_chunk_rows && !c.overlap.defer_embedding_wgrad_compute && all * row_bytes > kWhole)
+    while (rows > 1 && rows * row_bytes > kChunk) rows = (rows + 1) / 2;
+  return rows < all ? rows : 0;
+}
+
 ModelSpec model_spec_of(const ModelConfig& c) {
   ModelSpec spec{.num_layers = c.num_layers,
                  .hidden = c.hidden_size,

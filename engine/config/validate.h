@@ -95,6 +95,8 @@ std::vector<int64_t> split_layers(const LayerSplit& split);
 int64_t ffn_of(const ModelConfig& config);
 // The model that a configuration describes. A vocabulary that is not derived yet counts as 0.
 ModelSpec model_spec_of(const ModelConfig& config);
+// The rows of a rank's micro-batch whose logits exist at a time; 0: all (GptShape::cross_entropy_rows).
+int64_t cross_entropy_rows_of(const Config& config, const Layout& layout);
 // The keys of which `other` has values that make `config` another model (ModelSpec::same_model).
 std::vector<const Field*> keys_of_another_model(const Config& config, const Config& other);
 

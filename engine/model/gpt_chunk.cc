@@ -35,14 +35,14 @@ void GptChunk::forward(int microbatch, int slot) {
 
 void GptChunk::backward(int microbatch, int slot, Tensor grad) {
   step_.begin(StepPhase::backward);
-  stage_.backward(ctx_, slot, -1, micro_batch(microbatch, slot), Residual(grad));
+  stage_.backward(ctx_, slot, -1, micro_batch(microbatch, slot), Residual(grad), loss_);
   step_.end(StepPhase::backward);
 }
 
 void GptChunk::backward_input(int microbatch, int slot, int stash, Tensor grad) {
   step_.begin(StepPhase::backward);
   ctx_.weight_grads.defer(stash);
-  stage_.backward(ctx_, slot, stash, micro_batch(microbatch, slot), Residual(grad));
+  stage_.backward(ctx_, slot, stash, micro_batch(microbatch, slot), Residual(grad), loss_);
   ctx_.weight_grads.run_now();
   step_.end(StepPhase::backward);
 }

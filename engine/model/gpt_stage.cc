@@ -48,7 +48,10 @@ void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_b
     slot.input = Residual(activations.allocate(shape_.dtype, shape_.hidden_shape()));
     for (const BlockPlan& plan : plan_)
       slot.blocks.push_back(allocate_block_activations(activations, shape_, plan.recomputed.others()));
-    if (range_.has_head) slot.head = allocate_head_activations(activations, shape_);
+    if (range_.has_head) {
+      const bool shares = shape_.loss_in_chunks() && i > 0;
+      slot.head = allocate_head_activations(activations, shape_, shares ? slots_.front().head.logits : Vocab{});
+    }
     slots_.push_back(std::move(slot));
   }
   for (int i = 0; range_.has_head && i < deferred_heads; ++i) {
@@ -114,14 +117,15 @@ void GptStage::run_deferred(Context& ctx) {
   heads_waiting_ = 0;
 }
 
-void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatch& micro_batch, Residual grad) {
+void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatch& micro_batch, Residual grad,
+                        Tensor loss) {
   Slot& slot = slots_.at(static_cast<size_t>(slot_index));
   // After the weight halves, which may be deferred.
   const auto done = [&](int unit) { ctx.weight_grads.push([&ctx, unit] { ctx.units.after_backward(unit); }); };
   ctx.units.begin_pass(Pass::backward);
   if (head_) {
     ctx.before_backward(head_unit_);
-    head_->backward(ctx, output(slot_index), slot.labels, micro_batch, slot.head, grad);
+    head_->backward(ctx, output(slot_index), slot.labels, micro_batch, slot.head, grad, loss);
     if (micro_batch.defer_head_weight) {
       DeferredHead& spare = deferred_heads_.at(heads_waiting_++);
       std::swap(spare.norm_out, slot.head.norm_out);

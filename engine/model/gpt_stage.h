@@ -47,16 +47,18 @@ class GptStage {
   Tensor first_sample(int slot) const { return slot_at(slot).first_sample; }
   Residual input(int slot) const { return slot_at(slot).input; }  // [s*, b, h]: the previous stage's output goes here
   void set_input(int slot, Residual input) { slots_.at(static_cast<size_t>(slot)).input = input; }
-  Residual output(int slot) const;                                    // [s*, b, h]: goes to the next stage
-  Vocab logits(int slot) const { return slot_at(slot).head.logits; }  // [s, b, padded_vocab/t], after forward
+  Residual output(int slot) const;  // [s*, b, h]: goes to the next stage
+  // [rows, padded_vocab/t]; row 0 after a pass over some positions: of PositionRange::read.
+  Vocab logits(int slot) const { return slot_at(slot).head.logits; }
 
   // On the last stage, loss[0] (fp32) += loss_scale * sum over the tokens of the cross-entropy. A pass over some
   // positions writes the beginnings of the tensors above, and needs qkv saved, not recomputed, of the positions before
   // them.
   void forward(Context& ctx, int slot, const MicroBatch& micro_batch, Tensor loss);
   // grad: [s*, b, h], the gradient of the output (ignored on the last stage), becomes that of the input (undefined on
-  // the first stage). stash: of a split backward, holds what its weight half reads; else -1.
-  void backward(Context& ctx, int slot, int stash, const MicroBatch& micro_batch, Residual grad);
+  // the first stage). stash: of a split backward, holds what its weight half reads; else -1. loss: as of forward, for a
+  // loss in chunks (head.h), which is added here.
+  void backward(Context& ctx, int slot, int stash, const MicroBatch& micro_batch, Residual grad, Tensor loss = {});
   // Computes the deferred gradients of the output weight, in order.
   void run_deferred(Context& ctx);
   // Fills the slot with NaN.
@@ -76,7 +78,7 @@ class GptStage {
   // Inputs of the output weight's gradient.
   struct DeferredHead {
     Residual norm_out;  // [s*, b, h]
-    Vocab d_logits;     // [s, b, padded_vocab/t]
+    Vocab d_logits;     // [s * b, padded_vocab/t]
   };
   const Slot& slot_at(int slot) const { return slots_.at(static_cast<size_t>(slot)); }
   // Inputs of one block's deferred weight half, beside its slot's.

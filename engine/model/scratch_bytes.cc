@@ -48,8 +48,9 @@ int64_t GptStage::scratch_bytes(const GptShape& shape) {
               .tensor_comm_stream = comm_stream ? &*comm_stream : nullptr,
               .context = context ? &*context : nullptr};
   const MicroBatch micro_batch{.first_sample = stage.first_sample(0)};
-  stage.forward(ctx, 0, micro_batch, arena.allocate(DType::f32, {1}));
-  stage.backward(ctx, 0, -1, micro_batch, Residual(arena.allocate(shape.dtype, shape.hidden_shape())));
+  const Tensor loss = arena.allocate(DType::f32, {1});
+  stage.forward(ctx, 0, micro_batch, loss);
+  stage.backward(ctx, 0, -1, micro_batch, Residual(arena.allocate(shape.dtype, shape.hidden_shape())), loss);
   Scratch::Frame(scratch).tensor(DType::f32, {shape.padded_vocab});  // the logits of a position, of all tensor ranks
   return scratch.high_water();
 }

@@ -1,6 +1,7 @@
 // GptShape: a model and one rank's part of it, as the layers need them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -20,7 +21,8 @@ struct GptShape : ModelSpec {
   int c = 1, context_rank = 0;
   CpCommType cp_comm_type = CpCommType::p2p;
   bool sequence_parallel = false;
-  DType dtype = DType::f32;  // of weights and activations
+  DType dtype = DType::f32;        // of weights and activations
+  int64_t cross_entropy_rows = 0;  // of the s b rows, those whose logits exist at a time; 0: all
   bool decay_norms_and_biases = false;
   bool reset_position_ids = false, reset_attention_mask = false;  // in each document of a packed sample
   TensorOverlap qkv_overlap = TensorOverlap::none, proj_overlap = TensorOverlap::none;
@@ -45,6 +47,8 @@ struct GptShape : ModelSpec {
     return shape;
   }
   bool drops() const { return training.hidden_dropout > 0 || training.attention_dropout > 0; }
+  bool loss_in_chunks() const { return cross_entropy_rows > 0; }
+  int64_t logit_rows() const { return loss_in_chunks() ? std::min(cross_entropy_rows, tokens()) : tokens(); }
   bool overlaps_tensor_comm() const {
     return qkv_overlap != TensorOverlap::none || proj_overlap != TensorOverlap::none ||
            fc1_overlap != TensorOverlap::none || fc2_overlap != TensorOverlap::none;
@@ -69,6 +73,7 @@ struct GptShape : ModelSpec {
 // positions before them. Multiples of t under sequence parallelism.
 struct PositionRange {
   int64_t first = 0, count = 0;
+  int64_t read = 0;  // of these, the position whose logits are wanted
 };
 
 // What a pass over one micro-batch needs.

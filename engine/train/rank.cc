@@ -138,15 +138,15 @@ std::vector<float> Rank::next_token_logits(std::span<const int32_t> context, int
   const int64_t first = state.keeps_keys ? known / unit * unit : 0, count = (size - first + unit - 1) / unit * unit;
   const std::span<HostBatch> taken = input.take();
   taken.front().fill_with(context.subspan(static_cast<size_t>(first)), static_cast<size_t>(shape.micro_batch));
-  batches = {.batches = taken, .training = false, .loss_scale = 0, .positions = PositionRange{first, count}};
+  batches = {.batches = taken, .training = false, .positions = PositionRange{first, count, size - 1 - first}};
   // No graphs: no two passes of a text are the same calls.
   executor.run_forward_only(1, {shape.with_positions(count).local_seq()});
   input.queued(*compute);
-  return read_logits(size - 1 - first);
+  return read_logits();
 }
 
-// The logits of that position of the last pass, of batch entry 0 of micro-batch 0, from the last stage.
-std::vector<float> Rank::read_logits(int64_t position) {
+// The logits that the last pass left, of batch entry 0 of micro-batch 0, from the last stage.
+std::vector<float> Rank::read_logits() {
   const GptShape& shape = state.shape;
   const int last_stage = schedule.stages() - 1, last_rank = schedule.rank_of(last_stage);
   const int64_t columns = shape.padded_vocab / shape.t;
@@ -154,9 +154,7 @@ std::vector<float> Rank::read_logits(int64_t position) {
   const Tensor whole = frame.tensor(DType::f32, {shape.t, columns});
   if (mesh.at[Axis::pp] == last_rank) {
     const GptStage& stage = state.stages[static_cast<size_t>(schedule.chunk_of(last_stage))];
-    const Tensor row = stage.logits(executor.slot_of(last_stage, 0))
-                           .view({shape.tokens(), columns})
-                           .slice(position * shape.micro_batch, 1);
+    const Tensor row = stage.logits(executor.slot_of(last_stage, 0)).slice(0, 1);
     const Tensor mine = whole.slice(mesh.at[Axis::tp], 1);
     ops.run(op::Convert{row, mine}, *compute);
     if (shape.t > 1) mesh.tensor->all_gather(mine, whole, *compute);

@@ -75,7 +75,7 @@ class Rank {
 
  private:
   Context context_of_chunk();
-  std::vector<float> read_logits(int64_t position);
+  std::vector<float> read_logits();
 
   UnitHooks no_hooks_;
   FailureGuard guard_;  // last: it is the first to end

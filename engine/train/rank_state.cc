@@ -26,14 +26,18 @@ Recompute recompute_of(const ModelConfig& c) {
 }
 
 // Spans of a step, counted generously: what each pass queues for a layer, the embedding and the head, with rings over
-// the tensor and context groups and bias gradients, its messages and phases; and the buckets of gradients and weights.
-// A step with more than the most is not measured.
+// the tensor and context groups and bias gradients, its messages and phases; the other chunks of a loss in chunks; and
+// the buckets of gradients and weights. A step with more than the most is not measured.
 int64_t spans_of_step(const Program& program, const std::deque<GptStage>& stages, const GptShape& shape,
                       int64_t buckets) {
   constexpr int64_t kMost = 1 << 18;
   int64_t spans = 1000 + 40 * buckets;
-  for (const Op& op : program)
-    spans += (stages[static_cast<size_t>(op.chunk)].range().num_layers + 2) * (20 + 8 * shape.t + 16 * (shape.c - 1));
+  const int64_t chunks = (shape.tokens() + shape.logit_rows() - 1) / shape.logit_rows();
+  for (const Op& op : program) {
+    const StageRange& stage = stages[static_cast<size_t>(op.chunk)].range();
+    spans += (stage.num_layers + 2) * (20 + 8 * shape.t + 16 * (shape.c - 1));
+    if (stage.has_head) spans += 10 * (chunks - 1);
+  }
   return std::min(spans, kMost);
 }
 // Of each span: the step's and the next one's records, and what StepMeter makes of it.
@@ -89,6 +93,9 @@ GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition&
   shape.cp_comm_type = c.parallel.cp_comm_type;
   shape.sequence_parallel = c.parallel.sequence_parallel;
   shape.dtype = c.precision.dtype;
+  // A rank that only generates reads the logits of a token at a time; without a head none needs a chunk's scratch.
+  if (at[Axis::pp] == layout.schedule.rank_of(layout.schedule.stages() - 1))
+    shape.cross_entropy_rows = positions > 0 ? 1 : cross_entropy_rows_of(c, layout);
   shape.decay_norms_and_biases = c.optimizer.decay_norms_and_biases;
   // A context is a text, or a part of one.
   shape.reset_position_ids = positions == 0 && c.data.reset_position_ids;

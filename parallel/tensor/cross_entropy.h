@@ -27,4 +27,26 @@ void vocab_parallel_cross_entropy_forward(Context& ctx, Vocab logits, Tensor tar
 void vocab_parallel_cross_entropy_backward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,
                                            const CrossEntropyState& state);
 
+// Both passes, a chunk of rows at a time, so that only a chunk's logits exist. Rows do not depend on each other, and the
+// loss is summed over all of them at the end: it has the bits of the functions above.
+class ChunkedCrossEntropy {
+ public:
+  // targets: [n], of all rows. Holds 12 n bytes of the context's scratch.
+  ChunkedCrossEntropy(Context& ctx, Tensor targets, VocabRange range, float scale);
+
+  // logits: of the rows from `first` on; with_gradient: they become it.
+  void add(Vocab logits, int64_t first, bool with_gradient);
+  // After all rows. loss[0] += scale * sum over tokens of the cross-entropy.
+  void add_loss(Tensor loss);
+
+ private:
+  Context& ctx_;
+  Scratch::Frame frame_;
+  const Tensor targets_;
+  const VocabRange range_;
+  const float scale_;
+  const CrossEntropyState state_;
+  const Tensor target_logit_;  // [n] fp32, 0 where it is on another rank
+};
+
 }  // namespace trivet

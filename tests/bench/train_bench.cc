@@ -16,7 +16,8 @@
 // data parallelism: two ranks of one thread against one rank of one thread.
 //
 // --blocks llama, with either: the blocks are Llama's (RMSNorm, rope, SwiGLU of 8/3 h, three or four query heads a
-// group, no biases), as torch_step.py --blocks llama.
+// group, no biases), as torch_step.py --blocks llama. --loss-rows N, with either: model.cross_entropy_chunk_rows; else
+// logits are whole.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -61,7 +62,7 @@ struct Options {
   std::optional<std::string> dtype;
   std::optional<int> steps, warm_up, threads;
   std::optional<int64_t> layers, micro_batch;
-  int64_t micro_batches = 1;
+  int64_t micro_batches = 1, loss_rows = 0;
 };
 
 struct TemporaryTokens {
@@ -80,6 +81,7 @@ ModelConfig config_of(const Model& model, const Options& options) {
                      .num_attention_heads = model.heads,
                      .seq_length = model.seq,
                      .vocab_size = model.vocab};
+  config.cross_entropy_chunk_rows = options.loss_rows;
   if (options.blocks == "llama") {
     config.ffn_hidden_size.reset();
     config.num_query_groups = model.heads / (model.heads % 3 == 0 ? 3 : model.heads % 4 == 0 ? 4 : 1);
@@ -284,7 +286,7 @@ int main(int argc, char** argv) {
                 " --model 124m|1.3b|6.7b-layers|tiny [--device auto|cpu|cuda] [--dtype bf16|fp32] [--layers N]\n"
                 "         [--micro-batch B] [--micro-batches M] [--steps N] [--warm-up N] [--cuda-graphs none|local]\n"
                 "   or, on a CPU: [--steps N] [--dtype fp32|bf16] [--layers N] [--threads N] [--cpu-isa NAME]\n"
-                "   and with either --blocks gpt|llama");
+                "   and with either --blocks gpt|llama [--loss-rows N]");
     Options options;
     for (int i = 1; i < argc; i += 2) {
       const std::string_view key = argv[i];
@@ -306,6 +308,7 @@ int main(int argc, char** argv) {
       else if (key == "--micro-batch") options.micro_batch = number();
       else if (key == "--micro-batches") options.micro_batches = number();
       else if (key == "--cuda-graphs") options.graphs = value;
+      else if (key == "--loss-rows") options.loss_rows = number();
       else if (key == "--blocks" && (value == std::string_view("gpt") || value == std::string_view("llama")))
         options.blocks = value;
       else throw ConfigError(fmt::format("unknown option {}", key));

@@ -70,7 +70,10 @@ INSTANTIATE_TEST_SUITE_P(
                     LayoutCase{"qwen3", {.t = 2, .p = 2, .schedule = "zb-h1"}, as_qwen3},
                     LayoutCase{"ring",
                                {.t = 2, .sequence_parallel = true},
-                               [](Config& c) { c.overlap.tp_comm_overlap = TensorOverlap::ring; }},
+                               [](Config& c) {
+                                 c.overlap.tp_comm_overlap = TensorOverlap::ring;
+                                 c.model.cross_entropy_chunk_rows = 7;
+                               }},
                     LayoutCase{"tensor_and_pipeline",
                                {.t = 2, .p = 2, .sequence_parallel = true},
                                [](Config& c) { c.overlap.tp_comm_overlap = TensorOverlap::pipeline; }},
@@ -89,6 +92,7 @@ INSTANTIATE_TEST_SUITE_P(
                                  c.parallel.decoder_first_pipeline_num_layers = 3;
                                  c.parallel.decoder_last_pipeline_num_layers = 1;
                                  c.batch.micro_batch_size = 1;
+                                 c.model.cross_entropy_chunk_rows = 3;
                                }},
                     LayoutCase{"interleaved",
                                {.p = 2, .d = 2, .schedule = "interleaved", .v = 2, .strategy = "optim_grads"}},

@@ -218,11 +218,14 @@ TEST(KeyValueCache, ATokenCostsOnePosition) {
                         const int64_t b = config.batch.micro_batch_size;
                         rows.clear();
                         trainer.rank().next_token_logits(std::span(kText).first(9));
-                        const std::vector<int64_t> prompt(4 * 4 + 1, 9 * b);  // four GEMMs a layer, and the head's
-                        EXPECT_EQ(rows, prompt);
+                        // Four GEMMs a layer, and the head's of the token that is read.
+                        std::vector<int64_t> expected(4 * 4, 9 * b);
+                        expected.push_back(1);
+                        EXPECT_EQ(rows, expected);
                         rows.clear();
                         trainer.rank().next_token_logits(std::span(kText).first(10), 9);
-                        EXPECT_EQ(rows, std::vector<int64_t>(prompt.size(), b));
+                        std::fill(expected.begin(), expected.end() - 1, b);
+                        EXPECT_EQ(rows, expected);
                       },
                       {.make_backend = counting});
 }

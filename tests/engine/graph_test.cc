@@ -113,6 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
                     LayoutCase{"bf16",
                                {},
                                [](Config& c) {
+                                 c.model.cross_entropy_chunk_rows = 5;
                                  c.precision.dtype = DType::bf16;
                                  drop(c);
                                }},

@@ -200,6 +200,13 @@ void draw_documents(Draw& draw, Runs& runs) {
   }
 }
 
+// A loss in chunks: in `plain`, too, whose output weight's gradient is then summed in the same order.
+void draw_loss_chunks(Draw& draw, Runs& runs) {
+  if (runs.full.overlap.defer_embedding_wgrad_compute || draw.one_in(2)) return;
+  runs.same_order = false;
+  runs.full.model.cross_entropy_chunk_rows = runs.plain.model.cross_entropy_chunk_rows = draw.of(1, 40);
+}
+
 }  // namespace
 
 std::string Runs::text() const {
@@ -305,6 +312,7 @@ Runs draw_runs(int number, const std::string& folder) {
   draw_switches(draw, runs);
   draw_context(draw, runs);
   draw_documents(draw, runs);
+  draw_loss_chunks(draw, runs);
   return runs;
 }
 

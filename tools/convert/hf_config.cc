@@ -299,7 +299,7 @@ constexpr std::string_view kCarriedByLlama =
     "rope_scaling_high_freq_factor rope_scaling_original_max_position_embeddings ";
 constexpr std::string_view kOfTraining =
     " make_vocab_size_divisible_by scale_output_layer_init hidden_dropout recompute_granularity "
-    "recompute_modules recompute_method recompute_num_layers ";
+    "recompute_modules recompute_method recompute_num_layers cross_entropy_chunk_rows ";
 
 // What the architecture cannot compute, and transformers would ignore: other values of the keys that decide which it
 // is, and of any key that is not above, so that a new one is refused until it is in one of these lists.

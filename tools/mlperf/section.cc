@@ -75,9 +75,12 @@ std::vector<Wanted> wanted_model(MlperfBenchmark benchmark, bool from_checkpoint
                              {"optimizer.decay_norms_and_biases", llama ? "false" : "true"}};
   if (llama) wanted.insert(wanted.end(), {{"model.rotary_base", "500000"}, {"model.use_rope_scaling", "true"}});
   // What is not named here is as by default, but for what only says how it is computed, or what a checkpoint replaces.
-  std::set<std::string_view> others = {"model.make_vocab_size_divisible_by", "model.recompute_granularity",
-                                       "model.recompute_modules", "model.recompute_method",
-                                       "model.recompute_num_layers"};
+  std::set<std::string_view> others = {"model.make_vocab_size_divisible_by",
+                                       "model.recompute_granularity",
+                                       "model.recompute_modules",
+                                       "model.recompute_method",
+                                       "model.recompute_num_layers",
+                                       "model.cross_entropy_chunk_rows"};
   if (from_checkpoint) others.insert({"model.init_method_std", "model.scale_output_layer_init"});
   for (const Wanted& want : wanted) others.insert(want.key);
   const Config defaults;

@@ -195,8 +195,8 @@ PartCost Bounds::record_stage(const LayoutShape& shape, const Recomputing& how, 
   const MemoryPlan memory = state.memory();
   PartCost stage;
   for (const Param& param : state.params.all()) stage.parameters += param.shape.numel();
-  scratch_bytes = bytes_of(memory, "scratch");
-  if (pp == 1) {  // which has as many slots as micro-batches
+  if (pp == 1) {  // which has as many slots as micro-batches, and the least scratch
+    scratch_bytes = bytes_of(memory, "scratch");
     const ResolvedCandidate two = run_of(2);
     stage.slot_bytes =
         bytes_of(plan_memory(two.config, two.layout, at), "activations") - bytes_of(memory, "activations");

@@ -90,12 +90,48 @@ memory a rank
 )");
 }
 
+TEST(Explain, SaysWhatALossInChunksSaves) {
+  const auto loss_of = [](const std::vector<std::string>& sets) {
+    std::vector<std::string> all{"batch.micro_batch_size=3"};
+    all.insert(all.end(), sets.begin(), sets.end());
+    LoadedConfig loaded = load_good(all);
+    const Layout layout = resolve(loaded, {});
+    const std::string text = with_single_spaces(render(describe_run(loaded.config, layout, {{{{"weights", 2048}}}})));
+    const size_t begin = text.find("\n loss ");
+    return begin == std::string::npos ? "" : text.substr(begin + 2, text.find('\n', begin + 1) - begin - 2);
+  };
+  EXPECT_EQ(loss_of({"model.cross_entropy_chunk_rows=7"}),
+            "loss logits of 7 of a micro-batch's 48 tokens at a time: 3.50 KiB instead of 24.00 KiB");
+  for (const char* whole : {"model.cross_entropy_chunk_rows=0", "model.cross_entropy_chunk_rows=48",
+                            "model.cross_entropy_chunk_rows=auto", "train.seed=1"})
+    EXPECT_EQ(loss_of({whole}), "") << whole;
+}
+
+// By the bytes of the logits of a micro-batch: none up to 1.75 GiB, else 512 MiB at most.
+TEST(Explain, AutomaticChunksFollowTheBytesOfTheLogits) {
+  const auto rows_of = [](std::vector<std::string> sets, int ranks = 1) {
+    sets.insert(sets.begin(), {"model.seq_length=8192", "model.vocab_size=128256", "precision.dtype=bf16"});
+    LoadedConfig loaded = load_good(sets);
+    const Layout layout = resolve(loaded, {.world_size = ranks});
+    EXPECT_FALSE(loaded.config.model.cross_entropy_chunk_rows) << "ids of studies hash what is not default";
+    return cross_entropy_rows_of(loaded.config, layout);
+  };
+  EXPECT_EQ(rows_of({}), 2048);
+  EXPECT_EQ(rows_of({"batch.micro_batch_size=3"}), 1536);
+  EXPECT_EQ(rows_of({"precision.dtype=fp32", "batch.micro_batch_size=2"}), 1024);
+  EXPECT_EQ(rows_of({"parallel.tensor_model_parallel_size=2"}, 2), 0);
+  EXPECT_EQ(rows_of({"parallel.context_parallel_size=2"}, 2), 0);
+  EXPECT_EQ(rows_of({"parallel.tensor_model_parallel_size=2", "batch.micro_batch_size=2"}, 2), 4096);
+  EXPECT_EQ(rows_of({"parallel.pipeline_model_parallel_size=2", "overlap.defer_embedding_wgrad_compute=true"}, 2), 0);
+}
+
 TEST(Explain, DescribesARampOfBatches) {
   LoadedConfig loaded = load_good({"batch.global_batch_size=8", "batch.rampup_batch_size=2,2,20", "train.train_iters=0",
                                    "train.train_samples=100"});
   const Layout layout = resolve(loaded, {.world_size = 1});
   const std::string text = render(describe_run(loaded.config, layout, {{{{"weights", 2048}}}}));
-  EXPECT_NE(text.find("; 2 at first, 4 sizes\n  tokens               32 to 128 a step, 1,504 in 16 steps"), std::string::npos)
+  EXPECT_NE(text.find("; 2 at first, 4 sizes\n  tokens               32 to 128 a step, 1,504 in 16 steps"),
+            std::string::npos)
       << text;
 }
 

@@ -432,6 +432,14 @@ TEST(Validate, Recompute) {
   load_good({"model.recompute_granularity=selective", "model.recompute_modules=layernorm, mlp"});
 }
 
+TEST(Validate, ALossInChunksKeepsNoGradientsOfLogits) {
+  says(load_error({"model.cross_entropy_chunk_rows=-1"}), {"cross_entropy_chunk_rows: ", "-1"});
+  says(resolve_error({"model.cross_entropy_chunk_rows=4", "overlap.defer_embedding_wgrad_compute=true",
+                      "parallel.pipeline_model_parallel_size=2"},
+                     {.world_size = 2}),
+       {"model.cross_entropy_chunk_rows: 4 excludes defer_embedding_wgrad_compute", "expected 0 or auto"});
+}
+
 TEST(Validate, RangesOfTheRest) {
   for (const std::string set : {"model.hidden_dropout=1",
                                 "model.attention_dropout=-0.1",

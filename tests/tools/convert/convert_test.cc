@@ -522,7 +522,8 @@ TEST(Convert, NoKeyOfTheModelIsPassedOverByAnExport) {
                                                "recompute_granularity",
                                                "recompute_modules",
                                                "recompute_method",
-                                               "recompute_num_layers"};
+                                               "recompute_num_layers",
+                                               "cross_entropy_chunk_rows"};
   ModelConfig gpt = test::tiny_model(false).model, llama = test::tiny_model(true).model;
   for (ModelConfig* model : {&gpt, &llama}) model->ffn_hidden_size = 48, model->vocab_size = 40;
   ModelConfig qwen2 = llama, qwen3 = llama, scaled = llama;
