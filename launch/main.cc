@@ -108,7 +108,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   const std::span<char* const> arguments(argv, static_cast<size_t>(argc));
-  CLI::App app("Trivet: GPT pretraining with tensor, pipeline and data parallelism", "trivet");
+  CLI::App app("Trivet: GPT pretraining with tensor, pipeline, data and context parallelism", "trivet");
   app.formatter(trivet::help_formatter());
   app.set_version_flag("--version", trivet::version_text,
                        "Print version, commit, compiler, CPU and back ends, and exit");

@@ -287,7 +287,9 @@ void add_context_command(CLI::App& schedule) {
   command->add_option("--ranks", options->ranks, "ranks that share a sequence")
       ->capture_default_str()
       ->check(whole_number(2, 64));
-  command->add_option("--documents", options->documents, "lengths of documents that are packed into the sequence")
+  command
+      ->add_option("--documents", options->documents,
+                   "documents packed into the sequence, by their shares of its length")
       ->delimiter(',')
       ->check(whole_number(1, 1'000'000'000));
   command->add_option("--svg", options->svg, "write the picture to this file")->check(svg_name());

@@ -203,7 +203,7 @@ void declare_run(std::vector<Field>& table) {
   KEY(comm, data_link_latency_us, "of data groups; auto: link_latency_us", at_least(0, "us"));
   KEY(comm, data_link_gbps, "of data groups; auto: link_gbps", at_least(0, "Gbit/s"));
   KEY(comm, shared_port,
-      "tensor, pipeline and data traffic of a rank leave it through one emulated port, as through one network card");
+      "traffic of all classes leaves a rank through one emulated port, as through one network card");
   KEY(comm, measure_links,
       "measure latency and bandwidth of links that are not emulated, at start: the floor of the time on the wire");
 

@@ -46,8 +46,10 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
   const int64_t t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
   const int64_t of_context = std::max(c.parallel.context_parallel_size, 1), pieces = 2 * of_context;  // any number yet
   rule(kContext, {"model.seq_length"}, of_context > 1 && !divides(pieces, model.seq_length),
-       "{} ranks cut a sequence into {} pieces, which do not divide seq_length ({}); {} would work", of_context, pieces,
-       model.seq_length, model.seq_length % 2 == 0 ? divisors(model.seq_length / 2, of_context) : "1");
+       "{} ranks cut a sequence into {} pieces, which do not divide seq_length ({}); expected a multiple of {}, or of "
+       "context_parallel_size {}",
+       of_context, pieces, model.seq_length, pieces,
+       model.seq_length % 2 == 0 ? divisors(model.seq_length / 2, of_context) : "1");
   const bool aligned = model.seq_length % (16 * pieces) == 0;
   rule(kContext, {"model.attention_dropout", "model.seq_length"},
        of_context > 1 && model.attention_dropout > 0 && divides(pieces, model.seq_length) && !aligned,

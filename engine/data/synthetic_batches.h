@@ -11,6 +11,8 @@ class SyntheticBatches : public BatchSource {
   SyntheticBatches(int64_t tokens, int64_t vocab) {
     for (int64_t i = 0; i < tokens; ++i) batch_.tokens.push_back(static_cast<int32_t>(i % vocab));
     batch_.labels = batch_.tokens;
+    batch_.position_ids.assign(batch_.tokens.size(), 0);
+    batch_.starts = batch_.position_ids;
   }
   const Batch& next() override { return batch_; }
   void restart(int64_t) override {}

@@ -14,7 +14,7 @@ namespace trivet {
 // One micro-batch in (pinned) host memory.
 struct HostBatch {
   std::span<int32_t> tokens, labels;        // [s, b] each
-  std::span<int32_t> position_ids, starts;  // the same; as in Batch, zeros where nobody told documents apart
+  std::span<int32_t> position_ids, starts;  // the same; as in Batch
   int64_t& first_sample;                    // global index
 
   // Batch entry 0 is `context`, padded; attention is causal.
@@ -39,7 +39,6 @@ class StepInput {
       auto* const samples = static_cast<int64_t*>(side.memory->data());
       auto* next = reinterpret_cast<int32_t*>(samples + micro_batches);
       for (int64_t i = 0; i < micro_batches; ++i, next += kArrays * n) {
-        std::fill_n(next, kArrays * n, 0);
         side.batches.push_back({{next, n}, {next + n, n}, {next + 2 * n, n}, {next + 3 * n, n}, samples[i]});
       }
     }

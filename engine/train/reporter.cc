@@ -142,7 +142,7 @@ TextBlock describe_speed(const Config& config, Trainer& trainer, const FoundPeak
           {"peak a rank", (peak.tflops > 0 ? fmt::format("{:.3f} TFLOP/s: ", peak.tflops) : "") + peak.origin},
           {"model FLOPs", fmt::format("{} convention, {:.4g} a step{}", word_of(config.train.flops_convention), flops,
                                       config.data.reset_attention_mask
-                                          ? "; mfu_in_documents (metrics.jsonl): attention's by what documents see"
+                                          ? "; mfu_in_documents (metrics.jsonl) leaves out scores of other documents"
                                           : "")}}};
   if (backend.cpu_isa)
     block.rows.push_back({"CPU instructions", fmt::format("{}: {}", word_of(*backend.cpu_isa),

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <limits>
 
+#include "base/text.h"
 #include "engine/data/synthetic_batches.h"
 #include "engine/train/diagnosis.h"
 #include "engine/train/lr_schedule.h"
@@ -103,6 +104,9 @@ double Trainer::read_loss(int64_t labels) {
   float numbers[2] = {};
   rank_.device.copy_to_host(rank_.state.missing_and_loss, numbers, compute);
   compute.synchronize();
+  if (numbers[0] > most_missing(labels))
+    throw NumericsError(fmt::format("the evaluation after step {}: no label of its {} counts (data.eod_mask_loss)",
+                                    step_, counted(labels, "token")));
   return numbers[1] * counted_share(numbers[0], static_cast<double>(labels));
 }
 

@@ -160,6 +160,7 @@ TEST(EodMaskLoss, AStepWithoutALabelThatCountsIsCountedAndChangesNothing) {
       EXPECT_NE(none.warning.find("no label"), std::string::npos) << none.warning;
       EXPECT_EQ(weights(), before);
       EXPECT_TRUE(trainer.numbers_ok());
+      EXPECT_THROW(evaluate(trainer, source, 1), NumericsError);
       if (world.rank() == 0) source.batch.labels[7] = 5;
       const StepResult some = trainer.step();
       EXPECT_FALSE(some.skipped);
