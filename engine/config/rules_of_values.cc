@@ -46,7 +46,7 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
   const int64_t t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
   const int64_t of_context = std::max(c.parallel.context_parallel_size, 1), pieces = 2 * of_context;  // any number yet
   rule(kContext, {"model.seq_length"}, of_context > 1 && !divides(pieces, model.seq_length),
-       "{} ranks cut a sequence into {} pieces, which do not divide seq_length ({}); expected a multiple of {}, or of "
+       "{} ranks cut a sequence into {} pieces, which do not divide seq_length ({}); expected a multiple of {}, or "
        "context_parallel_size {}",
        of_context, pieces, model.seq_length, pieces,
        model.seq_length % 2 == 0 ? divisors(model.seq_length / 2, of_context) : "1");
