@@ -223,7 +223,7 @@ Score skip_each_site(const std::vector<Case>& kernels) {
       for (size_t i = 0; i < site.frames && !(last && last->file.ends_with(".cu")); ++i)
         if (const auto at = lines.find(site.returns[i]); at != lines.end())
           for (const Line& line : at->second) {
-            name += ", " + line.function + " " + line.file + ":" + std::to_string(line.line);
+            name += ", " + line.file + ":" + std::to_string(line.line);  // of any copy that the compiler made
             last = &line;
             if (line.file.ends_with(".cu")) break;
           }

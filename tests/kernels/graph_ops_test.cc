@@ -386,7 +386,7 @@ TEST_P(Keys, EveryFieldOfEveryOpCounts) {
           else expect_all_count(op);
         },
         sample);
-  EXPECT_EQ(once, 7);
+  EXPECT_EQ(once, 8);
 }
 
 TEST_P(Keys, OptionalTensorsCount) {

@@ -59,6 +59,7 @@ TEST(Glossary, HasEveryKeyOfMetricsJsonl) {
   MetricsLog log(dir / "metrics.jsonl", nullptr);
   StepReport step;
   step.gpus.emplace();
+  step.mfu_in_documents = 0.1;
   log.step(step);
   log.evaluation({});
   log.evaluation({.set = "test"});

@@ -30,7 +30,7 @@ TEST(MemoryPlan, CountsWhatTheFlatBuffersHold) {
   };
   // The norms of the gradients and of what is only looked at; a step's numbers; what three searches of two buckets
   // find.
-  const int64_t norm = 2 * (kExactSumBins * 8 + 4 + 4) + 6 * 4 + 3 * 2 * kNonFiniteNumbers * 8;
+  const int64_t norm = 2 * (kExactSumBins * 8 + 4 + 4) + 7 * 4 + 3 * 2 * kNonFiniteNumbers * 8;
   EXPECT_EQ(bytes_in(DType::f32), (std::vector<int64_t>{4 * elements, 4 * elements, 8 * elements + norm}));
   EXPECT_EQ(bytes_in(DType::bf16), (std::vector<int64_t>{2 * elements, 4 * elements, 12 * elements + norm}));
 }

@@ -123,9 +123,9 @@ TEST(MetricsRows, HaveTheBytesOfTheLayout) {
   const double block =
       2 * norm + 3 * 32 * 32 + padded(3 * 32, 64) + 32 * 32 + padded(32, 64) + 2 * 32 * 128 + 128 + padded(32, 64);
   const double all = padded(2 * words + 16 * 32 + 4 * block + norm, 128);
-  // A boundary is [s, b, h]; the loss takes a maximum and two sums of each token; of a step three numbers are summed,
+  // A boundary is [s, b, h]; the loss takes a maximum and two sums of each token; of a step four numbers are summed,
   // and 24 bins of the norm and of what is only watched.
-  const double micro_batches = 4, boundary = 16 * 2 * 32 * 4, loss = 3 * 16 * 2 * 4, numbers = 3 * 4, bins = 24 * 8;
+  const double micro_batches = 4, boundary = 16 * 2 * 32 * 4, loss = 3 * 16 * 2 * 4, numbers = 4 * 4, bins = 24 * 8;
   // Each of two ranks sends half of what is gathered or scattered, and twice half of what all have the sum of. A layer
   // has two sums in each direction, embedding and head one each; sequence parallel these are halves, a layer gathers
   // its two inputs again and the head one, and the gradients of what is whole on both ranks are summed: of norms,

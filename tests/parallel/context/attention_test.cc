@@ -44,8 +44,11 @@ void run_passes(const Sequence& all, int ranks, CpCommType type, float dropped, 
     WeightGradQueue weight_grads;
     UnitHooks hooks;
     Scratch scratch(arena, 2 << 20);
-    for (const Tensor& block : arena.blocks())
-      std::memset(block.data, 0xff, static_cast<size_t>(block.bytes()));  // NaN
+    {
+      Scratch::Frame frame(scratch);
+      const Tensor all = frame.tensor(DType::u8, {(2 << 20) - 4096});
+      std::memset(all.data, 0xff, static_cast<size_t>(all.bytes()));  // NaN
+    }
     const ContextCut cut{kSeq, ranks, world.rank()};
     std::optional<ContextGroup> group;
     if (ranks > 1) group.emplace(CommStreamSite{tensors.device(), *stream, world}, cut, type, overlap);
