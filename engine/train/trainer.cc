@@ -72,7 +72,8 @@ int Trainer::load_step(BatchSource& source, bool training, float loss_scale, siz
       std::copy_n(batch.starts.begin() + position * b, count * b, to.starts.begin() + row * b);
       for (int64_t i = 0; i < count * b; ++i) seen_keys_ += position + i / b + 1 - to.starts[row * b + i];
     });
-    if (config_.data.eod_mask_loss && rank_.state.has_head()) missing_ += std::ranges::count(to.labels, kMaskedLabel);
+    if (rows > 0 && config_.data.eod_mask_loss && rank_.state.has_head())
+      missing_ += std::ranges::count(to.labels, kMaskedLabel);
     to.first_sample = batch.first_sample;
   }
   rank_.batches = {.batches = batches,

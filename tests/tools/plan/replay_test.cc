@@ -108,6 +108,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, ReplayOf,
 Resolved eight_ranks() {
   Config config = tiny_config();
   overlap_data_parallel(config);
+  config.data.reset_position_ids = config.data.reset_attention_mask = config.data.eod_mask_loss = true;
   set_key(config, "device.cuda_graph_impl", "none");
   return resolved(cut(config, {.t = 2, .p = 2, .d = 2, .sequence_parallel = true, .strategy = "optim"}), 8);
 }
