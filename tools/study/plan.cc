@@ -70,8 +70,9 @@ void remove_overlap(Config& config) {
   none.average_in_collective = given.average_in_collective;
   none.defer_embedding_wgrad_compute = given.defer_embedding_wgrad_compute;
   none.wgrad_deferral_limit = given.wgrad_deferral_limit;
-  // A run without a pipeline has the switch on, and nothing to switch.
+  // On by default; a run without such ranks has the switch on, and nothing to switch.
   none.overlap_p2p_comm = config.parallel.pipeline_model_parallel_size == 1 && given.overlap_p2p_comm;
+  none.overlap_cp_comm = config.parallel.context_parallel_size == 1 && given.overlap_cp_comm;
   config.overlap = none;
 }
 

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fmt/format.h>
+#include <map>
 #include <set>
 
+#include "engine/config/fields.h"
 #include "tests/support/message_of.h"
 #include "tests/tools/study/study_text.h"
 
@@ -60,6 +63,29 @@ TEST(Plan, ResolvesEachPoint) {
   EXPECT_GT(plan.points[1].flops, plan.points[0].flops);
   EXPECT_EQ(plan.points[0].numbers, plan.points[2].numbers) << "they differ in the bucket size only";
   EXPECT_NE(plan.points[0].numbers, plan.points[1].numbers);
+}
+
+// The run that says what overlap hides has no switch of it on, whatever its default.
+TEST(Plan, WithoutOverlapEverySwitchIsOff) {
+  const std::map<std::string_view, std::string> legs = {
+      {"overlap.overlap_p2p_comm", "parallel.pipeline_model_parallel_size: 2"},
+      {"overlap.overlap_cp_comm", "parallel.context_parallel_size: 2"},
+      {"overlap.overlap_grad_reduce", "parallel.data_parallel_sharding_strategy: optim"},
+      {"overlap.overlap_param_gather", "parallel.data_parallel_sharding_strategy: optim"}};
+  size_t switches = 0;
+  for (const Field& field : fields()) {
+    if (!field.name.starts_with("overlap.overlap_")) continue;
+    ++switches;
+    ASSERT_TRUE(legs.contains(field.name)) << field.name << ": which ranks does it need?";
+    const StudyFolder folder;
+    const Plan plan =
+        make_plan(folder.study(fmt::format("name: one\nbase: run.yaml\nranks: 2\nsteps: 4\nset: {{{}}}\nfactors:\n  - "
+                                           "{{key: {}, levels: [false, true]}}\n",
+                                           legs.at(field.name), field.name)));
+    ASSERT_EQ(plan.points.size(), 2u) << field.name;
+    for (const Point& point : plan.points) EXPECT_EQ(point.without_overlap, plan.points[0].id) << field.name;
+  }
+  EXPECT_EQ(switches, legs.size());
 }
 
 // So do the studies that `trivet plan --study` writes of the configurations that ship.
