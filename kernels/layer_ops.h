@@ -53,11 +53,44 @@ struct DocumentStarts {
   }
 };
 
+// Of operands in FP8: what their elements are multiplied with, powers of two.
+struct OperandScales {
+  OptionalIn a, b;  // [1] fp32 each; null where the operands are T
+};
+
 namespace op {
 
 // ---- matmul
 
+// amax[0] = the largest |x|; infinity where an element is not finite. x: T; amax: [1] fp32.
+struct Amax {
+  static constexpr SpanInfo kSpan{"amax"};
+  In x;
+  Out amax;
+
+  void check(const Expect& expect) const {
+    expect.floats("x", x);
+    expect.vector("amax", amax, DType::f32, 1);
+  }
+};
+
+// Per-tensor current scaling: values = x * s in FP8 with the s that Fp8Format::scale_for(amax[0]) says, and scale[0] = 1 / s.
+// x: T; values: as x, E4M3 or E5M2; amax, scale: [1] fp32.
+struct Quantize {
+  static constexpr SpanInfo kSpan{"quantize"};
+  In x, amax;
+  Out values, scale;
+
+  void check(const Expect& expect) const {
+    expect.floats("x", x);
+    expect.vectors(DType::f32, 1, {{"amax", amax}, {"scale", scale}});
+    expect.fp8("values", values);
+    expect.matrix("values", values, values.dtype, x.rows(), x.cols());
+  }
+};
+
 // c[m, n] = a[m, k] b[k, n] + bias. a, b: T. c: T, or fp32.
+// Or a, b: FP8, at most one of them E5M2, whose products are exact in fp32; T is bf16 then, and there is no bias_grad.
 struct Matmul {
   static constexpr SpanInfo kSpan{"matmul"};
   In a, b;
@@ -76,17 +109,27 @@ struct Matmul {
   // [m, n] T, apart from c: c = residual + a b + bias. On a CPU: as by BiasDropoutAdd; elsewhere it is rounded once.
   OptionalIn residual{};
   Activation activation = Activation::gelu;  // act
+  OperandScales scales{};
 
   void check(const Expect& expect) const {
-    expect.floats("a", a);
+    const bool quantised = is_fp8(a.dtype);
+    const DType T = quantised ? DType::bf16 : a.dtype;
+    if (quantised) {
+      expect.fp8("a", a), expect.fp8("b", b);
+      expect.vectors(DType::f32, 1, {{"scales.a", scales.a}, {"scales.b", scales.b}});
+      if (a.dtype == DType::e5m2 && b.dtype == DType::e5m2) fail("matmul: a and b are both e5m2");
+      if (bias_grad) fail("matmul: bias_grad is a sum of numbers that are not quantised");
+    } else {
+      expect.floats("a", a), expect.floats("b", b);
+      if (scales.a || scales.b) fail("matmul: scales go with FP8 operands");
+    }
     const int64_t m = transpose_a ? a.cols() : a.rows(), k = transpose_a ? a.rows() : a.cols();
-    expect.floats("b", b);
     const int64_t n = transpose_b ? b.rows() : b.cols();
-    expect.matrix("b", b, a.dtype, transpose_b ? n : k, transpose_b ? k : n);
+    expect.matrix("b", b, quantised ? b.dtype : T, transpose_b ? n : k, transpose_b ? k : n);
     expect.floats("c", c);
-    expect.matrix("c", c, c.dtype == DType::f32 ? DType::f32 : a.dtype, m, n);
+    expect.matrix("c", c, c.dtype == DType::f32 ? DType::f32 : T, m, n);
     if (bias) {
-      expect.vector("bias", bias, a.dtype, n);
+      expect.vector("bias", bias, T, n);
       if (accumulate) fail("matmul: a bias cannot be added while accumulating");
     }
     if (bias_grad) {
@@ -95,15 +138,15 @@ struct Matmul {
         fail("matmul: bias_grad goes with transpose_a alone");
     }
     if (residual) {
-      expect.matrix("residual", residual, a.dtype, m, n);
-      expect.matrix("c", c, a.dtype, m, n);
+      expect.matrix("residual", residual, T, m, n);
+      expect.matrix("c", c, T, m, n);
       if (accumulate || pre_activation || activation_backward || bias_grad || residual.data == c.data)
         fail("matmul: a residual goes with a bias alone, and is not c");
     }
     if (!pre_activation && !activation_backward) return;
-    if (pre_activation) expect.matrix("pre_activation", pre_activation, a.dtype, m, n);
-    if (activation_backward) expect.matrix("activation_backward", activation_backward, a.dtype, m, n);
-    expect.matrix("c", c, a.dtype, m, n);
+    if (pre_activation) expect.matrix("pre_activation", pre_activation, T, m, n);
+    if (activation_backward) expect.matrix("activation_backward", activation_backward, T, m, n);
+    expect.matrix("c", c, T, m, n);
     if (accumulate) fail("matmul: an epilogue of an activation cannot accumulate");
     if (is_gated(activation)) fail("matmul: an activation with a gate is no epilogue");
     if (pre_activation && activation_backward)

@@ -78,7 +78,7 @@ template <class Struct, class F>
 void visit(Struct& all, F&& f) {
   constexpr size_t n = count<std::remove_const_t<Struct>>();
   const auto each = [&](auto&... field) { (f(field), ...); };
-  static_assert(n >= 1 && n <= 12, "a struct of an op has one to twelve fields: add a case");
+  static_assert(n >= 1 && n <= 13, "a struct of an op has one to thirteen fields: add a case");
   if constexpr (n == 1) {
     auto& [a] = all;
     each(a);
@@ -112,9 +112,12 @@ void visit(Struct& all, F&& f) {
   } else if constexpr (n == 11) {
     auto& [a, b, c, d, e, g, h, i, j, k, l] = all;
     each(a, b, c, d, e, g, h, i, j, k, l);
-  } else {
+  } else if constexpr (n == 12) {
     auto& [a, b, c, d, e, g, h, i, j, k, l, m] = all;
     each(a, b, c, d, e, g, h, i, j, k, l, m);
+  } else {
+    auto& [a, b, c, d, e, g, h, i, j, k, l, m, o] = all;
+    each(a, b, c, d, e, g, h, i, j, k, l, m, o);
   }
 }
 

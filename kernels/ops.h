@@ -32,12 +32,12 @@ namespace trivet {
 
 // Every op, once: of(Op), with commas between. All that exists for each op is generated from this list.
 #define TRIVET_OPS(of)                                                                                                 \
-  of(Matmul), of(ColumnSum), of(LayernormForward), of(LayernormBackward), of(ActivationForward),                       \
-      of(ActivationBackward), of(RotaryTable), of(Rope), of(CopyHeads), of(AttentionForward), of(AttentionBackward),   \
-      of(AttentionMerge), of(EmbeddingForward), of(EmbeddingBackward), of(PositionForward), of(PositionBackward),      \
-      of(BiasDropoutAdd), of(DropoutBackward), of(CrossEntropyForward), of(CrossEntropyRescale), of(CrossEntropyLoss), \
-      of(CrossEntropyBackward), of(AdamWStep), of(SumOfSquares), of(ClipScale), of(CountLabels), of(AcceptStep),       \
-      of(FindNonFinite), of(Fill), of(Clear), of(Convert), of(Add)
+  of(Amax), of(Quantize), of(Matmul), of(ColumnSum), of(LayernormForward), of(LayernormBackward),                      \
+      of(ActivationForward), of(ActivationBackward), of(RotaryTable), of(Rope), of(CopyHeads), of(AttentionForward),   \
+      of(AttentionBackward), of(AttentionMerge), of(EmbeddingForward), of(EmbeddingBackward), of(PositionForward),     \
+      of(PositionBackward), of(BiasDropoutAdd), of(DropoutBackward), of(CrossEntropyForward), of(CrossEntropyRescale), \
+      of(CrossEntropyLoss), of(CrossEntropyBackward), of(AdamWStep), of(SumOfSquares), of(ClipScale), of(CountLabels), \
+      of(AcceptStep), of(FindNonFinite), of(Fill), of(Clear), of(Convert), of(Add)
 
 // Any op, as a value, for wrappers and recorders.
 #define TRIVET_TYPE(Op) op::Op

@@ -28,6 +28,10 @@ struct Expect {
     if (!t || (t.dtype != DType::f32 && t.dtype != DType::bf16)) [[unlikely]]
       mismatch(argument, t, "fp32 or bf16");
   }
+  void fp8(const char* argument, const Tensor& t) const {
+    if (!t || !is_fp8(t.dtype)) [[unlikely]]
+      mismatch(argument, t, "e4m3 or e5m2");
+  }
   // [s, b, h] T.
   void activation(const char* argument, const Tensor& t) const {
     floats(argument, t);

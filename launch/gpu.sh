@@ -214,7 +214,7 @@ if [[ $part == one ]]; then
   fi
 else
   # One process each: a layout that hangs costs its own bound and nothing else.
-  for layout in ring sharded_optimizer tensor_and_pipeline sharded_weights gpipe interleaved zero_bubble_recompute llama llama_bf16 qwen3; do
+  for layout in ring sharded_optimizer tensor_and_pipeline sharded_weights gpipe interleaved zero_bubble_recompute llama llama_bf16 qwen3 fp8 fp8_llama; do
     tests ranks "ranks on one GPU against the CPU: $layout" 20 engine_test "*AGpuAgrees*/$layout" timeout -k 2 18
   done
   tests ranks 'communicators (most of NCCL takes two GPUs)' 60 parallel_test '*Cuda*:*cuda*:*Nccl*:*NCCL*:*nccl*'
@@ -250,6 +250,7 @@ else
   bench $layers --micro-batch $((b / 2))
   torch $layers $((b / 2))
   bench $llama --micro-batch "$b" --blocks llama
+  [[ $device == cpu ]] || step ops 'linear layers in FP8 beside bf16' 45 "${ours[@]}" "$bin/cuda_ops_bench" fp8
   if command -v compute-sanitizer >/dev/null || ((list)); then
     tests sanitize 'memcheck, whole steps' 70 engine_test '*AGpuAgrees*/bf16' "${lazy[@]}" compute-sanitizer --error-exitcode 1 --tool memcheck
   else

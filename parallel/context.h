@@ -106,6 +106,8 @@ struct Context {
   Scratch& scratch;
   TensorCommStream* tensor_comm_stream = nullptr;  // null: tensor-parallel communication is not overlapped
   ContextGroup* context = nullptr;                 // null: the rank has all positions
+  Communicator* sequence = nullptr;                // likewise: the ranks that share the sequence
+  bool quantises = true;  // false: of a text that grows, in which no number may depend on how many tokens come at a time
 
   void run(const AnyOp& op) const { ops.run(op, compute); }
   // Tells `units`, and labels compute's spans with the unit from now on.

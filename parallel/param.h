@@ -35,6 +35,7 @@ struct ParamSpec {
   int64_t padding_from = -1;
   // The gradient is overwritten on first use (Param::take_overwrite()), so that it is never zeroed.
   bool first_one_writes = false;
+  bool quantised = false;  // GEMMs take it in FP8
 };
 
 // A parameter as a matrix: of three dimensions, the last two are columns. A vector stays one.
@@ -53,6 +54,9 @@ struct Param {
   Tensor grad;                   // shape, fp32; a view of the flat gradient buffer
   bool first_copy = true;        // among the ranks of one model: counted by the norm, and stored in checkpoints
   bool overwrite = false;        // where spec.first_one_writes: `grad` holds stale values
+  // Where spec.quantised, and the whole weight is stored: it in FP8, once a step; of its shape, and [1] fp32.
+  Tensor fp8, fp8_scale;
+  bool fp8_is_current = false;
 
   // Where this rank's part begins in the whole parameter as a matrix; of a vector the row is 0.
   int64_t first_row() const { return by_rows() ? partition_offset : 0; }

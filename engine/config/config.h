@@ -22,6 +22,7 @@
 #include "parallel/context/cut.h"
 #include "parallel/data/flat_buffer.h"
 #include "parallel/mesh_shape.h"
+#include "parallel/tensor/fp8_mode.h"
 #include "parallel/tensor/overlap_mode.h"
 
 namespace trivet {
@@ -52,6 +53,8 @@ constexpr auto words_of(DeviceKind) { return word_list("cpu", "cuda"); }
 constexpr auto words_of(CpuIsa) { return kCpuIsaNames; }
 constexpr auto words_of(Sharding) { return word_list("no_shard", "optim", "optim_grads", "optim_grads_params"); }
 constexpr auto words_of(CpCommType) { return word_list("p2p", "all_gather"); }
+constexpr auto words_of(Fp8) { return word_list("none", "hybrid", "e4m3"); }
+constexpr auto words_of(Fp8Recipe) { return word_list("tensorwise", "blockwise", "delayed", "mxfp8"); }
 constexpr auto words_of(TensorOverlap) { return word_list("none", "bulk", "ring", "pipeline"); }
 
 struct ModelConfig {
@@ -172,6 +175,11 @@ struct LrSpan {
 
 struct PrecisionConfig {
   DType dtype = DType::f32;
+  Fp8 fp8 = Fp8::none;
+  Fp8Recipe fp8_recipe = Fp8Recipe::tensorwise;
+  bool fp8_wgrad = true;
+  bool first_last_layers_bf16 = false;
+  int64_t num_layers_at_start_in_bf16 = 1, num_layers_at_end_in_bf16 = 1;
 };
 
 struct DataConfig {

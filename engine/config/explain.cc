@@ -37,6 +37,15 @@ std::string recompute_text(const ModelConfig& m) {
                                      : fmt::format("every layer, in groups of {}", m.recompute_num_layers);
 }
 
+std::string precision_text(const Config& config) {
+  const PrecisionConfig& p = config.precision;
+  if (p.fp8 == Fp8::none) return std::string(word_of(p.dtype));
+  const int64_t ends = p.first_last_layers_bf16 ? p.num_layers_at_start_in_bf16 + p.num_layers_at_end_in_bf16 : 0;
+  return fmt::format("{}; GEMMs of the linear layers of {} in FP8 ({}){}", word_of(p.dtype),
+                     counted(config.model.num_layers - ends, "layer"), word_of(p.fp8),
+                     p.fp8_wgrad ? "" : ", but for gradients of weights");
+}
+
 TextBlock describe_model(const Config& config, const Layout& layout) {
   const ModelConfig& m = config.model;
   const AttentionSpec a = model_spec_of(m).attention;
@@ -53,7 +62,7 @@ TextBlock describe_model(const Config& config, const Layout& layout) {
                     : m.add_qkv_bias  ? "only qkv"
                                       : "no")},
        {"output layer", m.untie_embeddings_and_output_weights ? "has its own weight" : "tied to the word embeddings"},
-       {"dtype", std::string(word_of(config.precision.dtype))},
+       {"dtype", precision_text(config)},
        {"recompute", recompute_text(m)}}};
   if (const int64_t rows = cross_entropy_rows_of(config, layout); rows > 0) {
     const int64_t all = m.seq_length / layout.mesh[Axis::cp] * config.batch.micro_batch_size;

@@ -169,6 +169,12 @@ void declare_training(std::vector<Field>& table) {
   KEY(optimizer, clip_grad, "largest norm of the gradient; 0: no clipping", at_least(0));
 
   KEY(precision, dtype, "of weights and activations; main weights, moments and gradients are fp32");
+  KEY(precision, fp8, "GEMMs of the blocks' linear layers in FP8; hybrid: gradients in E5M2, the rest in E4M3");
+  KEY(precision, fp8_recipe, "tensorwise: a scale for each tensor, of its own largest magnitude");
+  KEY(precision, fp8_wgrad, "gradients of weights too; false: these GEMMs take bf16");
+  KEY(precision, first_last_layers_bf16, "some layers at either end stay as precision.dtype has them");
+  KEY(precision, num_layers_at_start_in_bf16, "of these", range(0, 10'000, "layers"));
+  KEY(precision, num_layers_at_end_in_bf16, "of these", range(0, 10'000, "layers"));
 
   KEY(data, path, "dataset prefix (.bin/.idx), or a blend: weight,prefix,…; split by data.split").list = true;
   KEY(data, split, "how data.path is split", at_least(0)).takes =
@@ -281,6 +287,12 @@ void declare_needs(std::vector<Field>& table) {
        "without recompute_granularity selective");
   need({"model.recompute_method", "model.recompute_num_layers"}, {"model.recompute_granularity"},
        WHERE(c.model.recompute_granularity == RecomputeGranularity::full), "without recompute_granularity full");
+
+  need({"precision.fp8_recipe", "precision.fp8_wgrad", "precision.first_last_layers_bf16"}, {"precision.fp8"},
+       WHERE(c.precision.fp8 != Fp8::none), "without precision.fp8");
+  need({"precision.num_layers_at_start_in_bf16", "precision.num_layers_at_end_in_bf16"},
+       {"precision.first_last_layers_bf16"}, WHERE(c.precision.first_last_layers_bf16),
+       "without first_last_layers_bf16");
 
   need({"parallel.sequence_parallel"}, {"parallel.tensor_model_parallel_size"},
        WHERE(c.parallel.tensor_model_parallel_size > 1),

@@ -106,6 +106,28 @@ void check_recompute(const Config& c, Rules& rule) {
        "recompute_granularity full needs a number of layers, found 0; 1 saves the least activations");
 }
 
+void check_fp8(const Config& c, Rules& rule) {
+  const PrecisionConfig& p = c.precision;
+  const bool fp8 = p.fp8 != Fp8::none;
+  const auto refused = [&](Fp8Recipe recipe, const char* why) {
+    rule("precision.fp8_recipe", {"precision.fp8"}, fp8 && p.fp8_recipe == recipe, "found {}, expected tensorwise: {}",
+         word_of(recipe), why);
+  };
+  rule("precision.fp8", {"precision.dtype"}, fp8 && p.dtype != DType::bf16,
+       "{} needs precision.dtype bf16, found {}: what is not in FP8 stays bf16", word_of(p.fp8), word_of(p.dtype));
+  refused(Fp8Recipe::delayed,
+          "a scale that follows from the tensor itself needs no history, neither in checkpoints "
+          "nor over ranks, and no margin for a first outlier");
+  refused(Fp8Recipe::mxfp8, "no GPU that Trivet has kernels for multiplies blocks of 32 (Blackwell does)");
+  refused(Fp8Recipe::blockwise, "scales of blocks are not there yet");
+  const int64_t ends = p.num_layers_at_start_in_bf16 + p.num_layers_at_end_in_bf16;
+  rule("precision.first_last_layers_bf16",
+       {"precision.num_layers_at_start_in_bf16", "precision.num_layers_at_end_in_bf16", "model.num_layers"},
+       fp8 && p.first_last_layers_bf16 && ends >= c.model.num_layers,
+       "leaves no layer in FP8: {} at the start and {} at the end are all of num_layers ({})",
+       p.num_layers_at_start_in_bf16, p.num_layers_at_end_in_bf16, c.model.num_layers);
+}
+
 void check_schedule_kind(const Config& c, Rules& rule) {
   const std::string& kind = c.parallel.pipeline_schedule;
   std::vector<std::string_view> kinds;
@@ -188,6 +210,7 @@ void check_rules_of_values(const Config& config, Problems& problems) {
   check_rope(config.model, rule);
   check_sizes(config, problems, rule);
   check_recompute(config, rule);
+  check_fp8(config, rule);
   check_schedule_kind(config, rule);
   check_schedules_over_steps(config, rule);
   check_data(config, rule);

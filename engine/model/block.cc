@@ -123,15 +123,16 @@ Block::Block(ParamList& params, const GptShape& p, int64_t layer, uint64_t dropo
       dropout_seed_(dropout_seed),
       ln1_(params, name_of(Module::attention_norm, layer), p),
       qkv_(params, name_of(Module::qkv, layer), p.hidden, {p.attention.qkv_width()},
-           {Init::normal, p.training.init_std}, bias_of(p, p.qkv_bias), p.qkv_overlap),
+           {Init::normal, p.training.init_std}, bias_of(p, p.qkv_bias), p.qkv_overlap, p.fp8_of(layer)),
       q_norm_(head_norm(params, p, Module::q_norm, layer)),
       k_norm_(head_norm(params, p, Module::k_norm, layer)),
       proj_(params, name_of(Module::proj, layer), p.attention.width(), p.hidden, output_init(p), bias_of(p, p.biases),
-            p.proj_overlap),
+            p.proj_overlap, p.fp8_of(layer)),
       ln2_(params, name_of(Module::mlp_norm, layer), p),
       fc1_(params, name_of(Module::fc1, layer), p.hidden, p.gated() ? Shape{2, p.ffn} : Shape{p.ffn},
-           {Init::normal, p.training.init_std}, bias_of(p, p.biases), p.fc1_overlap),
-      fc2_(params, name_of(Module::fc2, layer), p.ffn, p.hidden, output_init(p), bias_of(p, p.biases), p.fc2_overlap) {}
+           {Init::normal, p.training.init_std}, bias_of(p, p.biases), p.fc1_overlap, p.fp8_of(layer)),
+      fc2_(params, name_of(Module::fc2, layer), p.ffn, p.hidden, output_init(p), bias_of(p, p.biases), p.fc2_overlap,
+           p.fp8_of(layer)) {}
 
 Dropout Block::dropout(DropoutSite site, const MicroBatch& micro_batch) const {
   return make_dropout(shape_, site, layer_, dropout_seed_, micro_batch);

@@ -81,6 +81,7 @@ BlockActivations GptStage::activations(const Slot& slot, int stash, size_t block
 Residual GptStage::output(int slot) const { return block_input(slot_at(slot), -1, blocks_.size()); }
 
 void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_batch, Tensor loss) {
+  ctx.quantises = !micro_batch.positions;
   if (rotary_ && !std::exchange(rotary_filled_, true))
     (shape_.reset_position_ids ? PositionMap{} : shape_.cut().positions())
         .for_runs(rotary_.shape[0], [&](int64_t row, int64_t count, int64_t first) {

@@ -16,7 +16,9 @@ class NullOps : public Ops {
 
 }  // namespace
 
-int64_t GptStage::scratch_bytes(const GptShape& shape) {
+int64_t GptStage::scratch_bytes(const GptShape& of_rank) {
+  GptShape shape = of_rank;
+  shape.bf16_layers_at_start = shape.bf16_layers_at_end = 0;
   const std::unique_ptr<Device> device = create_planning_device();
   const std::unique_ptr<Stream> compute = device->create_compute_stream();
   const std::unique_ptr<Communicator> group = create_planning_communicator(*device, shape.tensor_rank, shape.t);
@@ -33,6 +35,9 @@ int64_t GptStage::scratch_bytes(const GptShape& shape) {
   for (Param& param : params.all()) {
     param.weight = arena.allocate(shape.dtype, param.shape);
     param.grad = arena.allocate(DType::f32, param.shape);
+    if (!param.spec.quantised || !shape.keeps_fp8_weights) continue;
+    param.fp8 = arena.allocate(DType::e4m3, param.shape);
+    param.fp8_scale = arena.allocate(DType::f32, {1});
   }
 
   NullOps ops;
@@ -46,7 +51,8 @@ int64_t GptStage::scratch_bytes(const GptShape& shape) {
               .units = hooks,
               .scratch = scratch,
               .tensor_comm_stream = comm_stream ? &*comm_stream : nullptr,
-              .context = context ? &*context : nullptr};
+              .context = context ? &*context : nullptr,
+              .sequence = context ? &*sequence : nullptr};
   const MicroBatch micro_batch{.first_sample = stage.first_sample(0)};
   const Tensor loss = arena.allocate(DType::f32, {1});
   stage.forward(ctx, 0, micro_batch, loss);

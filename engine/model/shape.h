@@ -10,6 +10,7 @@
 #include "kernels/layer_ops.h"
 #include "parallel/context/cut.h"
 #include "parallel/param.h"
+#include "parallel/tensor/fp8_mode.h"
 #include "parallel/tensor/overlap_mode.h"
 
 namespace trivet {
@@ -24,6 +25,9 @@ struct GptShape : ModelSpec {
   DType dtype = DType::f32;        // of weights and activations
   int64_t cross_entropy_rows = 0;  // of the s b rows, those whose logits exist at a time; 0: all
   bool decay_norms_and_biases = false;
+  Fp8Mode fp8{};  // of the linear layers of blocks, but of so many at either end
+  int64_t bf16_layers_at_start = 0, bf16_layers_at_end = 0;
+  bool keeps_fp8_weights = true;  // from one use to the next; else weights are streamed
   bool reset_position_ids = false, reset_attention_mask = false;  // in each document of a packed sample
   TensorOverlap qkv_overlap = TensorOverlap::none, proj_overlap = TensorOverlap::none;
   TensorOverlap fc1_overlap = TensorOverlap::none, fc2_overlap = TensorOverlap::none;
@@ -45,6 +49,9 @@ struct GptShape : ModelSpec {
     shape.seq = n;
     shape.c = 1, shape.context_rank = 0;
     return shape;
+  }
+  Fp8Mode fp8_of(int64_t layer) const {
+    return layer < bf16_layers_at_start || layer >= num_layers - bf16_layers_at_end ? Fp8Mode{} : fp8;
   }
   bool drops() const { return training.hidden_dropout > 0 || training.attention_dropout > 0; }
   bool loss_in_chunks() const { return cross_entropy_rows > 0; }

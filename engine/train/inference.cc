@@ -16,7 +16,7 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
   const Config saved = parse_saved_config(checkpoint.state.config, checkpoint.directory + "/train_state.json");
   Config config;
   config.model = saved.model;
-  config.precision = saved.precision;
+  config.precision.dtype = saved.precision.dtype;
   // Each layer saves its keys and values for the tokens to come, and little else.
   config.model.recompute_granularity = RecomputeGranularity::selective;
   config.model.recompute_modules = {RecomputeModule::core_attn, RecomputeModule::layernorm, RecomputeModule::mlp};
@@ -28,7 +28,10 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
   for (const Field& field : fields()) loaded.origins[std::string(field.name)] = {Origin::file, checkpoint.directory};
   loaded.origins["parallel.tensor_model_parallel_size"].where = "--tensor-parallel";
   loaded.origins["parallel.pipeline_model_parallel_size"].where = "--pipeline-parallel";
-  return with_sets(std::move(loaded), sets);
+  loaded = with_sets(std::move(loaded), sets);
+  if (loaded.config.precision.fp8 != Fp8::none)
+    throw ConfigError("precision.fp8: expected none: a text is generated in precision.dtype, whatever was trained in");
+  return loaded;
 }
 
 void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_length) {

@@ -100,7 +100,8 @@ Context Rank::context_of_chunk() {
           .units = data_parallel ? *data_parallel : no_hooks_,
           .scratch = state.scratch,
           .tensor_comm_stream = tensor_comm_stream.get(),
-          .context = context_group.get()};
+          .context = context_group.get(),
+          .sequence = context_group ? mesh.context.get() : nullptr};
 }
 
 void Rank::initialize_weights(uint64_t seed, int threads) {

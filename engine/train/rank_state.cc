@@ -93,6 +93,13 @@ GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition&
   shape.cp_comm_type = c.parallel.cp_comm_type;
   shape.sequence_parallel = c.parallel.sequence_parallel;
   shape.dtype = c.precision.dtype;
+  if (positions == 0) shape.fp8 = {c.precision.fp8, c.precision.fp8_wgrad};  // a text is generated in the model's type
+  if (c.precision.first_last_layers_bf16) {
+    shape.bf16_layers_at_start = c.precision.num_layers_at_start_in_bf16;
+    shape.bf16_layers_at_end = c.precision.num_layers_at_end_in_bf16;
+  }
+  shape.keeps_fp8_weights =
+      !trains(c, positions) || c.parallel.data_parallel_sharding_strategy != Sharding::optim_grads_params;
   // A rank that only generates reads the logits of a token at a time; without a head none needs a chunk's scratch.
   if (at[Axis::pp] == layout.schedule.rank_of(layout.schedule.stages() - 1))
     shape.cross_entropy_rows = positions > 0 ? 1 : cross_entropy_rows_of(c, layout);

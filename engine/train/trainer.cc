@@ -151,6 +151,7 @@ void Trainer::prepare_device() {
   rank_.executor.finish_sends();
   rank_.ranks->only_prepare(false);
   host_.world().barrier();
+  rank_.state.flat.weights_changed();  // they were quantised without the other ranks
   if (!trains) return;
   rank_.data_parallel->weights.updated();  // those of other ranks, which did not come
   rank_.data_parallel->weights.finish();
@@ -264,6 +265,7 @@ StepResult Trainer::read_result() {
 }
 
 void Trainer::resume(const TrainState& state) {
+  rank_.state.flat.weights_changed();
   if (rank_.state.optimizer) {
     rank_.state.optimizer->publish(rank_.ops, *rank_.compute);
     rank_.data_parallel->weights.updated();

@@ -17,7 +17,7 @@
 
 namespace trivet {
 
-enum class DType : uint8_t { f32, bf16, i32, i64, u8 };  // in the order of kDTypes
+enum class DType : uint8_t { f32, bf16, i32, i64, u8, e4m3, e5m2 };  // in the order of kDTypes
 
 // bfloat16: the upper half of a float; conversion rounds to nearest even, NaN stays NaN.
 struct bf16 {
@@ -36,9 +36,11 @@ struct DTypeInfo {
   const char* name;
   int64_t bytes;
 };
-constexpr std::array<DTypeInfo, 5> kDTypes = {{{"fp32", 4}, {"bf16", 2}, {"int32", 4}, {"int64", 8}, {"uint8", 1}}};
+constexpr std::array<DTypeInfo, 7> kDTypes = {
+    {{"fp32", 4}, {"bf16", 2}, {"int32", 4}, {"int64", 8}, {"uint8", 1}, {"e4m3", 1}, {"e5m2", 1}}};
 constexpr const char* name_of(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].name; }
 constexpr int64_t size_of(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].bytes; }
+constexpr bool is_fp8(DType dtype) { return dtype == DType::e4m3 || dtype == DType::e5m2; }  // kernels/base/fp8.h
 
 template <class T>
 constexpr DType dtype_of() {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/base/fp8.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel_for.h"
@@ -149,7 +150,7 @@ void Kernels::compute(const op::DropoutBackward& op) {
 void Kernels::compute(const op::Fill& op) {
   const auto fill_as = [&]<class T>(T element) {
     parallel_for(threads_, op.x.numel(), kGrain, [&](Range part, int) {
-      T* const begin = op.x.as<T>() + part.begin;
+      T* const begin = static_cast<T*>(op.x.data) + part.begin;
       // memset knows how to write much memory without reading it first.
       if (op.value == 0 && !std::signbit(op.value))
         std::memset(static_cast<void*>(begin), 0, sizeof(T) * static_cast<size_t>(part.size()));
@@ -162,6 +163,8 @@ void Kernels::compute(const op::Fill& op) {
     case DType::i32: return fill_as(static_cast<int32_t>(op.value));
     case DType::i64: return fill_as(static_cast<int64_t>(op.value));
     case DType::u8: return fill_as(static_cast<uint8_t>(op.value));
+    case DType::e4m3: return fill_as(E4m3::encode(op.value));
+    case DType::e5m2: return fill_as(E5m2::encode(op.value));
   }
 }
 

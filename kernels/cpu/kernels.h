@@ -25,6 +25,8 @@ class Kernels final : public CpuKernels {
 #undef TRIVET_COMPUTE
 
  private:
+  void decode(const Tensor& values, const Tensor& scale, bf16* to) const;
+
   int threads_;
   Workspaces workspaces_;  // of GEMM and attention
 };

@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include "kernels/base/fp8.h"
 #include "kernels/cpu/blocked_gemm.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/panels_amx.h"
@@ -70,7 +71,31 @@ Blocking::Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes, int64
 
 std::unique_ptr<CpuKernels> create_kernels(int threads) { return std::make_unique<Kernels>(threads); }
 
+// What the FP8 values stand for, exactly: a few bits times a power of two are a bf16, unless they are too small for
+// one.
+void Kernels::decode(const Tensor& values, const Tensor& scale, bf16* to) const {
+  bf16 of_code[256];  // a load an element; the arithmetic of decode() is no vector code with GCC
+  dispatch_fp8(values.dtype, [&]<class Format>() {
+    for (int code = 0; code < 256; ++code)
+      of_code[code] = bf16(Format::decode(static_cast<uint8_t>(code)) * scale.as<float>()[0]);
+  });
+  const auto* const from = static_cast<const uint8_t*>(values.data);
+  parallel_for(threads_, values.numel(), 1 << 14, [&](Range part, int) {
+    for (int64_t i = part.begin; i < part.end; ++i) to[i] = of_code[from[i]];
+  });
+}
+
 void Kernels::compute(const op::Matmul& op) {
+  if (is_fp8(op.a.dtype)) {
+    const Workspaces::Lease lease = workspaces_.lease(2 * (op.a.numel() + op.b.numel()));
+    auto *const a = reinterpret_cast<bf16*>(lease.get()), *const b = a + op.a.numel();
+    decode(op.a, op.scales.a, a);
+    decode(op.b, op.scales.b, b);
+    op::Matmul decoded = op;
+    decoded.a = Tensor{a, DType::bf16, op.a.shape};
+    decoded.b = Tensor{b, DType::bf16, op.b.shape};
+    return compute(decoded);
+  }
   const auto run = [&]<class Panels, class T, class C>() {
     BlockedGemm<Panels, T, C> gemm(gemm_of<T, C>(op), threads_);
     gemm.run(workspaces_.lease(gemm.workspace_bytes()).get());

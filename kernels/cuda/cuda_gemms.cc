@@ -17,7 +17,10 @@ int64_t alignment_of(const void* data) {
   return static_cast<int64_t>(address & (~address + 1));
 }
 
-cudaDataType_t cuda_type(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t cuda_type(DType dtype) {
+  if (is_fp8(dtype)) return dtype == DType::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+  return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
+}
 
 // Milliseconds of what queue() queues, the mean of a few. The caller has queued it once, to warm up.
 template <class F>
@@ -46,12 +49,13 @@ struct CudaGemms::Library {
     if (status != CUBLAS_STATUS_SUCCESS) fail(std::string(call) + ": " + status_text(status), at);
   }
 
-  // The GEMM is left to a slow kernel, which should not go unseen.
+  // The GEMM is left to a slow kernel, or a slower type, which should not go unseen.
   void tell_refusal(const CudaGemm& p, const char* call, cublasStatus_t status) const {
     cudaGetLastError();            // or the next launch would report it
     if (p.has_epilogue()) return;  // kernels of their own, of which the GEMM is the library's
-    const std::string line = fmt::format("trivet: {}: {}: GEMMs of {} x {} x {} in {} take Trivet's own slow kernel\n",
-                                         call, status_text(status), p.m, p.n, p.k, name_of(p.dtype));
+    const std::string line =
+        fmt::format("trivet: {}: {}: GEMMs of {} x {} x {} in {} take {}\n", call, status_text(status), p.m, p.n, p.k,
+                    name_of(p.dtype), is_fp8(p.dtype) ? "bf16" : "Trivet's own slow kernel");
     std::fputs(line.c_str(), stderr);
   }
 
@@ -103,14 +107,16 @@ struct CudaGemms::Plan {
     else if (p.activation_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU);
     else if (p.bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     else if (p.bias_grad) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BGRADB);
-    if (p.bias || p.bias_grad) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.c_dtype));
+    if (p.bias || p.bias_grad)
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, is_fp8(p.dtype) ? CUDA_R_16BF : cuda_type(p.c_dtype));
+    if (p.fast) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
     if (p.has_activation()) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);  // it lies as c does, in c's type
     point_at(p);
     const auto layout = [&](DType dtype, int64_t rows, int64_t columns) {
       return library.make(library.layout_create, library.layout_destroy, "cublasLtMatrixLayoutCreate", cuda_type(dtype),
                           static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows);
     };
-    b = layout(p.dtype, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
+    b = layout(p.b_dtype, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
     a = layout(p.dtype, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m);
     c = layout(p.c_dtype, p.n, p.m);
   }
@@ -120,6 +126,8 @@ struct CudaGemms::Plan {
   }
   // Sets the pointers that the descriptor holds.
   void point_at(const CudaGemm& p) {
+    if (p.b_scale) set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.b_scale);
+    if (p.a_scale) set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_scale);
     if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
     if (p.bias_grad) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias_grad);
     if (p.pre_activation) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.pre_activation);
@@ -155,7 +163,8 @@ struct CudaGemms::Plan {
                                                     preference.get(), most, found.data(), &count);
     if (status != CUBLAS_STATUS_SUCCESS) {
       count = 0;
-      if (status != CUBLAS_STATUS_NOT_SUPPORTED) library.tell_refusal(p, "cublasLtMatmulAlgoGetHeuristic", status);
+      if (status != CUBLAS_STATUS_NOT_SUPPORTED || is_fp8(p.dtype))
+        library.tell_refusal(p, "cublasLtMatmulAlgoGetHeuristic", status);
     }
     found.resize(static_cast<size_t>(count));
     std::erase_if(found, [](const auto& proposal) { return proposal.state != CUBLAS_STATUS_SUCCESS; });
@@ -186,10 +195,11 @@ CudaGemms::CudaGemms(const CudaOptions& options) : options_(options), library_(s
 CudaGemms::~CudaGemms() = default;
 
 CudaGemms::Key CudaGemms::key_of(const CudaGemm& p) {
-  const int flags = p.transpose_a | p.transpose_b << 1 | p.accumulate << 2 | (p.bias != nullptr) << 3 |
-                    (p.dtype == DType::bf16) << 4 | (p.c_dtype == DType::bf16) << 5 |
-                    (p.pre_activation != nullptr) << 6 | (p.activation_backward != nullptr) << 7 |
-                    (p.bias_grad != nullptr) << 8 | (p.residual != nullptr) << 9;
+  const int flags = p.transpose_a | p.transpose_b << 1 | p.accumulate << 2 | (p.bias != nullptr) << 3 | p.fast << 4 |
+                    (p.c_dtype == DType::bf16) << 5 | static_cast<int>(p.dtype) << 10 |
+                    static_cast<int>(p.b_dtype) << 14 | (p.pre_activation != nullptr) << 6 |
+                    (p.activation_backward != nullptr) << 7 | (p.bias_grad != nullptr) << 8 |
+                    (p.residual != nullptr) << 9;
   int64_t alignments = 0;  // each up to 256
   for (const void* data : {p.a, p.b, static_cast<const void*>(p.c), p.bias_grad ? p.bias_grad : p.bias,
                            p.pre_activation ? p.pre_activation : p.activation_backward, p.residual})
@@ -261,6 +271,8 @@ bool CudaGemms::run(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte*
     const bool both_bf16 = gemm.dtype == DType::bf16 && gemm.c_dtype == DType::bf16;
     if (gemm.activation != Activation::gelu || !both_bf16 || gemm.n % 8 != 0 || alignment_of(matrix) < 16) return false;
   }
+  // The library asks 16 bytes of scales, too.
+  if (is_fp8(gemm.dtype) && std::min(alignment_of(gemm.a_scale), alignment_of(gemm.b_scale)) < 16) return false;
   Plan& plan = plan_of(gemm, apart, workspace, stream);
   if (!plan.possible) return false;
   const cublasStatus_t status = plan.run(gemm, plan.algorithm, gemm.c, workspace, stream);

@@ -18,7 +18,9 @@ namespace trivet {
 struct CudaGemm {
   int64_t m, n, k;
   bool transpose_a, transpose_b, accumulate;
-  DType dtype, c_dtype;  // of a and b; of c and the bias
+  bool fast;                      // FP8: may be summed with fewer bits than fp32 has
+  DType dtype, b_dtype, c_dtype;  // of a; of b, another one in FP8 alone; of c and, but for FP8, the bias
+  const void *a_scale, *b_scale;  // FP8: on the device; null else
   const void *a, *b;
   void* c;
   const void* bias;                 // null: none
@@ -48,9 +50,9 @@ class CudaGemms {
   static constexpr int64_t kWorkspaceBytes = 32 << 20;
 
   // Queues the GEMM; false, and nothing is queued, where the library has no algorithm for it or fails, or where it has
-  // an activation and is not bf16, or an epilogue that is not faster than what does without. The first call of a shape
-  // that accumulates allocates memory of the size of c for its trials, if there is any. apart: where it has an
-  // epilogue.
+  // an activation and is not bf16, or an epilogue that is not faster than what does without. The library wants FP8 with
+  // transpose_b alone, and k a multiple of 16. The first call of a shape that accumulates allocates memory of the size
+  // of c for its trials, if there is any. apart: where it has an epilogue.
   bool run(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte* workspace, cudaStream_t stream);
 
  private:

@@ -3,6 +3,7 @@
 // (GELU: about 20 instructions an element beside 4 bytes in bf16, forward, where some 27 would fit.)
 #include <bit>
 
+#include "kernels/base/fp8.h"
 #include "kernels/cuda/chunk_table.cuh"
 #include "kernels/cuda/column_partials.cuh"
 #include "kernels/cuda/cuda_ops.h"
@@ -248,6 +249,8 @@ void CudaOps::launch(const op::Fill& op, cudaStream_t stream) {
     case DType::i32: pattern = static_cast<uint32_t>(static_cast<int32_t>(op.value)) * 0x100000001ull; break;
     case DType::i64: pattern = static_cast<uint64_t>(static_cast<int64_t>(op.value)); break;
     case DType::u8: pattern = static_cast<uint8_t>(op.value) * 0x101010101010101ull; break;
+    case DType::e4m3: pattern = E4m3::encode(op.value) * 0x101010101010101ull; break;
+    case DType::e5m2: pattern = E5m2::encode(op.value) * 0x101010101010101ull; break;
   }
   launch_kernel(fill_kernel, {blocks(ceil_div(op.x.bytes(), kBlockThreads * 16), op.kSpan.name), kBlockThreads, stream},
                 static_cast<unsigned char*>(op.x.data), pattern, op.x.bytes());

@@ -14,6 +14,7 @@ struct Sum {
 };
 struct Max {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+  __device__ unsigned int operator()(unsigned int a, unsigned int b) const { return max(a, b); }
 };
 
 template <class T, class Op>

@@ -16,7 +16,9 @@ ncclDataType_t nccl_type(DType dtype) {
     case DType::bf16: return ncclBfloat16;
     case DType::i32: return ncclInt32;
     case DType::i64: return ncclInt64;
-    case DType::u8: return ncclUint8;
+    case DType::u8:
+    case DType::e4m3:
+    case DType::e5m2: return ncclUint8;  // only moved
   }
   return ncclUint8;
 }

@@ -82,6 +82,10 @@ void FlatBuffer::allocate(Arena& weight_arena, Arena& gradient_arena) {
     };
     take(streams_weights() && !bucket.resident, stored_weights, next_weight, bucket.weights, bucket.own_weights);
     if (bucket.weights) point_weights(i, bucket.weights);
+    for (const FlatSegment& segment : segments_of(bucket))
+      if (Param& param = *segment.param; param.spec.quantised && bucket.weights)
+        param.fp8 = weight_arena.allocate(DType::e4m3, param.shape),
+        param.fp8_scale = weight_arena.allocate(DType::f32, {1});
     if (!options.trains) continue;
     take(streams_grads() && !bucket.resident, stored_grads, next_grad, bucket.grads, bucket.own_grads);
     bucket.own_begin = bucket.begin + before;

@@ -91,6 +91,10 @@ struct FlatBuffer {
   // Points the bucket's parameters into `whole` [bucket's numel or more], or to null.
   void point_weights(size_t bucket, Tensor whole) const;
   void point_grads(size_t bucket, Tensor whole) const;
+  // To be called where weights are written: what was quantised of them is stale.
+  void weights_changed() const {
+    for (const FlatSegment& segment : segments) segment.param->fp8_is_current = false;
+  }
   // The label of work on that bucket, which is `in` otherwise.
   SpanLabel label_of(size_t bucket, SpanLabel in) const {
     const std::vector<int>& units = buckets[bucket].units;

@@ -29,6 +29,7 @@ void ParamGather::gather(size_t bucket, Tensor whole, Event& gathered) {
 }
 
 void ParamGather::updated() {
+  flat_.weights_changed();
   if (!flat_.shards_optimizer()) return;
   finish();
   for (Streamed& buffer : streamed_) buffer.bucket = -1;

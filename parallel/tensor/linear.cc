@@ -8,13 +8,17 @@ namespace {
 Hidden rows_of(const Hidden& x, int64_t first, int64_t rows) { return x ? x.slice(first, rows) : x; }
 
 // dW += dy^T x, and dbias += the sum of dy, unless bias is null.
-void add_gradients(const Context& ctx, Param& weight, const Param* bias, const Tensor& dy, const Tensor& x) {
-  ctx.run(op::Matmul{.a = dy,
-                     .b = x,
+template <Place kDy, Place kX>
+void add_gradients(const Context& ctx, Param& weight, const Param* bias, const Operand<kDy>& d, const Operand<kX>& x,
+                   const Tensor& dy) {
+  ctx.run(op::Matmul{.a = d.values,
+                     .b = x.values,
                      .c = weight.grad,
                      .transpose_a = true,
                      .accumulate = !weight.take_overwrite(),
-                     .bias_grad = bias ? bias->grad : Tensor{}});
+                     .bias_grad = bias && !d.scale ? bias->grad : Tensor{},
+                     .scales = {d.scale, x.scale}});
+  if (bias && d.scale) ctx.run(op::ColumnSum{dy, bias->grad});
 }
 
 }  // namespace
@@ -22,12 +26,14 @@ void add_gradients(const Context& ctx, Param& weight, const Param* bias, const T
 // ---- column
 
 ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, const Shape& out,
-                                           Init init, Bias bias, TensorOverlap overlap)
-    : weight_(params.declare({.name = name + ".weight",
+                                           Init init, Bias bias, TensorOverlap overlap, const Fp8Mode& fp8)
+    : operands_(fp8),
+      weight_(params.declare({.name = name + ".weight",
                               .global_shape = out.rank == 2 ? Shape{out[0], out[1], in} : Shape{out[0], in},
                               .placement = {{Axis::tp, partitioned(out.rank - 1)}},
                               .init = init,
-                              .first_one_writes = true})),
+                              .first_one_writes = true,
+                              .quantised = operands_.quantised()})),
       bias_(bias == Bias::none ? nullptr
                                : &params.declare({.name = name + ".bias",
                                                   .global_shape = out,
@@ -37,60 +43,77 @@ ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string&
 
 void ColumnParallelLinear::forward(Context& ctx, Residual x, Hidden y, Hidden pre_activation, Activation act) const {
   Scratch::Frame frame(ctx.scratch);
+  const auto weight = operands_.weight(ctx, weight_, frame);
+  const auto in = operands_.activation(ctx, x, frame);
   const auto multiply = [&](int64_t first, int64_t rows, Whole whole) {
     ctx.run(op::Matmul{.a = whole.slice(first, rows),
-                       .b = weight_.weight,
+                       .b = weight.values,
                        .c = y.slice(first, rows),
                        .transpose_b = true,
                        .bias = bias_ ? bias_->weight : Tensor{},
                        .pre_activation = rows_of(pre_activation, first, rows),
-                       .activation = act});
+                       .activation = act,
+                       .scales = {in.scale, weight.scale}});
   };
-  gather_and_multiply(ctx, overlap_, x, frame, multiply);
+  gather_and_multiply(ctx, overlap_, in.values, frame, multiply);
 }
 
 void ColumnParallelLinear::backward(Context& ctx, Residual x, Hidden dy, Residual dx) const {
-  if (overlap_ != TensorOverlap::none && !ctx.weight_grads.deferring()) return backward_in_bulk(ctx, x, dy, dx);
-  backward_input(ctx, dy, dx);
-  ctx.weight_grads.push([this, &ctx, x, dy] { backward_weight(ctx, x, dy); });
+  Scratch::Frame frame(ctx.scratch);
+  const Gradient d = operands_.gradient(ctx, dy, frame);
+  const bool deferred = ctx.weight_grads.deferring();
+  if (overlap_ != TensorOverlap::none && !deferred) return backward_in_bulk(ctx, x, dy, d, dx);
+  reduce_sequence(ctx, dx, [&](Partial partial) { backward_input(ctx, d, partial); });
+  const bool shared = operands_.of_weight_grad().quantised() == operands_.quantised();
+  if (!deferred) return backward_weight(ctx, x, dy, shared ? d : Gradient{dy, {}});
+  ctx.weight_grads.push([this, &ctx, x, dy] {
+    Scratch::Frame later(ctx.scratch);
+    backward_weight(ctx, x, dy, operands_.of_weight_grad().gradient(ctx, dy, later));
+  });
 }
 
-void ColumnParallelLinear::backward_input(Context& ctx, Hidden dy, Residual dx) const {
-  reduce_sequence(ctx, dx, [&](Partial partial) { ctx.run(op::Matmul{.a = dy, .b = weight_.weight, .c = partial}); });
+void ColumnParallelLinear::backward_input(Context& ctx, const Gradient& d, Partial dx) const {
+  Scratch::Frame frame(ctx.scratch);
+  const auto weight = operands_.weight(ctx, weight_, frame);
+  ctx.run(op::Matmul{.a = d.values, .b = weight.values, .c = dx, .scales = {d.scale, weight.scale}});
 }
 
 // Overlaps the all-gather of x with dy W, and the reduce-scatter of dx with dy^T x.
-void ColumnParallelLinear::backward_in_bulk(Context& ctx, Residual x, Hidden dy, Residual dx) const {
+void ColumnParallelLinear::backward_in_bulk(Context& ctx, Residual x, Hidden dy, const Gradient& d, Residual dx) const {
   TensorCommStream& comm_stream = *ctx.tensor_comm_stream;
   Scratch::Frame frame(ctx.scratch);
+  const auto in = operands_.of_weight_grad().activation(ctx, x, frame);
   const Shape whole = whole_sequence(ctx, x.shape);
-  const Whole gathered(frame.tensor(x.dtype, whole));
+  const Whole gathered(frame.tensor(in.values.dtype, whole));
   const Partial partial(frame.tensor(dx.dtype, whole));
   comm_stream.after_compute();
-  comm_stream.gather(x, gathered);
+  comm_stream.gather(in.values, gathered);
   comm_stream.mark(0);
-  ctx.run(op::Matmul{.a = dy, .b = weight_.weight, .c = partial});
+  backward_input(ctx, d, partial);
   comm_stream.after_compute();
   comm_stream.reduce(partial, dx);
   comm_stream.wait(0);
-  add_gradients(ctx, weight_, bias_, dy, gathered);
+  add_gradients(ctx, weight_, bias_, in.scale ? d : Gradient{dy, {}}, Operand<Place::whole>{gathered, in.scale}, dy);
   comm_stream.join();
 }
 
-void ColumnParallelLinear::backward_weight(Context& ctx, Residual x, Hidden dy) const {
+void ColumnParallelLinear::backward_weight(Context& ctx, Residual x, Hidden dy, const Gradient& d) const {
   Scratch::Frame frame(ctx.scratch);
-  add_gradients(ctx, weight_, bias_, dy, gather_sequence(ctx, x, frame));
+  const auto in = operands_.of_weight_grad().activation(ctx, x, frame);
+  add_gradients(ctx, weight_, bias_, d, Operand<Place::whole>{gather_sequence(ctx, in.values, frame), in.scale}, dy);
 }
 
 // ---- row
 
 RowParallelLinear::RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init,
-                                     Bias bias, TensorOverlap overlap)
-    : weight_(params.declare({.name = name + ".weight",
+                                     Bias bias, TensorOverlap overlap, const Fp8Mode& fp8)
+    : operands_(fp8),
+      weight_(params.declare({.name = name + ".weight",
                               .global_shape = {out, in},
                               .placement = {{Axis::tp, partitioned(1)}},
                               .init = init,
-                              .first_one_writes = true})),
+                              .first_one_writes = true,
+                              .quantised = operands_.quantised()})),
       bias_(bias == Bias::none ? nullptr
                                : &params.declare({.name = name + ".bias",
                                                   .global_shape = {out},
@@ -99,17 +122,32 @@ RowParallelLinear::RowParallelLinear(ParamList& params, const std::string& name,
       overlap_(overlap) {}
 
 void RowParallelLinear::forward(Context& ctx, Hidden x, Residual y) const {
+  Scratch::Frame frame(ctx.scratch);
+  const auto weight = operands_.weight(ctx, weight_, frame);
+  const auto in = operands_.activation(ctx, x, frame);
   multiply_and_reduce(ctx, overlap_, y, [&](int64_t first, int64_t rows, Partial partial) {
-    ctx.run(op::Matmul{.a = x.slice(first, rows), .b = weight_.weight, .c = partial, .transpose_b = true});
+    ctx.run(op::Matmul{.a = in.values.slice(first, rows),
+                       .b = weight.values,
+                       .c = partial,
+                       .transpose_b = true,
+                       .scales = {in.scale, weight.scale}});
   });
 }
 
 void RowParallelLinear::forward_onto(Context& ctx, Hidden x, Residual residual, const Dropout& dropout,
                                      Residual out) const {
-  if (ctx.tensor.size() == 1 && dropout.probability == 0)
-    return ctx.run(
-        op::Matmul{.a = x, .b = weight_.weight, .c = out, .transpose_b = true, .bias = bias(), .residual = residual});
   Scratch::Frame frame(ctx.scratch);
+  if (ctx.tensor.size() == 1 && dropout.probability == 0) {
+    const auto weight = operands_.weight(ctx, weight_, frame);
+    const auto in = operands_.activation(ctx, x, frame);
+    return ctx.run(op::Matmul{.a = in.values,
+                              .b = weight.values,
+                              .c = out,
+                              .transpose_b = true,
+                              .bias = bias(),
+                              .residual = residual,
+                              .scales = {in.scale, weight.scale}});
+  }
   const Residual branch(frame.tensor(out.dtype, out.shape));
   forward(ctx, x, branch);
   ctx.run(op::BiasDropoutAdd{.x = branch, .bias = bias(), .residual = residual, .dropout = dropout, .out = out});
@@ -118,30 +156,35 @@ void RowParallelLinear::forward_onto(Context& ctx, Hidden x, Residual residual, 
 void RowParallelLinear::backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden pre_activation,
                                  Activation act) const {
   Scratch::Frame frame(ctx.scratch);
+  const auto weight = operands_.weight(ctx, weight_, frame);
+  const auto d = operands_.gradient(ctx, dy, frame);
+  // dx = dy W, times act'(pre_activation), of rows of the whole gradient.
   const auto multiply = [&](int64_t first, int64_t rows, Whole whole) {
-    backward_input(ctx, whole.slice(first, rows), dx.slice(first, rows), rows_of(pre_activation, first, rows), act);
+    ctx.run(op::Matmul{.a = whole.slice(first, rows),
+                       .b = weight.values,
+                       .c = dx.slice(first, rows),
+                       .activation_backward = rows_of(pre_activation, first, rows),
+                       .activation = act,
+                       .scales = {d.scale, weight.scale}});
   };
-  const Whole dy_whole = gather_and_multiply(ctx, overlap_, dy, frame, multiply);
-  if (ctx.weight_grads.deferring()) {
-    ctx.weight_grads.push([this, &ctx, x, dy] {  // the gathered dy is gone by then: gather again
-      Scratch::Frame later(ctx.scratch);
-      backward_weight(ctx, x, gather_sequence(ctx, dy, later), dy);
-    });
-  } else {
-    backward_weight(ctx, x, dy_whole, dy);
-  }
+  const Whole whole = gather_and_multiply(ctx, overlap_, d.values, frame, multiply);
+  const Operands of_weight = operands_.of_weight_grad();
+  const bool shared = of_weight.quantised() == operands_.quantised();
+  if (shared && !ctx.weight_grads.deferring()) return backward_weight(ctx, x, {whole, d.scale}, dy);
+  ctx.weight_grads.push([this, &ctx, x, dy, of_weight] {  // a gathered dy is gone by then: gather again
+    Scratch::Frame later(ctx.scratch);
+    const auto again = of_weight.gradient(ctx, dy, later);
+    backward_weight(ctx, x, {gather_sequence(ctx, again.values, later), again.scale}, dy);
+  });
 }
 
-void RowParallelLinear::backward_input(Context& ctx, Whole dy_whole, Hidden dx, Hidden pre_activation,
-                                       Activation act) const {
-  ctx.run(op::Matmul{
-      .a = dy_whole, .b = weight_.weight, .c = dx, .activation_backward = pre_activation, .activation = act});
-}
-
-void RowParallelLinear::backward_weight(Context& ctx, Hidden x, Whole dy_whole, Residual dy) const {
+void RowParallelLinear::backward_weight(Context& ctx, Hidden x, const Operand<Place::whole>& dy_whole,
+                                        Residual dy) const {
+  Scratch::Frame frame(ctx.scratch);
+  const auto in = operands_.of_weight_grad().activation(ctx, x, frame);
   // The bias: this rank's positions only. Under sequence parallelism the step sums it over the tensor group.
   const bool own = !ctx.tensor.sequence_parallel();
-  add_gradients(ctx, weight_, own ? bias_ : nullptr, dy_whole, x);
+  add_gradients(ctx, weight_, own ? bias_ : nullptr, dy_whole, in, dy);
   if (bias_ && !own) ctx.run(op::ColumnSum{dy, bias_->grad});
 }
 

@@ -17,6 +17,7 @@
 #include "parallel/context.h"
 #include "parallel/param.h"
 #include "parallel/tensor/overlap.h"
+#include "parallel/tensor/quantise.h"
 
 namespace trivet {
 
@@ -28,20 +29,22 @@ class ColumnParallelLinear {
   // columns of the first, then those of the second. overlap: of the communication under sequence parallelism; needs a
   // Context with a tensor stream, unless it is none.
   ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, const Shape& out, Init init, Bias bias,
-                       TensorOverlap overlap = TensorOverlap::none);
+                       TensorOverlap overlap = TensorOverlap::none, const Fp8Mode& fp8 = {});
 
   // y = x W^T + bias; or, with pre_activation, which is as y: pre_activation = x W^T + bias and y =
   // act(pre_activation). act: one without a gate.
   void forward(Context& ctx, Residual x, Hidden y, Hidden pre_activation = {}, Activation act = {}) const;
   // Both halves below, the second through the context's weight-gradient queue: x and dy must live until it has run.
   void backward(Context& ctx, Residual x, Hidden dy, Residual dx) const;
-  void backward_input(Context& ctx, Hidden dy, Residual dx) const;  // dx = dy W
-  void backward_weight(Context& ctx, Residual x, Hidden dy) const;  // dW += dy^T x, dbias += sum of dy
   const Param& weight() const { return weight_; }
 
  private:
-  void backward_in_bulk(Context& ctx, Residual x, Hidden dy, Residual dx) const;
+  using Gradient = Operand<Place::hidden>;
+  void backward_in_bulk(Context& ctx, Residual x, Hidden dy, const Gradient& d, Residual dx) const;
+  void backward_input(Context& ctx, const Gradient& d, Partial dx) const;              // dx = dy W
+  void backward_weight(Context& ctx, Residual x, Hidden dy, const Gradient& d) const;  // dW += dy^T x, dbias likewise
 
+  const Operands operands_;
   Param& weight_;      // [out/t, in], or [2, columns/t, in]
   Param* const bias_;  // [out/t], or [2, columns/t]; null: none
   TensorOverlap overlap_;
@@ -51,7 +54,7 @@ class ColumnParallelLinear {
 class RowParallelLinear {
  public:
   RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, Bias bias,
-                    TensorOverlap overlap = TensorOverlap::none);
+                    TensorOverlap overlap = TensorOverlap::none, const Fp8Mode& fp8 = {});
 
   void forward(Context& ctx, Hidden x, Residual y) const;  // y = x W^T
   // out = residual + dropout(x W^T + bias). out: not residual.
@@ -59,13 +62,12 @@ class RowParallelLinear {
   // As above. dy: [s*, b, out]. pre_activation (null: x is used as it is), as x, which then is act(pre_activation): dx
   // becomes the gradient of pre_activation instead of that of x.
   void backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden pre_activation = {}, Activation act = {}) const;
-  // dy_whole: the gradient of y at all positions (gather_sequence), or rows of it. dx = dy W, times
-  // act'(pre_activation).
-  void backward_input(Context& ctx, Whole dy_whole, Hidden dx, Hidden pre_activation = {}, Activation act = {}) const;
-  void backward_weight(Context& ctx, Hidden x, Whole dy_whole, Residual dy) const;  // dW += dy^T x, dbias += sum of dy
-  Tensor bias() const { return bias_ ? bias_->weight : Tensor{}; }                  // [out]
+  // dy_whole: the gradient of y at all positions (gather_sequence). dW += dy^T x, dbias += sum of dy.
+  void backward_weight(Context& ctx, Hidden x, const Operand<Place::whole>& dy_whole, Residual dy) const;
+  Tensor bias() const { return bias_ ? bias_->weight : Tensor{}; }  // [out]
 
  private:
+  const Operands operands_;
   Param& weight_;      // [out, in/t]
   Param* const bias_;  // [out], replicated; null: none
   TensorOverlap overlap_;

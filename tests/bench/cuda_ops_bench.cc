@@ -5,6 +5,7 @@
 // attention the time of the kernels for all GPUs.
 //
 //     cuda_ops_bench [peak in TFLOP/s, default 989.4: H100 and H200]
+//     cuda_ops_bench fp8      the linear layers of Llama 3.1 8B in FP8, beside bf16
 //
 // Each row is the median of 15 rounds; a round queues some calls and waits for the stream. Issue 5 asks for 0.85 of the
 // copy, 0.95 of cuBLASLt; cuDNN's attention is timed by torch_step.py.
@@ -16,6 +17,7 @@
 #include <fmt/core.h>
 #include <functional>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/arena.h"
@@ -321,6 +323,55 @@ void products(Bench& bench) {
                    }});
 }
 
+// The linear layers of Llama 3.1 8B at 8,192 tokens: GEMMs of FP8 operands, with what they are transposed by, beside
+// those of bf16 ones; and with the quantisation of the operand that is not quantised before: weights are once a step,
+// and a gradient is for both of its GEMMs.
+void products_in_fp8(Bench& bench) {
+  Ops& ops = *bench.ops;
+  Stream& stream = *bench.stream;
+  constexpr int64_t kTokens = 8192, kWidth = 4096, kInner = 14336;
+  struct Quantised {
+    Tensor x, values, scale, amax;
+  };
+  const auto quantise = [&](const Quantised& q) {
+    ops.run(op::Amax{q.x, q.amax}, stream);
+    ops.run(op::Quantize{q.x, q.amax, q.values, q.scale}, stream);
+  };
+  const auto make = [&](Shape shape, DType format) {
+    const auto one = [&] { return bench.tensor(DType::f32, {1}); };
+    const Quantised q{bench.tensor(DType::bf16, shape), bench.tensor(format, shape), one(), one()};
+    quantise(q);
+    return q;
+  };
+  fmt::print("\n{:<46} {:>9} {:>9} {:>8} {:>9} {:>10} {:>9} {:>10}\n", "product in FP8", "ms", "TFLOP/s", "of bf16's",
+             "in bf16", "bf16 / it", "quantised", "/ it");
+  const auto product = [&](const std::string& name, const Quantised& a, const Quantised& b, const Quantised& quantised,
+                           Tensor c, const test::MatmulOptions& how) {
+    op::Matmul in_fp8 = how.of(a.values, b.values, c);
+    in_fp8.scales = {a.scale, b.scale};
+    const int64_t k = how.transpose_a ? a.x.rows() : a.x.cols();
+    bench.arithmetic(name, 2.0 * static_cast<double>(c.numel()) * static_cast<double>(k),
+                     [&] { ops.run(in_fp8, stream); },
+                     {[&] { ops.run(how.of(a.x, b.x, c), stream); },
+                      [&] {
+                        quantise(quantised);
+                        ops.run(in_fp8, stream);
+                      }});
+  };
+  const auto layer = [&](const std::string& name, int64_t in, int64_t out) {
+    const Quantised x = make({kTokens, in}, DType::e4m3), w = make({out, in}, DType::e4m3);
+    const Quantised dy = make({kTokens, out}, DType::e5m2);
+    product(name + " forward", x, w, x, bench.tensor(DType::bf16, {kTokens, out}), {.transpose_b = true});
+    product(name + " backward_input", dy, w, dy, bench.tensor(DType::bf16, {kTokens, in}), {});
+    product(name + " backward_weight, fp32 +=", dy, x, x, bench.tensor(DType::f32, {out, in}),
+            {.transpose_a = true, .accumulate = true});
+  };
+  layer("qkv 4096 -> 6144", kWidth, kWidth + 2 * 1024);
+  layer("proj 4096 -> 4096", kWidth, kWidth);
+  layer("fc1 4096 -> 28672", kWidth, 2 * kInner);
+  layer("fc2 14336 -> 4096", kInner, kWidth);
+}
+
 // Operations of the causal half only: 2 products forward, 5 backward. Beside them the kernels for all GPUs.
 void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
   Ops& ops = *bench.ops;
@@ -362,7 +413,9 @@ void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
 int main(int argc, char** argv) {
   using namespace trivet;
   try {
-    Bench bench(argc > 1 ? std::atof(argv[1]) : 989.4);
+    const bool fp8 = argc > 1 && std::string_view(argv[1]) == "fp8";
+    Bench bench(argc > 1 && !fp8 ? std::atof(argv[1]) : 989.4);
+    if (fp8) return products_in_fp8(bench), 0;
     activations(bench);
     head_and_optimizer(bench);
     products(bench);

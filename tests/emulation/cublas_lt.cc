@@ -6,6 +6,13 @@
 // attribute that the epilogue does not use, an algorithm for another problem than it was proposed for, and beta with a
 // GELU. A bias gradient (BGRADB) is written in D's type, as the header has it, and is never added to.
 //
+// FP8 has Hopper's rules (compute capability 9.0) of the documentation of cublasLtMatmul; what breaks one is not
+// supported. Types: E4M3 and E5M2, not E5M2 with E5M2; D, and C with it, bf16 or fp32; scales in fp32, of A and B, here
+// always, and aligned to 16 bytes, as are all matrices. A is transposed and B is not. k, D's rows and all leading
+// dimensions have multiples of 16 bytes; D's columns are free. CUBLAS_COMPUTE_32F; fast accumulation for FP8 alone,
+// which is only counted: nobody says how a GPU rounds then. Of epilogues a bias, in bf16 for each D: that GELU, BGRADB
+// and so on have none with such a D is from memory, and so is that a bias need be aligned to its type only.
+//
 // What the heuristic proposes, in this order; each algorithm has its own rounding:
 //
 //   k odd and below 16        nothing: CUBLAS_STATUS_NOT_SUPPORTED; k = 7: CUBLAS_STATUS_INTERNAL_ERROR
@@ -44,11 +51,14 @@ struct Descriptor : cublasLtMatmulDescOpaque_t {
   int32_t bias_type = -1, aux_type = -1;  // -1: D's
   void* aux = nullptr;
   int64_t aux_ld = 0;
+  const float *a_scale = nullptr, *b_scale = nullptr;
+  int8_t fast = 0;
 };
+bool is_fp8(cudaDataType type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 struct Layout : cublasLtMatrixLayoutOpaque_t {
   cudaDataType type;
   int64_t rows, columns, ld;
-  int64_t element() const { return type == CUDA_R_32F ? 4 : 2; }
+  int64_t element() const { return type == CUDA_R_32F ? 4 : is_fp8(type) ? 1 : 2; }
   int64_t bytes() const { return ((columns - 1) * ld + rows) * element(); }
   bool operator==(const Layout& o) const {
     return type == o.type && rows == o.rows && columns == o.columns && ld == o.ld;
@@ -81,11 +91,25 @@ bool overlap(const void* a, int64_t a_bytes, const void* b, int64_t b_bytes) {
   return a && b && x < y + static_cast<uintptr_t>(b_bytes) && y < x + static_cast<uintptr_t>(a_bytes);
 }
 
+// What FP8 asks for beyond the rest.
+bool fp8_is_supported(const Descriptor& how, const Layout& a, const Layout& b, const Layout& d) {
+  if (!is_fp8(a.type) || !is_fp8(b.type) || is_fp8(d.type) || (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2))
+    return false;
+  if (how.transpose_a != CUBLAS_OP_T || how.transpose_b != CUBLAS_OP_N || how.compute != CUBLAS_COMPUTE_32F)
+    return false;
+  for (const int64_t bytes : {a.rows, a.ld, b.ld, d.rows * d.element(), d.ld * d.element()})
+    if (bytes % 16 != 0) return false;
+  for (const float* scale : {how.a_scale, how.b_scale})
+    if (!scale || !aligned(scale, 16)) return false;
+  return how.epilogue == CUBLASLT_EPILOGUE_DEFAULT || how.epilogue == CUBLASLT_EPILOGUE_BIAS;
+}
+
 // Sizes, types and epilogue: all but the operands' addresses.
 cublasStatus_t problem_of(const Descriptor& how, const Layout& a, const Layout& b, const Layout& c, const Layout& d,
                           LtProduct& p) {
   for (const Layout* layout : {&a, &b, &c, &d}) {
-    if (layout->type != CUDA_R_32F && layout->type != CUDA_R_16BF) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (layout->type != CUDA_R_32F && layout->type != CUDA_R_16BF && !is_fp8(layout->type))
+      return CUBLAS_STATUS_NOT_SUPPORTED;
     if (layout->rows <= 0 || layout->columns <= 0 || layout->ld < layout->rows) return CUBLAS_STATUS_INVALID_VALUE;
   }
   p.transpose_a = how.transpose_a == CUBLAS_OP_T, p.transpose_b = how.transpose_b == CUBLAS_OP_T;
@@ -93,12 +117,15 @@ cublasStatus_t problem_of(const Descriptor& how, const Layout& a, const Layout& 
   if ((p.transpose_a ? a.columns : a.rows) != p.m || (p.transpose_b ? b.rows : b.columns) != p.n ||
       (p.transpose_b ? b.columns : b.rows) != p.k || c.rows != p.m || c.columns != p.n)
     return CUBLAS_STATUS_INVALID_VALUE;
-  p.type = a.type, p.d_type = d.type;
+  const bool fp8 = is_fp8(a.type) || is_fp8(b.type) || is_fp8(d.type);
+  p.type = a.type, p.b_type = b.type, p.d_type = d.type, p.bias_type = fp8 ? CUDA_R_16BF : d.type;
+  p.a_scale = how.a_scale, p.b_scale = how.b_scale;
   p.lda = a.ld, p.ldb = b.ld, p.ldc = c.ld, p.ldd = d.ld, p.ld_aux = how.aux_ld;
   p.tf32 = how.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-  if (a.type != b.type || c.type != d.type || (a.type == CUDA_R_32F && d.type != CUDA_R_32F) ||
-      (p.tf32 && a.type != CUDA_R_32F))
+  if ((a.type != b.type && !fp8) || c.type != d.type || (a.type == CUDA_R_32F && d.type != CUDA_R_32F) ||
+      (p.tf32 && a.type != CUDA_R_32F) || (fp8 && !fp8_is_supported(how, a, b, d)))
     return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!fp8 && (how.a_scale || how.b_scale || how.fast)) return CUBLAS_STATUS_INVALID_VALUE;
 
   p.gelu_gradient = how.epilogue == CUBLASLT_EPILOGUE_DGELU;
   p.gelu = how.epilogue == CUBLASLT_EPILOGUE_GELU_AUX || how.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
@@ -108,7 +135,7 @@ cublasStatus_t problem_of(const Descriptor& how, const Layout& a, const Layout& 
     return CUBLAS_STATUS_NOT_SUPPORTED;
   if ((biased || bgradb) != (how.bias != nullptr) || (p.gelu || p.gelu_gradient) != (how.aux != nullptr))
     return CUBLAS_STATUS_INVALID_VALUE;
-  if (how.bias && how.bias_type != -1 && how.bias_type != d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (how.bias && how.bias_type != -1 && how.bias_type != p.bias_type) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (!how.bias && how.bias_type != -1) return CUBLAS_STATUS_INVALID_VALUE;
   if (bgradb) p.bias_gradient = how.bias;
   else p.bias = how.bias;
@@ -121,8 +148,9 @@ cublasStatus_t problem_of(const Descriptor& how, const Layout& a, const Layout& 
 // A number of the problem, by which an algorithm knows it again.
 uint64_t number_of(const LtProduct& p, uint32_t epilogue) {
   uint64_t number = kMagic;
-  for (const int64_t x : {p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.ldd, p.ld_aux, int64_t{p.type}, int64_t{p.d_type},
-                          int64_t{p.transpose_a}, int64_t{p.transpose_b}, int64_t{p.tf32}, int64_t{epilogue}})
+  for (const int64_t x :
+       {p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.ldd, p.ld_aux, int64_t{p.type}, int64_t{p.b_type}, int64_t{p.d_type},
+        int64_t{p.transpose_a}, int64_t{p.transpose_b}, int64_t{p.tf32}, int64_t{epilogue}})
     number = (number ^ static_cast<uint64_t>(x)) * 0x9e3779b97f4a7c15u + (number >> 29);
   return number;
 }
@@ -137,13 +165,15 @@ cublasStatus_t check_operands(const LtProduct& p, const Layout& a, const Layout&
         !aligned(operands[i], std::min<uint64_t>(16, with.alignment[i])))
       return CUBLAS_STATUS_INVALID_VALUE;
   if (p.c == p.d ? !(c == d) : overlap(p.c, c.bytes(), p.d, d.bytes())) return CUBLAS_STATUS_INVALID_VALUE;
-  const int64_t bias_bytes = p.m * d.element(), aux_bytes = ((p.n - 1) * p.ld_aux + p.m) * d.element();
+  const int64_t bias_bytes = p.m * (p.bias_type == CUDA_R_32F ? 4 : 2),
+                aux_bytes = ((p.n - 1) * p.ld_aux + p.m) * d.element();
   for (const auto& [written, bytes] : {std::pair<const void*, int64_t>{p.d, d.bytes()},
                                        {p.gelu ? p.aux : nullptr, aux_bytes},
                                        {p.bias_gradient, p.n * d.element()},
                                        {p.workspace, p.workspace_bytes()}})
     if (overlap(written, bytes, p.a, a.bytes()) || overlap(written, bytes, p.b, b.bytes()) ||
-        overlap(written, bytes, p.bias, bias_bytes) ||
+        overlap(written, bytes, p.bias, bias_bytes) || overlap(written, bytes, p.a_scale, sizeof *p.a_scale) ||
+        overlap(written, bytes, p.b_scale, sizeof *p.b_scale) ||
         (written != p.d && (overlap(written, bytes, p.c, c.bytes()) || overlap(written, bytes, p.d, d.bytes()))) ||
         (written == p.workspace && overlap(written, bytes, p.bias_gradient, p.n * d.element())) ||
         (written == p.d && overlap(written, bytes, p.aux, aux_bytes)))
@@ -222,6 +252,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return assign(how.aux, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return assign(how.aux_ld, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: return assign(how.aux_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return assign(how.a_scale, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return assign(how.b_scale, value, bytes);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return assign(how.fast, value, bytes);
     default: return CUBLAS_STATUS_NOT_SUPPORTED;
   }
 }
@@ -267,6 +300,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   const cublasStatus_t status = problem_of(how, *static_cast<Layout*>(a), *static_cast<Layout*>(b),
                                            *static_cast<Layout*>(c), *static_cast<Layout*>(d), p);
   if (status != CUBLAS_STATUS_SUCCESS) return told(status);
+  if (is_fp8(p.type) && *std::ranges::min_element(wanted.alignment) < 16) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (p.k == 7) return CUBLAS_STATUS_INTERNAL_ERROR;
   if (p.k % 2 == 1 && p.k < 16 && p.k != 9) return CUBLAS_STATUS_NOT_SUPPORTED;
 
@@ -324,7 +358,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   }
   if (const cublasStatus_t status = check_operands(p, la, lb, lc, ld, with); status != CUBLAS_STATUS_SUCCESS)
     return told(status);
+  for (const float* scale : {p.a_scale, p.b_scale})
+    if (scale && !trivet::emulation::on_a_gpu(scale, sizeof *scale))
+      trivet::emulation::broken("cuBLASLt: a scale is not in the memory of a GPU");
   if (p.algorithm == LtAlgorithm::fails) return CUBLAS_STATUS_EXECUTION_FAILED;
+  if (is_fp8(p.type))
+    ++(how.fast ? trivet::emulation::driver().fast_products : trivet::emulation::driver().fp8_products);
   trivet::emulation::load(trivet::emulation::of(stream).device(), with.problem ^ with.kind, "an algorithm of cuBLASLt");
   const cudaError_t status = trivet::emulation::add(stream, [product] {  // a graph does it again
     if (trivet::emulation::driver().last_blocks == 0) run(*product);

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <cuda_bf16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 #include <functional>
 #include <tuple>

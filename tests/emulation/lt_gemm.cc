@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cuda_fp8.h>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -10,8 +11,16 @@
 namespace trivet::emulation {
 namespace {
 
+// By NVIDIA's header, which knows nothing of kernels/base/fp8.h.
+template <__nv_fp8_interpretation_t kKind>
+float decoded(const void* data, int64_t i) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(static_cast<const __nv_fp8_storage_t*>(data)[i], kKind)));
+}
+
 float load(const void* data, cudaDataType_t type, int64_t i) {
   if (type == CUDA_R_32F) return static_cast<const float*>(data)[i];
+  if (type == CUDA_R_8F_E4M3) return decoded<__NV_E4M3>(data, i);
+  if (type == CUDA_R_8F_E5M2) return decoded<__NV_E5M2>(data, i);
   return std::bit_cast<float>(static_cast<uint32_t>(static_cast<const uint16_t*>(data)[i]) << 16);
 }
 
@@ -38,12 +47,12 @@ float tf32(float x) {
 }
 
 // The matrix in fp32, [rows, columns], element (i, j) at i * along_rows + j * along_columns. It is op(matrix).
-std::vector<float> unpacked(const LtProduct& p, const void* matrix, bool transposed, int64_t ld, int64_t rows,
-                            int64_t columns, int64_t along_rows, int64_t along_columns) {
+std::vector<float> unpacked(const LtProduct& p, const void* matrix, cudaDataType_t type, bool transposed, int64_t ld,
+                            int64_t rows, int64_t columns, int64_t along_rows, int64_t along_columns) {
   std::vector<float> out(static_cast<size_t>(rows * columns));
   for (int64_t j = 0; j < columns; ++j)
     for (int64_t i = 0; i < rows; ++i) {
-      const float x = load(matrix, p.type, transposed ? j + i * ld : i + j * ld);
+      const float x = load(matrix, type, transposed ? j + i * ld : i + j * ld);
       out[static_cast<size_t>(i * along_rows + j * along_columns)] = p.tf32 ? tf32(x) : x;
     }
   return out;
@@ -85,8 +94,8 @@ void run(const LtProduct& p) {
   if (p.gelu) poison(p, p.aux, p.ld_aux);
   for (int64_t j = 0; p.bias_gradient && j < p.n; ++j)
     store(p.bias_gradient, p.d_type, j, std::numeric_limits<float>::quiet_NaN());
-  const std::vector<float> a = unpacked(p, p.a, p.transpose_a, p.lda, p.m, p.k, 1, p.m);
-  const std::vector<float> b = unpacked(p, p.b, p.transpose_b, p.ldb, p.k, p.n, 1, p.k);
+  const std::vector<float> a = unpacked(p, p.a, p.type, p.transpose_a, p.lda, p.m, p.k, 1, p.m);
+  const std::vector<float> b = unpacked(p, p.b, p.b_type, p.transpose_b, p.ldb, p.k, p.n, 1, p.k);
   // Each column's sum as the product's: whole, or by halves.
   const int64_t half = p.algorithm == LtAlgorithm::whole ? p.k : p.k / 2;
   for (int64_t j = 0; p.bias_gradient && j < p.n; ++j) {
@@ -107,11 +116,12 @@ void run(const LtProduct& p) {
     const cudaDataType_t kept = p.algorithm == LtAlgorithm::halves ? CUDA_R_32F : p.d_type;
     for (int64_t i = 0; i < p.m * p.n; ++i) sums[i] = rounded(kept, sums[i]) + rounded(kept, second[i]);
   }
+  const float scales[] = {p.a_scale ? *p.a_scale : 1, p.b_scale ? *p.b_scale : 1};
   for (int64_t j = 0; j < p.n; ++j)
     for (int64_t i = 0; i < p.m; ++i) {
-      float x = p.alpha * sums[j * p.m + i];
+      float x = p.alpha * sums[j * p.m + i] * scales[0] * scales[1];
       if (p.beta != 0) x += p.beta * load(p.c, p.d_type, i + j * p.ldc);
-      if (p.bias) x += load(p.bias, p.d_type, i);
+      if (p.bias) x += load(p.bias, p.bias_type, i);
       if (p.gelu) {
         store(p.aux, p.d_type, i + j * p.ld_aux, x);
         x = gelu(x);

@@ -14,14 +14,16 @@ enum class LtAlgorithm : uint64_t {
   fails              // is proposed, and does not run
 };
 
-// D[m, n] = epilogue(alpha op(A) op(B) + beta C).
+// D[m, n] = epilogue(alpha op(A) op(B) + beta C); of FP8, alpha times both scales.
 struct LtProduct {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, tf32 = false;
-  cudaDataType_t type = CUDA_R_32F, d_type = CUDA_R_32F;  // of A and B; of C, D, the bias and the GELU's matrix
+  cudaDataType_t type = CUDA_R_32F, b_type = CUDA_R_32F;       // of A; of B
+  cudaDataType_t d_type = CUDA_R_32F, bias_type = CUDA_R_32F;  // of C, D and the GELU's matrix; of the bias
   int64_t lda = 0, ldb = 0, ldc = 0, ldd = 0, ld_aux = 0;
   float alpha = 1, beta = 0;
   const void *a = nullptr, *b = nullptr, *c = nullptr, *bias = nullptr;
+  const float *a_scale = nullptr, *b_scale = nullptr;           // of FP8
   void *d = nullptr, *aux = nullptr, *bias_gradient = nullptr;  // the last: [n], the sums of op(B) over k
   bool gelu = false, gelu_gradient = false;
   LtAlgorithm algorithm = LtAlgorithm::whole;

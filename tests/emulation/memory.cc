@@ -146,6 +146,8 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ran
 
 int current_device() { return device; }
 
+bool on_a_gpu(const void* data, size_t bytes) { return place_of(data, bytes) >= 0; }
+
 }  // namespace trivet::emulation
 
 using namespace trivet::emulation;

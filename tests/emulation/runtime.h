@@ -22,6 +22,8 @@ namespace trivet::emulation {
 // Queues a kernel; `thread` is what one thread of it does. Refuses grids and shared memory that the GPU does not have.
 cudaError_t launch_kernel(const cudaLaunchConfig_t& how, const void* kernel, const std::function<void()>& thread);
 
+bool on_a_gpu(const void* data, size_t bytes);  // in memory that the runtime has made there
+
 // What the driver has seen, and how strict it is (driver.h).
 struct Driver {
   Driver();
@@ -42,6 +44,8 @@ struct Driver {
   std::atomic<int> multiprocessors = 4;     // of each GPU, as devices tell of it
   std::atomic<int64_t> clock_ahead_ns = 0;  // of the GPUs' clock, before the host's
   std::atomic<int> greatest_ctas = 0;       // of NCCL's communicators so far
+  // The library's GEMMs of FP8 so far: with fast accumulation, and the others.
+  std::atomic<int64_t> fast_products = 0, fp8_products = 0;
 };
 Driver& driver();
 

@@ -56,6 +56,11 @@ void tell_documents_apart(Config& c) {
   c.data.reset_position_ids = c.data.reset_attention_mask = c.data.eod_mask_loss = true;
 }
 
+void as_fp8(Config& c) {
+  c.precision.dtype = DType::bf16;
+  c.precision.fp8 = Fp8::hybrid;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Layouts, OnADevice,
     testing::Values(LayoutCase{"one"}, LayoutCase{"bf16", {}, [](Config& c) { c.precision.dtype = DType::bf16; }},
@@ -108,6 +113,13 @@ INSTANTIATE_TEST_SUITE_P(
                                  c.precision.dtype = DType::bf16;
                                  tell_documents_apart(c);
                                }},
+                    LayoutCase{"fp8", {.t = 2, .sequence_parallel = true}, as_fp8},
+                    LayoutCase{"fp8_llama",
+                               {.p = 2, .schedule = "zb-h1"},
+                               [](Config& c) {
+                                 as_llama(c);
+                                 as_fp8(c);
+                               }},
                     LayoutCase{"zero_bubble_recompute",
                                {.p = 2, .schedule = "zb-h1"},
                                [](Config& c) {
@@ -116,22 +128,33 @@ INSTANTIATE_TEST_SUITE_P(
                                }}),
     [](const auto& info) { return info.param.name; });
 
-// The same on GPUs: in fp32 within the tolerance of layouts, and a second time bit for bit. So also over NCCL, where
+// The same on GPUs: in fp32 within the tolerance of layouts, and a second time bit for bit; in FP8 by captured graphs,
+// which read scales where the captured pass did. So also over NCCL, where
 // each rank has a GPU: no group has more than two ranks, whose sum is the same in every order.
 TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
   const LayoutCase& c = GetParam();
   Config config = config_of(c);
   config.model.hidden_dropout = 0.1;
-  config.batch = {.micro_batch_size = 1, .global_batch_size = 4};  // an emulated GPU is slow
+  const bool fp8 = config.precision.fp8 != Fp8::none;
+  // An emulated GPU is slow, and the library takes FP8 of 16 tokens at least.
+  config.batch = {.micro_batch_size = fp8 ? 2 : 1, .global_batch_size = 4};
   config.model.seq_length = 8;
   const int ranks = c.ranks();
   const Curve cpu = train_on_threads(config, ranks, kGpuSteps);
   config.device.kind = DeviceKind::cuda;
   config.comm.backend = CommBackend::staged;
   config.train.deterministic_mode = true;
+#ifdef TRIVET_EMULATED_GPU
+  const int64_t fast = emulation::driver().fast_products, others = emulation::driver().fp8_products;
+#endif
 
   const Curve gpu = train_on_threads(config, ranks, kGpuSteps, {.poison = true}, true);
+
+#ifdef TRIVET_EMULATED_GPU
+  EXPECT_EQ(emulation::driver().fast_products > fast, fp8) << "forward, by the library in FP8";
+  EXPECT_EQ(emulation::driver().fp8_products > others, fp8) << "backward";
+#endif
 
   const double tolerance = config.precision.dtype == DType::bf16 ? 5e-3 : 2e-5;
   for (size_t i = 0; i < cpu.losses.size(); ++i) {
@@ -143,6 +166,7 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
     config.comm.backend = CommBackend::nccl;
     config.comm.nccl_ub = c.cut.d > 1;
   }
+  if (fp8) config.device.cuda_graph_impl = CudaGraphs::local;
   expect_same(train_on_threads(config, ranks, kGpuSteps, {}, false), gpu);
 }
 

@@ -56,6 +56,12 @@ INSTANTIATE_TEST_SUITE_P(
                                  test::as_llama(c);
                                  bf16_precision(c);
                                }},
+                    LayoutCase{"fp8",
+                               {.t = 2, .sequence_parallel = true},
+                               [](Config& c) {
+                                 bf16_precision(c);
+                                 c.precision.fp8 = Fp8::hybrid;
+                               }},
                     LayoutCase{"qwen3", {.t = 2, .p = 2, .sequence_parallel = true}, test::as_qwen3},
                     LayoutCase{"qwen3_as_generated",
                                {},

@@ -220,7 +220,7 @@ TEST_P(ElementwiseTest, ConvertRoundsToNearestEven) {
 }
 
 TEST_P(ElementwiseTest, FillAndCopyTakeAnyType) {
-  for (const DType any : {DType::f32, DType::bf16, DType::i32, DType::i64, DType::u8}) {
+  for (const DType any : {DType::f32, DType::bf16, DType::i32, DType::i64, DType::u8, DType::e4m3, DType::e5m2}) {
     for (const double value : {7.0, 0.0}) {
       const Tensor x = tensors.poisoned(any, {70'001}), y = tensors.poisoned(any, {70'001});
 

@@ -100,6 +100,17 @@ struct Case {
 constexpr int64_t kWidth = 4096;
 constexpr DType kBf16 = DType::bf16, kF32 = DType::f32;
 
+void amax(Trial& run) {
+  const Tensor largest = run.tensors.full(kF32, {1}, 0);
+  run(op::Amax{run.in(kBf16, kWidth), largest}), run.result(largest, 1);
+}
+
+void quantize(Trial& run) {
+  const Tensor values = run.out(DType::e4m3, kWidth), two = run.tensors.full(kF32, {1}, 2);
+  run(op::Quantize{run.in(kBf16, kWidth), two, values, run.tensors.full(kF32, {1}, 0)});
+  run.result(values, 3 * kWidth);
+}
+
 // Of one op of rows [n, kWidth].
 void activations(Trial& run) {
   const auto in = [&] { return run.in(kBf16, kWidth); };
@@ -354,6 +365,8 @@ void gemm(Trial& run) {
 
 const Case kCases[] = {
     {"activations, conversions and fills", activations},
+    {"largest magnitude", amax, 8, 1 << 19},
+    {"quantisation", quantize},
     {"residuals, dropout and positions", residual_stream},
     {"embedding", embedding},
     {"cross-entropy", loss},
@@ -377,8 +390,8 @@ const Case kCases[] = {
 // Ops that have few elements, or where one block, or on a CPU one thread, goes over all rows.
 bool has_no_far_rows(size_t op, bool on_cuda) {
   if (!on_cuda && (op == AnyOp(op::Matmul{}).index() || op == AnyOp(op::CrossEntropyRescale{}).index())) return true;
-  for (const AnyOp& each : {AnyOp(op::CrossEntropyLoss{}), AnyOp(op::ClipScale{}), AnyOp(op::CountLabels{}),
-                            AnyOp(op::AcceptStep{})})
+  for (const AnyOp& each :
+       {AnyOp(op::CrossEntropyLoss{}), AnyOp(op::ClipScale{}), AnyOp(op::CountLabels{}), AnyOp(op::AcceptStep{})})
     if (each.index() == op) return true;
   return false;
 }

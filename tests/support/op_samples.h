@@ -43,6 +43,8 @@ class OpSamples {
             .total_heads = 4};
   }
 
+  op::Amax sample(op::Amax*) { return {square(), one()}; }
+  op::Quantize sample(op::Quantize*) { return {square(), one(), make_(DType::e4m3, {4, 4}), one()}; }
   op::Matmul sample(op::Matmul*) { return {.a = square(), .b = square(), .c = square()}; }
   op::ColumnSum sample(op::ColumnSum*) { return {square(), row()}; }
   op::LayernormForward sample(op::LayernormForward*) {

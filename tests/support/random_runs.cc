@@ -49,7 +49,9 @@ Config draw_model(Draw& draw, const Runs& runs, bool sequence_parallel) {
   config.optimizer.clip_grad = draw.among({0.0, 0.5, 1.0});
   config.optimizer.lr_decay_style = draw.among({LrDecay::cosine, LrDecay::linear, LrDecay::inverse_square_root});
   if (draw.one_in(3)) config.optimizer.decoupled_lr = config.optimizer.lr / 4;
-  config.precision.dtype = draw.one_in(5) ? DType::bf16 : DType::f32;
+  config.precision.dtype = draw.one_in(4) ? DType::bf16 : DType::f32;
+  if (config.precision.dtype == DType::bf16 && draw.one_in(2))
+    config.precision.fp8 = draw.among({Fp8::hybrid, Fp8::e4m3});
   config.batch.micro_batch_size = draw.of(1, 3);
   const int micro_batches = draw.of(1, runs.d > 2 ? 4 : 9);
   config.batch.global_batch_size = config.batch.micro_batch_size * runs.d * micro_batches;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/base/arena.h"
+#include "kernels/base/fp8.h"
 
 namespace trivet::test {
 
@@ -24,6 +25,8 @@ inline double get(const Tensor& t, int64_t i) {
     case DType::i32: return t.as<int32_t>()[i];
     case DType::i64: return static_cast<double>(t.as<int64_t>()[i]);
     case DType::u8: return t.as<uint8_t>()[i];
+    case DType::e4m3: return E4m3::decode(static_cast<uint8_t*>(t.data)[i]);
+    case DType::e5m2: return E5m2::decode(static_cast<uint8_t*>(t.data)[i]);
   }
   return 0;
 }
@@ -35,6 +38,8 @@ inline void set(const Tensor& t, int64_t i, double value) {
     case DType::i32: t.as<int32_t>()[i] = static_cast<int32_t>(value); break;
     case DType::i64: t.as<int64_t>()[i] = static_cast<int64_t>(value); break;
     case DType::u8: t.as<uint8_t>()[i] = static_cast<uint8_t>(value); break;
+    case DType::e4m3: static_cast<uint8_t*>(t.data)[i] = E4m3::encode(static_cast<float>(value)); break;
+    case DType::e5m2: static_cast<uint8_t*>(t.data)[i] = E5m2::encode(static_cast<float>(value)); break;
   }
 }
 

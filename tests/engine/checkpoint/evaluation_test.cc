@@ -96,28 +96,35 @@ INSTANTIATE_TEST_SUITE_P(Layouts, SkipTrain,
                          [](const auto& info) { return info.param.name; });
 
 TEST(SkipTrainBf16, GivesTheNumbersOfTheRun) {
-  const TempDir dir;
-  Config config = cut(evaluating_run(dir / "run"), {.p = 2, .d = 2, .strategy = "optim_grads_params"});
-  config.precision.dtype = DType::bf16;
-  config.train.full_validation = true;
-  config.train.eval_iters = TrainConfig().eval_iters;
-  ASSERT_EQ(run(config, 4).exit_code, 0);
-  const Evaluated of_run = evaluated(dir / "run");
-  const Evaluated again = evaluate_checkpoint(config, step_path(dir / "run", 4), dir / "again", 4);
-  EXPECT_EQ(again.validation.at(4), of_run.validation.at(4));
-  EXPECT_EQ(again.test, of_run.test);
-  // and on a device whose memory the host cannot read
-  RunOptions split;
-  split.make_backend = make_split_backend;
-  EXPECT_EQ(evaluate_checkpoint(config, step_path(dir / "run", 4), dir / "device", 4, split), again);
+  for (const Fp8 fp8 : {Fp8::none, Fp8::hybrid}) {
+    const TempDir dir;
+    const Cut how = fp8 == Fp8::none ? Cut{.p = 2, .d = 2, .strategy = "optim_grads_params"}
+                                     : Cut{.t = 2, .p = 2, .sequence_parallel = true};
+    Config config = cut(evaluating_run(dir / "run"), how);
+    config.precision.dtype = DType::bf16;
+    config.precision.fp8 = fp8;
+    config.train.full_validation = true;
+    config.train.eval_iters = TrainConfig().eval_iters;
+    ASSERT_EQ(run(config, 4).exit_code, 0);
+    const Evaluated of_run = evaluated(dir / "run");
+    const Evaluated again = evaluate_checkpoint(config, step_path(dir / "run", 4), dir / "again", 4);
+    EXPECT_EQ(again.validation.at(4), of_run.validation.at(4));
+    EXPECT_EQ(again.test, of_run.test);
+    // and on a device whose memory the host cannot read
+    RunOptions split;
+    split.make_backend = make_split_backend;
+    EXPECT_EQ(evaluate_checkpoint(config, step_path(dir / "run", 4), dir / "device", 4, split), again);
+  }
 }
 
-// A model that is opened to generate has the precision of its run, and so its bits.
+// A model that is opened to generate has the precision of its run, and so its bits; but none in FP8.
 TEST(Inference, HasTheLogitsOfTheRunsOwnConfiguration) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const auto& [dtype, fp8] :
+       {std::pair{DType::f32, Fp8::none}, {DType::bf16, Fp8::none}, {DType::bf16, Fp8::hybrid}}) {
     const TempDir dir;
     Config config = small_run(dir / "run");
     config.precision.dtype = dtype;
+    config.precision.fp8 = fp8;
     config.train.train_iters = 2;
     ASSERT_EQ(run(config, 1).exit_code, 0);
     const OpenCheckpoint checkpoint = open_checkpoint(step_path(dir / "run", 2));
@@ -132,6 +139,9 @@ TEST(Inference, HasTheLogitsOfTheRunsOwnConfiguration) {
         logits.push_back(model->next_token_logits(text));
       });
     EXPECT_EQ(logits[0], logits[1]) << name_of(dtype);
+    EXPECT_THROW(
+        inference_config(checkpoint, 1, 1, std::vector<std::string>{"precision.dtype=bf16", "precision.fp8=e4m3"}),
+        ConfigError);
   }
 }
 

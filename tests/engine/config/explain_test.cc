@@ -33,6 +33,13 @@ TEST(MemoryPlan, CountsWhatTheFlatBuffersHold) {
   const int64_t norm = 2 * (kExactSumBins * 8 + 4 + 4) + 7 * 4 + 3 * 2 * kNonFiniteNumbers * 8;
   EXPECT_EQ(bytes_in(DType::f32), (std::vector<int64_t>{4 * elements, 4 * elements, 8 * elements + norm}));
   EXPECT_EQ(bytes_in(DType::bf16), (std::vector<int64_t>{2 * elements, 4 * elements, 12 * elements + norm}));
+  // Matrices of blocks in FP8 beside, with a scale each; not where they are streamed.
+  loaded.config.precision.fp8 = Fp8::hybrid;
+  EXPECT_EQ(bytes_in(DType::bf16)[0], 2 * elements + 2 * (192 + 64 + 256 + 256 + 4 * 4));
+  loaded.config.parallel.data_parallel_sharding_strategy = Sharding::optim_grads_params;
+  const int64_t in_fp8 = bytes_in(DType::bf16)[0];
+  loaded.config.precision.fp8 = Fp8::none;
+  EXPECT_EQ(bytes_in(DType::bf16)[0], in_fp8);
 }
 
 TEST(MemoryPlan, TensorParallelRanksHoldTheirPart) {
@@ -172,6 +179,20 @@ TEST(Explain, ListsEveryKey) {
   EXPECT_NE(text.find("one of default, none, ring, pipeline"), std::string::npos);
   EXPECT_NE(text.find("core_attn, layernorm or mlp, or several with commas between"), std::string::npos);
   EXPECT_NE(text.find("one of cosine, linear, constant"), std::string::npos);
+}
+
+TEST(Explain, SaysWhatIsInFp8) {
+  const auto text_of = [](std::vector<std::string> sets) {
+    sets.insert(sets.begin(), {"model.num_layers=4", "precision.dtype=bf16"});
+    LoadedConfig loaded = load_good(sets);
+    const Layout layout = resolve(loaded, {});
+    return render(describe_run(loaded.config, layout, {{{{"weights", 2048}}}}));
+  };
+  EXPECT_EQ(text_of({}).find("FP8"), std::string::npos);
+  EXPECT_NE(text_of({"precision.fp8=hybrid"}).find("linear layers of 4 layers in FP8 (hybrid)\n"), std::string::npos);
+  EXPECT_NE(text_of({"precision.fp8=e4m3", "precision.first_last_layers_bf16=true", "precision.fp8_wgrad=false"})
+                .find("linear layers of 2 layers in FP8 (e4m3), but for gradients of weights\n"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -416,6 +416,27 @@ TEST(Validate, Data) {
   says(load_error({"data.prefetch=0"}), {"--set: data.prefetch", "10000"});
 }
 
+TEST(Validate, Fp8IsRefusedWithTheReason) {
+  const auto error = [](std::vector<std::string> sets) {
+    sets.insert(sets.begin(), {"precision.dtype=bf16", "precision.fp8=hybrid"});
+    return load_error(sets);
+  };
+  says(load_error({"precision.fp8=e4m3"}), {"precision.fp8: e4m3", "precision.dtype bf16", "fp32"});
+  says(error({"precision.fp8_recipe=delayed"}), {"precision.fp8_recipe", "delayed", "tensorwise", "history"});
+  says(error({"precision.fp8_recipe=mxfp8"}), {"precision.fp8_recipe", "mxfp8", "tensorwise"});
+  says(error({"precision.fp8_recipe=blockwise"}), {"precision.fp8_recipe", "blockwise", "tensorwise"});
+  says(error({"precision.first_last_layers_bf16=true"}),
+       {"precision.first_last_layers_bf16", "num_layers (2)"});
+  says(error({"precision.num_layers_at_end_in_bf16=2"}),
+       {"precision.num_layers_at_end_in_bf16", "first_last_layers_bf16"});
+  says(load_error({"precision.fp8_recipe=tensorwise", "precision.first_last_layers_bf16=true"}),
+       {"precision.first_last_layers_bf16", "precision.fp8"});
+  says(error({"precision.first_last_layers_bf16=true", "precision.num_layers_at_start_in_bf16=9223372036854775807"}),
+       {"precision.num_layers_at_start_in_bf16", "10000"});
+  says(error({"precision.fp8_format=hybrid"}), {"precision.fp8_format", "precision has dtype, fp8"});
+  says(error({"precision.fp8_param_gather=true"}), {"precision.fp8_param_gather", "not supported"});
+}
+
 TEST(Validate, Recompute) {
   says(load_error({"model.recompute_granularity=half"}), {"--set: model.recompute_granularity", "\"half\""});
   says(load_error({"model.recompute_method=uniform"}), {"--set: model.recompute_method", "recompute_granularity"});

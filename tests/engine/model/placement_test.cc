@@ -94,8 +94,8 @@ static_assert(!forward_takes<RowParallelLinear, Hidden, Partial> && !forward_tak
 template <class DyWhole, class Dy>
 constexpr bool row_weight_takes = std::is_invocable_v<decltype(&RowParallelLinear::backward_weight),
                                                       const RowParallelLinear&, Context&, Hidden, DyWhole, Dy>;
-static_assert(!row_weight_takes<Residual, Residual> && !row_weight_takes<Whole, Whole> &&
-              row_weight_takes<Whole, Residual>);
+static_assert(!row_weight_takes<Operand<Place::residual>, Residual> && !row_weight_takes<Operand<Place::whole>, Whole> &&
+              row_weight_takes<Operand<Place::whole>, Residual>);
 
 template <class Out>
 constexpr bool embedding_gives = std::is_invocable_v<decltype(&VocabParallelEmbedding::forward),

@@ -1,0 +1,13 @@
+// Which GEMMs of a linear layer are in FP8, and how their operands are scaled: quantise.h has what that is.
+#pragma once
+
+namespace trivet {
+
+enum class Fp8 { none, hybrid, e4m3 };  // hybrid: weights and activations in E4M3, gradients in E5M2
+struct Fp8Mode {
+  Fp8 format = Fp8::none;
+  bool weight_grads = true;  // too; else these GEMMs take what is not quantised
+};
+enum class Fp8Recipe { tensorwise, blockwise, delayed, mxfp8 };
+
+}  // namespace trivet

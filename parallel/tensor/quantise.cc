@@ -1,0 +1,25 @@
+#include "parallel/tensor/quantise.h"
+
+namespace trivet {
+
+void Operands::quantise(Context& ctx, const Tensor& x, bool over_tensor, bool over_context, const Tensor& values,
+                        const Tensor& scale) {
+  Scratch::Frame frame(ctx.scratch);
+  const Tensor amax = frame.tensor(DType::f32, {1});
+  ctx.run(op::Amax{x, amax});
+  if (over_tensor && ctx.tensor.size() > 1) ctx.tensor.reduce(Partial(amax), Reduce::max, ctx.compute);
+  if (over_context && ctx.sequence) ctx.sequence->all_reduce(amax, Reduce::max, ctx.compute);
+  ctx.run(op::Quantize{x, amax, values, scale});
+}
+
+Operand<Place::whole> Operands::weight(Context& ctx, Param& weight, Scratch::Frame& frame) const {
+  if (!quantised() || !ctx.quantises) return {Whole(weight.weight), {}};
+  const bool keeps = static_cast<bool>(weight.fp8);
+  const Tensor values = keeps ? weight.fp8 : frame.tensor(DType::e4m3, weight.shape);
+  const Tensor scale = keeps ? weight.fp8_scale : frame.tensor(DType::f32, {1});
+  if (!keeps || !weight.fp8_is_current) quantise(ctx, weight.weight, weight.partition_dim >= 0, false, values, scale);
+  weight.fp8_is_current = true;
+  return {Whole(values), scale};
+}
+
+}  // namespace trivet

@@ -1,0 +1,165 @@
+// FP8 in the emulated cuBLASLt: the GEMMs that it refuses by Hopper's rules, and which of Trivet's it takes. Of an
+// emulated build.
+#include <functional>
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/cuda_gemms.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "tests/emulation/runtime.h"
+#include "tests/support/matmul_options.h"
+#include "tests/support/mirrored_ops.h"
+#include "tests/support/near.h"
+#include "tests/support/tensors.h"
+
+namespace trivet::test {
+namespace {
+
+class Fp8Gemms : public testing::Test {
+ protected:
+  template <class T>
+  T* behind(const void* data, int64_t bytes) {
+    return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(bytes));
+  }
+  Tensor on_gpu(DType dtype, Shape shape) { return arena.allocate(dtype, shape); }
+  void* memory(int64_t bytes) { return on_gpu(DType::u8, {bytes}).data; }
+  // How many GEMMs the library has queued in FP8: with fast accumulation, and without.
+  static std::pair<int64_t, int64_t> products() {
+    return {emulation::driver().fast_products, emulation::driver().fp8_products};
+  }
+
+  std::unique_ptr<Device> device = create_cuda_device(0);
+  std::unique_ptr<Stream> stream = device->create_compute_stream();
+  Arena arena{*device, "test"};
+};
+
+TEST_F(Fp8Gemms, ThatHopperDoesNotHaveAreRefused) {
+  CudaGemms gemms({.gemm_candidates = 1});
+  auto* const workspace = static_cast<std::byte*>(memory(CudaGemms::kWorkspaceBytes));
+  const CudaGemm right{.m = 5,
+                       .n = 48,
+                       .k = 64,
+                       .transpose_a = false,
+                       .transpose_b = true,
+                       .accumulate = false,
+                       .fast = false,
+                       .dtype = DType::e5m2,
+                       .b_dtype = DType::e4m3,
+                       .c_dtype = DType::bf16,
+                       .a_scale = memory(64),
+                       .b_scale = memory(64),
+                       .a = memory(1 << 16),
+                       .b = memory(1 << 16),
+                       .c = memory(1 << 16),
+                       .bias = nullptr,
+                       .pre_activation = nullptr,
+                       .activation_backward = nullptr,
+                       .activation = Activation::gelu,
+                       .bias_grad = nullptr,
+                       .residual = nullptr};
+  const auto runs = [&](const std::function<void(CudaGemm&)>& change) {
+    CudaGemm gemm = right;
+    change(gemm);
+    const auto before = products();
+    const bool taken = gemms.run(gemm, nullptr, workspace, raw(*stream));
+    stream->synchronize();
+    const auto after = products();
+    EXPECT_EQ(after.first + after.second, before.first + before.second + taken);
+    return taken;
+  };
+  const auto fp32 = [](CudaGemm& g) { g.c_dtype = DType::f32; };
+  EXPECT_TRUE(runs([](CudaGemm&) {}));
+  EXPECT_TRUE(runs([](CudaGemm& g) { g.dtype = DType::e4m3; }));
+  EXPECT_TRUE(runs([](CudaGemm& g) { g.dtype = DType::e4m3, g.b_dtype = DType::e5m2; }));
+  EXPECT_TRUE(runs([&](CudaGemm& g) { fp32(g), g.n = 44, g.accumulate = true; }));
+  for (const DType c : {DType::bf16, DType::f32})
+    EXPECT_TRUE(runs([&](CudaGemm& g) { g.c_dtype = c, g.bias = memory(96); })) << "a bias in bf16";
+
+  EXPECT_FALSE(runs([](CudaGemm& g) { g.dtype = DType::e5m2, g.b_dtype = DType::e5m2; }));
+  EXPECT_FALSE(runs([](CudaGemm& g) { g.transpose_a = true; })) << "not K-major";
+  EXPECT_FALSE(runs([](CudaGemm& g) { g.transpose_b = false; })) << "not K-major";
+  EXPECT_FALSE(runs([](CudaGemm& g) { g.k = 72; }));
+  EXPECT_FALSE(runs([](CudaGemm& g) { g.n = 44; })) << "rows of 88 bytes";
+  EXPECT_FALSE(runs([&](CudaGemm& g) { fp32(g), g.n = 46; })) << "rows of 184 bytes";
+  EXPECT_FALSE(runs([&](CudaGemm& g) { g.a = behind<void>(g.a, 8); }));
+  EXPECT_FALSE(runs([&](CudaGemm& g) { g.b = behind<void>(g.b, 8); }));
+  EXPECT_FALSE(runs([&](CudaGemm& g) { g.c = behind<void>(g.c, 8); }));
+  EXPECT_FALSE(runs([&](CudaGemm& g) { g.a_scale = behind<void>(g.a_scale, 4); }));
+  EXPECT_FALSE(runs([&](CudaGemm& g) { g.b_scale = behind<void>(g.b_scale, 8); }));
+  EXPECT_FALSE(runs([&](CudaGemm& g) { g.pre_activation = memory(1 << 12); })) << "GELU";
+}
+
+// Else they would be as right and far slower: in all roles, transposed or not, the library multiplies in FP8 what it
+// can, and sums fast in forward passes alone.
+TEST_F(Fp8Gemms, OfLinearLayersAreTheLibrarys) {
+  const std::unique_ptr<Ops> ops = create_cuda_ops(*device, {});
+  const auto queued = [&](DType a, DType c, bool transpose_a, bool transpose_b, int64_t k, DType b = DType::e4m3) {
+    const auto [fast, others] = products();
+    const int64_t m = 33, n = 48;
+    ops->run(op::Matmul{.a = on_gpu(a, transpose_a ? Shape{k, m} : Shape{m, k}),
+                        .b = on_gpu(b, transpose_b ? Shape{n, k} : Shape{k, n}),
+                        .c = on_gpu(c, {m, n}),
+                        .transpose_a = transpose_a,
+                        .transpose_b = transpose_b,
+                        .scales = {on_gpu(DType::f32, {1}), on_gpu(DType::f32, {1})}},
+             *stream);
+    stream->synchronize();
+    return std::pair(products().first - fast, products().second - others);
+  };
+  using Counts = std::pair<int64_t, int64_t>;
+  constexpr DType kE4m3 = DType::e4m3, kE5m2 = DType::e5m2, kBf16 = DType::bf16, kF32 = DType::f32;
+  EXPECT_EQ(queued(kE4m3, kBf16, false, true, 64), Counts(1, 0)) << "forward";
+  for (const DType gradient : {kE5m2, kE4m3}) {
+    EXPECT_EQ(queued(gradient, kBf16, false, false, 64), Counts(0, 1)) << "gradient of the input";
+    EXPECT_EQ(queued(gradient, kF32, true, false, 64), Counts(0, 1)) << "gradient of the weight";
+  }
+  EXPECT_EQ(queued(kE5m2, kBf16, false, true, 64), Counts(0, 1));
+  EXPECT_EQ(queued(kE4m3, kBf16, false, true, 40), Counts(0, 0)) << "in bf16";
+  EXPECT_EQ(queued(kE4m3, kF32, true, false, 40), Counts(0, 0)) << "in bf16";
+}
+
+// Epilogues of all kinds, and operands of several tiles, some of them cut or not aligned, against the CPU.
+TEST_F(Fp8Gemms, AgreeWithTheCpus) {
+  Tensors tensors;
+  const std::unique_ptr<Ops> cpu = create_cpu_ops(1, tested_cpu_isa());
+  const std::unique_ptr<Stream> host = tensors.device().create_compute_stream();
+  for (const double trial_operations : {1e9, 0.0}) {
+    const std::unique_ptr<Ops> gpu = create_test_ops(kOnCuda, {.trial_operations = trial_operations});
+    const auto compare = [&](const MatmulOptions& options, int64_t m, int64_t n, int64_t k, const char* what) {
+      SCOPED_TRACE(what);
+      const auto drawn = [&](DType dtype, bool transposed, int64_t rows, int64_t columns) {
+        return tensors.uniform(dtype, transposed ? Shape{columns, rows} : Shape{rows, columns}, -3, 3);
+      };
+      const Tensor a = drawn(options.transpose_b ? DType::e4m3 : DType::e5m2, options.transpose_a, m, k);
+      const Tensor b = drawn(DType::e4m3, options.transpose_b, k, n);
+      const Tensor c = tensors.full(options.transpose_a ? DType::f32 : DType::bf16, {m, n}, 0.5);
+      op::Matmul how = options.of(a, b, c);
+      how.scales = {tensors.full(DType::f32, {1}, 0.125), tensors.full(DType::f32, {1}, 0.5)};
+      op::Matmul theirs = how;
+      theirs.c = tensors.copy(c);
+      if (how.pre_activation) theirs.pre_activation = tensors.copy(how.pre_activation);
+      gpu->run(how, *host);
+      cpu->run(theirs, *host);
+      host->synchronize();
+      const auto allowed = [&](int64_t i) {
+        return tolerance(DType::f32, k, 3) + 3 * tolerance(how.c.dtype, 1, 1 + std::abs(get(theirs.c, i)));
+      };
+      EXPECT_TRUE(near(how.c, values(theirs.c), allowed));
+      if (how.pre_activation) {
+        EXPECT_TRUE(near(how.pre_activation, values(theirs.pre_activation), allowed));
+      }
+    };
+    constexpr int64_t m = 24, n = 48, k = 80;
+    const auto matrix = [&] { return tensors.uniform(DType::bf16, {m, n}); };
+    const Tensor bias = tensors.uniform(DType::bf16, {n});
+    compare({.transpose_b = true, .bias = bias, .pre_activation = matrix()}, m, n, k, "GELU");
+    compare({.activation_backward = matrix()}, m, n, k, "GELU's derivative");
+    compare({.transpose_b = true, .bias = bias, .residual = matrix()}, m, n, k, "residual");
+    compare({.transpose_b = true, .residual = matrix()}, m, n, 33, "residual, in bf16");
+    compare({}, 300, 264, 272, "gradient of the input");
+    compare({.transpose_a = true, .accumulate = true}, 130, 20, 144, "gradient of the weight");
+    compare({.transpose_a = true, .accumulate = true}, 1, 132, 16, "gradient of the weight, of a row");
+  }
+}
+
+}  // namespace
+}  // namespace trivet::test

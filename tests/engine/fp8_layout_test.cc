@@ -1,0 +1,230 @@
+// FP8 in the headline test. A tensor's scale is a power of two that follows from its largest magnitude over all ranks,
+// so what gives the same bits in bf16 gives them in FP8; where sums are taken in another order a number at a tie moves
+// by one step of the grid.
+#include <cmath>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "parallel/comm/world.h"
+#include "parallel/tensor/linear.h"
+#include "tests/support/training.h"
+
+namespace trivet::test {
+namespace {
+
+constexpr int kFp8Steps = kMatrixSteps;
+
+Config fp8_model(bool llama, Fp8 fp8 = Fp8::hybrid) {
+  Config config = tiny_model(llama);
+  config.model.untie_embeddings_and_output_weights = true;
+  config.precision.dtype = DType::bf16;
+  config.precision.fp8 = fp8;
+  return config;
+}
+Curve train_fp8(const Config& config, const Cut& how) {
+  return train_on_threads(cut(config, how), how.ranks(), kFp8Steps, true);
+}
+
+TEST(Fp8Layout, IsNearBf16AndNotTheSame) {
+  for (const bool llama : {false, true}) {
+    const Curve bf16 = train_on_threads(fp8_model(llama, Fp8::none), 1, kFp8Steps);
+    const Curve hybrid = train_on_threads(fp8_model(llama), 1, kFp8Steps);
+    const Curve e4m3 = train_on_threads(fp8_model(llama, Fp8::e4m3), 1, kFp8Steps);
+    EXPECT_NE(hybrid.losses, bf16.losses);
+    EXPECT_EQ(hybrid.losses[0], e4m3.losses[0]) << "forward passes alike";
+    EXPECT_NE(hybrid.norms, e4m3.norms);
+    for (size_t i = 0; i < bf16.losses.size(); ++i)
+      for (const Curve* curve : {&hybrid, &e4m3}) {
+        EXPECT_NEAR(curve->losses[i], bf16.losses[i], 5e-3 * bf16.losses[i]) << i;
+        EXPECT_NEAR(curve->norms[i], bf16.norms[i], 0.1 * bf16.norms[i]) << i;
+      }
+  }
+}
+
+struct Fp8Case {
+  const char* name;
+  Cut cut;
+  Cut reference{};  // whose bits it has
+  std::vector<std::pair<const char*, const char*>> keys{};
+};
+
+class Fp8Bits : public testing::TestWithParam<Fp8Case> {};
+
+TEST_P(Fp8Bits, AreThoseOfTheReference) {
+  for (const bool llama : {false, true}) {
+    SCOPED_TRACE(llama);
+    Config config = fp8_model(llama);
+    const Curve reference = train_fp8(config, GetParam().reference);
+    for (const auto& [key, value] : GetParam().keys) set_key(config, key, value);
+    expect_equal(train_fp8(config, GetParam().cut), reference);
+  }
+}
+
+constexpr Cut kDataOfTwo{.d = 2, .strategy = "optim"}, kPositionsOfTwo{.t = 2, .sequence_parallel = true};
+INSTANTIATE_TEST_SUITE_P(
+    Matrix, Fp8Bits,
+    testing::Values(
+        Fp8Case{"gpipe", {.p = 2, .schedule = "gpipe"}},
+        Fp8Case{"interleaved", {.p = 2, .schedule = "interleaved", .v = 2}},
+        Fp8Case{"zero_bubble", {.p = 2, .schedule = "zb-h1"}}, Fp8Case{"v_shaped", {.p = 2, .schedule = "zb-v"}},
+        Fp8Case{
+            "mlp_again", {}, {}, {{"model.recompute_granularity", "selective"}, {"model.recompute_modules", "mlp"}}},
+        Fp8Case{"all_again",
+                {},
+                {},
+                {{"model.recompute_granularity", "full"},
+                 {"model.recompute_method", "uniform"},
+                 {"model.recompute_num_layers", "1"}}},
+        Fp8Case{"whole_states", {.d = 2}, kDataOfTwo},
+        Fp8Case{"overlapped",
+                kDataOfTwo,
+                kDataOfTwo,
+                {{"overlap.overlap_grad_reduce", "true"}, {"overlap.overlap_param_gather", "true"}}},
+        Fp8Case{"zero_3", {.d = 2, .strategy = "optim_grads_params"}, {.d = 2, .strategy = "optim_grads"}},
+        Fp8Case{"bulk", kPositionsOfTwo, kPositionsOfTwo, {{"overlap.tp_comm_overlap", "bulk"}}},
+        Fp8Case{"pipelined", kPositionsOfTwo, kPositionsOfTwo, {{"overlap.tp_comm_overlap", "pipeline"}}},
+        Fp8Case{"zero_bubble_in_sequence",
+                {.t = 2, .p = 2, .sequence_parallel = true, .schedule = "zb-h1"},
+                kPositionsOfTwo}),
+    [](const auto& info) { return info.param.name; });
+
+// Parts of a tensor have one scale: over each axis the losses are nearer to one rank's than scales of parts would be.
+TEST(Fp8Layout, HasTheLossesOfOneRankWithinItsGrid) {
+  for (const bool llama : {false, true}) {
+    const Curve reference = train_fp8(fp8_model(llama), {});
+    for (const Cut& how : {Cut{.t = 2}, kPositionsOfTwo, Cut{.t = 4, .sequence_parallel = true}, Cut{.d = 2},
+                           Cut{.c = 2}, Cut{.c = 2, .cp_comm_type = CpCommType::all_gather},
+                           Cut{.t = 2, .p = 2, .sequence_parallel = true, .strategy = "optim", .c = 2}}) {
+      const Curve curve = train_fp8(fp8_model(llama), how);
+      double worst = 0;
+      for (size_t i = 0; i < curve.losses.size(); ++i)
+        worst = std::max(worst, std::abs(curve.losses[i] / reference.losses[i] - 1));
+      EXPECT_LE(worst, 1.5e-3) << "t " << how.t << " c " << how.c << " d " << how.d;
+    }
+  }
+}
+
+// Gradients of weights in bf16: the forward passes are the same, and so are layouts.
+TEST(Fp8Layout, WeightGradientsCanStayInBf16) {
+  Config config = fp8_model(false);
+  const Curve quantised = train_fp8(config, kPositionsOfTwo);
+  config.precision.fp8_wgrad = false;
+  const Curve kept = train_fp8(config, kPositionsOfTwo);
+  EXPECT_EQ(kept.losses[0], quantised.losses[0]);
+  EXPECT_NE(kept.norms[0], quantised.norms[0]);
+  config.overlap.tp_comm_overlap = TensorOverlap::bulk;
+  expect_equal(train_fp8(config, kPositionsOfTwo), kept, "bulk");
+  config.overlap.tp_comm_overlap = TensorOverlap::none;
+  expect_equal(train_fp8(config, {.t = 2, .p = 2, .sequence_parallel = true, .schedule = "zb-h1"}), kept, "deferred");
+}
+
+// pytorch/ao PR 590: a gather that was meant for FP8 ran in bf16, unseen. A step of 4 layers and 4 micro-batches
+// gathers qkv's and fc1's inputs twice and the gradients of proj's and fc2's outputs, and has a scale for each of a
+// layer's operands: of 4 inputs, their 4 gradients and the inputs again, and of 4 weights once a step.
+TEST(Fp8Layout, GathersOneByteAnElementAndReducesAScaleForEachOperand) {
+  struct Calls {
+    int64_t gathered = 0, reductions = 0;
+  };
+  const auto calls_of = [](const Config& config) {
+    Calls calls;
+    const std::vector<TracedStep> ranks = traced_steps(cut(config, kPositionsOfTwo), 2);
+    for (const std::vector<Span>& row : ranks[0].rows)
+      for (const Span& span : row) {
+        if (span.info.name == std::string_view("all_gather")) calls.gathered += span.info.bytes;
+        if (span.info.name == std::string_view("all_reduce")) ++calls.reductions;
+      }
+    return calls;
+  };
+  const Calls bf16 = calls_of(fp8_model(false, Fp8::none)), fp8 = calls_of(fp8_model(false));
+  EXPECT_EQ(bf16.gathered - fp8.gathered, 6 * 4 * 4 * (16 * 2 * 32));
+  EXPECT_EQ(fp8.reductions - bf16.reductions, 4 * (4 * 12 + 4));
+}
+
+// Transformer Engine 74: the scale of what is gathered was not reduced over the tensor ranks. An outlier that one rank
+// has, in its positions of x or in its columns of dy, scales what all have: each row of the products has the bits of
+// one rank.
+struct LinearResults {
+  std::vector<uint16_t> y;      // [s, out]
+  std::vector<float> d_weight;  // [out, in]
+};
+LinearResults run_linear(int ranks, bool sequence_parallel) {
+  constexpr int64_t kSeq = 8, kIn = 32, kOut = 16;
+  LinearResults all{std::vector<uint16_t>(kSeq * kOut), std::vector<float>(kOut * kIn)};
+  run_thread_ranks(ranks, [&](Communicator& world) {
+    const int64_t r = world.rank(), out = kOut / ranks, seq = sequence_parallel ? kSeq / ranks : kSeq;
+    const auto device = create_cpu_device();
+    const auto stream = device->create_compute_stream();
+    const auto ops = create_cpu_ops(1);
+    Arena arena(*device, "test"), scratch_arena(*device, "scratch");
+    ParamList params({{Axis::tp, ranks}}, {{Axis::tp, world.rank()}}, sequence_parallel);
+    params.begin_unit(0);
+    const ColumnParallelLinear linear(params, "linear", kIn, {kOut}, {}, Bias::none, TensorOverlap::none,
+                                      {.format = Fp8::hybrid});
+    // Numbers of about 1 by their place in the whole matrix, and one of 300.
+    const auto fill = [&](Shape shape, int64_t first_row, int64_t first_column, int64_t outlier) {
+      const Tensor x = arena.allocate(DType::bf16, shape);
+      for (int64_t i = 0; i < x.rows(); ++i)
+        for (int64_t j = 0; j < x.cols(); ++j) {
+          const int64_t at = (first_row + i) * 1000 + first_column + j;
+          x.as<bf16>()[i * x.cols() + j] = bf16(at == outlier ? 300.0f : static_cast<float>(std::sin(at * 0.7)));
+        }
+      return x;
+    };
+    Param& weight = params.all().front();
+    weight.weight = fill(weight.shape, r * out, 0, -1);
+    weight.grad = arena.allocate(DType::f32, weight.shape);
+    weight.overwrite = true;
+    const Residual x(fill({seq, 1, kIn}, sequence_parallel ? r * seq : 0, 0, (kSeq - 1) * 1000 + 3));
+    const Hidden dy(fill({kSeq, 1, out}, 0, r * out, 2 * 1000 + kOut - 1)), y(arena.allocate(DType::bf16, dy.shape));
+    const Residual dx(arena.allocate(DType::bf16, x.shape));
+    Scratch scratch(scratch_arena, 1 << 20);
+    WeightGradQueue queue;
+    UnitHooks none;
+    Context ctx{.ops = *ops,
+                .compute = *stream,
+                .tensor = {world, sequence_parallel},
+                .weight_grads = queue,
+                .units = none,
+                .scratch = scratch};
+    linear.forward(ctx, x, y);
+    linear.backward(ctx, x, dy, dx);
+    for (int64_t i = 0; i < kSeq; ++i)
+      for (int64_t j = 0; j < out; ++j)
+        all.y[static_cast<size_t>(i * kOut + r * out + j)] = y.as<bf16>()[i * out + j].bits;
+    std::copy_n(weight.grad.as<float>(), weight.grad.numel(), all.d_weight.data() + r * out * kIn);
+  });
+  return all;
+}
+TEST(Fp8Layout, AnOutlierOfOneRankScalesWhatAllHave) {
+  const LinearResults one = run_linear(1, false);
+  for (const int ranks : {2, 4})
+    for (const bool sequence_parallel : {false, true}) {
+      const LinearResults found = run_linear(ranks, sequence_parallel);
+      EXPECT_EQ(found.y, one.y) << ranks << " " << sequence_parallel;
+      EXPECT_EQ(found.d_weight, one.d_weight) << ranks << " " << sequence_parallel;
+    }
+}
+
+TEST(Fp8Layout, LayersAtTheEndsStayInBf16) {
+  Config config = fp8_model(true);
+  set_key(config, "precision.first_last_layers_bf16", "true");
+  const auto quantised = [&](const Config& c) {
+    std::vector<std::string> names;
+    with_trainers(c, 1, [&](Trainer& trainer) {
+      for (const Param& param : trainer.state().params.all())
+        if (param.spec.quantised) names.push_back(param.spec.name);
+    });
+    return names;
+  };
+  EXPECT_EQ(quantised(fp8_model(true)).size(), 16u);
+  EXPECT_EQ(
+      quantised(config),
+      (std::vector<std::string>{
+          "decoder.layers.1.self_attention.linear_qkv.weight", "decoder.layers.1.self_attention.linear_proj.weight",
+          "decoder.layers.1.mlp.linear_fc1.weight", "decoder.layers.1.mlp.linear_fc2.weight",
+          "decoder.layers.2.self_attention.linear_qkv.weight", "decoder.layers.2.self_attention.linear_proj.weight",
+          "decoder.layers.2.mlp.linear_fc1.weight", "decoder.layers.2.mlp.linear_fc2.weight"}));
+}
+
+}  // namespace
+}  // namespace trivet::test
