@@ -46,7 +46,7 @@ void print_systems(bool as_json) {
     const System system = load_system(name);
     TextBlock block{.title = name};
     for (const SystemKey& key : system_keys())
-      if (key.is_of(system.kind())) {
+      if (key.is_of(system.kind()) && (key.required || value_of(system, key) > 0)) {
         json[name][std::string(key.name)] = value_of(system, key);
         block.rows.push_back(
             {std::string(key.name), fmt::format("{:g}", value_of(system, key)), std::string(key.unit)});

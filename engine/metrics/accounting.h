@@ -56,7 +56,7 @@ double flops_in_documents(const ModelSpec& model, int64_t samples, double seen_k
 double model_flops_utilisation(double flops, double seconds, int ranks, double peak_tflops);
 
 // Peak TFLOP/s of one GPU, by the name that the driver reports, from NVIDIA's data sheets: dense (never the sparse
-// number, twice as high), with fp32 accumulation. `dtype`: bf16, tf32 (tensor cores) or fp32 (none). It is the
+// number, twice as high), with fp32 accumulation. `dtype`: fp8, bf16, tf32 (tensor cores) or fp32 (none). It is the
 // denominator of MFU, so it is empty rather than a guess: for an unknown name or dtype, for a slice of a GPU (MIG) and
 // for the slower laptop variants.
 std::optional<double> peak_tflops_by_name(std::string_view gpu_name, std::string_view dtype);

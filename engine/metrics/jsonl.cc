@@ -155,6 +155,8 @@ std::string MetricsLog::begin(const RunBegin& run) {
                 {"start_seconds", run.start_seconds},
                 {"host", host_name()},
                 {"program", run.program},
+                {"peak_tflops", run.peak_tflops},
+                {"peak_origin", run.peak_origin},
                 {"banner", run.banner}});
   for (const char* job : {"SLURM_JOB_ID", "PBS_JOBID"})
     if (const char* const id = std::getenv(job)) event["job"] = id;

@@ -23,6 +23,8 @@ struct RunBegin {
   std::string program = {};  // which version trains
   double start_seconds = 0;  // from the start of the process to here
   std::string banner = {};   // layout, memory, device and data, as text for people
+  double peak_tflops = 0;    // of a rank, which MFU is measured against
+  std::string peak_origin = {};
 };
 
 class RunObserver {

@@ -53,9 +53,10 @@ FoundPeak find_peak(const Config& config, Trainer& trainer, Console* console) {
   if (config.train.skip_train) return {.origin = "not measured: nothing is trained"};
   if (config.device.peak_tflops) return {*config.device.peak_tflops, "device.peak_tflops"};
   const std::string arithmetic = config.device.tf32 ? "tf32" : std::string(word_of(config.precision.dtype));
-  if (trainer.device().kind() == DeviceKind::cuda)
-    if (const auto known = peak_tflops_by_name(trainer.device().name(), arithmetic))
-      return {*known, "data sheet of " + trainer.device().name() + ", dense " + arithmetic};
+  const bool fp8 = config.precision.fp8 != Fp8::none, on_gpu = trainer.device().kind() == DeviceKind::cuda;
+  for (const std::string& of : {fp8 ? "fp8" : arithmetic, arithmetic})
+    if (const auto known = on_gpu ? peak_tflops_by_name(trainer.device().name(), of) : std::nullopt)
+      return {*known, "data sheet of " + trainer.device().name() + ", dense " + of};
   if (console) console->note("measuring the peak");
   // Where the runs of one GEMM differ, so will what steps are measured against.
   const auto [tflops, median] = measure_peak(config, trainer);
@@ -307,6 +308,8 @@ void Reporter::begin(RunBegin run) {
   run.ranks = host_.size();
   run.program = program_;
   run.banner = banner_;
+  run.peak_tflops = work_.peak_tflops;
+  run.peak_origin = peak_origin_;
   run.start_seconds = static_cast<double>(now_ns() - start_ns_) * 1e-9;
   for (RunObserver* const observer : observers_)
     if (const std::string text = observer->begin(run); !text.empty()) note(text);

@@ -40,7 +40,7 @@ mlperf::RunDescription description_of(const Rank& rank, const Config& engine, in
   const OptimizerConfig& optimizer = engine.optimizer;
   const LrSpan span = lr_span_of(engine);
   const GptShape& shape = rank.state.shape;
-  const std::string precision = precision_word(shape.dtype);
+  const std::string precision = precision_word(shape.dtype), linear = shape.fp8.format == Fp8::none ? precision : "fp8";
   const auto rate = [&](int64_t step) { return learning_rates(engine, step, 0).all; };
   return {.seed = engine.train.seed,
           .global_batch_size = rank.layout.batch_sizes.largest(),
@@ -62,9 +62,10 @@ mlperf::RunDescription description_of(const Rank& rank, const Config& engine, in
           .tensor = rank.mesh.tensor->size(),
           .pipeline = rank.mesh.pipeline->size(),
           .context = rank.mesh.shape[Axis::cp],
-          .linear_precision = precision,
+          .linear_precision = linear,
           .attention_precision = precision,
-          .communication_precision = precision};
+          // Tensor ranks gather the operands of linear layers.
+          .communication_precision = shape.sequence_parallel ? linear : precision};
 }
 
 std::unique_ptr<RunProcedure> MlperfRun::begin(const LoadedConfig& loaded, bool from_checkpoint, Communicator& world) {

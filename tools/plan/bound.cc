@@ -157,6 +157,7 @@ void add_passes(const Tape& tape, const TapeGroups& groups, const SystemCosts& c
 
 Bounds::Bounds(const LoadedConfig& run, const System& system)
     : run_(run), system_(system), costs_(system, plan_of(run.config)) {
+  check_is_priced(run.config, system);
   const ToolSection* const director = directing_section(run.config);
   if (!director) return;
   Config defaults;
@@ -166,8 +167,8 @@ Bounds::Bounds(const LoadedConfig& run, const System& system)
 }
 
 // One of three stages, of which the middle one has so many layers, and those at the ends have one.
-PartCost Bounds::record_stage(const LayoutShape& shape, const Recomputing& how, bool halves, int64_t middle_layers,
-                              int pp, int64_t& scratch_bytes) const {
+PartCost Bounds::record_stage(Fp8 fp8, const LayoutShape& shape, const Recomputing& how, bool halves,
+                              int64_t middle_layers, int pp, int64_t& scratch_bytes) const {
   const int ranks = 3 * shape.t * run_.config.parallel.context_parallel_size;
   const auto run_of = [&](int64_t micro_batches) {
     const LayoutShape three{.t = shape.t,
@@ -178,6 +179,7 @@ PartCost Bounds::record_stage(const LayoutShape& shape, const Recomputing& how, 
     LoadedConfig loaded = with_layout(run_, ranks, three, how, Sharding::no_shard);
     Config& config = loaded.config;
     config.model.num_layers = middle_layers + 2;
+    config.precision.fp8 = fp8, config.precision.first_last_layers_bf16 = false;
     if (middle_layers > 1)
       config.parallel.decoder_first_pipeline_num_layers = config.parallel.decoder_last_pipeline_num_layers = 1;
     config.batch.global_batch_size = shape.micro_batch * micro_batches;
@@ -201,19 +203,39 @@ PartCost Bounds::record_stage(const LayoutShape& shape, const Recomputing& how, 
     stage.slot_bytes =
         bytes_of(plan_memory(two.config, two.layout, at), "activations") - bytes_of(memory, "activations");
   }
-  TapeGroups groups;
-  const Tape tape = record_tape(one.config, one.layout, rank_of(at, one.layout.mesh), groups, {.steps = 2});
-  add_passes(tape, groups, costs_, stage);
+  const auto add_step = [&](const ResolvedCandidate& run, PartCost& to) {
+    TapeGroups groups;
+    const Tape tape = record_tape(run.config, run.layout, rank_of(at, run.layout.mesh), groups, {.steps = 2});
+    add_passes(tape, groups, costs_, to);
+  };
+  add_step(one, stage);
+  if (fp8 == Fp8::none) return stage;
+  // The first micro-batch quantises the weights for all: a forward pass of the others.
+  PartCost both;
+  add_step(run_of(2), both);
+  int64_t& forward = stage.compute[index_of(OpKind::forward)];
+  forward = both.compute[index_of(OpKind::forward)] - forward;
   return stage;
 }
 
-// halves: with those of backward passes, beside the whole ones.
 LayoutStageCosts Bounds::probe(const LayoutShape& shape, const Recomputing& how, bool halves) const {
+  const PrecisionConfig& precision = run_.config.precision;
+  LayoutStageCosts costs = probe_in(precision.fp8, shape, how, halves);
+  if (!precision.first_last_layers_bf16) return costs;
+  // Of which stages some layers stay bf16 is not asked: each pass of a layer costs what the cheaper one does.
+  const LayoutStageCosts bf16 = probe_in(Fp8::none, shape, how, halves);
+  for (size_t kind = 0; kind < costs.layer.compute.size(); ++kind)
+    costs.layer.compute[kind] = std::min(costs.layer.compute[kind], bf16.layer.compute[kind]);
+  return costs;
+}
+
+// halves: with those of backward passes, beside the whole ones.
+LayoutStageCosts Bounds::probe_in(Fp8 fp8, const LayoutShape& shape, const Recomputing& how, bool halves) const {
   LayoutStageCosts costs;
   const auto record = [&](int64_t middle_layers, int pp) {
-    PartCost stage = record_stage(shape, how, false, middle_layers, pp, costs.scratch_bytes);
+    PartCost stage = record_stage(fp8, shape, how, false, middle_layers, pp, costs.scratch_bytes);
     if (!halves) return stage;
-    const PartCost halved = record_stage(shape, how, true, middle_layers, pp, costs.scratch_bytes);
+    const PartCost halved = record_stage(fp8, shape, how, true, middle_layers, pp, costs.scratch_bytes);
     for (const OpKind half : {OpKind::backward_input, OpKind::backward_weight})
       stage.compute[index_of(half)] = halved.compute[index_of(half)];
     return stage;

@@ -71,8 +71,9 @@ class Bounds {
   using Key = std::tuple<int, bool, int64_t, RecomputeGranularity, std::vector<RecomputeModule>, bool>;
   const LayoutStageCosts& stage_costs(const LayoutShape& shape, const Recomputing& recomputing, bool halves);
   LayoutStageCosts probe(const LayoutShape& shape, const Recomputing& recomputing, bool halves) const;
-  PartCost record_stage(const LayoutShape& shape, const Recomputing& how, bool halves, int64_t middle_layers, int pp,
-                        int64_t& scratch_bytes) const;
+  LayoutStageCosts probe_in(Fp8 fp8, const LayoutShape& shape, const Recomputing& recomputing, bool halves) const;
+  PartCost record_stage(Fp8 fp8, const LayoutShape& shape, const Recomputing& how, bool halves, int64_t middle_layers,
+                        int pp, int64_t& scratch_bytes) const;
 
   LoadedConfig run_;  // whose models are of a few layers: under no benchmark's rules
   const System system_;

@@ -15,6 +15,7 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 double flops_per_second(const System& system, DType dtype) {
   if (dtype == DType::f32) return 1e12 * system.fp32_tflops;
   if (dtype == DType::bf16) return 1e12 * system.bf16_tflops;
+  if (is_fp8(dtype) && system.fp8_tflops > 0) return 1e12 * system.fp8_tflops;
   fail(std::string("a system has no peak rate of ") + name_of(dtype));
 }
 double memory_bytes_per_second(const System& system) { return 1e9 * system.memory_gb_per_s * system.memory_share; }
@@ -122,7 +123,8 @@ double gemm_seconds(const System& system, DType dtype, const Gemm& g) {
     }
   const int64_t aligned = 16 / size_of(dtype);
   if (g.m % aligned != 0 || g.n % aligned != 0 || g.k % aligned != 0) compute /= system.gemm_unaligned;
-  return std::max(compute, bytes * batch * (m * k + k * n + m * n) / memory) + 1e-6 * system.kernel_us;
+  const double moved = bytes * (m * k + k * n) + static_cast<double>(product_bytes(dtype)) * m * n;
+  return std::max(compute, batch * moved / memory) + 1e-6 * system.kernel_us;
 }
 
 double attention_seconds(const System& system, DType dtype, double flops, bool backward) {

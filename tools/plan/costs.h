@@ -17,11 +17,13 @@ inline int64_t ns_of(double seconds) { return std::llround(seconds * 1e9); }
 
 // `batch` GEMMs, each of [m, k] and [k, n], in one kernel. The compute units take tiles of the output in waves, and k
 // may be split among 2, 4 or 8 units that add their sums in memory: the fastest choice counts, as autotuning finds it.
-// REQUIRES: dtype is fp32 or bf16, sizes are positive.
+// dtype: of the operands. REQUIRES: it is fp32, bf16 or one of FP8, sizes are positive.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0, batch = 1;
 };
 double gemm_seconds(const System& system, DType dtype, const Gemm& gemm);
+// Of an element of the product of such operands.
+constexpr int64_t product_bytes(DType dtype) { return size_of(is_fp8(dtype) ? DType::bf16 : dtype); }
 
 // Attention in one kernel that stores no scores. flops: what the kernel computes, so about half of 4 s^2 h a sample
 // where it is causal; the backward pass recomputes the scores, and has 2.5 times the forward's.

@@ -56,10 +56,10 @@ double unfused_attention_seconds(const System& system, const TapeWork& w) {
 double gemm_work_seconds(const System& system, PlanFramework framework, const TapeWork& w) {
   double seconds = gemm_seconds(system, w.dtype, {.m = w.m, .n = w.n, .k = w.k});
   if (framework == PlanFramework::trivet || !w.activation) return seconds;
-  const double output = static_cast<double>(w.m * w.n * size_of(w.dtype));
+  const double output = static_cast<double>(w.m * w.n * product_bytes(w.dtype));
   seconds += memory_seconds(system, output * (w.backward ? 3 : 2));
   if (w.recomputed && framework == PlanFramework::megatron) {
-    const double residual = static_cast<double>(w.m * w.k * size_of(w.dtype));
+    const double residual = static_cast<double>(w.m * w.k * product_bytes(w.dtype));
     seconds += gemm_seconds(system, w.dtype, {.m = w.m, .n = w.k, .k = w.n}) + memory_seconds(system, 3 * residual);
   }
   return seconds;

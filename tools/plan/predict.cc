@@ -121,10 +121,13 @@ KnownLinks links_of(const Layout& layout, const System& system) {
   return links;
 }
 
-// Of a rank.
-double peak_tflops(const Config& config, const Layout& layout, const System& system) {
-  const double peak = config.precision.dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops;
-  return system.kind() == SystemKind::gpu ? peak : peak * threads_of_rank(config, system, layout.mesh.world());
+// That of the linear layers; CPUs multiply FP8 as bf16.
+MfuPeak peak_of(const Config& config, const Layout& layout, const System& system) {
+  const DType dtype = config.precision.dtype;
+  const double peak = dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops;
+  if (system.kind() == SystemKind::cpu)
+    return {name_of(dtype), peak * threads_of_rank(config, system, layout.mesh.world())};
+  return config.precision.fp8 == Fp8::none ? MfuPeak{name_of(dtype), peak} : MfuPeak{"fp8", system.fp8_tflops};
 }
 
 }  // namespace
@@ -157,7 +160,16 @@ int64_t SystemCosts::host_ns(const TapeRecord& record) const {
   return launches ? launch_ns_ : 0;
 }
 
+void check_is_priced(const Config& config, const System& system) {
+  if (config.precision.fp8 != Fp8::none && system.kind() == SystemKind::gpu && system.fp8_tflops == 0)
+    throw ConfigError(
+        fmt::format("precision.fp8: found {}, but the page {} has no fp8_tflops, the peak of GEMMs in FP8; expected "
+                    "none, or --system-set fp8_tflops=NUMBER of a GPU that multiplies FP8",
+                    word_of(config.precision.fp8), system.name));
+}
+
 Rehearsal rehearse_on(const Config& config, const Layout& layout, const System& system) {
+  check_is_priced(config, system);
   Rehearsal rehearsal = rehearse_each(config, layout, system);
   if (system.kind() == SystemKind::gpu) merge_ranks(rehearsal, system.gpus_per_node);
   return rehearsal;
@@ -182,7 +194,8 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
       replay(players, rehearsal.groups, *costs_of(config, layout, system), {.spans = true, .first_step = steps - 1});
   const Performance performance{rehearsal, replayed};
 
-  Prediction prediction{.links = links_of(layout, system),
+  Prediction prediction{.peak = peak_of(config, layout, system),
+                        .links = links_of(layout, system),
                         .tapes = static_cast<int>(rehearsal.tapes.size()),
                         .records = replayed.records};
   prediction.ranks.resize(players.size());
@@ -206,7 +219,7 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
   const StepWork work{.tokens = batch * config.model.seq_length,
                       .flops = flops_per_step(model_spec_of(config.model), batch, config.train.flops_convention),
                       .ranks = layout.mesh.world(),
-                      .peak_tflops = peak_tflops(config, layout, system)};
+                      .peak_tflops = prediction.peak.tflops};
   report_speed(prediction.step, work, seconds_of_step(replayed, steps), all);
   prediction.memory = memory_of_worst_rank(config, layout, system);
   prediction.memory_bytes = sum_of(prediction.memory);
@@ -225,7 +238,7 @@ std::vector<TextBlock> describe(const Prediction& p, const System& system) {
                           {"tokens/s", fmt::format("{:.4g}, {:.4g} a rank", step.tokens_per_second,
                                                    step.tokens_per_second / step.ranks)},
                           {"model FLOP/s", fmt::format("{:.4g} TFLOP/s a rank", step.model_tflops_per_rank)},
-                          {"MFU", fmt::format("{:.1f} %", 100 * step.mfu)},
+                          {"MFU", fmt::format("{:.1f} % of the peak in {}", 100 * step.mfu, p.peak.arithmetic)},
                           {"bubble", fmt::format("{:.1f} %", 100 * step.bubble_fraction)}}};
   TextBlock memory{.title = "memory of the rank that needs most"};
   for (const MemoryItem& item : p.memory) memory.rows.push_back({item.name, bytes_text(item.bytes)});
@@ -246,6 +259,7 @@ nlohmann::ordered_json json_of(const Prediction& p, const System& system) {
                                  {"step_seconds", step.step_seconds},
                                  {"tokens_per_second_per_rank", step.tokens_per_second / step.ranks},
                                  {"mfu", step.mfu},
+                                 {"mfu_peak", p.peak.arithmetic},
                                  {"model_flops_per_second_per_rank", step.model_tflops_per_rank * 1e12}};
   for (size_t k = 0; k < kCommClasses.size(); ++k) {
     json["exposed_seconds"][std::string(kCommClasses[k])] = mean_seconds(step.stats.exposed[k]);

@@ -30,7 +30,14 @@ class SystemCosts : public ReplayCosts {
   const int64_t launch_ns_;
 };
 
+// What a run's MFU is measured against.
+struct MfuPeak {
+  const char* arithmetic = "";
+  double tflops = 0;  // of a rank
+};
+
 struct Prediction {
+  MfuPeak peak = {};
   StepReport step = {};                 // speed and where the time of all ranks went
   std::vector<RankTime> ranks = {};     // one of each kind
   std::vector<MemoryItem> memory = {};  // of the rank that holds most: the engine's plan, and the system's reserves
@@ -47,7 +54,10 @@ struct PredictOptions {
   std::string picture = {};           // an SVG of the passes of the pipeline's ranks in the last step; "": none
 };
 
-// The tapes of all ranks, merged for the nodes of a system.
+// Throws ConfigError where the page lacks a rate that the run needs.
+void check_is_priced(const Config& config, const System& system);
+
+// The tapes of all ranks, merged for the nodes of a system. Throws ConfigError as check_is_priced().
 Rehearsal rehearse_on(const Config& config, const Layout& layout, const System& system);
 
 // What their operations cost there.

@@ -18,6 +18,7 @@ constexpr std::optional<SystemKind> kBoth = std::nullopt;
 constexpr std::array kKeys = std::to_array<SystemKey>({
     {"fp32_tflops", "TFLOP/s", 1e-3, 1e5, &System::fp32_tflops, kBoth},
     {"bf16_tflops", "TFLOP/s", 1e-3, 1e5, &System::bf16_tflops, kBoth},
+    {"fp8_tflops", "TFLOP/s", 1e-3, 1e5, &System::fp8_tflops, SystemKind::gpu, false},
     {"sms", "", 1, 10'000, &System::sms},
     {"gemm_share", "", 0.01, 1, &System::gemm_share},
     {"gemm_k0", "elements", 0, 10'000, &System::gemm_k0},
@@ -123,7 +124,7 @@ System parse_system(const std::string& text, const std::string& path, const std:
   const bool of_cpus = given.contains("cores");
   for (const SystemKey& key : kKeys) {
     const bool has = given.contains(key.name), needs = key.is_of(of_cpus ? SystemKind::cpu : SystemKind::gpu);
-    if (tree.whole && needs && !has)
+    if (tree.whole && needs && key.required && !has)
       problems.add_at(path, key.name, fmt::format("is missing, expected {}", expected(key)));
     else if (tree.whole && has && !needs)
       problems.add_at(path, key.name,

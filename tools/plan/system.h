@@ -21,6 +21,7 @@ struct System {
   std::string name;  // of the page without its folder and ".yaml"
 
   double fp32_tflops = 0, bf16_tflops = 0;  // peaks of dense GEMMs
+  double fp8_tflops = 0;                    // likewise; 0: it has none
   int sms = 0;                              // compute units: a GEMM's tiles are shared out among them
   double gemm_share = 0;                    // of the peak, by a GEMM with a long k that fills every wave
   double gemm_k0 = 0;                       // half of gemm_share at this k: filling and draining the pipeline of a tile
@@ -64,6 +65,7 @@ struct SystemKey {
   double low, high;  // the physical range, both ends included
   std::variant<double System::*, int System::*> member;
   std::optional<SystemKind> kind = SystemKind::gpu;  // whose pages have it; empty: all
+  bool required = true;                              // by these; else 0 says that a page lacks it
   bool is_of(SystemKind page) const { return !kind || *kind == page; }
 };
 std::span<const SystemKey> system_keys();

@@ -284,6 +284,8 @@ class TapeOps : public Ops {
             else if constexpr (is_list<T>) for_each_tensor(field, work);
           });
           complete(op, work);
+          if constexpr (std::is_same_v<Op, op::Matmul>)
+            if (is_fp8(op.a.dtype)) add_prologue(op, work, stream);
           tape_stream(stream).queue(work);
           if constexpr (std::is_same_v<Op, op::Matmul>) add_epilogue(op, stream);
         },
@@ -291,6 +293,21 @@ class TapeOps : public Ops {
   }
 
  private:
+  // What FP8 operands go through before they are multiplied. A CPU decodes them. A GPU's GEMM takes rows along k only,
+  // of whole 16 bytes (cuBLASLt, "cublasLtMatmul"): others are transposed, and where k is no multiple decoded, too.
+  void add_prologue(const op::Matmul& op, TapeWork& gemm, Stream& stream) {
+    const auto pass = [&](const char* name, const Tensor& operand, DType to) {
+      tape_stream(stream).queue(
+          {.name = name, .dtype = DType::bf16, .bytes = operand.bytes() + operand.numel() * size_of(to)});
+    };
+    if (cpu_ || gemm.k % 16 != 0) {
+      gemm.dtype = DType::bf16;
+      pass("decode", op.a, DType::bf16), pass("decode", op.b, DType::bf16);
+    } else {
+      if (op.transpose_a) pass("transpose", op.a, op.a.dtype);
+      if (!op.transpose_b) pass("transpose", op.b, op.b.dtype);
+    }
+  }
   // As CpuOps does. A pass for the bias gradient, or the residual, is counted on GPUs too: whether a shape can do
   // without is known when it is tried.
   void add_epilogue(const op::Matmul& op, Stream& stream) {

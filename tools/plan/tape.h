@@ -26,7 +26,7 @@ struct TapeWork {
   const char* name = "";
   Category category = Category::compute;
   Kind kind = memory;
-  DType dtype = DType::f32;     // of a GEMM's operands, and of attention's
+  DType dtype = DType::f32;     // of a GEMM's operands as they are multiplied, and of attention's
   bool backward = false;        // of attention
   bool activation = false;      // a GEMM with an epilogue that applies one, or multiplies by its derivative
   bool recomputed = false;      // in the backward pass, to restore activations

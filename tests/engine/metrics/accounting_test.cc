@@ -115,6 +115,9 @@ TEST(Peak, ByTheDriversName) {
   EXPECT_EQ(peak_tflops_by_name("NVIDIA H100 80GB HBM3", "bf16"), 989.4);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA H200", "bf16"), 989.4);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA H200", "fp32"), 66.9);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA H200", "fp8"), 1978.9);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA H100 PCIe", "fp8"), 1513);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA B200", "fp8"), 4500);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA B200", "bf16"), 2250);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA B200", "tf32"), 1125);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA B200", "fp32"), 75);
@@ -136,7 +139,8 @@ TEST(Peak, ByTheDriversName) {
   EXPECT_EQ(peak_tflops_by_name("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "bf16"), std::nullopt);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA GeForce RTX 4090 Laptop GPU", "bf16"), std::nullopt);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA GeForce RTX 3090 Ti", "bf16"), std::nullopt);
-  EXPECT_EQ(peak_tflops_by_name("NVIDIA H100 80GB HBM3", "fp8"), std::nullopt);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA H100 80GB HBM3", "fp16"), std::nullopt);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA A100-SXM4-80GB", "fp8"), std::nullopt);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA H1000", "bf16"), std::nullopt);
   EXPECT_EQ(peak_tflops_by_name("", "bf16"), std::nullopt);
 }

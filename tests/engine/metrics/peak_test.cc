@@ -50,12 +50,34 @@ class NoWork : public Ops {
   int gemms_ = 0;
 };
 
-struct Outcome {
-  std::string text;
-  std::vector<nlohmann::json> rows;  // of metrics.jsonl
+// A CPU that says it is another device.
+class CalledH100 : public Device {
+ public:
+  explicit CalledH100(std::unique_ptr<Device> cpu) : cpu_(std::move(cpu)) {}
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  std::string name() const override { return "NVIDIA H100 80GB HBM3"; }
+  int64_t memory_bytes() const override { return cpu_->memory_bytes(); }
+  void* allocate(int64_t bytes) override { return cpu_->allocate(bytes); }
+  void deallocate(void* data, int64_t bytes) noexcept override { cpu_->deallocate(data, bytes); }
+  std::unique_ptr<Stream> create_compute_stream() override { return cpu_->create_compute_stream(); }
+  std::unique_ptr<Stream> create_side_stream(StreamPriority priority) override {
+    return cpu_->create_side_stream(priority);
+  }
+  std::unique_ptr<Event> create_event() override { return cpu_->create_event(); }
+  void copy_to_device(const void* host, Tensor to, Stream& stream) override { cpu_->copy_to_device(host, to, stream); }
+  void copy_to_host(Tensor from, void* host, Stream& stream) override { cpu_->copy_to_host(from, host, stream); }
+
+ private:
+  const std::unique_ptr<Device> cpu_;
 };
 
-Outcome outcome_of(Config config, const Delay& delay) {
+struct Outcome {
+  std::string text;
+  std::vector<nlohmann::json> rows = {};  // of metrics.jsonl
+  nlohmann::json start = {};
+};
+
+Outcome outcome_of(Config config, const Delay& delay, bool on_h100 = false) {
   const TempDir dir;
   config.data.path = tiny_dataset_prefix();
   config.batch = {.micro_batch_size = 32, .global_batch_size = 128};
@@ -69,16 +91,18 @@ Outcome outcome_of(Config config, const Delay& delay) {
   options.make_backend = [&](const Config& c, Communicator& world, int threads) {
     Backend backend = make_backend(c, world, threads);
     backend.ops = std::make_unique<NoWork>(std::move(backend.ops), delay);
+    if (on_h100) backend.device = std::make_unique<CalledH100>(std::move(backend.device));
     return backend;
   };
   std::ostringstream out;
   run_thread_ranks(1, [&](Communicator& world) {
     run_training({.config = config, .origins = {}, .path = "test"}, options, world, out);
   });
-  Outcome outcome{out.str(), {}};
+  Outcome outcome{out.str()};
   std::ifstream file(config.train.run_dir + "/metrics.jsonl");
   for (std::string line; std::getline(file, line);)
     if (nlohmann::json row = nlohmann::json::parse(line); row.contains("mfu")) outcome.rows.push_back(row);
+    else if (row["event"] == "start") outcome.start = row;
   EXPECT_EQ(outcome.rows.size(), 4u);
   return outcome;
 }
@@ -102,7 +126,7 @@ TEST(Peak, CountsMultiplicationsAndAdditions) {
 
 TEST(Peak, IsMeasuredAgainAndTheStepIsJudgedByTheNewOne) {
   // A million GEMMs of no time reach a peak that no step can.
-  const auto [text, rows] = outcome_of(tiny_config(), at_first_slow(0));
+  const auto [text, rows, start] = outcome_of(tiny_config(), at_first_slow(0));
   EXPECT_EQ(count(text, "step 1 made"), 1u) << text;
   EXPECT_EQ(count(text, "measured again"), 1u) << text;
   for (const auto& row : rows) {
@@ -115,7 +139,7 @@ TEST(Peak, IsMeasuredAgainAndTheStepIsJudgedByTheNewOne) {
 
 TEST(Peak, IsTheRateOfTheFastestStepWhereMeasuringDoesNotReachIt) {
   // 155 GFLOP a step: 0.7 s at the highest peak of these GEMMs, so that a busy machine's step is faster, too.
-  const auto [text, rows] = outcome_of(tiny_config(), at_first_slow(20));
+  const auto [text, rows, start] = outcome_of(tiny_config(), at_first_slow(20));
   EXPECT_EQ(count(text, "the peak is the rate of the fastest step"), 1u) << text;
   EXPECT_EQ(count(text, "step 1 made"), 2u) << text;
   EXPECT_EQ(rows[0]["mfu"], 1);
@@ -135,10 +159,34 @@ TEST(Peak, SaysHowFarItsRunsDiffer) {
   EXPECT_EQ(count(text, shared), 0u) << text;
 }
 
+// Of a run in FP8 it is that of FP8 on a GPU, and of bf16 on a CPU, which decodes; the run says which.
+TEST(Peak, OfARunInFp8IsNamed) {
+  Config config = tiny_config();
+  config.precision.dtype = DType::bf16;
+  for (const auto& [fp8, peak, origin] :
+       {std::tuple(Fp8::none, 989.4, "data sheet of NVIDIA H100 80GB HBM3, dense bf16"),
+        {Fp8::hybrid, 1978.9, "data sheet of NVIDIA H100 80GB HBM3, dense fp8"}}) {
+    config.precision.fp8 = fp8;
+    const auto [text, rows, start] = outcome_of(config, at_first_slow(20), true);
+    EXPECT_EQ(count(text, fmt::format("{:.3f} TFLOP/s: {}\n", peak, origin)), 1u) << text;
+    EXPECT_EQ(start["peak_tflops"], peak);
+    EXPECT_EQ(start["peak_origin"], origin);
+    for (const auto& row : rows) {
+      const double mfu = row["model_tflops_per_rank"].get<double>() / peak;
+      EXPECT_EQ(row["mfu"].is_null(), mfu > 1);
+      if (mfu <= 1) {
+        EXPECT_NEAR(row["mfu"], mfu, 1e-12);
+      }
+    }
+  }
+  const Outcome on_cpu = outcome_of(config, at_first_slow(20));
+  EXPECT_TRUE(on_cpu.start["peak_origin"].get<std::string>().starts_with("GEMMs in bf16 measured")) << on_cpu.text;
+}
+
 TEST(Peak, OfTheConfigurationIsExplained) {
   Config config = tiny_config();
   config.device.peak_tflops = 1e-9;
-  const auto [text, rows] = outcome_of(config, at_first_slow(20));
+  const auto [text, rows, start] = outcome_of(config, at_first_slow(20));
   EXPECT_EQ(count(text, "measured again"), 0u) << text;
   EXPECT_EQ(count(text, "(device.peak_tflops): the MFU of such a step is unknown; expected a larger"), 1u) << text;
   for (const auto& row : rows) EXPECT_TRUE(row["mfu"].is_null()) << row;

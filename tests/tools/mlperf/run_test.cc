@@ -97,6 +97,10 @@ TEST(MlperfConfig, TheClosedDivisionForbidsWhatTheOpenOneNotes) {
         << set;
   }
 
+  // Numerical formats are free.
+  LoadedConfig fp8 = benchmark_config("llama31_8b", {"precision.fp8=hybrid"});
+  EXPECT_NO_THROW(resolve(fp8, {.world_size = 4}));
+
   LoadedConfig open = benchmark_config("llama31_405b", {"optimizer.lr=1e-4", "mlperf.division=open"});
   const Layout layout = resolve(open, facts);
   EXPECT_EQ(open.config.optimizer.lr, 1e-4);
@@ -263,6 +267,17 @@ TEST(MlperfLog, FollowsTheEngine) {
     trainer.state().shape.dtype = DType::f32;
     EXPECT_EQ(after.micro_batch_size, 7);
     EXPECT_EQ(after.linear_precision, "bfloat16");
+    // Attention's core stays bf16; operands in FP8 are sent where tensor ranks gather them.
+    GptShape& shape = trainer.state().shape;
+    shape.dtype = DType::bf16, shape.fp8.format = Fp8::hybrid;
+    for (const bool gathers : {false, true}) {
+      shape.sequence_parallel = gathers;
+      const mlperf::RunDescription fp8 = description_of(trainer.rank(), changed, 3);
+      EXPECT_EQ(fp8.linear_precision, "fp8");
+      EXPECT_EQ(fp8.attention_precision, "bfloat16");
+      EXPECT_EQ(fp8.communication_precision, gathers ? "fp8" : "bfloat16");
+    }
+    shape.dtype = DType::f32, shape.fp8.format = Fp8::none, shape.sequence_parallel = false;
     EXPECT_EQ(after.base_rate, 0.5);
     EXPECT_EQ(after.first_step, 3);
   });

@@ -8,10 +8,11 @@
 namespace trivet {
 namespace {
 
-// Round numbers, to compute with by hand: GEMMs reach 50 TFLOP/s in bf16, memory 500 GB/s, a network card 5 GB/s.
+// Round numbers, to compute with by hand: GEMMs reach 50 TFLOP/s in bf16, 100 in FP8, memory 500 GB/s, a network card 5
+// GB/s.
 System round_system() {
   System s;
-  s.fp32_tflops = 10, s.bf16_tflops = 100, s.sms = 100;
+  s.fp32_tflops = 10, s.bf16_tflops = 100, s.fp8_tflops = 200, s.sms = 100;
   s.gemm_share = 0.5, s.gemm_k0 = 24, s.gemm_tile_m = 256, s.gemm_tile_n = 128, s.gemm_unaligned = 0.25;
   s.attention_forward = 0.5, s.attention_backward = 0.25;
   s.memory_gb_per_s = 1000, s.memory_share = 0.5, s.kernel_us = 2;
@@ -36,6 +37,9 @@ TEST(PlanCosts, AFullWaveOfTilesTakesItsFlops) {
   EXPECT_NEAR(bf16_gemm(1280, 640, 1000, 4), wave + 2 * kMicro, kPrecise) << "tiles of a batch share the wave";
   EXPECT_NEAR(bf16_gemm(1408, 2304, 1000), wave + 2 * kMicro, kPrecise) << "11 x 9 tiles of 128 x 256";
   EXPECT_NEAR(gemm_seconds(round_system(), DType::f32, {2560, 1280, 1000}), 10 * wave + 2 * kMicro, kPrecise);
+  const double fp8_wave = 2.0 * 2560 * 1280 * 1032 / 100e12;
+  for (const DType fp8 : {DType::e4m3, DType::e5m2})
+    EXPECT_NEAR(gemm_seconds(round_system(), fp8, {2560, 1280, 1008}), fp8_wave + 2 * kMicro, kPrecise);
 }
 
 // The rate of a tile over that of 256 x 128, which is bound by fewer loads.
@@ -81,6 +85,10 @@ TEST(PlanCosts, AGemmOfFewRowsTakesTheTimeToReadItsWeights) {
 
   // then
   EXPECT_NEAR(gemm_seconds(system, DType::bf16, {8, 8192, 8192}), bytes / 50e9 + 2 * kMicro, kPrecise);
+
+  // and operands of FP8 have half the bytes, their product has not
+  const double fp8_bytes = 16 * 8192 + 8192.0 * 8192 + 2 * 16 * 8192;
+  EXPECT_NEAR(gemm_seconds(system, DType::e4m3, {16, 8192, 8192}), fp8_bytes / 50e9 + 2 * kMicro, kPrecise);
 }
 
 TEST(PlanCosts, RowsOfOddLengthSlowAGemmDown) {
@@ -199,6 +207,12 @@ TEST(PlanCosts, WhatHasNoPriceIsAnError) {
   EXPECT_NE(message_of<Error>([] {
               gemm_seconds(round_system(), DType::i64, {8, 8, 8});
             }).find("peak rate of int64"),
+            std::string::npos);
+  EXPECT_NE(message_of<Error>([] {
+              System without = round_system();
+              without.fp8_tflops = 0;
+              gemm_seconds(without, DType::e5m2, {16, 16, 16});
+            }).find("peak rate of e5m2"),
             std::string::npos);
   EXPECT_NE(message_of<Error>([] { bf16_gemm(8, 0, 8); }).find("without elements"), std::string::npos);
   EXPECT_NE(message_of<Error>([] {

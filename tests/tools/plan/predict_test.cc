@@ -6,9 +6,11 @@
 #include "base/json.h"
 #include "engine/metrics/trace_file.h"
 #include "engine/train/rank_state.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/training.h"
 #include "tests/support/where.h"
+#include "tools/plan/planned_run.h"
 
 namespace trivet::test {
 namespace {
@@ -72,6 +74,52 @@ TEST(Predict, FasterHardwareIsNoSlower) {
                              "kernel_us=0.1", "host_us=0.1", "contention=1"})
     EXPECT_LE(predicted({faster}).step.step_seconds, before) << faster;
   EXPECT_GT(predicted({"host_us=40"}).step.step_seconds, 2 * before);  // a run this small is then bound by its launches
+}
+
+// A layer of Llama 3.1 8B on an H100, and two micro-batches of one sample. What FP8 gains and costs is counted here:
+// three GEMMs of each linear layer take half of their time; each operand is read for its largest magnitude (2 bytes an
+// element in bf16), read again and written (3 bytes), the weight once a step, x forward and again for dW, and dy; and
+// read and written in FP8 (2 bytes) where it is transposed: the weight for dx, x and dy for dW.
+TEST(Predict, Fp8HalvesTheGemmsOfLinearLayersAndCostsItsPasses) {
+  const auto seconds = [](const char* fp8) {
+    const std::vector<std::string> sets{"model.num_layers=1", "parallel.tensor_model_parallel_size=1",
+                                        "parallel.sequence_parallel=false", "batch.global_batch_size=2",
+                                        std::string("precision.fp8=") + fp8};
+    const LegalRun run = legal_run(load_untrained(source_path("configs/llama31_8b.yaml"), sets), 1);
+    const Prediction p = predict(run.loaded.config, run.layout, h100());
+    EXPECT_EQ(json_of(p, h100())["mfu_peak"], fp8 == std::string_view("none") ? "bf16" : "fp8");
+    EXPECT_NEAR(p.step.mfu * p.peak.tflops, p.step.model_tflops_per_rank, 1e-9);
+    return p.step.step_seconds;
+  };
+  const double tokens = 8192, micro_batches = 2;
+  double flops = 0, bytes = 0;
+  for (const auto& [in, out] : {std::pair{4096., 6144.}, {4096., 4096.}, {4096., 28672.}, {14336., 4096.}}) {
+    const double weight = in * out, x = tokens * in, dy = tokens * out;
+    flops += micro_batches * 3 * 2 * tokens * weight;
+    bytes += 5 * weight + micro_batches * (5 * (2 * x + dy) + 2 * (weight + x + dy));
+  }
+  const double gained = flops / 0.678 * (1 / 989e12 - 1 / 1978.9e12), passes = bytes / (0.85 * 3350e9);
+  const double bf16 = seconds("none");
+  EXPECT_NEAR(gained, 16e-3, 1e-3);
+  EXPECT_NEAR(passes, 4.3e-3, 0.1e-3);
+  for (const char* fp8 : {"hybrid", "e4m3"}) EXPECT_NEAR(bf16 - seconds(fp8), gained - passes, 0.1 * gained) << fp8;
+}
+
+TEST(Predict, Fp8OnAGpuWithoutItIsRefused) {
+  Config config = tiny_config();
+  set_key(config, "precision.dtype", "bf16");
+  set_key(config, "precision.fp8", "hybrid");
+  const auto [run, layout] = resolved(config, 1);
+  const System a100 = load_system("a100-80", {}, source_path("configs/systems"));
+  EXPECT_EQ(message_of([&] { predict(run, layout, a100); }),
+            "precision.fp8: found hybrid, but the page a100-80 has no fp8_tflops, the peak of GEMMs in FP8; expected "
+            "none, or --system-set fp8_tflops=NUMBER of a GPU that multiplies FP8");
+  // CPUs multiply it in bf16.
+  const System cpu = load_system("cpu", {}, source_path("configs/systems"));
+  const Prediction on_cpu = predict(run, layout, cpu);
+  EXPECT_EQ(on_cpu.peak.arithmetic, std::string_view("bf16"));
+  set_key(config, "precision.fp8", "none");
+  EXPECT_GT(on_cpu.step.step_seconds, predict(resolved(config, 1).config, layout, cpu).step.step_seconds);
 }
 
 // With two GPUs a node the data-parallel ranks are on different nodes.

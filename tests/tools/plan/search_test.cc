@@ -80,7 +80,12 @@ TEST(Bounds, NoRehearsalIsFasterOrSmaller) {
            {"host_us=0.01"}, {"host_us=0.01", "network_gb_per_s=0.5", "kernel_us=0.2"}, {}})
     for (const bool llama : {false, true}) {
       const System system = system_of(sets);
-      for (const Rehearsed& one : sample(tiny_run(llama), system, count, 8)) {
+      LoadedConfig run = tiny_run(llama);
+      if (sets.size() > 1) {
+        set_key(run.config, "precision.fp8", "hybrid");
+        set_key(run.config, "precision.first_last_layers_bf16", llama ? "true" : "false");
+      }
+      for (const Rehearsed& one : sample(run, system, count, 8)) {
         const Prediction p = predict(one.run.config, one.run.layout, system);
         const std::string text = to_yaml(one.run.open.config);
         EXPECT_LE(one.bound.seconds, p.step.step_seconds) << text;

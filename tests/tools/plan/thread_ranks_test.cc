@@ -137,16 +137,22 @@ TEST(ThreadRanks, ReceiveLateWhatHasArrived) {
 
 // The measurement matches each span of a real step with a record of its tape.
 TEST(Measure, FindsTheTapesOpsInARun) {
-  for (const char* more : {"precision.dtype=bf16", "parallel.tensor_model_parallel_size=2"}) {
-    const int ranks = std::string_view(more).starts_with("parallel") ? 2 : 1;
-    const MeasuredOps run =
-        measure_run({"model.num_layers=1", "model.hidden_size=32", "model.seq_length=32", more}, ranks, 2);
+  const std::vector<std::string> fp8{"precision.dtype=bf16", "precision.fp8=hybrid"};
+  for (std::vector<std::string> sets : {{"precision.dtype=bf16"}, {"parallel.tensor_model_parallel_size=2"}, fp8}) {
+    const int ranks = sets.front().starts_with("parallel") ? 2 : 1;
+    sets.insert(sets.end(),
+                {"model.num_layers=1", "model.hidden_size=32", "model.seq_length=32", "batch.global_batch_size=2"});
+    const MeasuredOps run = measure_run(sets, ranks, 2);
     double flops = 0;
     for (const auto& [what, seconds] : run.works) {
       EXPECT_GE(seconds, 0) << what.name;
       flops += static_cast<double>(what.flops);
     }
     EXPECT_GT(flops, 1e6);
+    // Of four layers' weights, twice of their inputs, and of the gradients of their outputs, in a step of two samples.
+    const auto quantised = std::ranges::count_if(
+        run.works, [](const auto& work) { return work.what.name == std::string_view("quantize"); });
+    EXPECT_EQ(quantised, sets.size() > 5 ? 4 + 2 * (8 + 4) : 0);
     EXPECT_EQ(run.calls.empty(), ranks == 1);
   }
 }
