@@ -53,7 +53,7 @@ struct DocumentStarts {
   }
 };
 
-// Of operands in FP8: what their elements are multiplied with, powers of two.
+// The scales of FP8 operands: an element stands for its FP8 value times the scale, a power of two.
 struct OperandScales {
   OptionalIn a, b;  // [1] fp32 each; null where the operands are T
 };

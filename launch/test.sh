@@ -3,7 +3,7 @@
 #   launch/test.sh [--all] [--tsan] [CTEST ARGUMENT…]
 #   launch/test.sh --slurm | --container      what CI has no time for, as root
 #     without   each test once, in less than ten minutes on two cores; CUDA is left out where no GPU is
-#     --all     what CI runs, in less than 18 minutes: with CUDA as AUTO finds it, tests of programs, MPI ranks and
+#     --all     what CI runs, in 20 to 30 minutes: with CUDA as AUTO finds it, tests of programs, MPI ranks and
 #               instruction sets, and what sanitizers leave out; then the fuzz targets; then the cases of all test programs
 #               under AddressSanitizer with UndefinedBehaviorSanitizer, where CUDA is emulated on the CPU
 #     --tsan    as --all, and all tests under ThreadSanitizer too, which also sees what CUDA kernels lack in barriers

@@ -173,8 +173,8 @@ void declare_training(std::vector<Field>& table) {
   KEY(precision, fp8_recipe, "tensorwise: a scale for each tensor, of its own largest magnitude");
   KEY(precision, fp8_wgrad, "gradients of weights too; false: these GEMMs take bf16");
   KEY(precision, first_last_layers_bf16, "some layers at either end stay as precision.dtype has them");
-  KEY(precision, num_layers_at_start_in_bf16, "of these", range(0, 10'000, "layers"));
-  KEY(precision, num_layers_at_end_in_bf16, "of these", range(0, 10'000, "layers"));
+  KEY(precision, num_layers_at_start_in_bf16, "layers that stay so at the start of the model", range(0, 10'000, "layers"));
+  KEY(precision, num_layers_at_end_in_bf16, "layers that stay so at the end of the model", range(0, 10'000, "layers"));
 
   KEY(data, path, "dataset prefix (.bin/.idx), or a blend: weight,prefix,…; split by data.split").list = true;
   KEY(data, split, "how data.path is split", at_least(0)).takes =

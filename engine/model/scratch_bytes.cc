@@ -17,7 +17,7 @@ class NullOps : public Ops {
 }  // namespace
 
 int64_t GptStage::scratch_bytes(const GptShape& of_rank) {
-  GptShape shape = of_rank;
+  GptShape shape = of_rank;  // its one block is in FP8, if any is: that takes more scratch
   shape.bf16_layers_at_start = shape.bf16_layers_at_end = 0;
   const std::unique_ptr<Device> device = create_planning_device();
   const std::unique_ptr<Stream> compute = device->create_compute_stream();

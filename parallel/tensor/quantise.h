@@ -19,15 +19,15 @@ struct Operand {
   Tensor scale;
 };
 
-// What the operands of a layer are. Its functions are collective over the tensor and context groups.
+// Prepares a layer's operands. Its functions are collective over the tensor and context groups.
 class Operands {
  public:
   explicit Operands(const Fp8Mode& mode) : mode_(mode) {}
   bool quantised() const { return mode_.format != Fp8::none; }
-  // Those of the weight's gradient.
+  // The operands of the GEMM that computes the weight's gradient.
   Operands of_weight_grad() const { return mode_.weight_grads ? *this : Operands({}); }
 
-  // x, in `frame` where it is quantised: an activation, or a gradient of one.
+  // x [s*, b, n], an activation or its gradient: itself, or its FP8 values and their scale, in `frame`.
   template <Place kPlace>
   Operand<kPlace> activation(Context& ctx, Placed<kPlace> x, Scratch::Frame& frame) const {
     return quantise(ctx, x, DType::e4m3, frame);

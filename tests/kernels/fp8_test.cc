@@ -133,21 +133,26 @@ TEST_P(Fp8OpsTest, ProductsAreThoseOfTheDecodedOperands) {
                         {DType::e5m2, DType::e4m3, DType::bf16, false, false, false, false},
                         {DType::e5m2, DType::e4m3, DType::f32, true, false, true, false},
                         {DType::e4m3, DType::e4m3, DType::f32, true, false, false, false}};
+  // The last one is GPT-2's fc2, whose operands are decoded by several threads.
+  const std::vector<std::array<int64_t, 3>> shapes{
+      {32, 48, 64}, {16, 16, 144}, {5, 7, 33}, {130, 17, 65}, {8, 768, 3072}};
   for (const Role& role : roles)
-    for (const auto& [m, n, k] : {std::array<int64_t, 3>{32, 48, 64}, {16, 16, 144}, {5, 7, 33}, {130, 17, 65}}) {
+    for (const auto& [m, n, k] : shapes) {
+      if (k > 1000 && &role != roles) continue;
       const Tensor a = tensors.uniform(DType::bf16, role.transpose_a ? Shape{k, m} : Shape{m, k}, -3, 3);
       const Tensor b = tensors.uniform(DType::bf16, role.transpose_b ? Shape{n, k} : Shape{k, n}, -0.1, 0.1);
       const Tensor bias = tensors.uniform(DType::bf16, {n});
       const Quantised qa = quantise(a, role.a), qb = quantise(b, role.b);
       const Tensor c = role.accumulate ? tensors.uniform(role.c, {m, n}) : tensors.poisoned(role.c, {m, n});
       Values expected(static_cast<size_t>(m * n));
-      const auto decoded = [](const Quantised& q, int64_t i) { return get(q.scale, 0) * get(q.values, i); };
+      const Values in_a = values(qa.values), in_b = values(qb.values);
+      const double scale = get(qa.scale, 0) * get(qb.scale, 0);
       for (int64_t i = 0; i < m; ++i)
         for (int64_t j = 0; j < n; ++j) {
           double sum = role.accumulate ? get(c, i * n + j) : role.bias ? get(bias, j) : 0;
           for (int64_t l = 0; l < k; ++l)
-            sum += decoded(qa, role.transpose_a ? l * m + i : i * k + l) *
-                   decoded(qb, role.transpose_b ? j * k + l : l * n + j);
+            sum += scale * in_a[static_cast<size_t>(role.transpose_a ? l * m + i : i * k + l)] *
+                   in_b[static_cast<size_t>(role.transpose_b ? j * k + l : l * n + j)];
           expected[static_cast<size_t>(i * n + j)] = sum;
         }
       ops->run(op::Matmul{.a = qa.values,
