@@ -1,7 +1,8 @@
 // Trivet against PyTorch: losses, gradient norms and gradients of a small GPT, Llama and Qwen3 over ten AdamW steps in
-// fp32. The golden numbers are PyTorch's in float64 (tests/golden/make_golden.py); both sides make the weights and
-// tokens from the same pure functions.
+// fp32, and of the GPT in FP8. The golden numbers are PyTorch's in float64 (tests/golden/make_golden.py and
+// make_fp8_gpt_golden.py); both sides make the weights and tokens from the same pure functions.
 #include <gtest/gtest.h>
+#include <map>
 
 #include "base/json.h"
 #include "engine/model/init.h"
@@ -38,6 +39,10 @@ Config golden_config(const std::string& name) {
     model.qk_layernorm = name == "qwen3";
   }
   config.batch = {.micro_batch_size = kBatch, .global_batch_size = kBatch};
+  if (name == "fp8_gpt") {
+    config.precision.dtype = DType::bf16;
+    config.precision.fp8 = Fp8::hybrid;
+  }
   config.data.path = "golden";  // never opened: the test makes the tokens
   config.train.train_iters = 10;
   return config;
@@ -47,19 +52,58 @@ int32_t token(int64_t step, int64_t b, int64_t i) {
   return static_cast<int32_t>((step * 131 + b * 17 + i * i * 7 + i * 3 + 5) % kVocab);
 }
 
+// Notes the codes of what is quantised. In the order of the first step: of each linear layer its weight and its input,
+// forwards; then the gradients of their outputs, backwards.
+class NotedCodes : public Ops {
+ public:
+  explicit NotedCodes(Ops& ops) : ops_(ops) {
+    for (const char* layer : {"0.", "1."})
+      for (const char* linear :
+           {"self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2"})
+        linears_.push_back(std::string("decoder.layers.") + layer + linear);
+  }
+  void run(const AnyOp& op, Stream& stream) override {
+    ops_.run(op, stream);
+    const auto* const quantise = std::get_if<op::Quantize>(&op);
+    if (!quantise) return;
+    const Tensor& values = quantise->values;
+    const auto note = [&](size_t linear, const char* operand) {
+      const auto* const bytes = static_cast<const uint8_t*>(values.data);
+      codes.try_emplace(linears_.at(linear) + operand, bytes, bytes + values.numel());
+    };
+    const size_t forward = 2 * linears_.size();
+    if (count_ < forward) note(count_ / 2, count_ % 2 == 0 ? ".w" : ".x");
+    else if (values.dtype == DType::e5m2 && backward_ > 0) note(--backward_, ".dy");
+    ++count_;
+  }
+  std::map<std::string, std::vector<uint8_t>> codes;
+
+ private:
+  Ops& ops_;
+  std::vector<std::string> linears_;
+  size_t count_ = 0, backward_ = 8;
+};
+
+// The place of a code's number among those of its format.
+int rank_of(int code) { return code & 0x80 ? -(code & 0x7f) : code; }
+
 class Golden : public testing::TestWithParam<const char*> {
  protected:
   void train_beside_golden(const std::string& name, CpuIsa isa);
 };
 
 void Golden::train_beside_golden(const std::string& name, CpuIsa isa) {
-  const auto golden = parse_json(read_text(source_path("tests/golden/" + name + ".json")));
+  auto golden = parse_json(read_text(source_path("tests/golden/" + name + ".json")));
+  const bool fp8 = name == "fp8_gpt";
+  if (fp8) golden = golden[isa >= CpuIsa::avx512_bf16 ? "bf16" : "fp32"];  // attention's probabilities
 
   run_thread_ranks(1, [&](Communicator& world) {
     // given: the same model and optimizer
     const auto device = create_cpu_device();
     const auto stream = device->create_compute_stream();
-    const auto ops = create_cpu_ops(1, isa);
+    const auto cpu_ops = create_cpu_ops(1, isa);
+    NotedCodes noted(*cpu_ops);
+    Ops* const ops = &noted;
     LoadedConfig loaded{.config = golden_config(name), .origins = {}, .path = "golden"};
     const Layout layout = resolve(loaded, {});
     RankState state(loaded.config, layout, {}, *device);
@@ -93,11 +137,29 @@ void Golden::train_beside_golden(const std::string& name, CpuIsa isa) {
 
       // then: the loss, the norm and, on the first step, every gradient agree
       const double loss = golden["losses"][static_cast<size_t>(step)];
-      EXPECT_NEAR(state.loss.as<float>()[0], loss, 1e-5 * loss) << "step " << step;
+      // Once a sum in another order moves a number over a tie, FP8 runs drift apart: attention that rounds elsewhere is
+      // off by 1e-3 in ten steps. Here they agree within 1e-6 throughout, with no code that differs.
+      const double most = !fp8 ? 1e-5 : step == 0 ? 1e-6 : 5e-4;
+      EXPECT_NEAR(state.loss.as<float>()[0], loss, most * loss) << "step " << step;
       state.optimizer->compute_norm(*ops, world, world, 1.0f, {}, *stream);
       const double norm = golden["grad_norms"][static_cast<size_t>(step)];
-      EXPECT_NEAR(state.optimizer->norm().as<float>()[0], norm, 1e-4 * norm) << "step " << step;
-      if (step == 0) {
+      EXPECT_NEAR(state.optimizer->norm().as<float>()[0], norm, (fp8 ? 10 * most : 1e-4) * norm) << "step " << step;
+      if (step == 0 && fp8) {
+        int64_t all = 0, different = 0;
+        for (const auto& [operand, hex] : golden["codes"].items()) {
+          const std::string expected = hex;
+          const std::vector<uint8_t>& found = noted.codes[operand];
+          ASSERT_EQ(expected.size(), 2 * found.size()) << operand;
+          for (size_t i = 0; i < found.size(); ++i) {
+            const int code = std::stoi(expected.substr(2 * i, 2), nullptr, 16);
+            ++all;
+            different += code != found[i];
+            EXPECT_LE(std::abs(rank_of(code) - rank_of(found[i])), 1) << operand << " " << i;
+          }
+        }
+        EXPECT_LE(different, all / 10'000);
+      }
+      if (step == 0 && !fp8) {
         for (const Param& param : state.params.all()) {
           const std::vector<double> expected = golden["first_gradients"][param.spec.name];
           double difference = 0, scale = 0;
@@ -114,6 +176,7 @@ void Golden::train_beside_golden(const std::string& name, CpuIsa isa) {
         }
       }
       state.optimizer->step(*ops, {}, {.learning_rate = 1e-2f, .weight_decay = 0.1f, .step = step + 1}, *stream);
+      state.flat.weights_changed();
     }
   });
 }
@@ -125,7 +188,7 @@ TEST_P(Golden, LossesAndGradientsAreThoseOfPyTorch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::Values("gpt_tied", "gpt_untied", "llama", "qwen3"),
+INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::Values("gpt_tied", "gpt_untied", "llama", "qwen3", "fp8_gpt"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

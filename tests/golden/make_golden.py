@@ -187,7 +187,8 @@ def run(name, tied, llama=False, qk_norm=False):
     print(name, golden["losses"][0], "->", golden["losses"][-1])
 
 
-run("gpt_tied", True)
-run("gpt_untied", False)
-run("llama", False, llama=True)
-run("qwen3", True, llama=True, qk_norm=True)
+if __name__ == "__main__":
+    run("gpt_tied", True)
+    run("gpt_untied", False)
+    run("llama", False, llama=True)
+    run("qwen3", True, llama=True, qk_norm=True)
