@@ -2,6 +2,7 @@
 //
 //   train_bench --model 124m|1.3b|6.7b-layers|tiny [--device auto|cpu|cuda] [--dtype bf16|fp32] [--layers N]
 //               [--micro-batch B] [--micro-batches M] [--steps N] [--warm-up N] [--cuda-graphs none|local]
+//               [--loss-rows N --pairs P]
 // One rank, a GPU where there is one, with micro-batches that fill an H200, or half of them on a GPU of less than 100
 // GiB; `tiny` is for trying the program. On a GPU steps are queued ahead, as `trivet train` does it. Their median,
 // tokens/s, MFU in both conventions against the data sheet and against a matrix product measured here, memory by
@@ -17,9 +18,11 @@
 //
 // --blocks llama, with either: the blocks are Llama's (RMSNorm, rope, SwiGLU of 8/3 h, three or four query heads a
 // group, no biases), as torch_step.py --blocks llama. --loss-rows N, with either: model.cross_entropy_chunk_rows; else
-// logits are whole.
+// logits are whole. With --pairs, P pairs of steps instead, with chunks and without by turns, on a CPU of one thread:
+// its time, not the clock's, so that what else runs on the machine matters less.
 #include <algorithm>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fmt/format.h>
 #include <map>
@@ -63,6 +66,7 @@ struct Options {
   std::optional<int> steps, warm_up, threads;
   std::optional<int64_t> layers, micro_batch;
   int64_t micro_batches = 1, loss_rows = 0;
+  int pairs = 0;
 };
 
 struct TemporaryTokens {
@@ -200,6 +204,58 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
   });
 }
 
+// ---- the loss in chunks against whole logits
+
+void compare_chunks(const IndexedDataset& tokens, const Model& model, const Options& options) {
+  run_thread_ranks(1, [&](Communicator& world) {
+    struct Side {
+      LoadedConfig loaded;
+      Layout layout;
+      std::unique_ptr<BatchLoader> batches;
+      std::unique_ptr<Trainer> trainer;
+    };
+    const GptDataset data = dataset_of(tokens, config_of(model, options));
+    Side sides[2];  // whole, in chunks
+    for (int i = 0; i < 2; ++i) {
+      Side& side = sides[i];
+      Options how = options;
+      if (i == 0) how.loss_rows = 0;
+      side.loaded = {.config = parse_sets(std::vector<std::string>{"precision.dtype=" + options.dtype.value_or("bf16"),
+                                                                   "device.kind=cpu", "device.threads_per_rank=1"}),
+                     .origins = {},
+                     .path = "bench"};
+      Config& config = side.loaded.config;
+      config.model = config_of(model, how);
+      config.batch.micro_batch_size = options.micro_batch.value_or(4);
+      config.batch.global_batch_size = config.batch.micro_batch_size;
+      config.data.path = tokens.prefix();
+      config.train.train_iters = 1'000'000;
+      side.layout = resolve(side.loaded, {.world_size = 1});
+      side.batches = std::make_unique<BatchLoader>(data, batch_plan_of(config, side.layout, 0), config.data.prefetch);
+      side.trainer = std::make_unique<Trainer>(config, side.layout, world, side.batches.get());
+      side.trainer->step();
+    }
+    const auto seconds_of = [&](Side& side) {
+      const std::clock_t start = std::clock();
+      side.trainer->step();
+      return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    };
+    std::vector<double> seconds[2];
+    for (int i = 0; i < 2 * options.pairs; ++i) {
+      const size_t which = static_cast<size_t>(i % 4 == 1 || i % 4 == 2);  // neither is always first
+      seconds[which].push_back(seconds_of(sides[which]));
+    }
+    for (std::vector<double>& all : seconds) std::sort(all.begin(), all.end());
+    const auto line = [&](const char* name, double whole, double chunks) {
+      fmt::print("{:<8} whole logits {:.1f} ms, chunks of {} rows {:.1f} ms: {:.3f}\n", name, 1e3 * whole,
+                 options.loss_rows, 1e3 * chunks, chunks / whole);
+    };
+    line("fastest", seconds[0].front(), seconds[1].front());
+    line("quartile", seconds[0][seconds[0].size() / 4], seconds[1][seconds[1].size() / 4]);
+    line("median", seconds[0][seconds[0].size() / 2], seconds[1][seconds[1].size() / 2]);
+  });
+}
+
 // ---- on a CPU, and its scaling
 
 struct Result {
@@ -286,7 +342,7 @@ int main(int argc, char** argv) {
                 " --model 124m|1.3b|6.7b-layers|tiny [--device auto|cpu|cuda] [--dtype bf16|fp32] [--layers N]\n"
                 "         [--micro-batch B] [--micro-batches M] [--steps N] [--warm-up N] [--cuda-graphs none|local]\n"
                 "   or, on a CPU: [--steps N] [--dtype fp32|bf16] [--layers N] [--threads N] [--cpu-isa NAME]\n"
-                "   and with either --blocks gpt|llama [--loss-rows N]");
+                "   and with either --blocks gpt|llama [--loss-rows N [--pairs P]]");
     Options options;
     for (int i = 1; i < argc; i += 2) {
       const std::string_view key = argv[i];
@@ -309,6 +365,7 @@ int main(int argc, char** argv) {
       else if (key == "--micro-batches") options.micro_batches = number();
       else if (key == "--cuda-graphs") options.graphs = value;
       else if (key == "--loss-rows") options.loss_rows = number();
+      else if (key == "--pairs") options.pairs = number();
       else if (key == "--blocks" && (value == std::string_view("gpt") || value == std::string_view("llama")))
         options.blocks = value;
       else throw ConfigError(fmt::format("unknown option {}", key));
@@ -327,7 +384,8 @@ int main(int argc, char** argv) {
       throw ConfigError(fmt::format("--model: found {}, expected 124m, 1.3b, 6.7b-layers or tiny", options.model));
     const TemporaryTokens file(model->vocab);
     const IndexedDataset tokens(file.prefix);
-    if (comparison) report_on_cpu(tokens, options);
+    if (options.pairs > 0) compare_chunks(tokens, *model, options);
+    else if (comparison) report_on_cpu(tokens, options);
     else report_steps(tokens, *model, options);
     return 0;
   } catch (const Error& error) {
