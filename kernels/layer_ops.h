@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/activation.h"
+#include "kernels/base/scale_blocks.h"
 #include "kernels/base/trace.h"
 #include "kernels/heads_view.h"
 #include "kernels/op_fields.h"
@@ -55,8 +56,13 @@ struct DocumentStarts {
 
 // The scales of FP8 operands: an element stands for its FP8 value times the scale, a power of two.
 struct OperandScales {
-  OptionalIn a, b;  // [1] fp32 each; null where the operands are T
+  OptionalIn a, b;  // fp32, [1] or of blocks (ScaleBlocks) each; null where the operands are T
 };
+inline void expect_scale(const Expect& expect, const char* name, const Tensor& scale, const Tensor& values) {
+  if (!ScaleBlocks::given(scale)) return expect.vector(name, scale, DType::f32, 1);
+  if (scale.dtype != DType::f32 || !ScaleBlocks::fit(scale, values)) [[unlikely]]
+    expect.mismatch(name, scale, "fp32 scales of blocks of 128 of " + to_string(values.shape));
+}
 
 namespace op {
 
@@ -74,18 +80,22 @@ struct Amax {
   }
 };
 
-// Per-tensor current scaling: values = x * s in FP8 with the s that Fp8Format::scale_for(amax[0]) says, and scale[0] = 1 / s.
-// x: T; values: as x, E4M3 or E5M2; amax, scale: [1] fp32.
+// Current scaling: values = x * s in FP8, and scale = 1 / s. With amax, s is what Fp8Format::scale_for(amax[0]) says;
+// without, that of the largest |x| of each block. x: T; values: as x, E4M3 or E5M2; amax: [1] fp32, and scale likewise,
+// or fp32 of the blocks (ScaleBlocks) that its shape says, on CPUs alone.
 struct Quantize {
   static constexpr SpanInfo kSpan{"quantize"};
-  In x, amax;
+  In x;
+  OptionalIn amax;
   Out values, scale;
 
   void check(const Expect& expect) const {
     expect.floats("x", x);
-    expect.vectors(DType::f32, 1, {{"amax", amax}, {"scale", scale}});
     expect.fp8("values", values);
     expect.matrix("values", values, values.dtype, x.rows(), x.cols());
+    expect_scale(expect, "scale", scale, values);
+    if (amax || !ScaleBlocks::given(scale)) expect.vector("amax", amax, DType::f32, 1);
+    if (amax) expect.vector("scale", scale, DType::f32, 1);
   }
 };
 
@@ -116,7 +126,7 @@ struct Matmul {
     const DType T = quantised ? DType::bf16 : a.dtype;
     if (quantised) {
       expect.fp8("a", a), expect.fp8("b", b);
-      expect.vectors(DType::f32, 1, {{"scales.a", scales.a}, {"scales.b", scales.b}});
+      expect_scale(expect, "scales.a", scales.a, a), expect_scale(expect, "scales.b", scales.b, b);
       if (a.dtype == DType::e5m2 && b.dtype == DType::e5m2) fail("matmul: a and b are both e5m2");
       if (bias_grad) fail("matmul: bias_grad is a sum of numbers that are not quantised");
     } else {

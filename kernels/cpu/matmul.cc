@@ -74,12 +74,31 @@ std::unique_ptr<CpuKernels> create_kernels(int threads) { return std::make_uniqu
 // What the FP8 values stand for, exactly: a few bits times a power of two are a bf16, unless they are too small for
 // one.
 void Kernels::decode(const Tensor& values, const Tensor& scale, bf16* to) const {
+  const bool by_blocks = ScaleBlocks::given(scale);
+  float exact[256];
   bf16 of_code[256];  // a load an element; the arithmetic of decode() is no vector code with GCC
   dispatch_fp8(values.dtype, [&]<class Format>() {
-    for (int code = 0; code < 256; ++code)
-      of_code[code] = bf16(Format::decode(static_cast<uint8_t>(code)) * scale.as<float>()[0]);
+    for (int code = 0; code < 256; ++code) {
+      exact[code] = Format::decode(static_cast<uint8_t>(code)) * (by_blocks ? 1 : scale.as<float>()[0]);
+      of_code[code] = bf16(exact[code]);
+    }
   });
   const auto* const from = static_cast<const uint8_t*>(values.data);
+  if (by_blocks && values.numel() > 0) {
+    const ScaleBlocks blocks(scale, values);
+    const int64_t n = values.cols(), across = scale.cols();
+    const int64_t grain = std::max<int64_t>(1, (1 << 14) / (blocks.rows * n));
+    return parallel_for(threads_, scale.rows(), grain, [&](Range part, int) {
+      for (int64_t i = part.begin; i < part.end; ++i) {
+        const float* const of_block = scale.as<float>() + i * across;
+        const int64_t begin = blocks.first_row(i) * n, end = begin + blocks.row_count(i) * n;
+        for (int64_t row = begin; row < end; row += n)
+          for (int64_t b = 0; b < across; ++b)
+            for (int64_t j = b * blocks.columns; j < std::min(n, (b + 1) * blocks.columns); ++j)
+              to[row + j] = bf16(exact[from[row + j]] * of_block[b]);
+      }
+    });
+  }
   parallel_for(threads_, values.numel(), 1 << 14, [&](Range part, int) {
     for (int64_t i = part.begin; i < part.end; ++i) to[i] = of_code[from[i]];
   });

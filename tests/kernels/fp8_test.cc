@@ -170,6 +170,134 @@ TEST_P(Fp8OpsTest, ProductsAreThoseOfTheDecodedOperands) {
     }
 }
 
+// ---- scales of blocks
+
+// How the blocks of a matrix lie: in each of `groups` groups of rows, rows x columns of them but at the ends.
+struct BlocksOf {
+  int64_t groups, rows, columns;
+  Shape scales(int64_t m, int64_t n) const {
+    return {groups, (m / groups + rows - 1) / rows, (n + columns - 1) / columns};
+  }
+  size_t index(int64_t m, int64_t n, int64_t i, int64_t j) const {
+    const int64_t group = m / groups, row = i / group * scales(m, n)[1] + i % group / rows;
+    return static_cast<size_t>(row * scales(m, n)[2] + j / columns);
+  }
+};
+constexpr BlocksOf kAlongColumns{1, 1, 128}, kAlongRows{1, 128, 1}, kSquares{1, 128, 128};
+
+class Fp8BlocksTest : public Fp8OpsTest {
+ protected:
+  Quantised quantise(const Tensor& x, const BlocksOf& blocks) {
+    const Quantised q{tensors.poisoned(DType::e4m3, x.shape),
+                      tensors.poisoned(DType::f32, blocks.scales(x.rows(), x.cols()))};
+    ops->run(op::Quantize{x, {}, q.values, q.scale}, *stream);
+    stream->synchronize();
+    return q;
+  }
+};
+// CPUs alone have them.
+INSTANTIATE_TEST_SUITE_P(BackEnds, Fp8BlocksTest,
+                         testing::Values(std::tuple(DType::f32, 2), std::tuple(DType::bf16, 1),
+                                         std::tuple(DType::bf16, 3)),
+                         case_name);
+
+// Magnitudes differ by 2^40 from one part of the matrix to the next, some are zeros, and those of one are too small for
+// a scale of their own.
+TEST_P(Fp8BlocksTest, EachHasTheScaleOfItsOwnLargestMagnitude) {
+  struct Case {
+    int64_t m, n;
+    BlocksOf blocks;
+  };
+  for (const auto& [m, n, blocks] :
+       {Case{3, 300, kAlongColumns}, Case{4, 128, kAlongColumns}, Case{10, 129, {5, 1, 128}}, Case{1, 7, kAlongColumns},
+        Case{300, 5, kAlongRows}, Case{600, 33, {3, 128, 1}}, Case{128, 2, kAlongRows}, Case{300, 200, kSquares},
+        Case{400, 128, {2, 128, 128}}, Case{1, 1, kSquares}}) {
+    const Tensor x = tensors.uniform(dtype, {m, n});
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      const int64_t part = i / n / 50 * 31 + i % n / 50 * 7, kind = part % 13;
+      set(x, i, get(x, i) * (kind == 0 ? 0 : kind == 1 ? 1e-42 : std::exp2(static_cast<double>(part * 17 % 40 - 20))));
+    }
+    Values largest(static_cast<size_t>(blocks.scales(m, n).numel()));
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      double& of_block = largest[blocks.index(m, n, i / n, i % n)];
+      of_block = std::max(of_block, std::abs(get(x, i)));
+    }
+    const Quantised q = quantise(x, blocks);
+    for (size_t b = 0; b < largest.size(); ++b) {
+      const double scale = largest[b] == 0 ? 1 : std::exp2(std::min(126.0, std::floor(std::log2(448 / largest[b]))));
+      ASSERT_EQ(get(q.scale, static_cast<int64_t>(b)), 1 / scale) << "block " << b << " of " << m << " x " << n;
+    }
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      const double scale = 1 / get(q.scale, static_cast<int64_t>(blocks.index(m, n, i / n, i % n)));
+      ASSERT_EQ(static_cast<uint8_t*>(q.values.data)[i], E4m3::encode(static_cast<float>(get(x, i) * scale)))
+          << "element " << i << " of " << m << " x " << n;
+    }
+  }
+}
+
+TEST_P(Fp8BlocksTest, WhatIsNotFiniteStaysInItsBlock) {
+  for (const BlocksOf& blocks : {kAlongColumns, kAlongRows, kSquares})
+    for (const float odd : {kInfinite, -kInfinite, kNan}) {
+      constexpr int64_t m = 256, n = 256, at = 130 * n + 5;
+      const Tensor x = tensors.full(dtype, {m, n}, 3);
+      set(x, at, odd);
+      const Quantised q = quantise(x, blocks);
+      for (int64_t i = 0; i < m * n; ++i) {
+        const size_t block = blocks.index(m, n, i / n, i % n);
+        ASSERT_EQ(get(q.scale, static_cast<int64_t>(block)),
+                  block == blocks.index(m, n, at / n, at % n) ? 1 : 1.0 / 128);
+        const double found = get(q.values, i) * get(q.scale, static_cast<int64_t>(block));
+        ASSERT_TRUE(i == at ? std::isnan(found) : found == 3) << i;
+      }
+    }
+}
+
+// The three GEMMs of a linear layer of GPT-2's width and a bit: several blocks and the rest of one are summed over.
+TEST_P(Fp8BlocksTest, ProductsAreThoseOfTheDecodedOperands) {
+  if (dtype != DType::bf16) return;
+  struct Role {
+    const char* what;
+    BlocksOf a, b;
+    bool transpose_a, transpose_b;
+    DType c;
+    int64_t m, n, k;
+  };
+  for (const Role& role :
+       {Role{"forward", kAlongColumns, kSquares, false, true, DType::bf16, 9, 140, 800},
+        Role{"gradient of the input", kAlongColumns, kSquares, false, false, DType::bf16, 9, 140, 800},
+        Role{"gradient of the weight", kAlongRows, {4, 128, 1}, true, false, DType::f32, 33, 20, 800},
+        Role{"gradient of the weight, of a pair", {2, 128, 1}, kAlongRows, true, false, DType::f32, 20, 130, 200}}) {
+    const auto& [what, blocks_a, blocks_b, transpose_a, transpose_b, c_type, m, n, k] = role;
+    const Tensor a = tensors.uniform(DType::bf16, transpose_a ? Shape{k, m} : Shape{m, k});
+    const Tensor b = tensors.uniform(DType::bf16, transpose_b ? Shape{n, k} : Shape{k, n});
+    for (const Tensor& x : {a, b})
+      for (int64_t i = 0; i < x.numel(); ++i)
+        set(x, i, get(x, i) * std::exp2(static_cast<double>((i / x.cols() / 128 + i % x.cols() / 128) % 5 - 2)));
+    const Quantised qa = quantise(a, blocks_a), qb = quantise(b, blocks_b);
+    const auto decoded = [](const Quantised& q, const BlocksOf& blocks, int64_t i, int64_t j) {
+      const int64_t rows = q.values.rows(), columns = q.values.cols();
+      return get(q.values, i * columns + j) * get(q.scale, static_cast<int64_t>(blocks.index(rows, columns, i, j)));
+    };
+    Values expected(static_cast<size_t>(m * n));
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j)
+        for (int64_t l = 0; l < k; ++l)
+          expected[static_cast<size_t>(i * n + j)] +=
+              (transpose_a ? decoded(qa, blocks_a, l, i) : decoded(qa, blocks_a, i, l)) *
+              (transpose_b ? decoded(qb, blocks_b, j, l) : decoded(qb, blocks_b, l, j));
+    const Tensor c = tensors.poisoned(c_type, {m, n});
+    ops->run(op::Matmul{.a = qa.values,
+                        .b = qb.values,
+                        .c = c,
+                        .transpose_a = transpose_a,
+                        .transpose_b = transpose_b,
+                        .scales = {qa.scale, qb.scale}},
+             *stream);
+    stream->synchronize();
+    EXPECT_TRUE(near(c, expected, summed(c_type, expected, k, 16))) << what;
+  }
+}
+
 TEST_P(Fp8OpsTest, WrongArgumentsAreNamed) {
   if (dtype != DType::bf16) return;
   const auto of = [&](DType type) { return tensors.full(type, {16, 16}, 1); };
@@ -191,6 +319,21 @@ TEST_P(Fp8OpsTest, WrongArgumentsAreNamed) {
   refused(DType::e4m3, DType::e4m3, {}, {}, "scales.a");
   refused(DType::bf16, DType::bf16, one, {}, "scales");
   refused(DType::e4m3, DType::e4m3, one, tensors.full(DType::f32, {16}, 0), "bias_grad");
+  for (const Shape& shape : {Shape{1, 2, 1}, Shape{3, 1, 1}, Shape{1, 16, 2}, Shape{0, 1, 1}, Shape{16, 2, 1}})
+    refused(DType::e4m3, DType::e4m3, tensors.full(DType::f32, shape, 1), {}, "scales.a is [");
+  const auto quantize = [&](const Tensor& amax, const Tensor& scale) {
+    return [=, this] { check_arguments(op::Quantize{c, amax, of(DType::e4m3), scale}); };
+  };
+  const Tensor blocks = tensors.full(DType::f32, {1, 1, 1}, 1);
+  EXPECT_TRUE(throws_naming(quantize({}, one), {"quantize", "amax"}));
+  EXPECT_TRUE(throws_naming(quantize(one, tensors.full(DType::f32, {1, 16, 1}, 1)), {"quantize", "scale"}));
+  EXPECT_NO_THROW(quantize({}, blocks)());
+  if (threads != kOnCuda) return;
+  EXPECT_TRUE(throws_naming(
+      [&] {
+        ops->run(op::Quantize{c, {}, of(DType::e4m3), blocks}, *stream);
+      },
+      {"quantize", "GPUs"}));
 }
 
 }  // namespace
