@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/scale_blocks.h"
 #include "parallel/mesh_shape.h"
 #include "parallel/placed.h"
 
@@ -35,7 +36,8 @@ struct ParamSpec {
   int64_t padding_from = -1;
   // The gradient is overwritten on first use (Param::take_overwrite()), so that it is never zeroed.
   bool first_one_writes = false;
-  bool quantised = false;  // GEMMs take it in FP8
+  bool quantised = false;         // GEMMs take it in FP8
+  bool scaled_by_blocks = false;  // and it has a scale for each 128 x 128 of its elements
 };
 
 // A parameter as a matrix: of three dimensions, the last two are columns. A vector stays one.
@@ -54,9 +56,14 @@ struct Param {
   Tensor grad;                   // shape, fp32; a view of the flat gradient buffer
   bool first_copy = true;        // among the ranks of one model: counted by the norm, and stored in checkpoints
   bool overwrite = false;        // where spec.first_one_writes: `grad` holds stale values
-  // Where spec.quantised, and the whole weight is stored: it in FP8, once a step; of its shape, and [1] fp32.
+  // Where spec.quantised, and the whole weight is stored: it in FP8, once a step; of its shape, and fp32.
   Tensor fp8, fp8_scale;
   bool fp8_is_current = false;
+  // A member of a pair of weights has blocks of its own.
+  Shape fp8_scale_shape() const {
+    if (!spec.scaled_by_blocks) return {1};
+    return {shape.rank == 3 ? shape[0] : 1, ScaleBlocks::count(shape[-2]), ScaleBlocks::count(shape[-1])};
+  }
 
   // Where this rank's part begins in the whole parameter as a matrix; of a vector the row is 0.
   int64_t first_row() const { return by_rows() ? partition_offset : 0; }

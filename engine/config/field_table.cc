@@ -170,7 +170,7 @@ void declare_training(std::vector<Field>& table) {
 
   KEY(precision, dtype, "of weights and activations; main weights, moments and gradients are fp32");
   KEY(precision, fp8, "GEMMs of the blocks' linear layers in FP8; hybrid: gradients in E5M2, the rest in E4M3");
-  KEY(precision, fp8_recipe, "tensorwise: a scale for each tensor, of its own largest magnitude");
+  KEY(precision, fp8_recipe, "tensorwise: a scale for each tensor; blockwise: for each 1 x 128, of weights 128 x 128");
   KEY(precision, fp8_wgrad, "gradients of weights too; false: these GEMMs take bf16");
   KEY(precision, first_last_layers_bf16, "some layers at either end stay as precision.dtype has them");
   KEY(precision, num_layers_at_start_in_bf16, "layers that stay so at the start of the model", range(0, 10'000, "layers"));

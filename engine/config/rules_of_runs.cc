@@ -213,6 +213,9 @@ void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t>
   Config found = c;
   found.device.kind = gpus ? DeviceKind::cuda : DeviceKind::cpu;
   check_needs(found, rule);
+  rule("precision.fp8_recipe", {"device.kind"},
+       gpus && c.precision.fp8 != Fp8::none && c.precision.fp8_recipe == Fp8Recipe::blockwise,
+       "found blockwise, but only CPUs have scales of blocks; expected tensorwise, or device.kind: cpu");
   const CommConfig& m = c.comm;
   const std::pair<std::string_view, std::optional<double>> links[] = {
       {"comm.tensor_link_latency_us", m.tensor_link_latency_us},     {"comm.tensor_link_gbps", m.tensor_link_gbps},

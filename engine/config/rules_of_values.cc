@@ -119,7 +119,8 @@ void check_fp8(const Config& c, Rules& rule) {
           "a scale that follows from the tensor itself needs no history, neither in checkpoints "
           "nor over ranks, and no margin for a first outlier");
   refused(Fp8Recipe::mxfp8, "no GPU that Trivet has kernels for multiplies blocks of 32 (Blackwell does)");
-  refused(Fp8Recipe::blockwise, "scales of blocks are not there yet");
+  rule("precision.fp8", {"precision.fp8_recipe"}, p.fp8 == Fp8::hybrid && p.fp8_recipe == Fp8Recipe::blockwise,
+       "found hybrid, expected e4m3: a block of 128 needs no wider range, and gradients gain a bit (DeepSeek-V3 2024)");
   const int64_t ends = p.num_layers_at_start_in_bf16 + p.num_layers_at_end_in_bf16;
   rule("precision.first_last_layers_bf16",
        {"precision.num_layers_at_start_in_bf16", "precision.num_layers_at_end_in_bf16", "model.num_layers"},

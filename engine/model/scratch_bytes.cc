@@ -37,7 +37,7 @@ int64_t GptStage::scratch_bytes(const GptShape& of_rank) {
     param.grad = arena.allocate(DType::f32, param.shape);
     if (!param.spec.quantised || !shape.keeps_fp8_weights) continue;
     param.fp8 = arena.allocate(DType::e4m3, param.shape);
-    param.fp8_scale = arena.allocate(DType::f32, {1});
+    param.fp8_scale = arena.allocate(DType::f32, param.fp8_scale_shape());
   }
 
   NullOps ops;

@@ -93,7 +93,8 @@ GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition&
   shape.cp_comm_type = c.parallel.cp_comm_type;
   shape.sequence_parallel = c.parallel.sequence_parallel;
   shape.dtype = c.precision.dtype;
-  if (positions == 0) shape.fp8 = {c.precision.fp8, c.precision.fp8_wgrad};  // a text is generated in the model's type
+  if (positions == 0)  // a text is generated in the model's type
+    shape.fp8 = {c.precision.fp8, c.precision.fp8_wgrad, c.precision.fp8_recipe};
   if (c.precision.first_last_layers_bf16) {
     shape.bf16_layers_at_start = c.precision.num_layers_at_start_in_bf16;
     shape.bf16_layers_at_end = c.precision.num_layers_at_end_in_bf16;

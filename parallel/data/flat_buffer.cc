@@ -85,7 +85,7 @@ void FlatBuffer::allocate(Arena& weight_arena, Arena& gradient_arena) {
     for (const FlatSegment& segment : segments_of(bucket))
       if (Param& param = *segment.param; param.spec.quantised && bucket.weights)
         param.fp8 = weight_arena.allocate(DType::e4m3, param.shape),
-        param.fp8_scale = weight_arena.allocate(DType::f32, {1});
+        param.fp8_scale = weight_arena.allocate(DType::f32, param.fp8_scale_shape());
     if (!options.trains) continue;
     take(streams_grads() && !bucket.resident, stored_grads, next_grad, bucket.grads, bucket.own_grads);
     bucket.own_begin = bucket.begin + before;

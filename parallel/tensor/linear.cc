@@ -33,7 +33,8 @@ ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string&
                               .placement = {{Axis::tp, partitioned(out.rank - 1)}},
                               .init = init,
                               .first_one_writes = true,
-                              .quantised = operands_.quantised()})),
+                              .quantised = operands_.quantised(),
+                              .scaled_by_blocks = operands_.by_blocks()})),
       bias_(bias == Bias::none ? nullptr
                                : &params.declare({.name = name + ".bias",
                                                   .global_shape = out,
@@ -53,7 +54,7 @@ void ColumnParallelLinear::forward(Context& ctx, Residual x, Hidden y, Hidden pr
                        .bias = bias_ ? bias_->weight : Tensor{},
                        .pre_activation = rows_of(pre_activation, first, rows),
                        .activation = act,
-                       .scales = {in.scale, weight.scale}});
+                       .scales = {in.scale_of(first, rows), weight.scale}});
   };
   gather_and_multiply(ctx, overlap_, in.values, frame, multiply);
 }
@@ -64,8 +65,7 @@ void ColumnParallelLinear::backward(Context& ctx, Residual x, Hidden dy, Residua
   const bool deferred = ctx.weight_grads.deferring();
   if (overlap_ != TensorOverlap::none && !deferred) return backward_in_bulk(ctx, x, dy, d, dx);
   reduce_sequence(ctx, dx, [&](Partial partial) { backward_input(ctx, d, partial); });
-  const bool shared = operands_.of_weight_grad().quantised() == operands_.quantised();
-  if (!deferred) return backward_weight(ctx, x, dy, shared ? d : Gradient{dy, {}});
+  if (!deferred) return backward_weight(ctx, x, dy, for_weight(ctx, dy, d, frame));
   ctx.weight_grads.push([this, &ctx, x, dy] {
     Scratch::Frame later(ctx.scratch);
     backward_weight(ctx, x, dy, operands_.of_weight_grad().gradient(ctx, dy, later));
@@ -76,6 +76,12 @@ void ColumnParallelLinear::backward_input(Context& ctx, const Gradient& d, Parti
   Scratch::Frame frame(ctx.scratch);
   const auto weight = operands_.weight(ctx, weight_, frame);
   ctx.run(op::Matmul{.a = d.values, .b = weight.values, .c = dx, .scales = {d.scale, weight.scale}});
+}
+
+ColumnParallelLinear::Gradient ColumnParallelLinear::for_weight(Context& ctx, Hidden dy, const Gradient& d,
+                                                                Scratch::Frame& frame) const {
+  const Operands of_weight = operands_.of_weight_grad();
+  return of_weight == operands_ ? d : of_weight.gradient(ctx, dy, frame);
 }
 
 // Overlaps the all-gather of x with dy W, and the reduce-scatter of dx with dy^T x.
@@ -93,7 +99,7 @@ void ColumnParallelLinear::backward_in_bulk(Context& ctx, Residual x, Hidden dy,
   comm_stream.after_compute();
   comm_stream.reduce(partial, dx);
   comm_stream.wait(0);
-  add_gradients(ctx, weight_, bias_, in.scale ? d : Gradient{dy, {}}, Operand<Place::whole>{gathered, in.scale}, dy);
+  add_gradients(ctx, weight_, bias_, for_weight(ctx, dy, d, frame), Operand<Place::whole>{gathered, in.scale}, dy);
   comm_stream.join();
 }
 
@@ -113,7 +119,8 @@ RowParallelLinear::RowParallelLinear(ParamList& params, const std::string& name,
                               .placement = {{Axis::tp, partitioned(1)}},
                               .init = init,
                               .first_one_writes = true,
-                              .quantised = operands_.quantised()})),
+                              .quantised = operands_.quantised(),
+                              .scaled_by_blocks = operands_.by_blocks()})),
       bias_(bias == Bias::none ? nullptr
                                : &params.declare({.name = name + ".bias",
                                                   .global_shape = {out},
@@ -130,7 +137,7 @@ void RowParallelLinear::forward(Context& ctx, Hidden x, Residual y) const {
                        .b = weight.values,
                        .c = partial,
                        .transpose_b = true,
-                       .scales = {in.scale, weight.scale}});
+                       .scales = {in.scale_of(first, rows), weight.scale}});
   });
 }
 
@@ -165,12 +172,11 @@ void RowParallelLinear::backward(Context& ctx, Hidden x, Residual dy, Hidden dx,
                        .c = dx.slice(first, rows),
                        .activation_backward = rows_of(pre_activation, first, rows),
                        .activation = act,
-                       .scales = {d.scale, weight.scale}});
+                       .scales = {d.scale_of(first, rows), weight.scale}});
   };
   const Whole whole = gather_and_multiply(ctx, overlap_, d.values, frame, multiply);
   const Operands of_weight = operands_.of_weight_grad();
-  const bool shared = of_weight.quantised() == operands_.quantised();
-  if (shared && !ctx.weight_grads.deferring()) return backward_weight(ctx, x, {whole, d.scale}, dy);
+  if (of_weight == operands_ && !ctx.weight_grads.deferring()) return backward_weight(ctx, x, {whole, d.scale}, dy);
   ctx.weight_grads.push([this, &ctx, x, dy, of_weight] {  // a gathered dy is gone by then: gather again
     Scratch::Frame later(ctx.scratch);
     const auto again = of_weight.gradient(ctx, dy, later);

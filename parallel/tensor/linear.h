@@ -40,6 +40,8 @@ class ColumnParallelLinear {
 
  private:
   using Gradient = Operand<Place::hidden>;
+  // d, or dy as the GEMM of the weight's gradient takes it.
+  Gradient for_weight(Context& ctx, Hidden dy, const Gradient& d, Scratch::Frame& frame) const;
   void backward_in_bulk(Context& ctx, Residual x, Hidden dy, const Gradient& d, Residual dx) const;
   void backward_input(Context& ctx, const Gradient& d, Partial dx) const;              // dx = dy W
   void backward_weight(Context& ctx, Residual x, Hidden dy, const Gradient& d) const;  // dW += dy^T x, dbias likewise

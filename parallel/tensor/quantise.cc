@@ -1,6 +1,17 @@
 #include "parallel/tensor/quantise.h"
 
+#include "parallel/tensor/sequence.h"
+
 namespace trivet {
+
+Tensor Operands::quantise_blocks(Context& ctx, const Tensor& x, bool of_residual, const Tensor& values,
+                                 Scratch::Frame& frame) const {
+  const Shape along_tokens{1, ScaleBlocks::count(x.rows()), x.cols()};
+  const Shape along_columns{x.shape[0], x.shape[1], ScaleBlocks::count(x.cols())};
+  const Tensor scale = frame.tensor(DType::f32, sums_tokens_ ? along_tokens : along_columns);
+  ctx.run(op::Quantize{x, {}, values, scale});
+  return of_residual ? gather_sequence(ctx, Residual(scale), frame) : scale;
+}
 
 void Operands::quantise(Context& ctx, const Tensor& x, bool over_tensor, bool over_context, const Tensor& values,
                         const Tensor& scale) {
@@ -16,8 +27,11 @@ Operand<Place::whole> Operands::weight(Context& ctx, Param& weight, Scratch::Fra
   if (!quantised() || !ctx.quantises) return {Whole(weight.weight), {}};
   const bool keeps = static_cast<bool>(weight.fp8);
   const Tensor values = keeps ? weight.fp8 : frame.tensor(DType::e4m3, weight.shape);
-  const Tensor scale = keeps ? weight.fp8_scale : frame.tensor(DType::f32, {1});
-  if (!keeps || !weight.fp8_is_current) quantise(ctx, weight.weight, weight.partition_dim >= 0, false, values, scale);
+  const Tensor scale = keeps ? weight.fp8_scale : frame.tensor(DType::f32, weight.fp8_scale_shape());
+  if (!keeps || !weight.fp8_is_current) {
+    if (by_blocks()) ctx.run(op::Quantize{weight.weight, {}, values, scale});
+    else quantise(ctx, weight.weight, weight.partition_dim >= 0, false, values, scale);
+  }
   weight.fp8_is_current = true;
   return {Whole(values), scale};
 }

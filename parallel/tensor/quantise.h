@@ -1,9 +1,16 @@
-// Operands of the linear layers' GEMMs in FP8 by per-tensor current scaling (Transformer Engine's
-// Float8CurrentScaling): a tensor's scale is a power of two that follows from its own largest magnitude, so there is no
-// history and no state. HYBRID (Micikevicius et al. 2022): weights and activations in E4M3, gradients in E5M2.
+// Operands of the linear layers' GEMMs in FP8 by current scaling: a scale is a power of two that follows from the
+// largest magnitude of its own elements, so there is no history and no state. HYBRID (Micikevicius et al. 2022):
+// weights and activations in E4M3, gradients in E5M2.
 //
-// The largest magnitude is that of the whole tensor, over the ranks that hold parts of it: under every layout the same
-// elements have the same codes, where they have the same values. Only a micro-batch has a scale of its own.
+// tensorwise (Transformer Engine's Float8CurrentScaling): the largest magnitude is that of the whole tensor, over the
+// ranks that hold parts of it: under every layout the same elements have the same codes, where they have the same
+// values. Only a micro-batch has a scale of its own.
+//
+// blockwise (DeepSeek-V3 2024; Transformer Engine's Float8BlockScaling): an activation or gradient has a scale for each
+// 128 elements of the dimension that its GEMM sums over, a weight one for each 128 x 128. So what two GEMMs sum over
+// different dimensions is quantised for each: dy along columns for dx, x and dy along tokens for the weight's gradient.
+// Blocks begin at the rank's own first element: nothing is reduced, and where parts are multiples of 128 elements long
+// codes do not depend on the layout. Along columns no position's codes depend on another position.
 #pragma once
 
 #include "parallel/context.h"
@@ -12,11 +19,17 @@
 
 namespace trivet {
 
-// A tensor as a GEMM takes it. scale: [1] fp32, what its elements are multiplied with; null: they are not quantised.
+// A tensor as a GEMM takes it. scale: fp32, what its elements are multiplied with; null: they are not quantised. Of
+// blocks it has all positions, also where values are a rank's.
 template <Place kPlace>
 struct Operand {
   Placed<kPlace> values;
   Tensor scale;
+
+  // Of some positions of an activation or gradient, whose blocks are along columns.
+  Tensor scale_of(int64_t first, int64_t rows) const {
+    return ScaleBlocks::given(scale) ? scale.slice(first, rows) : scale;
+  }
 };
 
 // Prepares a layer's operands. Its functions are collective over the tensor and context groups.
@@ -24,8 +37,14 @@ class Operands {
  public:
   explicit Operands(const Fp8Mode& mode) : mode_(mode) {}
   bool quantised() const { return mode_.format != Fp8::none; }
-  // The operands of the GEMM that computes the weight's gradient.
-  Operands of_weight_grad() const { return mode_.weight_grads ? *this : Operands({}); }
+  bool by_blocks() const { return quantised() && mode_.recipe == Fp8Recipe::blockwise; }
+  // The operands of the GEMM that computes the weight's gradient; equal where a gradient is quantised once for both.
+  Operands of_weight_grad() const {
+    Operands of = mode_.weight_grads || !quantised() ? *this : Operands({});
+    of.sums_tokens_ = of.by_blocks();
+    return of;
+  }
+  bool operator==(const Operands&) const = default;
 
   // x [s*, b, n], an activation or its gradient: itself, or its FP8 values and their scale, in `frame`.
   template <Place kPlace>
@@ -45,15 +64,21 @@ class Operands {
     if (!quantised() || !ctx.quantises) return {x, {}};
     constexpr bool kOfColumns = kPlace == Place::hidden;
     static_assert(kOfColumns || kPlace == Place::residual, "what linear layers take");
-    const Tensor values = frame.tensor(format, x.shape), scale = frame.tensor(DType::f32, {1});
+    const Tensor values = frame.tensor(format, x.shape);
+    if (by_blocks()) return {Placed<kPlace>(values), quantise_blocks(ctx, x, !kOfColumns, values, frame)};
+    const Tensor scale = frame.tensor(DType::f32, {1});
     quantise(ctx, x, kOfColumns || ctx.tensor.sequence_parallel(), true, values, scale);
     return {Placed<kPlace>(values), scale};
   }
+  // The scales, of all positions.
+  Tensor quantise_blocks(Context& ctx, const Tensor& x, bool of_residual, const Tensor& values,
+                         Scratch::Frame& frame) const;
   // over_tensor, over_context: x is a part of what the ranks of the group have.
   static void quantise(Context& ctx, const Tensor& x, bool over_tensor, bool over_context, const Tensor& values,
                        const Tensor& scale);
 
   Fp8Mode mode_;
+  bool sums_tokens_ = false;  // blocks are along tokens
 };
 
 }  // namespace trivet

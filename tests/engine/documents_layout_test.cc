@@ -2,7 +2,10 @@
 // losses, norms and evaluations of one rank; the mean is over the labels that count, never a mean of means.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <mutex>
+#include <span>
 
+#include "tests/support/tensors.h"
 #include "tests/support/training.h"
 
 namespace trivet::test {
@@ -136,6 +139,86 @@ TEST(DocumentsLayout, AreTheDocumentsAlone) {
     }
     EXPECT_LT(found[2].loss, found[0].loss - 0.05) << "the steps are too small to tell";
   }
+}
+
+// Another token in a document changes nothing in the others: neither their logits, which a loss of their labels alone
+// shows, nor the gradients of their activations, which end in their tokens' rows of the embedding. Bit for bit: so FP8
+// has the law where scales are of a position, and not where they are of a tensor. For that a norm gives its first
+// column a weight of 512, and the other token has nothing but that column: it alone has the largest magnitude by far.
+TEST(DocumentsLayout, ATokenChangesItsOwnDocumentAlone) {
+  constexpr int64_t kSeq = 16, kRows = 2, kVocab = 61;
+  constexpr int32_t kToken = 3, kOther = 11;
+  const std::string kEmbedding = "embedding.word_embeddings.weight";
+  constexpr int64_t kLengths[kRows] = {7, 10};  // of the first document of a row, and the rest is another's
+  struct Found {
+    double loss;
+    std::vector<float> gradients;  // [vocab, h] of the word embeddings
+  };
+  const auto step = [&](const Config& config, int ranks, int32_t first_token, bool first_counts) {
+    OneBatch batch;
+    Batch& of = batch.batch;
+    for (std::vector<int32_t>* to : {&of.tokens, &of.labels, &of.position_ids, &of.starts}) to->resize(kSeq * kRows);
+    for (int64_t row = 0; row < kRows; ++row)
+      for (int64_t i = 0; i < kSeq; ++i) {
+        const auto at = static_cast<size_t>(i * kRows + row);
+        const bool second = i >= kLengths[row];
+        const int64_t document = 2 * row + second, start = second ? kLengths[row] : 0;
+        of.tokens[at] = static_cast<int32_t>(document * 15 + i * 7 % 15);  // 15 tokens of its own
+        of.labels[at] = document == 0 && !first_counts ? kMaskedLabel : static_cast<int32_t>(i * 11 % kVocab);
+        of.position_ids[at] = static_cast<int32_t>(i - start), of.starts[at] = static_cast<int32_t>(start);
+      }
+    of.tokens[0] = first_token;
+    Found found{};
+    std::mutex mutex;
+    run_thread_ranks(ranks, [&](Communicator& world) {
+      const Resolved run = resolved(config, ranks);
+      OneBatch source = batch;
+      Trainer trainer(run.config, run.layout, world, &source);
+      for (const Param& param : trainer.state().params.all()) {
+        const std::string& name = param.spec.name;
+        if (name.ends_with("norm.weight")) set(param.weight, 0, 512);
+        const int64_t row = kOther - param.first_row(), width = param.weight.cols();
+        if (name != kEmbedding || row < 0 || row >= param.weight.rows()) continue;
+        for (int64_t j = 0; j < width; ++j) set(param.weight, row * width + j, j == 0 ? 100 : 0);
+      }
+      const double loss = trainer.step().loss;
+      const std::lock_guard lock(mutex);
+      found.loss = loss;
+      for (const Param& param : trainer.state().params.all()) {
+        if (param.spec.name != kEmbedding) continue;
+        found.gradients.resize(static_cast<size_t>(run.layout.padded_vocab * param.grad.cols()));
+        std::copy_n(param.grad.as<float>(), param.grad.numel(),
+                    found.gradients.begin() + param.first_row() * param.grad.cols());
+      }
+    });
+    return found;
+  };
+  for (const bool llama : {false, true})
+    for (const char* precision : {"fp32", "bf16", "tensorwise", "blockwise"})
+      for (const Cut& how : {Cut{}, Cut{.t = 2, .sequence_parallel = true}, Cut{.c = 2}}) {
+        SCOPED_TRACE(fmt::format("{} {} t {} c {}", llama, precision, how.t, how.c));
+        Config config = cut(with_documents(llama), how);
+        config.model.untie_embeddings_and_output_weights = true;
+        config.batch = {.micro_batch_size = kRows, .global_batch_size = kRows};
+        if (precision != std::string_view("fp32")) config.precision.dtype = DType::bf16;
+        if (std::string_view(precision).ends_with("wise"))
+          config.precision.fp8 = Fp8::e4m3, set_key(config, "precision.fp8_recipe", precision);
+        const Found one = step(config, how.ranks(), kToken, true), other = step(config, how.ranks(), kOther, true);
+        EXPECT_NE(one.loss, other.loss);
+        const double alone = step(config, how.ranks(), kToken, false).loss;
+        const double beside = step(config, how.ranks(), kOther, false).loss;
+        const size_t width = static_cast<size_t>(config.model.hidden_size), first = 15 * width, end = 60 * width;
+        const std::span ours = std::span(one.gradients).subspan(first, end - first);
+        const std::span theirs = std::span(other.gradients).subspan(first, end - first);
+        const bool same = std::ranges::equal(ours, theirs);
+        if (precision != std::string_view("tensorwise")) {
+          EXPECT_EQ(alone, beside);
+          EXPECT_TRUE(same);
+        } else {
+          EXPECT_NE(alone, beside) << "no law of scales of tensors: else the other cases prove little";
+          EXPECT_FALSE(same);
+        }
+      }
 }
 
 TEST(EodMaskLoss, AStepWithoutALabelThatCountsIsCountedAndChangesNothing) {

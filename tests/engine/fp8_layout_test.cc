@@ -21,6 +21,11 @@ Config fp8_model(bool llama, Fp8 fp8 = Fp8::hybrid) {
   config.precision.fp8 = fp8;
   return config;
 }
+Config in_blocks(Config config) {
+  config.precision.fp8 = Fp8::e4m3;
+  config.precision.fp8_recipe = Fp8Recipe::blockwise;
+  return config;
+}
 Curve train_fp8(const Config& config, const Cut& how) {
   return train_on_threads(cut(config, how), how.ranks(), kFp8Steps, true);
 }
@@ -30,11 +35,13 @@ TEST(Fp8Layout, IsNearBf16AndNotTheSame) {
     const Curve bf16 = train_on_threads(fp8_model(llama, Fp8::none), 1, kFp8Steps);
     const Curve hybrid = train_on_threads(fp8_model(llama), 1, kFp8Steps);
     const Curve e4m3 = train_on_threads(fp8_model(llama, Fp8::e4m3), 1, kFp8Steps);
+    const Curve blocks = train_on_threads(in_blocks(fp8_model(llama)), 1, kFp8Steps);
     EXPECT_NE(hybrid.losses, bf16.losses);
     EXPECT_EQ(hybrid.losses[0], e4m3.losses[0]) << "forward passes alike";
     EXPECT_NE(hybrid.norms, e4m3.norms);
+    EXPECT_NE(blocks.norms, e4m3.norms);
     for (size_t i = 0; i < bf16.losses.size(); ++i)
-      for (const Curve* curve : {&hybrid, &e4m3}) {
+      for (const Curve* curve : {&hybrid, &e4m3, &blocks}) {
         EXPECT_NEAR(curve->losses[i], bf16.losses[i], 5e-3 * bf16.losses[i]) << i;
         EXPECT_NEAR(curve->norms[i], bf16.norms[i], 0.1 * bf16.norms[i]) << i;
       }
@@ -53,7 +60,7 @@ class Fp8Bits : public testing::TestWithParam<Fp8Case> {};
 TEST_P(Fp8Bits, AreThoseOfTheReference) {
   for (const bool llama : {false, true}) {
     SCOPED_TRACE(llama);
-    Config config = fp8_model(llama);
+    Config config = llama ? in_blocks(fp8_model(llama)) : fp8_model(llama);
     const Curve reference = train_fp8(config, GetParam().reference);
     for (const auto& [key, value] : GetParam().keys) set_key(config, key, value);
     expect_equal(train_fp8(config, GetParam().cut), reference);
@@ -91,11 +98,12 @@ INSTANTIATE_TEST_SUITE_P(
 // Parts of a tensor have one scale: over each axis the losses are nearer to one rank's than scales of parts would be.
 TEST(Fp8Layout, HasTheLossesOfOneRankWithinItsGrid) {
   for (const bool llama : {false, true}) {
-    const Curve reference = train_fp8(fp8_model(llama), {});
+    const Config config = llama ? in_blocks(fp8_model(llama)) : fp8_model(llama);
+    const Curve reference = train_fp8(config, {});
     for (const Cut& how : {Cut{.t = 2}, kPositionsOfTwo, Cut{.t = 4, .sequence_parallel = true}, Cut{.d = 2},
                            Cut{.c = 2}, Cut{.c = 2, .cp_comm_type = CpCommType::all_gather},
                            Cut{.t = 2, .p = 2, .sequence_parallel = true, .strategy = "optim", .c = 2}}) {
-      const Curve curve = train_fp8(fp8_model(llama), how);
+      const Curve curve = train_fp8(config, how);
       double worst = 0;
       for (size_t i = 0; i < curve.losses.size(); ++i)
         worst = std::max(worst, std::abs(curve.losses[i] / reference.losses[i] - 1));
@@ -120,8 +128,9 @@ TEST(Fp8Layout, WeightGradientsCanStayInBf16) {
 
 // pytorch/ao PR 590: a gather that was meant for FP8 ran in bf16, unseen. A step of 4 layers and 4 micro-batches
 // gathers qkv's and fc1's inputs twice and the gradients of proj's and fc2's outputs, and has a scale for each of a
-// layer's operands: of 4 inputs, their 4 gradients and the inputs again, and of 4 weights once a step.
-TEST(Fp8Layout, GathersOneByteAnElementAndReducesAScaleForEachOperand) {
+// layer's operands: of 4 inputs, their 4 gradients and the inputs again, and of 4 weights once a step. With blocks it
+// reduces none, but gathers them, and gathers the gradients of proj's and fc2's outputs along tokens, too.
+TEST(Fp8Layout, GathersOneByteAnElementAndReducesOrGathersItsScales) {
   struct Calls {
     int64_t gathered = 0, reductions = 0;
   };
@@ -138,71 +147,148 @@ TEST(Fp8Layout, GathersOneByteAnElementAndReducesAScaleForEachOperand) {
   const Calls bf16 = calls_of(fp8_model(false, Fp8::none)), fp8 = calls_of(fp8_model(false));
   EXPECT_EQ(bf16.gathered - fp8.gathered, 6 * 4 * 4 * (16 * 2 * 32));
   EXPECT_EQ(fp8.reductions - bf16.reductions, 4 * (4 * 12 + 4));
+  const Calls blocks = calls_of(in_blocks(fp8_model(false)));
+  EXPECT_EQ(blocks.reductions, bf16.reductions);
+  // Of 16 x 2 positions of 32 columns: a scale for each position, or on each rank for each column.
+  EXPECT_EQ(blocks.gathered - fp8.gathered, 4 * 4 * (2 * (16 * 2 * 32) + 4 * (4 * 16 * 2) + 4 * (4 * 2 * 32)));
 }
 
 // Transformer Engine 74: the scale of what is gathered was not reduced over the tensor ranks. An outlier that one rank
 // has, in its positions of x or in its columns of dy, scales what all have: each row of the products has the bits of
 // one rank.
 struct LinearResults {
-  std::vector<uint16_t> y;      // [s, out]
+  std::vector<uint16_t> y;      // [s, out]; of a row-parallel layer dx, [s, in]
   std::vector<float> d_weight;  // [out, in]
 };
-LinearResults run_linear(int ranks, bool sequence_parallel) {
-  constexpr int64_t kSeq = 8, kIn = 32, kOut = 16;
-  LinearResults all{std::vector<uint16_t>(kSeq * kOut), std::vector<float>(kOut * kIn)};
+struct LinearCase {
+  int64_t seq = 8, in = 32, out = 16;
+  Fp8Mode fp8{.format = Fp8::hybrid};
+  int64_t outlier = 7;  // the position that has one, of x and of dy; -1: none
+};
+template <class Linear>
+LinearResults run_linear(int ranks, bool sequence_parallel, TensorOverlap overlap = {}, const LinearCase& how = {}) {
+  constexpr bool kColumn = std::is_same_v<Linear, ColumnParallelLinear>;
+  const auto& [all_seq, all_in, all_out, fp8, outlier] = how;
+  const int64_t width = kColumn ? all_out : all_in;  // of what is cut
+  LinearResults all{std::vector<uint16_t>(static_cast<size_t>(all_seq * width)),
+                    std::vector<float>(static_cast<size_t>(all_out * all_in))};
   run_thread_ranks(ranks, [&](Communicator& world) {
-    const int64_t r = world.rank(), out = kOut / ranks, seq = sequence_parallel ? kSeq / ranks : kSeq;
+    const int64_t r = world.rank(), own = width / ranks, seq = sequence_parallel ? all_seq / ranks : all_seq;
     const auto device = create_cpu_device();
     const auto stream = device->create_compute_stream();
     const auto ops = create_cpu_ops(1);
     Arena arena(*device, "test"), scratch_arena(*device, "scratch");
     ParamList params({{Axis::tp, ranks}}, {{Axis::tp, world.rank()}}, sequence_parallel);
     params.begin_unit(0);
-    const ColumnParallelLinear linear(params, "linear", kIn, {kOut}, {}, Bias::none, TensorOverlap::none,
-                                      {.format = Fp8::hybrid});
+    const Linear linear = [&] {
+      if constexpr (kColumn) return Linear(params, "linear", all_in, {all_out}, {}, Bias::none, overlap, fp8);
+      else return Linear(params, "linear", all_in, all_out, {}, Bias::none, overlap, fp8);
+    }();
     // Numbers of about 1 by their place in the whole matrix, and one of 300.
-    const auto fill = [&](Shape shape, int64_t first_row, int64_t first_column, int64_t outlier) {
+    const auto fill = [&](Shape shape, int64_t first_row, int64_t first_column, int64_t outlier_at) {
       const Tensor x = arena.allocate(DType::bf16, shape);
       for (int64_t i = 0; i < x.rows(); ++i)
         for (int64_t j = 0; j < x.cols(); ++j) {
           const int64_t at = (first_row + i) * 1000 + first_column + j;
-          x.as<bf16>()[i * x.cols() + j] = bf16(at == outlier ? 300.0f : static_cast<float>(std::sin(at * 0.7)));
+          x.as<bf16>()[i * x.cols() + j] =
+              bf16(at == outlier_at ? 300.0f : static_cast<float>(std::sin(static_cast<double>(at) * 0.7)));
         }
       return x;
     };
     Param& weight = params.all().front();
-    weight.weight = fill(weight.shape, r * out, 0, -1);
+    weight.weight = fill(weight.shape, kColumn ? r * own : 0, kColumn ? 0 : r * own, -1);
     weight.grad = arena.allocate(DType::f32, weight.shape);
     weight.overwrite = true;
-    const Residual x(fill({seq, 1, kIn}, sequence_parallel ? r * seq : 0, 0, (kSeq - 1) * 1000 + 3));
-    const Hidden dy(fill({kSeq, 1, out}, 0, r * out, 2 * 1000 + kOut - 1)), y(arena.allocate(DType::bf16, dy.shape));
-    const Residual dx(arena.allocate(DType::bf16, x.shape));
-    Scratch scratch(scratch_arena, 1 << 20);
+    const int64_t first = sequence_parallel ? r * seq : 0;
+    const auto residual = [&](int64_t columns, int64_t outlier_at) {
+      return Residual(fill({seq, 1, columns}, first, 0, outlier_at));
+    };
+    const auto hidden = [&](int64_t outlier_at) { return Hidden(fill({all_seq, 1, own}, 0, r * own, outlier_at)); };
+    Scratch scratch(scratch_arena, 16 << 20);
     WeightGradQueue queue;
     UnitHooks none;
+    std::optional<TensorCommStream> comm_stream;
+    if (overlap != TensorOverlap::none) comm_stream.emplace(CommStreamSite{*device, *stream, world});
     Context ctx{.ops = *ops,
                 .compute = *stream,
                 .tensor = {world, sequence_parallel},
                 .weight_grads = queue,
                 .units = none,
-                .scratch = scratch};
-    linear.forward(ctx, x, y);
-    linear.backward(ctx, x, dy, dx);
-    for (int64_t i = 0; i < kSeq; ++i)
-      for (int64_t j = 0; j < out; ++j)
-        all.y[static_cast<size_t>(i * kOut + r * out + j)] = y.as<bf16>()[i * out + j].bits;
-    std::copy_n(weight.grad.as<float>(), weight.grad.numel(), all.d_weight.data() + r * out * kIn);
+                .scratch = scratch,
+                .tensor_comm_stream = comm_stream ? &*comm_stream : nullptr};
+    const int64_t in_x = outlier < 0 ? -1 : outlier * 1000 + 3, in_dy = outlier < 0 ? -1 : 2 * 1000 + all_out - 1;
+    Hidden found = hidden(-1);
+    if constexpr (kColumn) {
+      const Residual x = residual(all_in, in_x);
+      linear.forward(ctx, x, found);
+      linear.backward(ctx, x, hidden(in_dy), residual(all_in, -1));
+    } else {
+      const Hidden x = hidden(in_x);
+      linear.forward(ctx, x, residual(all_out, -1));
+      linear.backward(ctx, x, residual(all_out, in_dy), found);
+    }
+    stream->synchronize();
+    for (int64_t i = 0; i < all_seq; ++i)
+      for (int64_t j = 0; j < own; ++j)
+        all.y[static_cast<size_t>(i * width + r * own + j)] = found.as<bf16>()[i * own + j].bits;
+    for (int64_t i = 0; i < weight.grad.rows(); ++i)
+      for (int64_t j = 0; j < weight.grad.cols(); ++j)
+        all.d_weight[static_cast<size_t>(kColumn ? (r * own + i) * all_in + j : i * all_in + r * own + j)] =
+            weight.grad.as<float>()[i * weight.grad.cols() + j];
   });
   return all;
 }
 TEST(Fp8Layout, AnOutlierOfOneRankScalesWhatAllHave) {
-  const LinearResults one = run_linear(1, false);
+  const LinearResults one = run_linear<ColumnParallelLinear>(1, false);
   for (const int ranks : {2, 4})
     for (const bool sequence_parallel : {false, true}) {
-      const LinearResults found = run_linear(ranks, sequence_parallel);
+      const LinearResults found = run_linear<ColumnParallelLinear>(ranks, sequence_parallel);
       EXPECT_EQ(found.y, one.y) << ranks << " " << sequence_parallel;
       EXPECT_EQ(found.d_weight, one.d_weight) << ranks << " " << sequence_parallel;
     }
+}
+
+// Where ranks have whole blocks of columns, of outputs and of tokens, their codes are those of one rank, with every
+// overlap: the products that no rank adds to another's have its bits.
+template <class Linear>
+void expect_blocks_of_one_rank() {
+  const LinearCase blocks{.seq = 512, .in = 256, .out = 256, .fp8 = {Fp8::e4m3, true, Fp8Recipe::blockwise}};
+  const LinearResults one = run_linear<Linear>(1, false, {}, blocks);
+  using enum TensorOverlap;
+  for (const TensorOverlap overlap : {none, bulk, ring, pipeline}) {
+    const LinearResults found = run_linear<Linear>(2, true, overlap, blocks);
+    EXPECT_EQ(found.y, one.y) << static_cast<int>(overlap);
+    EXPECT_EQ(found.d_weight, one.d_weight) << static_cast<int>(overlap);
+  }
+  EXPECT_EQ(run_linear<Linear>(2, false, {}, blocks).d_weight, one.d_weight);
+}
+TEST(Fp8Layout, WholeBlocksDoNotDependOnT) {
+  expect_blocks_of_one_rank<ColumnParallelLinear>();
+  expect_blocks_of_one_rank<RowParallelLinear>();
+}
+
+// The scale of a block follows from its own elements: an outlier of one position changes no other position's product,
+// and of the weight's gradient the columns that it is in alone, though those throughout the outlier's block of tokens.
+TEST(Fp8Layout, AnOutlierStaysInItsBlocks) {
+  LinearCase how{.seq = 300, .in = 160, .out = 48, .fp8 = {Fp8::e4m3, true, Fp8Recipe::blockwise}, .outlier = -1};
+  const LinearResults without = run_linear<ColumnParallelLinear>(1, false, {}, how);
+  how.outlier = 200;  // in x; of dy position 2's last output
+  const LinearResults with = run_linear<ColumnParallelLinear>(1, false, {}, how);
+  for (int64_t i = 0; i < how.seq * how.out; ++i) {
+    if (i / how.out == how.outlier) continue;
+    ASSERT_EQ(with.y[static_cast<size_t>(i)], without.y[static_cast<size_t>(i)]) << "position " << i / how.out;
+  }
+  for (int64_t i = 0; i < how.out * how.in; ++i) {
+    if (i % how.in == 3 || i / how.in == how.out - 1) continue;
+    ASSERT_EQ(with.d_weight[static_cast<size_t>(i)], without.d_weight[static_cast<size_t>(i)]) << i;
+  }
+  how.fp8.recipe = Fp8Recipe::tensorwise;  // an outlier of which is everywhere
+  const std::vector<uint16_t> by_tensors = run_linear<ColumnParallelLinear>(1, false, {}, how).y;
+  how.outlier = -1;
+  const std::vector<uint16_t> before = run_linear<ColumnParallelLinear>(1, false, {}, how).y;
+  EXPECT_FALSE(std::equal(before.begin(), before.begin() + 200 * how.out, by_tensors.begin()));
+  EXPECT_NE(with.y, without.y);
+  EXPECT_NE(with.d_weight, without.d_weight);
 }
 
 TEST(Fp8Layout, LayersAtTheEndsStayInBf16) {

@@ -52,6 +52,7 @@ Config draw_model(Draw& draw, const Runs& runs, bool sequence_parallel) {
   config.precision.dtype = draw.one_in(4) ? DType::bf16 : DType::f32;
   if (config.precision.dtype == DType::bf16 && draw.one_in(2))
     config.precision.fp8 = draw.among({Fp8::hybrid, Fp8::e4m3});
+  if (config.precision.fp8 == Fp8::e4m3 && draw.one_in(2)) config.precision.fp8_recipe = Fp8Recipe::blockwise;
   config.batch.micro_batch_size = draw.of(1, 3);
   const int micro_batches = draw.of(1, runs.d > 2 ? 4 : 9);
   config.batch.global_batch_size = config.batch.micro_batch_size * runs.d * micro_batches;

@@ -190,6 +190,8 @@ TEST(Explain, SaysWhatIsInFp8) {
   };
   EXPECT_EQ(text_of({}).find("FP8"), std::string::npos);
   EXPECT_NE(text_of({"precision.fp8=hybrid"}).find("linear layers of 4 layers in FP8 (hybrid)\n"), std::string::npos);
+  EXPECT_NE(text_of({"precision.fp8=e4m3", "precision.fp8_recipe=blockwise"}).find("in FP8 (e4m3, scales of blocks)\n"),
+            std::string::npos);
   EXPECT_NE(text_of({"precision.fp8=e4m3", "precision.first_last_layers_bf16=true", "precision.fp8_wgrad=false"})
                 .find("linear layers of 2 layers in FP8 (e4m3), but for gradients of weights\n"),
             std::string::npos);

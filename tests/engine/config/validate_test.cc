@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/config/fields.h"
+#include "engine/config/rules.h"
 #include "engine/train/lr_schedule.h"
 #include "engine/train/rank_state.h"
 #include "tests/engine/config/config_text.h"
@@ -424,7 +425,12 @@ TEST(Validate, Fp8IsRefusedWithTheReason) {
   says(load_error({"precision.fp8=e4m3"}), {"precision.fp8: e4m3", "precision.dtype bf16", "fp32"});
   says(error({"precision.fp8_recipe=delayed"}), {"precision.fp8_recipe", "delayed", "tensorwise", "history"});
   says(error({"precision.fp8_recipe=mxfp8"}), {"precision.fp8_recipe", "mxfp8", "tensorwise"});
-  says(error({"precision.fp8_recipe=blockwise"}), {"precision.fp8_recipe", "blockwise", "tensorwise"});
+  says(error({"precision.fp8_recipe=blockwise"}), {"precision.fp8: found hybrid, expected e4m3"});
+  const Config blocks =
+      load_good({"precision.dtype=bf16", "precision.fp8=e4m3", "precision.fp8_recipe=blockwise"}).config;
+  EXPECT_FALSE(on_gpus(blocks, std::vector<int64_t>{0}));
+  says(message_of([&] { on_gpus(blocks, std::vector<int64_t>{1}); }),
+       {"precision.fp8_recipe: found blockwise", "expected tensorwise, or device.kind: cpu"});
   says(error({"precision.first_last_layers_bf16=true"}),
        {"precision.first_last_layers_bf16", "num_layers (2)"});
   says(error({"precision.num_layers_at_end_in_bf16=2"}),

@@ -114,12 +114,21 @@ TEST(Predict, Fp8OnAGpuWithoutItIsRefused) {
   EXPECT_EQ(message_of([&] { predict(run, layout, a100); }),
             "precision.fp8: found hybrid, but the page a100-80 has no fp8_tflops, the peak of GEMMs in FP8; expected "
             "none, or --system-set fp8_tflops=NUMBER of a GPU that multiplies FP8");
+  set_key(config, "precision.fp8", "e4m3");
+  set_key(config, "precision.fp8_recipe", "blockwise");
+  const Resolved blocks = resolved(config, 1);
+  EXPECT_EQ(message_of([&] { predict(blocks.config, blocks.layout, h100()); }),
+            "precision.fp8_recipe: found blockwise, but h100-sxm is a page of GPUs, and only CPUs have scales of blocks; "
+            "expected tensorwise, or a page of CPUs");
   // CPUs multiply it in bf16.
   const System cpu = load_system("cpu", {}, source_path("configs/systems"));
   const Prediction on_cpu = predict(run, layout, cpu);
   EXPECT_EQ(on_cpu.peak.arithmetic, std::string_view("bf16"));
   set_key(config, "precision.fp8", "none");
+  set_key(config, "precision.fp8_recipe", "tensorwise");
   EXPECT_GT(on_cpu.step.step_seconds, predict(resolved(config, 1).config, layout, cpu).step.step_seconds);
+  // Scales of blocks need no pass of their own, but x and dy are quantised for the weights' gradients again.
+  EXPECT_NE(predict(blocks.config, layout, cpu).step.step_seconds, on_cpu.step.step_seconds);
 }
 
 // With two GPUs a node the data-parallel ranks are on different nodes.

@@ -138,7 +138,9 @@ TEST(ThreadRanks, ReceiveLateWhatHasArrived) {
 // The measurement matches each span of a real step with a record of its tape.
 TEST(Measure, FindsTheTapesOpsInARun) {
   const std::vector<std::string> fp8{"precision.dtype=bf16", "precision.fp8=hybrid"};
-  for (std::vector<std::string> sets : {{"precision.dtype=bf16"}, {"parallel.tensor_model_parallel_size=2"}, fp8}) {
+  const std::vector<std::string> blocks{"precision.dtype=bf16", "precision.fp8=e4m3", "precision.fp8_recipe=blockwise"};
+  for (std::vector<std::string> sets :
+       {{"precision.dtype=bf16"}, {"parallel.tensor_model_parallel_size=2"}, fp8, blocks}) {
     const int ranks = sets.front().starts_with("parallel") ? 2 : 1;
     sets.insert(sets.end(),
                 {"model.num_layers=1", "model.hidden_size=32", "model.seq_length=32", "batch.global_batch_size=2"});
@@ -149,10 +151,11 @@ TEST(Measure, FindsTheTapesOpsInARun) {
       flops += static_cast<double>(what.flops);
     }
     EXPECT_GT(flops, 1e6);
-    // Of four layers' weights, twice of their inputs, and of the gradients of their outputs, in a step of two samples.
+    // Of four layers' weights, twice of their inputs, and of the gradients of their outputs, these twice by blocks, in
+    // a step of two samples.
     const auto quantised = std::ranges::count_if(
         run.works, [](const auto& work) { return work.what.name == std::string_view("quantize"); });
-    EXPECT_EQ(quantised, sets.size() > 5 ? 4 + 2 * (8 + 4) : 0);
+    EXPECT_EQ(quantised, sets.size() > 6 ? 4 + 2 * (8 + 8) : sets.size() > 5 ? 4 + 2 * (8 + 4) : 0);
     EXPECT_EQ(run.calls.empty(), ranks == 1);
   }
 }
