@@ -11,9 +11,15 @@ namespace {
 
 class CpuOps : public Ops {
  public:
-  explicit CpuOps(std::unique_ptr<CpuKernels> kernels) : kernels_(std::move(kernels)) {}
+  CpuOps(std::unique_ptr<CpuKernels> kernels, bool narrow_fp8_sums)
+      : kernels_(std::move(kernels)), narrow_fp8_sums_(narrow_fp8_sums) {}
 
   void run(const AnyOp& any, Stream& stream) override {
+    if (const auto* const wide = std::get_if<op::Matmul>(&any); wide && narrow_fp8_sums_ && !wide->scales.narrow_sums) {
+      op::Matmul narrow = *wide;
+      narrow.scales.narrow_sums = true;
+      return run(narrow, stream);
+    }
     const auto queue = [&]<class Op>(const Op& op) {
       check_arguments(op);
       stream.run(Op::kSpan, [this, op] { kernels_->compute(op); });
@@ -33,16 +39,17 @@ class CpuOps : public Ops {
 
  private:
   const std::unique_ptr<CpuKernels> kernels_;
+  const bool narrow_fp8_sums_;
 };
 
 }  // namespace
 
-std::unique_ptr<Ops> create_cpu_ops(int threads, std::optional<CpuIsa> asked) {
+std::unique_ptr<Ops> create_cpu_ops(int threads, std::optional<CpuIsa> asked, bool narrow_fp8_sums) {
   check(threads >= 1, "CpuOps needs at least one thread");
   const CpuIsa isa = asked.value_or(best_cpu_isa());
   if (const std::string problem = cpu_isa_problem(isa); !problem.empty())
     throw ConfigError("CPU kernels for " + std::string(name_of(isa)) + ": " + problem);
-  return std::make_unique<CpuOps>(create_cpu_kernels(isa, threads));
+  return std::make_unique<CpuOps>(create_cpu_kernels(isa, threads), narrow_fp8_sums);
 }
 
 }  // namespace trivet

@@ -56,7 +56,8 @@ struct DocumentStarts {
 
 // The scales of FP8 operands: an element stands for its FP8 value times the scale, a power of two.
 struct OperandScales {
-  OptionalIn a, b;  // fp32, [1] or of blocks (ScaleBlocks) each; null where the operands are T
+  OptionalIn a, b;           // fp32, [1] or of blocks (ScaleBlocks) each; null where the operands are T
+  bool narrow_sums = false;  // on CPUs: 14 bits at a time, as Hopper's tensor cores (kernels/cpu/matmul.cc)
 };
 inline void expect_scale(const Expect& expect, const char* name, const Tensor& scale, const Tensor& values) {
   if (!ScaleBlocks::given(scale)) return expect.vector(name, scale, DType::f32, 1);
@@ -85,9 +86,11 @@ struct Amax {
 // or fp32 of the blocks (ScaleBlocks) that its shape says, on CPUs alone.
 struct Quantize {
   static constexpr SpanInfo kSpan{"quantize"};
+  enum Role : uint8_t { weight, activation, gradient };
   In x;
   OptionalIn amax;
   Out values, scale;
+  Role role = weight;  // of x, for reports
 
   void check(const Expect& expect) const {
     expect.floats("x", x);

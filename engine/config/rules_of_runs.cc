@@ -106,10 +106,11 @@ void check_links(const Config& c, const std::array<int, kCommClasses.size()>& ra
                  "true needs emulated links with a bandwidth (comm.link_gbps) of two classes of groups at least, found "
                  "{}: there is nothing to share",
                  limited);
-  rule.few_ranks(kPort, c.comm.shared_port && limited >= 2 && used.size() < 2,
-                 "true has no effect: {} of the tensor, context, pipeline and data groups (of {} ranks) has several ranks "
-                 "and an emulated link with a bandwidth",
-                 used.empty() ? "none" : "only one", fmt::to_string(fmt::join(ranks, ", ")));
+  rule.few_ranks(
+      kPort, c.comm.shared_port && limited >= 2 && used.size() < 2,
+      "true has no effect: {} of the tensor, context, pipeline and data groups (of {} ranks) has several ranks "
+      "and an emulated link with a bandwidth",
+      used.empty() ? "none" : "only one", fmt::to_string(fmt::join(ranks, ", ")));
   rule(kPort, {}, c.comm.shared_port && !used.empty() && std::ranges::min(used) != std::ranges::max(used),
        "true, but the links have bandwidths from {} to {} Gbit/s: one port has one, expected the same of all classes "
        "(or 0 for a class that does not use it)",
@@ -216,6 +217,10 @@ void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t>
   rule("precision.fp8_recipe", {"device.kind"},
        gpus && c.precision.fp8 != Fp8::none && c.precision.fp8_recipe == Fp8Recipe::blockwise,
        "found blockwise, but only CPUs have scales of blocks; expected tensorwise, or device.kind: cpu");
+  rule("precision.fp8_accumulator_bits", {"device.kind"}, gpus && c.precision.fp8_accumulator_bits != 24,
+       "found 14, but a GPU adds as it was built; expected 24, or device.kind: cpu");
+  rule("precision.fp8_report", {"device.kind"}, gpus && c.precision.fp8_report,
+       "found true, but only CPUs look at what they quantise; expected false, or device.kind: cpu");
   const CommConfig& m = c.comm;
   const std::pair<std::string_view, std::optional<double>> links[] = {
       {"comm.tensor_link_latency_us", m.tensor_link_latency_us},     {"comm.tensor_link_gbps", m.tensor_link_gbps},

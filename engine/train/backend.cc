@@ -155,7 +155,7 @@ Backend make_backend(const Config& config, Communicator& world, int threads) {
   if (!computes_on_gpus(config, world)) {
     backend.device = create_cpu_device();
     backend.cpu_isa = choose_cpu_isa(config, host);
-    backend.ops = create_cpu_ops(threads, backend.cpu_isa);
+    backend.ops = create_cpu_ops(threads, backend.cpu_isa, config.precision.fp8_accumulator_bits == 14);
     backend.exchange_name = launched_world_size() > 0 ? "MPI" : "threads";
     return backend;
   }

@@ -346,9 +346,11 @@ void Reporter::look_for_slow_disks(int64_t write_ns) {
 
 void Reporter::flush() { tell(&RunObserver::flush); }
 
-void Reporter::finish() {
+void Reporter::finish(const std::vector<TextBlock>& more) {
   const std::vector<RankTime> times = gather_times(trainer_, time_.own());
-  tell(&RunObserver::end, time_.describe(times));
+  std::vector<TextBlock> blocks = time_.describe(times);
+  blocks.insert(blocks.end(), more.begin(), more.end());
+  tell(&RunObserver::end, blocks);
   if (!trace_) return;
   trace_->close();
   host_.barrier();

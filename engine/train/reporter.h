@@ -74,7 +74,7 @@ class Reporter {
   void look_for_slow_disks(int64_t write_ns);  // collective
   void flush();                                // before a save
   // Collective: gathers the ranks' times and joins their traces.
-  void finish();
+  void finish(const std::vector<TextBlock>& more = {});  // more: behind the tables of time
 
  private:
   // One call of each observer.

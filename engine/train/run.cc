@@ -18,6 +18,7 @@
 #include "engine/data/tokenizer.h"
 #include "engine/data/training_data.h"
 #include "engine/fault/run_guard.h"
+#include "engine/metrics/quantisation.h"
 #include "engine/train/checkpointing.h"
 #include "engine/train/generate.h"
 #include "engine/train/procedure.h"
@@ -200,8 +201,14 @@ int train(const RunContext& run, const std::vector<std::string>& candidates, Com
   if (world.rank() == 0 && !(config.train.skip_train && file_exists(resolved))) write_file(resolved, to_yaml(config));
   world.barrier();
 
+  QuantisationReport* quantisation = nullptr;
   const MakeBackend make_watched_backend = [&](const Config& c, Communicator& w, int threads) {
     Backend backend = options.make_backend(c, w, threads);
+    if (c.precision.fp8_report) {
+      auto report = std::make_unique<QuantisationReport>(std::move(backend.ops));
+      quantisation = report.get();
+      backend.ops = std::move(report);
+    }
     if (backend.exchange_on_device) backend.exchange = guard.watch(*backend.exchange);
     return backend;
   };
@@ -253,7 +260,9 @@ int train(const RunContext& run, const std::vector<std::string>& candidates, Com
   if (const std::string faults = guard.faults().not_struck(); checkpointing.exit_code() == 0 && !faults.empty())
     write_stderr(fmt::format("[rank {}] --inject {}: never happened in this run\n", world.rank(), faults));
   if (checkpointing.exit_code() == 0 && options.prompt) write_sample(run, trainer, reporter);
-  reporter.finish();
+  reporter.finish(quantisation ? std::vector{quantisation->table(trainer.state().params.units(),
+                                                                 config.model.num_layers, trainer.host())}
+                               : std::vector<TextBlock>());
   return checkpointing.exit_code();
 }
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cmath>
 #include <unistd.h>
 
 #include "kernels/base/fp8.h"
@@ -104,6 +106,43 @@ void Kernels::decode(const Tensor& values, const Tensor& scale, bf16* to) const 
   });
 }
 
+namespace {
+
+// x[0, n) added as DeepSeek-V3 (2024, section 3.5.2) found that Hopper's tensor cores do: as fixed-point numbers of 14
+// bits, of which the largest has the first.
+float narrow_sum(const float* x, int64_t n) {
+  float largest = 0, sum = 0;
+  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(x[i]));
+  const float unit = largest > 0 ? std::ldexp(1.0f, std::ilogb(largest) - 13) : 1;  // 1: all are 0 or NaN
+  for (int64_t i = 0; i < n; ++i) sum += std::trunc(x[i] / unit) * unit;
+  return sum;
+}
+
+// 32 products and the sum so far at a time, promoted to fp32 every 128.
+template <class C>
+void multiply_narrowly(const Gemm<bf16, C>& g, int threads) {
+  parallel_for(threads, g.m, 1, [&](Range rows, int) {
+    for (int64_t i = rows.begin; i < rows.end; ++i)
+      for (int64_t j = 0; j < g.n; ++j) {
+        float total = 0, terms[33] = {};
+        for (int64_t begin = 0; begin < g.k; begin += 32) {
+          if (begin % 128 == 0) total += terms[0], terms[0] = 0;
+          const int64_t count = std::min<int64_t>(32, g.k - begin);
+          for (int64_t k = begin; k < begin + count; ++k)
+            terms[1 + k - begin] = static_cast<float>(g.a[g.transpose_a ? k * g.m + i : i * g.k + k]) *
+                                   static_cast<float>(g.b[g.transpose_b ? j * g.k + k : k * g.n + j]);
+          terms[0] = narrow_sum(terms, 1 + count);
+        }
+        total += terms[0];
+        if (g.bias) total += static_cast<float>(g.bias[j]);
+        C& c = g.c[i * g.n + j];
+        c = C(g.accumulate ? total + static_cast<float>(c) : total);
+      }
+  });
+}
+
+}  // namespace
+
 void Kernels::compute(const op::Matmul& op) {
   if (is_fp8(op.a.dtype)) {
     const Workspaces::Lease lease = workspaces_.lease(2 * (op.a.numel() + op.b.numel()));
@@ -113,7 +152,9 @@ void Kernels::compute(const op::Matmul& op) {
     op::Matmul decoded = op;
     decoded.a = Tensor{a, DType::bf16, op.a.shape};
     decoded.b = Tensor{b, DType::bf16, op.b.shape};
-    return compute(decoded);
+    if (!op.scales.narrow_sums) return compute(decoded);
+    return op.c.dtype == DType::f32 ? multiply_narrowly(gemm_of<bf16, float>(decoded), threads_)
+                                    : multiply_narrowly(gemm_of<bf16, bf16>(decoded), threads_);
   }
   const auto run = [&]<class Panels, class T, class C>() {
     BlockedGemm<Panels, T, C> gemm(gemm_of<T, C>(op), threads_);

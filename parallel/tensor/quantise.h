@@ -49,33 +49,36 @@ class Operands {
   // x [s*, b, n], an activation or its gradient: itself, or its FP8 values and their scale, in `frame`.
   template <Place kPlace>
   Operand<kPlace> activation(Context& ctx, Placed<kPlace> x, Scratch::Frame& frame) const {
-    return quantise(ctx, x, DType::e4m3, frame);
+    return quantise(ctx, x, op::Quantize::activation, frame);
   }
   template <Place kPlace>
   Operand<kPlace> gradient(Context& ctx, Placed<kPlace> dy, Scratch::Frame& frame) const {
-    return quantise(ctx, dy, mode_.format == Fp8::hybrid ? DType::e5m2 : DType::e4m3, frame);
+    return quantise(ctx, dy, op::Quantize::gradient, frame);
   }
   // Quantised once for all micro-batches of a step, if it has memory for that; else in `frame`.
   Operand<Place::whole> weight(Context& ctx, Param& weight, Scratch::Frame& frame) const;
 
  private:
+  using Role = op::Quantize::Role;
+
   template <Place kPlace>
-  Operand<kPlace> quantise(Context& ctx, Placed<kPlace> x, DType format, Scratch::Frame& frame) const {
+  Operand<kPlace> quantise(Context& ctx, Placed<kPlace> x, Role role, Scratch::Frame& frame) const {
     if (!quantised() || !ctx.quantises) return {x, {}};
     constexpr bool kOfColumns = kPlace == Place::hidden;
     static_assert(kOfColumns || kPlace == Place::residual, "what linear layers take");
-    const Tensor values = frame.tensor(format, x.shape);
-    if (by_blocks()) return {Placed<kPlace>(values), quantise_blocks(ctx, x, !kOfColumns, values, frame)};
+    const bool wide = role == op::Quantize::gradient && mode_.format == Fp8::hybrid;
+    const Tensor values = frame.tensor(wide ? DType::e5m2 : DType::e4m3, x.shape);
+    if (by_blocks()) return {Placed<kPlace>(values), quantise_blocks(ctx, x, role, !kOfColumns, values, frame)};
     const Tensor scale = frame.tensor(DType::f32, {1});
-    quantise(ctx, x, kOfColumns || ctx.tensor.sequence_parallel(), true, values, scale);
+    quantise(ctx, x, role, kOfColumns || ctx.tensor.sequence_parallel(), true, values, scale);
     return {Placed<kPlace>(values), scale};
   }
   // The scales, of all positions.
-  Tensor quantise_blocks(Context& ctx, const Tensor& x, bool of_residual, const Tensor& values,
+  Tensor quantise_blocks(Context& ctx, const Tensor& x, Role role, bool of_residual, const Tensor& values,
                          Scratch::Frame& frame) const;
   // over_tensor, over_context: x is a part of what the ranks of the group have.
-  static void quantise(Context& ctx, const Tensor& x, bool over_tensor, bool over_context, const Tensor& values,
-                       const Tensor& scale);
+  static void quantise(Context& ctx, const Tensor& x, Role role, bool over_tensor, bool over_context,
+                       const Tensor& values, const Tensor& scale);
 
   Fp8Mode mode_;
   bool sums_tokens_ = false;  // blocks are along tokens

@@ -336,5 +336,27 @@ TEST_P(Fp8OpsTest, WrongArgumentsAreNamed) {
       {"quantize", "GPUs"}));
 }
 
+// Sums of 14 bits at a time (DeepSeek-V3 2024): beside 256 what is below its 14th bit is lost within 128 terms, and
+// not beyond them, where sums are fp32.
+TEST(NarrowSums, LoseWhatIsBelowTheFourteenthBitOfTheLargestTerm) {
+  const auto device = create_cpu_device();
+  const auto stream = device->create_compute_stream();
+  Arena arena(*device, "narrow");
+  for (const CpuIsa isa : usable_cpu_isas())
+    for (const bool narrow : {false, true}) {
+      const auto ops = create_cpu_ops(1, isa, narrow);
+      constexpr int64_t kTerms = 256;
+      const Tensor a = arena.allocate(DType::e4m3, {1, kTerms}), b = arena.allocate(DType::e4m3, {1, kTerms});
+      const Tensor one = arena.allocate(DType::f32, {1}), c = arena.allocate(DType::f32, {1, 1});
+      one.as<float>()[0] = 1;
+      auto *const x = static_cast<uint8_t*>(a.data), *const y = static_cast<uint8_t*>(b.data);
+      std::fill_n(x, kTerms, E4m3::encode(0.125f)), std::fill_n(y, kTerms, E4m3::encode(0.125f));  // 1 / 64 each
+      x[40] = y[40] = E4m3::encode(16);                                                            // 256
+      ops->run(op::Matmul{.a = a, .b = b, .c = c, .transpose_b = true, .scales = {one, one}}, *stream);
+      // 256's 14th bit is 1 / 32: the 31 terms beside it are lost, and so are those behind it up to the 128th.
+      EXPECT_EQ(c.as<float>()[0], narrow ? 256 + 0.5f + 2 : 256 + 255 / 64.0f) << name_of(isa);
+    }
+}
+
 }  // namespace
 }  // namespace trivet::test

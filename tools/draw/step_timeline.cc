@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/statistics.h"
 #include "kernels/base/trace.h"
+#include "kernels/layer_ops.h"
 
 namespace trivet {
 namespace {
@@ -61,6 +62,8 @@ struct RankSpans {
     timeline.name = span.process;
     if (span.is_work()) {
       timeline.computed.push_back(span.time);
+      if (span.name == op::Amax::kSpan.name || span.name == op::Quantize::kSpan.name)
+        timeline.quantising_ns += span.time.length();
       work.push_back(span);
     } else if (span.is_call()) {
       const std::string comm_class = span.category.substr(5), family = family_of(span);
@@ -142,6 +145,10 @@ StepTimeline read_step_timeline(const std::string& trace_path, std::optional<int
 TextBlock table_of(const StepTimeline& timeline) {
   TextBlock table{.title = fmt::format("step {}: {:.2f} ms from its first work to its last", timeline.step,
                                        static_cast<double>(timeline.window.length()) / 1e6)};
+  const auto most = std::ranges::max_element(timeline.ranks, {}, &RankTimeline::quantising_ns);
+  if (most != timeline.ranks.end() && most->quantising_ns > 0)
+    table.title += fmt::format("; rank {} quantises operands for {:.2f} ms", most->rank,
+                               static_cast<double>(most->quantising_ns) / 1e6);
   table.column("rank", 'r'), table.column("calls on", 'l');
   for (const char* name : {"calls", "MB", "ready", "called", "matched", "done", "wire ms", "exposed ms", "GB/s"})
     table.column(name, 'r');

@@ -27,6 +27,7 @@ struct RankTimeline {
   std::vector<TraceSpan> ops{};     // of the pipeline's program: named F, B, I or W
   std::vector<TraceSpan> layers{};  // the work of a layer up to a visible break, under its name; and the optimizer's
   std::vector<Interval> computed{};
+  int64_t quantising_ns = 0;          // FP8's passes over operands
   std::vector<TimelineLane> lanes{};  // tensor, pipeline, data; buckets in order
 };
 

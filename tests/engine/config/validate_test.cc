@@ -424,6 +424,7 @@ TEST(Validate, Fp8IsRefusedWithTheReason) {
   };
   says(load_error({"precision.fp8=e4m3"}), {"precision.fp8: e4m3", "precision.dtype bf16", "fp32"});
   says(error({"precision.fp8_recipe=delayed"}), {"precision.fp8_recipe", "delayed", "tensorwise", "history"});
+  says(error({"precision.fp8_accumulator_bits=16"}), {"precision.fp8_accumulator_bits: found 16", "24 or 14"});
   says(error({"precision.fp8_recipe=mxfp8"}), {"precision.fp8_recipe", "mxfp8", "tensorwise"});
   says(error({"precision.fp8_recipe=blockwise"}), {"precision.fp8: found hybrid, expected e4m3"});
   const Config blocks =

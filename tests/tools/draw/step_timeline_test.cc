@@ -53,7 +53,7 @@ std::string write_trace(const TempDir& dir) {
                           0, fail);
     writer.step(
         4, std::vector<std::vector<Span>>{
-               {work("matmul", Category::compute, 4, 8, layer), work("matmul", Category::compute, 8, 10, layer),
+               {work("matmul", Category::compute, 4, 8, layer), work("quantize", Category::compute, 8, 10, layer),
                 work("ready", Category::phase, 10, 10, {.hand_over = 7}), work("matmul", Category::compute, 11, 15),
                 work("B", Category::phase, 3, 15, op), work("adamw", Category::optimizer, 19, 20)},
                {reduction(7)}});
@@ -88,7 +88,7 @@ TEST(StepTimeline, SaysWhenACallWasReadyCalledMatchedAndDone) {
   EXPECT_EQ(call.time, (Interval{12 * kNsPerMs, 19 * kNsPerMs}));
   EXPECT_EQ(call.wire, (Interval{13 * kNsPerMs, 18 * kNsPerMs}));
   EXPECT_EQ(timeline.exposed(rank, call), (std::vector<Interval>{{15 * kNsPerMs, 18 * kNsPerMs}}));
-  EXPECT_EQ(table_of(timeline).title, "step 4: 16.00 ms from its first work to its last");
+  EXPECT_EQ(table_of(timeline).title, "step 4: 16.00 ms from its first work to its last; rank 0 quantises operands for 2.00 ms");
   EXPECT_EQ(table_of(timeline).rows[1],
             (std::vector<std::string>{"0", "gradients b3", "1", "10.000", "6.00", "8.00", "9.00", "15.00", "5.00",
                                       "3.00", "2", "layer 0 to head"}));

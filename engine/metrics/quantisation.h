@@ -1,0 +1,38 @@
+// What quantisation did to the tensors of a run (precision.fp8_report), for the end of its log: how much of them became
+// zero or was cut off at the largest number, and how far what is multiplied lies from what was meant.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "kernels/ops.h"
+#include "parallel/comm/host_world.h"
+#include "parallel/param.h"
+
+namespace trivet {
+
+// Passes ops on, and looks at what each op::Quantize reads and writes. On a CPU only, whose compute stream runs an op
+// when it is queued.
+class QuantisationReport : public Ops {
+ public:
+  explicit QuantisationReport(std::unique_ptr<Ops> ops) : ops_(std::move(ops)) {}
+  void run(const AnyOp& op, Stream& stream) override;
+  // A row for each layer and role, of all ranks: what several of them quantise counts once for each. units: this
+  // rank's; layers: the whole model's. Collective.
+  TextBlock table(const std::vector<ParamUnit>& units, int64_t layers, HostWorld& host) const;
+
+ private:
+  struct Sums {
+    double numbers = 0, zeroed = 0, cut = 0, squares = 0, squared_errors = 0;
+    Sums& operator+=(const Sums& other);
+  };
+  using Roles = std::array<Sums, 3>;  // op::Quantize::Role
+
+  std::unique_ptr<Ops> ops_;
+  std::vector<Roles> of_unit_;
+};
+
+}  // namespace trivet
