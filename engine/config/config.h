@@ -178,6 +178,7 @@ struct PrecisionConfig {
   Fp8 fp8 = Fp8::none;
   Fp8Recipe fp8_recipe = Fp8Recipe::tensorwise;
   bool fp8_wgrad = true;
+  bool fp8_param_gather = false;
   int64_t fp8_accumulator_bits = 24;
   bool fp8_report = false;
   bool first_last_layers_bf16 = false;

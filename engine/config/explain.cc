@@ -41,10 +41,11 @@ std::string precision_text(const Config& config) {
   const PrecisionConfig& p = config.precision;
   if (p.fp8 == Fp8::none) return std::string(word_of(p.dtype));
   const int64_t ends = p.first_last_layers_bf16 ? p.num_layers_at_start_in_bf16 + p.num_layers_at_end_in_bf16 : 0;
-  return fmt::format("{}; GEMMs of the linear layers of {} in FP8 ({}{}){}", word_of(p.dtype),
+  return fmt::format("{}; GEMMs of the linear layers of {} in FP8 ({}{}){}{}", word_of(p.dtype),
                      counted(config.model.num_layers - ends, "layer"), word_of(p.fp8),
                      p.fp8_recipe == Fp8Recipe::blockwise ? ", scales of blocks" : "",
-                     p.fp8_wgrad ? "" : ", but for gradients of weights");
+                     p.fp8_wgrad ? "" : ", but for gradients of weights",
+                     p.fp8_param_gather ? "; their weights are gathered in FP8" : "");
 }
 
 TextBlock describe_model(const Config& config, const Layout& layout) {

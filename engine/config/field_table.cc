@@ -172,6 +172,7 @@ void declare_training(std::vector<Field>& table) {
   KEY(precision, fp8, "GEMMs of the blocks' linear layers in FP8; hybrid: gradients in E5M2, the rest in E4M3");
   KEY(precision, fp8_recipe, "tensorwise: a scale for each tensor; blockwise: for each 1 x 128, of weights 128 x 128");
   KEY(precision, fp8_wgrad, "gradients of weights too; false: these GEMMs take bf16");
+  KEY(precision, fp8_param_gather, "gather sharded weights in FP8 where GEMMs take them so");
   KEY(precision, fp8_accumulator_bits, "of sums in FP8 GEMMs: 24 as fp32, or 14 as a Hopper GPU adds 128 products");
   KEY(precision, fp8_report, "what rounding did to weights, activations and gradients of each layer, at the end of the log");
   KEY(precision, first_last_layers_bf16, "some layers at either end stay as precision.dtype has them");
@@ -290,9 +291,9 @@ void declare_needs(std::vector<Field>& table) {
   need({"model.recompute_method", "model.recompute_num_layers"}, {"model.recompute_granularity"},
        WHERE(c.model.recompute_granularity == RecomputeGranularity::full), "without recompute_granularity full");
 
-  need({"precision.fp8_recipe", "precision.fp8_wgrad", "precision.fp8_accumulator_bits", "precision.fp8_report",
-        "precision.first_last_layers_bf16"}, {"precision.fp8"},
-       WHERE(c.precision.fp8 != Fp8::none), "without precision.fp8");
+  need({"precision.fp8_recipe", "precision.fp8_wgrad", "precision.fp8_param_gather", "precision.fp8_accumulator_bits",
+        "precision.fp8_report", "precision.first_last_layers_bf16"},
+       {"precision.fp8"}, WHERE(c.precision.fp8 != Fp8::none), "without precision.fp8");
   need({"precision.num_layers_at_start_in_bf16", "precision.num_layers_at_end_in_bf16"},
        {"precision.first_last_layers_bf16"}, WHERE(c.precision.first_last_layers_bf16),
        "without first_last_layers_bf16");

@@ -15,7 +15,7 @@ namespace {
 constexpr auto kTensor = "parallel.tensor_model_parallel_size", kPipeline = "parallel.pipeline_model_parallel_size",
                kContext = "parallel.context_parallel_size", kStrategy = "parallel.data_parallel_sharding_strategy",
                kReduce = "overlap.overlap_grad_reduce", kGather = "overlap.overlap_param_gather",
-               kDefer = "overlap.defer_embedding_wgrad_compute";
+               kGatherFp8 = "precision.fp8_param_gather", kDefer = "overlap.defer_embedding_wgrad_compute";
 
 // The multiples of `unit` next to n.
 std::string multiples(int64_t n, int64_t unit) {
@@ -139,8 +139,9 @@ void check_groups(const Config& c, int world, Rules& rule) {
   };
   alone(d * of_context, "the data parallel size is 1",
         {kStrategy, "parallel.bucket_size", kReduce, kGather, "overlap.collectives_in_flight",
-         "overlap.align_grad_reduce", "overlap.align_param_gather", "overlap.average_in_collective", "comm.nccl_ub",
-         "comm.data_link_latency_us", "comm.data_link_gbps", "train.check_weight_hash_across_dp_replicas_interval"});
+         "overlap.align_grad_reduce", "overlap.align_param_gather", "overlap.average_in_collective", kGatherFp8,
+         "comm.nccl_ub", "comm.data_link_latency_us", "comm.data_link_gbps",
+         "train.check_weight_hash_across_dp_replicas_interval"});
   alone(t, "the tensor parallel size is 1", {"comm.tensor_link_latency_us", "comm.tensor_link_gbps"});
   alone(of_context, "the context parallel size is 1",
         {"parallel.cp_comm_type", "overlap.overlap_cp_comm", "comm.context_link_latency_us", "comm.context_link_gbps"});
@@ -159,10 +160,14 @@ void check_sharding(const Config& c, int world, Rules& rule) {
   const Sharding sharding = c.parallel.data_parallel_sharding_strategy;
   const std::string_view strategy = word_of(sharding);
   const bool units = streams_grads(sharding), one_stage = c.parallel.pipeline_model_parallel_size == 1;
-  rule.no_effect(
-      kGather, {kStrategy}, o.overlap_param_gather && sharding == Sharding::no_shard,
-      "true needs data_parallel_sharding_strategy optim or above: with no_shard every rank updates all weights, and "
-      "nothing is gathered");
+  const auto gathers = [&](std::string_view key, bool on) {
+    rule.no_effect(
+        key, {kStrategy}, on && sharding == Sharding::no_shard,
+        "true needs data_parallel_sharding_strategy optim or above: with no_shard every rank updates all weights, and "
+        "nothing is gathered");
+  };
+  gathers(kGather, o.overlap_param_gather);
+  gathers(kGatherFp8, c.precision.fp8_param_gather);
   rule.no_effect(
       "overlap.collectives_in_flight", {kReduce, kGather},
       o.collectives_in_flight > 1 && !o.overlap_grad_reduce && !o.overlap_param_gather,

@@ -121,6 +121,10 @@ void check_fp8(const Config& c, Rules& rule) {
   refused(Fp8Recipe::mxfp8, "no GPU that Trivet has kernels for multiplies blocks of 32 (Blackwell does)");
   rule("precision.fp8", {"precision.fp8_recipe"}, p.fp8 == Fp8::hybrid && p.fp8_recipe == Fp8Recipe::blockwise,
        "found hybrid, expected e4m3: a block of 128 needs no wider range, and gradients gain a bit (DeepSeek-V3 2024)");
+  rule("precision.fp8_param_gather", {"precision.fp8_recipe"},
+       p.fp8_param_gather && p.fp8_recipe != Fp8Recipe::tensorwise,
+       "true needs fp8_recipe tensorwise, found {}: ranks that share a block do not yet agree on its scale",
+       word_of(p.fp8_recipe));
   rule("precision.fp8_accumulator_bits", {}, p.fp8_accumulator_bits != 24 && p.fp8_accumulator_bits != 14,
        "found {}, expected 24 or 14", p.fp8_accumulator_bits);
   const int64_t ends = p.num_layers_at_start_in_bf16 + p.num_layers_at_end_in_bf16;

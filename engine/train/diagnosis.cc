@@ -50,10 +50,11 @@ BadGradients bad_gradients(const Rank& rank, RankState::NonFiniteSearch search) 
     const int64_t begin = search == RankState::kReducedSearch ? bucket.own_begin : bucket.begin;
     const int64_t at = begin + element_of_mark(found.mark);
     const FlatSegment& segment = segment_at(state, bucket, at);
-    // The backward pass begins with the last stage, and in it with the last parameters, as the layout does.
+    // The backward pass begins with the last stage, and in it with those of its last unit, as each bucket does.
     const int chunk = state.params.units()[static_cast<size_t>(segment.param->unit)].stage;
     const int64_t stages_after = rank.schedule.stages() - 1 - rank.schedule.stage_of(rank.mesh.at[Axis::pp], chunk);
-    const int64_t order = (stages_after << 32) + (&segment - state.flat.segments.data());
+    const int64_t units_after = static_cast<int64_t>(state.params.units().size()) - segment.param->unit;
+    const int64_t order = (stages_after << 48) + (units_after << 24) + (&segment - state.flat.segments.data());
     if (order >= bad.order) continue;
     bad.order = order, bad.first = &segment, bad.at = at, bad.found.mark = found.mark;
   }
@@ -213,7 +214,7 @@ ReplicaMismatch compare_replicas(const Rank& rank, HostWorld& data, const std::v
   for (const FlatBucket& bucket : flat.buckets)
     if (bucket.weights)
       for (const FlatSegment& segment : flat.segments_of(bucket))
-        add("the weight", *segment.param, segment.param->weight);
+        add("the weight", *segment.param, bucket.quantised ? segment.param->fp8 : segment.param->weight);
   if (!flat.shards_optimizer())
     for (const OwnedShard& shard : flat.owned) {
       if (optimizer.has_main_weights()) add("the main weight", *shard.param, optimizer.main_weights(shard));

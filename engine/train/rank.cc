@@ -37,7 +37,8 @@ std::unique_ptr<DataParallel> make_data_parallel(const Config& config, const Lay
   ParamGather::Options gather{.comm_streams = overlap.overlap_param_gather ? overlap.collectives_in_flight : 0,
                               .poison = options.poison,
                               .ahead = pp,
-                              .registered = config.comm.nccl_ub ? &rank.state.weight_arena : nullptr};
+                              .registered = config.comm.nccl_ub ? &rank.state.weight_arena : nullptr,
+                              .tensor = rank.mesh.tensor->size() > 1 ? rank.mesh.tensor.get() : nullptr};
   if (overlap.align_param_gather) gather.forward_chunks = forward_chunks_of(layout.schedule, pp);
   return std::make_unique<DataParallel>(rank.state.flat, rank.ops,
                                         CommStreamSite{rank.device, *rank.compute, *rank.mesh.data, options.trace},
@@ -109,6 +110,15 @@ void Rank::initialize_weights(uint64_t seed, int threads) {
                         *compute);
   state.optimizer->reset(ops, *compute);
   ops.run(op::Clear{{state.non_finite}}, *compute);
+  if (!state.flat.options.gathers_fp8) return;
+  // The whole weights are gone: quantised and gathered, first without the other ranks (Trainer::prepare_device).
+  for (const bool prepares : {true, false}) {
+    ranks->only_prepare(prepares);
+    data_parallel->weights.updated();
+    data_parallel->weights.finish();
+    compute->synchronize();
+    ranks->barrier();
+  }
 }
 
 void Rank::use_micro_batches(int64_t m) {

@@ -37,7 +37,7 @@ class Rank {
   // Collective. `world`: the ranks, in host memory. All references except `config` outlive the rank.
   Rank(const Config& config, const Layout& layout, Backend backend, Communicator& world, const RankOptions& options);
 
-  // Initialises weights, with `threads` host threads, and optimizer state. REQUIRES: it trains.
+  // Initialises weights, with `threads` host threads, and optimizer state. Collective. REQUIRES: it trains.
   void initialize_weights(uint64_t seed, int threads);
   // The next steps have m micro-batches each: the layout's, or those of a smaller batch.
   void use_micro_batches(int64_t m);

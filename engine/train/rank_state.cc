@@ -35,7 +35,8 @@ int64_t spans_of_step(const Program& program, const std::deque<GptStage>& stages
   const int64_t chunks = (shape.tokens() + shape.logit_rows() - 1) / shape.logit_rows();
   for (const Op& op : program) {
     const StageRange& stage = stages[static_cast<size_t>(op.chunk)].range();
-    spans += (stage.num_layers + 2) * (20 + 8 * shape.t + 16 * (shape.c - 1));
+    const int64_t operands = shape.fp8.format == Fp8::none ? 0 : 36;  // of 4 GEMMs: amax, its reductions, quantize
+    spans += (stage.num_layers + 2) * (20 + 8 * shape.t + 16 * (shape.c - 1) + operands);
     if (stage.has_head) spans += 10 * (chunks - 1);
   }
   return std::min(spans, kMost);
@@ -52,7 +53,8 @@ FlatOptions flat_options_of(const Config& config, const Layout& layout, const Gp
           .sharding = trains ? config.parallel.data_parallel_sharding_strategy : Sharding::no_shard,
           .rank = place_in_group(at, layout.mesh, kGradientAxes),
           .ranks = layout.mesh.size(kGradientAxes),
-          .trains = trains};
+          .trains = trains,
+          .gathers_fp8 = trains && config.precision.fp8_param_gather};
 }
 
 std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const Config& config, const Layout& layout,
@@ -99,8 +101,8 @@ GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition&
     shape.bf16_layers_at_start = c.precision.num_layers_at_start_in_bf16;
     shape.bf16_layers_at_end = c.precision.num_layers_at_end_in_bf16;
   }
-  shape.keeps_fp8_weights =
-      !trains(c, positions) || c.parallel.data_parallel_sharding_strategy != Sharding::optim_grads_params;
+  shape.keeps_fp8_weights = !trains(c, positions) || c.precision.fp8_param_gather ||
+                            c.parallel.data_parallel_sharding_strategy != Sharding::optim_grads_params;
   // A rank that only generates reads the logits of a token at a time; without a head none needs a chunk's scratch.
   if (at[Axis::pp] == layout.schedule.rank_of(layout.schedule.stages() - 1))
     shape.cross_entropy_rows = positions > 0 ? 1 : cross_entropy_rows_of(c, layout);
@@ -181,7 +183,7 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
   loss = step_number(kLoss);
   non_finite = optimizer_arena.allocate(
       DType::i64, {kNonFiniteSearches, static_cast<int64_t>(flat.buckets.size()), kNonFiniteNumbers});
-  most_spans = spans_of_step(program, stages, shape, static_cast<int64_t>(flat.buckets.size()));
+  most_spans = spans_of_step(program, stages, shape, static_cast<int64_t>(flat.buckets.size() + flat.quantised.size()));
   std::vector<int> slots(stages.size()), stashes(stages.size());  // enough for each of the schedules
   layout.each_schedule([&](const Schedule& schedule) {
     const SlotPlan plan = plan_slots(schedule.programs[static_cast<size_t>(pp)], schedule.v, SlotPool::per_chunk);

@@ -305,6 +305,11 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
         fmt::format("--generate: a rank that generates has whole texts, but parallel.context_parallel_size is {}; "
                     "leave it out, and generate from a checkpoint (trivet generate)",
                     config.parallel.context_parallel_size));
+  if (options.prompt && config.precision.fp8_param_gather)
+    throw ConfigError(
+        "--generate: texts are generated in bf16, but of weights that are gathered in FP8 no rank has a whole bf16 "
+        "one; "
+        "leave it out and generate from a checkpoint (trivet generate), or set precision.fp8_param_gather to false");
   if (options.prompt) tokenizer_of(config.data);  // a missing one is an error before training
   for (const auto& [dataset, fingerprint] : data.fingerprints) inputs.push_back({dataset, fingerprint, true});
   inputs.push_back({"tokenizer " + data.tokenizer.source,

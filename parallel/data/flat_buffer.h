@@ -17,8 +17,13 @@
 //
 // Under the last two a bucket is a unit (ParamUnit), whose full weights or gradients are streamed: they exist only
 // while the unit runs. A weight that two stages may share (tied embeddings) is used by two units and is never streamed.
+//
+// With FlatOptions::gathers_fp8 weights that GEMMs take in FP8 have buckets of their own, one beside each bucket of the
+// others. Their whole weights are E4M3 codes; a rank has its own part in bf16 too, which the optimizer writes. That is
+// n + 2 n / d bytes under optim and optim_grads (2 n and n of codes without), and 3 n / d under optim_grads_params.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <span>
@@ -44,10 +49,13 @@ struct FlatBucket {
   size_t first_segment = 0, end_segment = 0;  // of FlatBuffer::segments
   std::vector<int> units{};                   // that use its weights, ascending; one entry each
   bool resident = false;                      // never streamed, in any strategy
-  Tensor weights;                             // model dtype; null where they are streamed
-  Tensor grads;                               // fp32; null where they are streamed
-  Tensor own_weights;                         // this rank's part: a slice of `weights`, or separate memory
-  Tensor own_grads;                           // this rank's part of the reduced gradients: likewise
+  bool quantised = false;                     // its weights are gathered in FP8
+  int64_t streamed_at = 0;                    // in the buffer of its unit's gradients, in elements
+  Tensor weights{};                           // model dtype, or E4M3 codes; null where they are streamed
+  Tensor grads{};                             // fp32; null where they are streamed
+  Tensor own_weights{};                       // model dtype; this rank's part: a slice of `weights`, or separate memory
+  Tensor own_codes{};                         // where quantised: likewise
+  Tensor own_grads{};                         // this rank's part of the reduced gradients: likewise
   int64_t own_begin = 0;                      // of this rank's part, in elements of the layout
   int64_t numel() const { return end - begin; }
 };
@@ -61,17 +69,26 @@ struct OwnedShard {
   Tensor grad;        // [n] fp32
 };
 
+// The part that this rank owns of a weight that is gathered in FP8; of no elements: none.
+struct QuantisedShard {
+  Param* param = nullptr;
+  Tensor weight;  // [n] model dtype
+  Tensor codes;   // [n] E4M3
+  Tensor amax;    // [1] fp32, in FlatBuffer::amaxes
+};
+
 struct FlatOptions {
   DType dtype = DType::f32;
   int64_t bucket_size = 0;  // elements; not under the strategies whose buckets are units
   Sharding sharding = Sharding::no_shard;
-  int rank = 0, ranks = 1;  // of the group over kGradientAxes
-  bool trains = true;       // else weights only: no gradients, no owned shards
+  int rank = 0, ranks = 1;   // of the group over kGradientAxes
+  bool trains = true;        // else weights only: no gradients, no owned shards
+  bool gathers_fp8 = false;  // weights that GEMMs take in FP8. REQUIRES: trains; sharded
 };
 
 struct FlatBuffer {
   static constexpr int64_t kAlignment = 64;  // elements
-  static constexpr int kStreamed = 2;        // buckets: one in use by compute, one in flight
+  static constexpr int kStreamed = 2;        // units: one in use by compute, one in flight
 
   // Lays the parameters out, allocates the memory (contents undefined), streaming buffers included, and points every
   // parameter's weight and grad into it where they are not streamed. A bucket closes with the parameter that brings it
@@ -89,11 +106,13 @@ struct FlatBuffer {
   // The same for a bucket's gradients in `whole` [bucket's numel].
   void clear_grads(size_t bucket, Tensor whole, Ops& ops, Stream& stream) const;
   // Points the bucket's parameters into `whole` [bucket's numel or more], or to null.
-  void point_weights(size_t bucket, Tensor whole) const;
-  void point_grads(size_t bucket, Tensor whole) const;
-  // To be called where weights are written: what was quantised of them is stale.
+  void point_weights(size_t bucket, Tensor whole) const {
+    point(bucket, whole, buckets[bucket].quantised ? &Param::fp8 : &Param::weight);
+  }
+  void point_grads(size_t bucket, Tensor whole) const { point(bucket, whole, &Param::grad); }
+  // To be called where weights are written: what was quantised of them is stale, unless it is gathered.
   void weights_changed() const {
-    for (const FlatSegment& segment : segments) segment.param->fp8_is_current = false;
+    for (const FlatSegment& segment : segments) segment.param->fp8_is_current = options.gathers_fp8;
   }
   // The label of work on that bucket, which is `in` otherwise.
   SpanLabel label_of(size_t bucket, SpanLabel in) const {
@@ -107,21 +126,33 @@ struct FlatBuffer {
   }
 
   FlatOptions options;
-  std::vector<FlatSegment> segments;  // backward order
-  std::vector<FlatBucket> buckets;    // cover [0, numel)
-  std::vector<OwnedShard> owned;      // in the order of the layout
+  std::vector<FlatSegment> segments;      // backward order, but for that of two buckets that are side by side
+  std::vector<FlatBucket> buckets;        // cover [0, numel)
+  std::vector<OwnedShard> owned;          // in the order of the layout
+  std::vector<QuantisedShard> quantised;  // a shard for each weight that is gathered in FP8
+  Tensor amaxes;                          // [quantised.size()] fp32: the largest magnitudes of these weights
   std::vector<std::vector<size_t>> buckets_of_unit;
+  std::vector<std::vector<size_t>> streamed_of_unit;  // its buckets whose gradients are streamed
   std::vector<int> stage_of_unit;
-  int64_t numel = 0;                    // of the layout
-  int64_t owned_numel = 0;              // of this rank's parts: numel, or numel / ranks
-  Tensor stored_weights, stored_grads;  // the memory of all buckets, concatenated
-  // Buffers of streamed buckets; empty: none are streamed.
+  int64_t numel = 0;                                  // of the layout
+  int64_t owned_numel = 0;                            // of this rank's parts: numel, or numel / ranks
+  Tensor stored_weights, stored_codes, stored_grads;  // the memory of all buckets, concatenated
+  // Buffers of the streamed buckets of a unit; empty: none are streamed.
   struct StreamedGrads {
     Tensor whole;  // [largest] fp32
     Tensor part;   // [largest / ranks] this rank's part of the sum
   };
-  std::vector<StreamedGrads> streamed_grads;  // [kStreamed]
-  std::vector<Tensor> streamed_weights;       // [kStreamed], [largest] model dtype
+  std::vector<StreamedGrads> streamed_grads;            // [kStreamed]
+  std::vector<std::array<Tensor, 2>> streamed_weights;  // [kStreamed]: [largest] model dtype; [largest] E4M3, or null
+  // The bucket's part of such a buffer.
+  Tensor streamed_weights_of(size_t buffer, const FlatBucket& bucket) const {
+    return streamed_weights[buffer][bucket.quantised].slice(0, bucket.numel());
+  }
+  StreamedGrads streamed_grads_of(size_t buffer, const FlatBucket& bucket) const {
+    const auto& [whole, part] = streamed_grads[buffer];
+    return {whole.slice(bucket.streamed_at, bucket.numel()),
+            part.slice(bucket.streamed_at / options.ranks, bucket.numel() / options.ranks)};
+  }
   // Owned gradients that are partial on more axes (Param::summed_over), by these axes.
   struct PartialGrads {
     std::vector<const OwnedShard*> shards;
@@ -131,6 +162,7 @@ struct FlatBuffer {
 
  private:
   void lay_out(ParamList& params);
+  void point(size_t bucket, Tensor whole, Tensor Param::*which) const;
   void allocate(Arena& weight_arena, Arena& gradient_arena);
   void allocate_streamed(Arena& weight_arena, Arena& gradient_arena);
   void collect_cleared(size_t bucket, Tensor whole, std::vector<Tensor>& cleared) const;

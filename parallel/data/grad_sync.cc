@@ -1,6 +1,7 @@
 #include "parallel/data/grad_sync.h"
 
 #include <limits>
+#include <utility>
 
 #include "kernels/ops.h"
 
@@ -15,7 +16,8 @@ GradSync::GradSync(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, const O
       comm_streams_(on, comm_of("data"), "gradients", options.comm_streams) {
   if (options_.registered) comm_streams_.register_buffers(*options_.registered);
   for (size_t i = 0; i < flat_.buckets.size(); ++i) reduced_.push_back(on.device.create_event());
-  for (size_t i = 0; i < flat_.streamed_grads.size(); ++i) streamed_.push_back({.reduced = on.device.create_event()});
+  for (size_t i = 0; i < flat_.streamed_grads.size(); ++i)
+    streamed_.push_back({.reduced = {on.device.create_event(), on.device.create_event()}});
 }
 
 void GradSync::begin_step() {
@@ -46,13 +48,13 @@ void GradSync::start(size_t bucket) {
 }
 
 void GradSync::before_backward(int unit) {
-  for (const size_t i : flat_.buckets_of_unit[static_cast<size_t>(unit)]) {
-    const FlatBucket& bucket = flat_.buckets[i];
-    if (bucket.grads) continue;
-    const size_t taken = next_streamed_++ % streamed_.size();
-    accumulate(taken);
-    streamed_[taken].bucket = static_cast<int>(i);
-    const Tensor grads = flat_.streamed_grads[taken].whole.slice(0, bucket.numel());
+  const std::vector<size_t>& streamed = flat_.streamed_of_unit[static_cast<size_t>(unit)];
+  if (streamed.empty()) return;
+  const size_t taken = next_streamed_++ % streamed_.size();
+  accumulate(taken);
+  streamed_[taken].unit = unit;
+  for (const size_t i : streamed) {
+    const Tensor grads = flat_.streamed_grads_of(taken, flat_.buckets[i]).whole;
     if (options_.poison) ops_.run(op::Fill{grads, std::numeric_limits<float>::quiet_NaN()}, compute_);
     flat_.clear_grads(i, grads, ops_, compute_);
     flat_.point_grads(i, grads);
@@ -61,21 +63,19 @@ void GradSync::before_backward(int unit) {
 
 void GradSync::after_backward(int unit) {
   for (const size_t i : flat_.buckets_of_unit[static_cast<size_t>(unit)]) {
-    const FlatBucket& bucket = flat_.buckets[i];
-    if (bucket.grads) {
-      if (--pending_[i] > 0 || !comm_streams_.beside_compute()) continue;
-      if (options_.delay) delayed_.push_back({i, backward_passes_ + *options_.delay});
-      else start(i);
-      continue;
+    if (!flat_.buckets[i].grads || --pending_[i] > 0 || !comm_streams_.beside_compute()) continue;
+    if (options_.delay) delayed_.push_back({i, backward_passes_ + *options_.delay});
+    else start(i);
+  }
+  for (size_t at = 0; at < streamed_.size(); ++at) {
+    Streamed& buffer = streamed_[at];
+    // The other buffer may hold the last micro-batch's gradients of the same unit, still in flight.
+    if (buffer.unit != unit || buffer.in_flight) continue;
+    for (const size_t i : flat_.streamed_of_unit[static_cast<size_t>(unit)]) {
+      const auto [whole, part] = flat_.streamed_grads_of(at, flat_.buckets[i]);
+      reduce(i, whole, part, *buffer.reduced[flat_.buckets[i].quantised]);
     }
-    for (size_t at = 0; at < streamed_.size(); ++at) {
-      Streamed& buffer = streamed_[at];
-      // The other buffer may hold the last micro-batch's gradients of the same bucket, still in flight.
-      if (buffer.bucket != static_cast<int>(i) || buffer.in_flight) continue;
-      const auto& [whole, part] = flat_.streamed_grads[at];
-      reduce(i, whole.slice(0, bucket.numel()), part.slice(0, bucket.own_grads.numel()), *buffer.reduced);
-      buffer.in_flight = true;
-    }
+    buffer.in_flight = true;
   }
 }
 
@@ -87,13 +87,13 @@ void GradSync::end_backward_pass() {
 
 void GradSync::accumulate(size_t streamed) {
   Streamed& buffer = streamed_[streamed];
-  if (buffer.in_flight) {
-    const Tensor own = flat_.buckets[static_cast<size_t>(buffer.bucket)].own_grads;
-    compute_.wait(*buffer.reduced);
-    ops_.run(op::Add{own, flat_.streamed_grads[streamed].part.slice(0, own.numel()), own}, compute_);
+  const int unit = std::exchange(buffer.unit, -1);
+  if (!std::exchange(buffer.in_flight, false)) return;
+  for (const size_t i : flat_.streamed_of_unit[static_cast<size_t>(unit)]) {
+    const FlatBucket& bucket = flat_.buckets[i];
+    compute_.wait(*buffer.reduced[bucket.quantised]);
+    ops_.run(op::Add{bucket.own_grads, flat_.streamed_grads_of(streamed, bucket).part, bucket.own_grads}, compute_);
   }
-  buffer.in_flight = false;
-  buffer.bucket = -1;
 }
 
 void GradSync::finish(const SumGroups& groups) {

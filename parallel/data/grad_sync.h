@@ -6,6 +6,7 @@
 // added to the rank's own part.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -51,13 +52,13 @@ class GradSync {
  private:
   // One of flat_.streamed_grads.
   struct Streamed {
-    std::unique_ptr<Event> reduced;
-    int bucket = -1;         // whose gradients it holds
-    bool in_flight = false;  // its reduction has begun; not yet added to the own part
+    std::array<std::unique_ptr<Event>, 2> reduced;  // [FlatBucket::quantised]
+    int unit = -1;                                  // whose gradients it holds
+    bool in_flight = false;                         // their reduction has begun; not yet added to the own parts
   };
   void reduce(size_t bucket, Tensor whole, Tensor part, Event& reduced);
   void start(size_t bucket);         // the reduction of one that is not streamed
-  void accumulate(size_t streamed);  // adds its sum, if in flight, to the own part, and frees it
+  void accumulate(size_t streamed);  // adds its sums, if in flight, to the own parts, and frees it
   void sum_partial(const FlatBuffer::PartialGrads& partial, Communicator& group);
 
   FlatBuffer& flat_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "kernels/ops.h"
 
@@ -11,29 +12,44 @@ ParamGather::ParamGather(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, c
     : flat_(flat),
       ops_(ops),
       compute_(on.compute),
+      data_(on.group),
       options_(options),
+      streamed_(flat.streams_weights() ? FlatBuffer::kStreamed : 0, -1),
       not_begun_(flat.buckets.size()),
       in_flight_(flat.buckets.size()),
       comm_streams_(on, comm_of("data"), "weights", options.comm_streams) {
   if (options_.registered) comm_streams_.register_buffers(*options_.registered);
   for (size_t i = 0; i < flat_.buckets.size(); ++i) gathered_.push_back(on.device.create_event());
-  for (size_t i = 0; i < flat_.streamed_weights.size(); ++i)
-    streamed_.push_back({.gathered = on.device.create_event()});
 }
 
 void ParamGather::gather(size_t bucket, Tensor whole, Event& gathered) {
   const ScopedLabel label(compute_, flat_.label_of(bucket, compute_.label()));
+  const FlatBucket& from = flat_.buckets[bucket];
   comm_streams_.run(gathered, [&](Communicator& data, Stream& stream) {
-    data.all_gather(flat_.buckets[bucket].own_weights, whole, stream);
+    data.all_gather(from.quantised ? from.own_codes : from.own_weights, whole, stream);
   });
+}
+
+void ParamGather::quantise() {
+  if (flat_.quantised.empty()) return;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const QuantisedShard& shard : flat_.quantised) {
+    if (options_.poison) ops_.run(op::Fill{shard.param->fp8_scale, nan}, compute_);
+    ops_.run(op::Amax{shard.weight, shard.amax}, compute_);
+  }
+  data_.all_reduce(flat_.amaxes, Reduce::max, compute_);
+  if (options_.tensor) options_.tensor->all_reduce(flat_.amaxes, Reduce::max, compute_);
+  for (const QuantisedShard& shard : flat_.quantised)
+    ops_.run(op::Quantize{shard.weight, shard.amax, shard.codes, shard.param->fp8_scale}, compute_);
 }
 
 void ParamGather::updated() {
   flat_.weights_changed();
   if (!flat_.shards_optimizer()) return;
   finish();
-  for (Streamed& buffer : streamed_) buffer.bucket = -1;
+  std::ranges::fill(streamed_, -1);
   forward_passes_ = 0;
+  quantise();
   for (size_t i = 0; i < flat_.buckets.size(); ++i) {
     const FlatBucket& bucket = flat_.buckets[i];
     not_begun_[i] = static_cast<bool>(bucket.weights);
@@ -83,28 +99,26 @@ void ParamGather::finish() {
 
 // Where the last group that a later stage recomputes has one layer, it asks for the next, which nobody uses.
 void ParamGather::wait_for_prefetches() {
-  for (Streamed& buffer : streamed_) compute_.wait(*buffer.gathered);
+  for (const int unit : streamed_)
+    if (unit >= 0)
+      for (const size_t i : flat_.streamed_of_unit[static_cast<size_t>(unit)]) compute_.wait(*gathered_[i]);
 }
 
-int ParamGather::streamed_bucket(int unit) const {
-  for (const size_t i : flat_.buckets_of_unit[static_cast<size_t>(unit)])
-    if (!flat_.buckets[i].weights) return static_cast<int>(i);
-  return -1;
-}
-
-// Starts gathering the bucket, unless a buffer has it already; returns the buffer.
-size_t ParamGather::gather_streamed(int bucket_number) {
+// Starts gathering the unit's weights, unless a buffer has them already; returns the buffer.
+size_t ParamGather::gather_streamed(int unit) {
   for (size_t i = 0; i < streamed_.size(); ++i)
-    if (streamed_[i].bucket == bucket_number) return i;
+    if (streamed_[i] == unit) return i;
   const size_t taken = (current_ + 1) % streamed_.size();
-  Streamed& buffer = streamed_[taken];
-  compute_.wait(*buffer.gathered);  // a prefetch that was not used
-  if (buffer.bucket >= 0) flat_.point_weights(static_cast<size_t>(buffer.bucket), {});
-  buffer.bucket = bucket_number;
-  const FlatBucket& bucket = flat_.buckets[static_cast<size_t>(bucket_number)];
-  const Tensor whole = flat_.streamed_weights[taken].slice(0, bucket.numel());
-  if (options_.poison) ops_.run(op::Fill{whole, std::numeric_limits<float>::quiet_NaN()}, compute_);
-  gather(static_cast<size_t>(bucket_number), whole, *buffer.gathered);
+  if (const int before = std::exchange(streamed_[taken], unit); before >= 0)
+    for (const size_t i : flat_.streamed_of_unit[static_cast<size_t>(before)]) {
+      compute_.wait(*gathered_[i]);  // a prefetch that was not used
+      flat_.point_weights(i, {});
+    }
+  for (const size_t i : flat_.streamed_of_unit[static_cast<size_t>(unit)]) {
+    const Tensor whole = flat_.streamed_weights_of(taken, flat_.buckets[i]);
+    if (options_.poison) ops_.run(op::Fill{whole, std::numeric_limits<float>::quiet_NaN()}, compute_);
+    gather(i, whole, *gathered_[i]);
+  }
   return taken;
 }
 
@@ -116,14 +130,16 @@ void ParamGather::use(int unit, int next) {
     in_flight_[i] = false;
   }
   if (streamed_.empty()) return;
-  if (const int bucket = streamed_bucket(unit); bucket >= 0) {
-    current_ = gather_streamed(bucket);
-    compute_.wait(*streamed_[current_].gathered);
-    flat_.point_weights(static_cast<size_t>(bucket), flat_.streamed_weights[current_]);
+  if (const auto& buckets = flat_.streamed_of_unit[static_cast<size_t>(unit)]; !buckets.empty()) {
+    current_ = gather_streamed(unit);
+    for (const size_t i : buckets) {
+      compute_.wait(*gathered_[i]);
+      flat_.point_weights(i, flat_.streamed_weights_of(current_, flat_.buckets[i]));
+    }
   }
   if (!comm_streams_.beside_compute() || next < 0 || next >= static_cast<int>(flat_.stage_of_unit.size())) return;
   if (flat_.stage_of_unit[static_cast<size_t>(next)] != flat_.stage_of_unit[static_cast<size_t>(unit)]) return;
-  if (const int bucket = streamed_bucket(next); bucket >= 0) gather_streamed(bucket);
+  if (!flat_.streamed_of_unit[static_cast<size_t>(next)].empty()) gather_streamed(next);
 }
 
 }  // namespace trivet

@@ -3,6 +3,10 @@
 // Weights are gathered once per step, in the order of the forward pass: all at once after the optimizer, or overlapped
 // with the next forward pass (training or evaluation), whose units wait for their own weights only. Streamed weights
 // (ZeRO-3) are gathered for each unit's forward and backward, the next unit's while this one computes.
+//
+// Weights that are gathered in FP8 (FlatOptions::gathers_fp8) are quantised first, once an update: each rank has the
+// largest magnitudes of its own parts, an all-reduce makes them those of the whole tensors, and each rank encodes its
+// own parts. The codes are those of whole weights that are quantised where they are used.
 #pragma once
 
 #include <memory>
@@ -26,6 +30,7 @@ class ParamGather {
     std::vector<int> forward_chunks{};
     int ahead = 0;
     const Arena* registered = nullptr;  // the weights', to be registered with the communicators; null: none
+    Communicator* tensor = nullptr;     // the tensor group, whose ranks have parts of the same tensors; null: one rank
   };
   // Collective over on.group.
   ParamGather(FlatBuffer& flat, Ops& ops, const CommStreamSite& on, const Options& options);
@@ -44,24 +49,20 @@ class ParamGather {
   int64_t registered_bytes() const { return comm_streams_.registered_bytes(); }
 
  private:
-  // One of flat_.streamed_weights.
-  struct Streamed {
-    std::unique_ptr<Event> gathered;
-    int bucket = -1;
-  };
   // Waits for the unit's weights and prefetches those of unit `next`, if it is of the same stage.
   void use(int unit, int next);
-  int streamed_bucket(int unit) const;
+  void quantise();
   void start_stage(int stage);  // gathers what is not streamed, unless begun
-  size_t gather_streamed(int bucket);
+  size_t gather_streamed(int unit);
   void gather(size_t bucket, Tensor whole, Event& gathered);
   void wait_for_prefetches();
 
   FlatBuffer& flat_;
   Ops& ops_;
   Stream& compute_;
+  Communicator& data_;
   Options options_;
-  std::vector<Streamed> streamed_;
+  std::vector<int> streamed_;                     // [FlatBuffer::kStreamed] the unit in that buffer; -1: none
   size_t current_ = 0;                            // of streamed_: in use
   size_t forward_passes_ = 0;                     // since the last update
   std::vector<bool> not_begun_;                   // [bucket] to be gathered

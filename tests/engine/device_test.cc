@@ -120,6 +120,13 @@ INSTANTIATE_TEST_SUITE_P(
                                  as_llama(c);
                                  as_fp8(c);
                                }},
+                    LayoutCase{"fp8_gathered",
+                               {.d = 2, .strategy = "optim_grads_params"},
+                               [](Config& c) {
+                                 as_fp8(c);
+                                 c.precision.fp8_param_gather = true;
+                                 overlap_data_parallel(c);
+                               }},
                     LayoutCase{"zero_bubble_recompute",
                                {.p = 2, .schedule = "zb-h1"},
                                [](Config& c) {

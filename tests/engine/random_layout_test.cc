@@ -138,6 +138,7 @@ TEST_P(RandomLayout, IsRefusedOrRunsWithAnyChange) {
     one.model = runs.full.model;
     one.optimizer = runs.full.optimizer;
     one.precision = runs.full.precision;
+    one.precision.fp8_param_gather = false;
     one.data.reset_position_ids = runs.full.data.reset_position_ids;
     one.data.reset_attention_mask = runs.full.data.reset_attention_mask;
     one.data.eod_mask_loss = runs.full.data.eod_mask_loss;

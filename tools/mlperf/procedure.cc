@@ -41,6 +41,8 @@ mlperf::RunDescription description_of(const Rank& rank, const Config& engine, in
   const LrSpan span = lr_span_of(engine);
   const GptShape& shape = rank.state.shape;
   const std::string precision = precision_word(shape.dtype), linear = shape.fp8.format == Fp8::none ? precision : "fp8";
+  // Tensor ranks gather the operands of linear layers, data-parallel ranks their weights.
+  const bool sends_fp8 = shape.sequence_parallel || rank.state.flat.options.gathers_fp8;
   const auto rate = [&](int64_t step) { return learning_rates(engine, step, 0).all; };
   return {.seed = engine.train.seed,
           .global_batch_size = rank.layout.batch_sizes.largest(),
@@ -64,8 +66,7 @@ mlperf::RunDescription description_of(const Rank& rank, const Config& engine, in
           .context = rank.mesh.shape[Axis::cp],
           .linear_precision = linear,
           .attention_precision = precision,
-          // Tensor ranks gather the operands of linear layers.
-          .communication_precision = shape.sequence_parallel ? linear : precision};
+          .communication_precision = sends_fp8 ? linear : precision};
 }
 
 std::unique_ptr<RunProcedure> MlperfRun::begin(const LoadedConfig& loaded, bool from_checkpoint, Communicator& world) {

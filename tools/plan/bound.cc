@@ -93,9 +93,9 @@ int64_t streamed_ns(const SystemCosts& costs, const Layout& layout, const RankWo
   return sums * price(CommCall::reduce_scatter, DType::f32) + gathers * price(CommCall::all_gather, dtype);
 }
 
-int64_t state_bytes(DType dtype, Sharding sharding, int64_t elements, int64_t d) {
+int64_t state_bytes(DType dtype, DType gathered, Sharding sharding, int64_t elements, int64_t d) {
   const int64_t of_optimizer = dtype == DType::f32 ? 8 : 12;
-  return elements * size_of(dtype) / (sharding == Sharding::optim_grads_params ? d : 1) +
+  return elements * size_of(gathered) / (sharding == Sharding::optim_grads_params ? d : 1) +
          elements * 4 / (streams_grads(sharding) ? d : 1) +
          elements * of_optimizer / (sharding == Sharding::no_shard ? 1 : d);
 }
@@ -271,6 +271,8 @@ std::vector<std::vector<LayoutBound>> Bounds::of(const LayoutShape& shape, const
   const Layout& layout = legal.layout;
   const int p = layout.schedule.p, d = layout.mesh.size(kGradientAxes);
   const DType dtype = legal.config.precision.dtype;
+  // At least: some weights of a layer, and some layers, stay in the model's type.
+  const DType gathered = run_.config.precision.fp8_param_gather ? DType::e4m3 : dtype;
   std::vector<RankWork> ranks;
   for (int rank = 0; rank < p; ++rank) ranks.emplace_back(layout.schedule, rank);
   const auto halved = [](const Op& op) { return op.kind == OpKind::backward_weight; };
@@ -280,7 +282,7 @@ std::vector<std::vector<LayoutBound>> Bounds::of(const LayoutShape& shape, const
   std::vector<std::vector<int64_t>> streamed(shardings.size());  // [sharding][rank]
   for (size_t i = 0; i < shardings.size(); ++i)
     for (int rank = 0; rank < p; ++rank)
-      streamed[i].push_back(streamed_ns(costs_, layout, ranks[static_cast<size_t>(rank)], rank, dtype, shardings[i],
+      streamed[i].push_back(streamed_ns(costs_, layout, ranks[static_cast<size_t>(rank)], rank, gathered, shardings[i],
                                         none.layer.parameters));
   const Recomputing each_layer{
       .granularity = RecomputeGranularity::full, .method = RecomputeMethod::uniform, .layers = 1};
@@ -318,8 +320,9 @@ std::vector<std::vector<LayoutBound>> Bounds::of(const LayoutShape& shape, const
         const double optimizer = memory_seconds(system_, bytes) - memory_seconds(system_, 0);
         bound.seconds = std::max({bound.seconds, optimizer + 1e-9 * static_cast<double>(chain),
                                   1e-9 * static_cast<double>(layout.micro_batches * streamed[i][r])});
-        bound.memory_bytes = std::max(bound.memory_bytes, state_bytes(dtype, shardings[i], sum.parameters, d) +
-                                                              activations + plain.scratch_bytes);
+        bound.memory_bytes =
+            std::max(bound.memory_bytes,
+                     state_bytes(dtype, gathered, shardings[i], sum.parameters, d) + activations + plain.scratch_bytes);
         if (is_longest)
           bound.recompute_share =
               1 - static_cast<double>(std::min(passes, passes_ns(rank, rank.all, bare))) / static_cast<double>(passes);

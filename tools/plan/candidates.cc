@@ -141,6 +141,7 @@ LoadedConfig with_layout(const LoadedConfig& run, int ranks, const LayoutShape& 
   config.overlap = {};
   config.overlap.overlap_grad_reduce = data;
   config.overlap.overlap_param_gather = data && sharding != Sharding::no_shard;
+  config.precision.fp8_param_gather &= data && sharding != Sharding::no_shard;
   if (shape.sequence_parallel) config.overlap.tp_comm_overlap = TensorOverlap::bulk;
   c.bucket_size.reset();
   return loaded;

@@ -46,9 +46,9 @@ std::vector<int> classes_of(const Config& config, const Layout& layout) {
       Class mine{at[Axis::pp]};
       for (const OwnedShard& shard : flat.owned) {
         const Param& param = *shard.param;
-        mine.insert(mine.end(),
-                    {shard.weight.numel(), param.first_copy, param.spec.weight_decay, param.spec.decoupled_lr,
-                     param.summed_over.has(Axis::tp), param.summed_over.has(Axis::pp)});
+        mine.insert(mine.end(), {shard.weight.numel(), param.first_copy, param.spec.weight_decay,
+                                 param.spec.decoupled_lr, param.summed_over.has(Axis::tp),
+                                 param.summed_over.has(Axis::pp), flat.options.gathers_fp8 && param.spec.quantised});
       }
       number = numbers.try_emplace(std::move(mine), static_cast<int>(numbers.size())).first->second;
     }

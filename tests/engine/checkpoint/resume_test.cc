@@ -691,6 +691,10 @@ TEST(Sample, NeedsATokenizerBeforeTraining) {
     const std::string error = message_of<DataError>([&] { run(config, 1, options); });
     EXPECT_NE(error.find("expected one of them to name its tokenizer"), std::string::npos) << error;
   }
+  Config gathers = cut(config, {.d = 2, .strategy = "optim"});
+  gathers.precision = {.dtype = DType::bf16, .fp8 = Fp8::hybrid, .fp8_param_gather = true};
+  const std::string error = message_of<ConfigError>([&] { run(gathers, 2, options); });
+  EXPECT_NE(error.find("--generate: texts are generated in bf16"), std::string::npos) << error;
   EXPECT_FALSE(std::filesystem::exists(config.train.run_dir));
 }
 

@@ -441,7 +441,7 @@ TEST(Validate, Fp8IsRefusedWithTheReason) {
   says(error({"precision.first_last_layers_bf16=true", "precision.num_layers_at_start_in_bf16=9223372036854775807"}),
        {"precision.num_layers_at_start_in_bf16", "10000"});
   says(error({"precision.fp8_format=hybrid"}), {"precision.fp8_format", "precision has dtype, fp8"});
-  says(error({"precision.fp8_param_gather=true"}), {"precision.fp8_param_gather", "not supported"});
+  says(load_error({"precision.fp8_param_gather=true"}), {"precision.fp8_param_gather: true", "without precision.fp8"});
 }
 
 TEST(Validate, Recompute) {
@@ -790,6 +790,8 @@ TEST(Validate, DataParallel) {
   const RunFacts two = {.world_size = 2};
   says(resolve_error({"overlap.overlap_param_gather=true"}, two),
        {"--set: overlap.overlap_param_gather", "data_parallel_sharding_strategy", "no_shard"});
+  says(resolve_error({"precision.dtype=bf16", "precision.fp8=hybrid", "precision.fp8_param_gather=true"}, two),
+       {"--set: precision.fp8_param_gather", "data_parallel_sharding_strategy", "no_shard"});
   says(resolve_error({"overlap.collectives_in_flight=2"}, two),
        {"--set: overlap.collectives_in_flight: 2", "overlap_grad_reduce or overlap_param_gather"});
   says(resolve_error({"parallel.data_parallel_sharding_strategy=optim_grads", "parallel.bucket_size=1000"}, two),

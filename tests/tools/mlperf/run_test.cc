@@ -267,16 +267,18 @@ TEST(MlperfLog, FollowsTheEngine) {
     trainer.state().shape.dtype = DType::f32;
     EXPECT_EQ(after.micro_batch_size, 7);
     EXPECT_EQ(after.linear_precision, "bfloat16");
-    // Attention's core stays bf16; operands in FP8 are sent where tensor ranks gather them.
+    // Attention's core stays bf16; FP8 is sent where tensor ranks gather operands or data-parallel ranks weights.
     GptShape& shape = trainer.state().shape;
+    bool& gathers_weights = trainer.state().flat.options.gathers_fp8;
     shape.dtype = DType::bf16, shape.fp8.format = Fp8::hybrid;
-    for (const bool gathers : {false, true}) {
-      shape.sequence_parallel = gathers;
+    for (const auto& [operands, weights] : {std::pair{false, false}, {true, false}, {false, true}}) {
+      shape.sequence_parallel = operands, gathers_weights = weights;
       const mlperf::RunDescription fp8 = description_of(trainer.rank(), changed, 3);
       EXPECT_EQ(fp8.linear_precision, "fp8");
       EXPECT_EQ(fp8.attention_precision, "bfloat16");
-      EXPECT_EQ(fp8.communication_precision, gathers ? "fp8" : "bfloat16");
+      EXPECT_EQ(fp8.communication_precision, operands || weights ? "fp8" : "bfloat16");
     }
+    gathers_weights = false;
     shape.dtype = DType::f32, shape.fp8.format = Fp8::none, shape.sequence_parallel = false;
     EXPECT_EQ(after.base_rate, 0.5);
     EXPECT_EQ(after.first_step, 3);

@@ -83,6 +83,7 @@ TEST(Bounds, NoRehearsalIsFasterOrSmaller) {
       LoadedConfig run = tiny_run(llama);
       if (sets.size() > 1) {
         set_key(run.config, "precision.fp8", "hybrid");
+        set_key(run.config, "precision.fp8_param_gather", "true");
         set_key(run.config, "precision.first_last_layers_bf16", llama ? "true" : "false");
       }
       for (const Rehearsed& one : sample(run, system, count, 8)) {
