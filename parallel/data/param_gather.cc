@@ -39,8 +39,12 @@ void ParamGather::quantise() {
   }
   data_.all_reduce(flat_.amaxes, Reduce::max, compute_);
   if (options_.tensor) options_.tensor->all_reduce(flat_.amaxes, Reduce::max, compute_);
-  for (const QuantisedShard& shard : flat_.quantised)
+  for (const QuantisedShard& shard : flat_.quantised) {
+    SpanLabel in = compute_.label();
+    in.first_unit = in.last_unit = shard.param->unit;
+    const ScopedLabel label(compute_, in);
     ops_.run(op::Quantize{shard.weight, shard.amax, shard.codes, shard.param->fp8_scale}, compute_);
+  }
 }
 
 void ParamGather::updated() {
