@@ -110,8 +110,8 @@ void check_fp8(const Config& c, Rules& rule) {
   const PrecisionConfig& p = c.precision;
   const bool fp8 = p.fp8 != Fp8::none;
   const auto refused = [&](Fp8Recipe recipe, const char* why) {
-    rule("precision.fp8_recipe", {"precision.fp8"}, fp8 && p.fp8_recipe == recipe, "found {}, expected tensorwise: {}",
-         word_of(recipe), why);
+    rule("precision.fp8_recipe", {"precision.fp8"}, fp8 && p.fp8_recipe == recipe,
+         "found {}, expected tensorwise or blockwise: {}", word_of(recipe), why);
   };
   rule("precision.fp8", {"precision.dtype"}, fp8 && p.dtype != DType::bf16,
        "{} needs precision.dtype bf16, found {}: what is not in FP8 stays bf16", word_of(p.fp8), word_of(p.dtype));

@@ -29,7 +29,7 @@ double scale_of(int64_t element, const Tensor& scale, const Tensor& values) {
 void QuantisationReport::run(const AnyOp& any, Stream& stream) {
   ops_->run(any, stream);
   const auto* const op = std::get_if<op::Quantize>(&any);
-  if (!op) return;
+  if (!op || (op->amax && !std::isfinite(op->amax.as<float>()[0]))) return;  // of a step that is not finite
   const auto unit = static_cast<size_t>(std::max(0, stream.label().first_unit));
   if (of_unit_.size() <= unit) of_unit_.resize(unit + 1);
   Sums& sums = of_unit_[unit][op->role];
@@ -63,7 +63,9 @@ TextBlock QuantisationReport::table(const std::vector<ParamUnit>& units, int64_t
       Sums sum;
       for (size_t at = static_cast<size_t>(layer); at < all.size(); at += mine.size()) sum += all[at][role];
       if (sum.numbers == 0) continue;
-      const auto percent = [](double part, double whole) { return fmt::format("{:.3g}%", 100 * part / whole); };
+      const auto percent = [](double part, double whole) {
+        return whole > 0 ? fmt::format("{:.3g}%", 100 * part / whole) : "-";
+      };
       constexpr const char* kNames[] = {"weights", "activations", "gradients"};
       block.rows.push_back({fmt::format("layer {} {}", layer, kNames[role]), percent(sum.zeroed, sum.numbers),
                             percent(sum.cut, sum.numbers),

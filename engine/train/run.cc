@@ -260,9 +260,11 @@ int train(const RunContext& run, const std::vector<std::string>& candidates, Com
   if (const std::string faults = guard.faults().not_struck(); checkpointing.exit_code() == 0 && !faults.empty())
     write_stderr(fmt::format("[rank {}] --inject {}: never happened in this run\n", world.rank(), faults));
   if (checkpointing.exit_code() == 0 && options.prompt) write_sample(run, trainer, reporter);
-  reporter.finish(quantisation ? std::vector{quantisation->table(trainer.state().params.units(),
-                                                                 config.model.num_layers, trainer.host())}
-                               : std::vector<TextBlock>());
+  std::vector<TextBlock> more;
+  if (quantisation)
+    more.push_back(quantisation->table(trainer.state().params.units(), config.model.num_layers, trainer.host()));
+  if (quantisation && more[0].rows.size() == 1) more.clear();  // all was done before
+  reporter.finish(more);
   return checkpointing.exit_code();
 }
 

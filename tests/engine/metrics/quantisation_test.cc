@@ -43,6 +43,8 @@ TEST_F(QuantisationReportTest, TellsWhatBecameZeroWasCutOffAndIsNotWhatWasMeant)
   quantise(1, of({448, 1e-4f, 0, 3.3f}, {2, 2}), 448, op::Quantize::activation);  // 3.3 becomes 3.25
   quantise(1, of({448, 100, 0, 0}, {2, 2}), 1, op::Quantize::weight);             // as if the largest were 1: 1.75
   quantise(0, of({NAN, 1}, {1, 2}), 1, op::Quantize::gradient);
+  quantise(1, of({INFINITY, 1e-9f}, {1, 2}), INFINITY, op::Quantize::gradient);  // does not count
+  quantise(0, of({0, 0}, {1, 2}), 1, op::Quantize::weight);
   std::vector<float> blocks(256, 1);
   blocks[128] = 448, blocks[129] = 1e-4f;  // of a block of its own
   quantise(0, of(blocks, {1, 256}), 0, op::Quantize::activation, {1, 1, 2});
@@ -51,6 +53,7 @@ TEST_F(QuantisationReportTest, TellsWhatBecameZeroWasCutOffAndIsNotWhatWasMeant)
   EXPECT_EQ(rows(),
             (std::vector<std::vector<std::string>>{
                 {"", "became zero", "cut off", "error"},
+                {"layer 0 weights", "0%", "0%", "-"},
                 {"layer 0 activations", percent(1 / 256.0), "0%", percent(1e-4 / std::hypot(448, std::sqrt(254)))},
                 {"layer 0 gradients", "0%", "0%", "0%"},
                 {"layer 1 weights", "0%", "50%", percent(far)},
