@@ -174,9 +174,9 @@ void declare_training(std::vector<Field>& table) {
   KEY(precision, fp8_wgrad, "gradients of weights too; false: these GEMMs take bf16");
   KEY(precision, fp8_param_gather, "gather sharded weights in FP8 where GEMMs take them so");
   KEY(precision, fp8_accumulator_bits, "of sums in FP8 GEMMs: 24 as fp32, or 14 as a Hopper GPU adds 128 products");
-  KEY(precision, fp8_report, "what rounding did to weights, activations and gradients of each layer, at the end of the log");
+  KEY(precision, fp8_report, "what rounding did to each layer's weights, activations and gradients, as the log ends");
   KEY(precision, first_last_layers_bf16, "some layers at either end stay as precision.dtype has them");
-  KEY(precision, num_layers_at_start_in_bf16, "layers that stay so at the start of the model", range(0, 10'000, "layers"));
+  KEY(precision, num_layers_at_start_in_bf16, "layers that stay so at the model's start", range(0, 10'000, "layers"));
   KEY(precision, num_layers_at_end_in_bf16, "layers that stay so at the end of the model", range(0, 10'000, "layers"));
 
   KEY(data, path, "dataset prefix (.bin/.idx), or a blend: weight,prefix,…; split by data.split").list = true;

@@ -37,8 +37,8 @@ std::string_view with_words_of(std::string_view key, const std::vector<std::stri
 // Whether Megatron-LM or NeMo have such a key, by what it contains, for what Trivet does not have.
 bool is_unsupported(std::string_view key) {
   constexpr std::string_view kParts =
-      "wandb,expert,moe,fp8_param,fp8_margin,fp8_interval,fp8_amax,fp8_dot,fp8_multi,fp4,fp16,loss_scale,hierarchical_context,lora,peft,multi_latent,mtp_,"
-      "mamba,offload,transformer_impl";
+      "wandb,expert,moe,fp8_margin,fp8_interval,fp8_amax,fp8_dot,fp8_multi,fp4,fp16,loss_scale,hierarchical_context,"
+      "lora,peft,multi_latent,mtp_,mamba,offload,transformer_impl";
   return std::ranges::any_of(split_words(kParts), [&](std::string_view part) { return key.find(part) != key.npos; });
 }
 constexpr auto kUnsupported = "is not supported: Trivet has no such feature; `trivet config --keys` lists what it has";

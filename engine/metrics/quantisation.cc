@@ -30,7 +30,8 @@ void QuantisationReport::run(const AnyOp& any, Stream& stream) {
   ops_->run(any, stream);
   const auto* const op = std::get_if<op::Quantize>(&any);
   if (!op || (op->amax && !std::isfinite(op->amax.as<float>()[0]))) return;  // of a step that is not finite
-  const auto unit = static_cast<size_t>(std::max(0, stream.label().first_unit));
+  if (stream.label().first_unit < 0) return;  // again, for the weight half of a backward pass that a schedule defers
+  const auto unit = static_cast<size_t>(stream.label().first_unit);
   if (of_unit_.size() <= unit) of_unit_.resize(unit + 1);
   Sums& sums = of_unit_[unit][op->role];
   dispatch_fp8(op->values.dtype, [&]<class Format>() {

@@ -166,11 +166,16 @@ void check_is_priced(const Config& config, const System& system) {
         fmt::format("precision.fp8: found {}, but the page {} has no fp8_tflops, the peak of GEMMs in FP8; expected "
                     "none, or --system-set fp8_tflops=NUMBER of a GPU that multiplies FP8",
                     word_of(config.precision.fp8), system.name));
-  if (config.precision.fp8_recipe == Fp8Recipe::blockwise && system.kind() == SystemKind::gpu)
-    throw ConfigError(
-        fmt::format("precision.fp8_recipe: found blockwise, but {} is a page of GPUs, and only CPUs have scales of "
-                    "blocks; expected tensorwise, or a page of CPUs",
-                    system.name));
+  const auto only_on_cpus = [&](bool found, const char* value, const char* what, const char* expected) {
+    if (found && system.kind() == SystemKind::gpu)
+      throw ConfigError(
+          fmt::format("{}, but {} is a page of GPUs, and only CPUs have {}; expected {}, or a page of CPUs", value,
+                      system.name, what, expected));
+  };
+  only_on_cpus(config.precision.fp8_recipe == Fp8Recipe::blockwise, "precision.fp8_recipe: found blockwise",
+               "scales of blocks", "tensorwise");
+  only_on_cpus(config.precision.fp8_accumulator_bits != 24, "precision.fp8_accumulator_bits: found 14", "such sums",
+               "24");
 }
 
 Rehearsal rehearse_on(const Config& config, const Layout& layout, const System& system) {

@@ -441,6 +441,7 @@ TEST(Validate, Fp8IsRefusedWithTheReason) {
   says(error({"precision.first_last_layers_bf16=true", "precision.num_layers_at_start_in_bf16=9223372036854775807"}),
        {"precision.num_layers_at_start_in_bf16", "10000"});
   says(error({"precision.fp8_format=hybrid"}), {"precision.fp8_format", "precision has dtype, fp8"});
+  says(load_error({"model.fp8_param_gather=true"}), {"model.fp8_param_gather", "precision.fp8_param_gather"});
   says(load_error({"precision.fp8_param_gather=true"}), {"precision.fp8_param_gather: true", "without precision.fp8"});
 }
 

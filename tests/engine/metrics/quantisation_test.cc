@@ -45,6 +45,7 @@ TEST_F(QuantisationReportTest, TellsWhatBecameZeroWasCutOffAndIsNotWhatWasMeant)
   quantise(0, of({NAN, 1}, {1, 2}), 1, op::Quantize::gradient);
   quantise(1, of({INFINITY, 1e-9f}, {1, 2}), INFINITY, op::Quantize::gradient);  // does not count
   quantise(0, of({0, 0}, {1, 2}), 1, op::Quantize::weight);
+  quantise(-2, of({1e-9f, 1}, {1, 2}), 1, op::Quantize::gradient);  // in no unit: a deferred half
   std::vector<float> blocks(256, 1);
   blocks[128] = 448, blocks[129] = 1e-4f;  // of a block of its own
   quantise(0, of(blocks, {1, 256}), 0, op::Quantize::activation, {1, 1, 2});
