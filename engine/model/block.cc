@@ -16,14 +16,15 @@ struct Entry {
   Tensor& tensor;
   Shape (GptShape::*shape)() const;
   bool BlockParts::*writer;
-  bool fp32 = false;  // else the model's dtype
+  bool fp32 = false;        // else the model's dtype
+  Tensor* scale = nullptr;  // of an operand, which may be saved as codes
 };
 
 // The one list of a block's activations.
 std::array<Entry, 16> list(BlockActivations& a) {
   using P = BlockParts;
   using S = GptShape;
-  return {{{a.ln1_out, &S::hidden_shape, &P::norms},
+  return {{{a.ln1_out.values, &S::hidden_shape, &P::norms, false, &a.ln1_out.scale},
            {a.ln1_mean, &S::means_shape, &P::norms, true},
            {a.ln1_rstd, &S::rows_shape, &P::norms, true},
            {a.qkv, &S::qkv_shape, &P::qkv},
@@ -33,27 +34,34 @@ std::array<Entry, 16> list(BlockActivations& a) {
            {a.attention_out, &S::heads_shape, &P::core_attention},
            {a.lse, &S::softmax_shape, &P::core_attention, true},
            {a.middle, &S::hidden_shape, &P::middle},
-           {a.ln2_out, &S::hidden_shape, &P::norms},
+           {a.ln2_out.values, &S::hidden_shape, &P::norms, false, &a.ln2_out.scale},
            {a.ln2_mean, &S::means_shape, &P::norms, true},
            {a.ln2_rstd, &S::rows_shape, &P::norms, true},
            {a.fc1_out, &S::fc1_shape, &P::mlp},
-           {a.activated, &S::ffn_shape, &P::mlp},
+           {a.activated.values, &S::ffn_shape, &P::mlp, false, &a.activated.scale},
            {a.out, &S::hidden_shape, &P::out}}};
 }
 
 }  // namespace
 
-BlockActivations allocate_block_activations(Arena& arena, const GptShape& p, const BlockParts& parts) {
+BlockActivations allocate_block_activations(Arena& arena, const GptShape& p, const BlockParts& parts, bool as_codes) {
   BlockActivations a;
-  for (const Entry& entry : list(a))
-    if (parts.*entry.writer) entry.tensor = arena.allocate(entry.fp32 ? DType::f32 : p.dtype, (p.*entry.shape)());
+  for (const Entry& entry : list(a)) {
+    if (!(parts.*entry.writer)) continue;
+    const bool codes = as_codes && entry.scale;
+    entry.tensor = arena.allocate(entry.fp32 ? DType::f32 : codes ? DType::e4m3 : p.dtype, (p.*entry.shape)());
+    if (codes) *entry.scale = arena.allocate(DType::f32, {1});
+  }
   return a;
 }
 
 BlockActivations merge(BlockActivations saved, BlockActivations others) {
   const auto into = list(saved), from = list(others);
-  for (size_t i = 0; i < into.size(); ++i)
-    if (!into[i].tensor) into[i].tensor = from[i].tensor;
+  for (size_t i = 0; i < into.size(); ++i) {
+    if (into[i].tensor) continue;
+    into[i].tensor = from[i].tensor;
+    if (into[i].scale) *into[i].scale = *from[i].scale;
+  }
   return saved;
 }
 
@@ -187,12 +195,18 @@ void Block::backward_of_turned(Context& ctx, const BlockActivations& acts, const
 
 void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, const BlockActivations& acts,
                     const BlockParts& parts) const {
-  if (parts.norms) ln1_.forward(ctx, x, acts.ln1_out, acts.ln1_mean, acts.ln1_rstd);
   const int64_t before = micro_batch.positions ? micro_batch.positions->first : 0;
   const int64_t positions = acts.qkv.shape[0] - before;
-  if (parts.qkv) {
-    qkv_.forward(ctx, acts.ln1_out, acts.qkv.slice(before, positions));
-    normalise_and_turn(ctx, acts, micro_batch, positions);
+  {
+    Scratch::Frame frame(ctx.scratch);
+    Operand<Place::residual> ln1_out = acts.ln1_out;
+    if (parts.norms)
+      ln1_out = Operands::save(ctx, acts.ln1_out, shape_.dtype, frame,
+                               [&](Residual y) { ln1_.forward(ctx, x, y, acts.ln1_mean, acts.ln1_rstd); });
+    if (parts.qkv) {
+      qkv_.forward(ctx, ln1_out, acts.qkv.slice(before, positions));
+      normalise_and_turn(ctx, acts, micro_batch, positions);
+    }
   }
   if (parts.core_attention) {
     QkvViews heads = heads_of(acts);
@@ -202,14 +216,20 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
   }
   if (parts.middle)
     proj_.forward_onto(ctx, acts.attention_out, x, dropout(DropoutSite::attention_branch, micro_batch), acts.middle);
-  if (parts.norms) ln2_.forward(ctx, acts.middle, acts.ln2_out, acts.ln2_mean, acts.ln2_rstd);
-  if (parts.mlp && !shape_.gated()) fc1_.forward(ctx, acts.ln2_out, acts.activated, acts.fc1_out, shape_.activation);
-  if (parts.mlp && shape_.gated()) {
-    fc1_.forward(ctx, acts.ln2_out, acts.fc1_out);
-    ctx.run(op::ActivationForward{.x = acts.fc1_out, .y = acts.activated, .kind = shape_.activation});
-  }
+  Scratch::Frame frame(ctx.scratch);
+  Operand<Place::residual> ln2_out = acts.ln2_out;
+  Operand<Place::hidden> activated = acts.activated;
+  if (parts.norms)
+    ln2_out = Operands::save(ctx, acts.ln2_out, shape_.dtype, frame,
+                             [&](Residual y) { ln2_.forward(ctx, acts.middle, y, acts.ln2_mean, acts.ln2_rstd); });
+  if (parts.mlp)
+    activated = Operands::save(ctx, acts.activated, shape_.dtype, frame, [&](Hidden y) {
+      if (!shape_.gated()) return fc1_.forward(ctx, ln2_out, y, acts.fc1_out, shape_.activation);
+      fc1_.forward(ctx, ln2_out, acts.fc1_out);
+      ctx.run(op::ActivationForward{.x = acts.fc1_out, .y = y, .kind = shape_.activation});
+    });
   if (parts.out)
-    fc2_.forward_onto(ctx, acts.activated, acts.middle, dropout(DropoutSite::mlp_branch, micro_batch), acts.out);
+    fc2_.forward_onto(ctx, activated, acts.middle, dropout(DropoutSite::mlp_branch, micro_batch), acts.out);
 }
 
 void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& micro_batch,
@@ -226,7 +246,7 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
   const Residual d_fc2 = branch_grad(DropoutSite::mlp_branch, grads.fc2_out);
   if (shape_.gated()) {
     Scratch::Frame mlp(ctx.scratch);
-    const Hidden d_activated(mlp.tensor(shape_.dtype, acts.activated.shape));
+    const Hidden d_activated(mlp.tensor(shape_.dtype, acts.activated.values.shape));
     fc2_.backward(ctx, acts.activated, d_fc2, d_activated);
     ctx.run(
         op::ActivationBackward{.x = acts.fc1_out, .dy = d_activated, .dx = grads.fc1_out, .kind = shape_.activation});

@@ -21,23 +21,25 @@
 
 namespace trivet {
 
+// An operand is saved as its GEMMs take it: in FP8 its codes and their scale.
 struct BlockActivations {
-  Residual ln1_out;           // [s*, b, h]
-  Tensor ln1_mean, ln1_rstd;  // [s*, b] fp32; RMSNorm has no means
-  Hidden qkv;                 // [s, b, (a + 2g) d/t] in Megatron's order (heads_view.h), turned to their positions
-  Hidden qk;                  // [s, b, (a + g) d/t] with norms of queries and keys: what is turned, in place of qkv
-  Tensor qk_mean, qk_rstd;    // [(a + g)/t s b] fp32: of all queries, then of keys
-  Hidden attention_out;       // [s, b, a d/t]
-  Tensor lse;                 // [b, a/t, s] fp32
-  Residual middle;            // [s*, b, h] the residual stream between the branches
-  Residual ln2_out;           // [s*, b, h]
-  Tensor ln2_mean, ln2_rstd;  // [s*, b] fp32
-  Hidden fc1_out;             // [s, b, f/t], or the gate's and then the others, [s, b, 2 f/t]
-  Hidden activated;           // [s, b, f/t]
-  Residual out;               // [s*, b, h]
+  Operand<Place::residual> ln1_out;  // [s*, b, h]
+  Tensor ln1_mean, ln1_rstd;         // [s*, b] fp32; RMSNorm has no means
+  Hidden qkv;                        // [s, b, (a + 2g) d/t] in Megatron's order (heads_view.h), rotated by rope
+  Hidden qk;                         // [s, b, (a + g) d/t] with norms of queries and keys: rotated, in place of qkv
+  Tensor qk_mean, qk_rstd;           // [(a + g)/t s b] fp32: of all queries, then of keys
+  Hidden attention_out;              // [s, b, a d/t]
+  Tensor lse;                        // [b, a/t, s] fp32
+  Residual middle;                   // [s*, b, h] the residual stream between the branches
+  Operand<Place::residual> ln2_out;  // [s*, b, h]
+  Tensor ln2_mean, ln2_rstd;         // [s*, b] fp32
+  Hidden fc1_out;                    // [s, b, f/t], or the gate's and then the others, [s, b, 2 f/t]
+  Operand<Place::hidden> activated;  // [s, b, f/t]
+  Residual out;                      // [s*, b, h]
 };
-// The activations that `parts` write; the others are null.
-BlockActivations allocate_block_activations(Arena& arena, const GptShape& shape, const BlockParts& parts);
+// The activations that `parts` write; the others are null. as_codes: operands are in FP8.
+BlockActivations allocate_block_activations(Arena& arena, const GptShape& shape, const BlockParts& parts,
+                                            bool as_codes);
 // The tensors of `saved`, and where they are null those of `others`.
 BlockActivations merge(BlockActivations saved, BlockActivations others);
 std::vector<Tensor> tensors_of(BlockActivations acts);  // that are not null

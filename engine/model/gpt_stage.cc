@@ -46,8 +46,9 @@ void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_b
     slot.starts = ids(shape_.reset_attention_mask);
     if (shape_.drops()) slot.first_sample = activations.allocate(DType::i64, {1});
     slot.input = Residual(activations.allocate(shape_.dtype, shape_.hidden_shape()));
-    for (const BlockPlan& plan : plan_)
-      slot.blocks.push_back(allocate_block_activations(activations, shape_, plan.recomputed.others()));
+    for (size_t block = 0; block < plan_.size(); ++block)
+      slot.blocks.push_back(
+          allocate_block_activations(activations, shape_, plan_[block].recomputed.others(), saves_codes(block)));
     if (range_.has_head) {
       const bool shares = shape_.loss_in_chunks() && i > 0;
       slot.head = allocate_head_activations(activations, shape_, shares ? slots_.front().head.logits : Vocab{});
@@ -63,13 +64,13 @@ void GptStage::allocate(Arena& activations, int slots, int stashes, bool whole_b
     rotary_ = activations.allocate(
         DType::f32, {shape_.reset_position_ids ? shape_.whole_seq() : shape_.rank_seq(), shape_.rotary.width});
   for (size_t place = 0; place < static_cast<size_t>(groups_.front().count); ++place)
-    recomputed_.push_back(allocate_block_activations(activations, shape_, plan_[place].recomputed));
+    recomputed_.push_back(allocate_block_activations(activations, shape_, plan_[place].recomputed, false));
   if (whole_backwards) gradients_ = allocate_block_gradients(activations, shape_, false);
   for (int i = 0; i < stashes; ++i) {
     std::vector<Stash>& stash = stashes_.emplace_back();
     for (const BlockPlan& plan : plan_)
       stash.push_back({allocate_block_gradients(activations, shape_, true),
-                       allocate_block_activations(activations, shape_, plan.recomputed)});
+                       allocate_block_activations(activations, shape_, plan.recomputed, false)});
   }
 }
 

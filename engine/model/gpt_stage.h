@@ -36,7 +36,7 @@ class GptStage {
   // deferred_heads: micro-batches whose gradient of the output weight may be deferred at once.
   void allocate(Arena& activations, int slots, int stashes, bool whole_backwards, int deferred_heads = 0);
   // Bytes of scratch for forward and backward of such stages, and for the logits of one position.
-  static int64_t scratch_bytes(const GptShape& shape);
+  static int64_t scratch_bytes(const GptShape& shape, const Recompute& recompute);
 
   // Inputs, filled by the caller: tokens, labels, and as in MicroBatch position_ids and starts, [s, b] int32;
   // first_sample [1] int64, null without dropout.
@@ -92,6 +92,9 @@ class GptStage {
   };
   // One block's: the slot's, and where the recomputed ones are written. stash: of a split backward, else -1.
   BlockActivations activations(const Slot& slot, int stash, size_t block) const;
+  bool saves_codes(size_t block) const {
+    return Operands(shape_.fp8_of(range_.first_layer + static_cast<int64_t>(block))).saves_codes();
+  }
   int block_unit(size_t block) const { return first_block_unit_ + static_cast<int>(block); }
   Residual block_input(const Slot& slot, int stash, size_t block) const {
     return block == 0 ? slot.input : activations(slot, stash, block - 1).out;

@@ -16,7 +16,7 @@ class NullOps : public Ops {
 
 }  // namespace
 
-int64_t GptStage::scratch_bytes(const GptShape& of_rank) {
+int64_t GptStage::scratch_bytes(const GptShape& of_rank, const Recompute& recompute) {
   GptShape shape = of_rank;  // its one block is in FP8, if any is: that takes more scratch
   shape.bf16_layers_at_start = shape.bf16_layers_at_end = 0;
   const std::unique_ptr<Device> device = create_planning_device();
@@ -30,7 +30,7 @@ int64_t GptStage::scratch_bytes(const GptShape& of_rank) {
 
   Arena arena(*device, "dry run");
   ParamList params({{Axis::tp, shape.t}}, {{Axis::tp, shape.tensor_rank}}, shape.sequence_parallel);
-  GptStage stage(params, shape, {.num_layers = 1}, 0);
+  GptStage stage(params, shape, {.num_layers = 1}, 0, recompute);
   stage.allocate(arena, 1, 0, true);
   for (Param& param : params.all()) {
     param.weight = arena.allocate(shape.dtype, param.shape);

@@ -157,7 +157,7 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
       params(layout.mesh, at, shape.sequence_parallel),
       stages(make_stages(params, shape, config, layout, at)),
       flat(params, flat_options_of(config, layout, shape, at, trains(config, positions)), weight_arena, gradient_arena),
-      scratch(scratch_arena, GptStage::scratch_bytes(shape)) {
+      scratch(scratch_arena, GptStage::scratch_bytes(shape, recompute_of(config.model))) {
   const int pp = at[Axis::pp];
   int boundary = 0;
   layout.each_schedule([&](const Schedule& schedule) {

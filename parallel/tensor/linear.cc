@@ -42,7 +42,8 @@ ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string&
                                                   .weight_decay = bias == Bias::decayed})),
       overlap_(overlap) {}
 
-void ColumnParallelLinear::forward(Context& ctx, Residual x, Hidden y, Hidden pre_activation, Activation act) const {
+void ColumnParallelLinear::forward(Context& ctx, const Input& x, Hidden y, Hidden pre_activation,
+                                   Activation act) const {
   Scratch::Frame frame(ctx.scratch);
   const auto weight = operands_.weight(ctx, weight_, frame);
   const auto in = operands_.activation(ctx, x, frame);
@@ -59,7 +60,7 @@ void ColumnParallelLinear::forward(Context& ctx, Residual x, Hidden y, Hidden pr
   gather_and_multiply(ctx, overlap_, in.values, frame, multiply);
 }
 
-void ColumnParallelLinear::backward(Context& ctx, Residual x, Hidden dy, Residual dx) const {
+void ColumnParallelLinear::backward(Context& ctx, const Input& x, Hidden dy, Residual dx) const {
   Scratch::Frame frame(ctx.scratch);
   const Gradient d = operands_.gradient(ctx, dy, frame);
   const bool deferred = ctx.weight_grads.deferring();
@@ -85,11 +86,12 @@ ColumnParallelLinear::Gradient ColumnParallelLinear::for_weight(Context& ctx, Hi
 }
 
 // Overlaps the all-gather of x with dy W, and the reduce-scatter of dx with dy^T x.
-void ColumnParallelLinear::backward_in_bulk(Context& ctx, Residual x, Hidden dy, const Gradient& d, Residual dx) const {
+void ColumnParallelLinear::backward_in_bulk(Context& ctx, const Input& x, Hidden dy, const Gradient& d,
+                                            Residual dx) const {
   TensorCommStream& comm_stream = *ctx.tensor_comm_stream;
   Scratch::Frame frame(ctx.scratch);
   const auto in = operands_.of_weight_grad().activation(ctx, x, frame);
-  const Shape whole = whole_sequence(ctx, x.shape);
+  const Shape whole = whole_sequence(ctx, x.values.shape);
   const Whole gathered(frame.tensor(in.values.dtype, whole));
   const Partial partial(frame.tensor(dx.dtype, whole));
   comm_stream.after_compute();
@@ -103,7 +105,7 @@ void ColumnParallelLinear::backward_in_bulk(Context& ctx, Residual x, Hidden dy,
   comm_stream.join();
 }
 
-void ColumnParallelLinear::backward_weight(Context& ctx, Residual x, Hidden dy, const Gradient& d) const {
+void ColumnParallelLinear::backward_weight(Context& ctx, const Input& x, Hidden dy, const Gradient& d) const {
   Scratch::Frame frame(ctx.scratch);
   const auto in = operands_.of_weight_grad().activation(ctx, x, frame);
   add_gradients(ctx, weight_, bias_, d, Operand<Place::whole>{gather_sequence(ctx, in.values, frame), in.scale}, dy);
@@ -128,7 +130,7 @@ RowParallelLinear::RowParallelLinear(ParamList& params, const std::string& name,
                                                   .used_on = Place::residual})),
       overlap_(overlap) {}
 
-void RowParallelLinear::forward(Context& ctx, Hidden x, Residual y) const {
+void RowParallelLinear::forward(Context& ctx, const Operand<Place::hidden>& x, Residual y) const {
   Scratch::Frame frame(ctx.scratch);
   const auto weight = operands_.weight(ctx, weight_, frame);
   const auto in = operands_.activation(ctx, x, frame);
@@ -141,8 +143,8 @@ void RowParallelLinear::forward(Context& ctx, Hidden x, Residual y) const {
   });
 }
 
-void RowParallelLinear::forward_onto(Context& ctx, Hidden x, Residual residual, const Dropout& dropout,
-                                     Residual out) const {
+void RowParallelLinear::forward_onto(Context& ctx, const Operand<Place::hidden>& x, Residual residual,
+                                     const Dropout& dropout, Residual out) const {
   Scratch::Frame frame(ctx.scratch);
   if (ctx.tensor.size() == 1 && dropout.probability == 0) {
     const auto weight = operands_.weight(ctx, weight_, frame);
@@ -160,8 +162,8 @@ void RowParallelLinear::forward_onto(Context& ctx, Hidden x, Residual residual, 
   ctx.run(op::BiasDropoutAdd{.x = branch, .bias = bias(), .residual = residual, .dropout = dropout, .out = out});
 }
 
-void RowParallelLinear::backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden pre_activation,
-                                 Activation act) const {
+void RowParallelLinear::backward(Context& ctx, const Operand<Place::hidden>& x, Residual dy, Hidden dx,
+                                 Hidden pre_activation, Activation act) const {
   Scratch::Frame frame(ctx.scratch);
   const auto weight = operands_.weight(ctx, weight_, frame);
   const auto d = operands_.gradient(ctx, dy, frame);
@@ -184,8 +186,8 @@ void RowParallelLinear::backward(Context& ctx, Hidden x, Residual dy, Hidden dx,
   });
 }
 
-void RowParallelLinear::backward_weight(Context& ctx, Hidden x, const Operand<Place::whole>& dy_whole,
-                                        Residual dy) const {
+void RowParallelLinear::backward_weight(Context& ctx, const Operand<Place::hidden>& x,
+                                        const Operand<Place::whole>& dy_whole, Residual dy) const {
   Scratch::Frame frame(ctx.scratch);
   const auto in = operands_.of_weight_grad().activation(ctx, x, frame);
   // The bias: this rank's positions only. Under sequence parallelism the step sums it over the tensor group.

@@ -33,18 +33,21 @@ class ColumnParallelLinear {
 
   // y = x W^T + bias; or, with pre_activation, which is as y: pre_activation = x W^T + bias and y =
   // act(pre_activation). act: one without a gate.
-  void forward(Context& ctx, Residual x, Hidden y, Hidden pre_activation = {}, Activation act = {}) const;
+  void forward(Context& ctx, const Operand<Place::residual>& x, Hidden y, Hidden pre_activation = {},
+               Activation act = {}) const;
   // Both halves below, the second through the context's weight-gradient queue: x and dy must live until it has run.
-  void backward(Context& ctx, Residual x, Hidden dy, Residual dx) const;
+  void backward(Context& ctx, const Operand<Place::residual>& x, Hidden dy, Residual dx) const;
   const Param& weight() const { return weight_; }
 
  private:
+  using Input = Operand<Place::residual>;
   using Gradient = Operand<Place::hidden>;
   // d, or dy as the GEMM of the weight's gradient takes it.
   Gradient for_weight(Context& ctx, Hidden dy, const Gradient& d, Scratch::Frame& frame) const;
-  void backward_in_bulk(Context& ctx, Residual x, Hidden dy, const Gradient& d, Residual dx) const;
-  void backward_input(Context& ctx, const Gradient& d, Partial dx) const;              // dx = dy W
-  void backward_weight(Context& ctx, Residual x, Hidden dy, const Gradient& d) const;  // dW += dy^T x, dbias likewise
+  void backward_in_bulk(Context& ctx, const Input& x, Hidden dy, const Gradient& d, Residual dx) const;
+  void backward_input(Context& ctx, const Gradient& d, Partial dx) const;  // dx = dy W
+  void backward_weight(Context& ctx, const Input& x, Hidden dy,
+                       const Gradient& d) const;  // dW += dy^T x, dbias likewise
 
   const Operands operands_;
   Param& weight_;      // [out/t, in], or [2, columns/t, in]
@@ -58,14 +61,17 @@ class RowParallelLinear {
   RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, Bias bias,
                     TensorOverlap overlap = TensorOverlap::none, const Fp8Mode& fp8 = {});
 
-  void forward(Context& ctx, Hidden x, Residual y) const;  // y = x W^T
+  void forward(Context& ctx, const Operand<Place::hidden>& x, Residual y) const;  // y = x W^T
   // out = residual + dropout(x W^T + bias). out: not residual.
-  void forward_onto(Context& ctx, Hidden x, Residual residual, const Dropout& dropout, Residual out) const;
+  void forward_onto(Context& ctx, const Operand<Place::hidden>& x, Residual residual, const Dropout& dropout,
+                    Residual out) const;
   // As above. dy: [s*, b, out]. pre_activation (null: x is used as it is), as x, which then is act(pre_activation): dx
   // becomes the gradient of pre_activation instead of that of x.
-  void backward(Context& ctx, Hidden x, Residual dy, Hidden dx, Hidden pre_activation = {}, Activation act = {}) const;
+  void backward(Context& ctx, const Operand<Place::hidden>& x, Residual dy, Hidden dx, Hidden pre_activation = {},
+                Activation act = {}) const;
   // dy_whole: the gradient of y at all positions (gather_sequence). dW += dy^T x, dbias += sum of dy.
-  void backward_weight(Context& ctx, Hidden x, const Operand<Place::whole>& dy_whole, Residual dy) const;
+  void backward_weight(Context& ctx, const Operand<Place::hidden>& x, const Operand<Place::whole>& dy_whole,
+                       Residual dy) const;
   Tensor bias() const { return bias_ ? bias_->weight : Tensor{}; }  // [out]
 
  private:

@@ -26,6 +26,10 @@ struct Operand {
   Placed<kPlace> values;
   Tensor scale;
 
+  Operand() = default;
+  Operand(const Placed<kPlace>& as_it_is) : values(as_it_is) {}
+  Operand(const Placed<kPlace>& codes, const Tensor& with_scale) : values(codes), scale(with_scale) {}
+
   // Of some positions of an activation or gradient, whose blocks are along columns.
   Tensor scale_of(int64_t first, int64_t rows) const {
     return ScaleBlocks::given(scale) ? scale.slice(first, rows) : scale;
@@ -38,6 +42,8 @@ class Operands {
   explicit Operands(const Fp8Mode& mode) : mode_(mode) {}
   bool quantised() const { return mode_.format != Fp8::none; }
   bool by_blocks() const { return quantised() && mode_.recipe == Fp8Recipe::blockwise; }
+  // The forward GEMM and that of the weight's gradient take the same codes of x, which are saved in place of x.
+  bool saves_codes() const { return quantised() && of_weight_grad() == *this; }
   // The operands of the GEMM that computes the weight's gradient; equal where a gradient is quantised once for both.
   Operands of_weight_grad() const {
     Operands of = mode_.weight_grads || !quantised() ? *this : Operands({});
@@ -46,10 +52,22 @@ class Operands {
   }
   bool operator==(const Operands&) const = default;
 
-  // x [s*, b, n], an activation or its gradient: itself, or its FP8 values and their scale, in `frame`.
+  // x [s*, b, n], an activation or its gradient: itself, or its FP8 values and their scale, in `frame` if it is not
+  // quantised yet.
   template <Place kPlace>
-  Operand<kPlace> activation(Context& ctx, Placed<kPlace> x, Scratch::Frame& frame) const {
-    return quantise(ctx, x, op::Quantize::activation, frame);
+  Operand<kPlace> activation(Context& ctx, const Operand<kPlace>& x, Scratch::Frame& frame) const {
+    return x.scale ? x : quantise(ctx, x.values, op::Quantize::activation, frame);
+  }
+  // The activation that write(x) writes: to `saved`, or, where `saved` is for codes, of `dtype` to `frame`, and its
+  // codes to `saved`.
+  template <Place kPlace, class Write>
+  static Operand<kPlace> save(Context& ctx, const Operand<kPlace>& saved, DType dtype, Scratch::Frame& frame,
+                              Write&& write) {
+    const Placed<kPlace> x = saved.scale ? Placed<kPlace>(frame.tensor(dtype, saved.values.shape)) : saved.values;
+    write(x);
+    if (!saved.scale || !ctx.quantises) return x;
+    quantise(ctx, x, op::Quantize::activation, is_part(ctx, kPlace), true, saved.values, saved.scale);
+    return saved;
   }
   template <Place kPlace>
   Operand<kPlace> gradient(Context& ctx, Placed<kPlace> dy, Scratch::Frame& frame) const {
@@ -64,14 +82,17 @@ class Operands {
   template <Place kPlace>
   Operand<kPlace> quantise(Context& ctx, Placed<kPlace> x, Role role, Scratch::Frame& frame) const {
     if (!quantised() || !ctx.quantises) return {x, {}};
-    constexpr bool kOfColumns = kPlace == Place::hidden;
-    static_assert(kOfColumns || kPlace == Place::residual, "what linear layers take");
     const bool wide = role == op::Quantize::gradient && mode_.format == Fp8::hybrid;
     const Tensor values = frame.tensor(wide ? DType::e5m2 : DType::e4m3, x.shape);
-    if (by_blocks()) return {Placed<kPlace>(values), quantise_blocks(ctx, x, role, !kOfColumns, values, frame)};
+    if (by_blocks())
+      return {Placed<kPlace>(values), quantise_blocks(ctx, x, role, kPlace == Place::residual, values, frame)};
     const Tensor scale = frame.tensor(DType::f32, {1});
-    quantise(ctx, x, role, kOfColumns || ctx.tensor.sequence_parallel(), true, values, scale);
+    quantise(ctx, x, role, is_part(ctx, kPlace), true, values, scale);
     return {Placed<kPlace>(values), scale};
+  }
+  // A tensor rank has a part of its columns, or of its positions.
+  static bool is_part(const Context& ctx, Place place) {
+    return place == Place::hidden || ctx.tensor.sequence_parallel();
   }
   // The scales, of all positions.
   Tensor quantise_blocks(Context& ctx, const Tensor& x, Role role, bool of_residual, const Tensor& values,

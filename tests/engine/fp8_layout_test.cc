@@ -70,29 +70,32 @@ TEST_P(Fp8Bits, AreThoseOfTheReference) {
 constexpr Cut kDataOfTwo{.d = 2, .strategy = "optim"}, kPositionsOfTwo{.t = 2, .sequence_parallel = true};
 INSTANTIATE_TEST_SUITE_P(
     Matrix, Fp8Bits,
-    testing::Values(
-        Fp8Case{"gpipe", {.p = 2, .schedule = "gpipe"}},
-        Fp8Case{"interleaved", {.p = 2, .schedule = "interleaved", .v = 2}},
-        Fp8Case{"zero_bubble", {.p = 2, .schedule = "zb-h1"}}, Fp8Case{"v_shaped", {.p = 2, .schedule = "zb-v"}},
-        Fp8Case{
-            "mlp_again", {}, {}, {{"model.recompute_granularity", "selective"}, {"model.recompute_modules", "mlp"}}},
-        Fp8Case{"all_again",
-                {},
-                {},
-                {{"model.recompute_granularity", "full"},
-                 {"model.recompute_method", "uniform"},
-                 {"model.recompute_num_layers", "1"}}},
-        Fp8Case{"whole_states", {.d = 2}, kDataOfTwo},
-        Fp8Case{"overlapped",
-                kDataOfTwo,
-                kDataOfTwo,
-                {{"overlap.overlap_grad_reduce", "true"}, {"overlap.overlap_param_gather", "true"}}},
-        Fp8Case{"zero_3", {.d = 2, .strategy = "optim_grads_params"}, {.d = 2, .strategy = "optim_grads"}},
-        Fp8Case{"bulk", kPositionsOfTwo, kPositionsOfTwo, {{"overlap.tp_comm_overlap", "bulk"}}},
-        Fp8Case{"pipelined", kPositionsOfTwo, kPositionsOfTwo, {{"overlap.tp_comm_overlap", "pipeline"}}},
-        Fp8Case{"zero_bubble_in_sequence",
-                {.t = 2, .p = 2, .sequence_parallel = true, .schedule = "zb-h1"},
-                kPositionsOfTwo}),
+    testing::Values(Fp8Case{"gpipe", {.p = 2, .schedule = "gpipe"}},
+                    Fp8Case{"interleaved", {.p = 2, .schedule = "interleaved", .v = 2}},
+                    Fp8Case{"zero_bubble", {.p = 2, .schedule = "zb-h1"}},
+                    Fp8Case{"v_shaped", {.p = 2, .schedule = "zb-v"}},
+                    Fp8Case{
+                        "codes_again",
+                        {.p = 2, .schedule = "zb-h1"},
+                        {},
+                        {{"model.recompute_granularity", "selective"}, {"model.recompute_modules", "layernorm,mlp"}}},
+                    Fp8Case{"all_again",
+                            {},
+                            {},
+                            {{"model.recompute_granularity", "full"},
+                             {"model.recompute_method", "uniform"},
+                             {"model.recompute_num_layers", "1"}}},
+                    Fp8Case{"whole_states", {.d = 2}, kDataOfTwo},
+                    Fp8Case{"overlapped",
+                            kDataOfTwo,
+                            kDataOfTwo,
+                            {{"overlap.overlap_grad_reduce", "true"}, {"overlap.overlap_param_gather", "true"}}},
+                    Fp8Case{"zero_3", {.d = 2, .strategy = "optim_grads_params"}, {.d = 2, .strategy = "optim_grads"}},
+                    Fp8Case{"bulk", kPositionsOfTwo, kPositionsOfTwo, {{"overlap.tp_comm_overlap", "bulk"}}},
+                    Fp8Case{"pipelined", kPositionsOfTwo, kPositionsOfTwo, {{"overlap.tp_comm_overlap", "pipeline"}}},
+                    Fp8Case{"zero_bubble_in_sequence",
+                            {.t = 2, .p = 2, .sequence_parallel = true, .schedule = "zb-h1"},
+                            kPositionsOfTwo}),
     [](const auto& info) { return info.param.name; });
 
 // Parts of a tensor have one scale: over each axis the losses are nearer to one rank's than scales of parts would be.
@@ -112,6 +115,30 @@ TEST(Fp8Layout, HasTheLossesOfOneRankWithinItsGrid) {
   }
 }
 
+// One byte instead of two for each element of the norms' outputs and of the MLP's activation, and three scales, where
+// the gradients of weights take the same codes. s b = 32, h 32, f 128.
+TEST(Fp8Layout, SavesCodesWhereTheWeightsGradientTakesThem) {
+  const auto activations = [](const Config& config, int pp) {
+    const auto [run, layout] = resolved(cut(config, {.p = 2, .schedule = "gpipe"}), 2);
+    for (const MemoryItem& item : plan_memory(run, layout, {{Axis::pp, pp}}).items)
+      if (item.name == "activations") return item.bytes;
+    return int64_t{-1};
+  };
+  const int64_t slots = 4, saved = 32 * (2 * 32 + 128) - 3 * 4;
+  Config config = fp8_model(false);
+  const int64_t bf16[] = {activations(fp8_model(false, Fp8::none), 0), activations(fp8_model(false, Fp8::none), 1)};
+  for (const int pp : {0, 1}) EXPECT_EQ(bf16[pp] - activations(config, pp), slots * 2 * saved) << pp;
+  config.precision.first_last_layers_bf16 = true;
+  config.precision.num_layers_at_start_in_bf16 = 1;
+  config.precision.num_layers_at_end_in_bf16 = 0;
+  EXPECT_EQ(bf16[0] - activations(config, 0), slots * saved);
+  EXPECT_EQ(bf16[1] - activations(config, 1), slots * 2 * saved);
+  config = fp8_model(false);
+  config.precision.fp8_wgrad = false;
+  EXPECT_EQ(activations(config, 0), bf16[0]);
+  EXPECT_EQ(activations(in_blocks(fp8_model(false)), 0), bf16[0]);
+}
+
 // Gradients of weights in bf16: the forward passes are the same, and so are layouts.
 TEST(Fp8Layout, WeightGradientsCanStayInBf16) {
   Config config = fp8_model(false);
@@ -128,8 +155,9 @@ TEST(Fp8Layout, WeightGradientsCanStayInBf16) {
 
 // pytorch/ao PR 590: a gather that was meant for FP8 ran in bf16, unseen. A step of 4 layers and 4 micro-batches
 // gathers qkv's and fc1's inputs twice and the gradients of proj's and fc2's outputs, and has a scale for each of a
-// layer's operands: of 4 inputs, their 4 gradients and the inputs again, and of 4 weights once a step. With blocks it
-// reduces none, but gathers them, and gathers the gradients of proj's and fc2's outputs along tokens, too.
+// layer's operands: of 4 inputs, 4 gradients and proj's input again, which is saved in bf16, and of 4 weights once a
+// step. With blocks it reduces none, but gathers them, and gathers the gradients of proj's and fc2's outputs along
+// tokens, too.
 TEST(Fp8Layout, GathersOneByteAnElementAndReducesOrGathersItsScales) {
   struct Calls {
     int64_t gathered = 0, reductions = 0;
@@ -146,7 +174,7 @@ TEST(Fp8Layout, GathersOneByteAnElementAndReducesOrGathersItsScales) {
   };
   const Calls bf16 = calls_of(fp8_model(false, Fp8::none)), fp8 = calls_of(fp8_model(false));
   EXPECT_EQ(bf16.gathered - fp8.gathered, 6 * 4 * 4 * (16 * 2 * 32));
-  EXPECT_EQ(fp8.reductions - bf16.reductions, 4 * (4 * 12 + 4));
+  EXPECT_EQ(fp8.reductions - bf16.reductions, 4 * (4 * 9 + 4));
   const Calls blocks = calls_of(in_blocks(fp8_model(false)));
   EXPECT_EQ(blocks.reductions, bf16.reductions);
   // Of 16 x 2 positions of 32 columns: a scale for each position, or on each rank for each column.

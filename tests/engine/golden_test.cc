@@ -52,8 +52,8 @@ int32_t token(int64_t step, int64_t b, int64_t i) {
   return static_cast<int32_t>((step * 131 + b * 17 + i * i * 7 + i * 3 + 5) % kVocab);
 }
 
-// Notes the codes of what is quantised. In the order of the first step: of each linear layer its weight and its input,
-// forwards; then the gradients of their outputs, backwards.
+// Notes the codes of the first step: of each linear layer its weight and its input, which come in the order of the
+// layers, and the gradient of its output, which comes in the opposite order.
 class NotedCodes : public Ops {
  public:
   explicit NotedCodes(Ops& ops) : ops_(ops) {
@@ -66,22 +66,22 @@ class NotedCodes : public Ops {
     ops_.run(op, stream);
     const auto* const quantise = std::get_if<op::Quantize>(&op);
     if (!quantise) return;
-    const Tensor& values = quantise->values;
     const auto note = [&](size_t linear, const char* operand) {
+      const Tensor& values = quantise->values;
       const auto* const bytes = static_cast<const uint8_t*>(values.data);
       codes.try_emplace(linears_.at(linear) + operand, bytes, bytes + values.numel());
     };
-    const size_t forward = 2 * linears_.size();
-    if (count_ < forward) note(count_ / 2, count_ % 2 == 0 ? ".w" : ".x");
-    else if (values.dtype == DType::e5m2 && backward_ > 0) note(--backward_, ".dy");
-    ++count_;
+    const size_t count = counts_[quantise->role]++;
+    if (count >= linears_.size()) return;
+    if (quantise->role == op::Quantize::gradient) note(linears_.size() - 1 - count, ".dy");
+    else note(count, quantise->role == op::Quantize::weight ? ".w" : ".x");
   }
   std::map<std::string, std::vector<uint8_t>> codes;
 
  private:
   Ops& ops_;
   std::vector<std::string> linears_;
-  size_t count_ = 0, backward_ = 8;
+  std::map<op::Quantize::Role, size_t> counts_;
 };
 
 // The place of a code's number among those of its format.
