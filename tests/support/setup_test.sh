@@ -91,7 +91,7 @@ usage_of() {  # SCRIPT CODE TEXT ARGUMENT…
 }
 MISSING=g++
 for tool in cmake ninja mpirun; do printf '#!/bin/sh\necho "$0" >>"$CALLS"\nexit 1\n' >"$folder/bin/$tool"; chmod +x "$folder/bin/$tool"; done
-for name in demo.sh test.sh fuzz.sh gpu.sh gpu_pack.sh mpirun.sh supervise.sh netlab/netlab.sh; do
+for name in demo.sh exercise.sh test.sh fuzz.sh gpu.sh gpu_pack.sh mpirun.sh supervise.sh netlab/netlab.sh; do
   usage_of "$name" 0 '' --help
   [[ $name == netlab/* ]] || usage_of "$name" 64 'unknown argument --mintes' --mintes 2
 done

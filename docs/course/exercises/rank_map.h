@@ -1,0 +1,27 @@
+// rank_map: chapter 10, 25 minutes
+//
+// A world of t c d p ranks is a grid: tensor, context, data and pipeline parallelism, from the axis whose ranks are
+// closest to the axis whose ranks are farthest apart (Megatron's order "tp-cp-dp-pp"). Ranks that talk most share a
+// node. Where is a rank, and with which ranks does it reduce gradients? Those differ from it in data and context only.
+#pragma once
+
+#include <vector>
+
+namespace trivet::exercise {
+
+struct Grid {  // the sizes of the axes, or a position on them
+  int tensor, context, data, pipeline;
+  bool operator==(const Grid&) const = default;
+};
+
+Grid position_of(int rank, const Grid& sizes);
+int rank_of(const Grid& position, const Grid& sizes);
+std::vector<int> gradient_group(int rank, const Grid& sizes);  // ascending, the rank itself included
+
+}  // namespace trivet::exercise
+
+// Hints
+//   1. Consecutive ranks are tensor-parallel peers: tensor = rank % t. What is left is rank / t.
+//   2. rank = tensor + t (context + c (data + d pipeline)).
+//   3. The group: keep tensor and pipeline, and let data run in an outer and context in an inner loop.
+// In the engine: parallel/mesh_shape.cc:position_of, parallel/mesh_shape.cc:group_members, for any order of the axes.

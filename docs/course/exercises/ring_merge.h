@@ -1,0 +1,26 @@
+// ring_merge: chapter 13, 25 minutes
+//
+// In ring attention a query meets the keys of one rank after the other. Each hop gives its attention over these keys,
+// and the logarithm of the sum of exponentials that it divided by. Merge a hop into what has been found so far, so that
+// in the end the attention is that over all keys. A hop whose keys are all masked has lse = -infinity.
+#pragma once
+
+#include <limits>
+#include <vector>
+
+namespace trivet::exercise {
+
+struct Hop {
+  std::vector<float> out;                               // [d] softmax(scores) values, over the keys of the hop
+  float lse = -std::numeric_limits<float>::infinity();  // log(sum of exp(score)) of these keys
+};
+
+void ring_merge(Hop& total, const Hop& hop);
+
+}  // namespace trivet::exercise
+
+// Hints
+//   1. exp(lse) is the weight of a hop: out is a mean, and the merged one is the mean of both by these weights.
+//   2. The new lse is log(exp(a) + exp(b)), and scores can be 300: take the larger one out first.
+//   3. -inf - -inf is NaN: a hop that saw no key changes nothing.
+// In the engine: parallel/context/attention.cc. Papers: Liu, Zaharia, Abbeel 2023; Dao et al. 2022.

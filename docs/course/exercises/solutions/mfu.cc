@@ -1,0 +1,18 @@
+#include "docs/course/exercises/mfu.h"
+
+namespace trivet::exercise {
+
+double flops_per_token(const GptSizes& gpt) {
+  const double kv_share = static_cast<double>(gpt.kv_heads) / static_cast<double>(gpt.heads);
+  const auto layers = static_cast<double>(gpt.layers), h = static_cast<double>(gpt.hidden);
+  const auto f = static_cast<double>(gpt.ffn), s = static_cast<double>(gpt.seq), vocab = static_cast<double>(gpt.vocab);
+  const double weights = layers * ((2 + 2 * kv_share) * h * h + 2 * h * f) + h * vocab;
+  const double attention = layers * 2 * (2 * h * s / 2);
+  return 6 * weights + 3 * attention;
+}
+
+double mfu(const GptSizes& gpt, double tokens_per_second, int gpus, double peak_tflops) {
+  return flops_per_token(gpt) * tokens_per_second / (gpus * peak_tflops * 1e12);
+}
+
+}  // namespace trivet::exercise
