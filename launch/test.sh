@@ -4,8 +4,8 @@
 #   launch/test.sh --slurm | --container      what CI has no time for, as root
 #     without   each test once, in less than ten minutes on two cores; CUDA is left out where no GPU is
 #     --all     what CI runs, in 20 to 30 minutes: with CUDA as AUTO finds it, tests of programs, MPI ranks and
-#               instruction sets, and what sanitizers leave out; then the fuzz targets; then the cases of all test programs
-#               under AddressSanitizer with UndefinedBehaviorSanitizer, where CUDA is emulated on the CPU
+#               instruction sets, the tools, and what sanitizers leave out; then the fuzz targets; then the cases of the other
+#               test programs under AddressSanitizer with UndefinedBehaviorSanitizer, where CUDA is emulated on the CPU
 #     --tsan    as --all, and all tests under ThreadSanitizer too, which also sees what CUDA kernels lack in barriers
 #     --slurm   launch/slurm under Debian's Slurm, which it installs and starts: five minutes (tests/slurm/run.sh)
 #     --container   launch/container and the .deb in Debian roots of debootstrap's: ten minutes (tests/container/run.sh)
@@ -80,7 +80,7 @@ launch/mutants.sh --check
 phase "build" build_trivet build-all "${once[@]}" -DTRIVET_BESIDE_SANITIZERS=ON
 phase "tests, of MPI ranks too" run_tests build-all "$@"
 phase "fuzz targets" launch/fuzz.sh -runs=3000  # from the committed inputs on
-phase "build with AddressSanitizer" build_trivet build-asan -DTRIVET_SANITIZE=address,undefined "$scopes"
+phase "build with AddressSanitizer" build_trivet build-asan -DTRIVET_SANITIZE=address,undefined -DTRIVET_TOOLS=OFF "$scopes"
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 phase "tests with AddressSanitizer, CUDA emulated" run_tests build-asan "$@"
 ((tsan)) || exit 0
