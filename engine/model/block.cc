@@ -93,7 +93,7 @@ BlockGradients allocate_block_gradients(Arena& arena, const GptShape& p, bool ha
   return g;
 }
 
-// ---- block
+// ---- its parts
 
 namespace {
 
@@ -116,6 +116,12 @@ struct HeadStatistics {
 
 std::optional<HeadNorm> head_norm(ParamList& params, const GptShape& p, Module module, int64_t layer) {
   return p.qk_norm ? std::optional<HeadNorm>(std::in_place, params, name_of(module, layer), p) : std::nullopt;
+}
+
+// The rows that a pass writes: all, or, where a text grows, those after the positions that it has.
+Hidden new_rows(const Hidden& qkv, const MicroBatch& micro_batch) {
+  const int64_t known = micro_batch.positions ? micro_batch.positions->first : 0;
+  return qkv.slice(known, qkv.shape[0] - known);
 }
 
 Bias bias_of(const GptShape& p, bool any) {
@@ -160,7 +166,7 @@ QkvViews Block::heads_of(const BlockActivations& acts) const {
   return heads;
 }
 
-void Block::turn(Context& ctx, const QkvViews& heads, const MicroBatch& micro_batch, int64_t count,
+void Block::rope(Context& ctx, const QkvViews& heads, const MicroBatch& micro_batch, int64_t count,
                  bool inverse) const {
   if (!rotary_) return;
   const Tensor& ids = micro_batch.position_ids;
@@ -171,8 +177,8 @@ void Block::turn(Context& ctx, const QkvViews& heads, const MicroBatch& micro_ba
                    .ids = ids});
 }
 
-void Block::normalise_and_turn(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch,
-                               int64_t count) const {
+void Block::norm_and_rope(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch,
+                          int64_t count) const {
   const QkvViews heads = heads_of(acts);
   if (q_norm_) {
     const QkvViews raw = packed(acts.qkv);
@@ -180,61 +186,82 @@ void Block::normalise_and_turn(Context& ctx, const BlockActivations& acts, const
     q_norm_->forward(ctx, last_positions(raw.q, count), last_positions(heads.q, count), mean.of_q, rstd.of_q);
     k_norm_->forward(ctx, last_positions(raw.k, count), last_positions(heads.k, count), mean.of_k, rstd.of_k);
   }
-  turn(ctx, heads, micro_batch, count, false);
+  rope(ctx, heads, micro_batch, count, false);
 }
 
-void Block::backward_of_turned(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch,
+void Block::backward_from_rope(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch,
                                Hidden grad) const {
   const QkvViews d = packed(grad), raw = packed(acts.qkv);
-  turn(ctx, d, micro_batch, grad.shape[0], true);
+  rope(ctx, d, micro_batch, grad.shape[0], true);
   if (!q_norm_) return;
   const HeadStatistics mean(acts.qk_mean, shape_.attention), rstd(acts.qk_rstd, shape_.attention);
   q_norm_->backward(ctx, d.q, raw.q, mean.of_q, rstd.of_q, {}, d.q);
   k_norm_->backward(ctx, d.k, raw.k, mean.of_k, rstd.of_k, {}, d.k);
 }
 
+Operand<Place::residual> Block::normalise(Context& ctx, const LayerNorm& norm, Residual x,
+                                          const Operand<Place::residual>& saved, Tensor mean, Tensor rstd,
+                                          Scratch::Frame& frame) const {
+  return Operands::save(ctx, saved, shape_.dtype, frame, [&](Residual y) { norm.forward(ctx, x, y, mean, rstd); });
+}
+
+Operand<Place::hidden> Block::fc1_and_activation(Context& ctx, const Operand<Place::residual>& x,
+                                                 const BlockActivations& acts, Scratch::Frame& frame) const {
+  return Operands::save(ctx, acts.activated, shape_.dtype, frame, [&](Hidden y) {
+    if (!shape_.gated()) return fc1_.forward(ctx, x, y, acts.fc1_out, shape_.activation);  // in the GEMM's epilogue
+    fc1_.forward(ctx, x, acts.fc1_out);
+    ctx.run(op::ActivationForward{.x = acts.fc1_out, .y = y, .kind = shape_.activation});
+  });
+}
+
+// ---- forward and backward
+
 void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, const BlockActivations& acts,
                     const BlockParts& parts) const {
-  const int64_t before = micro_batch.positions ? micro_batch.positions->first : 0;
-  const int64_t positions = acts.qkv.shape[0] - before;
+  const Hidden qkv = new_rows(acts.qkv, micro_batch);
+  const int64_t positions = qkv.shape[0];
   {
     Scratch::Frame frame(ctx.scratch);
+
+    // 1. Layer norm of x [s*, b, h].
     Operand<Place::residual> ln1_out = acts.ln1_out;
-    if (parts.norms)
-      ln1_out = Operands::save(ctx, acts.ln1_out, shape_.dtype, frame,
-                               [&](Residual y) { ln1_.forward(ctx, x, y, acts.ln1_mean, acts.ln1_rstd); });
+    if (parts.norms) ln1_out = normalise(ctx, ln1_, x, acts.ln1_out, acts.ln1_mean, acts.ln1_rstd, frame);
+
+    // 2. Queries, keys and values [s, b, (a + 2g) d/t] of this rank's heads. Under sequence parallelism qkv gathers the
+    //    positions.
     if (parts.qkv) {
-      qkv_.forward(ctx, ln1_out, acts.qkv.slice(before, positions));
-      normalise_and_turn(ctx, acts, micro_batch, positions);
+      qkv_.forward(ctx, ln1_out, qkv);
+      norm_and_rope(ctx, acts, micro_batch, positions);
     }
   }
+
+  // 3. Attention, each head on its own: [s, b, a d/t]. Nothing between tensor ranks; context ranks exchange keys here.
   if (parts.core_attention) {
     QkvViews heads = heads_of(acts);
     heads.q = last_positions(heads.q, positions);
     attention_forward(ctx, heads, acts.attention_out, acts.lse, dropout(DropoutSite::attention, micro_batch),
                       micro_batch.starts);
   }
+
+  // 4. proj reduces over the tensor group (g), and adds to the residual stream [s*, b, h].
   if (parts.middle)
     proj_.forward_onto(ctx, acts.attention_out, x, dropout(DropoutSite::attention_branch, micro_batch), acts.middle);
+
+  // 5. The second branch: norm, fc1 [s, b, f/t], activation.
   Scratch::Frame frame(ctx.scratch);
   Operand<Place::residual> ln2_out = acts.ln2_out;
   Operand<Place::hidden> activated = acts.activated;
-  if (parts.norms)
-    ln2_out = Operands::save(ctx, acts.ln2_out, shape_.dtype, frame,
-                             [&](Residual y) { ln2_.forward(ctx, acts.middle, y, acts.ln2_mean, acts.ln2_rstd); });
-  if (parts.mlp)
-    activated = Operands::save(ctx, acts.activated, shape_.dtype, frame, [&](Hidden y) {
-      if (!shape_.gated()) return fc1_.forward(ctx, ln2_out, y, acts.fc1_out, shape_.activation);
-      fc1_.forward(ctx, ln2_out, acts.fc1_out);
-      ctx.run(op::ActivationForward{.x = acts.fc1_out, .y = y, .kind = shape_.activation});
-    });
+  if (parts.norms) ln2_out = normalise(ctx, ln2_, acts.middle, acts.ln2_out, acts.ln2_mean, acts.ln2_rstd, frame);
+  if (parts.mlp) activated = fc1_and_activation(ctx, ln2_out, acts, frame);
+
+  // 6. fc2 reduces as proj does.
   if (parts.out)
     fc2_.forward_onto(ctx, activated, acts.middle, dropout(DropoutSite::mlp_branch, micro_batch), acts.out);
 }
 
 void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& micro_batch,
                      const BlockActivations& acts, const BlockGradients& grads) const {
-  // The gradient that enters a branch: the residual stream's, dropped as the branch's output was.
+  // The gradient that enters a branch: the residual stream's, with the dropout of the branch's output.
   const auto branch_grad = [&](DropoutSite site, Residual buffer) {
     if (!buffer) return grad;
     ctx.run(op::DropoutBackward{.dout = grad, .dropout = dropout(site, micro_batch), .dx = buffer});
@@ -243,6 +270,8 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
   Scratch::Frame frame(ctx.scratch);
   const Residual d_norm(frame.tensor(shape_.dtype, shape_.hidden_shape()));  // of a layer norm's output
 
+  // 6. fc2: every rank needs the gradient at all positions, which sequence parallelism gathers. A linear layer computes
+  //    the gradient of its input, and adds that of its weight now or, in a zero-bubble schedule, later.
   const Residual d_fc2 = branch_grad(DropoutSite::mlp_branch, grads.fc2_out);
   if (shape_.gated()) {
     Scratch::Frame mlp(ctx.scratch);
@@ -253,15 +282,24 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
   } else {
     fc2_.backward(ctx, acts.activated, d_fc2, grads.fc1_out, acts.fc1_out, shape_.activation);
   }
+
+  // 5. fc1: each rank's columns give a partial gradient of the norm's output, reduced over the tensor group (f). The
+  // norm
+  //    adds the residual stream's gradient.
   fc1_.backward(ctx, acts.ln2_out, grads.fc1_out, d_norm);
   ln2_.backward(ctx, d_norm, acts.middle, acts.ln2_mean, acts.ln2_rstd, grad, grad);
 
+  // 4. proj, as fc2.
   const Residual d_proj = branch_grad(DropoutSite::attention_branch, grads.proj_out);
   const Hidden d_attention(frame.tensor(shape_.dtype, acts.attention_out.shape));
   proj_.backward(ctx, acts.attention_out, d_proj, d_attention);
+
+  // 3. Attention recomputes its probabilities from queries, keys and lse.
   attention_backward(ctx, d_attention, heads_of(acts), acts.attention_out, acts.lse, packed(grads.qkv),
                      dropout(DropoutSite::attention, micro_batch), micro_batch.starts);
-  backward_of_turned(ctx, acts, micro_batch, grads.qkv);
+
+  // 2. and 1., as 5.
+  backward_from_rope(ctx, acts, micro_batch, grads.qkv);
   qkv_.backward(ctx, acts.ln1_out, grads.qkv, d_norm);
   ln1_.backward(ctx, d_norm, x, acts.ln1_mean, acts.ln1_rstd, grad, grad);
 }

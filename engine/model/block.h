@@ -5,8 +5,19 @@
 //   x ── ln1 ── qkv ── rope ── attention ── proj ── dropout ── + ── ln2 ── fc1 ── act ── fc2 ── dropout ── + ── out
 //    └─────────────────────────────────────────────────────────┘└──────────────────────────────────────────┘
 //
-// Forward writes what backward needs into BlockActivations, or recomputes any part of it (recompute.h); backward turns
-// the gradient of `out` into the gradient of x in place. s* is s, or s/t under sequence parallelism.
+// The steps, by number in the .cc, forward from 1 to 6 and backward from 6 to 1:
+//   1. ln1: every rank normalises its own positions
+//   2. qkv: column-parallel, so that a rank has the queries, keys and values of its own heads; rope
+//   3. attention over these heads
+//   4. proj: row-parallel, its partial sums reduced over the tensor group; onto the residual stream
+//   5. ln2; fc1 (column-parallel) and its activation
+//   6. fc2 (row-parallel), reduced; onto the residual stream
+// So a block communicates twice forward, in 4 and 6 (the g of Shoeybi et al. 2019), and twice backward, in 5 and 2
+// (their f): four all-reduces. Under sequence parallelism each is a reduce-scatter. All-gathers come before 2 and 5,
+// backward before 6 and 4, and once more in 5 and 2, where the gradients of weights need x at all positions.
+//
+// Forward saves in BlockActivations what backward reads. Any part of it can be recomputed instead (recompute.h).
+// Backward replaces the gradient of `out` by the gradient of x. s* is s, or s/t under sequence parallelism.
 #pragma once
 
 #include <optional>
@@ -43,8 +54,8 @@ BlockActivations allocate_block_activations(Arena& arena, const GptShape& shape,
 // The tensors of `saved`, and where they are null those of `others`.
 BlockActivations merge(BlockActivations saved, BlockActivations others);
 std::vector<Tensor> tensors_of(BlockActivations acts);  // that are not null
-// The beginnings of these buffers, which are all there: what a pass over `positions` writes, and of qkv also what is
-// before it.
+// Generation: views of the first rows, of all positions so far for queries, keys and values, and of the new ones for
+// the others. All tensors must be allocated.
 BlockActivations front_of(BlockActivations acts, const GptShape& shape, const PositionRange& positions);
 
 // The gradients that the weight-gradient half of a block reads. One set serves all blocks in turn, unless the halves
@@ -73,11 +84,16 @@ class Block {
   Dropout dropout(DropoutSite site, const MicroBatch& micro_batch) const;
   QkvViews packed(Hidden qkv) const;
   QkvViews heads_of(const BlockActivations& acts) const;  // as attention reads them
-  // What attention reads, from what the linear layer wrote, of the last `count` positions; and the gradient, in place.
-  void normalise_and_turn(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch,
-                          int64_t count) const;
-  void backward_of_turned(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch, Hidden grad) const;
-  void turn(Context& ctx, const QkvViews& heads, const MicroBatch& micro_batch, int64_t count, bool inverse) const;
+  // The output of a norm as its linear layer takes it, in FP8 in `frame` or in `saved`.
+  Operand<Place::residual> normalise(Context& ctx, const LayerNorm& norm, Residual x,
+                                     const Operand<Place::residual>& saved, Tensor mean, Tensor rstd,
+                                     Scratch::Frame& frame) const;
+  Operand<Place::hidden> fc1_and_activation(Context& ctx, const Operand<Place::residual>& x,
+                                            const BlockActivations& acts, Scratch::Frame& frame) const;
+  // Norms of heads and rope, of the last `count` positions; and back, of a gradient in place.
+  void norm_and_rope(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch, int64_t count) const;
+  void backward_from_rope(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch, Hidden grad) const;
+  void rope(Context& ctx, const QkvViews& heads, const MicroBatch& micro_batch, int64_t count, bool inverse) const;
 
   const GptShape& shape_;
   const Tensor& rotary_;

@@ -81,13 +81,18 @@ BlockActivations GptStage::activations(const Slot& slot, int stash, size_t block
 
 Residual GptStage::output(int slot) const { return block_input(slot_at(slot), -1, blocks_.size()); }
 
+void GptStage::fill_rotary_once(Context& ctx) {
+  if (!rotary_ || std::exchange(rotary_filled_, true)) return;
+  (shape_.reset_position_ids ? PositionMap{} : shape_.cut().positions())
+      .for_runs(rotary_.shape[0], [&](int64_t row, int64_t count, int64_t first) {
+        ctx.run(op::RotaryTable{.rotary = shape_.rotary, .table = rotary_.slice(row, count), .first = first});
+      });
+}
+
 void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_batch, Tensor loss) {
   ctx.quantises = !micro_batch.positions;
-  if (rotary_ && !std::exchange(rotary_filled_, true))
-    (shape_.reset_position_ids ? PositionMap{} : shape_.cut().positions())
-        .for_runs(rotary_.shape[0], [&](int64_t row, int64_t count, int64_t first) {
-          ctx.run(op::RotaryTable{.rotary = shape_.rotary, .table = rotary_.slice(row, count), .first = first});
-        });
+  fill_rotary_once(ctx);
+  // What the pass reads and writes: all of the slot or, where a text grows, views of some positions.
   const Slot& slot = slot_at(slot_index);
   const PositionRange positions = micro_batch.positions.value_or(PositionRange{0, shape_.rank_seq()});
   const GptShape shape = shape_.with_positions(positions.count);
@@ -96,19 +101,31 @@ void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_bat
   };
   const auto ids = [&](const Tensor& buffer) { return buffer.front({shape.rank_seq(), shape.micro_batch}); };
   ctx.units.begin_pass(Pass::forward);
+
+  // 1. Tokens [s, b] to the residual stream [s*, b, h]; on later stages the executor has received it.
   if (embedding_) {
-    ctx.before_forward(embedding_unit_);
+    ctx.before_forward(embedding_unit_);  // its weights have arrived, where they are sharded
     embedding_->forward(ctx, ids(slot.tokens), micro_batch, input_of(0));
   }
+
+  // 2. The blocks. Each writes the input of the next.
   for (size_t i = 0; i < blocks_.size(); ++i) {
     ctx.before_forward(block_unit(i));
     blocks_[i].forward(ctx, input_of(i), micro_batch, front_of(activations(slot, -1, i), shape_, positions));
   }
+
+  // 3. On the last stage norm, logits [s b, vocab/t] and loss.
   if (head_) {
     ctx.before_forward(head_unit_);
     head_->forward(ctx, input_of(blocks_.size()), ids(slot.labels), micro_batch, front_of(slot.head, shape), loss);
   }
   ctx.units.end_pass(Pass::forward);
+}
+
+void GptStage::defer_head(Slot& slot) {
+  DeferredHead& spare = deferred_heads_.at(heads_waiting_++);
+  std::swap(spare.norm_out, slot.head.norm_out);
+  std::swap(spare.d_logits, slot.head.logits);
 }
 
 void GptStage::run_deferred(Context& ctx) {
@@ -119,41 +136,46 @@ void GptStage::run_deferred(Context& ctx) {
   heads_waiting_ = 0;
 }
 
+void GptStage::recompute(Context& ctx, const RecomputeGroup& group, const Slot& slot, int stash,
+                         const MicroBatch& micro_batch) {
+  if (!group.parts.any()) return;
+  const ScopedPhase span(ctx.compute, SpanInfo{"recompute", Category::phase});
+  for (auto i = static_cast<size_t>(group.first); i < static_cast<size_t>(group.first + group.count); ++i) {
+    const BlockParts& parts = plan_[i].recomputed;
+    if (parts.any()) ctx.before_forward(block_unit(i));
+    blocks_[i].forward(ctx, block_input(slot, stash, i), micro_batch, activations(slot, stash, i), parts);
+  }
+}
+
 void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatch& micro_batch, Residual grad,
                         Tensor loss) {
   Slot& slot = slots_.at(static_cast<size_t>(slot_index));
-  // After the weight halves, which may be deferred.
+  // Once its weight halves have run, which may be deferred, a unit's gradients may be reduced.
   const auto done = [&](int unit) { ctx.weight_grads.push([&ctx, unit] { ctx.units.after_backward(unit); }); };
   ctx.units.begin_pass(Pass::backward);
+
+  // 3. From the loss; on earlier stages the executor has received `grad`.
   if (head_) {
     ctx.before_backward(head_unit_);
     head_->backward(ctx, output(slot_index), slot.labels, micro_batch, slot.head, grad, loss);
-    if (micro_batch.defer_head_weight) {
-      DeferredHead& spare = deferred_heads_.at(heads_waiting_++);
-      std::swap(spare.norm_out, slot.head.norm_out);
-      std::swap(spare.d_logits, slot.head.logits);
-    } else {
-      done(head_unit_);
-    }
+    if (micro_batch.defer_head_weight) defer_head(slot);
+    else done(head_unit_);
   }
+
+  // 2. The blocks from the last to the first, `grad` in place. What was not saved is recomputed for a group of blocks.
   for (size_t g = groups_.size(); g-- > 0;) {
     const RecomputeGroup& group = groups_[g];
-    const auto first = static_cast<size_t>(group.first), end = first + static_cast<size_t>(group.count);
-    std::optional<ScopedPhase> span;
-    if (group.parts.any()) span.emplace(ctx.compute, SpanInfo{"recompute", Category::phase});
-    for (size_t i = first; i < end; ++i) {
-      const BlockParts& parts = plan_[i].recomputed;
-      if (parts.any()) ctx.before_forward(block_unit(i));
-      blocks_[i].forward(ctx, block_input(slot, stash, i), micro_batch, activations(slot, stash, i), parts);
-    }
-    span.reset();
-    for (size_t i = end; i-- > first;) {
+    recompute(ctx, group, slot, stash, micro_batch);
+    const auto first = static_cast<size_t>(group.first);
+    for (size_t i = first + static_cast<size_t>(group.count); i-- > first;) {
       ctx.before_backward(block_unit(i));
       blocks_[i].backward(ctx, block_input(slot, stash, i), grad, micro_batch, activations(slot, stash, i),
                           stash < 0 ? gradients_ : stashes_.at(static_cast<size_t>(stash))[i].gradients);
       done(block_unit(i));
     }
   }
+
+  // 1. To the embedding's rows.
   if (embedding_) {
     ctx.before_backward(embedding_unit_);
     embedding_->backward(ctx, slot.tokens, micro_batch, grad);

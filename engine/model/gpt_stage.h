@@ -90,6 +90,10 @@ class GptStage {
     BlockParts recomputed;  // not saved in the slots
     size_t place_in_group;  // of its RecomputeGroup
   };
+  void fill_rotary_once(Context& ctx);
+  // Runs the parts of a group's blocks that were not saved.
+  void recompute(Context& ctx, const RecomputeGroup& group, const Slot& slot, int stash, const MicroBatch& micro_batch);
+  void defer_head(Slot& slot);  // keeps what the gradient of the output weight reads
   // One block's: the slot's, and where the recomputed ones are written. stash: of a split backward, else -1.
   BlockActivations activations(const Slot& slot, int stash, size_t block) const;
   bool saves_codes(size_t block) const {

@@ -47,6 +47,7 @@ void ColumnParallelLinear::forward(Context& ctx, const Input& x, Hidden y, Hidde
   Scratch::Frame frame(ctx.scratch);
   const auto weight = operands_.weight(ctx, weight_, frame);
   const auto in = operands_.activation(ctx, x, frame);
+  // 2. Rows of y, of all positions of x or those that have arrived.
   const auto multiply = [&](int64_t first, int64_t rows, Whole whole) {
     ctx.run(op::Matmul{.a = whole.slice(first, rows),
                        .b = weight.values,
@@ -57,7 +58,7 @@ void ColumnParallelLinear::forward(Context& ctx, const Input& x, Hidden y, Hidde
                        .activation = act,
                        .scales = {in.scale_of(first, rows), weight.scale}});
   };
-  gather_and_multiply(ctx, overlap_, in.values, frame, multiply);
+  gather_and_multiply(ctx, overlap_, in.values, frame, multiply);  // 1. and 2.
 }
 
 void ColumnParallelLinear::backward(Context& ctx, const Input& x, Hidden dy, Residual dx) const {
@@ -65,7 +66,8 @@ void ColumnParallelLinear::backward(Context& ctx, const Input& x, Hidden dy, Res
   const Gradient d = operands_.gradient(ctx, dy, frame);
   const bool deferred = ctx.weight_grads.deferring();
   if (overlap_ != TensorOverlap::none && !deferred) return backward_in_bulk(ctx, x, dy, d, dx);
-  reduce_sequence(ctx, dx, [&](Partial partial) { backward_input(ctx, d, partial); });
+  reduce_sequence(ctx, dx, [&](Partial partial) { backward_input(ctx, d, partial); });  // 3. and 4.: f
+  // 5. Now, or when the schedule says so.
   if (!deferred) return backward_weight(ctx, x, dy, for_weight(ctx, dy, d, frame));
   ctx.weight_grads.push([this, &ctx, x, dy] {
     Scratch::Frame later(ctx.scratch);
@@ -134,6 +136,7 @@ void RowParallelLinear::forward(Context& ctx, const Operand<Place::hidden>& x, R
   Scratch::Frame frame(ctx.scratch);
   const auto weight = operands_.weight(ctx, weight_, frame);
   const auto in = operands_.activation(ctx, x, frame);
+  // 1. and 2.: g
   multiply_and_reduce(ctx, overlap_, y, [&](int64_t first, int64_t rows, Partial partial) {
     ctx.run(op::Matmul{.a = in.values.slice(first, rows),
                        .b = weight.values,
@@ -167,7 +170,7 @@ void RowParallelLinear::backward(Context& ctx, const Operand<Place::hidden>& x, 
   Scratch::Frame frame(ctx.scratch);
   const auto weight = operands_.weight(ctx, weight_, frame);
   const auto d = operands_.gradient(ctx, dy, frame);
-  // dx = dy W, times act'(pre_activation), of rows of the whole gradient.
+  // 4. Rows of dx = dy W, times act'(pre_activation), of the whole gradient or of the positions that have arrived.
   const auto multiply = [&](int64_t first, int64_t rows, Whole whole) {
     ctx.run(op::Matmul{.a = whole.slice(first, rows),
                        .b = weight.values,
@@ -176,7 +179,8 @@ void RowParallelLinear::backward(Context& ctx, const Operand<Place::hidden>& x, 
                        .activation = act,
                        .scales = {d.scale_of(first, rows), weight.scale}});
   };
-  const Whole whole = gather_and_multiply(ctx, overlap_, d.values, frame, multiply);
+  const Whole whole = gather_and_multiply(ctx, overlap_, d.values, frame, multiply);  // 3. and 4.
+  // 5. Now, or when the schedule says so.
   const Operands of_weight = operands_.of_weight_grad();
   if (of_weight == operands_ && !ctx.weight_grads.deferring()) return backward_weight(ctx, x, {whole, d.scale}, dy);
   ctx.weight_grads.push([this, &ctx, x, dy, of_weight] {  // a gathered dy is gone by then: gather again

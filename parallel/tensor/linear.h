@@ -8,7 +8,16 @@
 //   row:    x [s, b, in/t]  -> y [s*, b, out]     weight split by columns; forward reduces y,  backward gathers dy
 //
 // "Gathers" is an all-gather under sequence parallelism and nothing otherwise; "reduces" is a reduce-scatter or an
-// all-reduce. The two halves of the backward pass are separate, so that a schedule may run backward_weight later.
+// all-reduce. Shoeybi et al. call these conjugates f (column: identity forward, all-reduce backward) and g (row:
+// all-reduce forward, identity backward); Korthikanti et al. call their sequence-parallel forms g and g-bar. The steps,
+// by number in the .cc:
+//
+//   column   1. gather x   2. y = x W^T, its rows as they arrive
+//            3. dx = dy W, a partial sum   4. reduce it (f)   5. dW += dy^T x, which gathers x again
+//   row      1. y = x W^T, a partial sum   2. reduce it (g)
+//            3. gather dy  4. dx = dy W    5. dW += dy^T x
+//
+// 3 and 4 are the half of the backward pass that the previous layer waits for; a schedule may run 5 later.
 // Weights are [out, in]; y = x W^T.
 #pragma once
 
