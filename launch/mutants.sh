@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Plants mistakes, one after another, and looks whether a test notices each: first the law that its story names, then, where
 # that passes, all tests. Prints the score; ends with 1 where a mistake lives, or passes its law.
-#   launch/mutants.sh [--check] [--draw N] [--build DIR] [NAME…]      all of tests/mutants, or those of these names
+#   launch/mutants.sh [--check] [--draw N] [--build DIR] [NAME…]      all of tests/mutants, or those of these names; of a
+#                                                                     single one also its story and how its law fails
 #     --check      only looks whether each applies to the sources, and names a law
 #     --draw N     N of them, chosen by the hash of the commit: other ones after each
 #     --build DIR  a build folder of the tests, as it is [build-mutants, with CUDA emulated on the CPU]
@@ -28,7 +29,8 @@ for name in "${names[@]}"; do
   file=tests/mutants/$name.patch
   [[ -f $file ]] || usage "there is no $file"
   git apply --check "$file" || { echo "mutants: $file does not apply: what it changes has changed" >&2; exit 1; }
-  grep -q '^Law: ' "$file" || { echo "mutants: $file names no law" >&2; exit 1; }
+  [[ $(grep '^Law: ' "$file") && ! $(grep '^Law: ' "$file" | grep -vE '^Law: [^ ]+ [^ ]+$') ]] ||
+    { echo "mutants: $file names no law, or one that is not PROGRAM FILTER" >&2; exit 1; }
 done
 ((!check)) || { echo "mutants: ${#names[@]} apply"; exit 0; }
 if ((draw)); then
@@ -68,6 +70,8 @@ selects() {
   else "$build/tests/$1" --gtest_list_tests --gtest_filter="$2" | grep -q '^  '; fi
 }
 
+alone() { ((${#names[@]} == 1)); }
+
 caught=0 late=() alive=()
 for name in "${names[@]}"; do
   file=tests/mutants/$name.patch
@@ -75,6 +79,7 @@ for name in "${names[@]}"; do
   while read -r _ program filter; do
     selects "$program" "$filter" || { echo "mutants: $name: no test is $program $filter" >&2; exit 1; }
   done < <(grep '^Law: ' "$file")
+  ! alone || sed '/^diff \|^--- /,$d' "$file"
   git apply "$file"
   planted=$file
   if ! build_all; then
@@ -83,7 +88,10 @@ for name in "${names[@]}"; do
     exit 1
   fi
   while read -r _ program filter; do
-    law_fails "$program" "$filter" && how="noticed by its law" && break
+    law_fails "$program" "$filter" || continue
+    how="noticed by its law"
+    ! alone || grep -m 1 -A 12 ': Failure$' "$build/mutants.log" | sed "s|^$root/||" || true
+    break
   done < <(grep '^Law: ' "$file")
   if [[ $how == lives ]] && ! (cd "$build" && timeout 3600 ctest --stop-on-failure -j "$(($(nproc) + 1))") >"$build/mutants.log" 2>&1
   then how="noticed, but not by its law: $(sed -n 's/.*- \(.*\) (\(Failed\|Timeout\|SEGFAULT\|Subprocess aborted\|SIG.*\)).*/\1/p' "$build/mutants.log" | head -n 1)"; fi
