@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Executes every command block of README.md and docs/*.md, in order, in a scratch copy of the checkout, and compares
-the output that the page shows with the output that came, in shape: numbers, hashes and generated text may differ.
+"""Executes every command block of README.md, docs/*.md and docs/course/*.md, in order, in a scratch copy of the checkout,
+and compares the output that the page shows with the output that came, in shape: numbers, hashes and generated text may
+differ.
 
     commands.py --source CHECKOUT --trivet PROGRAM [--keep DIR]
 
@@ -9,7 +10,8 @@ follows a command is its output, of which lines may be left out. A mark may stan
 run: REASON", where the test cannot run it, and the programs that it names must exist all the same; "ends with: CODE", an
 exit code other than 0; "output of: COMMAND", for the output of an earlier command, named by its beginning.
 
-Commands run as written, but `trivet train` makes a hundredth of its steps, on small batches.
+Commands run as written, but `trivet train` makes a hundredth of its steps, on small batches, unless the run is one of the
+course, which is small. Links lead somewhere, and FILE:SYMBOL names a symbol of that file.
 """
 import argparse
 import glob
@@ -23,13 +25,13 @@ import tempfile
 import time
 
 kPrograms = ("build", "launch/", "tests/", "mpirun ", "sudo ", "cmake ", "chrt ", "export ", "sbatch ", "tar ", "trivet ",
-             "source ", "for ")
+             "source ", "for ", "c++ ")
 kLimit = 300  # seconds for a command
 
 # `trivet train` with a hundredth of the steps and of the intervals that are counted in steps.
 kWrapper = """#!/usr/bin/env bash
 real={program}
-[[ ${{1-}} == train && $* != *--help* ]] || exec "$real" "$@"
+[[ ${{1-}} == train && $* != *--help* && $* != *docs/course/* ]] || exec "$real" "$@"
 arguments=() iters='' save='' evaluation=''
 for argument in "$@"; do
   if [[ $argument =~ ^(train\\.train_iters|checkpoint\\.save_interval|train\\.eval_interval)=([0-9]+)$ ]]; then
@@ -163,6 +165,17 @@ def broken_links(source, pages):
     return broken
 
 
+def missing_symbols(source, pages):
+    """FILE:SYMBOL where there is no such file, or the symbol is not in it."""
+    missing = []
+    for page in pages:
+        for path, symbol in re.findall(r"\b((?:\w+/)+\w+\.(?:h|cc)):([A-Za-z_]\w*(?:::\w+)*)", (source / page).read_text()):
+            file = source / path
+            if not file.exists() or not re.search(rf"\b{symbol}\b", file.read_text()):
+                missing.append(f"{page}: there is no {path}:{symbol}")
+    return missing
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--source", type=pathlib.Path, required=True)
@@ -177,8 +190,10 @@ def main():
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
         environment.pop(name, None)  # a page has to say what it takes
     exports, outputs, failures, executed = [], {}, [], 0
-    pages = ["README.md"] + sorted(glob.glob("docs/*.md", root_dir=options.source))
+    pages = ["README.md"] + [page for folder in ("docs", "docs/course")
+                             for page in sorted(glob.glob(f"{folder}/*.md", root_dir=options.source))]
     failures += broken_links(options.source, pages)
+    failures += missing_symbols(options.source, pages + ["docs/course/one_rank.cc"])
     pages.sort(key=lambda page: page not in ("README.md", "docs/train.md"))  # where a reader begins
     for page in pages:
         for block in blocks_of(options.source / page, page):
