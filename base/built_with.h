@@ -1,4 +1,4 @@
-// What is compiled in.
+// The optional features of this build.
 #pragma once
 
 namespace trivet {

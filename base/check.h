@@ -17,8 +17,8 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
   virtual int exit_code() const { return 70; }
 };
-// What a device or a build lacks. Floors that know the configuration add the key that asks for it, and what would help.
-// named: they did.
+// The missing part of a device or build. Floors that know the configuration add the key that asks for it, and a remedy.
+// named: they have done so.
 enum class Lack { none, gpu, mpi, nccl, memory, links, named };
 // The user's configuration or command line cannot work (exit code 64).
 struct ConfigError : Error {

@@ -35,8 +35,8 @@ void sync_directory_of(const std::string& path) {
   if (!sync_directory(directory)) fail_io(directory, "synchronise the directory");
 }
 
-// Whether a call is to be repeated: a signal interrupted it, or the pipe or terminal, which another process may have
-// made non-blocking for all who share it, is ready now.
+// True if the call should be retried: a signal interrupted it, or the pipe or terminal, which another process may have
+// made non-blocking for everyone who shares it, is ready again.
 bool call_again(int fd, short event) {
   if (errno == EINTR) return true;
   pollfd ready{fd, event, 0};
@@ -161,8 +161,8 @@ void for_each_line(const std::string& path, const std::function<void(const std::
 
 namespace {
 
-// How files are opened to be written: by no link that somebody put there. Only the kernel and root make those of /dev
-// and /proc, as /dev/stdout is one.
+// Opens a file for writing without following symbolic links that others may have planted. Only the kernel and root
+// create the links in /dev and /proc, such as /dev/stdout.
 int opened_for_writing(const std::string& path) {
   std::error_code ignored;
   const std::string folder = std::filesystem::canonical(folder_of(path), ignored).string();
@@ -190,7 +190,7 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
     temporary_ = fmt::format("{}.tmp-{:08x}", path_, random());
     fd_ = FileDescriptor(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (fd_ < 0 && errno != EEXIST) fail_io(path_, "create it");
-    ours_ = fd_ >= 0 && lock();  // else another writer of this path took it for one that was left behind
+    ours_ = fd_ >= 0 && lock();  // else another writer of this path took it for an abandoned one
   }
   buffer_.reserve(kBufferBytes);
 }

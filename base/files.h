@@ -2,7 +2,7 @@
 // under their name whole or not at all. A failing system call is an IoError naming the path; a file that is shorter
 // than expected is a DataError.
 //
-// An InputFile may be read by many threads at once. An OutputFile or AppendFile belongs to one thread.
+// An InputFile may be read by many threads concurrently. An OutputFile or AppendFile belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ bool file_exists(const std::string& path);  // if not, errno says why
 std::vector<std::string> list_directory(const std::string& path);
 void remove_file_if_exists(const std::string& path);
 void make_folder(const std::string& path);   // and those above it
-void empty_folder(const std::string& path);  // likewise, without whatever is in it
+void empty_folder(const std::string& path);  // the same, and removes its contents
 
 // The content of a small file; one of more than max_bytes is a DataError.
 std::string read_small_file(const std::string& path, int64_t max_bytes);
@@ -77,7 +77,7 @@ bool sync_directory(const std::string& path);
 // it.
 class OutputFile {
  public:
-  // PATH.tmp-RANDOM: a new file, whatever others put beside PATH. Removes those of writers that were killed.
+  // PATH.tmp-RANDOM: a new file, whatever others put next to PATH. Removes those of killed writers.
   explicit OutputFile(std::string path);
   // A name that can be found again: two writers exclude each other, and what a killed one left is overwritten, but for
   // its first `kept_bytes`, which have to be there and then stay, as after keep(). No link is followed.

@@ -1,4 +1,4 @@
-// What a process knows of the machine it runs on.
+// Facts about the machine that a process runs on.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ std::string boot_id();
 int64_t boot_number();  // its hash, 0 or more
 // The same for processes whose clocks that never go back are one: of one boot and one time namespace. 0 or more.
 int64_t clock_number();
-// What an errno says, and the limit of this process (ulimit) that it met.
+// The text of an errno, and the limit of this process (ulimit) that it ran into.
 std::string error_text(int error);
 // Writes to standard error in one piece, as the ranks share a terminal. One that is closed, full or read-only is no
 // reason to end anything, and one that accepts nothing, such as a paused pager, costs two seconds once.
 void write_stderr(std::string_view text) noexcept;
 bool stderr_accepts(int milliseconds = 0) noexcept;  // within the time; in handlers of signals, too
-// The width of the terminal behind a file descriptor; 0: it is no terminal.
+// The width of the terminal of a file descriptor; 0 if it is not a terminal.
 int terminal_columns(int fd);
 
 // A process or thread as /proc has it.

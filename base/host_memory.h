@@ -10,8 +10,8 @@
 
 namespace trivet {
 
-// What this thread's allocations are for as long as this lives; the innermost one counts. Of `name`, which may be a
-// file's, as much is shown as fits.
+// Names the purpose of this thread's allocations during its lifetime; the innermost one counts. `name` may come from a
+// file and is shown as far as it fits.
 class MemoryPurpose {
  public:
   explicit MemoryPurpose(const char* what, std::string_view name = {}) : outer_(current_), what_(what), name_(name) {
@@ -32,7 +32,7 @@ class MemoryPurpose {
   std::string name_;
 };
 
-// What operator new throws (host_memory.cc replaces it; sanitizers have their own).
+// Thrown by operator new (host_memory.cc replaces it; sanitizers have their own).
 class OutOfMemory : public std::bad_alloc {
  public:
   explicit OutOfMemory(size_t bytes) noexcept;

@@ -38,7 +38,7 @@ bool is_deeper_than(size_t levels, const nlohmann::json& value) {
   return levels == 0 || std::ranges::any_of(value, [&](const auto& part) { return is_deeper_than(levels - 1, part); });
 }
 
-// What a message shows of a value. The library's dump() recurses, and deep nesting would overflow the stack.
+// A value as messages show it. The library's dump() recurses, and deep nesting would overflow the stack.
 std::string shown(const nlohmann::json& value) {
   if (is_deeper_than(kDeepest, value))
     return fmt::format("{} nested more than {} deep", value.is_array() ? "a list" : "an object", kDeepest);

@@ -9,9 +9,9 @@ namespace trivet {
 
 // ---- what Trivet itself has written
 
-// The value that the text is. Json: nlohmann::json, or ordered_json, which keeps the order of members.
-// Where it is none, throws Json::parse_error, or returns a discarded value (is_discarded()); in ordered_json more
-// than 500 levels of nesting likewise, but a DataError.
+// Parses the text. Json: nlohmann::json, or ordered_json, which keeps the order of members.
+// If it is invalid, throws Json::parse_error or returns a discarded value (is_discarded()); ordered_json handles more
+// than 500 levels of nesting the same way, but throws a DataError.
 enum class BadJson { throws, discarded };
 template <class Json = nlohmann::json>
 Json parse_json(std::string_view text, BadJson bad = BadJson::throws);
@@ -29,10 +29,10 @@ std::string json_problem(const std::exception& error);
 // A text as JSON has it, within quotes; bytes that are not UTF-8 become U+FFFD.
 std::string json_text(std::string_view text);
 
-// ---- files that nobody vouches for
+// ---- untrusted files
 
-// What the standard leaves to the reader is refused: a key given twice, more than eight levels of nesting, bytes that
-// are not UTF-8, or text after the value is a DataError naming `source`.
+// Rejects what the standard leaves to the parser: a key given twice, more than eight levels of nesting, bytes that are
+// not UTF-8, or text after the value is a DataError naming `source`.
 nlohmann::json parse_strict_json(std::string_view text, const std::string& source);
 
 // Reads one object's members by name. A missing member, a value of another type or out of bounds is a DataError that

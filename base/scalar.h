@@ -32,8 +32,8 @@ std::vector<std::string_view> split_words(std::string_view text);
 inline bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 // The text in quotes, at most 60 characters of it, control characters made visible.
 std::string quote(std::string_view text);
-// The candidate that `text` probably misspells, by at most so many edits (0: a third of its characters, or two); ""
-// where nothing is near.
+// The candidate that `text` probably misspells, within `most_edits` edits (0: a third of its characters, or two);
+// "" if none is close.
 std::string_view nearest(std::string_view text, const std::vector<std::string_view>& candidates, size_t most_edits = 0);
 
 }  // namespace trivet

@@ -39,7 +39,7 @@ struct SinkQueue::State {
   int64_t dropped = 0;
   double accepted = now_seconds();  // the last piece, or the queue was empty
   int64_t unread = 0;               // as it was when last looked at
-  bool hurried = false;             // somebody waits until all is written
+  bool hurried = false;             // a thread waits until everything is written
   double stop_waits = 0;            // when the waits after a stop signal are over; 0: none has begun
   bool closed = false;
 
@@ -52,7 +52,7 @@ struct SinkQueue::State {
   void add_gap() {
     if (const int64_t gone = std::exchange(dropped, 0); gone > 0 && sink.gap) add(sink.gap(gone));
   }
-  // A reader that is slow, but reads, shows in the bytes that are behind the sink.
+  // A slow reader that still reads shows in the count of unread bytes.
   double stalled_s() {
     if (pieces.empty()) return 0;
     const int64_t before = std::exchange(unread, sink.unread ? sink.unread() : 0);
@@ -146,7 +146,7 @@ std::shared_ptr<OutputLog> current_log() {
 
 constexpr std::string_view kRedraw = "\r\033[K";  // clears a line that is drawn again (console.h)
 
-// What stays on the terminal of a text that redraws itself.
+// The last state that a self-redrawing text leaves on the terminal.
 std::string_view last_drawn(std::string_view line) {
   const size_t at = line.rfind(kRedraw);
   return at == std::string_view::npos ? line : line.substr(at + kRedraw.size());

@@ -25,17 +25,17 @@ class SinkQueue {
  public:
   static constexpr size_t kBytes = 4 << 20;
   static constexpr double kWait = 2;  // seconds: of a save, and of the end of the program
-  // After a stop signal: in all, as Open MPI kills the ranks two seconds behind the signal.
+  // In all after a stop signal: Open MPI kills the ranks two seconds after it.
   static constexpr double kWaitAfterStop = 1;
 
   struct Sink {
     // Writes a piece, or several in one, wholly. False: not now; it is called with them again. Owns all that it uses: a
     // thread that is stuck in a write outlives the queue.
     std::function<bool(const std::string& pieces)> write;
-    std::function<std::string(int64_t pieces)> gap = nullptr;  // stands for so many pieces that were dropped
-    // A full queue drops nothing before its sink has accepted nothing for so long, or a stop signal came.
+    std::function<std::string(int64_t pieces)> gap = nullptr;  // stands in for `pieces` dropped pieces
+    // A full queue drops nothing until its sink has accepted nothing for this long, or a stop signal came.
     double patience_s = 0;
-    // How many bytes were written, but not read yet; when they change, the sink accepts. Any thread.
+    // Bytes written but not yet read; if they change, the sink accepts. Any thread.
     std::function<int64_t()> unread = nullptr;
   };
   explicit SinkQueue(Sink sink);
@@ -44,7 +44,7 @@ class SinkQueue {
   SinkQueue& operator=(const SinkQueue&) = delete;
 
   void push(std::string piece);
-  // False: not everything was written within so many seconds, or what is left of kWaitAfterStop.
+  // False: not everything was written within `seconds`, or what is left of kWaitAfterStop.
   bool drain(double seconds = kWait);
   // The last call. Waits while the sink accepts something every kWait, after a stop signal not longer. Returns
   // the pieces that may not have been written: of the first, a part may have been.
@@ -93,11 +93,11 @@ class QueuedOutput : private std::stringbuf, public std::ostream {
   SinkQueue queue_;
 };
 
-// Where there is a QueuedOutput: its lines go to this file as well, and a line that it does not print.
+// If a QueuedOutput exists, its lines also go to this file, as do lines that it does not print.
 void start_log(const std::string& path);
 void add_to_log(std::string_view text);
 
-// What a report of a hang says where standard output accepts nothing; else "". Any thread.
+// For a report of a hang: that standard output accepts nothing; else "". Any thread.
 std::string output_stall();
 
 }  // namespace trivet

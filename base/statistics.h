@@ -20,7 +20,7 @@ T upper_median(std::vector<T> values) {
   return *middle;
 }
 
-// What most of the votes say, and how many do: the same on all ranks that count the same votes.
+// The most frequent vote and its count: the same on all ranks that count the same votes.
 // REQUIRES: there is one.
 template <class T>
 struct Majority {

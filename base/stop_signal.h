@@ -3,8 +3,8 @@
 // nohup.
 //
 // The first one is reported and noted, and the program ends in order. A later one means impatience and ends the process
-// at once, but only if it comes at least kImpatienceSeconds after the first: timeout(1), schedulers and launchers send
-// a signal to the process and again to its group, microseconds apart. SIGHUP never ends it at once, nor does SIGXCPU,
+// immediately, but only if it comes at least kImpatienceSeconds after the first: timeout(1), schedulers and launchers
+// send a signal to the process and again to its group, microseconds apart. SIGHUP never does so, nor does SIGXCPU,
 // which the kernel sends every second.
 #pragma once
 
@@ -18,8 +18,8 @@ inline constexpr int kImpatienceSeconds = 1;
 void watch_stop_signals(std::string_view at_first, std::string_view at_once);
 int stop_signal();  // the first that came; 0: none
 
-// What is written to stderr from now on, as "trivet: SIGTERM: TEXT": at the first signal, and at the one that ends the
-// process. Empty: nothing; longer texts than 300 bytes are cut off. One thread at a time.
+// The text written to stderr from now on, as "trivet: SIGTERM: TEXT": at the first signal, and at the one that ends the
+// process. Empty: nothing; texts longer than 300 bytes are truncated. One thread at a time.
 void set_stop_texts(std::string_view at_first, std::string_view at_once);
 
 }  // namespace trivet

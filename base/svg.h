@@ -1,5 +1,5 @@
-// What the pictures and pages of pipelines, of studies and of runs share. They need nothing but themselves (no script,
-// no network), are light or dark as the reader's system is, and have every text escaped.
+// Shared by the pictures and pages of pipelines, studies and runs. They are self-contained (no script, no network),
+// follow the reader's light or dark mode, and escape every text.
 #pragma once
 
 #include <fmt/format.h>

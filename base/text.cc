@@ -161,8 +161,8 @@ std::string render_table(const TextBlock& block, const std::vector<size_t>& widt
   return text;
 }
 
-// Names and texts. A cell stands in its column; where it does not fit, right behind the one before it; else, as all
-// that follow, in a line of its own.
+// Names and texts. A cell is placed in its column, or directly after its predecessor if it does not fit there, or else,
+// with all that follow, on a line of its own.
 std::string render_texts(const TextBlock& block, const std::vector<size_t>& widths, size_t indent, size_t columns) {
   const size_t below = indent + 3 * kGap;
   std::string text;

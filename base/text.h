@@ -13,11 +13,11 @@ std::string bytes_text(int64_t bytes);                  // 1.86 GiB
 std::string duration_text(double seconds);              // 0:07, 12:34, 1:02:03, 3d 04:05:06; "-" for what is no time
 std::string percent_text(double fraction);              // 41.2%; "-" for NaN
 std::string counted(int64_t n, std::string_view noun);  // 1 step, 2,000 steps
-// At most so many characters of a UTF-8 text, and "…" where there are more.
+// The first `most` characters of a UTF-8 text, and "…" if there are more.
 std::string shortened(std::string_view text, size_t most);
 
-// The text in lines that end before so many columns (0: no limit), broken between words. The first begins at the column
-// `indent`, where the caller is; the others begin with so many spaces.
+// The text in lines of fewer than `columns` columns (0: no limit), broken between words. The first begins at the column
+// `indent`, where the caller is; the others begin with `indent` spaces.
 std::string wrapped(std::string_view text, size_t columns, size_t indent = 0);
 
 // A line of comma-separated values, as RFC 4180 has it: cells with commas, quotes or line ends are quoted.

@@ -32,7 +32,7 @@ size_t part_size(std::string_view text, size_t most) {
 int64_t repair_utf8(std::string& text) {
   std::string repaired;
   int64_t replaced = 0;
-  size_t kept = 0;  // so many bytes of the text are in `repaired`, or replaced there
+  size_t kept = 0;  // bytes of the text that are in `repaired`, or replaced there
   for (size_t at = 0; at < text.size();) {
     const Character next = character_at(text, at);
     if (!next.valid) {

@@ -20,8 +20,8 @@ Character character_at(std::string_view text, size_t at);
 // character) or `text` is empty.
 size_t utf8_character(std::string_view text);
 
-// Where to cut a text so that its first part has at most `most` bytes, at least 1: before the last white space there, a
-// run of it whole, or else behind the last whole character. All of a text that is not longer.
+// The position to cut a text so that its first part has at most `most` bytes, at least 1: before the last run of white
+// space there, or else after the last whole character. Its whole size if it is not longer.
 size_t part_size(std::string_view text, size_t most);
 
 // Replaces every byte of no valid character by U+FFFD. Returns how many.

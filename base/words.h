@@ -1,4 +1,4 @@
-// Words of enums: words_of(E), beside the enum, names its values in their order. Values beyond these have no word.
+// Words of enums: words_of(E), next to the enum, names its values in order. Later values have no word.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Which instruction sets there are, here and in this build. CMakeLists.txt lists those of the build in TRIVET_CPU_ISAS,
+// The instruction sets of this machine and of this build. CMakeLists.txt lists the build's in TRIVET_CPU_ISAS,
 // as "ISA(portable)ISA(avx2)".
 #include "kernels/cpu_isa.h"
 
@@ -39,7 +39,7 @@ const Built* find_built(CpuIsa isa) {
 }
 
 #if defined(__x86_64__)
-// Whether there is a tile unit, and Linux lets this process use it, which it wants to be asked for.
+// True if there is a tile unit and Linux lets this process use it, for which it has to be asked.
 bool has_amx() {
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;      // of leaf 7's edx
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -48,7 +48,7 @@ bool has_amx() {
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// Beside those of the ISAs before it. The built-in asks the operating system, too.
+// Only those that the ISAs before it lack. The built-in asks the operating system, too.
 bool has_own_instructions(CpuIsa isa) {
   switch (isa) {
     case CpuIsa::portable: return true;

@@ -1,4 +1,4 @@
-// The exact sum of squares behind the gradient norm: a fixed-point number so wide that no square of an fp32 number, nor
+// The exact sum of squares of the gradient norm: a fixed-point number so wide that no square of an fp32 number, nor
 // any sum of them, is rounded. Integer additions associate, so the sum has the same bits however its terms are split
 // over calls, threads and ranks. The idea is Demmel and Nguyen's, "Parallel Reproducible Summation" (IEEE Transactions
 // on Computers, 2015), taken to the point where nothing is left over.

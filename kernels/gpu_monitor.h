@@ -1,5 +1,5 @@
-// What the driver's management library (NVML) says of a rank's GPU: power, clocks, what slows it down, its health.
-// Loaded when it is asked for, as a machine may have CUDA without it.
+// The state of a rank's GPU from the driver's management library (NVML): power, clocks, throttling reasons, health.
+// Loaded on demand, as a machine may have CUDA without it.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct GpuReading {
 };
 using GpuMonitor = std::function<GpuReading()>;
 
-// Of the GPU `device`, which is the calling thread's; empty: it is none, or there is no NVML for it.
+// For the GPU `device`, which is the calling thread's; empty if it is no GPU, or there is no NVML.
 GpuMonitor create_gpu_monitor(Device& device);
 
 }  // namespace trivet

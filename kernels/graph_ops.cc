@@ -9,7 +9,7 @@ using Key = std::vector<uint64_t>;
 
 uint64_t address(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
-// What decides a call, as numbers.
+// Everything that determines a call, as numbers.
 template <class T>
 void add_to(Key& key, T number) {
   if constexpr (std::is_same_v<T, float>) key.push_back(std::bit_cast<uint32_t>(number));

@@ -32,7 +32,7 @@ struct HeadsLayout {
   bool operator==(const HeadsLayout&) const = default;
 };
 
-// Which rows an op takes of a tensor: the heads of this view of it, or, where there are none, its own.
+// The rows of a tensor that an op works on: the heads of this view, or, if there are none, its own rows.
 struct HeadRows {
   int64_t first = 0;
   HeadsLayout layout{};
@@ -117,7 +117,7 @@ inline HeadsView last_positions(const HeadsView& view, int64_t count) {
   return positions_of(view, view.layout.s - count, count);
 }
 
-// Where the queries of an attention op are in `out` [positions, b, heads * d] and `lse` [b, heads, positions]: from
+// The place of an attention op's queries in `out` [positions, b, heads * d] and `lse` [b, heads, positions]: from
 // first_position and first_head on. Sizes of 0: those of the queries, all of it.
 struct AttentionPart {
   int64_t first_position = 0, first_head = 0;
@@ -133,7 +133,7 @@ struct AttentionPart {
             (first_position * q.b * all + first_head) * q.d,
             {q.s, q.b, q.groups, q.members, q.d, q.b * all * q.d, all * q.d, q.members * q.d, q.d}};
   }
-  // Where in lse the first query of a head of a batch entry is.
+  // The index in lse of the first query of a head of a batch entry.
   TRIVET_HOST_DEVICE int64_t lse_at(const HeadsLayout& q, int64_t entry, int64_t head) const {
     return (entry * (heads > 0 ? heads : q.heads()) + first_head + head) * (positions > 0 ? positions : q.s) +
            first_position;

@@ -15,7 +15,7 @@
 
 namespace trivet {
 
-// Which elements a dropout zeroes: a pure function of the seed, the site (one number a dropout in the model) and the
+// The elements that dropout zeroes: a pure function of the seed, the site (one number a dropout in the model) and the
 // element's global coordinates, so that it is the same under every layout. With 7 rounds of Philox (kernels/philox.h),
 // an activation of a micro-batch has word index % 4 of philox4x32(index / 4, site, seed), where
 //   index = ((first_sample + batch entry) * seq_length + positions.at(row)) * width + column,
@@ -82,8 +82,8 @@ struct Amax {
 };
 
 // Current scaling: values = x * s in FP8, and scale = 1 / s. With amax, s is what Fp8Format::scale_for(amax[0]) says;
-// without, that of the largest |x| of each block. x: T; values: as x, E4M3 or E5M2; amax: [1] fp32, and scale likewise,
-// or fp32 of the blocks (ScaleBlocks) that its shape says, on CPUs alone.
+// without, that of the largest |x| of each block. x: T; values: as x, E4M3 or E5M2; amax: [1] fp32; scale: as amax, or
+// fp32 of the blocks (ScaleBlocks) that its shape says, on CPUs alone.
 struct Quantize {
   static constexpr SpanInfo kSpan{"quantize"};
   enum Role : uint8_t { weight, activation, gradient };
@@ -287,7 +287,7 @@ struct ActivationBackward {
   }
 };
 
-// What follows the product of a Matmul with a pre_activation, which the product then is; or with an
+// The op that follows the product of a Matmul with a pre_activation, which the product then is, or with an
 // activation_backward, in c.
 inline ActivationForward activation_of(const Matmul& op) {
   return {.x = op.pre_activation, .y = op.c, .kind = op.activation};
@@ -529,7 +529,7 @@ struct BiasDropoutAdd {
   }
 };
 
-// What makes a product, in c and without the bias, that of a Matmul with a residual.
+// Turns a product, in c and without the bias, into that of a Matmul with a residual.
 inline BiasDropoutAdd residual_of(const Matmul& op) {
   const Shape rows{op.c.rows(), 1, op.c.cols()};
   return {

@@ -61,7 +61,7 @@ class Ops {
 // ConfigError, "CPU kernels for avx512: this machine …", where they cannot run here. narrow_fp8_sums: for all FP8 GEMMs.
 std::unique_ptr<Ops> create_cpu_ops(int threads, std::optional<CpuIsa> isa = {}, bool narrow_fp8_sums = false);
 // The peak that MFU is measured against on a CPU: TFLOP/s of the fastest of a few large GEMMs in `dtype` on `ops`, and
-// of the median run of the same size, which is far below where other work runs beside. Takes less than a second.
+// of the median run of the same size, far below it if other work is running. Takes less than a second.
 struct GemmPeak {
   double tflops = 0, median_tflops = 0;
 };

@@ -15,13 +15,13 @@ struct PositionMap {
   int64_t split = 0, jump = 0;  // rows from `split` on are `jump` positions further
 
   TRIVET_HOST_DEVICE int64_t at(int64_t row) const { return first + row + (row >= split ? jump : 0); }
-  // How many rows come before a position. REQUIRES: positions ascend, jump >= 0.
+  // The number of rows before a position. REQUIRES: positions ascend, jump >= 0.
   TRIVET_HOST_DEVICE int64_t before(int64_t position) const {
     const int64_t row = position - first, later = row - jump;
     if (row <= split) return row > 0 ? row : 0;
     return later > split ? later : split;
   }
-  // Of the rows from this one on.
+  // The map of the rows from this one on.
   PositionMap from(int64_t row) const {
     return row >= split ? PositionMap{at(row)} : PositionMap{first + row, split - row, jump};
   }

@@ -11,7 +11,7 @@
 
 namespace trivet {
 
-// What the op of this name expects of its arguments, none of which may be null.
+// Checks of the arguments of the op of this name, none of which may be null.
 struct Expect {
   const char* op;
 

@@ -1,4 +1,4 @@
-// The ops of a step beside a model's layers: the loss, the optimizer, whether the step is taken; and those that only
+// The ops of a step outside a model's layers: the loss, the optimizer, whether the step is taken; and those that only
 // move memory. The conventions of their contracts are in kernels/ops.h; check() is the contract's shapes and types as
 // code.
 #pragma once
@@ -18,7 +18,7 @@ struct AdamW {
   int64_t step = 1;  // counts from 1: bias correction by 1 - beta^step
 };
 
-// What a step of AdamW multiplies with, computed once in double: the same for every back end.
+// The factors of an AdamW step, computed once in double: the same for every back end.
 struct AdamWConstants {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
   float step_size;        // learning rate / (1 - beta1^step)
@@ -60,13 +60,13 @@ struct StepLimits {
   bool finite = true;                       // a number that is not finite is refused
 };
 
-// What sums over `labels` labels of weight 1 / labels have to be multiplied by to be means over those that count; 0
-// where none does.
+// The factor that turns sums over `labels` labels of weight 1 / labels into means over those that count; 0 if none
+// does.
 TRIVET_HOST_DEVICE inline double counted_share(double missing, double labels) {
   return missing < labels ? labels / (labels - missing) : 0;
 }
 
-// What FindNonFinite reports of the first element that is not finite: larger for an earlier element. 0: there is none.
+// FindNonFinite's report of the first element that is not finite: larger for an earlier element. 0: none.
 inline constexpr int64_t kNonFiniteNumbers = 3;
 TRIVET_HOST_DEVICE constexpr int64_t non_finite_mark(int64_t element, bool infinite) {
   return (int64_t{1} << 62) - 2 * element - (infinite ? 1 : 0);
@@ -74,7 +74,7 @@ TRIVET_HOST_DEVICE constexpr int64_t non_finite_mark(int64_t element, bool infin
 constexpr int64_t element_of_mark(int64_t mark) { return ((int64_t{1} << 62) - mark) / 2; }
 constexpr bool infinite_of_mark(int64_t mark) { return mark % 2 != 0; }
 
-// How many of a rank's v columns, from first_column on, are entries of the vocabulary and not padding.
+// The number of a rank's v columns, from first_column on, that are vocabulary entries and not padding.
 constexpr int64_t real_columns(int64_t first_column, int64_t vocab_size, int64_t v) {
   return std::clamp<int64_t>(vocab_size - first_column, 0, v);
 }
@@ -88,8 +88,8 @@ namespace op {
 // from `vocab_size` on are padding and never enter. targets: [n] int32. Outputs, [n] fp32: row_max (-inf where all
 // columns are padding), row_sum = sum of exp(logit - row_max), target_logit (0 where the target is on another rank).
 // A row whose target is below 0 is left out: it has neither loss nor gradient.
-// With gradient, which is the logits: CrossEntropyBackward follows at once, of these row_max and row_sum, with the same
-// bits; on GPUs it may read the logits from where this pass left them.
+// With gradient, which is the logits: CrossEntropyBackward follows immediately, with these row_max and row_sum, with
+// the same bits; on GPUs it may read the logits from where this pass left them.
 struct CrossEntropyForward {
   static constexpr SpanInfo kSpan{"cross_entropy_forward"};
   In logits, targets;
@@ -151,14 +151,14 @@ struct CrossEntropyBackward {
     expect.vectors(DType::f32, n, {{"row_max", row_max}, {"row_sum", row_sum}});
   }
 };
-// What follows a CrossEntropyForward with a gradient.
+// The op that follows a CrossEntropyForward with a gradient.
 inline CrossEntropyBackward backward_of(const CrossEntropyForward& op) {
   return {op.gradient, op.targets, op.first_column, op.vocab_size, op.row_max, op.row_sum, op.scale};
 }
 
 // ---- optimizer
 
-// AdamW with decoupled decay (Loshchilov, Hutter 2019), on all shards at once:
+// AdamW with decoupled decay (Loshchilov, Hutter 2019), on all shards in one call:
 //   g = grad * grad_scale[0];  weight -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * weight)
 // grad_scale: [1] fp32. accepted: [1] fp32; where it is 0, nothing is written. Both are read on the device. How
 // elements are split into shards changes no bit.

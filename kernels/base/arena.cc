@@ -26,7 +26,7 @@ Tensor Arena::allocate(DType dtype, Shape shape) {
     const int64_t some = std::max<int64_t>(bytes, 1);
     data = where_ == Where::host ? device_.allocate_host(some) : memory_.allocate(some);
   } catch (const Error& error) {
-    throw ConfigError("out of memory: " + name_ + " need " + std::to_string(bytes) + " bytes beside the " +
+    throw ConfigError("out of memory: " + name_ + " need " + std::to_string(bytes) + " bytes on top of the " +
                           std::to_string(bytes_) + " that they hold (" + error.what() + ")",
                       Lack::memory);
   }
@@ -50,7 +50,7 @@ Tensor Scratch::take(DType dtype, Shape shape) {
   const int64_t bytes = shape.numel() * size_of(dtype);
   if (used_ + padded(bytes) > capacity())
     fail("scratch of " + std::to_string(capacity()) + " bytes has no room for " + to_string(shape) + " " +
-         name_of(dtype) + " beside " + std::to_string(used_) + " bytes in use");
+         name_of(dtype) + " next to " + std::to_string(used_) + " bytes in use");
   void* data = static_cast<std::byte*>(memory_.data) + used_;
   if (host_) ASAN_UNPOISON_MEMORY_REGION(data, static_cast<size_t>(bytes));
   used_ += padded(bytes);

@@ -52,7 +52,7 @@ class Scratch {
   static constexpr int64_t kAlignment = 256;
   static constexpr int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-  // Takes its `bytes` from `arena` at once.
+  // Allocates its `bytes` from `arena` immediately.
   Scratch(Arena& arena, int64_t bytes);
 
   class Frame {

@@ -138,7 +138,7 @@ class CudaStream : public Stream {
     make_room(kOpEntries);
     return stream_;
   }
-  CudaSpans& spans() {  // likewise
+  CudaSpans& spans() {  // for the same callers
     make_room(1);
     return *spans_;
   }
@@ -178,7 +178,7 @@ class CudaStream : public Stream {
   };
   struct Mark {
     explicit Mark(int64_t after) : after(after) {}
-    int64_t after;  // so many entries
+    int64_t after;  // in entries
     Handle<cudaEvent_t, cudaEventDestroy> event;
   };
   void rethrow_error() {

@@ -1,4 +1,4 @@
-// Shared by CUDA code of every floor: checked calls, the raw handles behind Stream and Event, RAII for C handles.
+// Shared by CUDA code of every floor: checked calls, the raw handles of Stream and Event, RAII for C handles.
 // Included only by files that CMake leaves out of a build without CUDA (cuda_*.cc, nccl_*.cc, *.cu).
 //
 // CUDA's current device belongs to a host thread. A rank makes its Device, streams and events on the thread that later
@@ -16,8 +16,8 @@ namespace trivet {
 // Throws Error with the call's name, CUDA's name of the error and its text.
 void check_cuda(cudaError_t status, const char* call, std::source_location at = std::source_location::current());
 
-// Whether all that was queued before the event's last record is done. (CUDA also notes "not ready" as the thread's last
-// error, which enqueue() below would take for a failed launch: it is cleared.)
+// True if everything queued before the event's last record has finished. (CUDA also sets the thread's last error to
+// "not ready", which enqueue() below would take for a failed launch: it is cleared.)
 bool has_happened(cudaEvent_t event);
 
 // REQUIRES: made by a CUDA device.

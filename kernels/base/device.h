@@ -29,7 +29,7 @@ class Graph {
   virtual void launch(Stream& stream) = 0;  // under one span, "graph"
 };
 
-// Where blocks of memory come from.
+// The source of memory blocks.
 class Memory {
  public:
   virtual ~Memory() = default;
@@ -47,7 +47,7 @@ class Device : public Memory {
 
   // The stream that a rank computes on: inline on a CPU.
   virtual std::unique_ptr<Stream> create_compute_stream() = 0;
-  // A stream that runs beside the compute stream: a worker thread on a CPU.
+  // A stream that runs concurrently with the compute stream: a worker thread on a CPU.
   virtual std::unique_ptr<Stream> create_side_stream(StreamPriority priority) = 0;
   virtual std::unique_ptr<Event> create_event() = 0;
 
@@ -55,7 +55,7 @@ class Device : public Memory {
   virtual void copy_to_device(const void* host, Tensor to, Stream& stream) = 0;
   virtual void copy_to_host(Tensor from, void* host, Stream& stream) = 0;
 
-  // Host memory for such copies: pinned on a GPU, so that they run beside other work. Ordinary memory by default.
+  // Host memory for such copies: pinned on a GPU, so that they overlap with other work. Ordinary memory by default.
   virtual void* allocate_host(int64_t bytes);
   virtual void deallocate_host(void* data, int64_t bytes) noexcept;
 
@@ -90,8 +90,8 @@ class HostBuffer {
 };
 
 std::unique_ptr<Device> create_cpu_device();
-// A Device on which nothing happens: its addresses differ but have no memory behind them, its streams drop what is
-// queued, and its events are complete. What is built on it tells which memory it would take.
+// A Device on which nothing happens: its addresses are distinct but have no memory, its streams drop what is queued,
+// and its events are complete. Anything built on it reports the memory that it would take.
 std::unique_ptr<Device> create_planning_device();
 // GPU `index` of this host. Throws ConfigError where the build has no CUDA (no_cuda.cc) or the host no such GPU.
 std::unique_ptr<Device> create_cuda_device(int index);

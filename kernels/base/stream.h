@@ -1,12 +1,12 @@
 // Stream and Event: the only concurrency vocabulary of the project.
 //
 // A Stream is a queue of work that runs in order; two streams run side by side unless an Event orders them. On a GPU
-// a stream is a cudaStream_t; on a CPU it is a worker thread, or `inline`: the caller runs the work at once (the
+// a stream is a cudaStream_t; on a CPU it is a worker thread, or `inline`: the caller runs the work itself (the
 // compute stream's default). So an overlap bug shows on a laptop: a missing wait gives wrong numbers there, and a
 // ThreadSanitizer report.
 //
-// A stream is fed by one host thread at a time. Work that throws poisons its stream: what was queued behind it is
-// dropped, and the error is rethrown by synchronize(), by the next run() and by waits for an event behind it.
+// A stream is fed by one host thread at a time. Work that throws poisons its stream: later work is dropped, and the
+// error is rethrown by synchronize(), by the next run() and by waits for a later event.
 #pragma once
 
 #include <exception>
@@ -76,7 +76,7 @@ class Stream {
   void set_trace_row(TraceRow* row) { trace_row_ = row; }
   TraceRow* trace_row() const { return trace_row_; }
 
-  // What is queued from now on is for this: the label of its spans.
+  // The label of the spans of work queued from now on.
   SpanLabel& label() { return label_; }
   SpanInfo labelled(SpanInfo info) const {
     info.label = label_;

@@ -46,15 +46,15 @@ inline std::string name_of(Category category) {  // "comm.tensor"
                            : kNames.at(static_cast<size_t>(category));
 }
 
-// What a communication moves through its rank's port.
+// A communication's load on its rank's port.
 struct WireCost {
   int64_t bytes = 0;    // 0: nothing. A buffered send's are told by its receive
   int hops = 0;         // latencies, one after the other
-  bool queues = false;  // behind the collectives before it; a transfer does not
+  bool queues = false;  // waits for earlier collectives; a transfer does not
   bool operator==(const WireCost&) const = default;
 };
 
-// What a stream is working for.
+// The purpose of a stream's current work.
 struct SpanLabel {
   int microbatch = -1;                  // -1: none; so are the others
   int chunk = -1;                       // of a pipeline rank's model chunks
@@ -75,7 +75,7 @@ struct SpanInfo {
 
 // A communication is on the wire from when its first byte may move until its last has, as the transport tells:
 // [wire_start, wire_end). That is the same on all ranks of a call where they have one clock, and need not lie within
-// the span: what is received may have been sent before. Before its wire, a span waits for peers; behind it, or without
+// the span: what is received may have been sent before. Before its wire, a span waits for peers; after it, or without
 // any, it copies.
 struct Span {
   SpanInfo info;
@@ -84,7 +84,7 @@ struct Span {
   int64_t wire_start_ns = 0, wire_end_ns = 0;  // both 0: unknown, or no communication; equal: none (a buffered send)
   uint64_t transfer_id = 0;  // of a send and its recv: the same number at both ends, and nowhere else; 0: none
 
-  // Of a communication: what the transport cannot tell counts as wire.
+  // For a communication: time that the transport cannot classify counts as wire.
   Interval wire() const {
     return wire_start_ns == 0 ? Interval{start_ns, end_ns} : Interval{wire_start_ns, wire_end_ns};
   }
@@ -95,8 +95,8 @@ inline int64_t now_ns() {
       .count();
 }
 
-// How many spans the rows of a rank hold together between two calls of take(). And whether those are wanted that a
-// device has to be asked for.
+// The number of spans that the rows of a rank hold together between two calls of take(), and whether spans are wanted
+// that a device has to be asked for.
 struct SpanRoom {
   std::atomic<bool> measures = true;
   std::atomic<int64_t> left = std::numeric_limits<int64_t>::max(), lost = 0;
@@ -107,8 +107,7 @@ class TraceRow {
   explicit TraceRow(std::string name, SpanRoom* room = nullptr) : name_(std::move(name)), room_(room) {}
   const std::string& name() const { return name_; }
   bool measures() const { return !room_ || room_->measures.load(std::memory_order_relaxed); }
-  // Where there is no room the span is lost, and counted: a run does not end for its trace, nor does a destructor
-  // throw.
+  // Without room the span is dropped and counted: a full trace neither ends a run nor makes a destructor throw.
   void add(const Span& span) noexcept {
     std::lock_guard lock(mutex_);
     if (!room_ || room_->left.fetch_sub(1) > 0) try {
@@ -139,13 +138,13 @@ class TraceRow {
 };
 
 // HostRange: a range of a host thread for profilers (NVTX: Nsight Systems and others), named after the trace's span. On
-// a GPU it is the time in which work is queued; the profiler shows beside it when the work ran. Without a profiler
+// a GPU it is the time in which work is queued; the profiler shows next to it when the work ran. Without a profiler
 // attached a range costs two pointer tests; in a build without NVTX (no_nvtx.cc) two empty calls.
 // RAII. Ranges of a thread nest. name: a string literal.
 class HostRange {
  public:
   explicit HostRange(const char* name);
-  HostRange(const char* name, int64_t number);  // shown beside the name
+  HostRange(const char* name, int64_t number);  // shown after the name
   ~HostRange();
   HostRange(const HostRange&) = delete;
   HostRange& operator=(const HostRange&) = delete;
@@ -167,7 +166,7 @@ class SpanClock {
   uint64_t transfer_id_ = 0;
 };
 
-// RAII: the span of a scope, and its range in a profiler. A null row costs one test beside that.
+// RAII: the span of a scope, and its range in a profiler. A null row costs one test on top of that.
 class ScopedSpan {
  public:
   ScopedSpan(TraceRow* row, SpanInfo info) : range_(info.name), row_(row), info_(info), start_(row ? now_ns() : 0) {}
@@ -196,7 +195,7 @@ class Trace {
   // A new row; valid as long as the Trace. Called while the rank is built.
   TraceRow* add_row(std::string name) { return &rows_.emplace_back(std::move(name), &room_); }
   std::deque<TraceRow>& rows() { return rows_; }
-  // At most so many spans are held. Before the first one; without it there is no limit.
+  // The maximum number of spans held. Call it before the first one; without it there is no limit.
   void set_room(int64_t spans) { room_.left = spans; }
   // Off: a GPU's streams record no events for spans and phases. On at first; neither begins or ends across a change.
   void set_measures(bool on) { room_.measures = on; }

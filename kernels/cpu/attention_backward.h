@@ -88,12 +88,12 @@ class GroupBackward {
   static int64_t sum_panels(const AttentionSizes& z) {
     return z.members == 1 ? kTile : (z.key_panels() + kTile - 1) / kTile * kTile;
   }
-  // Where in dk_ and dv_ the block of this panel of keys and of columns is.
+  // The offset in dk_ and dv_ of the block of this panel of keys and this panel of columns.
   int64_t sum_at(int64_t j, int64_t c) const { return (j % sum_panels(z_) * z_.d_panels() + c) * kBlock; }
   int64_t steps() const { return z_.d_panels(); }
   static int64_t in_tile(int64_t row, int64_t column) { return (row % kTile * kTile + column % kTile) * kBlock; }
 
-  // Of panels of queries those that see a key of panel j.
+  // The panels of `queries` that see a key of panel j.
   Range seeing_of(int64_t j, Range queries, const FirstKeys& first_keys) const {
     Range seeing{std::max(z_.first_query_panel(j), queries.begin), queries.end};
     while (seeing.end > seeing.begin && first_keys.panel(seeing.end - 1) > j) --seeing.end;

@@ -40,7 +40,7 @@ class HeadForward {
 
  private:
   using Element = typename Panels::Element;
-  static constexpr int64_t kTile = 8;  // panels of keys whose scores are held at once
+  static constexpr int64_t kTile = 8;  // panels of keys whose scores are held together
 
   static int64_t matrix_blocks(const AttentionSizes& z) { return z.key_panels() * z.d_panels(); }
 

@@ -1,8 +1,8 @@
-// What the two directions of attention share on the CPU: sizes, one head of a view, and blocks of scores.
+// Shared by attention's forward and backward pass on the CPU: sizes, one head of a view, and blocks of scores.
 //
 // Both work on one head of one batch entry at a time, by panels of 32 positions, and hold scores transposed: a block is
 // [32 keys, 32 queries]. So a maximum, a sum or a log-sum-exp of each query is a row of vectors, nothing is ever
-// summed across a vector, and a block of probabilities is at once the operand of the next GEMM.
+// summed across a vector, and a block of probabilities is already the operand of the next GEMM.
 #pragma once
 
 #include <cmath>

@@ -25,12 +25,12 @@ struct Gemm {
   bool transpose_a, transpose_b, accumulate;
 };
 
-// How a GEMM is blocked; all but bytes are counts of panels or of steps.
+// The blocking of a GEMM; all but bytes are counts of panels or of steps.
 struct Blocking {
   int64_t m_panels, n_panels, steps;
   int64_t k_chunk, n_chunk;       // of b, packed at a time
   int64_t k_block, m_block;       // of a, packed at a time by a thread
-  int64_t k_slice, n_block;       // of a block of a, multiplied with so many panels of b before the next slice
+  int64_t k_slice, n_block;       // of a block of a, and panels of b that it multiplies before the next slice
   bool keep_sums;                 // sums wait from one chunk of k to the next: those of m_chunk by n_chunk panels
   int64_t m_chunk;                // all rows, unless the sums would be too many
   int64_t sum_rows, sum_columns;  // of sums that are kept at a time: of all threads where keep_sums, else of each
@@ -100,7 +100,7 @@ class BlockedGemm {
     }
   }
 
-  // So many rows of a matrix on their way into the cache, to be read, or written where `write`.
+  // Prefetches `rows` rows of a matrix, to be read, or written if `write`.
   template <int write, class X>
   static void prefetch(const X* from, int64_t ld, int64_t rows, int64_t columns) {
     constexpr int64_t kLine = 64 / sizeof(X);
@@ -151,7 +151,7 @@ class BlockedGemm {
     return sums_ + kBlock * (row * blocking_.sum_columns + j % blocking_.sum_columns);
   }
 
-  // What finish() will read and write, while the processor multiplies.
+  // Prefetches what finish() reads and writes, while the processor multiplies.
   void prefetch_c(int64_t i, int64_t j) const {
     prefetch<1>(p_.c + i * kPanel * p_.n + j * kPanel, p_.n, std::min(kPanel, p_.m - i * kPanel), kPanel);
   }

@@ -9,9 +9,9 @@
 
 namespace trivet::TRIVET_CPU {
 
-inline constexpr int64_t kDropoutChunk = 512;  // elements that are drawn at once, into a buffer on the stack
+inline constexpr int64_t kDropoutChunk = 512;  // elements that are drawn together, into a buffer on the stack
 
-// Philox for kCounters consecutive counters at once, each in a 64-bit lane of which the upper half is ignored.
+// Philox for kCounters consecutive counters in parallel, each in a 64-bit lane of which the upper half is ignored.
 using Words = uint64_t __attribute__((vector_size(kVectorBytes)));
 inline constexpr int kCounters = kVectorBytes / 8;
 

@@ -29,8 +29,8 @@ void encode(const T* __restrict from, uint8_t* __restrict to, int64_t n, float s
   for (int64_t i = 0; i < n; ++i) to[i] = Format::encode(static_cast<float>(from[i]) * scale);
 }
 
-// The codes of x [rows, n], and the scales [blocks] of its blocks of so many columns and of all rows. They are their
-// largest magnitudes first, then what x is multiplied with, and at last 1 / that.
+// The codes of x [rows, n], and the scales [blocks] of its blocks of `columns` columns and all rows. `scale` first
+// holds their largest magnitudes, then the factors of x, and finally the inverses of those.
 template <class Format, class T>
 void encode_blocks(const T* __restrict x, uint8_t* __restrict to, float* __restrict scale, int64_t blocks,
                    int64_t columns, int64_t rows, int64_t n) {

@@ -7,7 +7,7 @@
 // names of its namespace stay visible; tests/kernels/isolated_isas.sh checks that. Nothing here may need a constructor
 // before main, which would run on every processor.
 //
-// GEMM and attention are made of panels (panels.h); the rest are loops over vectors (vector.h). All are split over
+// GEMM and attention work on panels (panels.h); the rest are loops over vectors (vector.h). All are split over
 // OpenMP threads in a fixed way, so that a run repeats bit for bit.
 #pragma once
 

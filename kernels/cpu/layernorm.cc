@@ -50,7 +50,7 @@ void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rst
   });
 }
 
-// Where the rows of a norm begin, in elements. A token has as many as there are heads; without heads it is a row.
+// Offsets of a norm's rows, in elements. A token has one row a head; without heads it is a row.
 struct RowPlaces {
   const HeadRows &x, &y;
   const HeadsLayout of_x, of_y;

@@ -73,8 +73,7 @@ Blocking::Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes, int64
 
 std::unique_ptr<CpuKernels> create_kernels(int threads) { return std::make_unique<Kernels>(threads); }
 
-// What the FP8 values stand for, exactly: a few bits times a power of two are a bf16, unless they are too small for
-// one.
+// Decodes FP8 values exactly: a few bits times a power of two are a bf16, unless they are too small for one.
 void Kernels::decode(const Tensor& values, const Tensor& scale, bf16* to) const {
   const bool by_blocks = ScaleBlocks::given(scale);
   float exact[256];

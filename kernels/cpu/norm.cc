@@ -29,7 +29,7 @@ constexpr int64_t kElements = 1024, kWidth = kVectorBytes / 8, kSums = 32 / kWid
 // A lane takes 32 parts of up to 2^45 q, so its sum moves by at most 2^50 q: less than the 2^51 q to the next power
 // of two on either side of the anchor.
 constexpr int kLevelBits = 45;
-// What is left after a level, at most q / 2 each, is added without a split if all 1024 together stay below 2^56 units:
+// Remainders of a level, at most q / 2 each, are added without a split if all 1024 together stay below 2^56 units:
 // a lane's 32 then fit a double's 53 bits.
 constexpr int kRestBits = 45;
 

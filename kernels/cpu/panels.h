@@ -5,10 +5,10 @@
 // DotPanels by AVX-512-BF16 (panels_bf16.h) and AmxPanels by the tile unit of x86 servers (panels_amx.h). GEMM and
 // attention are templates over them.
 //
-//   Element                               float or bf16: what a panel is made of
+//   Element                               float or bf16: the element type of a panel
 //   pack_rows<side>(from, ld, rows, k, to)     packs rows r < min(rows, 32), all k, of (r, k) = from[r * ld + k]
 //   pack_columns<side>(from, ld, rows, k, to)  the same of (r, k) = from[k * ld + r]
-//   multiply<accumulate>(a, b, steps, c, rows)  c = or += a b, for a left and a right panel over so many steps; rows
+//   multiply<accumulate>(a, b, steps, c, rows)  c = or += a b, for a left and a right panel over `steps`; rows
 //                                         from `rows` on (default: 32) may be left out
 //   put_left(row, x, to)                  k = 0…31 of row `row` into a step of a left panel
 //   put_right(pair, x, y, to)             columns 0…31 of k = 2 pair and 2 pair + 1 into a step of a right panel
@@ -39,7 +39,7 @@ struct PanelRow {
   Floats v[kVectors];
 };
 
-// For functions, and behind the parameters of lambdas, that work on arrays which have to be registers.
+// For functions, and after the parameters of lambdas, that work on arrays which have to be registers.
 #define TRIVET_INLINE __attribute__((always_inline))
 // For functions that need all registers: compiled into another one they find some taken, and keep sums in memory.
 #define TRIVET_NOINLINE __attribute__((noinline))

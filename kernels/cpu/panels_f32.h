@@ -44,7 +44,7 @@ struct F32Panels {
   }
 
  private:
-  // What a matrix of rows x columns has at `from`, ld apart, as it lies or transposed; zero behind its end.
+  // The elements of a matrix of rows x columns at `from`, ld apart, as stored or transposed; zero past its end.
   template <bool transposed, class T>
   static void pack_block(const T* from, int64_t ld, int64_t rows, int64_t columns, float* to) {
     if (rows < kPanel || columns < kPanel) {

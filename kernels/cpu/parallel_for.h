@@ -29,7 +29,7 @@ inline Range cut(int64_t n, int64_t grain, int parts, int index) {
   return {std::min(n, grains * index / parts * grain), std::min(n, grains * (index + 1) / parts * grain)};
 }
 
-// How many parts parallel_for makes: at most `threads`, each of at least one grain.
+// The number of parts of parallel_for: at most `threads`, each of at least one grain.
 inline int parts_of(int threads, int64_t n, int64_t grain) {
   return static_cast<int>(std::min<int64_t>(threads, (n + grain - 1) / grain));
 }

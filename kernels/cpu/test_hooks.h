@@ -8,7 +8,7 @@ namespace trivet {
 
 // The CPU's GEMMs are cut as if the caches were smaller by this factor: small shapes then take every branch.
 extern int64_t gemm_cache_divisor;
-// Of a loop that is cut over threads only the last part runs: the end of a tensor of billions of elements costs little.
+// Only the last part of a loop over threads runs: a cheap test of the end of a tensor of billions of elements.
 extern bool only_last_parts;
 
 }  // namespace trivet

@@ -19,7 +19,7 @@ AttentionArgs args_of(const Attention& op) {
           .documents = op.documents};
 }
 
-// Whether vectors of 16 bytes may be read at the start of each row of each head.
+// True if vectors of 16 bytes may be read at the start of each row of each head.
 bool aligned(const HeadsView& x) {
   const HeadsLayout& z = x.layout;
   const int64_t pack = 16 / size_of(x.memory.dtype);
@@ -28,11 +28,11 @@ bool aligned(const HeadsView& x) {
 }
 bool aligned(const QkvViews& views) { return aligned(views.q) && aligned(views.k) && aligned(views.v); }
 
-// A tile of the tensor cores has so many rows: with fewer queries after others, the new tokens of a text that grows,
-// most of the work would be on empty ones, by a block a head. The plain kernels give each query of each head a warp.
+// Tensor cores work on tiles of 16 rows: with fewer queries after others, such as the new tokens of a growing text,
+// most of the work would be on empty rows, in one block a head. The plain kernels give each query of each head a warp.
 constexpr int64_t kFewestAfterOthers = 16;
 
-// Whether the tensor-core kernels take it: by type, head size, alignment, and the number of queries.
+// True if the tensor-core kernels can take it: type, head size, alignment, and the number of queries.
 bool by_flash(const char* op, const AttentionArgs& a) {
   if (flash_attention_has(a.dtype(), a.d()) && (a.past() == 0 || a.s() >= kFewestAfterOthers) && aligned(a.qkv) &&
       aligned(a.out) && aligned(a.dout) && aligned(a.dqkv))

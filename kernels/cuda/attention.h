@@ -37,7 +37,7 @@ struct AttentionArgs {
   int64_t d() const { return qkv.q.layout.d; }
   int64_t members() const { return qkv.q.layout.members; }
   int64_t kv_heads() const { return qkv.q.layout.b * qkv.q.layout.groups; }  // of all batch entries
-  int64_t query_heads() const { return kv_heads() * members(); }             // likewise
+  int64_t query_heads() const { return kv_heads() * members(); }             // the same
 };
 
 bool flash_attention_has(DType dtype, int64_t d);

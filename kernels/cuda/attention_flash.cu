@@ -2,7 +2,7 @@
 // head and walks its keys and values in tiles of 64, which arrive in shared memory while the tile before is worked on.
 // No score leaves the registers.
 //
-// Roofline: 4 s^2 d / 2 operations a head (causal: half of the scores lie in the future) beside 8 s d bytes: bound by
+// Roofline: 4 s^2 d / 2 operations a head (causal: half of the scores lie in the future) for 8 s d bytes: bound by
 // the tensor cores from s of a few hundred on.
 #include "kernels/cuda/attention_head.cuh"
 #include "kernels/cuda/launch.h"

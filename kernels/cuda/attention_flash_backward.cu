@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   // The first keys have the most queries: they start first.
   const int kv = static_cast<int>(blockIdx.x) % kv_heads, first_key = static_cast<int>(blockIdx.x) / kv_heads * kRows;
   const int first_tile = a.first_query(first_key) / kTile;
-  // Of a query head.
+  // For one query head.
   const int tiles = a.query_tiles(kv * a.members, first_key + kRows - 1, first_tile, kTile) - first_tile;
   const auto head_of = [&](int step) { return kv * a.members + step / tiles; };
   const auto query_of = [&](int step) { return (first_tile + step % tiles) * kTile; };
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       Sums p[kBlocks], ds[kBlocks];
       gemm_nt<kD>(p, keys + 16 * warp * kLd, queries);
       gemm_nt<kD>(ds, values + 16 * warp * kLd, douts);
-      // Queries behind the end are zeros, and so are their lse and delta: they add nothing.
+      // Queries past the end are zeros, and so are their lse and delta: they add nothing.
       differentiate<false>(
           p, ds, a, head_of(step), warp_key, first_query,
           [&](int n, int e) { return lse[8 * n + 2 * t + e % 2] * kLog2E; },

@@ -1,4 +1,4 @@
-// Where one head of one batch entry lies in the views of attention, as kernels see it.
+// The place of one head of one batch entry in the views of attention, as kernels see it.
 #pragma once
 
 #include <cfloat>
@@ -79,19 +79,19 @@ struct HeadArgs {
   __device__ int64_t lse_at(int which) const { return lse_of(out_head(which)); }
   __device__ int64_t lse_of(int out_head) const { return part.lse_at(q, 0, out_head); }
 
-  // How many keys, from the first on, a query sees; and how many tiles of `size` keys that is.
+  // The number of keys, from the first on, that a query sees; and the tiles of `size` keys they fill.
   __device__ int seen(int query) const { return min(past + query + 1, keys); }
   __device__ int key_tiles(int query, int size) const { return (seen(query) + size - 1) / size; }
   // The first query that sees a key.
   __device__ int first_query(int key) const { return max(0, key - past); }
 
-  // The first row of keys of a query's document. Queries behind the end are as the last one.
+  // The first row of keys of a query's document. Queries past the end count as the last one.
   __device__ int first_key(int which, int query) const {
     if (!kDocuments || !starts) return 0;
     const int64_t row = min(query, s - 1);
     return static_cast<int>(key_positions.before(starts[row * q.b + which / heads()]));
   }
-  // Whether it comes behind this key.
+  // True if that is after this key.
   __device__ bool hides(int which, int query, int key) const { return kDocuments && key < first_key(which, query); }
   // The first of the `tiles` of `size` keys, all that causality leaves, that queries from this one on walk over. Those
   // that see no key walk over the last tile, masked, so that no kernel has a case without tiles.
@@ -99,7 +99,7 @@ struct HeadArgs {
     return kDocuments ? min(first_key(which, query) / size, tiles - 1) : 0;
   }
   // The end of the tiles of `size` queries, from tile `first` on, that see keys up to this one: a binary search, as
-  // starts ascend. At least one tile, likewise.
+  // starts ascend. At least one tile, too.
   __device__ int query_tiles(int which, int key, int first, int size) const {
     int end = (s + size - 1) / size;
     if constexpr (kDocuments)
@@ -119,7 +119,7 @@ struct HeadArgs {
   }
 };
 
-// Which of this lane's sums of 16 rows and 8 kBlocks columns (tensor_core.cuh) the dropout keeps: bit 4 n + e for
+// A mask of this lane's sums of 16 rows and 8 kBlocks columns (tensor_core.cuh) that dropout keeps: bit 4 n + e for
 // sums[n][e]. Rows and columns begin at multiples of 16; one are queries, the others keys. A square is a column of two
 // rows and the column 8 further. Columns may go on elsewhere (PositionMap), from a multiple of 16 on. In a loop that
 // stays one: the generator is long.
@@ -131,7 +131,7 @@ __device__ inline uint64_t kept_by_dropout(const Args& a, int which, int first_r
   const DropoutArgs& dropout = a.dropout;
   const int64_t first = kRowsAreQueries ? a.dropout_square(which, row, column) : a.dropout_square(which, column, row);
   const PositionMap& columns = kRowsAreQueries ? dropout.keys : dropout.positions;
-  // Of the squares of these columns: how far the next one is, how many come before a jump, and how many that skips.
+  // Squares of these columns: the distance to the next one, the number before a jump, and how many it skips.
   const int stride = kRowsAreQueries ? static_cast<int>(dropout_pairs(dropout.seq_length)) : 1;
   const int split = static_cast<int>(columns.split), jump = static_cast<int>(columns.jump) / 2;
   const int before = first_column < split ? (split - first_column) / 2 : 8 * kBlocks;
@@ -161,7 +161,7 @@ __device__ inline void apply_dropout(float (&x)[kBlocks][4], const DropoutArgs& 
 }
 
 // Scores of a key that its query does not see become `value`, in a warp's tile whose 16 rows and whose columns begin at
-// these positions. Rows are queries; or else keys, whose rows behind the last one are left: nothing is made of them.
+// these positions. Rows are queries, or else keys, whose rows past the last one are left alone: they are unused.
 template <bool kRowsAreQueries, int kBlocks, class Args>
 __device__ inline void mask_unseen(float (&x)[kBlocks][4], const Args& a, int which, int first_row, int first_column,
                                    float value) {

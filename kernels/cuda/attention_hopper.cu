@@ -6,7 +6,7 @@
 //
 // Roofline, an estimate by counting: a tile of 128 keys takes a warpgroup 4 * 64 * 128 d operations, 1024 cycles of the
 // tensor cores with d = 128, 512 with d = 64 (4096 operations a cycle). Each of its warps, one a scheduler, issues 490
-// instructions (440) beside, as nvcc 13.0 compiles the loop, of which 66 are exponentials: 528 cycles of the special
+// instructions (440) meanwhile, as nvcc 13.0 compiles the loop, of which 66 are exponentials: 528 cycles of the special
 // function units. With d = 128 two warpgroups need 2048 cycles of the tensor cores and 1060 of these units: bound by
 // the tensor cores. With d = 64 three need 1536 and 1584: by both alike. Heads of 80 columns take the sums of 96.
 #include "kernels/cuda/attention_hopper.cuh"
@@ -101,7 +101,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
     const int block_query = (schedule.tiles - 1 - tile) * B::kQueries, first_query = block_query + 64 * group;
     const int count = a.key_tiles(block_query + B::kQueries - 1, kKeys);
     const int first = kDocuments ? b.queries.task_bound(queries) : 0;
-    // The end of those that queries of this warpgroup see. One whose queries are all behind the end works on one.
+    // The end of those that queries of this warpgroup see. One whose queries are all past the end works on one.
     const int seen = first_query < a.s ? max(a.key_tiles(first_query + 63, kKeys), first + 1) : first + 1;
     OnlineSoftmax<kDocuments> softmax;
     uint64_t kept = 0;  // of the next tile's probabilities; drawn before its scores need registers

@@ -21,8 +21,8 @@ namespace trivet {
 inline constexpr int kWarpgroup = 128;             // threads
 inline constexpr size_t kMostShared = 227 * 1024;  // bytes that a block may have
 
-// Whether the warpgroups may have so many registers a thread, of those with which the launch bounds let a block start.
-// One that asked for more than the others have given back would wait for ever.
+// True if the warpgroups may have `each` registers a thread, out of those that the launch bounds give a block at the
+// start. One that asked for more than the others have released would wait forever.
 constexpr bool registers_suffice(int groups, int fetcher, int each) {
   const int at_start = 65536 / ((1 + groups) * kWarpgroup) / 8 * 8;
   return fetcher <= at_start && at_start <= each && fetcher + groups * each <= (1 + groups) * at_start;
@@ -98,7 +98,7 @@ struct Pipeline {
   using State = PipelineState<kStages>;
   Barrier full[kStages], empty[kStages];
 
-  // By one thread. producers: arrivals that fill a stage, beside its bytes. consumers: warps that release it.
+  // By one thread. producers: arrivals that fill a stage, in addition to its bytes. consumers: warps that release it.
   __device__ void initialize(uint32_t producers, uint32_t consumers) {
     for (int stage = 0; stage < kStages; ++stage) {
       trivet::initialize(&full[stage], producers);
@@ -200,9 +200,9 @@ struct TileMaps {
   TileMap q, k, v, dout;
 };
 
-// Of a Block: the numbers of threads, registers and bytes, the rows of tiles, and initialize(), by which one thread
-// sets up its barriers. Beside it stand fetch(), by the first kFetchers threads, and compute(), by each warpgroup from
-// the second on.
+// From a Block: the numbers of threads, registers and bytes, the rows of tiles, and initialize(), by which one thread
+// sets up its barriers. Added here: fetch(), by the first kFetchers threads, and compute(), by each warpgroup from the
+// second on.
 template <class Block, bool kDropout, bool kDocuments>
 __global__ void __launch_bounds__(Block::kThreads, 1)
     hopper_kernel(HeadArgs<__nv_bfloat16, kDocuments> a, HeadSchedule schedule, HeadTiles tiles,

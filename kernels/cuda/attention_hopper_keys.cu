@@ -12,9 +12,9 @@
 //
 // Roofline, an estimate by counting: a tile of 64 queries takes a warpgroup 4 GEMMs of 2 * 64 * 64 d operations,
 // 1024 cycles of the tensor cores with d = 128, 512 with d = 64. Each of its warps issues 310 instructions (290)
-// beside, as nvcc 13.0 compiles the loop, of which 32 are exponentials: 256 cycles of the special function units. Bound
-// by the tensor cores, as far as S and dP, of only 64 columns, get the 128 bytes of shared memory that they read a
-// cycle, which is all there is.
+// meanwhile, as nvcc 13.0 compiles the loop, of which 32 are exponentials: 256 cycles of the special function units.
+// Bound by the tensor cores, as far as S and dP, of only 64 columns, get the 128 bytes of shared memory that they read
+// a cycle, which is all there is.
 #include "kernels/cuda/attention_hopper.cuh"
 
 namespace trivet {
@@ -160,7 +160,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
         }
         const float* const lse = r.lse[at.stage];
         const float* const delta = r.delta[at.stage];
-        // Queries behind the end are zeros, and so are their lse and delta: they add nothing.
+        // Queries past the end are zeros, and so are their lse and delta: they add nothing.
 #pragma unroll
         for (int n = 0; n < kBlocks; ++n) {
           const float2 offset = *reinterpret_cast<const float2*>(lse + 8 * n + 2 * t);

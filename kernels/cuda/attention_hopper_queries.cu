@@ -6,8 +6,8 @@
 // while dP runs, computes the gradients of the scores from both, and adds their GEMM with the keys to dQ.
 //
 // Roofline, an estimate by counting: a tile of 128 keys takes a warpgroup 3 GEMMs of 2 * 64 * 128 d operations, 1536
-// cycles of the tensor cores with d = 128, 768 with d = 64. Each of its warps issues 420 instructions (400) beside, as
-// nvcc 13.0 compiles the loop, of which 64 are exponentials: 512 cycles of the special function units. Bound by the
+// cycles of the tensor cores with d = 128, 768 with d = 64. Each of its warps issues 420 instructions (400) meanwhile,
+// as nvcc 13.0 compiles the loop, of which 64 are exponentials: 512 cycles of the special function units. Bound by the
 // tensor cores. Together the two kernels take them 7/5 of the time of the 5 GEMMs that one would need.
 #include "kernels/cuda/attention_hopper.cuh"
 

@@ -44,7 +44,7 @@ __device__ void store_row(T* row, const float (&sum)[kColumns], float factor, in
     if (const int c = lane + 32 * k; c < d) row[c] = from_float<T>(sum[k] * factor);
 }
 
-// Which (head of a batch entry, position) this warp has; false: none.
+// The (head of a batch entry, position) of this warp; false: none.
 __device__ bool warp_task(int positions, int64_t tasks, int& which, int& position) {
   const int64_t task = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   which = static_cast<int>(task / positions);

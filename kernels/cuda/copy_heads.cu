@@ -30,7 +30,7 @@ __global__ void copy_heads_kernel(HeadsLayout from, const From* source, HeadsLay
   });
 }
 
-// What out and more are multiplied with, and lse's new value: a thread a query. They come first, as lse is read and
+// The factors of out and more, and lse's new value: a thread a query. They come first, as lse is read and
 // written.
 __global__ void merge_factors_kernel(const float* more_lse, float* lse, float2* factors, int64_t rows, int64_t n,
                                      int64_t s, int64_t first) {

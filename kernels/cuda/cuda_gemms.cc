@@ -264,8 +264,8 @@ CudaGemms::Plan& CudaGemms::plan_of(const CudaGemm& gemm, const CudaGemmApart* a
 }
 
 bool CudaGemms::run(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte* workspace, cudaStream_t stream) {
-  // Of activations the library has GELU, which may be made of an approximate tanh: good enough for bf16, not for fp32,
-  // which is there for tests. And it asks some alignment of the matrix that the GELU is taken of.
+  // The library's only activation is GELU, possibly with an approximate tanh: good enough for bf16, not for fp32, which
+  // is there for tests. And it requires some alignment of the GELU's input matrix.
   if (gemm.has_activation()) {
     const void* const matrix = gemm.pre_activation ? gemm.pre_activation : gemm.activation_backward;
     const bool both_bf16 = gemm.dtype == DType::bf16 && gemm.c_dtype == DType::bf16;

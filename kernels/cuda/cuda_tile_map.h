@@ -7,7 +7,7 @@
 
 namespace trivet {
 
-// Whether there is a map of the view: bf16, 16-byte aligned, heads of a multiple of 8 columns, positions outermost, and
+// True if the view has a map: bf16, 16-byte aligned, heads of a multiple of 8 columns, positions outermost, and
 // all strides multiples of a head's columns. The view is then [positions, matrices, d], and a matrix the rows of one
 // head: number entry * TileSteps::entry + group * TileSteps::group + member * TileSteps::member.
 bool tile_map_has(const HeadsView& view);

@@ -1,6 +1,6 @@
 // Activations, add, convert; bias or position, dropout and residual; sums over rows; fill and clear. All of these only
 // move memory: each element is read once and written once, in accesses of 16 bytes, and the roofline is the bandwidth.
-// (GELU: about 20 instructions an element beside 4 bytes in bf16, forward, where some 27 would fit.)
+// (GELU: about 20 instructions an element for 4 bytes in bf16, forward; some 27 would fit.)
 #include <bit>
 
 #include "kernels/base/fp8.h"

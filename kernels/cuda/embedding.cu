@@ -22,7 +22,7 @@ __global__ void embedding_forward_kernel(const int* tokens, const T* table, int6
   store_pack(out + r * h, i, h, vectors, pack);
 }
 
-// Where each row of the table has its positions r, of the n of this call. Rows without any are not looked at.
+// The positions r of each row of the table, among the n of this call. Rows without any are not read.
 struct Occurrences {
   int *count, *offset;     // [table rows]: how many, and where in `sorted` they begin
   int* slot;               // [n]: as the how-manieth of its row a position was counted
@@ -49,7 +49,7 @@ __global__ void collect_kernel(const int* tokens, int n, int64_t first_row, Occu
   if (r >= n || o.slot[r] < 0) return;
   o.unsorted[o.offset[tokens[r] - first_row] + o.slot[r]] = r;
 }
-// A position comes behind all smaller ones of its row.
+// A position is placed after all smaller ones of its row.
 __global__ void sort_kernel(const int* tokens, int n, int64_t first_row, Occurrences o) {
   const int r = blockIdx.x * blockDim.x + threadIdx.x;
   if (r >= n || o.slot[r] < 0) return;

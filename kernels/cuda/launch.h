@@ -1,4 +1,4 @@
-// What every launcher does: the checks of grids, the jump from trivet::bf16 to the compiler's type, and the launch.
+// Shared by all launchers: the checks of grids, the jump from trivet::bf16 to the compiler's type, and the launch.
 #pragma once
 
 #include <algorithm>
@@ -37,13 +37,13 @@ inline unsigned int blocks(int64_t count, const char* op) {
   return static_cast<unsigned int>(count);
 }
 
-// Whether vectors of 16 bytes may be read at the start of each of these tensors (a null tensor is no obstacle).
+// True if vectors of 16 bytes may be read at the start of each of these tensors (a null tensor is fine).
 template <class... Tensors>
 bool aligned(const Tensors&... tensors) {
   return ((reinterpret_cast<uintptr_t>(tensors.data) % 16 == 0) && ...);
 }
 
-// Whether each head begins where vectors of eight elements may be read.
+// True if vectors of eight elements may be read at the start of each head.
 template <class Memory>
 bool heads_are_aligned(const HeadsOf<Memory>& x) {
   const HeadsLayout& z = x.layout;
@@ -64,7 +64,7 @@ struct RowGrid {
   }
 };
 
-// Which threads run a kernel, on which stream, with how many bytes of dynamic shared memory a block.
+// A launch configuration: threads, stream, and bytes of dynamic shared memory a block.
 struct Launch {
   dim3 grid, block;
   cudaStream_t stream;

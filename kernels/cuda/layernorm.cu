@@ -47,7 +47,7 @@ __device__ inline float4 plus(float4 a, float4 b) { return {a.x + b.x, a.y + b.y
 
 constexpr int kMostThreads = 512;  // of a block, so that a thread may have 128 registers: one such block fills them
 
-// Where a row of h elements begins, behind the first: a head, or, in a layout without heads, the next h elements.
+// The offset of a row of h elements from the first: a head, or, in a layout without heads, the next h elements.
 // REQUIRES: fewer than 2^31 rows.
 __device__ inline int64_t row_begin(const HeadsLayout& z, int64_t row, int h) {
   if (z.d == 0) return row * h;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kMostThreads)
                              T* y, HeadsLayout y_rows, float* mean, float* rstd) {
   __shared__ float shared[32];
   const int64_t mine = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  // Teams of a warp reduce together. Those behind the end read nothing: y may be written over x.
+  // Teams of a warp reduce together. Those past the end read nothing: y may be written over x.
   const int64_t row = mine < n ? mine : n - 1;
   const RowPart<T, Whole> part(x + row_begin(x_rows, row, h), mine < n ? h : 0, threadIdx.x, blockDim.x);
   T* const out = y + row_begin(y_rows, row, h);
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kMostThreads)
     float sum = 0;
     part.for_packs([&](int, const Pack& pack) {
 #pragma unroll
-      for (int k = 0; k < kPack; ++k) sum += pack.v[k];  // behind the row's end: zeros
+      for (int k = 0; k < kPack; ++k) sum += pack.v[k];  // past the row's end: zeros
     });
     mu = block_reduce(sum, Sum(), 0.0f, shared) / static_cast<float>(h);
   }
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kMostThreads)
   __syncthreads();
 
   const auto team_sum = [&](float value) { return block_reduce(value, Sum(), 0.0f, shared); };
-  // All threads leave the loop together, so that reductions are complete; teams behind the end add nothing. (They may not
+  // All threads leave the loop together, so that reductions are complete; teams past the end add nothing. (They may not
   // read another's row: its team may write dx over it by now.)
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * teams; first < n;
        first += static_cast<int64_t>(gridDim.x) * teams) {
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kMostThreads)
     float g_sum = 0, gx_sum = 0;
     for_packs([&](int, const Pack& xhat, const Pack& d, const Pack& g) {
 #pragma unroll
-      for (int k = 0; k < kPack; ++k) {  // behind the row's end gamma is 0
+      for (int k = 0; k < kPack; ++k) {  // past the row's end gamma is 0
         if constexpr (kCentered) g_sum += d.v[k] * g.v[k];
         gx_sum += d.v[k] * g.v[k] * xhat.v[k];
       }
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kMostThreads)
         gradient.v[k] += r * (d.v[k] * g.v[k] - g_mean - xhat.v[k] * gx_mean);
       }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {  // behind the row's end d is 0
+      for (int half = 0; half < 2; ++half) {  // past the row's end d is 0
         const int to = half * packs + i / kPack, k = 4 * half;
         dgamma[to] = plus(dgamma[to], {d.v[k] * xhat.v[k], d.v[k + 1] * xhat.v[k + 1], d.v[k + 2] * xhat.v[k + 2],
                                        d.v[k + 3] * xhat.v[k + 3]});
@@ -222,7 +222,7 @@ dim3 row_teams(int64_t h, int64_t packs) {
   return {threads, kBlockThreads / threads};
 }
 
-// Whether each row begins and ends at a multiple of a pack.
+// True if each row begins and ends at a multiple of a pack.
 bool whole_packs(const HeadRows& rows, int64_t h) {
   const HeadsLayout& z = rows.layout;  // without heads: zeros
   return (h | rows.first | z.position | z.entry | z.group | z.member) % kPack == 0;
@@ -256,7 +256,7 @@ void CudaOps::launch(const op::LayernormBackward& op, cudaStream_t stream) {
   const auto shared = static_cast<size_t>(block.y * sums * 2 * packs) * sizeof(float4);
   constexpr size_t kMostShared = 224 * 1024;
   if (shared > kMostShared) fail("layernorm_backward: rows of " + std::to_string(h) + " elements are too long");
-  const int64_t per_multiprocessor = kMostThreads / (block.x * block.y);  // all at once, in 16 warps
+  const int64_t per_multiprocessor = kMostThreads / (block.x * block.y);  // all resident, in 16 warps
   const int64_t parts = std::min(ceil_div(n, block.y), per_multiprocessor * multiprocessors_);
   auto* const partials = reinterpret_cast<float*>(workspaces_.take(stream, parts * sums * h * 4));
   const bool vectors = whole_packs(x, h) && whole_packs(y, h) && aligned(op.x, op.dy, op.gamma, op.residual, op.dx);

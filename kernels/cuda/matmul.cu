@@ -1,5 +1,5 @@
 // GEMMs: cuBLASLt (cuda_gemms.h), and small kernels for the rest: k = 0, shapes without an algorithm, a bf16 bias on an
-// fp32 result, what is no epilogue, and FP8 operands that lie otherwise than the library takes them.
+// fp32 result, what is no epilogue, and FP8 operands in a layout that the library does not take.
 #include "kernels/base/arena.h"
 #include "kernels/base/fp8.h"
 #include "kernels/cuda/column_partials.cuh"
@@ -48,8 +48,8 @@ __global__ void decode_kernel(const uint8_t* values, const float* scale, __nv_bf
 //
 // Hopper multiplies FP8 operands only if both are K-major, which forward passes have: the gradient of the input takes
 // the weight transposed, that of the weight both of its operands. By counting, for fc1 of Llama 3.1 8B at 8,192 tokens
-// (28,672 x 4,096) on an H200: the weight's 117 MB, read and written at 4.8 TB/s, are 49 us beside a GEMM of 972 us
-// (1.92 TFLOP at 1,979 TFLOP/s), and the 268 MB of dy and x are 112 us beside another one: 5.5 % of the three GEMMs. A
+// (28,672 x 4,096) on an H200: the weight's 117 MB, read and written at 4.8 TB/s, are 49 us next to a GEMM of 972 us
+// (1.92 TFLOP at 1,979 TFLOP/s), and the 268 MB of dy and x are 112 us next to another one: 5.5 % of the three GEMMs. A
 // quantiser that wrote both orders would save the reading, half of that. But what is gathered over positions is no
 // concatenation in the other order, weights in both orders would take another byte a parameter, and CPUs need only one.
 constexpr int kTile = 128;
@@ -136,7 +136,7 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
                 .transpose_a = op.transpose_a,
                 .transpose_b = op.transpose_b,
                 .accumulate = op.accumulate,
-                // Of a forward pass; gradients are summed in fp32.
+                // In forward passes; gradients are summed in fp32.
                 .fast = op.a.dtype == DType::e4m3 && op.b.dtype == DType::e4m3 && !op.transpose_a && op.transpose_b &&
                         op.c.dtype == DType::bf16,
                 .dtype = op.a.dtype,
@@ -177,7 +177,7 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
     plain.pre_activation = nullptr;
     plain.activation_backward = nullptr;
     if (op.pre_activation) plain.c = op.pre_activation.data;
-    // The library overwrites the sum, so it goes behind its workspace, and is then added.
+    // The library overwrites the sum, so it goes after its workspace, and is then added.
     const Tensor sum{op.bias_grad ? workspace + behind : nullptr, DType::f32, {m}};
     gemm.bias_grad = op.c.dtype == DType::f32 ? sum.data : nullptr;
     const CudaGemmApart apart{plain, [&] { rest(sum); }};

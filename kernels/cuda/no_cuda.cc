@@ -1,4 +1,4 @@
-// What a build without CUDA has in place of kernels/base/cuda_device.cc and this folder.
+// Replaces kernels/base/cuda_device.cc and this folder in a build without CUDA.
 #include "base/built_with.h"
 #include "kernels/gpu_monitor.h"
 #include "kernels/ops.h"

@@ -19,7 +19,7 @@ constexpr int kLaneElements = 16, kRun = 32 * kLaneElements;
 // A lane takes 16 parts of up to 2^45 units q of its anchor, so its sum moves by at most 2^49 q: less than the 2^51 q
 // to the next power of two on either side of the anchor 1.5 * 2^52 q. See kernels/cpu/norm.cc.
 constexpr int kLevelBits = 45;
-// What is left after a level is added without a cut if all 512 together stay below 2^56 units.
+// The remainder of a level is added without a cut if all 512 together stay below 2^56 units.
 constexpr int kRestBits = 45;
 
 // 2^exponent. REQUIRES: a normal number.
@@ -166,7 +166,7 @@ __global__ void clip_scale_kernel(const int64_t* bins, float multiplier, float m
   grad_scale[0] = clipped(multiplier, max_norm, value);
 }
 
-// One thread, likewise.
+// One thread, too.
 __global__ void count_labels_kernel(const float* missing, const float* norm, double labels, float max_norm,
                                     float* numbers, int n, float* grad_scale) {
   const double share = counted_share(missing[0], labels);

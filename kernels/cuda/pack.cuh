@@ -47,7 +47,7 @@ __device__ inline void with_flag(bool flag, const Body& body) {
   else body(std::false_type());
 }
 
-// Where a bool is given for `whole`: x is aligned to 16 bytes, and i a multiple of 8.
+// If `whole` is a bool: x is aligned to 16 bytes, and i a multiple of 8.
 template <class Whole>
 __device__ inline bool is_whole(int64_t i, int64_t n, Whole whole) {
   if constexpr (std::is_same_v<Whole, bool>) return whole && i + kPack <= n;

@@ -1,5 +1,5 @@
-// What has no name in CUDA C++: instructions of the PTX ISA, one function each, and dynamic shared memory. (A build
-// that emulates CUDA has a file of its own in this one's place: tests/emulation/kernels/cuda/ptx.cuh.)
+// Features without a name in CUDA C++: instructions of the PTX ISA, one function each, and dynamic shared memory. (A
+// build that emulates CUDA has a file of its own in this one's place: tests/emulation/kernels/cuda/ptx.cuh.)
 #pragma once
 
 #include <cstdint>
@@ -67,7 +67,7 @@ __device__ inline void cp_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// 2^x: what exp is made of here.
+// 2^x, from which exp is computed here.
 __device__ inline float power_of_2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -55,7 +55,7 @@ __device__ inline void wait_for(Barrier* barrier, uint32_t parity) {
 
 // ---- copies ("cp.async.bulk.tensor")
 
-// What the TMA knows of a tensor in global memory: made by the host (tile_map.h), a kernel's parameter. Columns beyond
+// A TMA descriptor of a tensor in global memory: made by the host (cuda_tile_map.h), a kernel's parameter. Columns past
 // the tensor's arrive as zeros, and so do rows.
 using TileMap = CUtensorMap;
 

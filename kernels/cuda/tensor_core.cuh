@@ -100,7 +100,7 @@ __device__ inline void copy_tile_async(__nv_bfloat16* tile, const __nv_bfloat16*
     if (kRows * kChunks % kThreads != 0 && chunk >= kRows * kChunks) break;
     const int row = chunk / kChunks, column = chunk % kChunks * 8;
     const bool there = first + row < rows;
-    // Where nothing is read, the address must still be one.
+    // Even if nothing is read, the address must be valid.
     const __nv_bfloat16* const from = matrix + (there ? first + row : 0) * stride + column;
     cp_async_16(tile + row * kLd + column, from, there);
   }

@@ -1,9 +1,9 @@
 // Tiles in shared memory as wgmma reads them, and GEMMs of whole tiles.
 //
-// A tile [rows, columns] of bf16 lies in blocks of kBlock columns, one behind the other, each by rows of kBlock
+// A tile [rows, columns] of bf16 lies in blocks of kBlock columns, one after the other, each by rows of kBlock
 // elements; within a block the 16-byte chunks are swizzled as the TMA does it: over 128 bytes, with 64 columns, chunk c
 // of row r lies where chunk c ^ r % 8 would; over 64 bytes, with 32 columns, c ^ r / 2 % 4. So eight rows of one chunk,
-// which wgmma reads at once, lie in different banks (PTX ISA, "Asynchronous Warpgroup Level Swizzle").
+// which wgmma reads together, lie in different banks (PTX ISA, "Asynchronous Warpgroup Level Swizzle").
 //
 // Sums and left operands lie in registers as mma's do (tensor_core.cuh): warp w of the warpgroup has rows 16 w to
 // 16 w + 15, and of those a lane with g = lane / 4 and t = lane % 4 the rows g and g + 8, columns 2t and 2t + 1 of

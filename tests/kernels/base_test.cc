@@ -268,7 +268,7 @@ TEST(Arena, SaysWhatItHoldsWhenMemoryEnds) {
   Arena arena(*device, "activations");
   arena.allocate(DType::u8, {1000});
   EXPECT_TRUE(throws_naming([&] { arena.allocate(DType::u8, {int64_t{1} << 60}); },
-                            {"out of memory", "activations", "beside the 1000", "1152921504606846976"}));
+                            {"out of memory", "activations", "on top of the 1000", "1152921504606846976"}));
   EXPECT_TRUE(throws_naming([&] { arena.allocate(DType::u8, {-1}); }, {"activations", "negative", "[-1]"}));
   EXPECT_EQ(arena.bytes(), 1000);
 }
@@ -341,7 +341,7 @@ TEST(HostMemory, TheLimitIsTheOneThatIsMetFirst) {
     EXPECT_GT(limit.used, 0);
     EXPECT_LT(limit.left(), int64_t{8} << 30);
   }
-  EXPECT_NE(refused.find("out of memory: weights need 9663676416 bytes beside the 0 that they hold (cannot allocate"),
+  EXPECT_NE(refused.find("out of memory: weights need 9663676416 bytes on top of the 0 that they hold (cannot allocate"),
             std::string::npos);
   EXPECT_NE(refused.find(", of which the process has taken "), std::string::npos) << refused;
 }
