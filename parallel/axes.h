@@ -17,7 +17,7 @@ namespace trivet {
 
 enum class Axis : uint8_t { tp, cp, dp, pp };
 
-// How a parameter is placed on an axis.
+// The placement of a parameter on an axis.
 struct Placement {
   enum Kind : uint8_t {
     replicated,   // the ranks hold the same weight and compute the same gradient
@@ -57,7 +57,7 @@ class AxisSet {
   uint32_t bits_ = 0;
 };
 
-// The axes on which every parameter is partial, so that whole buckets are summed over all of them at once and their
+// The axes on which every parameter is partial, so that whole buckets are summed over all of them together and their
 // ranks may shard the training state (ZeRO); and the others, whose ranks together hold one model.
 constexpr AxisSet axes_of(bool gradients) {
   AxisSet axes;

@@ -1,4 +1,4 @@
-// CommStreams: streams beside the compute stream, each with a communicator of its own over one group, so that as many
+// CommStreams: streams next to the compute stream, each with a communicator of its own over one group, so that as many
 // collectives may be in flight. Collectives take the streams in turn, in the same order on all ranks. With no streams
 // they run on the compute stream, over the group itself.
 #pragma once

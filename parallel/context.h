@@ -61,7 +61,7 @@ class UnitHooks {
   virtual void after_backward(int) {}
 };
 
-// Runs the weight-gradient halves of a backward pass, at once or deferred.
+// Runs the weight-gradient halves of a backward pass, immediately or deferred.
 //
 // A layer's backward pushes its backward_weight here, which usually runs it. A zero-bubble schedule defers it: between
 // defer(stash) and run_now() pushes are queued under the stash with their activations and gradients; run(stash) runs
@@ -106,7 +106,7 @@ struct Context {
   Scratch& scratch;
   TensorCommStream* tensor_comm_stream = nullptr;  // null: tensor-parallel communication is not overlapped
   ContextGroup* context = nullptr;                 // null: the rank has all positions
-  Communicator* sequence = nullptr;                // likewise: the ranks that share the sequence
+  Communicator* sequence = nullptr;                // the same: the ranks that share the sequence
   bool quantises = true;  // false: of a text that grows, in which no number may depend on how many tokens come at a time
 
   void run(const AnyOp& op) const { ops.run(op, compute); }

@@ -16,7 +16,7 @@
 namespace trivet {
 
 using AxisOrder = std::array<Axis, kAxes.size()>;
-// Every order names these axes. Another one that it leaves out is right behind the one before it in the table.
+// Every order names these axes. Another one that it leaves out follows its predecessor in the table.
 inline constexpr std::array kNamedAxes = {Axis::tp, Axis::dp, Axis::pp};
 inline constexpr AxisOrder kUsualOrder = [] {
   AxisOrder order{};

@@ -15,7 +15,7 @@ namespace trivet {
 enum class DiskOp { make_directory, create, reserve, write, sync, rename, exchange, remove };
 const char* name_of(DiskOp op);
 
-// What an operation does. torn: a write reports success and writes half; unsupported: the file system has no exchange
+// The fate of an operation. torn: a write reports success and writes half; unsupported: the file system has no exchange
 // (NFS).
 enum class DiskFate { normal, no_space, io_error, read_only, torn, unsupported };
 
@@ -62,9 +62,9 @@ class Disk {
   Fault fault_;
 };
 
-// Calls fill(disk, temporary) with a new folder beside `path`, and gives it the name `path`, which does not exist or is
-// an empty folder: it appears with all of its files, durable, or not at all. What another process made there meanwhile
-// stays, and is an IoError. What fill() throws passes through.
+// Calls fill(disk, temporary) with a new folder next to `path`, and gives it the name `path`, which does not exist or
+// is an empty folder: it appears with all of its files, durable, or not at all. What another process made there
+// meanwhile stays, and is an IoError. What fill() throws passes through.
 void write_folder(const std::string& path, const std::function<void(const Disk&, const std::string&)>& fill);
 
 }  // namespace trivet

@@ -27,8 +27,8 @@
 
 namespace trivet {
 
-// The training state beside the tensors. Dropout, initial weights and the order of the data are functions of the seeds
-// and of sample numbers, and the learning rate of the step.
+// The training state apart from the tensors. Dropout, initial weights and the order of the data are functions of the
+// seeds and of sample numbers, and the learning rate of the step.
 struct TrainState {
   int64_t step = 0;              // optimizer steps done or skipped
   int64_t consumed_samples = 0;  // the next one's number

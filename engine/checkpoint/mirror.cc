@@ -14,7 +14,7 @@
 
 namespace trivet {
 
-// What the queue's thread uses, which may outlive the mirror.
+// State of the queue's thread, which may outlive the mirror.
 struct CheckpointMirror::Copier {
   struct GivenUp {};
 
@@ -32,7 +32,7 @@ struct CheckpointMirror::Copier {
 
   const CheckpointStore from, to;
   const Retention keep;
-  std::atomic<int64_t> newest = -1, pieces = 0;  // the step to be copied; so many went on
+  std::atomic<int64_t> newest = -1, pieces = 0;  // the step to be copied; the count of pieces written
   std::atomic<bool> ends = false;
   std::mutex mutex = {};
   std::string problem = {};
@@ -84,7 +84,7 @@ void CheckpointMirror::Copier::copy_newest() {
     copy(step);
   } catch (const GivenUp&) {
   } catch (const std::exception& error) {
-    // One that was removed meanwhile has a newer one behind it.
+    // If it was removed meanwhile, a newer one follows.
     if (step == newest) tell(fmt::format("step {} is not copied: {}", step, error.what()));
   }
 }

@@ -1,7 +1,7 @@
-// CheckpointMirror: a copy of a run's checkpoints in a second folder, on another file system. A thread of its own
-// copies each committed one behind the run, reads the copy back and compares it with its hashes, and only then gives it
-// its name. Where copies take longer than the run takes to save, it skips to the newest. A copy that is under way when
-// the run is asked to stop is given up, and made by the next start. On rank 0.
+// CheckpointMirror: a copy of a run's checkpoints in a second folder, on another file system. A background thread
+// copies each committed one, reads the copy back and compares it with its hashes, and only then gives it its name. If
+// copying takes longer than the run takes to save, it skips to the newest. A copy in progress when the run is asked to
+// stop is abandoned, and made by the next start. On rank 0.
 #pragma once
 
 #include <memory>
@@ -17,10 +17,10 @@ class CheckpointMirror {
   // Makes the folder `to`, and marks it as the mirror of `from`. Throws IoError; ConfigError where it has checkpoints
   // that are of another.
   CheckpointMirror(const CheckpointStore& from, const CheckpointStore& to, const Retention& keep);
-  ~CheckpointMirror();  // gives up the copy that is under way; a thread that a disk holds stays behind
+  ~CheckpointMirror();  // abandons the copy in progress; a thread stuck in disk I/O is detached
 
   void copy(int64_t step);  // a committed one, where it has no copy yet. One thread at a time
-  // What became of the copies since the last call, for people; "": nothing went wrong.
+  // Problems with the copies since the last call, for people; "": none.
   std::string take_problem();
   // At most so long, for the last copy. True: it is made, or given up, as nothing was written for kStalled seconds.
   bool wait(double seconds);

@@ -23,8 +23,8 @@ struct OpenCheckpoint {
 OpenCheckpoint open_checkpoint(const std::string& directory);
 std::string fingerprint_of(const OpenCheckpoint& checkpoint);  // by step, run and all files' hashes
 
-// Fills the tensors from a checkpoint of any layout: reads the blocks that hold them, with so many threads, and checks
-// each block's hash. To a GPU, tensors are read while those before are copied. Synchronises the stream. Throws
+// Fills the tensors from a checkpoint of any layout: reads the blocks that hold them, with `threads` threads, and
+// checks each block's hash. To a GPU, tensors are read while those before are copied. Synchronises the stream. Throws
 // DataError naming file, tensor, found and expected, also where a number is not finite, unless it may be; then the
 // tensors' contents are undefined.
 enum class Weights { finite, any };

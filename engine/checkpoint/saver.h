@@ -1,4 +1,4 @@
-// CheckpointSaver: one rank's part in saving checkpoints, beside training.
+// CheckpointSaver: one rank's part in saving checkpoints, concurrently with training.
 //
 //   begin()                every rank, at the same step: its state is copied (async) and a background thread writes it
 //   vote() -> advance()    at each step boundary, with the votes summed over all ranks: when all have written, rank 0's

@@ -22,11 +22,11 @@
 
 namespace trivet {
 
-// Which checkpoints stay when a newer one is committed.
+// The checkpoints to keep when a newer one is committed.
 struct Retention {
-  int64_t last = 0;      // so many, the newer one included; 0: all, and the others are not looked at
+  int64_t last = 0;      // how many of the newest, the new one included; 0: all, and the others are ignored
   int64_t interval = 0;  // those whose step is a multiple of it; 0: none
-  int64_t best = 0;      // so many with the lowest validation losses
+  int64_t best = 0;      // the number of those with the lowest validation losses
 };
 
 class CheckpointStore {
@@ -35,9 +35,9 @@ class CheckpointStore {
 
   // Committed steps, the newest first.
   std::vector<int64_t> steps() const;
-  // What `latest` names, if that is a committed step. problem: gets what is wrong with a `latest` that names none.
+  // The step that `latest` names, if committed. problem: receives what is wrong with a `latest` that names none.
   std::optional<int64_t> latest(std::string* problem = nullptr) const;
-  // Where `latest` is there and names no committed step: what it names, and what is taken. Else empty.
+  // If `latest` exists and names no committed step: what it names, and what is taken instead. Else empty.
   std::string latest_problem() const;
   std::string path_of(int64_t step) const;
   std::string temporary_path_of(int64_t step, const std::string& run) const;
@@ -65,8 +65,8 @@ class CheckpointStore {
   Disk disk_;
 };
 
-// What a user's path names: a checkpoint itself, or the checkpoints of a folder or run in the order of paths(). `warn`
-// (none: nobody) hears of a `latest` that names none. Throws ConfigError where the path names nothing, DataError where
+// The checkpoints at a user's path: the checkpoint itself, or those of a folder or run in the order of paths(). `warn`
+// (may be null) is called for a `latest` that names none. Throws ConfigError if the path names nothing, DataError if
 // there are none.
 void warn_on_stderr(const std::string& warning);
 std::vector<std::string> find_checkpoints(std::string path,
@@ -74,7 +74,7 @@ std::vector<std::string> find_checkpoints(std::string path,
 
 // read(find()), where find() goes by `latest`: a run that is still training may remove that checkpoint meanwhile. If
 // reading it fails, and find() says another one by now, reads that, a hundred times at most. Ranks that read together
-// have the same find() and fail together. A read() that throws leaves nothing behind.
+// have the same find() and fail together. A read() that throws has no lasting effect.
 template <std::invocable Find, class Read>
 auto read_latest(Find&& find, Read&& read) {
   std::string found = find();

@@ -14,8 +14,8 @@ inline constexpr int64_t kMostBatchSamples = 100'000'000;  // of a step
 
 struct BatchSizes {
   struct Part {
-    int64_t from = 0;     // a step that begins when so many samples are consumed, or more,
-    int64_t samples = 0;  // takes so many
+    int64_t from = 0;     // steps that begin with this many samples consumed, or more,
+    int64_t samples = 0;  // take this many
     bool operator==(const Part&) const = default;
   };
   std::vector<Part> parts;  // ascending; the first begins at 0
@@ -62,8 +62,8 @@ struct BatchSizes {
 
 // Megatron's rampup_batch_size: from `start` by `increment` to `full`, in equal parts of the first `samples`.
 BatchSizes ramp_of_batch_sizes(int64_t start, int64_t increment, int64_t samples, int64_t full);
-// Megatron's step_batch_size_schedule, "0:768 250B:1536": from so many tokens on, that size. K, M, B, T: 10^3, … 10^12.
-// Empty where it is none: the first threshold has to be 0, and they have to ascend.
+// Megatron's step_batch_size_schedule, "0:768 250B:1536": from that many tokens on, that size. K, M, B, T: 10^3, …
+// 10^12. Empty where it is none: the first threshold has to be 0, and they have to ascend.
 std::optional<BatchSizes> parse_batch_size_schedule(const std::string& text, int64_t seq_length);
 
 }  // namespace trivet

@@ -22,7 +22,7 @@ BlendText parse_blend(std::string_view text) {
       if (!is_number(items[i])) blend.problem = fmt::format("{} has no weight before it", quote(items[i]));
       else if (source.weight <= 0) blend.problem = fmt::format("the weight {} is not above 0", items[i]);
       else if (++i == items.size() || is_number(items[i]))
-        blend.problem = fmt::format("the weight {} has no prefix behind it", items[i - 1]);
+        blend.problem = fmt::format("the weight {} is not followed by a prefix", items[i - 1]);
     }
     if (sum += source.weight; !std::isfinite(sum)) blend.problem = "the sum of the weights is not finite";
     if (!blend.problem.empty()) break;

@@ -1,4 +1,4 @@
-// What data.path says: a dataset, or a blend of several.
+// The value of data.path: a dataset, or a blend of several.
 #pragma once
 
 #include <string>

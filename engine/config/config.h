@@ -71,7 +71,7 @@ struct ModelConfig {
   Norm normalization = Norm::layernorm;
   bool swiglu = false;
   bool add_bias_linear = true;
-  bool add_qkv_bias = false;  // beside add_bias_linear: false
+  bool add_qkv_bias = false;  // if add_bias_linear is false
   bool qk_layernorm = false;  // of each head, by `normalization`
   Positions position_embedding_type = Positions::learned;
   double rotary_base = 10'000;
@@ -114,17 +114,17 @@ struct ParallelConfig {
 struct OverlapConfig {
   bool overlap_p2p_comm = true;        // pipeline transfers overlap compute; off: each send is waited for
   int p2p_receive_ahead = 2;           // receives posted ahead on each pipeline channel while overlapping
-  bool overlap_cp_comm = true;         // context-parallel communication beside attention
+  bool overlap_cp_comm = true;         // context-parallel communication overlaps attention
   bool overlap_grad_reduce = false;    // reduce a bucket of gradients as soon as the last micro-batch has filled it
   bool overlap_param_gather = false;   // gather sharded weights during the next forward pass
   int collectives_in_flight = 1;       // of each of the two above
   bool align_grad_reduce = false;      // start reductions at the same time on all pipeline ranks
-  bool align_param_gather = false;     // likewise gathers
+  bool align_param_gather = false;     // same for gathers
   bool average_in_collective = false;  // divide by d while reducing; off: the loss is scaled beforehand
   bool defer_embedding_wgrad_compute = false;  // the output weight's gradients wait for the pipeline to drain
-  int64_t wgrad_deferral_limit = 0;            // of at most so many micro-batches, the last ones; 0: of all
+  int64_t wgrad_deferral_limit = 0;            // micro-batches, the last ones; 0: all
   TensorOverlap tp_comm_overlap = TensorOverlap::none;
-  std::optional<TensorOverlap> tp_comm_overlap_qkv;  // default: tp_comm_overlap; so the others
+  std::optional<TensorOverlap> tp_comm_overlap_qkv;  // default: tp_comm_overlap; same for the others
   std::optional<TensorOverlap> tp_comm_overlap_proj;
   std::optional<TensorOverlap> tp_comm_overlap_fc1;
   std::optional<TensorOverlap> tp_comm_overlap_fc2;
@@ -134,7 +134,7 @@ struct BatchConfig {
   int64_t micro_batch_size = 1;
   std::optional<int64_t> global_batch_size;  // micro_batch_size * d; with a schedule of sizes, the largest
   std::optional<std::vector<int64_t>> rampup_batch_size = {};  // start, increment, samples
-  std::string step_batch_size_schedule = {};                   // "0:768 250B:1536": from so many tokens on, that size
+  std::string step_batch_size_schedule = {};                   // "0:768 250B:1536": from that many tokens on, that size
 };
 
 struct OptimizerConfig {
@@ -152,7 +152,7 @@ struct OptimizerConfig {
   int64_t lr_wsd_decay_samples = 0;
   WsdDecay lr_wsd_decay_style = WsdDecay::exponential;
   std::optional<double> decoupled_lr = {};      // lr of word embeddings and output layer; empty: lr
-  std::optional<double> decoupled_min_lr = {};  // likewise
+  std::optional<double> decoupled_min_lr = {};  // the same of min_lr
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
@@ -161,7 +161,7 @@ struct OptimizerConfig {
   std::optional<double> end_weight_decay = {};
   Ramp weight_decay_incr_style = Ramp::constant;
   bool decay_norms_and_biases = false;
-  // Of a resumed run whose schedules are not the checkpoint's: which of the two; neither: an error.
+  // If a resumed run's schedules differ from the checkpoint's: which of the two; neither: an error.
   bool override_opt_param_scheduler = false;        // this configuration's
   bool use_checkpoint_opt_param_scheduler = false;  // the checkpoint's
   double clip_grad = 1.0;                           // 0: no clipping
@@ -193,7 +193,7 @@ struct DataConfig {
   std::string valid_path;
   std::string test_path;
   bool repeat = true;           // training data are shuffled anew and repeated; or they end
-  std::string tokenizer_model;  // the one beside the dataset, where there is one
+  std::string tokenizer_model;  // default: the one next to the dataset, if any
   // Documents of a sample: positions count from 0 in each, tokens see their own, and the prediction made at the last
   // token of one does not count.
   bool reset_position_ids = false, reset_attention_mask = false, eod_mask_loss = false;
@@ -210,8 +210,8 @@ struct CommConfig {
   // An emulated link between the ranks of a group (parallel/comm/link.h): of all groups, or of one class of them.
   double link_latency_us = 0;
   double link_gbps = 0;                          // 10^9 bits a second; 0: no limit
-  std::optional<double> tensor_link_latency_us;  // link_latency_us; so the others
-  std::optional<double> tensor_link_gbps;        // link_gbps; so the others
+  std::optional<double> tensor_link_latency_us;  // default: link_latency_us; same for the others
+  std::optional<double> tensor_link_gbps;        // default: link_gbps; same for the others
   std::optional<double> context_link_latency_us;
   std::optional<double> context_link_gbps;
   std::optional<double> pipeline_link_latency_us;
@@ -225,16 +225,16 @@ struct CommConfig {
 struct CheckpointConfig {
   int64_t save_interval = 0;  // steps between checkpoints in run_dir/checkpoints; 0: none
   int64_t keep_last = 0;      // of them; 0: all
-  // Kept beside the last ones: those whose step is a multiple of this, and so many with the lowest validation losses.
+  // Also kept: those whose step is a multiple of this, and this many with the lowest validation losses.
   int64_t save_retain_interval = 0, keep_best = 0;
-  std::string mirror;            // a second folder for them, filled behind the run; empty: none
+  std::string mirror;            // a second folder for them, filled in the background; empty: none
   bool async_save = false;       // a copy of the state is written while training continues
   int64_t max_failed_saves = 3;  // in a row, then the run ends
 };
 
 struct TrainConfig {
   int64_t train_iters = 0;    // or, where it is 0,
-  int64_t train_samples = 0;  // whole steps within so many samples
+  int64_t train_samples = 0;  // whole steps within this many samples
   int64_t eval_interval = 0;  // 0: never
   int64_t eval_iters = 10;
   bool full_validation = false;  // evaluations are of the whole set, in order
@@ -245,8 +245,8 @@ struct TrainConfig {
   std::string tensorboard_dir;  // for event files; empty: none
   int64_t log_interval = 1;
   double exit_duration_in_mins = 0;  // save and stop before the run has lasted so long; 0: no limit
-  int64_t exit_interval = 0;         // save and stop behind each multiple of so many steps; 0: never
-  double straggler_factor = 2;       // a rank that works so many times as long as its peers is named; 0: not looked for
+  int64_t exit_interval = 0;         // save and stop after each multiple of this many steps; 0: never
+  double straggler_factor = 2;       // a rank that takes this many times as long as its peers is named; 0: none
   int64_t straggler_interval = 50;   // steps
   // NaN, Inf and loss spikes: engine/train/number_check.h.
   bool check_for_nan_in_loss_and_grad = true;
@@ -284,7 +284,7 @@ struct Config {
   ToolValues tools;
 };
 
-// Whether the run evaluates; the test set at its end, where there is one.
+// True if the run evaluates; the test set at its end, if there is one.
 inline bool evaluates(const Config& c) {
   return c.train.eval_interval > 0 || c.train.skip_train || directing_section(c);
 }

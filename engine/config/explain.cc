@@ -108,11 +108,11 @@ std::string data_parallel_text(const Config& config) {
                                   ? "a bucket a unit of the model"
                                   : "buckets of " + grouped(*config.parallel.bucket_size) + " elements";
   const OverlapConfig& o = config.overlap;
-  std::string overlap = o.overlap_grad_reduce && o.overlap_param_gather ? "gradients and weights travel beside compute"
-                        : o.overlap_grad_reduce                         ? "gradients travel beside compute"
-                        : o.overlap_param_gather                        ? "weights travel beside compute"
+  std::string overlap = o.overlap_grad_reduce && o.overlap_param_gather ? "gradients and weights overlap compute"
+                        : o.overlap_grad_reduce                         ? "gradients overlap compute"
+                        : o.overlap_param_gather                        ? "weights overlap compute"
                                                                         : "no overlap";
-  if (o.collectives_in_flight > 1) overlap += fmt::format(", {} collectives at once", o.collectives_in_flight);
+  if (o.collectives_in_flight > 1) overlap += fmt::format(", {} collectives in flight", o.collectives_in_flight);
   return fmt::format("{}, {}, {}", word_of(strategy), buckets, overlap);
 }
 

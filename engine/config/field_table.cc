@@ -1,4 +1,4 @@
-// The table behind fields(): a line a key.
+// The table of fields(): a line a key.
 #include "engine/config/batch_sizes.h"
 #include "engine/config/field_types.h"
 
@@ -79,8 +79,8 @@ void declare_parallel(std::vector<Field>& table) {
   KEY(parallel, pipeline_model_parallel_size, "pipeline stages, each a run of consecutive layers, p",
       range(1, 65'536, "ranks"));
   Field& chunks = KEY(parallel, virtual_pipeline_model_parallel_size,
-                      "model chunks of a pipeline rank, v; default: what the schedule needs; auto: likewise, but what "
-                      "`trivet plan` finds fastest",
+                      "model chunks of a pipeline rank, v; default: what the schedule needs; auto: the same, but the "
+                      "fastest that `trivet plan` finds",
                       range(1, 10'000, "chunks"));
   chunks.empty = "default";
   chunks.planned = true;
@@ -91,7 +91,7 @@ void declare_parallel(std::vector<Field>& table) {
   KEY(parallel, decoder_first_pipeline_num_layers,
       "layers of the first stage (interleaved: of its rank, over all chunks); auto: as the others",
       range(0, 10'000, "layers"));
-  KEY(parallel, decoder_last_pipeline_num_layers, "layers of the last stage, likewise; auto: as the others",
+  KEY(parallel, decoder_last_pipeline_num_layers, "the same for the last stage; auto: as the others",
       range(0, 10'000, "layers"));
   KEY(parallel, account_for_embedding_in_pipeline_split, "the embedding counts as a layer of the first stage");
   KEY(parallel, account_for_loss_in_pipeline_split, "the output layer counts as a layer of the last stage");
@@ -106,20 +106,19 @@ void declare_parallel(std::vector<Field>& table) {
   KEY(overlap, overlap_p2p_comm, "pipeline transfers overlap compute; false: each is waited for");
   KEY(overlap, p2p_receive_ahead, "receives posted ahead on each pipeline channel while overlapping",
       range(1, 64, "receives"));
-  KEY(overlap, overlap_cp_comm, "context-parallel communication runs beside attention; false: each call is waited for");
+  KEY(overlap, overlap_cp_comm, "context-parallel communication overlaps attention; false: each call is waited for");
   KEY(overlap, overlap_grad_reduce,
       "reduce each bucket of gradients during the backward pass, as soon as its last micro-batch has filled it");
   KEY(overlap, overlap_param_gather, "gather sharded weights during the next forward pass");
   KEY(overlap, collectives_in_flight,
-      "how many reductions of gradients, and how many gathers of weights, may run at once",
+      "most reductions of gradients, and most gathers of weights, in flight at the same time",
       range(1, 64, "collectives"));
   KEY(overlap, align_grad_reduce, "start overlapped reductions at the same time on all pipeline ranks");
   KEY(overlap, align_param_gather, "start overlapped gathers of each chunk at the same time on all pipeline ranks");
   KEY(overlap, average_in_collective, "divide gradients by d while they are reduced; false: scale the loss beforehand");
   KEY(overlap, defer_embedding_wgrad_compute,
       "compute the output weight's gradients while the pipeline drains at the end of a step");
-  KEY(overlap, wgrad_deferral_limit,
-      "of the last so many micro-batches; 0: of all. Each holds its gradient of the logits",
+  KEY(overlap, wgrad_deferral_limit, "for this many last micro-batches; 0: all. Each holds its gradient of the logits",
       at_least(0, "micro-batches"));
   KEY(overlap, tp_comm_overlap,
       "how tensor-parallel communication overlaps GEMMs: whole collectives, or split into chunks");
@@ -218,11 +217,10 @@ void declare_run(std::vector<Field>& table) {
 
   KEY(checkpoint, save_interval, "steps between checkpoints in run_dir/checkpoints; 0: none", range(0, 1e12, "steps"));
   KEY(checkpoint, keep_last, "latest checkpoints to keep; 0: all", range(0, 1e9, "checkpoints"));
-  KEY(checkpoint, save_retain_interval, "beside keep_last, those of every so many steps are kept; 0: none",
+  KEY(checkpoint, save_retain_interval, "also keep those whose step is a multiple of this; 0: none",
       range(0, 1e12, "steps"));
-  KEY(checkpoint, keep_best, "beside keep_last, so many with the lowest validation losses are kept",
-      range(0, 1e9, "checkpoints"));
-  KEY(checkpoint, mirror, "second folder for the checkpoints, to which each is copied and verified behind the run");
+  KEY(checkpoint, keep_best, "also keep this many with the lowest validation losses", range(0, 1e9, "checkpoints"));
+  KEY(checkpoint, mirror, "second folder for the checkpoints, to which each is copied and verified in the background");
   KEY(checkpoint, async_save, "train on while a copy of the state is written");
   KEY(checkpoint, max_failed_saves, "saves that may fail in a row before the run ends", range(1, 1e9, "saves"));
 
@@ -238,24 +236,24 @@ void declare_run(std::vector<Field>& table) {
   KEY(train, run_dir, "folder of metrics.jsonl, config.resolved.yaml, trace.json");
   KEY(train, tensorboard_dir, "folder for TensorBoard's event files, of this run alone");
   KEY(train, log_interval, "steps between lines", range(1, 1e12, "steps"));
-  KEY(train, exit_duration_in_mins, "save and stop before the run has lasted so many minutes; 0: no limit",
+  KEY(train, exit_duration_in_mins, "save and stop before the run has lasted this many minutes; 0: no limit",
       range(0, 1e7, "minutes"));
-  KEY(train, exit_interval, "save and stop behind each multiple of so many steps; 0: never", range(0, 1e12, "steps"));
-  KEY(train, straggler_factor, "name a rank that works so many times as long as its peers; 0: do not look",
+  KEY(train, exit_interval, "save and stop after each multiple of this many steps; 0: never", range(0, 1e12, "steps"));
+  KEY(train, straggler_factor, "name a rank that takes this many times as long as its peers; 0: do not look",
       at_least(0));
   KEY(train, straggler_interval, "steps between these looks", range(1, 1e12, "steps"));
   KEY(train, check_for_nan_in_loss_and_grad, "act on a loss or gradient that is not finite");
   KEY(train, non_finite_policy, "what becomes of such a step").words = {"stop", "skip"};
-  KEY(train, spike_factor, "a loss or gradient norm above so many times its running median is a spike; 0: none is",
+  KEY(train, spike_factor, "a loss or gradient norm above this many times its running median is a spike; 0: none is",
       at_least(0));
   KEY(train, spike_policy, "what becomes of such a step").words = {"warn", "skip", "stop"};
-  KEY(train, max_consecutive_skips, "after so many in a row the run ends", range(1, 1e12, "steps"));
+  KEY(train, max_consecutive_skips, "the run ends after this many in a row", range(1, 1e12, "steps"));
   KEY(train, check_weight_hash_across_dp_replicas_interval,
       "steps between comparisons of replicated weights across data-parallel ranks; 0: never", range(0, 1e12, "steps"));
   KEY(train, deterministic_mode,
       "choose nothing by timing it, so that two runs on GPUs give the same bits; on CPUs they always do");
   KEY(train, trace, "write run_dir/trace.json");
-  KEY(train, flops_convention, "of the model FLOPs behind TFLOP/s and MFU");
+  KEY(train, flops_convention, "how model FLOPs are counted for TFLOP/s and MFU");
 
   KEY(device, kind, "where arithmetic runs");
   KEY(device, cpu_isa, "instruction set of the CPU kernels; auto: the best that the CPUs of all hosts have");
@@ -268,7 +266,7 @@ void declare_run(std::vector<Field>& table) {
 
 #undef KEY
 
-// What the values of keys need to have an effect.
+// Conditions for the values of keys to have an effect.
 void declare_needs(std::vector<Field>& table) {
   const auto need = [&](const std::vector<std::string_view>& keys, const std::vector<std::string_view>& of,
                         bool (*holds)(const Config&), std::string_view otherwise) {

@@ -1,5 +1,4 @@
-// How a value of each type that Config has is read from a scalar, written as YAML, and judged: what a Field knows by
-// the type of its member.
+// For each type of a member of Config, how its value is read from a scalar, written as YAML, and judged.
 //
 //   integers, numbers, truth values   never quoted
 //   text                              without control characters, at most 4096 bytes

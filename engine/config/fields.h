@@ -60,7 +60,7 @@ struct Field {
 const std::vector<Field>& fields();
 const Field* find_field(std::string_view name);  // nullptr: no such key
 
-// What the key takes, as the end of a sentence: "an integer from 1 to 10000", "one of fp32, bf16", …
+// The values that the key takes, as the end of a sentence: "an integer from 1 to 10000", "one of fp32, bf16", …
 std::string expected(const Field& field);
 
 // Stores the value. Otherwise leaves `config` as it is and returns the problem: "found …, expected …".

@@ -34,7 +34,7 @@ std::string_view with_words_of(std::string_view key, const std::vector<std::stri
   return found == names.end() ? "" : *found;
 }
 
-// Whether Megatron-LM or NeMo have such a key, by what it contains, for what Trivet does not have.
+// True for keys of Megatron-LM or NeMo, by parts of their names, whose features Trivet does not have.
 bool is_unsupported(std::string_view key) {
   constexpr std::string_view kParts =
       "wandb,expert,moe,fp8_margin,fp8_interval,fp8_amax,fp8_dot,fp8_multi,fp4,fp16,loss_scale,hierarchical_context,"
@@ -125,7 +125,7 @@ class ConfigReader : YamlReader {
     const bool map = tree.root.kind == YamlNode::map;
     if (map) entries(tree.root, "", [&](auto&... entry) { read_section(entry...); });
     else if (!tree.root.is_null()) problem(tree.root, "", "expected a map of sections, found " + found_text(tree.root));
-    // What was not read cannot be missed.
+    // A part that was not read cannot be missing.
     if (!tree.whole || !(map || tree.root.is_null()))
       for (const Field& field : fields()) problems_.mute(field.name);
   }

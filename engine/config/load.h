@@ -44,7 +44,7 @@ LoadedConfig parse_config(const std::string& text, const std::string& path, std:
 // The same over values that are there already, in the place of a file. Throws ConfigError.
 LoadedConfig with_sets(LoadedConfig loaded, std::span<const std::string> sets);
 
-// What `sets` alone say, over the defaults, and not judged. Throws ConfigError.
+// The defaults with `sets` applied, not judged. Throws ConfigError.
 Config parse_sets(std::span<const std::string> sets);
 
 // The keys of which two configurations have other values, as format_field() writes them.

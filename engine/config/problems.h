@@ -15,7 +15,7 @@
 
 namespace trivet {
 
-// Where a value came from.
+// The origin of a value.
 struct Origin {
   enum Kind { by_default, file, set, level, derived } kind = by_default;
   std::string where;  // file: "run.yaml:12". set, level: the argument of --set. derived: how, "4 * hidden_size"
@@ -25,7 +25,7 @@ std::string to_string(const Origin& origin);
 // By "section.key"; what is absent is the default.
 using Origins = std::map<std::string, Origin, std::less<>>;
 
-// What is wrong with the value of one key.
+// An invalid value of one key.
 struct KeyError : ConfigError {
   KeyError(std::string of, const std::string& what) : ConfigError(what), key(std::move(of)) {}
   std::string key;
@@ -46,7 +46,7 @@ class Problems {
   // No problem so far with any of these keys, so that a check of how they go together makes sense.
   bool clean(const std::vector<std::string_view>& keys) const;
 
-  // Whether the command line (--set, or a value that was left out) decided one of `keys`, but the file gives `key`; or
+  // True if the command line (--set, or a value that was left out) decided one of `keys`, but the file gives `key`; or
   // a level of a study gives it, which goes with every level of the other factors.
   bool overridden(std::string_view key, const std::vector<std::string_view>& keys) const;
   // The key's value has no effect, for a reason that lies outside the file. It is no problem: resolve() gives the key

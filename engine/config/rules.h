@@ -23,8 +23,8 @@ class Rules {
  public:
   explicit Rules(Problems& problems) : problems_(problems) {}
 
-  // Where a key has a problem already, what follows from it is none of its own. Conditions are evaluated all the same:
-  // they must stand values out of range.
+  // A consequence of a problem that a key already has is not reported. Conditions are evaluated all the same: they must
+  // tolerate out-of-range values.
   template <class... Args>
   void operator()(std::string_view key, const std::vector<std::string_view>& with, bool broken,
                   fmt::format_string<const Args&...> text, const Args&... args) {
@@ -60,11 +60,11 @@ void check_schedules_over_steps(const Config& config, Rules& rule);  // a group 
 void check_rules_of_ranks(const LoadedConfig& loaded, const RunFacts& facts, Problems& problems);
 void check_rules_of_layout(const Config& config, const Layout& layout, Problems& problems);
 
-// Whether the ranks compute on GPUs. host_gpus: the usable GPUs of each rank's host. Throws the broken rules of devices
+// True if the ranks compute on GPUs. host_gpus: the usable GPUs of each rank's host. Throws the broken rules of devices
 // as a ConfigError.
 bool on_gpus(const Config& config, std::span<const int64_t> host_gpus);
 
-// Whether parallel.pipeline_schedule is a path, not a kind.
+// True if parallel.pipeline_schedule is a path, not a kind.
 inline bool is_file_of_schedule(std::string_view name) { return name.find_first_of("./") != std::string_view::npos; }
 
 // The key by which batches change their size.
@@ -79,7 +79,7 @@ inline int64_t warmup_of_fraction(double fraction, int64_t decay) {
 
 // The divisors of n, at most six: those nearest to `near`. "1, 2 or 4"
 std::string divisors(int64_t n, int64_t near);
-// Whether `whole` is a multiple; of what is no size, none is.
+// True if `whole` is a multiple of `part`; never if `part` is no valid size.
 constexpr bool divides(int64_t part, int64_t whole) { return part > 0 && whole % part == 0; }
 
 }  // namespace trivet

@@ -76,7 +76,7 @@ void check_vocabulary(const Config& c, const RunFacts& facts, Rules& rule) {
        given.value_or(0), of_dataset.value_or(0));
 }
 
-// What shares a port has one bandwidth, and only a link that is not emulated is measured. ranks: of a group of each
+// Links that share a port have one bandwidth, and only a real link is measured. ranks: of a group of each
 // class, kCommClasses.
 void check_links(const Config& c, const std::array<int, kCommClasses.size()>& ranks, Rules& rule) {
   constexpr auto kPort = "comm.shared_port";
@@ -117,7 +117,7 @@ void check_links(const Config& c, const std::array<int, kCommClasses.size()>& ra
        used.empty() ? 0 : std::ranges::min(used), used.empty() ? 0 : std::ranges::max(used));
 }
 
-// What needs a group of several ranks.
+// Keys that need a group of several ranks.
 void check_groups(const Config& c, int world, Rules& rule) {
   const int t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
   const int of_context = c.parallel.context_parallel_size, d = world / ranks_of_one_replica(c);
@@ -265,7 +265,7 @@ void check_rules_of_layout(const Config& c, const Layout& layout, Problems& prob
        word_of(sharding), layout.schedule.kind);
   rule("overlap.align_param_gather", {}, c.overlap.align_param_gather && layout.schedule.v == 1,
        "true needs several chunks a rank (interleaved schedules, zb-v): the schedule {} has one, whose weights are "
-       "needed at once",
+       "needed immediately",
        layout.schedule.kind);
   for (const auto& [key, counts] :
        {std::pair("parallel.account_for_embedding_in_pipeline_split",

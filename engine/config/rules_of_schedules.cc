@@ -138,8 +138,7 @@ void check_batch_sizes(const Config& c, Rules& rule) {
   const auto sizes = parse_batch_size_schedule(b.step_batch_size_schedule, c.model.seq_length);
   rule(kSteps, {"model.seq_length"}, steps && !sizes,
        "found \"{}\", expected tokens:samples … such as \"0:768 250B:1536\": tokens from 0, each at least a sample of "
-       "{} "
-       "behind the last, and 1 to {} samples",
+       "{} more than the last, and 1 to {} samples",
        b.step_batch_size_schedule, c.model.seq_length, kMostBatchSamples);
   rule(kSteps, {},
        sizes && std::ranges::all_of(sizes->parts, [&](auto& part) { return part.samples == sizes->largest(); }),

@@ -56,7 +56,7 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
        "{} ranks cut a sequence of {} into pieces of {}, but attention_dropout ({}) is drawn for squares of 16 "
        "positions; expected pieces of a multiple of 16, or attention_dropout: 0",
        of_context, model.seq_length, model.seq_length / pieces, model.attention_dropout);
-  // What t has to divide, as far as it is known.
+  // The number that t has to divide, as far as it is known.
   int64_t common = 0;
   std::string failing;
   const auto cut = [&](std::string_view name, int64_t value, const std::vector<std::string_view>& keys) {
@@ -175,11 +175,11 @@ void check_data(const Config& c, Rules& rule) {
   const auto share = [&](size_t part) { return data.split.size() > part && data.split[part] > 0; };
   const bool chosen = c.train.eval_interval > 0;  // else it is a tool's section that evaluates
   rule("train.eval_interval", paths, validates && chosen && two && data.valid_path.empty(),
-       "{} needs data.valid_path beside data.train_path; give it, or 0 to never evaluate", c.train.eval_interval);
+       "{} needs data.valid_path as well as data.train_path; give it, or 0 to never evaluate", c.train.eval_interval);
   rule("train.eval_interval", {"data.path", "data.split"}, validates && chosen && one && !share(1),
        "{} needs validation data, and data.split ({}) leaves none; 0 never evaluates", c.train.eval_interval, split);
   rule("data.valid_path", paths, validates && !chosen && two && data.valid_path.empty(),
-       "is required beside data.train_path: this run evaluates");
+       "is required along with data.train_path: this run evaluates");
   rule("data.split", paths, validates && !chosen && one && !share(1),
        "{} leaves no validation data, expected some: this run evaluates", split);
   rule("train.skip_train", paths,

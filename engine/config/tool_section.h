@@ -42,7 +42,7 @@ struct ToolSection {
   std::unique_ptr<RunProcedure> (*procedure)(const LoadedConfig& loaded, bool from_checkpoint,
                                              Communicator& world) = nullptr;
 
-  // What hears of a run of this configuration, on rank 0; returns null where nothing does. Null: nothing ever does.
+  // The observer of a run of this configuration, on rank 0; may return null: none. Null: never one.
   std::unique_ptr<RunObserver> (*observer)(const LoadedConfig& loaded) = nullptr;
 };
 

@@ -273,7 +273,7 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   problems.throw_if_any();
   leave_out(loaded, problems, layout.notes);
   if (!config.data.path.empty() && config.data.split.size() > 2 && config.data.split[2] > 0 && !evaluates(config))
-    layout.notes.push_back("data.split holds back a test set, which this run never evaluates (train.eval_interval 0)");
+    layout.notes.push_back("data.split reserves a test set, which this run never evaluates (train.eval_interval 0)");
   return layout;
 }
 

@@ -1,5 +1,5 @@
 // From a loaded configuration to a run. check_config judges what the configuration alone tells; resolve() also knows
-// the ranks and the dataset, fills in every derived value and returns the layout. Both report all problems at once:
+// the ranks and the dataset, fills in every derived value and returns the layout. Both report all problems together:
 // the values of keys (fields.h), then how they go together (rules.h).
 #pragma once
 
@@ -38,7 +38,7 @@ inline int ranks_of_one_replica(const Config& config) { return replica_mesh(conf
 // Megatron's rule for data-parallel size d: a ring's chunk, bucket / d, must stay long enough to use the bandwidth.
 inline int64_t default_bucket_size(int64_t d) { return std::max<int64_t>(40'000'000, 1'000'000 * d); }
 
-// How a resolved configuration is laid out on its ranks.
+// The layout of a resolved configuration on its ranks.
 struct Layout {
   MeshShape mesh;
   int64_t micro_batches = 1;                  // m: passes of one data-parallel rank in a step, of the largest batch

@@ -26,14 +26,14 @@ Lines lines_of(std::string_view text) {
   return lines;
 }
 
-// What begins there; empty beyond the end.
+// The text that begins there; empty past the end.
 std::string_view text_at(const Lines& lines, int line, int column) {
   if (line < 0 || static_cast<size_t>(line) >= lines.size() || column < 0) return {};
   const std::string_view whole = lines[static_cast<size_t>(line)];
   return whole.substr(std::min(static_cast<size_t>(column), whole.size()));
 }
 
-// What the parser's commonest messages mean to someone who wrote `key: value` lines.
+// The parser's commonest messages, in the words of someone who wrote `key: value` lines.
 std::string in_words(const YAML::Exception& error, const Lines& lines) {
   using namespace YAML::ErrorMsg;
   static const std::pair<std::string_view, std::string_view> kWords[] = {
@@ -159,7 +159,7 @@ YamlTree parse_yaml(const std::string& text, const std::string& path, Problems& 
 void YamlReader::entries(const YamlNode& node, const std::string& where, const Entry& each) {
   if (node.kind != YamlNode::map) return problem(node, where, "expected a map of keys, found " + found_text(node));
   std::map<std::string_view, const YamlNode*> seen;
-  // Where the syntax is wrong, the last key may lack its value.
+  // After a syntax error the last key may lack its value.
   for (size_t i = 0; i + 1 < node.items.size(); i += 2) {
     const YamlNode &key = node.items[i], &value = node.items[i + 1];
     if (key.kind != YamlNode::scalar) {

@@ -72,9 +72,9 @@ class YamlReader {
   void unknown(const YamlNode& at, const std::string& where, std::string_view name,
                const std::vector<std::string_view>& known, std::string_view what);
 
-  // The text of a scalar. Empty, and a problem, where there is none; likewise the functions below.
+  // The text of a scalar. Empty, and a problem, if there is none; same for the functions below.
   std::optional<std::string> scalar(const YamlNode& node, const std::string& where, std::string_view expected);
-  // What parse() makes of the text: an optional that is empty where the text is not as expected.
+  // The result of parse() on the text: an optional that is empty if the text is not as expected.
   template <class Parse>
   auto value(const YamlNode& node, const std::string& where, std::string_view expected, const Parse& parse)
       -> decltype(parse(std::string())) {

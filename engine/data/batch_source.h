@@ -14,13 +14,13 @@ class Samples {
  public:
   virtual ~Samples() = default;
   virtual int64_t seq_length() const = 0;
-  // tokens: [s + 1], -1 behind the end of data that end. ends (null: not asked for) becomes the indices behind the last
+  // tokens: [s + 1], -1 past the end of data that end. ends (null: not asked for) becomes the indices after the last
   // tokens of documents of the dataset, ascending. Any index from 0 on.
   void sample(int64_t index, std::span<int32_t> tokens, std::vector<int32_t>* ends = nullptr) const {
     if (ends) ends->clear();
     read_sample(index, tokens, ends);
   }
-  // What one reading of the data has, and the labels in its first `samples`.
+  // The samples of one reading of the data, and the labels in its first `samples`.
   virtual int64_t samples() const = 0;
   virtual int64_t labels_of(int64_t samples) const = 0;
 

@@ -1,5 +1,5 @@
-// Blend: the order in which a blend of datasets takes their samples, as Megatron's build_blending_indices: sample i is
-// of the source whose count so far is furthest below its share of i. A pure function of the index.
+// Blend: the order in which a blend of datasets takes their samples, as Megatron's build_blending_indices: sample i
+// comes from the source with the largest deficit to its share of i. A pure function of the index.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ class Blend {
   // their proportion.
   Blend(std::vector<double> weights, std::vector<int64_t> sizes);
 
-  // Any index, at once if it is the next ones; otherwise in time proportional to the way from there or from the last
-  // of the anchors before it, which are kept for each kAnchor samples that have been passed.
+  // Any index, in constant time if it is the next one; otherwise in time proportional to the way from there or from the
+  // last of the anchors before it, which are kept for each kAnchor samples that have been passed.
   Place at(int64_t index);
   // The counts of the sources in the first `total` samples, but for roundings.
   std::vector<double> expected(double total) const;

@@ -101,7 +101,7 @@ std::vector<BpeSplit> read_splits(const json& whole, const JsonReader& file) {
   std::string type;
   for (const json& part : parts_of(whole, "pre_tokenizer", "pretokenizers", file)) {
     const JsonReader reader(part, file.where() + ": pre_tokenizer");
-    if (type == "ByteLevel") reader.refuse("type", part["type"].dump(), "nothing behind ByteLevel");
+    if (type == "ByteLevel") reader.refuse("type", part["type"].dump(), "nothing after ByteLevel");
     expect_value(reader, part, "type", {"Split", "Digits", "ByteLevel"});
     type = part["type"];
     if (type == "Split") {
@@ -360,7 +360,7 @@ std::string bpe_fingerprint(const BpeModel& model) {
   json rules = {{"nfc", model.nfc}, {"ignore_merges", model.ignore_merges}};
   for (const auto& [regex, keep, prefix_space] : model.splits)
     rules["splits"].push_back({regex, static_cast<int>(keep), prefix_space});
-  // Which are looked for first makes a difference where both kinds are there.
+  // The order of the two searches matters if both kinds are present.
   const auto normalized = std::ranges::count_if(model.added, &BpeModel::Added::normalized);
   const bool kinds = model.nfc || (normalized > 0 && normalized < std::ssize(model.added));
   std::map<int32_t, bool> added;

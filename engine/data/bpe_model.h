@@ -41,12 +41,12 @@ struct BpeModel {
 std::string bpe_letter(uint8_t byte);
 std::optional<std::string> bpe_bytes(std::string_view token);
 
-// Of the bytes of a tokenizer.json; `name` is for messages. What is malformed, or would change ids and is not
-// implemented, is a DataError naming file, key, found and expected.
+// Parses the bytes of a tokenizer.json; `name` is for messages. If malformed, or with a feature that would change ids
+// and is not implemented, throws DataError naming file, key, found and expected.
 BpeModel parse_bpe_model(std::string_view bytes, const std::string& name);
 
-// Reads vocab.json, and merges.txt beside it (also NAME-vocab.json and NAME-merges.txt), with GPT-2's pattern. Special
-// tokens are those of `special` that the vocabulary has. Errors are likewise.
+// Reads vocab.json, and merges.txt next to it (also NAME-vocab.json and NAME-merges.txt), with GPT-2's pattern. Special
+// tokens are those of `special` that the vocabulary has. Errors are the same.
 BpeModel read_bpe_vocab(const std::string& path, const std::vector<std::string>& special);
 inline bool is_bpe_vocab(std::string_view path) { return path.ends_with("vocab.json"); }
 
@@ -57,10 +57,10 @@ std::string with_begin(std::string_view json, const BpeModel& model);
 // The hashes of what encodes: of the tokens, the merges, and the rules by which texts are cut and normalised. A file
 // that transformers loaded and saved again has the same.
 std::string bpe_fingerprint(const BpeModel& model);
-// Which of the three differ, after ": "; "" where one is not of a BPE.
+// The names of those of the three that differ, after ": "; "" if one is not of a BPE.
 std::string bpe_difference(const std::string& fingerprint, const std::string& other);
 
-// What tokenizer.json does not say: the token that ends a document, and the one that begins it, if any is put there.
+// Missing in tokenizer.json: the token that ends a document, and the one that begins it, if any is put there.
 struct BpeEnds {
   std::string eod, bos;
   std::string eod_source = "--eod-token", bos_source = "--bos-token";  // for messages
@@ -68,11 +68,11 @@ struct BpeEnds {
 // source: a tokenizer_config.json whose other members are taken along, if it is there.
 std::string to_tokenizer_config(const BpeEnds& ends, const std::string& source = "");
 BpeEnds read_tokenizer_config(const std::string& path);
-// What tokenizer_config.json beside a model says of its end of document, for messages.
+// The end of document according to the tokenizer_config.json next to a model, for messages.
 std::string eos_token_beside(const std::string& model);
 // A ConfigError where the file `name` puts another token in front of texts than `asked`, which "none" would settle.
 void expect_no_begin(const BpeModel& model, const std::string& asked, const std::string& name);
-// The tokenizer_config.json beside [PREFIX.]tokenizer.json.
+// The tokenizer_config.json next to [PREFIX.]tokenizer.json.
 inline std::string tokenizer_config_of(const std::string& path) {
   return path.substr(0, path.rfind("tokenizer.json")) + "tokenizer_config.json";
 }

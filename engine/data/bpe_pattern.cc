@@ -49,8 +49,8 @@ void BpeCutter::refuse_time(size_t step, size_t bytes) const {
                   json_text(splits_[step].regex), bytes));
 }
 
-// No match of any expression reaches over the place or depends on what is behind it, so that each sees the same in the
-// parts; and of one no gap between matches does.
+// No match of any expression spans the place or depends on what follows it, so that each sees the same in the parts;
+// and for one of them no gap between matches does.
 bool BpeCutter::separates(std::string_view text, size_t at) const {
   if (continues_character(text[at])) return false;
   const uint32_t before = character_before(text, at).code, behind = character_at(text, at).code;
@@ -65,7 +65,7 @@ bool BpeCutter::separates(std::string_view text, size_t at) const {
 
 size_t BpeCutter::part_size(std::string_view text, size_t most, const std::function<bool(size_t at)>& may_cut) const {
   if (text.size() <= most) return text.size();
-  // Of the last character of the text bytes may be missing.
+  // The last character of the text may be incomplete.
   const size_t last = std::min(most, text.size() - 4);
   for (size_t at = last; at > 0; --at)
     if (separates(text, at) && may_cut(at)) return at;

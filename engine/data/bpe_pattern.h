@@ -1,5 +1,5 @@
-// How byte-level BPE cuts a text into pieces, which no merge crosses: by regular expressions one after another, each
-// within the pieces of the one before, in linear time, with the character classes of one Unicode version whatever the
+// Cuts a text for byte-level BPE into pieces, which no merge crosses: by regular expressions one after another, each
+// within the pieces of its predecessor, in linear time, with the character classes of one Unicode version whatever the
 // distribution has.
 #pragma once
 
@@ -30,7 +30,7 @@ struct BpeSplit {
 
 inline std::vector<BpeSplit> splits_of(BpePattern pattern) { return {{std::string(regex_of(pattern))}}; }
 
-// A text without a place to cut in so many bytes, such as one word, is cut all the same.
+// A text without a place to cut in this many bytes, such as one word, is cut all the same.
 inline constexpr size_t kMostUncutBytes = 2 << 20;
 
 class BpeCutter {
@@ -45,9 +45,9 @@ class BpeCutter {
     cut(0, text, goes_on, take);
   }
 
-  // Where to cut a text so that its parts have the pieces of the whole: the last such place within `most` bytes, which
-  // are at least 4; 0 where there is none, but from kMostUncutBytes on any between characters. All of a text that is
-  // not longer. may_cut(at): whether nothing else forbids it.
+  // The position to cut a text so that its parts have the pieces of the whole: the last such place within `most` bytes,
+  // which are at least 4; 0 where there is none, but from kMostUncutBytes on any between characters. All of a text that
+  // is not longer. may_cut(at): whether nothing else forbids it.
   size_t part_size(std::string_view text, size_t most, const std::function<bool(size_t at)>& may_cut) const;
 
  private:
@@ -58,7 +58,7 @@ class BpeCutter {
 
   std::vector<BpeSplit> splits_;
   std::vector<std::optional<PieceRegex>> regexes_;  // of splits_
-  size_t deciding_ = 0;  // so many of them; the pieces of the others get a space each, and must stay whole
+  size_t deciding_ = 0;  // the first ones; the pieces of the others get a space each, and must stay whole
 };
 
 template <class Take>

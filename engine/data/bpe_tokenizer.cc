@@ -32,7 +32,7 @@ class AddedFinder {
  public:
   struct Found {
     size_t at = 0, size = 0;
-    int32_t id = -1;  // -1: none, behind the text
+    int32_t id = -1;  // -1: none, past the text
   };
 
   // A hidden one hides what lies within it, but is not found.
@@ -51,7 +51,7 @@ class AddedFinder {
     return {text.size()};
   }
 
-  // Whether a token lies on both sides of `at`, or may, as the text goes on. ends: or ends there.
+  // True if a token spans `at`, or may, as the text goes on. ends: or ends there.
   bool spans(std::string_view text, size_t at, bool ends) const {
     return std::ranges::any_of(ids_, [&](const auto& token) {
       const size_t most = token.first.size() - 1, begin = at - std::min(at, most + ends);
@@ -111,7 +111,7 @@ std::string nfc(std::string_view text) {
   return normal;
 }
 
-// Whether no character before `at` changes with those behind it, and none so near that a token of so many bytes of
+// True if no character before `at` depends on those after it, and none so near that a token of `bytes` bytes of
 // normal text could lie on both sides changes at all: all of them are ASCII.
 bool is_normal(std::string_view text, size_t at, size_t bytes) {
   const std::string_view near = text.substr(at - std::min(at, bytes), std::min(at, bytes) + bytes + 1);
@@ -298,7 +298,7 @@ std::unique_ptr<Tokenizer> load_bpe(const std::string& path) {
   const std::string config = tokenizer_config_of(path);
   BpeModel model = parse_bpe_model(read_small_file(path, kMaxBpeBytes), path);
   if (!file_exists(config))
-    throw DataError(path + ": names no end of document; expected beside it tokenizer_config.json with \"eos_token\"");
+    throw DataError(path + ": names no end of document; expected next to it tokenizer_config.json with \"eos_token\"");
   BpeEnds ends = read_tokenizer_config(config);
   if (!model.begin.empty()) ends.bos = model.begin;  // as transformers, whatever the configuration says
   return make_bpe(std::move(model), ends, false);

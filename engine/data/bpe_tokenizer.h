@@ -15,7 +15,7 @@ namespace trivet {
 // special_as_text: special tokens in texts are not recognised (`encode_special_tokens` of `tokenizers`).
 std::unique_ptr<Tokenizer> make_bpe(BpeModel model, const BpeEnds& ends, bool special_as_text);
 
-// From PATH, which ends in tokenizer.json, and the tokenizer_config.json beside it.
+// From PATH, which ends in tokenizer.json, and the tokenizer_config.json next to it.
 std::unique_ptr<Tokenizer> load_bpe(const std::string& path);
 
 }  // namespace trivet

@@ -20,7 +20,7 @@ struct DatasetInfo {
   int64_t text_bytes = 0;  // of the documents
   std::string bin_hash;    // content_hash() of PREFIX.bin
   int64_t bos = -1;        // begins every document; -1: none does
-  // content_hash() of the file of a BPE beside it, whose fingerprint takes a second to compute; "": unknown.
+  // content_hash() of the file of a BPE next to it, whose fingerprint takes a second to compute; "": unknown.
   std::string tokenizer_hash{};
   bool operator==(const DatasetInfo&) const = default;
 };

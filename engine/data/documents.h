@@ -23,10 +23,10 @@ struct DocumentRules {
 // Walks through the tokens of a sample, in order.
 class DocumentWalk {
  public:
-  // ends: where documents of the dataset end in the sample: indices behind their last tokens, ascending. Outlives this.
+  // ends: where documents of the dataset end in the sample: indices after their last tokens, ascending. Outlives this.
   DocumentWalk(const DocumentRules& rules, std::span<const int32_t> ends) : rules_(rules), ends_(ends) {}
 
-  // Of token `at`, where the walk stands, and its label.
+  // The current token `at` and its label.
   struct Place {
     int32_t position_id, start, label;
   };

@@ -23,7 +23,7 @@ struct [[gnu::packed]] Header {
   std::array<char, 9> magic{};
   uint64_t version;
   uint8_t type;
-  uint64_t sequences, starts;  // lengths of the arrays behind it
+  uint64_t sequences, starts;  // lengths of the arrays that follow
 };
 constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(Header));
 static_assert(kHeaderBytes == 34);

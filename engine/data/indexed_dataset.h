@@ -32,7 +32,7 @@ const char* name_of(TokenType type);
 // Megatron's choice: u16 below 65500 token ids, else i32.
 TokenType token_type_for(int64_t vocab_size);
 
-// Immutable and safe to read from many threads at once. Memory: 8 bytes a sequence.
+// Immutable and safe to read from many threads concurrently. Memory: 8 bytes a sequence.
 class IndexedDataset {
  public:
   explicit IndexedDataset(const std::string& prefix);
@@ -70,7 +70,7 @@ class IndexedDataset {
 // an .idx exists, the .bin is complete. Memory: a few buffers, whatever is written.
 class IndexedDatasetWriter {
  public:
-  // Goes on behind that many documents and tokens, where save() was called last by a writer that is no more:
+  // Continues after that many documents and tokens, the last save() of a writer that no longer exists:
   // is_saved().
   IndexedDatasetWriter(const std::string& prefix, TokenType type, int64_t documents = 0, int64_t tokens = 0);
   static bool is_saved(const std::string& prefix, TokenType type, int64_t documents, int64_t tokens);

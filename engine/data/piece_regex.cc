@@ -37,7 +37,7 @@ Ranges joined(Ranges ranges, const Ranges& others) {
   return ranges;
 }
 
-// Of a general category, such as Lu, or of all that begin with a letter, such as L. Empty where there is none.
+// The ranges of a general category, such as Lu, or of all that begin with a letter, such as L. Empty: unknown.
 Ranges of_category(std::string_view name) {
   Ranges found;
   if (name.empty() || name.size() > 2) return found;
@@ -57,8 +57,8 @@ Ranges of_category(std::string_view name) {
   return found;
 }
 
-// Of Thompson's programs ("Regular expression search algorithm", 1968): forks prefer the way that backtracking tries
-// first.
+// An instruction of Thompson's programs ("Regular expression search algorithm", 1968): forks prefer the way that
+// backtracking tries first.
 struct Instruction {
   // one: takes a character of the set. ahead: one of the set comes next, which is not taken.
   enum class Type : uint8_t { one, ahead, fork, match } type;
@@ -187,7 +187,7 @@ class PatternParser {
     return {{Type::ahead, is ? made[0].set : set(complement(sets_[made[0].set], kEnd + 1))}};
   }
 
-  // Of a class behind its [.
+  // Parses a class after its [.
   Ranges characters() {
     if (++depth_ > kMaxDepth) refuse("a class too deep");
     const bool negated = take("^");
@@ -259,11 +259,11 @@ class PatternParser {
   bool fold_ = false;
 };
 
-// Where a program is between two characters, the preferred way first, each behind a character that it took.
+// A program's states between two characters, the preferred one first, each after a character that it took.
 using Threads = std::vector<size_t>;
 
 // Lets a thread run up to the next character, which is in the sets of this mask, and take it: to `taken`. seen: where a
-// preferred one was. False: it matches, and those behind it do not count.
+// preferred one was. False: it matches, and later ones do not count.
 bool run(const Code& code, size_t at, uint64_t sets, std::vector<bool>& seen, Threads& taken) {
   if (seen[at]) return true;
   seen[at] = true;

@@ -20,7 +20,7 @@ namespace trivet {
 
 class PieceRegex {
  public:
-  // What is not implemented, could match nothing, or takes too much memory is a DataError that names the place.
+  // A pattern that is not implemented, could match nothing, or takes too much memory: DataError that names the place.
   explicit PieceRegex(std::string_view pattern);
 
   struct Match {
@@ -41,8 +41,8 @@ class PieceRegex {
     }
   }
 
-  // Where a text may be cut between two characters: whether a match can reach over the place or depend on what is
-  // behind it, and whether a match begins at every such character.
+  // Tests whether a text may be cut between two characters: whether a match can span the place or depend on what
+  // follows it, and whether a match begins at every such character.
   bool joins(uint32_t before, uint32_t behind) const { return joined_[classes_[before] * count_ + classes_[behind]]; }
   bool always_matches(uint32_t code) const { return always_[classes_[code]]; }
   bool always_matches() const;

@@ -13,11 +13,11 @@ struct SentencePieceFacts {
   int64_t pieces = 0;
   bool adds_space = true;  // in front of a text: "add_dummy_prefix"
 
-  // Whether this is a BPE model with byte fallback and without normalisation. It encodes a text as the concatenation of
+  // True if this is a BPE model with byte fallback and without normalisation. It encodes a text as the concatenation of
   // its parts, if no piece spans the boundaries between them.
   bool concatenates = false;
 
-  // Bit 256 a + b: some piece has byte b behind byte a, so that a text must not be split between them.
+  // Bit 256 a + b: some piece has byte b after byte a, so that a text must not be split between them.
   std::bitset<65536> joined;
 };
 

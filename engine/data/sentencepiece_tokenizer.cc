@@ -22,7 +22,7 @@ constexpr size_t kMaxTextBytes = 64 << 10;  // of one call: the library takes ma
 constexpr size_t kMaxCachedWord = 32;
 constexpr size_t kMaxCachedWords = 1 << 18;
 
-// What the library says, without its "src/file.cc(line) [condition] "; the condition where it says no more.
+// The library's message without its "src/file.cc(line) [condition] "; the condition if that is all.
 std::string message_of_library(std::string_view message) {
   const size_t line = message.find(".cc("), end = message.rfind(']');
   if (line == message.npos || end == message.npos || end < line) return std::string(message);

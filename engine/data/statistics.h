@@ -10,7 +10,7 @@
 
 namespace trivet {
 
-// How often each token id occurs in these documents: [vocab_size], where an id outside is a DataError naming it, or
+// Counts of each token id in these documents: [vocab_size], where an id outside is a DataError naming it, or
 // without a size [largest id + 1].
 std::vector<int64_t> count_tokens(const IndexedDataset& dataset, DocumentRange documents,
                                   std::optional<int64_t> vocab_size = std::nullopt);

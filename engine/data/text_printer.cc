@@ -21,7 +21,7 @@ size_t settled(const std::string& text) {
   return end;
 }
 
-// What a model draws could move a terminal's cursor or change its title.
+// Sampled text could move a terminal's cursor or change its title.
 std::string for_output(std::string text) { return isatty(STDOUT_FILENO) == 0 ? text : printable(text); }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Tokenizer: text to token ids and back. Three kinds: `bytes`, where every byte is its own token, SentencePiece, and
 // byte-level BPE.
 //
-// Immutable to its users and safe to call from many threads at once.
+// Immutable to its users and safe to call from many threads concurrently.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,11 @@ class Tokenizer {
   // Equal for equal tokenizers: "bytes", the hash of the model file, or bpe_fingerprint().
   virtual std::string fingerprint() const = 0;
 
-  // How many of these tokens, which encode() gave, are added tokens that it recognised in the text.
+  // The number of these tokens, from encode(), that are added tokens recognised in the text.
   virtual int64_t count_added(std::span<const int32_t>) const { return 0; }
 
-  // Where to cut a text so that its first part has at most `most` bytes; 0 where it cannot be cut there. All of a text
-  // that is not longer.
+  // The position to cut a text so that its first part has at most `most` bytes; 0 if it cannot be cut there. Its whole
+  // size if it is not longer.
   virtual size_t part_size(std::string_view text, size_t most) const;
 
   // goes_on: the text before it, up to where part_size() cut, was encoded by another call.
@@ -53,7 +53,7 @@ std::unique_ptr<Tokenizer> make_bytes_tokenizer();
 // The file of a dataset's tokenizer: PREFIX.tokenizer.json or PREFIX.model, whichever is there; else "".
 std::string tokenizer_file(const std::string& prefix);
 
-// A tokenizer.json, beside which tokenizer_config.json names the end of document, or a model of SentencePiece.
+// A tokenizer.json, next to which tokenizer_config.json names the end of document, or a model of SentencePiece.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 
 // Throws DataError where it is not the one that the model `of` was trained with, by the fingerprint if that is known,

@@ -132,7 +132,7 @@ void expect_dataset(const std::string& prefix) {
         "them",
         prefix, idx, bin));
   if (no_idx || no_bin)
-    throw DataError(fmt::format("{} is not there, expected beside {}", no_idx ? idx : bin, no_idx ? bin : idx));
+    throw DataError(fmt::format("{} is not there, expected next to {}", no_idx ? idx : bin, no_idx ? bin : idx));
 }
 
 std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
@@ -235,7 +235,7 @@ TrainingData open_training_data(const Config& run, double samples) {
         {"a document ends",
          data.documents.eod < 0
              ? "where a sequence of the .idx does; no tokenizer says which token does"
-             : fmt::format("behind token {}, and where a sequence of the .idx does", data.documents.eod)});
+             : fmt::format("after token {}, and where a sequence of the .idx does", data.documents.eod)});
   return data;
 }
 

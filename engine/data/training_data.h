@@ -38,14 +38,14 @@ struct TrainingData {
   std::unique_ptr<Samples> test;   // null without a test at the end
   // By key: tokens, sequences, and a hash of samples of PREFIX.idx and PREFIX.bin, of each source of a blend.
   std::map<std::string, std::string> identities;
-  // Of each source: "dataset data.path PREFIX"; counts, and hashes of lengths, samples of tokens, and PREFIX.json.
+  // For each source: "dataset data.path PREFIX"; counts, and hashes of lengths, samples of tokens, and PREFIX.json.
   std::vector<std::pair<std::string, std::string>> fingerprints{};
   Vocabulary tokenizer;  // empty: unknown
   DocumentRules documents{};
   TextBlock sources;  // of the training data: tokens, share of the samples, epochs of the run
 };
 
-// Opens data.path with data.split, or data.train_path, data.valid_path and data.test_path, for a run of so many
+// Opens data.path with data.split, or data.train_path, data.valid_path and data.test_path, for a run of `samples`
 // training samples. REQUIRES: a resolved config. A share of the split that gets no document, a dataset that does not
 // exist, or data that end before the run does are a ConfigError. Errors of a dataset begin with its key. With
 // train.full_validation or eval_samples validation and test data are in order and end.

@@ -45,7 +45,7 @@ void on_fatal_signal(int signal) {
   int none = 0;
   if (!crash.signal.compare_exchange_strong(none, signal)) {
     // Another crashing thread waits for the end of the process; a crash in the handler, or anything after a request,
-    // ends it at once.
+    // ends it immediately.
     while (!is_request(signal) && !is_request(none) && crash.thread != this_thread()) pause_ms(10);
     return end_by(signal);
   }

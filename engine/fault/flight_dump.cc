@@ -27,7 +27,7 @@ auto read_json(const std::string& path, const Read& read) {
 }
 
 double seconds_before(int64_t now, int64_t then) { return static_cast<double>(now - then) * 1e-9; }
-// How long before the dump, in seconds; null: never.
+// The age at the dump, in seconds; null: never.
 Json ago(const FlightLog& log, int64_t ns) {
   return ns == 0 ? Json() : Json(std::round(seconds_before(log.taken_ns, ns) * 1e6) / 1e6);
 }

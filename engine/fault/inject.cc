@@ -38,7 +38,7 @@ constexpr auto kFaults = std::to_array<FaultAbout>({
     {"nan", StepPhase::reduce,
      "NaN in a gradient before it is reduced; at forward: in the loss; at optimizer: after the reduction",
      "forward, reduce, optimizer"},
-    {"inf", StepPhase::reduce, "likewise, with infinity", "forward, reduce, optimizer"},
+    {"inf", StepPhase::reduce, "the same, with infinity", "forward, reduce, optimizer"},
     {"bitflip", StepPhase::step, "one bit of a weight; at reduce or optimizer: of a gradient"},
     {"skip", StepPhase::reduce, "the rank skips its next collective"},
     {"extra", StepPhase::reduce, "the rank makes one extra collective"},

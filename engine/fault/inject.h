@@ -92,7 +92,7 @@ class FaultInjector : public StepHook, public CallFaults {
   void corrupt_number(const Fault& fault);
 
   std::vector<Fault> faults_;  // of this rank
-  mutable std::mutex mutex_;   // guards struck_ and saved_step_: a checkpoint may be written beside the steps
+  mutable std::mutex mutex_;   // guards struck_ and saved_step_: a checkpoint may be written during the steps
   int64_t saved_step_ = 0;     // that is being saved
   std::vector<bool> struck_;
   double slow_ = 1;

@@ -24,7 +24,7 @@ class RunDirectory {
   // Another run works in it, and has all that this one saved. A lock that was removed has no other holder, unless
   // an outcome is there.
   bool taken_over() const;
-  // Nobody else has the directory open as a run's, by flock(): true also where the file system knows no locks.
+  // True if no other process holds the directory's flock(), or the file system has no locks.
   bool try_lock();
 
  private:

@@ -16,7 +16,7 @@ namespace trivet {
 
 struct Config;
 
-// What all ranks must have alike, as text.
+// A setting that must be equal on all ranks, as text.
 struct Shared {
   std::string what, text;
   bool is_data = false;  // else configuration. The message shows the texts of data.
@@ -59,7 +59,7 @@ class RunGuard {
   std::optional<Watchdog> watchdog_;
 };
 
-// Compares in order, so that ranks may have another number of texts behind one that differs. At the first difference it
+// Compares in order, so that ranks may have another number of texts after one that differs. At the first difference it
 // throws ConfigError or, of data, DataError on all ranks, listing those that differ. Collective.
 void check_same_everywhere(const std::vector<Shared>& shared, const std::vector<RankPlace>& places,
                            Communicator& world);

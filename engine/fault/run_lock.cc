@@ -105,7 +105,7 @@ RunLock::RunLock(const std::string& run_dir)
     const bool taken = text_of(aside) == text, given_back = !taken && link(aside.c_str(), path_.c_str()) == 0;
     unlink(aside.c_str());
     if (taken) taken_from_ = describe(holder) + ", " + stale;
-    else if (!given_back) break;  // two others at once: give up
+    else if (!given_back) break;  // two others at the same time: give up
   }
   throw ConfigError(fmt::format("train.run_dir {}: several runs start in it at the same time", run_dir));
 }

@@ -1,5 +1,5 @@
 // RunLock: RUN_DIR/lock, so that two jobs do not write into one folder. It names its holder: host, process, start time
-// and scheduler job. The directory itself is locked too, so that a lock file that was removed lets nobody in. A stale
+// and scheduler job. The directory itself is locked too, so that removing the lock file lets no other job in. A stale
 // lock is taken over, but never where flock() finds file or directory held: on this host where the process does not
 // exist, or is of another container; from another host where the same scheduler job holds it, from an earlier attempt,
 // or where it was not touched for kStale. The holder touches it every kTouch.

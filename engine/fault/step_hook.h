@@ -8,7 +8,7 @@ namespace trivet {
 enum class StepPhase : uint8_t {
   step,       // begin: before anything of it; end: the weights are updated
   forward,    // of each micro-batch and chunk
-  backward,   // likewise
+  backward,   // the same
   reduce,     // the rest of the gradients' reduction
   optimizer,  // norm, clipping, update
   save,       // of a checkpoint; called by its writer

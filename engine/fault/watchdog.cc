@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kHungExit = 124;
 constexpr int64_t kTickNs = 250'000'000;
-constexpr double kDumpsWait = 2;  // seconds for the other ranks' dumps, beside the time in which they look
+constexpr double kDumpsWait = 2;  // seconds for the other ranks' dumps, on top of their polling interval
 
 bool process_exists(int64_t pid) { return kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH; }
 

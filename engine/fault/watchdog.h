@@ -1,4 +1,4 @@
-// Watchdog: a thread beside each rank that ends a run that cannot end itself.
+// Watchdog: a thread of each rank that ends a run that cannot end itself.
 //
 //   a call is open for longer than the timeout   a rank hangs: all ranks that can write their flight dumps; the first
 //                                                to notice names the culprit, writes outcome.json and ends the job
@@ -31,7 +31,7 @@ struct WatchdogOptions {
   std::string run_dir;            // with a flight folder (start_flight_folder)
   std::vector<RankPlace> places;  // [rank]
   std::function<void()> touch{};  // called now and then, on the watchdog's thread; empty: nothing
-  // Whether run_dir is still the run's: in another one's nothing is written or read. Any thread; empty: always.
+  // True if run_dir is still the run's: in another run's nothing is written or read. Any thread; empty: always.
   std::function<bool()> folder_is_ours{};
 };
 
@@ -91,7 +91,7 @@ class Watchdog {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool stop_ = false;   // guarded by mutex_
-  Fired fired_;         // likewise
+  Fired fired_;         // the same
   std::thread thread_;  // last
 };
 

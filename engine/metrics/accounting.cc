@@ -91,7 +91,7 @@ TokenFlops flops_per_token(const ModelSpec& model, FlopsConvention convention) {
   if (convention == FlopsConvention::six_n)
     return {.layers = 6.0 * static_cast<double>(count_parameters(model).total())};
   // A token meets each element of a linear layer's weight in three multiplications and additions: forward, and for
-  // both gradients. Likewise the output layer's, which may be the word embedding's.
+  // both gradients. Same for the output layer's, which may be the word embedding's.
   double weights = 0;
   for (const ModelTensor& tensor : model_tensors(model))
     if (is_linear(tensor.module) && tensor.param.name.ends_with(".weight"))

@@ -29,7 +29,7 @@ struct ParameterCount {
 // embeddings); with f = 4 h, a layer is 12 h^2 + 13 h.
 ParameterCount count_parameters(const ModelSpec& model);
 
-// How the FLOPs of a step are counted. All count a GEMM of m x k by k x n as 2 m k n, the backward pass as
+// Conventions for counting the FLOPs of a step. All count a GEMM of m x k by k x n as 2 m k n, the backward pass as
 // twice the forward pass, and no recomputation (model FLOPs, not hardware FLOPs).
 //   causal  attention scores once over the causal half: Megatron-LM since 2025-03, NeMo since 2025-08
 //   full    over the full s x s square: Megatron-LM and NeMo before, Narayanan et al. 2021 and Korthikanti et al. 2022

@@ -45,7 +45,7 @@ Cells cells_of(const StepReport& r) {
           duration_text(r.remaining_seconds)};
 }
 
-// How many columns `terminal` has no room for; 0: no terminal.
+// The number of columns that do not fit `terminal`; 0: no terminal.
 size_t columns_left_out(size_t step_width, size_t terminal) {
   size_t width = step_width - kColumns[0].width;
   for (const Column& column : kColumns) width += column.width + 2;

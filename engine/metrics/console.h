@@ -1,12 +1,12 @@
-// Console: what a person watching the run sees. A banner, one aligned line a step (a header now and then), evaluations
-// and notes; and on a terminal, a progress bar on the last line that the other lines push down.
+// Console: the view of a person watching the run. A banner, one aligned line a step (a header now and then),
+// evaluations and notes; and on a terminal, a progress bar on the last line that the other lines push down.
 //
 //     step        loss  grad norm  learning rate       ms    tokens/s  TFLOP/s    MFU  exposed   wait  bubble   left
 //    3/2000   10.812345      2.410     1.2000e-05    512.3      15,998     0.52  41.2%     3.1%   1.2%    0.4%  17:03
 //
 // A narrow terminal leaves columns out, in this order: left (which the bar says, too), bubble, wait, exposed, TFLOP/s,
-// learning rate, grad norm, MFU, tokens/s. TFLOP/s are model FLOPs of one rank; exposed is the wire beside which
-// nothing computes, wait is waiting for peers; left is the time of the steps to come, by the median of the last ones.
+// learning rate, grad norm, MFU, tokens/s. TFLOP/s are model FLOPs of one rank; exposed is wire time with no compute to
+// hide it, wait is waiting for peers; left is the time of the steps to come, by the median of the last ones.
 // Used by one thread, of rank 0.
 #pragma once
 
@@ -41,7 +41,7 @@ class Console : public RunObserver {
   void walltime(const WallTimeReport& report) override { note(report.text); }
   void note(const std::string& line) override;
   void end(const std::vector<TextBlock>& times) override { banner(times); }
-  void text(const std::string& piece);  // of a text that grows: shown at once, as it is
+  void text(const std::string& piece);  // of a text that grows: shown immediately, as it is
 
   // Moves the bar; redrawn at most ten times a second. `steps`: done, with a part of the next; `of_step` says which
   // part. `step_seconds`: how long one step is likely to take. Where there is no bar, `of_step` is a line when none was

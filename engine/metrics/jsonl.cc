@@ -22,7 +22,7 @@ std::string text_of(nlohmann::ordered_json line) {
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
 }
 
-// Whether a file has more than the starts of runs that did no step.
+// True if a file has more than the starts of runs without steps.
 bool has_results(const std::string& path) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);)
@@ -38,7 +38,7 @@ int64_t step_in(const std::string& record) {  // -1: none
   return found;
 }
 
-// Whether a run that goes on writes this record again.
+// True if a resumed run writes this record again.
 bool is_redone(const std::string& record, const RunBegin& run) {
   const int64_t step = step_in(record);
   return step > run.step || (run.evaluates_again && step == run.step && record.starts_with(R"({"event":"eval")"));

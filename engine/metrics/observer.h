@@ -1,6 +1,6 @@
-// RunObserver: hears of a run as it goes, on rank 0: the console and metrics.jsonl are two. The Reporter has the list
-// and calls each, in their order, between steps and in the thread that trains: what may hang (a disk, a network)
-// belongs behind a SinkQueue.
+// RunObserver: is told of a run's events, on rank 0: the console and metrics.jsonl are two. The Reporter has the list
+// and calls each, in their order, between steps and in the thread that trains: work that may hang (a disk, a network)
+// belongs in a SinkQueue.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,7 +12,7 @@
 
 namespace trivet {
 
-// Where the run starts.
+// The start of the run.
 struct RunBegin {
   int64_t step = 0;              // done before
   std::string checkpoint = {};   // from which it goes on; empty: from new weights

@@ -98,7 +98,7 @@ void PerfettoWriter::put_label(fmt::memory_buffer& out, const SpanLabel& label) 
   out.push_back('"');
 }
 
-// What a call has beside its label, and the slices within it.
+// The arguments of a call besides its label, and the slices within it.
 void PerfettoWriter::put_communication(fmt::memory_buffer& out, size_t row, const Span& span) {
   const auto to = std::back_inserter(out);
   const Interval wire = span.wire();

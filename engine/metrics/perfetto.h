@@ -52,7 +52,7 @@ class PerfettoWriter {
   int rank_;
   int64_t origin_ns_;
   std::vector<std::string> units_;
-  // Of the step and the one before, in which a call may have begun.
+  // From this step and the previous one, in which a call may have begun.
   std::vector<Interval> computed_before_, computed_;
   std::unordered_map<int64_t, int64_t> ready_ns_before_, ready_ns_;  // by SpanLabel::hand_over
   bool closed_ = false;

@@ -1,5 +1,5 @@
-// What quantisation did to the tensors of a run (precision.fp8_report), for the end of its log: how much of them became
-// zero or was cut off at the largest number, and how far what is multiplied lies from what was meant.
+// The effect of quantisation on the tensors of a run (precision.fp8_report), for the end of its log: how much of them
+// became zero or saturated, and the error of the values that are multiplied.
 #pragma once
 
 #include <array>

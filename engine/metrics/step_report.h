@@ -13,7 +13,7 @@
 
 namespace trivet {
 
-// What the GPUs of a run say of themselves (kernels/gpu_monitor.h), where they do.
+// The state of a run's GPUs (kernels/gpu_monitor.h), if available.
 struct GpuReport {
   double power_watts = 0;  // of all of them, the mean since the last report
   double energy_joules_per_token = 0;
@@ -31,7 +31,7 @@ struct StepReport {
   double loss = kUnknown;
   double grad_norm = kUnknown;
   double learning_rate = kUnknown;
-  // Where they vary over the run, or from learning_rate.
+  // Present if they vary over the run, or differ from learning_rate.
   std::optional<int64_t> batch_size = {};  // samples
   std::optional<double> weight_decay = {}, decoupled_learning_rate = {};
   std::optional<GpuReport> gpus = {};
@@ -48,7 +48,7 @@ struct StepReport {
   KnownLinks links = {};  // floors without a link are unknown
 };
 
-// What a step amounts to, the same for every step of a run.
+// The work of a step, the same for every step of a run.
 struct StepWork {
   int64_t tokens = 0;  // of a step, on all ranks
   double flops = 0;    // model FLOPs of a step, on all ranks
@@ -88,14 +88,14 @@ struct SaveReport {
   double seconds = 0;        // until it was committed, as the next step boundary saw it
 };
 
-// What a job that does the rest of a run has to ask for (walltime.h).
+// The time limit to request for a job that does the rest of a run (walltime.h).
 struct WallTimeReport {
   double seconds = 0;
   double lead_seconds = 0;  // of a signal before the job's end: in it a step ends and is saved
   std::string text{};
 };
 
-// How long a step takes: the median of the last ones. The first step, in which everything is touched for the first
+// The duration of a step: the median of the last ones. The first step, in which everything is touched for the first
 // time, does not count once there is another.
 class RunningSpeed {
  public:

@@ -2,11 +2,11 @@
 //
 //   window = compute + optimizer + exposed + wait + host + idle
 //
-// A communication is on the wire as its transport tells (trace.h); before, it waits for its peers, and behind its wire
-// it copies, which is work of the host. Of what goes on at once, the first of this list counts: compute; optimizer; the
-// wire of tensor, pipeline and data groups; waiting in tensor, pipeline and data groups; host (copies, data loading);
-// idle. So *exposed* is the wire in which the rank computes nothing; a wait is never exposed, and is told beside it.
-// Phase spans are names, not work.
+// A communication is on the wire as its transport tells (trace.h); before, it waits for its peers, and after its wire
+// it copies, which is work of the host. Of concurrent activities, the first of this list counts: compute; optimizer;
+// the wire of tensor, pipeline and data groups; waiting in tensor, pipeline and data groups; host (copies, data
+// loading); idle. So *exposed* is the wire in which the rank computes nothing; a wait is never exposed, and is reported
+// apart. Phase spans are names, not work.
 //
 //   wire[k]        time on the wire, exposed or not, of a class alone: the union of its calls
 //   floor[k]       what that would be if each call took its bytes over the link's bandwidth plus its latency, from when
@@ -71,7 +71,7 @@ class StepMeter {
   StepStats measure(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns);
 
  private:
-  // What a rank can be doing, the first first.
+  // The activities of a rank, in order of precedence.
   enum Activity {
     compute,
     optimizer,
@@ -98,7 +98,7 @@ class StepMeter {
   const KnownLinks links_;
   std::array<std::vector<FloorCall>, kCommClasses.size()> floors_;
   std::array<std::vector<Interval>, kActivities> spans_;  // within the window, in order
-  // Where the union of an activity's spans begins, ends, begins again, …; and at the end, never.
+  // Times when the union of an activity's spans begins, ends, begins again, …; and at the end, never.
   std::array<std::vector<int64_t>, kActivities> changes_;
 };
 

@@ -95,7 +95,7 @@ int64_t step_of_event(std::string_view message) {
   return step;
 }
 
-// Cuts off what a run that goes on behind `step` writes again, and what a killed one left unfinished. False: the file
+// Cuts off the records that a run resumed after `step` writes again, and a killed run's partial one. False: the file
 // is damaged, and stays as it is.
 bool cut(const fs::path& path, int64_t step, bool evaluates_again) {
   const std::string text = read_small_file(path.string(), std::numeric_limits<int64_t>::max());
@@ -142,7 +142,7 @@ std::string TensorBoardLog::begin(const RunBegin& run) {
       if (run.goes_on && !cut(file, run.step, run.evaluates_again))
         note = fmt::format("{} is damaged and stays as it is: steps that are done again may be shown twice",
                            file.string());
-      // Readers go by the order of the names, and this host's clock may be behind another's.
+      // Readers go by the order of the names, and this host's clock may lag another's.
       const std::string name = file.filename().string().substr(kPrefix.size());
       now = std::max<int64_t>(now, std::min<int64_t>(std::strtoll(name.c_str(), nullptr, 10), 9'999'999'998) + 1);
     }

@@ -54,7 +54,7 @@ constexpr std::array kSections = {
 int64_t own_work(const StepStats& stats) { return stats.compute + stats.optimizer + stats.host + stats.idle; }
 int64_t exposed(const StepStats& stats) { return StepStats::sum(stats.exposed); }
 
-// What the other ranks of this one's stage usually take, or where it has a stage alone, all others.
+// The usual time of the other ranks of this one's stage, or if it has a stage alone, of all others.
 template <class Work, class Part>
 int64_t usual_beside(size_t rank, const std::vector<Work>& work, const std::vector<int>& stages, Part&& part) {
   std::vector<int64_t> peers, others;
@@ -126,7 +126,7 @@ std::vector<std::string> find_stragglers(const std::vector<StepStats>& work, con
           fmt::format("rank {} is slow: its {} takes {:.1f} ms per step, its peers' {:.1f} ms; it loses most in {}",
                       rank, what, static_cast<double>(mine) * ms, static_cast<double>(theirs) * ms, where));
     };
-    // Where a transport cannot tell a wait from its wire (NCCL), peers that wait have more wire, and less work.
+    // If a transport cannot tell a wait from its wire (NCCL), peers that wait have more wire, and less work.
     const auto busy = [](const StepStats& w) { return own_work(w) + exposed(w); };
     if (std::ranges::count(stages, stages[rank]) > 1 && busy(own) - usual(busy) >= least &&
         is_slow(exposed(own), usual(exposed), factor, least)) {

@@ -11,7 +11,7 @@
 
 namespace trivet {
 
-// What one rank did in the steps that count.
+// The times of one rank in the steps that count.
 struct RankTime {
   std::string name;
   StepStats sum;
@@ -49,7 +49,7 @@ class TimeTable {
 std::vector<std::string> find_stragglers(const std::vector<StepStats>& work, const std::vector<int>& stages,
                                          int64_t steps, double factor);
 
-// Likewise ranks that took more than `factor` times as long to write their parts of a checkpoint, and at least a second
+// Same for ranks that took more than `factor` times as long to write their parts of a checkpoint, and at least a second
 // more. write_ns: [rank].
 std::vector<std::string> find_slow_disks(const std::vector<int64_t>& write_ns, double factor);
 

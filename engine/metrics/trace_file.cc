@@ -102,7 +102,7 @@ std::string trace_of_run(const std::string& run_dir) {
 }
 
 void write_hta_traces(const std::string& trace_path, const std::string& folder) {
-  std::map<int, std::string> events;  // by rank, each behind a comma
+  std::map<int, std::string> events;  // by rank, each after a comma
   int64_t number = 0;
   for_each_event(trace_path, [&](json& event) {
     if (!is_span(event) || event.at("dur") < 1) return;  // HTA rounds to whole microseconds, the two ends apart

@@ -29,7 +29,7 @@ struct TraceSpan {
 // IoError, and DataError with the line of what is no event of a trace.
 void for_each_span(const std::string& trace_path, const std::function<void(const TraceSpan&)>& each);
 
-// How many ranks wrote the trace. Throws IoError, and DataError where it names none.
+// The number of ranks in the trace. Throws IoError, and DataError if it names none.
 int ranks_of_trace(const std::string& trace_path);
 
 // RUN_DIR/trace.json. Throws IoError where there is none.

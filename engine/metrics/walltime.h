@@ -17,7 +17,7 @@ class WallTime : public RunObserver {
   static constexpr size_t kSteps = 20;
 
   using Tell = std::function<void(const WallTimeReport& report)>;
-  explicit WallTime(const Config& config, Tell tell = nullptr);  // null: nobody is told
+  explicit WallTime(const Config& config, Tell tell = nullptr);  // may be null
 
   void record(const nlohmann::ordered_json& record) override;
   void read(const std::string& path);  // the records of a metrics.jsonl, as if it had observed that run

@@ -53,7 +53,7 @@ class Embedding {
   Dropout dropout(const MicroBatch& micro_batch) const {
     return make_dropout(shape_, DropoutSite::embedding, 0, dropout_seed_, micro_batch);
   }
-  // Of the rows of x; null without learned positions or ids.
+  // The position ids of the rows of x; null without learned positions or ids.
   Tensor ids_of(const MicroBatch& micro_batch, Residual x) const {
     const int64_t rows = x.shape[0];
     if (!position_ || !micro_batch.position_ids) return {};

@@ -17,7 +17,7 @@ struct StepBatches {
   bool training = true;
   float loss_scale = 1;
   std::optional<PositionRange> positions = {};  // of each batch, whose tokens these are; empty: all
-  int defer_heads = 0;       // finish() computes the output weight's gradient for so many of the last micro-batches
+  int defer_heads = 0;       // finish() computes the output weight's gradient for this many of the last micro-batches
   int64_t step = 0;          // from 1
   StepHook* hook = nullptr;  // null: none
 

@@ -3,7 +3,7 @@
 //
 // With 128k words the logits are by far the largest activation. In chunks (GptShape::cross_entropy_rows), only those of
 // a chunk of rows exist at a time: a training pass leaves all but the norm to its backward pass, which turns each chunk
-// into its gradient at once. So no GEMM runs twice, and no logits are held between the passes. The loss and all
+// into its gradient immediately. So no GEMM runs twice, and no logits are held between the passes. The loss and all
 // gradients have the bits of whole logits, but for the output weight's, which is summed chunk by chunk.
 #pragma once
 

@@ -25,7 +25,7 @@ struct GptShape : ModelSpec {
   DType dtype = DType::f32;        // of weights and activations
   int64_t cross_entropy_rows = 0;  // of the s b rows, those whose logits exist at a time; 0: all
   bool decay_norms_and_biases = false;
-  Fp8Mode fp8{};  // of the linear layers of blocks, but of so many at either end
+  Fp8Mode fp8{};  // of the linear layers of blocks, except these many at either end
   int64_t bf16_layers_at_start = 0, bf16_layers_at_end = 0;
   bool keeps_fp8_weights = true;  // from one use to the next; else weights are streamed
   bool reset_position_ids = false, reset_attention_mask = false;  // in each document of a packed sample
@@ -39,11 +39,11 @@ struct GptShape : ModelSpec {
   int64_t local_heads() const { return attention.heads / t; }
   int64_t tokens() const { return rank_seq() * micro_batch; }
   ContextCut cut() const { return {seq, c, context_rank}; }
-  // Of the rows of residuals.
+  // The positions of the rows of residuals.
   PositionMap residual_positions() const {
     return cut().positions().from(sequence_parallel ? tensor_rank * local_seq() : 0);
   }
-  // Of a pass over n positions, which this rank has alone.
+  // The shape of a pass over n positions, which this rank has alone.
   GptShape with_positions(int64_t n) const {
     GptShape shape = *this;
     shape.seq = n;
@@ -69,7 +69,7 @@ struct GptShape : ModelSpec {
   Shape softmax_shape() const { return {micro_batch, local_heads(), rank_seq()}; }              // [b, a/t, s]
   Shape ffn_shape() const { return {rank_seq(), micro_batch, ffn / t}; }                        // [s, b, f/t]
   Shape fc1_shape() const { return {rank_seq(), micro_batch, (gated() ? 2 : 1) * (ffn / t)}; }  // [s, b, f/t or 2 f/t]
-  // Of queries and keys that are normalised, [s, b, (a + g) d/t], and of statistics a head.
+  // Widths of normalised queries and keys, [s, b, (a + g) d/t], and of statistics a head.
   int64_t local_qk() const { return qk_norm ? (attention.heads + attention.kv_heads) / t : 0; }
   Shape qk_shape() const { return {rank_seq(), micro_batch, local_qk() * attention.head_width}; }
   Shape qk_rows_shape() const { return {local_qk() * tokens()}; }
@@ -83,7 +83,7 @@ struct PositionRange {
   int64_t read = 0;  // of these, the position whose logits are wanted
 };
 
-// What a pass over one micro-batch needs.
+// The inputs of a pass over one micro-batch.
 struct MicroBatch {
   Tensor first_sample = {};        // [1] int64 on the device: its first sample's global index, which keys the dropout
   bool training = true;            // false: no dropout

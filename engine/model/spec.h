@@ -52,7 +52,7 @@ struct ModelSpec {
     spec.vocab = n;
     return spec;
   }
-  // Whether both have the same tensors and compute the same with them, so that checkpoints fit.
+  // True if both have the same tensors and compute the same with them, so that checkpoints fit.
   bool same_model(ModelSpec other) const {
     other.training = training;
     return other == *this;

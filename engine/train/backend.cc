@@ -27,7 +27,7 @@ std::string host_identity() {
   return host_name() + "/" + boot_id();
 }
 
-// How ranks exchange their GPUs' memory. Collective, and the same on all ranks. Throws ConfigError.
+// The transport between ranks' GPU memory. Collective, and the same on all ranks. Throws ConfigError.
 struct Exchange {
   enum Kind { none, staged, nccl } kind;
   std::string name;   // for people
@@ -66,7 +66,7 @@ Exchange choose_exchange(const Config& config, const Device& device, HostWorld& 
   const auto all = static_cast<int>(std::ranges::min(host.gather(static_cast<int64_t>(gpu_multiprocessors()))));
   const int at_once = std::min(share.multiprocessors, static_cast<int>(kMostOfGpu * all));
   return {Exchange::nccl,
-          fmt::format("NCCL: {} communicators, up to {} of {} multiprocessors at once", share.groups, at_once, all),
+          fmt::format("NCCL: {} communicators, up to {} of {} multiprocessors at a time", share.groups, at_once, all),
           static_cast<double>(at_once) / share.multiprocessors};
 }
 

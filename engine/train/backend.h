@@ -26,11 +26,11 @@ struct Backend {
   std::optional<CpuIsa> cpu_isa{};  // of `ops`, on a CPU
 };
 
-// What a rank of so many takes of its GPU beside memory of its own, at most.
+// The most that a rank takes of a GPU that ranks share, apart from its own memory.
 struct GpuShare {
   int streams;
   // NCCL's: communicators, each with some kNcclGroupBytes, and the multiprocessors that most_ctas() gives all those
-  // which can communicate at once.
+  // that can communicate concurrently.
   int groups, multiprocessors;
 };
 constexpr int64_t kNcclGroupBytes = int64_t{256} << 20;
@@ -51,7 +51,7 @@ Backend make_backend(const Config& config, Communicator& world, int threads);
 // ConfigError.
 std::unique_ptr<GraphOps> make_graphs(const Config& config, const Backend& backend);
 
-// Whether ranks compute on GPUs. Throws ConfigError where they cannot, or a CPU lacks device.cpu_isa, before anything
+// True if ranks compute on GPUs. Throws ConfigError where they cannot, or a CPU lacks device.cpu_isa, before anything
 // is allocated or written. Collective.
 bool computes_on_gpus(const Config& config, Communicator& world);
 

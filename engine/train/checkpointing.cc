@@ -26,7 +26,7 @@ constexpr double kFirstGuess = 100e6;       // bytes a second, before a save was
 constexpr int64_t kLookNs = 2'000'000'000;  // between two looks at the run's directory
 constexpr int kInterrupted = 128 + 15;      // exit code of a stopped run without checkpoints
 
-// Whether a checkpoint is one of the folder of a run.
+// True if a checkpoint is in a run's folder.
 bool is_in(const std::string& checkpoint, const std::string& folder) {
   std::error_code ignored;
   return std::filesystem::equivalent(std::filesystem::path(checkpoint).parent_path(), folder, ignored);
@@ -53,7 +53,7 @@ std::optional<int64_t> job_end_ns(const char* variable, std::string& problem) {
   return now_ns() + (end - now) * 1'000'000'000;
 }
 
-// What the longest save of a run took, by its records; 0: unknown.
+// The duration of a run's longest save, by its records; 0: unknown.
 int64_t longest_save_of(const std::string& run_dir) {
   double seconds = 0;
   const auto look = [&](const nlohmann::ordered_json& record) {
@@ -315,10 +315,10 @@ void Checkpointing::update_stop_texts(int64_t done, int64_t committed) {
   done_ = std::max(done_, done), committed_ = std::max(committed_, committed);
   const std::string lost =
       done_ == committed_ + 1 ? fmt::format("step {}", done_) : fmt::format("steps {} to {}", committed_ + 1, done_);
-  set_stop_texts(saver_ ? "the run ends after this step and saves it; a second signal ends it at once"
+  set_stop_texts(saver_ ? "the run ends after this step and saves it; a second signal ends it immediately"
                         : fmt::format("the run ends after this {}; {}", config_.train.skip_train ? "batch" : "step",
                                       why_not_saved()),
-                 "the run ends at once; lost: " +
+                 "the run ends immediately; lost: " +
                      (done_ > committed_ ? lost + ", done since the last checkpoint" : "the step in progress"));
 }
 

@@ -42,16 +42,16 @@ class Checkpointing {
   // Between two batches of an evaluation: adds what the ranks vote now to `sum`. True: the evaluation is to end here,
   // as the run does in after_step(sum). Collective.
   bool interrupts_evaluation(Votes& sum);
-  // Whether the evaluation of the last step is still to be made; it is saved, so that a resumed run begins with it.
+  // True if the evaluation of the last step is still to be made; saved, so that a resumed run begins with it.
   bool evaluation_due() const { return evaluation_due_; }
   void set_evaluation_due(bool due) { evaluation_due_ = due; }
-  // Of the validation set, after the last step: saved with it.
+  // The loss of the validation set after the last step: saved with it.
   void set_validation_loss(double loss) { evaluated_step_ = trainer_.steps_done(), validation_loss_ = loss; }
-  // Whether after_step() will save or end the run, and so needs the step's result first.
+  // True if after_step() will save or end the run, and so needs the step's result first.
   bool needs_result(const Votes& sum) const;
   // At a step boundary, with the sums of all ranks' votes. False: the run ends here, with exit_code(). Throws
   // ConfigError where train.run_dir is not the run's any more; where it was deleted or replaced, the state is saved
-  // beside it.
+  // next to it.
   bool after_step(const Votes& sum);
 
   int exit_code() const { return exit_code_; }

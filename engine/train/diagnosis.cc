@@ -94,7 +94,7 @@ std::string describe_gradients(const Rank& rank, int world_rank, const BadGradie
       place_text(*bad.first, bad.at, infinite_of_mark(mark)), nans + infinities, nans, infinities);
 }
 
-// What the ranks alike cannot tell.
+// Cases that the ranks cannot tell apart.
 std::string doubts_of(const NonFiniteSource& source) {
   std::string text;
   const auto& [kind, ranks, replica, replicas] = source;
@@ -153,7 +153,7 @@ NonFiniteSource find_source(const std::vector<RankNumbers>& ranks) {
 void search_non_finite(Rank& rank) {
   const RankState& state = rank.state;
   Stream& compute = *rank.compute;
-  // The host has read what these were of the step before; the next step's search of local gradients may begin at once.
+  // The host has read the previous step's; the next step's search of local gradients may start right away.
   rank.ops.run(
       op::Convert{state.non_finite_of(RankState::kLocalSearch), state.non_finite_of(RankState::kReportedSearch)},
       compute);

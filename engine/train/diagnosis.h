@@ -9,7 +9,7 @@
 
 namespace trivet {
 
-// What one rank holds that is not finite, as the ranks tell each other. Gradients are told by the place of the first
+// The non-finite numbers of one rank, as ranks exchange them. Gradients are identified by the place of the first
 // bad one in the order in which the backward pass makes them, the same on all ranks; kNone: all are finite.
 struct RankNumbers {
   static constexpr int64_t kNone = INT64_MAX;
@@ -18,13 +18,13 @@ struct RankNumbers {
   int64_t local_grad = kNone, grad = kNone;  // before the sums over ranks, and after them
 };
 
-// Which of these numbers was there first. Weights precede the step; NaN spreads over the ranks of a replica with the
+// The first of these numbers to appear. Weights precede the step; NaN spreads over the ranks of a replica with the
 // activations and their gradients, and over replicas only with the sums.
 struct NonFiniteSource {
   enum Kind { weight, loss, local_grad, grad, none } kind = none;
   std::vector<int> ranks;    // that have it; more than one: which of them was first cannot be known
   std::vector<int> replica;  // of loss and local_grad: all ranks of the first one's replica
-  int replicas = 0;          // likewise: with such numbers
+  int replicas = 0;          // of them: those with such numbers
 };
 NonFiniteSource find_source(const std::vector<RankNumbers>& ranks);
 

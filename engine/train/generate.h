@@ -1,6 +1,6 @@
 // Generates text by sampling one token after another. The keys and values of the tokens before are kept in the rank's
-// activations, so a token costs one position. Where the text outgrows the rank's positions, it goes on behind the last
-// half of them, which is computed again: every later position's embedding has changed.
+// activations, so a token costs one position. A text that outgrows the rank's positions continues after the last half
+// of them, which is computed again: every later position's embedding has changed.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 namespace trivet {
 
 struct Sampling {
-  int64_t tokens = 64;       // at most so many new ones
+  int64_t tokens = 64;       // at most this many new ones
   double temperature = 0.8;  // 0: the most likely token each time
   int64_t top_k = 40;        // 0: from the whole vocabulary
   double top_p = 1;          // nucleus of this probability, at least one token (Holtzman et al. 2020)

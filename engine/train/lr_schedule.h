@@ -1,4 +1,4 @@
-// What the optimizer's schedules say of a step, as in Megatron (OptimizerParamScheduler): the learning rate, and the
+// The optimizer's schedules, as in Megatron (OptimizerParamScheduler): a step's learning rate and
 // weight decay.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace trivet {
 
-// What is left of the decay when the share r of it, 0 to 1, is over.
+// The remainder of the decay after a share r of it, 0 to 1.
 inline double left_of_decay(const OptimizerConfig& c, double r) {
   const double cosine = 0.5 * (std::cos(std::numbers::pi * r) + 1);
   if (c.lr_decay_style != LrDecay::wsd) return c.lr_decay_style == LrDecay::linear ? 1 - r : cosine;
@@ -26,7 +26,7 @@ inline double left_of_decay(const OptimizerConfig& c, double r) {
 
 // at: the step, counted from 1, or the samples consumed with those of the step, as `span` counts. Warm-up: linear from
 // lr_warmup_init to lr, which it reaches at span.warmup. Then the decay, which ends at span.decay and is at min_lr
-// behind it: since the warm-up (cosine, linear), over the last span.wsd_decay (WSD, before which lr stays), or
+// after it: since the warm-up (cosine, linear), over the last span.wsd_decay (WSD, before which lr stays), or
 // lr * sqrt(warmup / at). lr, min_lr: of decoupled parameters, or those of all. REQUIRES: the span is resolved.
 inline double learning_rate(const OptimizerConfig& c, const LrSpan& span, int64_t at, double lr, double min_lr) {
   const int64_t warmup = span.warmup.value(), decay = span.decay.value();

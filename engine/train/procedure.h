@@ -18,7 +18,7 @@ class RunProcedure {
   // The engine is ready, and no training data have been read; the run goes on after it. train_samples, eval_samples: of
   // the data sets; eval_labels: in the latter. Collective.
   virtual void start(Trainer& trainer, int64_t train_samples, int64_t eval_samples, int64_t eval_labels) = 0;
-  // Whether there is an evaluation after this step.
+  // True if an evaluation follows this step.
   virtual bool evaluates(int64_t step) const = 0;
   virtual void evaluation_begins() = 0;
   virtual void evaluation_ends(std::optional<double> loss) = 0;  // none: it was interrupted

@@ -43,10 +43,10 @@ class Rank {
   void use_micro_batches(int64_t m);
   // Completes the reduction of the step's gradients, each rank's own part. REQUIRES: it trains.
   void finish_gradients();
-  // Whether a reduction adds other ranks' gradients to this rank's.
+  // True if a reduction adds other ranks' gradients to this rank's.
   bool sums_gradients() const;
   // The logits after `context`, 1 to as many tokens as the rank has positions: [vocab_size], the same on every rank.
-  // known: so many of its tokens, but not all, began the context of the last call too, and nothing has run since: where
+  // known: the tokens, not all, that began the context of the last call too, if nothing has run since: where
   // the activations of each layer are saved, their keys and values are still there, and only the other tokens are
   // computed. On a CPU the logits have the same bits for any `known`. Collective over the model's ranks.
   std::vector<float> next_token_logits(std::span<const int32_t> context, int64_t known = 0);

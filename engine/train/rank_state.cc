@@ -41,7 +41,7 @@ int64_t spans_of_step(const Program& program, const std::deque<GptStage>& stages
   }
   return std::min(spans, kMost);
 }
-// Of each span: the step's and the next one's records, and what StepMeter makes of it.
+// Bytes a span: the step's and the next one's records, and StepMeter's intervals.
 constexpr int64_t kBytesOfSpan = 2 * sizeof(Span) + 4 * sizeof(Interval);
 
 }  // namespace
@@ -78,7 +78,7 @@ std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const
 }
 
 GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition& at, int64_t positions) {
-  // Bulk is for the column-parallel layers; the others have nothing independent to run beside.
+  // Bulk is for column-parallel layers; the others have no independent GEMM to overlap with.
   const auto overlap = [&](std::optional<TensorOverlap> of_layer, bool column) {
     const TensorOverlap mode = of_layer.value_or(c.overlap.tp_comm_overlap);
     return mode == TensorOverlap::bulk && !column ? TensorOverlap::none : mode;

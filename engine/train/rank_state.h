@@ -20,7 +20,7 @@
 namespace trivet {
 
 // Options of the floors below, from a resolved config.
-// Whether a rank has gradients and an optimizer; positions: as of RankState.
+// True if a rank has gradients and an optimizer; positions: as of RankState.
 inline bool trains(const Config& config, int64_t positions) { return positions == 0 && !config.train.skip_train; }
 // positions: of the longest context; 0: of the model's sequences.
 GptShape gpt_shape_of(const Config& config, const Layout& layout, const MeshPosition& at, int64_t positions = 0);
@@ -63,7 +63,7 @@ struct RankState {
   enum StepNumber { kMissing, kLoss, kNorm, kWatchedNorm, kOwnLoss, kOwnNorm, kAccepted, kStepNumbers };
   Tensor step_numbers;
   Tensor step_number(StepNumber which) const { return step_numbers.slice(which, 1); }
-  Tensor missing_and_loss;  // [2] fp32: step_number(kMissing) and the one behind it, or of its own
+  Tensor missing_and_loss;  // [2] fp32: step_number(kMissing) and the next one, or of its own
   Tensor loss;              // [1] fp32, of it
   // op::FindNonFinite of each bucket's gradients, [kNonFiniteSearches, buckets, kNonFiniteNumbers] int64: this rank's
   // before their reduction, as the step goes on; the same of the last step whose update is queued, of which the host

@@ -58,10 +58,10 @@ FoundPeak find_peak(const Config& config, Trainer& trainer, Console* console) {
     if (const auto known = on_gpu ? peak_tflops_by_name(trainer.device().name(), of) : std::nullopt)
       return {*known, "data sheet of " + trainer.device().name() + ", dense " + of};
   if (console) console->note("measuring the peak");
-  // Where the runs of one GEMM differ, so will what steps are measured against.
+  // If the runs of one GEMM differ, so will the peak that steps are measured against.
   const auto [tflops, median] = measure_peak(config, trainer);
   return {tflops,
-          fmt::format("GEMMs in {} measured on all ranks at once; the median run reached {}{}", arithmetic,
+          fmt::format("GEMMs in {} measured on all ranks together; the median run reached {}{}", arithmetic,
                       percent_text(median / tflops),
                       median < 0.8 * tflops ? ": other work runs here, and MFU is as uncertain" : ""),
           true};
@@ -166,7 +166,7 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const RunOr
       time_(host_.size(), links_),
       meter_(links_) {
   const bool first = host_.rank() == 0;
-  // Of ranks that share a GPU none can tell its own energy.
+  // Ranks that share a GPU cannot tell their own energy.
   if (trainer.rank().backend.exchange_on_device || host_.size() == 1) gpu_ = create_gpu_monitor(trainer.device());
   if (first) console_.emplace(out, [] { return terminal_columns(STDOUT_FILENO); });
   const FoundPeak peak = find_peak(config_, trainer, console_ ? &*console_ : nullptr);
@@ -198,7 +198,7 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const RunOr
         observers_.push_back(of_tools_.emplace_back(std::move(observer)).get());
   }
   collect_spans();
-  // A GPU is given a whole step at once.
+  // A GPU gets a whole step in one go.
   if (console_ && trainer.device().kind() == DeviceKind::cpu)
     trainer.rank().executor.on_progress([this](size_t done, size_t of) { show_progress(done, of); });
 }
@@ -410,7 +410,7 @@ void Reporter::measure_peak_again(int64_t step, double tflops) {
   collect_spans();  // these GEMMs are no part of the next step
   note(
       fmt::format("step {} made {:.5g} TFLOP/s a rank, more than the measured peak of {:.5g}, probably because other "
-                  "work ran beside the measurement: measured again, the peak is {:.5g}",
+                  "work ran during the measurement: measured again, the peak is {:.5g}",
                   step, tflops, before, work_.peak_tflops));
 }
 

@@ -45,7 +45,7 @@ struct Votes {
   }
 };
 
-// What the records of a run say of where it comes from.
+// The origin of a run, for its records.
 struct RunOrigin {
   TextBlock data;        // what it reads
   std::string program;   // its version
@@ -60,7 +60,7 @@ class Reporter {
 
   // Collective. Returns the sums of the ranks' votes, which travel with the step's statistics.
   Votes step(const StepResult& result, const Votes& votes);
-  // What the rank did since the last step, as an evaluation, is no part of the next one.
+  // Excludes work since the last step, such as an evaluation, from the next one.
   void forget_spans() { collect_spans(); }
   void evaluation(const EvalReport& report);
   void note(const std::string& line);
@@ -74,7 +74,7 @@ class Reporter {
   void look_for_slow_disks(int64_t write_ns);  // collective
   void flush();                                // before a save
   // Collective: gathers the ranks' times and joins their traces.
-  void finish(const std::vector<TextBlock>& more = {});  // more: behind the tables of time
+  void finish(const std::vector<TextBlock>& more = {});  // more: after the tables of time
 
  private:
   // One call of each observer.
@@ -85,14 +85,14 @@ class Reporter {
   void begin(RunBegin run);
   std::string trace_part(int rank) const;
   void open_trace();
-  void trace_step(int64_t step);                    // collective; spans_ are of rank 0's clock behind it
+  void trace_step(int64_t step);                    // collective; spans_ are of rank 0's clock after it
   void show_progress(size_t ops_done, size_t ops);  // of a step under way
   void look_for_stragglers(int64_t step, const StepStats& stats);
   int64_t collect_spans();  // returns how many were lost
   void tell_lost_spans(int64_t step, int64_t lost);
-  // Collective, after a step that was faster than the peak: of so many TFLOP/s a rank, on rank 0.
+  // Collective, after a step that was faster than the peak. tflops: a rank's, on rank 0.
   void measure_peak_again(int64_t step, double tflops);
-  // Of a step that is faster even so: makes its rate the peak where that is measured, else leaves its MFU unknown.
+  // For a step that is still faster: makes its rate the peak if that is measured, else leaves its MFU unknown.
   void limit_mfu(StepReport& report);
 
   const Config& config_;

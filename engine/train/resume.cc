@@ -20,7 +20,7 @@ namespace {
 // Sections whose changes matter to a resumed run.
 constexpr std::array<std::string_view, 5> kRunSections{"model", "batch", "optimizer", "precision", "data"};
 
-// What Megatron's OptimizerParamScheduler compares; the length of a run is that of its ramp of the weight decay.
+// The keys compared by Megatron's OptimizerParamScheduler; the length of a run is that of its ramp of the weight decay.
 bool is_of_schedules(const Field& field, const Config& config) {
   if (field.name == "train.train_iters" || field.name == "train.train_samples")
     return config.optimizer.weight_decay_incr_style != Ramp::constant;

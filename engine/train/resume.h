@@ -1,4 +1,4 @@
-// Which checkpoint a run goes on from, and whether that is one of its own: of its model, its tokenizer and its data.
+// Picks the checkpoint that a run resumes from, and checks that its model, tokenizer and data are the run's.
 #pragma once
 
 #include <map>
@@ -34,7 +34,7 @@ void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, co
 void settle_schedules(const OpenCheckpoint& checkpoint, Config& config, std::vector<std::string>& notes);
 void check_same_tokenizer(const OpenCheckpoint& checkpoint, const std::string& fingerprint);
 
-// What changed since the checkpoint and matters, a line each. data: TrainingData::identities. A dataset of other
+// The changes since the checkpoint that matter, a line each. data: TrainingData::identities. A dataset of other
 // content under the same path is a DataError, or with `other_data` a line.
 std::vector<std::string> changes_since(const std::string& checkpoint, const TrainState& state, const Config& config,
                                        const std::map<std::string, std::string>& data, bool other_data);

@@ -29,7 +29,7 @@
 namespace trivet {
 namespace {
 
-// What the parts of a run share.
+// Shared by the parts of a run.
 struct RunContext {
   const LoadedConfig& loaded;  // resolved
   const Layout& layout;

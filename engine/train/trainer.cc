@@ -22,7 +22,7 @@ BatchPlan batch_plan_of(const Config& config, const Layout& layout, int rank) {
 
 namespace {
 
-// Of the labels of a batch, all but a millionth: sums over ranks are in fp32.
+// All but a millionth of a batch's labels: sums over ranks are in fp32.
 float most_missing(int64_t labels) { return static_cast<float>((1 - 1e-6) * static_cast<double>(labels)); }
 
 }  // namespace
@@ -278,7 +278,7 @@ void Trainer::resume(const TrainState& state) {
   if (train_) train_->restart(consumed_samples_);
 }
 
-void Trainer::restart_data_behind(int64_t steps) {
+void Trainer::fast_forward(int64_t steps) {
   check(!out_, "a step is pending");
   step_ = steps;
   consumed_samples_ = consumed_tokens_ = 0;

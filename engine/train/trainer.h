@@ -2,10 +2,10 @@
 // makes the same calls. A step:
 //   executor.run: the forward and backward of all micro-batches, as this pipeline rank's schedule says; gradients
 //                 accumulate in the flat buffer
-//   grad_sync:    sums over the data-parallel group, beside the backward passes or behind them
+//   grad_sync:    sums over the data-parallel group, during the backward passes or after them
 //   optimizer:    norm over the model, clip, update, unless the device refuses the step
-//   param_gather: with a sharded optimizer, gathers the weights, beside the next forward passes or at once
-// All of it is queued on the device's streams. The host reads a step's loss and norm at once or, so that the device
+//   param_gather: with a sharded optimizer, gathers the weights, during the next forward passes or immediately
+// All of it is queued on the device's streams. The host reads a step's loss and norm immediately or, so that the device
 // never waits for the host, when it has queued the next step; the numbers are the same.
 #pragma once
 
@@ -90,16 +90,16 @@ class Trainer {
   // Resumes from `state`, with the weights and moments that state() holds now (state_tensors(), or read_weights()).
   void resume(const TrainState& state);
 
-  // Goes on as behind so many steps, which schedules, dropout and bias correction follow, with the first sample of the
-  // training data. REQUIRES: no step is pending.
-  void restart_data_behind(int64_t steps);
+  // Fast-forwards schedules, dropout and bias correction to `steps`; restarts the training data. REQUIRES: no step is
+  // pending.
+  void fast_forward(int64_t steps);
 
   const Config& config() const { return config_; }
   int64_t steps_done() const { return step_; }
   int64_t skipped_steps() const { return numbers_.skipped(); }
   // Throws NumericsError where data-parallel ranks do not hold the same. Collective.
   void check_replicas();
-  // Whether the weights may be saved as the latest checkpoint: the last step was taken, and the replicas agreed when
+  // True if the weights may be saved as the latest checkpoint: the last step was taken, and the replicas agreed when
   // they were last compared. REQUIRES: no step is pending.
   bool numbers_ok() const { return numbers_.last_was_good() && replicas_agree_; }
   int64_t consumed_samples() const { return consumed_samples_; }
@@ -110,7 +110,7 @@ class Trainer {
   RankState& state() { return rank_.state; }
   DataParallel& data_parallel() { return *rank_.data_parallel; }
   Trace& trace() { return trace_; }
-  // Whether spans tell where the time of that step went: not of every step of a GPU, where they take two events an
+  // True if spans tell where the time of that step went: not for every step of a GPU, where they take two events an
   // operation.
   bool measures(int64_t step) const {
     return rank_.device.kind() == DeviceKind::cpu || config_.train.trace || step <= kMeasuredEvery ||
@@ -130,10 +130,10 @@ class Trainer {
     size_t slot = 0;  // of Rank::host_numbers
   };
 
-  // Returns how many micro-batches it loads: those of a step but at most so many, or one where the rank does not train.
-  // Adds to missing_ the labels of this rank's loss that eod_mask_loss leaves out, and to seen_keys_.
+  // Returns the number of micro-batches it loads: a step's, but no more than `most`, or one where the rank does not
+  // train. Adds to missing_ the labels of this rank's loss that eod_mask_loss leaves out, and to seen_keys_.
   int load_step(BatchSource& source, bool training, float loss_scale, size_t most = kAll);
-  // The loss is 0, and of the labels that were loaded since missing_ was 0 so many do not count.
+  // Sets the loss to 0, and on the device the count of missing labels to missing_.
   void begin_loss();
   // Mean over the labels that count, of `labels`.
   double read_loss(int64_t labels);

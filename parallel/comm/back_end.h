@@ -137,7 +137,7 @@ class HostBackEnd : public CommBackEnd {
 
   template <class F>
   void guarded(F&& f) {
-    check(!busy_.exchange(true), "a communicator is used by two threads at once");
+    check(!busy_.exchange(true), "a communicator is used by two threads concurrently");
     try {
       f();
     } catch (const std::exception& e) {

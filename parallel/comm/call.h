@@ -42,7 +42,7 @@ inline const char* name_of(const Call& call) {
   return call.kind == CommCall::transfer ? (call.sends ? "send" : "recv") : name_of(call.kind);
 }
 
-// What a call of `bytes` (of Call::whole()) costs each of its ranks: every shard goes straight to its owner, so the
+// The cost of a call of `bytes` (of Call::whole()) to each of its ranks: every shard goes straight to its owner, so the
 // shards share the sender's bandwidth and pay the latency once (in a ring they would pay it n - 1 times). With n ranks:
 //
 //   reduce_scatter, all_gather   bytes (n-1)/n   1 latency

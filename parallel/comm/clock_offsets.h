@@ -25,8 +25,8 @@ class ClockOffsets {
 
   void measure();  // collective
   bool one_clock() const { return leaders_.size() == 1; }
-  // What to add to `ns` of this rank's clock for the same moment of rank 0's: interpolated between the last two
-  // measurements, and as far off as the nearer one outside of them.
+  // The offset to add to `ns` of this rank's clock to get rank 0's: interpolated between the last two measurements, and
+  // as far off as the nearer one outside of them.
   int64_t offset(int64_t ns) const;
   int64_t round_trip() const { return last_.round_trip; }
 

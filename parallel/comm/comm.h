@@ -69,7 +69,7 @@ class Communicator {
   void recv(Tensor data, int from, Stream& stream) {
     call({.kind = CommCall::transfer, .out = data, .peer = from}, stream);
   }
-  // Both at once: neither waits for the other.
+  // Both concurrently: neither waits for the other.
   void exchange(Tensor out, int to, Tensor in, int from, Stream& stream);
   // Any of these but exchange, described.
   void call(Call call, Stream& stream);
@@ -125,7 +125,7 @@ class Communicator {
 
   std::shared_ptr<CommBackEnd> back_end_;
   HostBackEnd* host_;      // back_end_, or null
-  DeviceBackEnd* device_;  // likewise
+  DeviceBackEnd* device_;  // the same
   Tools tools_;
   int64_t extra_ = 0;  // the operand of an injected extra call on a host
 };

@@ -66,7 +66,7 @@ void DeviceCalls::poll() {
     for (auto call = calls.begin(); call != calls.end();) {
       if (!is_over(*call)) {
         if (!call->started) break;
-        ++call;  // the two calls of an exchange run at once
+        ++call;  // the two calls of an exchange run concurrently
         continue;
       }
       free_.push_back(std::move(*call));

@@ -5,8 +5,8 @@
 // three short locked sections without contention.
 //
 // A call is enqueued by the host, started when its stream reaches it, and done when this rank's part is over. A call
-// that is not done is never overwritten: memory grows to the most ever open at once, as a host may run far ahead of its
-// GPU.
+// that is not done is never overwritten: memory grows to the most ever open at a time, as a host may run far ahead of
+// its GPU.
 #pragma once
 
 #include <cstdint>

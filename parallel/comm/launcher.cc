@@ -38,7 +38,7 @@ int launched_rank() {
 }
 
 bool has_mpi_launcher() {
-  // Of PMIx, of the older PMI, of Flux, of Cray's PALS and of IBM's jsrun.
+  // Set by PMIx, the older PMI, Flux, Cray's PALS and IBM's jsrun.
   constexpr std::array kNames = {"PMIX_RANK",      "PMI_RANK",    "PMI_FD",
                                  "FLUX_TASK_RANK", "PALS_RANKID", "JSM_NAMESPACE_RANK"};
   return launched_world_size() > 0 ||

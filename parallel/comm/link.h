@@ -32,7 +32,7 @@ struct Link {
 // By the class of a group (kCommClasses); other classes have no link.
 using Links = std::map<std::string_view, Link>;
 
-// How long a call keeps a rank's port busy, and the latency on top. Their sum is the floor of its time on the wire.
+// The time that a call occupies a rank's port, and the latency on top. Their sum is the floor of its wire time.
 struct WireTime {
   int64_t busy_ns = 0;
   int64_t latency_ns = 0;
@@ -89,7 +89,7 @@ class Communicator;
 std::unique_ptr<Communicator> with_links(Communicator& world, const Links& links, bool shared_port = false);
 void check_one_host(Communicator& world);
 
-// Measures the link under a group, as its collectives get it: a floor for them where nobody states a bandwidth. The
+// Measures the link under a group, as its collectives get it: a floor for them where no bandwidth is configured. The
 // bandwidth (bus bandwidth: what crosses a rank's port) of a large all-gather and the time of a tiny one, each the best
 // of several. Collective over the group, whose tensors `device` holds; nothing else runs on `stream`. REQUIRES: more
 // than one rank.

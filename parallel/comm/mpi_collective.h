@@ -11,7 +11,7 @@
 //
 // Between hosts only a first chunk leaves for each peer before the headers of all ranks have come: it fills the link
 // while they travel. More would move while a rank has yet to call, and nothing could tell when: its span would be
-// shorter than its bytes can take. Within a host MPI copies a chunk when it is asked for, which is behind the header.
+// shorter than its bytes can take. Within a host MPI copies a chunk on request, which follows the header.
 //
 // The thread that moves the messages (mpi_progress.h; mostly the caller itself) adds a chunk as soon as all its terms
 // have arrived, while they are in its cache. Another thread for that was slower: two context switches per chunk.

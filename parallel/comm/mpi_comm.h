@@ -12,7 +12,7 @@
 
 namespace trivet {
 
-// What the groups of a process share. Outlives them.
+// Shared by the groups of a process. Outlives them.
 struct MpiProcess {
   MpiProgress progress;
   MpiSendPool sends{progress};

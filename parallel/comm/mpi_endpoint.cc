@@ -21,7 +21,7 @@ void check_mpi(int code, const char* call) {
 }  // namespace
 
 void MpiEndpoint::start() {
-  // Over TCP, Open MPI asks the receiver before it sends more than 64 KiB, and the answer queues behind the data that
+  // Over TCP, Open MPI asks the receiver before it sends more than 64 KiB, and the answer queues after the data that
   // travels the other way: two ranks that exchange chunks would get little more than half of a slow link. So chunks are
   // sent eagerly, unless the user has set the limit.
   setenv("OMPI_MCA_btl_tcp_eager_limit", "1048576", 0);

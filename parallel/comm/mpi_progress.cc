@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A thread yields for so long without news before it sleeps: the other rank is mostly just behind, and sleepers wake up
+// A thread without news yields for this long before it sleeps: the other rank is usually close, and sleepers wake up
 // late.
 constexpr auto kYields = 500us;
 constexpr auto kLongestPause = 50us;
@@ -25,7 +25,7 @@ constexpr int kGoodbyeTag = 0;
 
 }  // namespace
 
-// How long there has been no news.
+// The time without news.
 struct MpiProgress::Quiet {
   int turns = 0;
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
@@ -190,7 +190,7 @@ void MpiProgress::abort_job(int exit_code) {
 
 // ---- a thread that waits
 
-// Returns when the task is done, or at once when another thread holds the token.
+// Returns when the task is done, or immediately if another thread holds the token.
 void MpiProgress::run(MpiTask& task) {
   if (!borrow_token(task)) return;
   bool others_in_flight = false;

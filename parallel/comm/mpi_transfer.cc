@@ -6,7 +6,7 @@ namespace trivet {
 namespace {
 
 constexpr int64_t kChunk = 512 << 10;
-constexpr int64_t kWindow = 4;  // chunks that a receiver posts at once
+constexpr int64_t kWindow = 4;  // chunks that a receiver posts in advance
 enum Slot { header_slot, data_slot };
 
 // 0: the data fits into the header.

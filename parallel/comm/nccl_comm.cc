@@ -92,7 +92,7 @@ class NcclBackEnd : public DeviceBackEnd {
     return ncclInvalidUsage;
   }
 
-  // NCCL starts all calls of a group at once.
+  // NCCL starts all calls of a group together.
   ncclResult_t both(std::span<const Call> calls, ncclComm_t comm, cudaStream_t on) const {
     ncclResult_t first_error = ncclGroupStart();
     if (first_error != ncclSuccess) return first_error;

@@ -25,7 +25,7 @@ namespace trivet {
 
 bool built_with_nccl();
 
-// How many multiprocessors a group of that class takes at most while it communicates. A kernel that waits for a peer
+// The most multiprocessors that a group of that class takes while it communicates. A kernel that waits for a peer
 // holds them; where all groups together could hold more than kMostOfGpu of a GPU, each gets its part of that.
 constexpr int most_ctas(Category category) { return category == comm_of("pipeline") ? 8 : 16; }
 constexpr double kMostOfGpu = 0.75;

@@ -7,8 +7,7 @@ bool built_with_nccl() { return false; }
 int gpu_multiprocessors() { return 0; }
 
 std::unique_ptr<Communicator> create_nccl_communicator(Communicator&, Device&, double, double) {
-  throw ConfigError("NCCL is not in this build; install it beside CUDA and configure with -DTRIVET_NCCL=ON",
-                    Lack::nccl);
+  throw ConfigError("NCCL is not in this build; install it with CUDA and configure with -DTRIVET_NCCL=ON", Lack::nccl);
 }
 
 }  // namespace trivet

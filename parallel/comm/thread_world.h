@@ -22,7 +22,7 @@ struct PeerFailure : Error {
   using Error::Error;
 };
 
-// Where ranks wait, and the world can wake them.
+// A place where ranks wait, and the world can wake them.
 struct WaitPoint {
   std::mutex mutex;
   std::condition_variable changed;

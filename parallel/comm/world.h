@@ -19,8 +19,8 @@ void run_thread_ranks(int n, const std::function<void(Communicator& world)>& ran
 int launched_world_size();
 // This process's rank, as the launcher announced it; 0: no launcher.
 int launched_rank();
-// Whether a launcher through which MPI finds its ranks started this process, be it one whose world size is not known
-// before MPI is initialised.
+// True if this process was started by a launcher through which MPI finds its ranks, even one whose world size is
+// unknown before MPI is initialised.
 bool has_mpi_launcher();
 
 // Initialises MPI, runs rank_main on the calling thread and finalises. When it throws, the message goes to stderr,

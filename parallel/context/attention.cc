@@ -80,7 +80,7 @@ Dropout part_of(Dropout dropout, int64_t first_query, const PositionMap& keys, i
   return dropout;
 }
 
-// Of some of the rank's queries, and keys at these positions.
+// The starts for some of the rank's queries, and keys at these positions.
 DocumentStarts part_of(Tensor starts, int64_t first_query, int64_t queries, const PositionMap& keys) {
   return starts ? DocumentStarts{starts.slice(first_query, queries), keys} : DocumentStarts{};
 }

@@ -2,8 +2,8 @@
 //
 //   p2p         Liu, Zaharia, Abbeel 2023, "Ring Attention": the ranks' keys and values travel round the group, and
 //               the results of the hops are merged by their log-sum-exps, in fp32. In the backward pass their gradients
-//               travel too, as fp32 sums: they begin at the rank behind the owner and come home after a last hop,
-//               beside which the first half of the rank's queries meets its own keys, kept for that. A timeline of rank
+//               travel too, as fp32 sums: they begin at the rank after the owner and come home after a last hop, while
+//               the first half of the rank's queries meets its own keys, kept for that. A timeline of rank
 //               2 of 4; kv i are the keys and values of rank i, dkv i the sum of others' gradients of them so far:
 //
 //                 forward   compute   kv2          | kv1          | kv0          | kv3
@@ -11,7 +11,7 @@
 //                 backward  compute   kv2, last ½  | kv1          | kv0                | kv3          | kv2, first ½
 //                           wire      2 → 3, get 1 | 1 → 3, get 0 | dkv1, 0 → 3, get 3 | dkv0         | dkv3
 //
-//   all_gather  (Llama 3): keys and values of all ranks are gathered before, their gradients reduce-scattered behind, a
+//   all_gather  (Llama 3): keys and values of all ranks are gathered first, their gradients reduce-scattered after, a
 //               few kv heads at a time: the next ones are on the wire while these are computed. The first halves of the
 //               ranks' rows come in rank order and the last ones in reverse, so that all lie in the order of positions.
 //
@@ -39,7 +39,7 @@ class ContextGroup {
   static constexpr int kMarks = 4;
   void pass_on(Tensor mine, Tensor of_previous, int mark);  // round the ring; of equal sizes on all ranks
   void gather(Tensor whole, int mark);  // [s, …] in the order of positions, in which this rank's are there
-  void reduce(Tensor terms, int mark);  // likewise: this rank's become the sums over the group
+  void reduce(Tensor terms, int mark);  // in the same order: this rank's become the sums over the group
   void wait(int mark) { compute_.wait(*marks_[static_cast<size_t>(mark)]); }
 
  private:

@@ -1,5 +1,5 @@
-// How context parallelism cuts a sequence: into 2c pieces of which rank r has r and 2c - 1 - r, so that all ranks have
-// as much causal attention to compute ("zigzag": Llama Team 2024, "The Llama 3 Herd of Models", section 3.3.2; Zhu
+// The cut of context parallelism: a sequence is cut into 2c pieces, and rank r has r and 2c - 1 - r, so that all ranks
+// have as much causal attention to compute ("zigzag": Llama Team 2024, "The Llama 3 Herd of Models", section 3.3.2; Zhu
 // 2024, "Ring Flash Attention"). With c = 2:
 //
 //     positions   0 … s/4   s/4 … s/2   s/2 … 3s/4   3s/4 … s
@@ -18,7 +18,7 @@ struct ContextCut {
 
   int64_t rows() const { return seq / ranks; }         // of each rank
   int64_t piece() const { return seq / (2 * ranks); }  // its first and its last half
-  // Of this rank's rows.
+  // The positions of this rank's rows.
   PositionMap positions() const { return of(rank); }
   PositionMap of(int other) const {
     if (ranks == 1) return {};
@@ -29,12 +29,12 @@ struct ContextCut {
   int64_t seen_by_last() const { return (2 * ranks - rank) * piece(); }
 };
 
-// What of a rank's rows meets what of another's.
+// The part of a rank's rows that meets a part of another's.
 struct ContextVisit {
   int64_t first_query, queries, first_key, keys;
   bool causal;  // otherwise all these queries see all these keys
 };
-// All queries see the first half of a rank before; those of the last half see all of a rank behind.
+// All queries see the first half of an earlier rank; those of the last half see all of a later rank.
 inline ContextVisit visit_of(const ContextCut& cut, int owner) {
   const int64_t all = cut.rows(), half = cut.piece();
   if (owner == cut.rank) return {0, all, 0, all, true};

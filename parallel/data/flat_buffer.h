@@ -18,7 +18,7 @@
 // Under the last two a bucket is a unit (ParamUnit), whose full weights or gradients are streamed: they exist only
 // while the unit runs. A weight that two stages may share (tied embeddings) is used by two units and is never streamed.
 //
-// With FlatOptions::gathers_fp8 weights that GEMMs take in FP8 have buckets of their own, one beside each bucket of the
+// With FlatOptions::gathers_fp8 weights that GEMMs take in FP8 have buckets of their own, one for each bucket of the
 // others. Their whole weights are E4M3 codes; a rank has its own part in bf16 too, which the optimizer writes. That is
 // n + 2 n / d bytes under optim and optim_grads (2 n and n of codes without), and 3 n / d under optim_grads_params.
 #pragma once
@@ -54,8 +54,8 @@ struct FlatBucket {
   Tensor weights{};                           // model dtype, or E4M3 codes; null where they are streamed
   Tensor grads{};                             // fp32; null where they are streamed
   Tensor own_weights{};                       // model dtype; this rank's part: a slice of `weights`, or separate memory
-  Tensor own_codes{};                         // where quantised: likewise
-  Tensor own_grads{};                         // this rank's part of the reduced gradients: likewise
+  Tensor own_codes{};                         // if quantised: the same
+  Tensor own_grads{};                         // this rank's part of the reduced gradients: the same
   int64_t own_begin = 0;                      // of this rank's part, in elements of the layout
   int64_t numel() const { return end - begin; }
 };

@@ -23,10 +23,10 @@ class Ops;
 class GradSync {
  public:
   struct Options {
-    int comm_streams = 0;        // collectives in flight beside compute; 0: none, they run on the compute stream
+    int comm_streams = 0;        // collectives in flight during compute; 0: none, they run on the compute stream
     int micro_batches = 1;       // of a step
     Reduce op = Reduce::sum;     // over the data-parallel group; average: gradients are larger by its size until then
-    std::optional<int> delay{};  // starts so many backward passes after the bucket is full. With r on stages that are r
+    std::optional<int> delay{};  // backward passes from a full bucket to its start. With r on stages that are r
                                  // hops from the first, all start at the same time
     const Arena* registered = nullptr;  // the gradients', to be registered with the communicators; null: none
     bool poison = false;  // test that nothing is read before it is written: fills gradients with NaN first

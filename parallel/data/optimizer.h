@@ -1,5 +1,5 @@
-// What a step does with the gradients: their norm over the whole model, clipping, and an update of the fp32 weights of
-// the shards that the rank owns: all parameters, or its part of each bucket (ZeRO).
+// The optimizer's part of a step: the gradients' norm over the whole model, clipping, and an update of the fp32 weights
+// of the shards that the rank owns: all parameters, or its part of each bucket (ZeRO).
 //
 // The norm is an exact sum of squares (op::SumOfSquares): it has the same bits however the parameters are partitioned,
 // so clipping cannot make equal layouts differ. It takes one pass over the shards and one or two small all-reduces, on
@@ -39,7 +39,7 @@ class Optimizer {
   // `watched` (fp32; null: none) or of a gradient that norm does not count (other copies of a replicated parameter) is
   // not finite.
   void compute_norm(Ops& ops, Communicator& model, Communicator& data, float max_norm, Tensor watched, Stream& stream);
-  // Where `missing` [1] fp32 of the `labels` labels, of weight 1 / labels each, did not count: makes means over those
+  // If `missing` [1] fp32 of the `labels` labels, of weight 1 / labels each, did not count: makes means over those
   // that did of the numbers, and of the gradients by grad_scale (op::CountLabels). REQUIRES: compute_norm of this step.
   void count_labels(Ops& ops, Tensor missing, int64_t labels, float max_norm, Tensor numbers, Stream& stream);
   // One update with the gradients scaled by grad_scale; a no-op where `accepted` ([1] fp32, on the device) is 0.
@@ -48,7 +48,7 @@ class Optimizer {
   Tensor norm() const { return norm_; }                  // [1] fp32; NaN where a gradient is not finite
   Tensor watched_norm() const { return watched_norm_; }  // [1] fp32
 
-  // What it keeps of each weight, besides the weight.
+  // State of each weight, besides the weight.
   struct State {
     std::string_view name;   // in checkpoints, as Megatron's: "exp_avg"
     std::string_view words;  // for people: "first moment"

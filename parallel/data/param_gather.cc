@@ -101,7 +101,7 @@ void ParamGather::finish() {
   wait_for_prefetches();
 }
 
-// Where the last group that a later stage recomputes has one layer, it asks for the next, which nobody uses.
+// If the last group that a later stage recomputes has one layer, it prefetches the next, which goes unused.
 void ParamGather::wait_for_prefetches() {
   for (const int unit : streamed_)
     if (unit >= 0)

@@ -1,6 +1,6 @@
 // ParamGather: all-gathers the weights of which the data-parallel ranks have each updated a part.
 //
-// Weights are gathered once per step, in the order of the forward pass: all at once after the optimizer, or overlapped
+// Weights are gathered once per step, in the order of the forward pass: all together after the optimizer, or overlapped
 // with the next forward pass (training or evaluation), whose units wait for their own weights only. Streamed weights
 // (ZeRO-3) are gathered for each unit's forward and backward, the next unit's while this one computes.
 //
@@ -22,11 +22,11 @@ class Ops;
 class ParamGather {
  public:
   struct Options {
-    int comm_streams = 0;  // collectives in flight beside compute; 0: none, they run on the compute stream
+    int comm_streams = 0;  // collectives in flight during compute; 0: none, they run on the compute stream
     bool poison = false;   // test that nothing is read too early: fills what will be gathered with NaN
     // The chunks of a rank's forward passes in order, and by how many passes the first stage is ahead. A chunk's
     // weights are gathered while the first stage runs the first pass of the chunk before: by all stages at the same
-    // time. Empty: all chunks at once.
+    // time. Empty: all chunks together.
     std::vector<int> forward_chunks{};
     int ahead = 0;
     const Arena* registered = nullptr;  // the weights', to be registered with the communicators; null: none
@@ -37,7 +37,7 @@ class ParamGather {
 
   void updated();  // the optimizer has written the ranks' own parts
   void begin_forward_pass();
-  // Of the next steps; nothing where Options::forward_chunks is empty.
+  // For the next steps; no effect if Options::forward_chunks is empty.
   void set_forward_chunks(std::vector<int> chunks) {
     if (!options_.forward_chunks.empty()) options_.forward_chunks = std::move(chunks);
   }

@@ -1,5 +1,5 @@
 // The two ends of a pipeline channel (schedule.h): a FIFO of boundary tensors from one rank to another, over a
-// communicator and a stream of its own, so that transfers run beside compute and channels never wait for each other.
+// communicator and a stream of its own, so that transfers overlap compute and channels never wait for each other.
 //
 // Buffers are swapped, never copied: take() returns the buffer of the oldest message, give() posts another one in its
 // place.
@@ -17,7 +17,7 @@
 
 namespace trivet {
 
-// What of a boundary tensor crosses in one run: the first rows of dimension 0, or where empty all of it.
+// The part of a boundary tensor that crosses in one run: the first rows of dimension 0, or all of it if empty.
 struct BoundaryRows {
   std::optional<int64_t> count = {};
   Tensor of(const Tensor& whole) const { return count ? whole.slice(0, *count) : whole; }
@@ -103,7 +103,7 @@ class ReceiveEnd {
 
   std::unique_ptr<Communicator> pair_;
   std::unique_ptr<Stream> stream_;
-  std::vector<std::unique_ptr<Event>> arrived_;  // used in turn, one for each receive that can be posted at once
+  std::vector<std::unique_ptr<Event>> arrived_;  // used in turn, one for each receive that can be posted ahead
   size_t next_event_ = 0;
   std::deque<BoundaryBuffer> idle_;
   std::deque<Posted> posted_;

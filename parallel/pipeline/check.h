@@ -18,7 +18,7 @@ namespace trivet {
 // One line per problem; empty: the schedule is valid.
 std::vector<std::string> find_problems(const Schedule& schedule);
 
-// Throws ConfigError with all problems, behind `place`: "FILE: ".
+// Throws ConfigError with all problems, after `place`: "FILE: ".
 void check_schedule(const Schedule& schedule, std::string_view place = {});
 
 // The depth that all channels of a schedule need. A channel of depth d holds d messages between the end of the sending

@@ -10,8 +10,8 @@ namespace {
 
 bool needs_gradient(const Op& op) { return op.kind == OpKind::backward || op.kind == OpKind::backward_input; }
 
-// Gradient buffers in use at once: the current op's, those passed between stages of this rank (v-shaped maps), and one
-// more where gradients are sent, so that the next op does not wait for the last transfer.
+// Gradient buffers in use at a time: the current op's, those passed between stages of this rank (v-shaped maps), and
+// one more where gradients are sent, so that the next op does not wait for the last transfer.
 int gradient_buffers(const Schedule& schedule, int rank) {
   int waiting = 0, most = 1, sends = 0;
   for (const Op& op : schedule.programs[static_cast<size_t>(rank)]) {

@@ -1,7 +1,7 @@
 // Executor: runs one rank's program of a pipeline schedule: a loop over the ops and a switch over their kinds.
 //
 // The constructor plans slots and stashes from the program and gives the rank's channels their communicators, streams
-// and buffers. A transfer runs on its channel's stream beside compute; without overlap_p2p_comm, the compute stream
+// and buffers. A transfer runs on its channel's stream during compute; without overlap_p2p_comm, the compute stream
 // waits for each send.
 #pragma once
 
@@ -31,7 +31,7 @@ struct PipelineOptions {
 
 class Executor {
  public:
-  // How many tensors of the boundary shape a rank's executor needs for gradients and receives.
+  // The number of tensors of the boundary shape that a rank's executor needs for gradients and receives.
   static int boundary_buffers(const Schedule& schedule, int rank, const PipelineOptions& options);
 
   // Collective over `pipeline`, the p ranks in order. `schedule`: one that check_schedule() accepts. `buffers`: as many
@@ -47,7 +47,7 @@ class Executor {
   void use(const Schedule& schedule);
   const Schedule& schedule() const { return *schedule_; }
 
-  // One step: forward and backward of all micro-batches, or of the first so many.
+  // One step: forward and backward of all micro-batches, or of the first `microbatches`.
   void run(int microbatches = std::numeric_limits<int>::max());
   // f is called in run(), on its thread, when an op of the program is queued (on a CPU: done), with how many are.
   void on_progress(std::function<void(size_t done, size_t of)> f) { on_progress_ = std::move(f); }

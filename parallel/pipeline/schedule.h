@@ -87,8 +87,8 @@ Schedule read_schedule_file(const std::string& path);  // throws IoError too
 
 // ---- slots
 
-// Where a rank stores the activations of the micro-batches in flight. F takes a slot, which B or W frees. I takes a
-// stash for what W needs beside the slot (the gradients of the layers' outputs); W frees it. Both are numbered from 0
+// Storage for a rank's activations of the micro-batches in flight. F takes a slot, which B or W frees. I takes a
+// stash for W's needs besides the slot (the gradients of the layers' outputs); W frees it. Both are numbered from 0
 // in pools; the lowest free one is taken, so no pool is larger than its peak.
 enum class SlotPool : uint8_t {
   per_chunk,  // one pool per chunk: chunks may have slots of different sizes
@@ -121,7 +121,7 @@ struct ScheduleKind {
 };
 std::span<const ScheduleKind> schedule_kinds();
 
-// Which part of a request cannot be.
+// The part of a request that is impossible.
 struct ScheduleError : ConfigError {
   enum Part { kind, micro_batches, chunks, group_size };
   ScheduleError(Part of, const std::string& what) : ConfigError(what), part(of) {}

@@ -22,7 +22,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// What flows between neighbouring stages: one value for each (payload, receiving stage, micro-batch).
+// A value that flows between neighbouring stages: one for each (payload, receiving stage, micro-batch).
 struct Value {
   double there = kNever;  // from when the receiving stage can use it
   Op maker;
@@ -230,7 +230,7 @@ class Engine {
     const Op maker{op.kind, op.microbatch, schedule_.chunk_of(source)};
     const std::string text = fmt::format("{} of rank {}", to_string(maker, chunks), schedule_.rank_of(source));
     if (values_[*input_of(rank, op)].there == kNever) return text;
-    return text + ", which stands in the channel behind a message that this rank takes later";
+    return text + ", which is queued in the channel after a message that this rank takes later";
   }
 
   const Schedule& schedule_;

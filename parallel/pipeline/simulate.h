@@ -3,7 +3,7 @@
 //
 // A rank runs its program in order, one op at a time. An op starts when its rank is free and its input has arrived; its
 // result is sent when it ends:
-//   overlapped: the transfer runs beside the rank's next ops.
+//   overlapped: the transfer overlaps the rank's next ops.
 //   blocking:   the rank does nothing else until its message has arrived.
 // Messages from one rank to another share the wire, first come first served: each occupies it for bytes / bandwidth and
 // arrives `latency` later.

@@ -1,4 +1,4 @@
-// Which GEMMs of a linear layer are in FP8, and how their operands are scaled: quantise.h has what that is.
+// The GEMMs of a linear layer that are in FP8, and the scaling of their operands, which quantise.h defines.
 #pragma once
 
 namespace trivet {

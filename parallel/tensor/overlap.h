@@ -21,7 +21,7 @@
 //               wire                         | reduce-scatter split 0 | reduce-scatter split 1 | reduce-scatter split 2
 //               | …
 //
-//   bulk: a whole collective beside an independent GEMM, which only the backward pass of a column-parallel layer has
+//   bulk: a whole collective during an independent GEMM, which only the backward pass of a column-parallel layer has
 //
 //               wire      gather x | reduce-scatter dx
 //               compute   dx = dy W | dW += dy^T x
@@ -72,8 +72,8 @@ class TensorCommStream {
 
 // multiply(first, rows, whole): the GEMM of rows [first, first + rows) of the whole sequence.
 using MultiplyWhole = std::function<void(int64_t first, int64_t rows, Whole whole)>;
-// x: this rank's positions [s*, b, h]. Multiplies the whole sequence, at once or as slices arrive; returns it, [s, b,
-// h], in `frame` or x itself. Modes other than none need sequence parallelism and a Context with a stream.
+// x: this rank's positions [s*, b, h]. Multiplies the whole sequence, in one GEMM or as slices arrive; returns it, [s,
+// b, h], in `frame` or x itself. Modes other than none need sequence parallelism and a Context with a stream.
 Whole gather_and_multiply(Context& ctx, TensorOverlap mode, Residual x, Scratch::Frame& frame,
                           const MultiplyWhole& multiply);
 

@@ -30,7 +30,7 @@ struct Operand {
   Operand(const Placed<kPlace>& as_it_is) : values(as_it_is) {}
   Operand(const Placed<kPlace>& codes, const Tensor& with_scale) : values(codes), scale(with_scale) {}
 
-  // Of some positions of an activation or gradient, whose blocks are along columns.
+  // The scales of some positions of an activation or gradient, whose blocks are along columns.
   Tensor scale_of(int64_t first, int64_t rows) const {
     return ScaleBlocks::given(scale) ? scale.slice(first, rows) : scale;
   }

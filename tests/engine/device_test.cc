@@ -373,7 +373,7 @@ TEST(MeasuredSteps, OtherStepsOfAGpuHaveNoSpans) {
   config.device.kind = DeviceKind::cuda;
   config.train.deterministic_mode = true;
   with_trainers(config, 1, [](Trainer& trainer) {
-    trainer.restart_data_behind(9);
+    trainer.fast_forward(9);
     for (const bool expected : {true, false}) {
       EXPECT_EQ(trainer.measures(trainer.steps_done() + 1), expected);
       trainer.step();

@@ -124,7 +124,7 @@ void MlperfRun::start(Trainer& trainer, int64_t train_samples, int64_t eval_samp
     lost_ = !file_->append(std::exchange(pending_, {}));
   }
   first_step_ = (trainer.consumed_samples() + batch_ - 1) / batch_;
-  trainer.restart_data_behind(first_step_);
+  trainer.fast_forward(first_step_);
   mlperf::RunDescription described = description_of(trainer.rank(), trainer.config(), first_step_);
   described.train_samples = train_samples;
   // GPT-3 logs the tokens of the set: the labels, and the first token, which is none.

@@ -591,7 +591,7 @@ TEST_F(Program, ALaterSignalEndsItAtOnceAndSaysWhatIsLost) {
   const Ended end = signalled({SIGTERM, SIGINT}, std::chrono::milliseconds(1200), "--inject slow=1000000:all:2");
   EXPECT_EQ(end.signal(), SIGINT);
   EXPECT_NE(end.error.find("trivet: SIGTERM: the run ends after this step"), std::string::npos) << end.error;
-  EXPECT_NE(end.error.find("trivet: SIGINT: the run ends at once; lost: step"), std::string::npos) << end.error;
+  EXPECT_NE(end.error.find("trivet: SIGINT: the run ends immediately; lost: step"), std::string::npos) << end.error;
 }
 
 // Runs until it touches the disk so; there it gets two signals, and ends by the second.
@@ -614,10 +614,10 @@ TEST(Stopping, ALaterSignalCountsTheLostSteps) {
   Config config = small_run(dir / "run");
   config.checkpoint.save_interval = 2, config.checkpoint.keep_last = 1;
   EXPECT_EXIT(interrupt_at(config, DiskOp::write, "step-00000003", 3), testing::KilledBySignal(SIGINT),
-              "SIGINT: the run ends at once; lost: step 3, done since the last checkpoint\n$");
+              "SIGINT: the run ends immediately; lost: step 3, done since the last checkpoint\n$");
   config.train.run_dir = dir / "committed";
   EXPECT_EXIT(interrupt_at(config, DiskOp::remove, "step-00000002.tmp-old", 5), testing::KilledBySignal(SIGINT),
-              "SIGINT: the run ends at once; lost: the step in progress\n$");
+              "SIGINT: the run ends immediately; lost: the step in progress\n$");
 }
 
 // A log on a terminal: the bar below the line of a step counts that step.

@@ -723,7 +723,7 @@ TEST(Resolve, SaysThatATestSetIsHeldBack) {
   LoadedConfig loaded = load_good({"data.split=90,5,5"});
   const std::vector<std::string> notes = resolve(loaded, {.world_size = 1}).notes;
   ASSERT_EQ(notes.size(), 1u);
-  EXPECT_EQ(notes[0], "data.split holds back a test set, which this run never evaluates (train.eval_interval 0)");
+  EXPECT_EQ(notes[0], "data.split reserves a test set, which this run never evaluates (train.eval_interval 0)");
   LoadedConfig evaluated = load_good({"data.split=90,5,5", "train.eval_interval=5"});
   EXPECT_TRUE(resolve(evaluated, {.world_size = 1}).notes.empty());
 }

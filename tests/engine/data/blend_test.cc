@@ -108,8 +108,8 @@ TEST(Blend, IsReadAsMegatronsDataPath) {
                                                         {"a,0.3,b,0.7", "\"a\" has no weight before it"},
                                                         {"0.3,a,0,b", "the weight 0 is not above 0"},
                                                         {"-0.3,a,1,b", "the weight -0.3 is not above 0"},
-                                                        {"0.3,a,0.7", "the weight 0.7 has no prefix behind it"},
-                                                        {"0.3,0.7,a,b", "the weight 0.3 has no prefix behind it"},
+                                                        {"0.3,a,0.7", "the weight 0.7 is not followed by a prefix"},
+                                                        {"0.3,0.7,a,b", "the weight 0.3 is not followed by a prefix"},
                                                         {"nan,a,1,b", "\"nan\" has no weight before it"},
                                                         {"a,,b", "a prefix is empty"}})
     EXPECT_EQ(parse_blend(text).problem, problem) << text;

@@ -324,7 +324,7 @@ TEST(Bpe, NamesWhatItDoesNotImplement) {
       {"/pre_tokenizer/pretokenizers/0/pattern", {{"x", 1}}, "pattern: String: found nothing"},
       {"/pre_tokenizer/pretokenizers/0/behavior", "Contiguous", "f: pre_tokenizer: behavior: found \"Contiguous\""},
       {"/pre_tokenizer/pretokenizers/1", {{"type", "Digits"}, {"individual_digits", true}}, "that ends with it"},
-      {"/pre_tokenizer/pretokenizers/2", {{"type", "ByteLevel"}}, "found \"ByteLevel\", expected nothing behind"},
+      {"/pre_tokenizer/pretokenizers/2", {{"type", "ByteLevel"}}, "found \"ByteLevel\", expected nothing after"},
       {"/model/type", "Unigram", "f: model: type: found \"Unigram\", expected \"BPE\""},
       {"/model/dropout", 0.1, "f: model: dropout: found 0.1"},
       {"/model/end_of_word_suffix", "</w>", "f: model: end_of_word_suffix: found \"</w>\""},
@@ -357,7 +357,7 @@ TEST(Bpe, NeedsItsEndOfDocument) {
   const TempDir directory;
   write_text(directory / "tokenizer.json", golden("gpt2.json"));
   EXPECT_TRUE(contains(message_of<DataError>([&] { load_tokenizer(directory / "tokenizer.json"); }),
-                       "names no end of document; expected beside it tokenizer_config.json"));
+                       "names no end of document; expected next to it tokenizer_config.json"));
   const std::string config = directory / "tokenizer_config.json";
   write_text(config, R"({"eos_token": {"content": "<|endoftext|>"}, "bos_token": "<|endoftext|>"})");
   const auto tokenizer = load_tokenizer(directory / "tokenizer.json");

@@ -209,7 +209,7 @@ TEST_F(TrainingDataTest, NamesTheKeyOfAFileThatIsNotThere) {
               }).starts_with("data.valid_path: there is no dataset " + none));
   std::filesystem::remove(config_.train_path + ".bin");
   EXPECT_EQ(message_of<DataError>(open), "data.train_path: " + config_.train_path +
-                                             ".bin is not there, expected beside " + config_.train_path + ".idx");
+                                             ".bin is not there, expected next to " + config_.train_path + ".idx");
   config_.tokenizer_model = none;
   EXPECT_EQ(message_of<ConfigError>([&] { data_vocabulary(config_); }),
             "data.tokenizer_model: " + none + ": there is no such file, expected a tokenizer");
