@@ -67,7 +67,7 @@ void start_processes(const Config& config, int ranks);
 void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
                const std::function<void(Communicator& world)>& rank_main);
 
-// What was printed is out; else throws IoError. A reader who has gone is left to main().
+// Flushes standard output; throws IoError. A closed pipe is left to main().
 inline void flush_output() {
   if (std::fflush(stdout) != 0 && errno != EPIPE)
     throw IoError("standard output cannot be written: " + error_text(errno));

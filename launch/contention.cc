@@ -1,4 +1,4 @@
-// trivet contention RUN.yaml: how much a collective slows the GEMMs beside it; and trivet study FILE --contention,
+// trivet contention RUN.yaml: how much a collective slows concurrent GEMMs; and trivet study FILE --contention,
 // which runs that under the study's launcher and links, on GPUs once per budget of NCCL's thread blocks (CTAs).
 
 #include "tools/study/contention.h"
@@ -73,7 +73,7 @@ void measure_study_contention(const Study& study, const Plan& plan, const std::s
   if (launch_problem(launch, load_config(study.base, point.sets).config).empty())
     budgets = {"", "1", "2", "4", "8", "16", "32"};
   nlohmann::ordered_json all = {{"study", study.name}, {"point", describe_choice(study, point.choice)}};
-  TextBlock table{.title = fmt::format("study {}: GEMMs beside a collective", study.name)};
+  TextBlock table{.title = fmt::format("study {}: GEMMs during a collective", study.name)};
   for (const char* heading : {"max. CTAs", "link use", "Gbit/s", "slowdown", "95 %"}) table.column(heading, 'r');
   for (const std::string& budget : budgets) {
     launch = point.launch;
@@ -98,7 +98,7 @@ void measure_study_contention(const Study& study, const Plan& plan, const std::s
 void add_contention_command(CLI::App& app) {
   auto command = std::make_shared<ContentionCommand>();
   CLI::App* sub =
-      app.add_subcommand("contention", "measure how much a collective slows the GEMMs beside it, and print it as JSON");
+      app.add_subcommand("contention", "measure how much a collective slows concurrent GEMMs, and print it as JSON");
   add_argument(*sub, "RUN.yaml", command->path, "YAML file of a run: its model, devices and links");
   add_ranks_option(*sub, command->ranks, "ranks, at least 2: threads, on GPUs processes");
   add_set_option(*sub, command->sets, "a value instead of the file's");

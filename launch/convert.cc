@@ -27,8 +27,8 @@ struct Conversion {
   std::optional<int64_t> max_shard_size{};  // bytes
 };
 
-// The tokenizer beside a model of Hugging Face: a BPE, or, where Trivet does not read that (Llama 2's falls back to
-// bytes), the SentencePiece model that it was made of. "": none, or none that Trivet reads, which `missing` says.
+// The tokenizer next to a Hugging Face model: a BPE, or, if Trivet does not read that (Llama 2's falls back to bytes),
+// the SentencePiece model that it came from. "": none, or none that Trivet reads, as `missing` says.
 std::string tokenizer_beside(const GptWeights& weights, std::string& missing) {
   namespace fs = std::filesystem;
   const fs::path source = fs::absolute(weights.path());
@@ -47,7 +47,7 @@ std::string tokenizer_beside(const GptWeights& weights, std::string& missing) {
   return "";
 }
 
-// The tokenizer that an export takes along: the one named, or the one that the run names, or the one beside the source.
+// The tokenizer of an export: the one given, or the run's, or the one next to the source.
 // "": none that transformers reads, and `missing` says why.
 HfExport export_of(const Conversion& options, const GptWeights& weights, std::string& missing) {
   HfExport out{.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32};

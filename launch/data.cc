@@ -49,7 +49,7 @@ class ProgressLine {
       phase_begin_ = now;
       phase_bytes_ = progress.bytes_read;
       begun_ = true;
-      // Training says nothing until it is done: its one line has to come at once.
+      // Training says nothing until it is done: its one line has to come immediately.
       due = line_.terminal() || phase_ == Phase::training;
       if (!due) line_.put_off();
     }
@@ -104,12 +104,12 @@ void prepare(PrepareOptions options) {
     flush_output();
   }
   ProgressLine line;
-  watch_stop_signals("the command ends when this part of the text is done; the same command goes on from what it saved",
-                     "the command ends at once; the same command goes on from what it saved");
+  watch_stop_signals("the command ends when this part of the text is done; the same command resumes from what it saved",
+                     "the command ends immediately; the same command resumes from what it saved");
   const PrepareResult result = prepare_dataset(options, [&](const PrepareProgress& progress) {
     if (stop_signal() != 0)
       throw Interrupted(options.output +
-                        ": stopped by a signal; the same command goes on from what it saved, if anything");
+                        ": stopped by a signal; the same command resumes from what it saved, if anything");
     line.show(progress);
   });
   line.clear();
@@ -117,7 +117,7 @@ void prepare(PrepareOptions options) {
   const SavedPart& done = result.done;
   if (result.earlier.documents > 0)
     print_text(
-        fmt::format("went on behind {} of a call that was stopped", counted(result.earlier.documents, "document")));
+        fmt::format("resumed after {} of a call that was stopped", counted(result.earlier.documents, "document")));
   print_text(fmt::format("{}: {}, {} of {}, {} of text, {:.2f} bytes/token", options.output,
                          counted(info.documents, "document"), counted(info.tokens, "token"), name_of(result.token_type),
                          bytes_text(info.text_bytes),
@@ -262,7 +262,7 @@ void print_document(const IndexedDataset& dataset, int64_t document, const Token
 
 void print_row(const char* name, const std::string& value) { fmt::print("{:<16} {}\n", name, value); }
 
-// What the index and PREFIX.json say.
+// The contents of the index and PREFIX.json.
 void print_summary(const IndexedDataset& dataset, const std::optional<DatasetInfo>& info, const Tokenizer* tokenizer) {
   print_row("dataset", dataset.prefix());
   print_row("documents", grouped(dataset.documents()));
@@ -284,7 +284,7 @@ void print_summary(const IndexedDataset& dataset, const std::optional<DatasetInf
                         lengths.empty > 0 ? fmt::format("; {} are empty", grouped(lengths.empty)) : ""));
 }
 
-// What takes reading all tokens: whether they are as written, and how often each occurs.
+// Checks that read all tokens: whether they are as written, and how often each occurs.
 void print_content(const IndexedDataset& dataset, const std::optional<DatasetInfo>& info, const Tokenizer* tokenizer) {
   const auto counts = count_tokens(dataset, {0, dataset.sequences()},
                                    tokenizer ? std::optional(tokenizer->vocab_size()) : std::nullopt);

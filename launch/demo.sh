@@ -59,7 +59,7 @@ if [[ ! -f data/gcide.json ]]; then
     --output data/gcide
 fi
 
-# Whether runs/demo is a run that a start of the same command takes to its end, and that is what was asked for.
+# True if runs/demo is the run that was asked for, and the same command can finish it.
 record=runs/demo/demo.arguments  # as they were given; and all of them, as far as they depend on the machine
 is_unfinished() {
   [[ -f $record && ( -z $asked || $asked == "$(head -n 1 "$record")" ) ]] &&

@@ -36,7 +36,7 @@ fuzz() {
   fi
   echo "fuzz: $target: $(grep -E '^Done' "$log"), $(find "tests/fuzz/corpus/$target" -type f | wc -l) inputs committed"
 }
-for target in "${targets[@]}"; do  # as many at once as there are cores
+for target in "${targets[@]}"; do  # as many at a time as there are cores
   while (($(jobs -rp | wc -l) >= $(nproc))); do wait -n || true; done
   fuzz "$target" || echo "$target" >>build-fuzz/failed &
 done

@@ -71,14 +71,14 @@ std::vector<int32_t> prompt_of(const GenerateOptions& options, const Tokenizer* 
   return tokenizer->encode_prompt(text);
 }
 
-// What --set cannot change, as it gives the weights their shapes and meaning.
+// Keys that --set cannot change, as they give the weights their shapes and meaning.
 void check_model(const Config& saved, const Config& config) {
   for (const Field* field : keys_of_another_model(saved, config))
     throw ConfigError(fmt::format("--set {}: found {}, but the checkpoint's model has {}, which cannot be changed",
                                   field->name, format_field(*field, config), format_field(*field, saved)));
 }
 
-// How `ranks` ranks run the model. Throws ConfigError where they cannot.
+// The layout of the model on `ranks` ranks. Throws ConfigError if there is none.
 struct Resolved {
   LoadedConfig loaded;
   Layout layout;
@@ -181,7 +181,7 @@ void add_generate_command(CLI::App& app) {
       ->option_text("PATH.model|tokenizer.json|bytes");
   add_number(*command, "--tokens", sampling.tokens, whole_number(1), "how many to add, at most");
   add_number(*command, "--temperature", sampling.temperature, at_least_zero(), "0: the likeliest token each time");
-  add_number(*command, "--top-k", sampling.top_k, whole_number(0), "sample among so many tokens; 0: among all");
+  add_number(*command, "--top-k", sampling.top_k, whole_number(0), "sample among this many tokens; 0: among all");
   add_number(*command, "--top-p", sampling.top_p, share(),
              "of those, among the likeliest that together have this probability; 1: among all");
   add_number(*command, "--seed", sampling.seed, whole_number(0), "another seed, another text");
@@ -199,7 +199,7 @@ void add_generate_command(CLI::App& app) {
     if (replica > kMostRanks)
       throw ConfigError(fmt::format("--tensor-parallel {} x --pipeline-parallel {} are {} ranks, expected at most {}",
                                     options->tensor, options->pipeline, replica, kMostRanks));
-    // Before so many ranks are started.
+    // Before the ranks are started.
     if (launched_world_size() == 0 && asked.comm.backend != CommBackend::mpi)
       naming_keys([&] {
         const int ranks = options->ranks > 0 ? options->ranks : static_cast<int>(replica);

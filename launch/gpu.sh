@@ -2,8 +2,8 @@
 # First contact with a GPU, in two calls of a few minutes: what is worth most comes first, every step has a bound, and each
 # result is on disk before the next step begins. A step that fails ends no other.
 #   launch/gpu.sh one|two [--programs PACK] [--out DIR] [--seconds N] [--from N] [--device cuda|cpu] [--list]
-#     one         every op and whole steps against the CPU; steps of GPT-2 124M and GPT-3 1.3B beside PyTorch's; a run;
-#                 ops beside their bounds; a profile
+#     one         every op and whole steps against the CPU; steps of GPT-2 124M and GPT-3 1.3B against PyTorch's; a run;
+#                 ops against their bounds; a profile
 #     two         ranks that share the GPU, NCCL, random layouts, layers of GPT-3 6.7B, a Llama, compute-sanitizer
 #     --programs  what gpu_pack.sh made, the folder or its archive: nothing is installed or built
 #     --out       one log per kind of step and summary.txt, at most 8 files [runs/gpu]
@@ -175,7 +175,7 @@ prepare="[[ -e $(printf %q "$scratch/text.bin") ]] || $prepare"
 note "part $part on $(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || true), $(date -u +%FT%TZ), $("${ours[@]}" "$bin/trivet" --version 2>&1 | head -n 1)"
 
 if [[ $part == one ]]; then
-  if [[ $device == cuda ]] && ((!list && has_torch && from <= 7)); then  # PyTorch's compile cache is filled beside the tests
+  if [[ $device == cuda ]] && ((!list && has_torch && from <= 7)); then  # fills PyTorch's compile cache meanwhile
     (for model in "${models[@]}"; do
       # shellcheck disable=SC2086
       timeout 150 python3 "$tree/tests/bench/torch_step.py" --model ${model/ / --micro-batch } --steps 1 --warm-up 1
@@ -201,7 +201,7 @@ if [[ $part == one ]]; then
     torch $model
   done
   if [[ $device == cuda ]]; then
-    step ops 'ops beside their bounds' 60 "${ours[@]}" "$bin/cuda_ops_bench"
+    step ops 'ops against their bounds' 60 "${ours[@]}" "$bin/cuda_ops_bench"
     limit=45 bench 124m --micro-batch 32 --cuda-graphs local
     limit=45 bench 124m --micro-batch 4 --micro-batches 8
     if command -v ncu >/dev/null || ((list)); then
@@ -250,7 +250,7 @@ else
   bench $layers --micro-batch $((b / 2))
   torch $layers $((b / 2))
   bench $llama --micro-batch "$b" --blocks llama
-  [[ $device == cpu ]] || step ops 'linear layers in FP8 beside bf16' 45 "${ours[@]}" "$bin/cuda_ops_bench" fp8
+  [[ $device == cpu ]] || step ops 'linear layers in FP8 against bf16' 45 "${ours[@]}" "$bin/cuda_ops_bench" fp8
   if command -v compute-sanitizer >/dev/null || ((list)); then
     tests sanitize 'memcheck, whole steps' 70 engine_test '*AGpuAgrees*/bf16' "${lazy[@]}" compute-sanitizer --error-exitcode 1 --tool memcheck
   else
@@ -261,7 +261,7 @@ fi
 ((from <= number)) || usage "--from: found $from, but part $part has $number steps"
 ((list)) && exit
 
-# ---- Trivet beside PyTorch; this ends the output
+# ---- Trivet against PyTorch; this ends the output
 
 cat "$out"/train.log "$out"/torch.log 2>/dev/null | awk '
   function value(key, i, pair) {

@@ -3,7 +3,7 @@
 # information and every shared library they need, except glibc, libstdc++ (both as old as here or newer) and NVIDIA's
 # (cudart, cuBLASLt, NCCL: of a toolkit or of Python's nvidia packages). And Open MPI, for ranks that are processes.
 #   launch/gpu_pack.sh [--out DIR] [--jobs N | --programs BUILD]
-#     --out       the folder to make, and DIR.tar.xz beside it [build-pack/pack]
+#     --out       the folder to make, and DIR.tar.xz next to it [build-pack/pack]
 #     --programs  a build folder whose programs are packed as they are, with less compression: for CI, to see the size
 # There, with the folder or the unpacked archive:
 #     DIR/launch/gpu.sh one --programs DIR --out RESULTS    and, for one program, DIR/bin/trivet …

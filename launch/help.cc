@@ -133,7 +133,7 @@ std::vector<std::string> values_of(const CLI::Option& option) {
   return words;
 }
 
-// Likewise a key's; empty: it takes others.
+// The same for a key; empty: it takes others.
 std::vector<std::string> values_of(const Field& field) {
   std::vector<std::string> words(field.words.begin(), field.words.end());
   if (field.noun == "true or false") words = {"true", "false"};

@@ -1,5 +1,5 @@
-// What the command line says of itself: --help on a screen of 80 columns, the name that a misspelt word was meant to
-// be, and completion scripts for shells. All of it is read from the commands' own declarations.
+// The command line's own documentation: --help on a screen of 80 columns, suggestions for misspelt words, and
+// completion scripts for shells. All of it is generated from the commands' own declarations.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -39,7 +39,7 @@ void open_standard_streams() {
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-// Standard output by write_all(), which waits where it is non-blocking; stdio would lose what it does not take at once.
+// Standard output by write_all(), which waits where it is non-blocking; stdio would lose data after a short write.
 void write_stdout_wholly() {
   const auto write = [](void*, const char* text, size_t bytes) {
     return static_cast<ssize_t>(trivet::write_all(STDOUT_FILENO, {text, bytes}));
@@ -61,7 +61,7 @@ bool has_stack() {
   return false;
 }
 
-// What was printed is out, or the disk behind standard output is full.
+// True if all output was written; false, for example, on a full disk.
 bool flushed() { return std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout.flush().good(); }
 
 // Ends as programs end whose reader has gone (trivet … | head); a disk that is full is reported.
@@ -103,7 +103,7 @@ int main(int argc, char** argv) {
   open_standard_streams();
   write_stdout_wholly();
   if (!has_stack()) return trivet::ConfigError("").exit_code();
-  // A write beyond the limit on the size of files, or to a pipe that nobody reads, is an error of that write, which
+  // A write beyond the limit on the size of files, or to a pipe without a reader, is an error of that write, which
   // says what it was for: training goes on without its terminal.
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
@@ -117,7 +117,7 @@ int main(int argc, char** argv) {
   trivet::add_commands(app, exit_code);
   try {
     trivet::naming_keys([&] { app.parse(argc, argv); });
-    // What a training run prints is in its folder, too: it is done where it has done its steps.
+    // A training run's output is in its folder, too: it succeeds if it has done its steps.
     if (exit_code != 0 || app.got_subcommand("train")) return exit_code;
     return flushed() ? 0 : report_lost_output();
   } catch (const CLI::ParseError& error) {

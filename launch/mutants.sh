@@ -57,7 +57,7 @@ take_back() { [[ ! $planted ]] || git apply -R "$planted"; planted=; }
 trap take_back EXIT
 trap 'exit 130' INT TERM
 
-# Whether the law fails. A filter that selects nothing is an error; a run that does not end has noticed something.
+# True if the law fails. A filter that selects nothing is an error; a run that does not end has noticed something.
 law_fails() {  # PROGRAM FILTER
   if [[ $1 == ctest ]]; then
     ! (cd "$build" && timeout 600 ctest --no-tests=error -R "$2") >"$build/mutants.log" 2>&1

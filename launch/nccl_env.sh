@@ -2,7 +2,7 @@
 # Runs a command with NCCL's variables for the network cards of this node, found in /sys; a variable that is set stays as it
 # is. Rank 0 prints what is set and why, as "nccl_env: …" on standard error; without COMMAND, that is all.
 #   launch/nccl_env.sh [COMMAND…]        srun … launch/nccl_env.sh build/trivet train RUN.yaml
-# Where every GPU has a card below its PCIe switch (rails: GPU k of every node talks over card k) those cards are taken,
+# If every GPU has a card below its PCIe switch (rails: GPU k of every node talks over card k) those cards are taken,
 # otherwise the active cards of the highest rate. What else may be wanted depends on the fabric, not on the node
 # (NCCL_IB_QPS_PER_CONNECTION, NCCL_IB_SL, NCCL_TOPO_FILE): docs/clusters.md.
 # Any bash from 4 on and GNU coreutils. TRIVET_SYS is the folder to read instead of /sys.
@@ -21,7 +21,7 @@ give() {  # VARIABLE VALUE WHY
     say "$1=$2: $3"
   fi
 }
-# How many steps of their ways from the CPU two devices share: 1 is a root complex, 2 and more a switch.
+# The length of the path from the CPU that two devices share: 1 is a root complex, 2 and more a switch.
 shared() {
   local -a one other
   IFS=/ read -ra one <<<"${1##*/devices/}"

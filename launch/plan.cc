@@ -221,7 +221,7 @@ std::optional<int64_t> number_of_ranks(std::string_view text) {
   return ranks && *ranks >= 1 && *ranks <= kMostRanks ? ranks : std::nullopt;
 }
 
-// What is planned beside the step.
+// Questions beyond the step.
 void add_questions(CLI::App& command, PlanOptions& options, CLI::Option* ranks) {
   command.add_option("--scaling", options.scaling, "whether the global batch grows with the ranks [both]")
       ->option_text("weak|strong|both")

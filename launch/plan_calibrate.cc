@@ -17,7 +17,7 @@
 namespace trivet {
 namespace {
 
-// What published runs of large models tell of a GPU; the rest of a page is of datasheets and NCCL's source.
+// Constants of a GPU fitted to published runs of large models; the rest come from datasheets and NCCL's source.
 constexpr std::array<std::string_view, 10> kFitted = {
     "gemm_share", "gemm_k0",         "attention_forward", "attention_backward", "memory_share",
     "kernel_us",  "nvlink_gb_per_s", "network_share",     "contention",         "host_us"};

@@ -23,7 +23,7 @@ std::string text_of(const SearchProgress& p) {
   return p.next_seconds > 0 ? text + fmt::format(", next at least {:.4g} s", p.next_seconds) : text;
 }
 
-// Whether there was a file.
+// Returns true if it replaced a file.
 bool write_best(const std::string& path, const Candidate& best, const LoadedConfig& run, const CommConfig& links,
                 const System& system) {
   LoadedConfig open = best.open;
@@ -60,7 +60,7 @@ CLI::Option* add_search_options(CLI::App& command, PlanSearch& search) {
 void run_search(const PlanSearch& search, const LoadedConfig& run, const CommConfig& links, int ranks,
                 const System& system, bool json) {
   check_writable({search.out, search.study}, {run.path});
-  watch_stop_signals("the search ends with what it has", "the search ends at once");
+  watch_stop_signals("the search ends with what it has", "the search ends immediately");
   RedrawnLine line;
   SearchOptions options{.best = kBest, .seconds = search.seconds, .threads = static_cast<size_t>(usable_cores())};
   options.stop = [] { return stop_signal() != 0; };

@@ -1,6 +1,6 @@
 // trivet schedule: shows what a pipeline schedule does, without a model or a GPU: as a picture of a simulated step, and
 // as a table of its bubble (next to the closed form where there is one), peak slots and transfers. Or what it did in a
-// run, beside what the simulator makes of it. trivet schedule context: the work of a ring of context-parallel ranks.
+// run, next to the simulation of it. trivet schedule context: the work of a ring of context-parallel ranks.
 #include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
@@ -194,14 +194,14 @@ void run(const ScheduleOptions& options) {
   if (!options.trace.empty()) write_file(options.trace, render_trace(timelines));
 }
 
-// Which schedules: built, from a file, or from a run. Returns --measured, which leaves costs and sizes to the run.
+// The schedule's source: built in, a file, or a run. Returns --measured, which leaves costs and sizes to the run.
 CLI::Option* add_sources(CLI::App& command, ScheduleOptions& options) {
   CLI::Option* file =
       command.add_option("--file", options.file, "a schedule in text form, as --text prints it")->check(input_path());
   CLI::Option* measured = command
                               .add_option("--measured", options.measured,
                                           "a run's folder, with a trace.json (train.trace=true): show a measured step "
-                                          "beside its simulation with the costs that the run shows")
+                                          "next to its simulation with the run's own costs")
                               ->option_text("RUN_DIR")
                               ->excludes(file);
   command.add_option("--step", options.step, "with --measured: the step; default: the median one")

@@ -189,7 +189,7 @@ void print_run(const Study& study, const Plan& plan, const StudyProgress& progre
   std::fflush(stdout);
 }
 
-// What an A/A study has found out for `study`: the deviation of equal points.
+// The result of an A/A study of `study`: the deviation of equal points.
 std::optional<double> measured_noise(const Study& study, const Plan& plan) {
   const Study equal = equal_points_of(study, plan);
   const std::vector<RunRow> rows = read_results(equal.out + "/results.jsonl");
@@ -198,7 +198,7 @@ std::optional<double> measured_noise(const Study& study, const Plan& plan) {
   return summary.resolution ? std::optional(summary.resolution->deviation) : std::nullopt;
 }
 
-// What an A/A study says of itself, and of the study that it was made for.
+// Conclusions of an A/A study, on itself and on the study that it was made for.
 void print_equal_points(const Summary& summary, const Study& study, Plan plan) {
   const auto differ = std::ranges::count_if(summary.points, [](const PointSummary& point) {
     return point.verdict == Verdict::better || point.verdict == Verdict::worse;
@@ -227,8 +227,7 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
   std::fflush(stdout);
   check_losses(study, plan, summary);
   if (end == StudyEnd::stopped)
-    throw Unfinished(
-        "stopped; the same command continues with the runs that are left, beside new ones of their baseline");
+    throw Unfinished("stopped; the same command continues with the remaining runs, and new ones of their baseline");
   // With repeats: auto the budget is one of two ends.
   if (end == StudyEnd::budget && study.auto_repeats && summary.rounds > kFewestRounds)
     fmt::print("The budget of {:g} minutes is spent; some interval is still wider than {:g} %.\n", study.budget_minutes,
@@ -311,7 +310,7 @@ void run(const StudyOptions& options) {
   if (options.plan) return print_plan(study, plan, rows);
 
   warn_of_shared_cores(plan);
-  watch_stop_signals("the study ends; start it again to go on", "the study ends at once; its last run is not recorded");
+  watch_stop_signals("the study ends; start it again to go on", "the study ends now; its last run is not recorded");
   const auto stop_asked = [] { return stop_signal() != 0; };
   make_folder(study.out);
   if (options.contention) return measure_study_contention(study, plan, program_path(), stop_asked);
@@ -370,7 +369,7 @@ void add_study_command(CLI::App& app) {
       command->add_flag("--best", options->best, "only name the best point and the main effects"),
       command->add_flag("--report", options->report, "only write the tables and the report again"),
       command->add_flag("--contention", options->contention,
-                        "measure GEMMs beside a collective instead (OUT/contention.json): under the baseline's "
+                        "measure GEMMs during a collective instead (OUT/contention.json): under the baseline's "
                         "launcher and links, on GPUs for several CTA budgets of NCCL"),
       command->add_flag("--retry-failed", options->retry_failed, "run points again that failed in an earlier call"),
       command

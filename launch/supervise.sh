@@ -5,8 +5,8 @@
 #     --restarts   restarts in a row without a new committed step, or jobs in a row of at most one, then exit 93 [3]
 #     --delay      before a restart, doubled as long as there is no progress, at most 60 [1]
 #     --kill-after from a signal to the end of the command, which is then killed; 0: never [600]
-# Ends with 0 when the command is done; with 64, 65 or 93 at once, as a restart would not help; with 75 (saved, please
-# requeue) where a scheduler requeues the job (SLURM_JOB_ID or PBS_JOBID is set), else the command is started again at once.
+# Ends with 0 when the command is done; with 64, 65 or 93 immediately, as a restart is of no use; with 75 (saved, please
+# requeue) if a scheduler requeues the job (SLURM_JOB_ID or PBS_JOBID is set), else the command restarts immediately.
 # SIGTERM, SIGINT, SIGUSR1, SIGUSR2 and SIGHUP (a closed terminal; not under nohup) go to the command, whose end is then
 # the end; to mpirun as SIGUSR1, which it passes on to the ranks (after SIGTERM it kills them a second later, saved or not).
 # Any bash from 4 on and GNU coreutils; numbers are computed by the shell, so neither awk nor the locale matters.
@@ -68,7 +68,7 @@ requeue() {
   exit 93
 }
 
-# Whether the newest record is of a step that the command has done since it was started.
+# True if the newest record is of a step that the command has done since it was started.
 has_new_step() {
   local line
   line=$(last_metrics)
@@ -141,7 +141,7 @@ while :; do
   wait_for "$command"
   died=$(now_ms)
   if ((watcher > 0)); then
-    # Where there is a new step, it is about to say so and to end.
+    # If there is a new step, it is about to say so and to end.
     has_new_step || kill "$watcher" 2>/dev/null
     wait "$watcher" 2>/dev/null
   fi

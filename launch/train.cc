@@ -35,7 +35,7 @@ int run(TrainOptions& options) {
   options.run.sampling.seed = options.seed.value_or(static_cast<uint64_t>(loaded.config.train.seed));
   const int needed = ranks_of_one_replica(loaded.config);
   const int ranks = options.ranks > 0 ? options.ranks : needed;
-  // What is wrong with the layout, before so many ranks start.
+  // Reports problems of the layout before the ranks start.
   if (launched_world_size() == 0 && loaded.config.comm.backend != CommBackend::mpi)
     naming_keys([&] {
       LoadedConfig own = loaded;
@@ -70,7 +70,7 @@ CLI::Option* add_sampling(CLI::App& command, TrainOptions& options) {
   };
   number("--generate-tokens", sampling.tokens, whole_number(1), "how many tokens it adds");
   number("--temperature", sampling.temperature, at_least_zero(), "of the sampling; 0: the likeliest token each time");
-  number("--top-k", sampling.top_k, whole_number(0), "sample among so many tokens; 0: among all");
+  number("--top-k", sampling.top_k, whole_number(0), "sample among this many tokens; 0: among all");
   number("--top-p", sampling.top_p, share(), "of those, among the likeliest of this probability; 1: all");
   command.add_option("--seed", options.seed, "of the sampling; default: train.seed")
       ->option_text("N")
@@ -114,7 +114,7 @@ void add_train_command(CLI::App& app, int& exit_code) {
     if (prompt->count() > 0) options->run.prompt = options->prompt;
     // Rank 0 reports for all; it knows more when it trains.
     if (launched_rank() > 0) watch_stop_signals("", "");
-    else watch_stop_signals("the run ends after its first step", "the run ends at once, before its first step");
+    else watch_stop_signals("the run ends after its first step", "the run ends immediately, before its first step");
     options->run.stop_signal = stop_signal;
     exit_code = run(*options);
   });

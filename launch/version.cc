@@ -1,4 +1,4 @@
-// What `trivet --version` and the rows of a study say of the program. Compiled apart from the other files, as it knows
+// The program's version, for `trivet --version` and the rows of a study. Compiled apart from the other files, as it has
 // the commit.
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// What the program says of itself. Apart from the other commands, as each commit compiles it again.
+// The program's version. Apart from the other commands, as each commit compiles it again.
 #pragma once
 
 #include <string>

@@ -14,7 +14,7 @@
 #
 # A host is the namespace trivet-PID-RANK with 10.77.0.RANK+1 on eth0; the switch is a bridge in trivet-PID-switch, so
 # nothing of the machine's own network is touched. All is removed at the end, also after a signal; what a killed netlab
-# (SIGKILL) left behind, the next one removes. Needs root, iproute2 (ip, tc), util-linux (taskset, unshare) and Open MPI.
+# (SIGKILL) leaves, the next one removes. Needs root, iproute2 (ip, tc), util-linux (taskset, unshare) and Open MPI.
 # Exits with the ranks' exit code.
 set -euo pipefail
 
@@ -142,7 +142,7 @@ delay() { # NAMESPACE DEVICE
     die "this kernel has no delay queue (sch_netem), so --delay-us cannot be had; leave it out, or emulate latency with comm.link_latency_us" 69
 }
 
-slow() { # HOST PEER RATE: behind the limit of the whole cable
+slow() { # HOST PEER RATE: below the limit of the whole cable
   local name="$TRIVET_NETLAB-$1"
   run tc -n "$name" qdisc add dev eth0 parent 1:1 handle 20: htb default 1
   run tc -n "$name" class add dev eth0 parent 20: classid 20:1 htb rate 100gbit quantum 60000

@@ -33,7 +33,7 @@ class GptWeights {
   const Config& config() const { return config_; }  // model.*, with every size given, and precision.dtype
   // In the order of the forward pass.
   const std::vector<ModelTensor>& tensors() const { return tensors_; }
-  // What the source says of the model that Trivet has no use for.
+  // Facts in the source for which Trivet has no use.
   const std::vector<std::string>& unread() const { return unread_; }
   virtual std::vector<float> read(const ModelTensor& tensor) = 0;       // in Trivet's order
   virtual const OpenCheckpoint* checkpoint() const { return nullptr; }  // where it is one of Trivet's
@@ -75,13 +75,13 @@ std::vector<float> reorder_heads(std::span<const float> rows, const AttentionSpe
 // ---- Hugging Face (hf_weights.cc) and llm.c (llmc.cc)
 
 bool is_hf_model(const std::string& path);
-// `path`: the folder, or a .safetensors file with config.json beside it. Throws DataError, IoError.
+// `path`: the folder, or a .safetensors file with config.json next to it. Throws DataError, IoError.
 std::unique_ptr<GptWeights> open_hf(const std::string& path);
 
 struct HfExport {
   DType dtype = DType::f32;                 // or bf16, rounded to nearest even
   int64_t max_shard_bytes = 5'000'000'000;  // a larger tensor has a file of its own
-  std::string tokenizer{};                  // a tokenizer.json, with tokenizer_config.json beside it; "": none
+  std::string tokenizer{};                  // a tokenizer.json, with tokenizer_config.json next to it; "": none
   int64_t bos = -1, eos = -1;               // its ids; -1: unknown
 };
 // Writes config.json, safetensors as transformers' save_pretrained shards and names them, and the tokenizer's files

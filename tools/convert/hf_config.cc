@@ -46,7 +46,7 @@ constexpr auto kNames = std::to_array<HfNames>(
      {"lm_head", {"lm_head"}}});
 static_assert(kNames.size() == kModules);
 
-// Of the two families of names. Trivet's mixtures of them can be neither read nor written.
+// The family of names, GPT-2's or Llama's. Trivet's mixtures of them can be neither read nor written.
 bool is_gpt2(const ModelSpec& model) { return model.positions == Positions::learned; }
 
 bool is_conv1d(Module module) {
@@ -246,7 +246,7 @@ ordered_json gpt2_config(const ModelConfig& model) {
       {"attn_pdrop", model.attention_dropout}};
 }
 
-// Which of Llama's kin computes the model.
+// The architecture of Llama's kin that computes the model.
 std::string llama_type(const ModelConfig& model) {
   return model.qk_layernorm ? "qwen3" : model.add_qkv_bias && !model.add_bias_linear ? "qwen2" : "llama";
 }
@@ -289,7 +289,7 @@ ordered_json llama_config(const ModelConfig& model) {
   return out;
 }
 
-// Of the model's keys: those that a config.json or the shapes of the tensors say, those that a Llama's says too, and
+// The model's keys: those given by a config.json or the shapes of the tensors, those that a Llama's gives too, and
 // those that change how a model is trained, but not what its weights compute.
 constexpr std::string_view kCarried =
     " num_layers hidden_size ffn_hidden_size num_attention_heads num_query_groups kv_channels seq_length vocab_size "
@@ -301,8 +301,8 @@ constexpr std::string_view kOfTraining =
     " make_vocab_size_divisible_by scale_output_layer_init hidden_dropout recompute_granularity "
     "recompute_modules recompute_method recompute_num_layers cross_entropy_chunk_rows ";
 
-// What the architecture cannot compute, and transformers would ignore: other values of the keys that decide which it
-// is, and of any key that is not above, so that a new one is refused until it is in one of these lists.
+// Rejects what the architecture cannot compute, and transformers would ignore: other values of the keys that decide it,
+// and of any key that is not above, so that a new one is refused until it is in one of these lists.
 void expect_holds(const std::string& type, const ModelConfig& model, const std::string& what) {
   std::map<std::string_view, std::string> expected{
       {"model.normalization", "RMSNorm"}, {"model.swiglu", "true"}, {"model.position_embedding_type", "rope"}};

@@ -1,4 +1,4 @@
-// What Hugging Face's transformers calls a model and its tensors: config.json, and names and shapes in safetensors
+// Names of a model and its tensors in Hugging Face's transformers: config.json, and names and shapes in safetensors
 // files.
 //
 //   GPT2LMHeadModel      GPT-2
@@ -26,7 +26,7 @@ struct HfTensor {
 };
 // The tensors that `tensor` is, whose rows in their order are its rows, queries, keys and values by part.
 std::vector<HfTensor> hf_tensors(const ModelSpec& model, const ModelTensor& tensor);
-// What the names of all tensors but the head begin with.
+// The prefix of the names of all tensors but the head.
 std::string_view hf_prefix(const ModelSpec& model);
 
 // The model that a config.json describes. What is absent has the default of transformers; what Trivet computes

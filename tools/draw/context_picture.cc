@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kPiece = 4096;  // positions: enough that a diagonal does not count
 constexpr double kLeft = 66, kWidth = 700, kRight = 120, kRow = 26, kStep = 31;
 
-// Of the document of each of `positions` positions.
+// The start of the document of each of `positions` positions.
 std::vector<int64_t> starts_of(const std::vector<int64_t>& documents, int64_t positions) {
   std::vector<int64_t> starts(static_cast<size_t>(positions));
   const auto sum = static_cast<double>(std::accumulate(documents.begin(), documents.end(), int64_t{0}));

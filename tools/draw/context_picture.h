@@ -1,7 +1,6 @@
-// Who holds which piece of a causal sequence under context parallelism and computes what when: the zigzag cut of the
-// engine beside a plain cut, whose first ranks soon have nothing to do. And what that is where documents, which attend
-// to themselves only, are packed into the sequence: their mask, and ranks that are no longer equal.
-#pragma once
+// The pieces of a causal sequence on each rank under context parallelism, and who computes what when: the zigzag cut of
+// the engine next to a plain cut, whose first ranks soon have nothing to do. The same if documents, which attend to
+// themselves only, are packed into the sequence: their mask, and ranks that are no longer equal.
 
 #include <string>
 #include <vector>

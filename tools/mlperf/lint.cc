@@ -95,7 +95,7 @@ constexpr RuleText kConvergence = {"convergence", error, "Reference Convergence 
                                    "a result converges no faster than the reference"};
 constexpr RuleText kCopies = {"copied-run", notice, "Scoring", "no two logs have the same evaluations"};
 
-// What holds of every log.
+// Facts that no log can prove.
 constexpr RuleText kUnknowable[] = {
     {"logged-values", cannot_know, "Hyperparameters", "whether the logged values are those that ran"},
     {"data-before-start", cannot_know, "Run Results", "whether data was touched before run_start"},

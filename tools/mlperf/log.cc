@@ -54,7 +54,7 @@ Printed printed(int64_t line, int64_t value, std::string_view text) {
   return {line, value, std::string(text.substr(0, kMostText))};
 }
 
-// The integer that begins the text, behind spaces and dots.
+// The integer that begins the text, after spaces and dots.
 std::optional<int64_t> leading_integer(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(" ."), text.size()));
   return parse_integer(text.substr(0, text.find_first_not_of("0123456789")));

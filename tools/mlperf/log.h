@@ -58,13 +58,13 @@ struct Log {
   std::optional<std::pair<Record, Record>> back;  // neighbours from run_start on, the second earlier than the first
   // Numbers of micro-batches, from "setting number of microbatches to constant N" (num_microbatches_calculator.py).
   std::vector<Printed> micro_batches;
-  // Of its table of arguments, "name ........ value", by the key that logs the same (tensor_parallelism, …).
+  // Its table of arguments, "name ........ value", by the key that logs the same (tensor_parallelism, …).
   std::map<std::string, Printed, std::less<>> arguments;
 
   const std::vector<Record>& all(std::string_view key) const;  // perhaps none
   const Record* first(std::string_view key) const;             // null: there is none
   std::optional<double> number(std::string_view key) const;    // of first()
-  std::string text(std::string_view key) const;                // likewise; "" where it is no text
+  std::string text(std::string_view key) const;                // the same; "" if it is no text
 };
 
 // Reads the file in one pass. Throws IoError, or DataError where it is no regular file.

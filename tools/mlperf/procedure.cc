@@ -23,7 +23,7 @@ int64_t now_ms() {
 
 std::string log_file(const Config& config) { return config.train.run_dir + "/mlperf.log"; }
 
-// Whether the command did it on every host. Collective.
+// True if the command succeeded on every host. Collective.
 bool clear_caches(const std::string& command, HostWorld& host) {
   const int64_t own = boot_number();
   const std::vector<int64_t> hosts = host.gather(own);

@@ -16,8 +16,8 @@
 
 namespace trivet {
 
-// What the log says of a run, from the engine that will do it; train_samples, eval_samples and config_file are left to
-// the caller.
+// The log's description of a run, from the engine that will do it; train_samples, eval_samples and config_file are left
+// to the caller.
 mlperf::RunDescription description_of(const Rank& rank, const Config& engine, int64_t first_step);
 
 class MlperfRun : public RunProcedure {
@@ -27,7 +27,7 @@ class MlperfRun : public RunProcedure {
   static std::unique_ptr<RunProcedure> begin(const LoadedConfig& loaded, bool from_checkpoint, Communicator& world);
 
   // Ends the initialisation of an engine that is ready, and starts the clock. Reads no training data; the run begins at
-  // their first sample, also behind a checkpoint, whose samples count as steps of the run's batches, rounded up
+  // their first sample, also after a checkpoint, whose samples count as steps of the run's batches, rounded up
   // (init_checkpoint_step). train_samples, eval_samples: of the data sets; eval_labels: in the latter. Collective.
   void start(Trainer& trainer, int64_t train_samples, int64_t eval_samples, int64_t eval_labels) override;
   bool evaluates(int64_t step) const override {

@@ -147,7 +147,7 @@ std::vector<Point> pruned_points(const Benchmark& benchmark) {
 }
 
 // As _find_min_acceptable_mean() has it, by the quantile and not by bisection: the reference's runs count without best
-// and worst, a result's likewise.
+// and worst, and so do a result's.
 double least_mean(double mean, double deviation, int64_t reference_runs, int64_t runs) {
   reference_runs -= 2, runs -= 2;
   const double scale = std::sqrt(1.0 / static_cast<double>(reference_runs) + 1.0 / static_cast<double>(runs));
@@ -238,7 +238,7 @@ std::optional<Convergence> reference_convergence(const Benchmark& benchmark, int
                        above->batch != x};
   const Point& low = above[-1];
   const double mean = between(x, low, *above, &Point::mean);
-  // Of runs that were never made: the checker takes twice those of a result to be left of them.
+  // Deviation of runs that were never made: the checker assumes that twice a result's runs remain.
   const double deviation = between(x, low, *above, &Point::deviation);
   return Convergence{mean, least_mean(mean, deviation, 2 * benchmark.runs + 2, benchmark.runs) - benchmark.leeway};
 }

@@ -88,7 +88,7 @@ struct Convergence {
 };
 std::optional<Convergence> reference_convergence(const Benchmark& benchmark, int64_t batch);
 // The same of a reference of which only the runs at the result's batch are known, by the samples at which they reached
-// the target, for a result of so many runs. REQUIRES: at least three of each.
+// the target, for a result of `runs` runs. REQUIRES: at least three of each.
 Convergence convergence_of(const std::vector<double>& reached, int64_t runs);
 // The mean without the smallest and the largest. REQUIRES: at least three.
 double olympic_mean(std::vector<double> values);

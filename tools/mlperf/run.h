@@ -1,4 +1,4 @@
-// What the linter's rules look at, a log with its benchmark and the runs of a result, and how they report.
+// The input of the linter's rules, a log with its benchmark and the runs of a result, and their reports.
 #pragma once
 
 #include <algorithm>

@@ -23,7 +23,7 @@ struct Submission {
   std::string org, division, status, platform;
 };
 
-// What a run is, as its engine has it. Precisions are ruleset 6.1.0's words; decay_steps count from step 0 on; lengths
+// A run, as its engine has it. Precisions are ruleset 6.1.0's words; decay_steps count from step 0 on; lengths
 // are in samples, sequence_length in tokens.
 struct RunDescription {
   int64_t seed = 0;

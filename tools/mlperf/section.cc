@@ -74,7 +74,7 @@ std::vector<Wanted> wanted_model(MlperfBenchmark benchmark, bool from_checkpoint
                              {"optimizer.lr_warmup_init", "0"},
                              {"optimizer.decay_norms_and_biases", llama ? "false" : "true"}};
   if (llama) wanted.insert(wanted.end(), {{"model.rotary_base", "500000"}, {"model.use_rope_scaling", "true"}});
-  // What is not named here is as by default, but for what only says how it is computed, or what a checkpoint replaces.
+  // Keys not named here have their defaults, but for those that only say how to compute, or that a checkpoint replaces.
   std::set<std::string_view> others = {"model.make_vocab_size_divisible_by",
                                        "model.recompute_granularity",
                                        "model.recompute_modules",
@@ -92,7 +92,7 @@ std::vector<Wanted> wanted_model(MlperfBenchmark benchmark, bool from_checkpoint
 
 std::string steps_text(double steps) { return fmt::to_string(static_cast<int64_t>(std::ceil(steps))); }
 
-// What the rules fix. batch: samples of a step. config: has what the rules leave free.
+// Values that the rules fix. batch: samples of a step. config: has those that the rules leave free.
 std::vector<Wanted> wanted_values(const mlperf::Benchmark& b, const Config& config, int64_t batch) {
   const MlperfBenchmark benchmark = mlperf_of(config).benchmark;
   std::vector<Wanted> wanted = wanted_model(benchmark, b.starts_from_checkpoint());
@@ -115,7 +115,7 @@ std::vector<Wanted> wanted_values(const mlperf::Benchmark& b, const Config& conf
   const auto warmup = b.steps_of("opt_learning_rate_warmup_steps", batch, 0);
   if (warmup) wanted.push_back({"optimizer.lr_warmup_iters", steps_text(*warmup)});
   const double behind = std::ceil(warmup.value_or(static_cast<double>(config.optimizer.lr_warmup_iters.value_or(0))));
-  // The end of the schedule; what is logged of the Llamas is the part behind the warm-up.
+  // The end of the schedule; for the Llamas, the part after the warm-up is logged.
   if (const auto decay = b.steps_of("opt_learning_rate_decay_steps", batch, behind))
     wanted.push_back({"optimizer.lr_decay_iters", steps_text(benchmark == gpt3 ? *decay : *decay + behind)});
   wanted.push_back({"optimizer.lr_decay_style", "cosine"});
@@ -137,7 +137,7 @@ void declare_mlperf(std::vector<Field>& table) {
   KEY(target, "validation loss at which the run ends; auto: the rules'", above(0, "nats per token"));
   KEY(eval_interval_samples, "samples between evaluations, rounded up to steps; auto: the rules'",
       range(1, 1e9, "samples"));
-  KEY(skipped_evaluations, "leave out so many evaluations at the beginning", range(0, 1e6, "evaluations"));
+  KEY(skipped_evaluations, "leave out this many evaluations at the beginning", range(0, 1e6, "evaluations"));
   KEY(cache_clear, "command that drops the caches of a host, run once on each; \"\": none");
   KEY(warmup_steps, "steps on synthetic data that change nothing, before the clock starts", range(0, 1e6, "steps"));
 #undef KEY

@@ -42,7 +42,7 @@ ToolSection mlperf_section();
 // The rules of the run's benchmark, with the configuration's target and cadence where it has some; empty: it has none.
 std::optional<mlperf::Benchmark> benchmark_of(const MlperfConfig& config);
 
-// How long the run takes to its target if it converges as the rules' reference, from the start of the first step to the
+// The time to the run's target if it converges as the rules' reference, from the start of the first step to the
 // end of the last evaluation. A sample of an evaluation counts as a third of one of a step: a forward pass.
 struct TimeToTarget {
   double steps = 0, evaluations = 0, minutes = 0;

@@ -36,7 +36,7 @@ struct Ablation {
   int64_t memory_bytes = 0, capacity_bytes = 0;
   std::vector<PathShare> path = {};     // the largest first; of the last step, and adds up to it
   std::vector<Without> without = {};    // the one that recovers most first
-  std::vector<Switched> switches = {};  // likewise; those that cannot be are the last
+  std::vector<Switched> switches = {};  // the same; invalid ones last
 };
 
 // The critical path of the last step by name.
@@ -46,7 +46,7 @@ std::vector<Ablation::PathShare> critical_path(const Rehearsal& rehearsal, const
 Ablation ablate(const LegalRun& run, const System& system,
                 const std::function<void(size_t done, size_t of)>& progress = {});
 
-// What of b each of its differences from a would change in a, and last, all of them: `switches` alone. Throws
+// The effect on a of each setting in which b differs, and last, of all of them: `switches` alone. Throws
 // ConfigError where a is refused.
 Ablation compare(const LoadedConfig& a, const LoadedConfig& b, int ranks, const System& system);
 

@@ -86,7 +86,7 @@ int64_t streamed_ns(const SystemCosts& costs, const Layout& layout, const RankWo
   for (const int stage : rank.stages) {
     const int64_t layers = layout.layers_of_stage[static_cast<size_t>(stage)];
     sums += layers;
-    // What a forward pass has gathered last, its backward pass may still have.
+    // The backward pass may still have the last weights that the forward pass gathered.
     if (sharding == Sharding::optim_grads_params)
       gathers += layers + std::max<int64_t>(layers - FlatBuffer::kStreamed, 0);
   }
@@ -166,7 +166,7 @@ Bounds::Bounds(const LoadedConfig& run, const System& system)
   run_.config.train.eval_interval = 1;  // which is not the rules' any more
 }
 
-// One of three stages, of which the middle one has so many layers, and those at the ends have one.
+// One of three stages, of which the middle one has `layers` layers, and those at the ends have one.
 PartCost Bounds::record_stage(Fp8 fp8, const LayoutShape& shape, const Recomputing& how, bool halves,
                               int64_t middle_layers, int pp, int64_t& scratch_bytes) const {
   const int ranks = 3 * shape.t * run_.config.parallel.context_parallel_size;
@@ -222,14 +222,14 @@ LayoutStageCosts Bounds::probe(const LayoutShape& shape, const Recomputing& how,
   const PrecisionConfig& precision = run_.config.precision;
   LayoutStageCosts costs = probe_in(precision.fp8, shape, how, halves);
   if (!precision.first_last_layers_bf16) return costs;
-  // Of which stages some layers stay bf16 is not asked: each pass of a layer costs what the cheaper one does.
+  // Ignores which stages have bf16 layers: each pass of a layer costs what the cheaper one does.
   const LayoutStageCosts bf16 = probe_in(Fp8::none, shape, how, halves);
   for (size_t kind = 0; kind < costs.layer.compute.size(); ++kind)
     costs.layer.compute[kind] = std::min(costs.layer.compute[kind], bf16.layer.compute[kind]);
   return costs;
 }
 
-// halves: with those of backward passes, beside the whole ones.
+// halves: with those of backward passes, as well as the whole ones.
 LayoutStageCosts Bounds::probe_in(Fp8 fp8, const LayoutShape& shape, const Recomputing& how, bool halves) const {
   LayoutStageCosts costs;
   const auto record = [&](int64_t middle_layers, int pp) {

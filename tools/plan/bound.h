@@ -34,7 +34,7 @@
 
 namespace trivet {
 
-// What a part of a stage adds to it: a layer, an embedding, a head; or what every stage has.
+// The cost of a part of a stage: a layer, an embedding, a head; or the part that every stage has.
 struct PartCost {
   std::array<int64_t, 4> compute{};  // ns on the compute stream, of a pass by OpKind
   int64_t parameters = 0;            // elements
@@ -44,13 +44,13 @@ struct PartCost {
   void add(const PartCost& other, int64_t times);
 };
 
-// Of stages with one kind of layers.
+// Costs of stages with one kind of layers.
 struct LayoutStageCosts {
   PartCost each, layer, embedding, head;
   int64_t scratch_bytes = 0;
 };
 
-// Of a layout.
+// The lower bounds of a layout.
 struct LayoutBound {
   double seconds = 0;
   int64_t memory_bytes = 0;    // of the rank that needs most

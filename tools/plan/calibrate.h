@@ -29,7 +29,7 @@ class MeasuredRuns {
   std::vector<Rehearsal> rehearsals_;
 };
 
-// Of predicted / measured - 1.
+// Statistics of predicted / measured - 1.
 struct Errors {
   size_t rows = 0;
   double mean = 0, median = 0, most = 0;  // of the absolute values

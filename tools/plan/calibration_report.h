@@ -1,4 +1,4 @@
-// What a comparison of predictions with measured runs shows: tables, a picture, a page.
+// The report on predictions against measured runs: tables, a picture, a page.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -11,7 +11,7 @@
 namespace trivet {
 namespace {
 
-// The run's values of the keys that are varied count as levels of a study: what has no effect beside them is left out.
+// The run's values of varied keys count as levels of a study: settings without effect next to them are left out.
 void mark_as_levels(LoadedConfig& loaded) {
   const auto mark = [&](std::string_view key) { loaded.origins[std::string(key)] = {Origin::level, "--search"}; };
   for (const char* key :
@@ -105,7 +105,7 @@ std::vector<Recomputing> list_recomputings(int64_t largest) {
   const auto full = [&](RecomputeMethod method, int64_t layers) {
     all.push_back({.granularity = RecomputeGranularity::full, .method = method, .layers = layers});
   };
-  constexpr int64_t kBlocks = 8;  // about so many numbers of layers
+  constexpr int64_t kBlocks = 8;  // about this many numbers of layers
   const int64_t step = (largest + kBlocks - 1) / kBlocks;
   for (int64_t layers = step; layers < largest; layers += step) full(RecomputeMethod::block, layers);
   for (int64_t layers = 1; layers <= largest; layers *= 2) full(RecomputeMethod::uniform, layers);

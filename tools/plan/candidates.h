@@ -14,7 +14,7 @@
 
 namespace trivet {
 
-// What decides which rank computes what, and in which order.
+// The choices that decide which rank computes what, and in which order.
 struct LayoutShape {
   int t = 1, p = 1;
   bool sequence_parallel = false;

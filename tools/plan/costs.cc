@@ -22,7 +22,7 @@ double memory_bytes_per_second(const System& system) { return 1e9 * system.memor
 
 // ---- collectives: NCCL's own model, ncclTopoTuneModel in src/graph/tuning.cc
 
-// What a protocol adds to the latencies of LL, which the system's page has, and its share of the bandwidth. LL sends a
+// A protocol's latencies on top of LL's, which the system's page has, and its share of the bandwidth. LL sends a
 // flag with every 4 bytes, LL128 with every 120; Simple synchronizes once a chunk.
 struct Protocol {
   double base_us, nvlink_us, network_us, bandwidth;

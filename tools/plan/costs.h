@@ -1,7 +1,7 @@
 // Costs: how many seconds one operation takes on a system (system.h), by itself. Pure functions of sizes, which know no
 // engine and no layout: a recorded operation is priced after it was recorded, and again with other constants.
 //
-// What operations do to each other (waiting, contention, links shared by several messages) is the replay's.
+// Interactions of operations (waiting, contention, links shared by several messages) are the replay's.
 #pragma once
 
 #include <cmath>
@@ -22,7 +22,7 @@ struct Gemm {
   int64_t m = 0, n = 0, k = 0, batch = 1;
 };
 double gemm_seconds(const System& system, DType dtype, const Gemm& gemm);
-// Of an element of the product of such operands.
+// Bytes of an element of the product of such operands.
 constexpr int64_t product_bytes(DType dtype) { return size_of(is_fp8(dtype) ? DType::bf16 : dtype); }
 
 // Attention in one kernel that stores no scores. flops: what the kernel computes, so about half of 4 s^2 h a sample
@@ -32,7 +32,7 @@ double attention_seconds(const System& system, DType dtype, double flops, bool b
 // An operation bound by device memory: a norm, an activation, an optimizer step. bytes: read and written.
 double memory_seconds(const System& system, double bytes);
 
-// Where a group's ranks are.
+// The placement of a group's ranks.
 struct GroupPlace {
   int ranks = 1;
   int ranks_per_node = 1;   // on the node that has most of them; at least `ranks` where one node has all
@@ -44,7 +44,7 @@ struct GroupPlace {
 // step contains. REQUIRES: no transfer.
 double collective_seconds(const System& system, CommCall call, int64_t bytes, const GroupPlace& place);
 
-// The rate of a rank's ring as a share of NVLink's: what its calls take of memory and compute units beside a kernel.
+// The rate of a rank's ring as a share of NVLink's: the load of its calls on memory and compute units during a kernel.
 double ring_share(const System& system, const GroupPlace& place);
 
 // From a send's start to its receive's end; across: the ranks are on different nodes.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 
-// Of the ranks that can hold most: on the other axes the first and the last, whose parts of what is not divided evenly
+// The ranks that can hold most: on the other axes the first and the last, whose parts of an uneven division
 // are the largest and the smallest.
 std::vector<MeshPosition> positions_of(const MeshShape& mesh) {
   std::vector<MeshPosition> positions{{}};
@@ -65,7 +65,7 @@ int communicators_of(const Config& config, const Layout& layout, int pp) {
   const Schedule& schedule = layout.schedule;
   const int first = schedule.rank_of(0), last = schedule.rank_of(schedule.stages() - 1);
   if (!config.model.untie_embeddings_and_output_weights && first != last && (pp == first || pp == last)) ++count;
-  // The streams beside compute have communicators of their own.
+  // The streams next to compute have communicators of their own.
   if (t > 1 && gpt_shape_of(config, layout, {}).overlaps_tensor_comm()) ++count;
   if (c > 1)
     count +=

@@ -1,4 +1,4 @@
-// Device memory: what a rank holds on a system's device: the engine's own plan, and what the system takes beside it.
+// Device memory: what a rank holds on a system's device: the engine's own plan, and the system's share.
 #pragma once
 
 #include <vector>
@@ -11,11 +11,11 @@ namespace trivet {
 // Communicators of several ranks that the trainer makes on the ranks of a pipeline stage, which are alike.
 int communicators_of(const Config& config, const Layout& layout, int pp);
 
-// Of the rank that holds most.
+// Items of the rank that holds most.
 std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout& layout, const System& system);
 
 int64_t sum_of(const std::vector<MemoryItem>& items);
-// What a rank may take: its device's memory, or on CPUs, which so many ranks share, its part.
+// The memory that a rank may take: its device's, or on CPUs, which `ranks` ranks share, its part.
 int64_t device_bytes(const System& system, int ranks);
 
 }  // namespace trivet

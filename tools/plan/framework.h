@@ -14,9 +14,9 @@ namespace trivet {
 PlanFramework framework_of(const PlanConfig& plan);
 
 //   trivet     as the engine queues it
-//   megatron   GELU is a kernel beside its GEMM, cross entropy makes passes in fp32, full recomputation repeats the
+//   megatron   GELU is a kernel besides its GEMM, cross entropy makes passes in fp32, full recomputation repeats the
 //              last GEMM of an MLP, whose output the engine has saved, and mixed precision copies gradients and weights
-//   pytorch    likewise but for recomputation, which stops early; norms, residual additions and Adam are eager kernels
+//   pytorch    the same but for recomputation, which stops early; norms, residual additions and Adam are eager kernels
 double work_seconds(const System& system, const PlanConfig& plan, const TapeWork& work);
 
 // The host's time to queue one of the engine's operations: with plan.ops_per_layer, of as many kernels as the framework

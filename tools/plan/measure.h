@@ -13,7 +13,7 @@
 
 namespace trivet {
 
-// What rank 0 did in a step, with the medians over the steps.
+// Rank 0's operations in a step, with the medians over the steps.
 struct MeasuredOps {
   struct Work {
     TapeWork what;
@@ -27,7 +27,7 @@ struct MeasuredOps {
   std::vector<Call> calls;  // collectives of its compute stream
 };
 
-// Runs so many steps after one that is left out. sets: "section.key=value", over a small GPT. Throws ConfigError, and
+// Runs `steps` steps after one that is left out. sets: "section.key=value", over a small GPT. Throws ConfigError, and
 // Error where the run has other ops than its tape.
 MeasuredOps measure_run(const std::vector<std::string>& sets, int ranks, int steps);
 

@@ -35,7 +35,7 @@ Works measured(const std::vector<std::string>& more, int ranks = 1) {
   return all;
 }
 
-// What one round measures.
+// The measurements of one round.
 struct Round {
   Works fp32, bf16;
   Works shared, team;  // a rank with one thread on every core; one rank with a thread on every core
@@ -100,7 +100,7 @@ std::array<double, N> fit_to_one(const std::vector<std::array<double, N>>& rows)
   return x;
 }
 
-// What an op takes beside what the smallest ones take.
+// The time of an op beyond that of the smallest ones.
 double own_seconds(const MeasuredOps::Work& work, const System& system) {
   return std::max(work.seconds - 1e-6 * system.kernel_us, 0.1 * work.seconds);
 }
@@ -159,7 +159,7 @@ void fit_attention(std::span<const MeasuredOps::Work> works, System& system) {
   system.score_g_per_s = rate_of(scores);
 }
 
-// What several threads cost an op, typically, beside its parts.
+// The typical cost of several threads to an op, besides its parts.
 void fit_teams(std::span<const MeasuredOps::Work> works, System& system) {
   if (system.cores == 1) return;
   std::vector<double> more;
@@ -206,10 +206,10 @@ TextBlock describe_fit(const Works& works, const System& system) {
   return block;
 }
 
-// What each constant of a page was fitted to.
+// The measurement that each constant of a page was fitted to.
 constexpr std::array kOrigins = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"fp32_tflops", "of a core: GEMMs of a step, without their packing"},
-    {"bf16_tflops", "likewise"},
+    {"bf16_tflops", "the same"},
     {"attention_forward", "of those rates"},
     {"attention_backward", "of those rates"},
     {"memory_gib", "of the machine"},

@@ -1,4 +1,4 @@
-// A planned run: a loaded configuration on so many ranks of a system, with the values that it leaves to the planner
+// A planned run: a loaded configuration on a number of ranks of a system, with the values that it leaves to the planner
 // (`auto`) chosen.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace trivet {
 
-// A configuration that was resolved for so many ranks.
+// A configuration that was resolved for a number of ranks.
 struct LegalRun {
   LoadedConfig loaded;
   Layout layout;

@@ -32,7 +32,7 @@ std::vector<std::string> names_of_rows(const Tape& tape) {
   return rows;
 }
 
-// What was played, and its spans.
+// The rehearsal that was played, and its spans.
 struct Performance {
   const Rehearsal& rehearsal;
   const Replayed& replayed;
@@ -93,7 +93,7 @@ int64_t end_of_step(const Replayed& replayed, int step) {
   return last;
 }
 
-// The mean of the steps behind the first, which begins with idle ranks.
+// The mean of the steps after the first, which begins with idle ranks.
 double seconds_of_step(const Replayed& replayed, int steps) {
   return static_cast<double>(end_of_step(replayed, steps - 1) - end_of_step(replayed, 0)) * 1e-9 / (steps - 1);
 }
@@ -106,7 +106,7 @@ Rehearsal rehearse_each(const Config& config, const Layout& layout, const System
   return rehearsal;
 }
 
-// What a rank's calls of a class have at most: NVLink with its multicast, or the cards of its group on a node.
+// The fastest link of a rank's calls of a class: NVLink with its multicast, or the cards of its group on a node.
 KnownLinks links_of(const Layout& layout, const System& system) {
   KnownLinks links;
   if (system.kind() == SystemKind::cpu) return links;

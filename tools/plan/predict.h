@@ -30,7 +30,7 @@ class SystemCosts : public ReplayCosts {
   const int64_t launch_ns_;
 };
 
-// What a run's MFU is measured against.
+// The peak that a run's MFU is measured against.
 struct MfuPeak {
   const char* arithmetic = "";
   double tflops = 0;  // of a rank
@@ -60,7 +60,7 @@ void check_is_priced(const Config& config, const System& system);
 // The tapes of all ranks, merged for the nodes of a system. Throws ConfigError as check_is_priced().
 Rehearsal rehearse_on(const Config& config, const Layout& layout, const System& system);
 
-// What their operations cost there.
+// The costs of their operations there.
 std::unique_ptr<ReplayCosts> costs_of(const Config& config, const Layout& layout, const System& system);
 
 // Throws ConfigError, IoError.

@@ -13,7 +13,7 @@
 namespace trivet {
 namespace {
 
-// What of a rank decides what it queues: its stage, and the shards that its optimizer owns.
+// Determines the operations that a rank queues: its stage, and the shards that its optimizer owns.
 using Class = std::vector<int64_t>;
 
 // [rank]: the number of its class.
@@ -136,7 +136,7 @@ class Colours {
   size_t count_ = 0;
 };
 
-// What the cost of a group's calls can depend on: its size, and its members of each node. And what it is for.
+// Everything that the cost of a group's calls can depend on: its size, its members on each node, and its purpose.
 void write_form(const TapeGroups::Group& group, int ranks_per_node, std::vector<int>& what) {
   what.insert(what.end(), {static_cast<int>(group.category), group.occurrence});
   for (const char c : group.name) what.push_back(-c);
@@ -147,7 +147,7 @@ void write_form(const TapeGroups::Group& group, int ranks_per_node, std::vector<
   std::sort(what.begin() + first, what.end());
 }
 
-// Of a tape's groups, those in which the rank sends or receives, so that its place matters.
+// The groups of a tape in which the rank sends or receives, so that its place matters.
 std::vector<bool> with_transfers(const Tape& tape) {
   std::vector<bool> has(tape.groups.size());
   for (const TapeCall& call : tape.calls)

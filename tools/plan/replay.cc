@@ -230,7 +230,7 @@ void Replay::add_span(uint32_t stream, uint32_t record, int64_t start_ns, int64_
     result_.spans[rank][local(stream)].push_back({record, start_ns, now_, wire_start_ns});
 }
 
-// What has just ended. Only of the last step, and where it is asked for.
+// A cause: what has just ended. Only of the last step, and on request.
 uint32_t Replay::add_cause(uint32_t rank, uint32_t record, int64_t start_ns, uint32_t before) {
   if (!options_.critical_path || static_cast<int>(result_.step_ends[rank].size()) + 1 < ranks_[rank].walk->tape.steps)
     return kNone;

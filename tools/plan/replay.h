@@ -19,15 +19,15 @@
 
 namespace trivet {
 
-// Which of a rank's ports a call is bound by. Calls share a port's rate, transfers that of their direction; `none`
+// The port of a rank that bounds a call. Calls share a port's rate, transfers that of their direction; `none`
 // takes no time of any.
 enum class Port : uint8_t { none, link, network };
 
 struct CallCost {
   int64_t ns = 0;
   Port port = Port::none;
-  double load = 1;  // share of ReplayCosts::slowdown() that compute beside it feels
-  // Of an emulated link: the port of each rank that sends which it occupies for `ns`, first come, first served, from 0
+  double load = 1;  // share of ReplayCosts::slowdown() that concurrent compute feels
+  // On an emulated link: the port of each rank that sends which it occupies for `ns`, first come, first served, from 0
   // to kQueues - 1; -1: none. The call lasts for `latency_ns` more.
   static constexpr int kQueues = kCommClasses.size();
   int queue = -1;
@@ -39,15 +39,15 @@ class ReplayCosts {
   virtual ~ReplayCosts() = default;
   virtual int64_t work_ns(const TapeWork& work, bool in_graph) const = 0;
   virtual CallCost call_cost(const TapeCall& call, const TapeGroups::Group& group) const = 0;
-  // Of the host, to queue a record that is in no graph.
+  // Host time to queue a record that is in no graph.
   virtual int64_t host_ns(const TapeRecord&) const { return 0; }
   virtual bool buffered_sends() const { return false; }
-  // How many times as long compute takes beside a call of full load.
+  // The factor by which a call of full load slows compute.
   virtual double slowdown() const { return 1; }
   // Threads of a compute stream, where all ranks share the cores of one node, and other streams have one; 0: each rank
   // has a device of its own.
   virtual int threads() const { return 0; }
-  // The rate, of 1, of each of so many threads that work on the node.
+  // The relative rate of each thread with this many busy threads on the node.
   virtual double core_rate(int64_t /*busy_threads*/) const { return 1; }
 };
 
@@ -66,7 +66,7 @@ struct Player {
   std::vector<int> places = {};  // of the rank in them; 0 where it neither sends nor receives
 };
 
-// What a stream did for a record, or from the beginning of a phase to its end. Smaller than the Span that it becomes.
+// A stream's work for a record, or from the beginning of a phase to its end. Smaller than the Span that it becomes.
 struct PlayedSpan {
   uint32_t record = 0;  // of the tape; of a phase, its beginning
   int64_t start_ns = 0, end_ns = 0;
@@ -87,7 +87,7 @@ struct Replayed {
   // [player][stream], in the order in which they ended.
   std::vector<std::vector<std::vector<PlayedSpan>>> spans;
   // From the end of the last step but one, on the rank that ends it last, to that of the last: each part begins when
-  // the one before ends, which it waited for last. Of several that end at once, any.
+  // the one before ends, which it waited for last. Of several that end simultaneously, any.
   std::vector<PathPart> critical_path;
   int64_t records = 0;  // played
 };

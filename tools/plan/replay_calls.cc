@@ -99,7 +99,7 @@ void Replay::start_call(uint32_t number) {
   set_due(call.activity, number | kCall);
 }
 
-// Of what a call lets go on: the call, or where it takes no time, what it waited for.
+// The cause of progress after a call: the call, or if it takes no time, what it waited for.
 uint32_t Replay::cause_of(const OpenCall& call) {
   if (!call.active) return call.cause;
   const auto stays = std::ranges::find(call.members, false, &Member::goes_on);
@@ -188,7 +188,7 @@ void Replay::share_ports(uint32_t changed) {
     }
 }
 
-// Of the port that most share. Links are full duplex: what a rank sends takes no part of the rate of what it receives.
+// By the port that most share. Links are full duplex: what a rank sends takes no part of the rate of what it receives.
 void Replay::set_call_rate(uint32_t number) {
   OpenCall& call = calls_[number];
   int64_t most = 1;

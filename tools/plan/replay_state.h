@@ -17,7 +17,7 @@ namespace trivet {
 // Progress is counted in parts of a nanosecond at full rate, so that rates are integers.
 inline constexpr int64_t kFullRate = int64_t{1} << 16;
 
-// What takes time: a call, or the work of a stream.
+// An activity that takes time: a call, or the work of a stream.
 struct Activity {
   int64_t left = 0;   // at `since`, in parts of kFullRate
   int64_t since = 0;  // ns
@@ -55,7 +55,7 @@ class Replay {
     State state = State::ready;
     uint8_t calls_left = 0;  // in_call
     uint32_t event = 0;      // on_event: its step
-    uint32_t end = 0;        // working: the step behind
+    uint32_t end = 0;        // working: the step after it
     int64_t ahead = 0;       // parts of the next work that are done when it begins
     int64_t came_ns = 0;     // working, in_call
     uint32_t cause = kNone;  // of causes_: why it has come so far only now
@@ -73,7 +73,7 @@ class Replay {
     int64_t host_since = 0;                              // when the last one that took some was over
     uint32_t host_cause = kNone;                         // of causes_: why only then
     std::vector<uint32_t> calls = {};                    // active on its ports
-    int64_t compute_rate = kFullRate;                    // beside them
+    int64_t compute_rate = kFullRate;                    // during them
     std::array<std::array<int, 2>, 3> on_port = {};      // how many of them send, and receive, by port
     std::array<int64_t, CallCost::kQueues> queues = {};  // when they are free, ns
     uint16_t working = 0;                                // streams
@@ -87,7 +87,7 @@ class Replay {
     bool goes_on = false;                // a buffered send: its stream does not wait for the end
     bool sends = true, receives = true;  // a collective does both
   };
-  // What ended, and what it had waited for.
+  // An activity that ended, and what it had waited for.
   struct Cause {
     PathPart part;
     uint32_t before = kNone;  // of causes_

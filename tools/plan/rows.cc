@@ -107,7 +107,7 @@ MeasuredRow row_of_run(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   const auto config = std::filesystem::path(folder) / "config.resolved.yaml";
   if (!std::filesystem::exists(config))
-    bad(path, "run", fmt::format("there is no {}, expected that of the run beside its metrics", config.string()));
+    bad(path, "run", fmt::format("there is no {}, expected the run's, next to its metrics", config.string()));
   LoadedConfig loaded = load_untrained(config.string());
   std::vector<double> seconds, flops_per_rank;
   const std::string problem = for_each_step(path, [&](const StepNumbers& numbers) {

@@ -7,7 +7,7 @@
 //   SECTION.KEY       a value instead of the file's, as --set; an empty cell leaves it
 //   system.KEY        a constant instead of the page's, as --system-set; an empty cell leaves it
 //   one of step_seconds, tokens_per_second_per_rank, model_tflops_per_rank (by train.flops_convention)
-// Or the metrics.jsonl of a run: its folder has config.resolved.yaml, and its step is the median of those behind the
+// Or the metrics.jsonl of a run: its folder has config.resolved.yaml, and its step is the median of those after the
 // first two.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a run takes in time, money and energy, if all its steps are as the predicted one.
+// The cost of a run in time, money and energy, if all its steps are as the predicted one.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -15,7 +15,7 @@ constexpr double kLeft = 70, kWidth = 420, kHeight = 240, kGap = 90, kTop = 40;
 
 using Values = std::vector<std::pair<double, double>>;  // log2 of the ranks, value
 
-// What is drawn of a curve.
+// A curve as it is drawn.
 struct Drawn {
   std::string name, remark;
   Values speeds = {}, ideal = {}, efficiencies = {};

@@ -25,8 +25,8 @@ struct SearchProgress {
 
 struct SearchOptions {
   std::function<bool(const LayoutShape&)> shapes = {};        // those to look at; empty: all
-  std::function<bool(const Recomputing&)> recomputings = {};  // likewise
-  size_t best = 10;                                           // so many layouts are asked for
+  std::function<bool(const Recomputing&)> recomputings = {};  // the same
+  size_t best = 10;                                           // layouts to return
   double seconds = 600;                                       // then the search ends with what it has
   size_t refined = 3;                                         // layouts whose switches are refined
   size_t threads = 1;                                         // that rehearse
@@ -36,7 +36,7 @@ struct SearchOptions {
 
 struct Candidate {
   LoadedConfig open = {};              // as a file would have it: what follows from other values is open
-  std::vector<std::string> sets = {};  // "SECTION.KEY=VALUE": what it has otherwise than the run
+  std::vector<std::string> sets = {};  // "SECTION.KEY=VALUE": changes from the input configuration
   int chunks = 1;                      // v
   double bound_seconds = 0;            // of the layout, with the switches that the search began with
   double recompute_share = 0;          // of the passes of the rank that has most to do

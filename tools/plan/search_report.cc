@@ -18,7 +18,7 @@ struct Share {
   double of_step = 0;
 };
 
-// What a step is spent on besides computing it once, the largest first.
+// The parts of a step besides computing it once, the largest first.
 std::vector<Share> losses_of(const Candidate& candidate) {
   const StepStats& stats = candidate.prediction.step.stats;
   std::vector<Share> shares = {{"bubble", stats.bubble_fraction()},
@@ -100,7 +100,7 @@ std::vector<TextBlock> describe(const SearchResult& result, size_t count) {
 }
 
 TextBlock changes_of(const Candidate& candidate) {
-  TextBlock block{.title = "what it has otherwise than the run"};
+  TextBlock block{.title = "changes from the input configuration"};
   for (const std::string& set : candidate.sets) {
     const size_t equals = set.find('=');
     block.rows.push_back({set.substr(0, equals), set.substr(equals + 1)});

@@ -1,4 +1,4 @@
-// What a search has found, as tables and as JSON.
+// The results of a search, as tables and as JSON.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace trivet {
 
-// So many of the best layouts, with what their steps are spent on besides computing; and pareto_of() all.
+// The `count` best layouts, with the parts of their steps besides computing; and pareto_of() all.
 std::vector<TextBlock> describe(const SearchResult& result, size_t count);
 TextBlock changes_of(const Candidate& candidate);
-// What became of all layouts, and how fast those that were not rehearsed could be.
+// The outcome of all layouts, and how fast those that were not rehearsed could be.
 std::string extent_of(const SearchResult& result, size_t count);
 // out: the file that has the best one.
 std::string to_json(const SearchResult& result, const System& system, const std::string& out, size_t count);

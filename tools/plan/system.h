@@ -21,7 +21,7 @@ struct System {
   std::string name;  // of the page without its folder and ".yaml"
 
   double fp32_tflops = 0, bf16_tflops = 0;  // peaks of dense GEMMs
-  double fp8_tflops = 0;                    // likewise; 0: it has none
+  double fp8_tflops = 0;                    // the same; 0: it has none
   int sms = 0;                              // compute units: a GEMM's tiles are shared out among them
   double gemm_share = 0;                    // of the peak, by a GEMM with a long k that fills every wave
   double gemm_k0 = 0;                       // half of gemm_share at this k: filling and draining the pipeline of a tile
@@ -40,18 +40,18 @@ struct System {
   double network_gb_per_s = 0, network_us = 0;  // of one GPU's network card
   double network_share = 0;                     // of network_gb_per_s, by messages of many MB
   double collective_us = 0;                     // a collective before its first hop
-  double contention = 0;                        // compute takes so many times as long beside communication
+  double contention = 0;                        // factor by which communication slows compute
 
   double context_gib = 0;       // device memory of the CUDA context with its kernels
   double communicator_gib = 0;  // device memory of NCCL's buffers, each communicator
   double workspace_gib = 0;     // device memory of libraries' workspaces
   double power_watts = 0;       // of one GPU with its share of the node; 0: unknown
 
-  // Of a page of CPUs: one node, on which the ranks are threads of a process. Peaks, memory_gb_per_s (of the
+  // On a page of CPUs: one node, on which the ranks are threads of a process. Peaks, memory_gb_per_s (of the
   // optimizer's passes) and kernel_us are those of one core; shares of attention are of the fp32 or bf16 rate of GEMMs.
   int cores = 0;              // 0: the page is of GPUs
-  double cache_gb_per_s = 0;  // a core packs operands and writes results of GEMMs; what is no product, likewise
-  double vector_g_per_s = 0;  // elements of norms, activations and sums, beside their bytes
+  double cache_gb_per_s = 0;  // a core packs operands and writes results of GEMMs; so do other ops
+  double vector_g_per_s = 0;  // elements of norms, activations and sums, on top of their bytes
   double score_g_per_s = 0;   // scores of attention, once for each product
   double copy_gb_per_s = 0;   // a core copies or adds up what ranks send
   double team_us = 0;         // an operation on several threads beyond its parts: fork and join
@@ -71,7 +71,7 @@ struct SystemKey {
 std::span<const SystemKey> system_keys();
 double value_of(const System& system, const SystemKey& key);
 
-// Of the pages that come with Trivet: configs/systems, or that of the checkout in which the program was built.
+// The folder of Trivet's own pages: configs/systems, or that of the checkout in which the program was built.
 std::string systems_folder();
 
 // The page NAME in the folder, or the file at a path that has a '/' or ends in ".yaml". `overrides` are KEY=VALUE of

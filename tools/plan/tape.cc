@@ -52,7 +52,7 @@ class Numbered {
   uint32_t last_ = 0;  // that was asked for
 };
 
-// What the parts of the back end write to.
+// The parts of the back end write to this.
 class Recorder {
  public:
   Recorder(Tape& tape, TapeGroups& groups, const TapeOptions& options) : tape(tape), groups(groups), options(options) {}
@@ -222,10 +222,10 @@ int64_t pairs_of(int64_t queries, int64_t keys, bool causal) {
   return queries * keys - (causal ? queries * (queries - 1) / 2 : 0);
 }
 
-// What an op's arguments alone do not say of its work.
+// Adds to an op's work what its arguments alone do not say.
 template <class Op>
 void complete(const Op&, TapeWork&) {}
-// Of a table only the rows of the tokens are touched.
+// Only the rows of the tokens in a table are touched.
 void complete(const op::EmbeddingForward& op, TapeWork& work) { work.bytes += op.out.bytes() - op.table.bytes(); }
 void complete(const op::EmbeddingBackward& op, TapeWork& work) {
   work.bytes += 2 * (op.dout.numel() * size_of(op.dtable.dtype) - op.dtable.bytes());
@@ -240,7 +240,7 @@ void complete(const op::Matmul& op, TapeWork& work) {
 }
 void complete(const op::CrossEntropyForward&, TapeWork& work) { work.kind = TapeWork::loss; }
 void complete(const op::CrossEntropyBackward&, TapeWork& work) { work.kind = TapeWork::loss; }
-// Of their tensors only the heads that they name are touched.
+// Only the heads that they name in their tensors are touched.
 void complete(const op::CopyHeads& op, TapeWork& work) {
   work.bytes = op.from.layout.numel() *
                (size_of(op.from.memory.dtype) + size_of(op.to.memory.dtype) * (op.accumulate ? 2 : 1));
@@ -293,7 +293,7 @@ class TapeOps : public Ops {
   }
 
  private:
-  // What FP8 operands go through before they are multiplied. A CPU decodes them. A GPU's GEMM takes rows along k only,
+  // The steps before FP8 operands are multiplied. A CPU decodes them. A GPU's GEMM takes rows along k only,
   // of whole 16 bytes (cuBLASLt, "cublasLtMatmul"): others are transposed, and where k is no multiple decoded, too.
   void add_prologue(const op::Matmul& op, TapeWork& gemm, Stream& stream) {
     const auto pass = [&](const char* name, const Tensor& operand, DType to) {

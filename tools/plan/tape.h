@@ -2,8 +2,8 @@
 // memory, whose ops compute nothing and whose communicators have no peers. A step does not wait for its results, so one
 // thread records any rank of any layout on its own. replay.h plays the tapes of all ranks against each other.
 //
-// What is queued does not depend on values: a step takes the numbers that the device "reads" (TapeOptions::number), and
-// a test records with others.
+// The queued operations do not depend on values: a step takes the numbers that the device "reads"
+// (TapeOptions::number), and a test records with others.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace trivet {
 
-// What an op does, apart from when and where: equal ones are stored once.
+// An op's work, apart from when and where: equal ones are stored once.
 struct TapeWork {
   // memory: bound by the bytes that it moves; copy: between the host and the device
   enum Kind : uint8_t { memory, loss, gemm, attention, copy };
@@ -44,7 +44,7 @@ struct TapeCall {
   CommCall kind = CommCall::barrier;
   bool sends = false;
   int group = 0;      // of Tape::groups
-  int ahead = 0;      // the other end of a transfer: so many places behind this rank in the group, which is a ring
+  int ahead = 0;      // of a transfer: (peer - rank) mod size, in the group
   int64_t bytes = 0;  // of Call::whole()
   WireCost cost = {};
   bool operator==(const TapeCall&) const = default;
@@ -74,10 +74,10 @@ struct TapeRecord {
   enum Kind : uint8_t {
     work,         // what: of Tape::works
     call,         // what: of Tape::calls
-    graph,        // launches the `what` records behind it, which are in_graph
+    graph,        // launches the `what` records that follow, which are in_graph
     record,       // what: an event; each recording of one is an event of its own
     wait,         // what: an event recorded before
-    host_wait,    // likewise; the host waits
+    host_wait,    // the same; the host waits
     begin_phase,  // what: of Tape::works, by its name
     end_phase,
     mark,  // a step has been queued

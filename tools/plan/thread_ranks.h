@@ -23,10 +23,10 @@ namespace trivet {
 // Rewrites the tapes of a rehearsal whose device was a CPU (TapeOptions::cpu).
 void play_on_threads(Rehearsal& rehearsal, const Links& links);
 
-// Of a rank's compute stream: as the configuration says, or the cores over the ranks.
+// Threads of a rank's compute stream: as configured, or the cores over the ranks.
 int threads_of_rank(const Config& config, const System& system, int ranks);
 
-// What of an op takes time on a CPU.
+// The parts of an op that take time on a CPU.
 struct CpuWork {
   double flops = 0;         // of products, with what whole panels of operands add
   double cache_bytes = 0;   // operands and results of GEMMs, and of what is no product
@@ -36,7 +36,7 @@ struct CpuWork {
   double copied_bytes = 0;  // of a call: a rank goes over its whole tensor once
 };
 CpuWork cpu_work(const TapeWork& work);
-// Of an op or a copy, on so many threads.
+// The time of an op or a copy on `threads` threads.
 double cpu_work_seconds(const System& system, const TapeWork& work, int threads);
 
 class ThreadCosts : public ReplayCosts {

@@ -25,7 +25,7 @@ std::vector<uint16_t> number_lanes(const Tape& tape, std::vector<Walk::Lane>& la
   return lane_of;
 }
 
-// Whether the host or a stream other than that of the event waits for it.
+// [event]: true if the host or a stream other than the event's waits for it.
 std::vector<bool> find_waited(const Tape& tape) {
   std::vector<uint8_t> stream(tape.events);
   std::vector<bool> waited(tape.events);

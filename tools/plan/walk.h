@@ -24,7 +24,7 @@ struct Walk {
   };
   struct Stream {
     std::vector<Step> steps;
-    std::vector<uint32_t> behind;  // [host wait] the first step behind it; and last, none
+    std::vector<uint32_t> behind;  // [host wait] the first step after it; and last, none
   };
   struct HostWait {
     int64_t host_ns = 0;
@@ -43,7 +43,7 @@ struct Walk {
   std::vector<Stream> streams;
   std::vector<HostWait> host_waits;
   std::vector<Lane> lanes;
-  std::vector<int64_t> work_ns;  // [work], and behind them [work] in a graph
+  std::vector<int64_t> work_ns;  // [work], then [work] in a graph
 };
 
 }  // namespace trivet

@@ -37,7 +37,7 @@ std::vector<std::string> slow_parts(const Preflight& p) {
     };
     const auto is_slow = [&](size_t rank) {
       const auto is_end = [&](const Preflight::Link& x) { return x.kind == number && (x.a == rank || x.b == rank); };
-      // Of a rank with a single link that is named.
+      // If the rank has a single link, that is named instead.
       return p.best[rank][number] < least && std::ranges::count_if(p.links, is_end) != 1;
     };
     for (const auto& [a, b, kind, rate] : p.links)

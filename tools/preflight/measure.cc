@@ -43,7 +43,7 @@ std::vector<double> rates_of(double amount, double seconds, int rounds, F&& f) {
   return rates;
 }
 
-// Of the shared libraries, whose files end in their versions.
+// Names of the shared libraries, whose files end in their versions.
 std::string library_names() {
   std::set<std::string> names;
   for_each_line("/proc/self/maps", [&](const std::string& line, int64_t) {
@@ -84,7 +84,7 @@ class Probe {
     best_[number] = std::ranges::max(all), typical_[number] = median(all);
   }
 
-  // What f() throws is a failure, on all ranks.
+  // An exception of f() is a failure, on all ranks.
   template <class F>
   bool tried(F&& f) {
     std::string problem;
@@ -179,7 +179,7 @@ class Probe {
   }
 
   // A tournament of all ranks: in a round each meets the one whose number differs in the same bits. Where hosts have a
-  // power of two of ranks, these meet first, and then all ranks of two hosts at once, so that they share a wire alike.
+  // power of two of ranks, these meet first, and then all ranks of two hosts together, so that they share a wire alike.
   void use_links() {
     const auto rank = static_cast<size_t>(host_.rank()), ranks = static_cast<size_t>(host_.size());
     if (ranks == 1) return;

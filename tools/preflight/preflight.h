@@ -52,8 +52,8 @@ struct Preflight {
 // train.run_dir. Throws what make_backend() throws.
 Preflight measure_preflight(const Config& config, const Layout& layout, Communicator& world);
 
-// What is slow, a line each. Fewer than three values are not judged: which of two is the slow one cannot be known.
-// Where all links of a rank are slow it is named itself, else the link.
+// The slow parts, a line each. Fewer than three values are not judged: which of two is the slow one cannot be known.
+// If all links of a rank are slow it is named itself, else the link.
 std::vector<std::string> slow_parts(const Preflight& measured);
 TextBlock table_of(const Preflight& measured);
 nlohmann::ordered_json json_of(const Preflight& measured);

@@ -14,7 +14,7 @@ namespace trivet {
 
 // read(item) fills an item, or returns false at the end; then come work(item) and write(item). Each of the `threads`,
 // of which the calling thread is one, takes turns at all three; read() is called by one thread at a time, and so is
-// write(). At most 2 * threads items exist at once. The first exception ends the pipeline and is rethrown when all
+// write(). At most 2 * threads items exist at a time. The first exception ends the pipeline and is rethrown when all
 // threads are done. REQUIRES: an Item can be made and moved.
 template <class Item, class Read, class Work, class Write>
 void ordered_pipeline(size_t threads, const Read& read, const Work& work, const Write& write) {
@@ -44,7 +44,7 @@ void ordered_pipeline(size_t threads, const Read& read, const Work& work, const 
       work(item);
       std::unique_lock lock(mutex);
       done.emplace(number, std::move(item));
-      // Writes it and those behind it, unless an earlier one is not done: its thread then goes on with this one.
+      // Writes it and its successors, unless an earlier one is not done: its thread then goes on with this one.
       while (!writing && !failed && !done.empty() && done.begin()->first == written) {
         const Item ready = std::move(done.extract(done.begin()).mapped());
         writing = true;

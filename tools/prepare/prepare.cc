@@ -31,7 +31,7 @@ constexpr size_t kBatchBytes = 1 << 20;
 constexpr int64_t kTrainBytesPerId = 512;
 constexpr int64_t kMaxTrainedVocab = 1 << 20;
 constexpr const char* kToTrain = "to train a tokenizer on";
-// Of all files that a dataset may have, those that say that it is there last.
+// All files that a dataset may have; those that mark it as complete come last.
 constexpr const char* kSuffixes[] = {".bin", ".tokenizer_config.json", ".tokenizer.json", ".model", ".idx", ".json"};
 
 using Report = std::function<void(const PrepareProgress&)>;
@@ -39,7 +39,7 @@ using Phase = PrepareProgress::Phase;
 
 double seconds_since(int64_t begin_ns) { return static_cast<double>(now_ns() - begin_ns) * 1e-9; }
 
-// The files of a tokenizer beside the dataset.
+// The files of a tokenizer next to the dataset.
 std::vector<const char*> suffixes_of(std::string_view tokenizer) {
   if (tokenizer == "bpe") return {".tokenizer.json", ".tokenizer_config.json"};
   return tokenizer == "sentencepiece" ? std::vector{".model"} : std::vector<const char*>{};
@@ -119,7 +119,7 @@ void check_options(const PrepareOptions& options, bool folders) {
   require(options.part_bytes > 0, "part_bytes is not positive");
 }
 
-// What is encoded: the dataset, or its documents before they are shuffled.
+// The output of encoding: the dataset, or its documents before they are shuffled.
 std::string encoded_prefix(const PrepareOptions& options) {
   return options.output + (options.shuffle_documents ? ".in_order" : "");
 }
@@ -177,7 +177,7 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, const Repor
 struct Batch {
   std::vector<TextPiece> pieces;
   int64_t bytes_read = 0;  // of the input, with this batch
-  ReadPosition read;       // behind it
+  ReadPosition read;       // after it
   // The encoded pieces: all tokens, and where documents end in them.
   std::vector<int32_t> tokens;
   std::vector<size_t> ends;
@@ -205,7 +205,7 @@ std::string sentencepiece_model(const PrepareOptions& options, const Report& rep
   return train_sentencepiece(lines, *options.vocab_size);
 }
 
-// How often each piece is in the text to train on: in all of it, or in a sample.
+// Counts of each piece in the text to train on: in all of it, or in a sample.
 PieceCounts counted_pieces(const PrepareOptions& options, const Report& report) {
   const MemoryPurpose purpose("the different words of the text to train the tokenizer on");
   const BpeCutter cutter(splits_of(options.pattern.value_or(BpePattern::gpt2)));
@@ -327,7 +327,7 @@ void visit(Part& part, Each each) {
   each("added_tokens", part.added_tokens);
 }
 
-// What was saved of the same input; nothing where there is none.
+// The part of the same input that was saved; empty if there is none.
 SavedPart saved_part(const PrepareOptions& options, const std::string& identity, TokenType type) {
   const std::string path = partial_file(options);
   if (!identity.empty() && file_exists(path)) try {
@@ -347,7 +347,7 @@ SavedPart saved_part(const PrepareOptions& options, const std::string& identity,
   return {};
 }
 
-// Encodes the documents of `reader` behind those that were done, and saves now and then what is.
+// Encodes the remaining documents of `reader`, and saves its progress now and then.
 void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReader& reader, IndexedDatasetWriter& writer,
             const std::string& identity, SavedPart& done, const Report& report) {
   reader.cut_by([&](std::string_view text, size_t most) { return tokenizer.part_size(text, most); });
@@ -391,7 +391,7 @@ void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReade
 // The dataset at `prefix`, which goes, with its documents in another order.
 std::unique_ptr<IndexedDatasetWriter> shuffle(const std::string& prefix, const PrepareOptions& options,
                                               PrepareProgress progress, const Report& report) {
-  constexpr int64_t kTokens = 1 << 20;  // at once
+  constexpr int64_t kTokens = 1 << 20;  // at a time
   struct Files {
     ~Files() {
       std::error_code ignored;
@@ -438,7 +438,7 @@ PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report&
   PrepareResult result;
   const PrepareOptions options = checked(given_options);
   const Report report = given_report ? given_report : [](const PrepareProgress&) {};
-  // What cannot be read or written fails before the tokenizer is trained.
+  // Unreadable inputs and unwritable outputs fail before the tokenizer is trained.
   TextReader reader(options.inputs, options.text);
   if (const auto folder = std::filesystem::path(options.output).parent_path(); !folder.empty())
     make_folder(folder.string());

@@ -2,9 +2,9 @@
 // PREFIX.model, for BPE PREFIX.tokenizer.json and PREFIX.tokenizer_config.json. The same input and options give the
 // same bytes, with any number of threads. A document longer than kPieceBytes is encoded in pieces.
 //
-// Every part_bytes of tokens, and at an error or where report() throws, what is done is saved: PREFIX.partial.json
-// beside PREFIX.bin.tmp and .idx.tmp. A call with the same files and options after one that was stopped goes on from
-// there, and the bytes are those of one call. (Not where standard input is read.)
+// Every part_bytes of tokens, and at an error or where report() throws, progress is saved: PREFIX.partial.json next to
+// PREFIX.bin.tmp and .idx.tmp. A call with the same files and options after one that was stopped resumes there, and the
+// bytes are those of one call. (Not if standard input is read.)
 //
 // Memory, whatever the size of the corpus: kMemoryBytes and kMemoryBytesPerThread for each thread, with BPE
 // kBpeMemoryPerThread more; on top of that, kMemoryPerLineByte times the longest line of JSON Lines, which is at most
@@ -64,7 +64,7 @@ struct PrepareProgress {
   int64_t tokens = 0;  // written
 };
 
-// What is done of a dataset; of one that was stopped, in PREFIX.partial.json.
+// The finished part of a dataset; of one that was stopped, in PREFIX.partial.json.
 struct SavedPart {
   ReadPosition read;
   int64_t documents = 0, tokens = 0;  // written

@@ -53,7 +53,7 @@ void reject_foreign(const InputFile& file, bool by_name) {
           file.path(), format.name, format.remedy));
 }
 
-// Whether the escape \uXXXX with which the text begins is the first (-1) or the second (1) half of a character; 0:
+// Tells if the escape \uXXXX at the start of the text is the first (-1) or the second (1) half of a character; 0:
 // neither.
 int half_of_character(std::string_view text) {
   const bool is_d = text.size() >= 6 && (text.starts_with("\\ud") || text.starts_with("\\uD"));

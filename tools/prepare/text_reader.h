@@ -15,7 +15,7 @@
 
 namespace trivet {
 
-// What a document of a text file is. A line of a JSON Lines file (.jsonl or .ndjson) is one by itself.
+// The unit that is a document in a text file. A line of a JSON Lines file (.jsonl or .ndjson) is one by itself.
 enum class DocumentMode {
   // A file is a document, to the byte.
   file,
@@ -35,8 +35,8 @@ struct TextPiece {
 };
 inline constexpr size_t kPieceBytes = 1 << 20, kMaxJsonLine = 256 << 20;
 
-// What becomes of a malformed JSON object, one without such a document: a DataError; it is left out and counted; or,
-// where only characters are wrong (bytes that are not UTF-8, lone surrogates as Python escapes them), U+FFFD takes
+// The treatment of a malformed JSON object, one without such a document: a DataError; it is skipped and counted; or,
+// if only characters are wrong (bytes that are not UTF-8, lone surrogates as Python escapes them), U+FFFD takes
 // their place.
 enum class OnError { stop, skip, replace };
 constexpr auto words_of(OnError) { return word_list("stop", "skip", "replace"); }
@@ -48,11 +48,11 @@ struct DocumentOptions {
   OnError on_error = OnError::stop;
 };
 
-// How far a reader is, in documents: what comes next is the same whenever the same files are read.
+// A reader's position in documents: the continuation is the same whenever the same files are read.
 struct ReadPosition {
   size_t file = 0;
   int64_t documents = 0;  // of this file, with those left out before the last
-  // Of all files so far: documents without text, which are left out; malformed ones; and ones with replaced characters.
+  // In all files so far: documents without text, which are left out; malformed ones; and ones with replaced characters.
   int64_t empty = 0, malformed = 0, replaced = 0;
 };
 
@@ -64,17 +64,17 @@ class TextReader {
   TextReader(std::vector<std::string> files, DocumentOptions options);
   ~TextReader();
 
-  // Where to cut a long document; as Tokenizer::part_size(). Without it, before white space where there is some.
+  // Finds a place to cut a long document, as Tokenizer::part_size(). Without it, before white space if there is some.
   using Cut = std::function<size_t(std::string_view text, size_t most)>;
   void cut_by(Cut cut) { cut_ = std::move(cut); }
 
   // The next piece, which is not empty; false at the end. No document spans texts.
   bool next(TextPiece& piece);
 
-  // Behind the last document that ended. go_to() a place where another reader of the same files was, before next().
+  // After the last document that ended. go_to() a place where another reader of the same files was, before next().
   const ReadPosition& position() const { return position_; }
   void go_to(const ReadPosition& position);
-  // What was wrong with the first malformed documents that were left out, since go_to().
+  // Problems of the first malformed documents that were left out, since go_to().
   const std::vector<std::string>& problems() const { return problems_; }
 
   // Members of the tar archives read to their ends that were not to be read.
@@ -105,8 +105,8 @@ class TextReader {
   std::string json_line_;             // the beginning of a line of JSON Lines, or of an object
   int64_t line_number_ = 0;
   int64_t line_offset_ = 0;  // of the line in the text, in bytes
-  std::string text_;         // of the current document, what was not given out, and
-  size_t given_ = 0;         // so many bytes that were
+  std::string text_;         // of the current document, the part not yet given out, and
+  size_t given_ = 0;         // the count of bytes that were
   bool begun_ = false;       // a piece of it was given out
   bool ended_ = false;       // the rest of it is in text_
   // The current line, with white space before it: modes paragraph and entry.

@@ -151,7 +151,7 @@ class TextSource::File : public ByteStream {
   int64_t at_ = 0;
 };
 
-// Counts what is made of the bytes of a stream from now on, by one reader or, of an archive's members, by several.
+// Counts the output from the bytes of a stream from now on, by one reader or, for an archive's members, several.
 class TextSource::Growth {
  public:
   explicit Growth(const ByteStream& in) : in_(in), begin_(in.given()) {}
@@ -201,7 +201,7 @@ class TextSource::Gunzip : public ByteStream {
         if (!between_) throw DataError(fmt::format("{}: the compressed file is truncated", name_));
         break;
       }
-      // Behind a gzip member comes another one, or zeros. Anything else is damage, which zlib's own file reader would
+      // A gzip member is followed by another one, or zeros. Anything else is damage, which zlib's own file reader would
       // take for the end, losing the rest.
       if (between_ && *stream_.next_in == 0) {
         ++stream_.next_in;

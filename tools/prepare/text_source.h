@@ -1,4 +1,4 @@
-// Where text comes from: files as they are or compressed (gzip, dictzip, zstd, xz), tar archives of them, and standard
+// Sources of text: files as they are or compressed (gzip, dictzip, zstd, xz), tar archives of them, and standard
 // input. Memory: two blocks for each layer of compression and archive, and what the libraries take. What grows to more
 // than kMostGrowth times its size (an archive's members together) is a DataError: no text does, and a bomb would fill
 // the disk.
@@ -27,8 +27,8 @@ constexpr auto words_of(TextFormat) { return word_list("text", "jsonl", "tar"); 
 struct SourceOptions {
   std::optional<TextFormat> format =
       {};  // of every file, not json; without it as its name says: .jsonl, .ndjson, .tar, or text
-  // What to read, by the ends of names without .gz, .zst or .xz: in folders the files (empty: txt, jsonl, ndjson and
-  // tar), in tar archives the members (empty: txt), of which the extension is all behind the first dot, as in
+  // The inputs to read, by the ends of names without .gz, .zst or .xz: in folders the files (empty: txt, jsonl, ndjson
+  // and tar), in tar archives the members (empty: txt), of which the extension is all after the first dot, as in
   // WebDataset. Of a member .json the document is a member of its one object.
   std::vector<std::string> extensions{};
 };
@@ -55,7 +55,7 @@ class ByteStream {
     return block;
   }
   int64_t given() const { return given_; }  // bytes that read() returned
-  // What read() will return.
+  // The next result of read().
   std::string_view peek() { return ahead_.empty() ? ahead_ = next_block() : ahead_; }
 
  private:
@@ -68,7 +68,7 @@ class ByteStream {
 class TextSource {
  public:
   // Compression is found by content. What is not compressed as its name says, or twice, is damaged or truncated, fails
-  // its checksum, or has anything but such streams (in gzip: and zeros) behind the first, is a DataError when it is
+  // its checksum, or has anything but such streams (in gzip: and zeros) after the first, is a DataError when it is
   // read. So is a wanted member of a tar archive that is a link, or that follows one of its name; two of a name
   // that are apart are two documents.
   TextSource(const std::string& file, SourceOptions options);

@@ -46,7 +46,7 @@ int open_log(const std::string& path) {
 
 bool never() { return false; }
 
-// Whether the process has ended within the time, and before a stop is asked.
+// True if the process ended within the time, and before a stop was asked for.
 bool wait_for_end(int pidfd, double seconds, const std::function<bool()>& stop_asked) {
   const double deadline = now_seconds() + seconds;
   while (!stop_asked()) {

@@ -1,4 +1,4 @@
-// Contention: how much a collective slows the GEMMs that run beside it on the same cores, memory or GPU: the price of
+// Contention: how much a collective slows the GEMMs that run during it on the same cores, memory or GPU: the price of
 // overlap, as a curve over how much of the time the link is in use.
 //
 // In each round of an asked use a rank times a layer's largest GEMM alone, and right after that while another of its
@@ -21,7 +21,7 @@ struct ContentionOptions {
   std::vector<double> uses = {0.25, 0.5, 0.75, 1};  // above 0, at most 1: the share of the time in a collective
   int64_t rounds = 5;
   int64_t bytes = 4 << 20;  // of the whole buffer of a reduce-scatter
-  double seconds = 0.2;     // that GEMMs are timed for, alone and beside; at least four collectives
+  double seconds = 0.2;     // that GEMMs are timed for, alone and during; at least four collectives
 };
 
 // {device, exchange, ranks, dtype, gemm: {m, n, k, seconds (alone)}, collective: {call, bytes}, rounds, curve}; curve

@@ -37,7 +37,7 @@ const LaunchKey* find_launch_key(std::string_view key) {
   return found == std::end(kLaunchKeys) ? nullptr : found;
 }
 
-// What is wrong with the name of an environment variable; "": nothing.
+// The problem with the name of an environment variable; "": none.
 std::string name_problem(std::string_view name) {
   const auto is_letter = [](char c) { return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   const bool good = !name.empty() && name.size() <= 100 && is_letter(name[0]) &&
@@ -56,7 +56,7 @@ bool is_in_path(const std::string& program) {
   return false;
 }
 
-// The script in the working directory, or beside the program's folder, as in a source tree; "": in none.
+// The script in the working directory, or next to the program's folder, as in a source tree; "": in neither.
 std::string netlab_path() {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -70,13 +70,13 @@ std::string netlab_problem(const Launch& launch) {
     return "netlab.gbps is required by launcher netlab: the rate of each rank's cable, in Gbit/s";
   if (launch.ranks > 99) return fmt::format("launcher netlab takes at most 99 ranks, found {}", launch.ranks);
   if (netlab_path().empty())
-    return "launcher netlab: launch/netlab/netlab.sh is neither in the working directory nor beside the program's "
+    return "launcher netlab: launch/netlab/netlab.sh is neither in the working directory nor next to the program's "
            "folder; call trivet study in the source tree";
   if (::geteuid() != 0) return "launcher netlab needs root, to make network namespaces: call trivet study with sudo";
   return "";
 }
 
-// What the ranks' machines lack that NCCL's variables need. Those of mpirun and srun may be others than this one.
+// Requirements of NCCL's variables that the ranks' machines lack. Those of mpirun and srun may be others than this one.
 std::string nccl_problem(const Launch& launch, const Config& config) {
   const auto variable = std::ranges::find_if(
       launch.environment, [](const auto& entry) { return entry.second && entry.first.starts_with("NCCL_"); });

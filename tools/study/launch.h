@@ -37,9 +37,9 @@ struct Launch {
 bool is_launch_key(std::string_view key);
 // Those without env.NAME, for messages.
 std::vector<std::string_view> launch_keys();
-// Whether its value is a list of arguments, which a Setting holds with a newline after each.
+// True if its value is a list of arguments, which a Setting holds with a newline after each.
 bool takes_arguments(std::string_view key);
-// What is expected in place of `value`, or of the name of an environment variable; "": nothing, it is good.
+// The expected value in place of `value`, or of an environment variable's name; "": it is valid.
 std::string launch_key_problem(std::string_view key, const std::string& value);
 // The launch of a point: what the file says, overridden by `set` and by the levels.
 Launch launch_of(const Study& study, const Choice& choice);
@@ -47,7 +47,7 @@ Launch launch_of(const Study& study, const Choice& choice);
 // Why it cannot be on this machine, with this program and this configuration; "": it can.
 std::string launch_problem(const Launch& launch, const Config& config);
 
-// What of it makes a difference to a run: part of the point's id. Empty for threads in the study's own environment.
+// The part that matters to a run, as in the point's id. Empty for threads in the study's own environment.
 std::string launch_text(const Launch& launch);
 
 // The command that starts `program` (with its arguments, of which more may follow) as the ranks: environment, launcher,

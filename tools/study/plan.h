@@ -23,7 +23,7 @@ struct Point {
   int64_t memory_bytes = 0;       // of the rank that holds most
   double flops = 0;               // model FLOPs of a run
   std::string numbers;            // points that have this in common must agree in loss
-  std::string without_overlap;    // id of the same run with no communication beside compute; its own where it is that
+  std::string without_overlap;    // id of the same run without overlap of communication; its own if it is that
 };
 
 struct DroppedPoint {
@@ -70,7 +70,7 @@ struct PlannedRun {
   int64_t repeat = 1;  // the round
   int64_t copy = 1;    // of the point in this round: only baselines have several
 };
-// What is still to be run of a round, in this order: the points of each baseline, shuffled by the study's seed, the
+// The remaining runs of a round, in this order: the points of each baseline, shuffled by the study's seed, the
 // round and their ids, are cut into blocks of at most baseline_every; blocks, shuffled too, are run one after another,
 // each between two runs of its baseline (one, between two blocks of the same). So each point is near its baseline in
 // time, drift cancels, and neither factors nor conditions have a place of their own in the round. A round that was

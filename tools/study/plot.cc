@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kWidth = 880, kRow = 22, kCharacter = 6.9, kBoldCharacter = 7.8, kTop = 30;
 
-// Of some columns of a table: what names the rows of a picture.
+// Some columns of a table, which name the rows of a picture.
 using Names = std::vector<std::vector<std::string>>;
 Names names_of(const TextBlock& table, size_t columns) {
   Names names;
@@ -136,7 +136,7 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
       continue;
     }
     const std::string value = ratios ? ratio_text(estimate->value) : metric_text(study.metric, estimate->value);
-    // Few rounds tell a point from the leader: one that is behind a baseline that was told apart is no candidate.
+    // Few rounds tell a point from the leader: one that is worse than a baseline that was told apart is no candidate.
     const bool behind = ratios && (is_better_high(study.metric) ? estimate->value < 1 : estimate->value > 1);
     const bool green = summary.may_be_best(i) && !(behind && !summary.may_be_best(summary.conclusion_of(i).baseline));
     bars.push_back({.estimate = estimate,
@@ -154,7 +154,7 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
       names_of_points(study, plan), bars, ratios, ratios && summary.resolution ? 1 + summary.resolution->effect() : 0,
       ratios ? fmt::format("{} over the baseline's{}; {}", metric_name(study.metric), conditions, direction(study))
              : fmt::format("{}; {}", study.metric, direction(study)),
-      "green: best, or tied for best and not behind the baseline; whiskers: 95 %; grey band: effects too small to be "
+      "green: best, or tied and not worse than the baseline; whiskers: 95 %; grey band: effects too small to be "
       "found in "
       "four of five such studies",
       "ratio of each point to the baseline");

@@ -74,7 +74,7 @@ std::vector<PageSection> sections_of(const Study& study, const Plan& plan, const
   return {
       {"Points", ratio_plot(study, plan, summary),
        "Bars: the ratio to the baseline runs before and after, geometric mean over the rounds; whiskers: its 95 % "
-       "interval (Student's t). Green: the best, or those tied for it and not behind the baseline; grey: the baseline "
+       "interval (Student's t). Green: the best, or those tied and not worse than the baseline; grey: the baseline "
        "(under each condition). Band: effects too small for this study to see.",
        points_with_folders(study, plan, summary),
        "A verdict compares with the baseline and is corrected for the number of points (Holm), an interval is not. The "
@@ -88,7 +88,7 @@ std::vector<PageSection> sections_of(const Study& study, const Plan& plan, const
        effect_table(study, plan, summary), "From, to: the range over the settings of the other factors."},
       {"Time of a step", exposed_plot(study, plan, summary),
        "Communication on the wire that a rank's own compute did not overlap, by class, as a part of the step, on "
-       "average over the ranks; the number is its share. Paler, beside it: waiting for peers.",
+       "average over the ranks; the number is its share. Paler, next to it: waiting for peers.",
        step_table(study, plan, summary), step_legend()},
       {"Communication by class", "", "", comm_table(study, plan, summary), comm_legend()},
       {"Points that are the same run as another one", "", "", same_table(study, plan), ""},

@@ -51,11 +51,11 @@ TextBlock same_table(const Study& study, const Plan& plan);
 TextBlock step_table(const Study& study, const Plan& plan, const Summary& summary);
 // A row a point and class of communication: bytes, floor, wire and wire over floor, bus bandwidth, exposed, wait.
 TextBlock comm_table(const Study& study, const Plan& plan, const Summary& summary);
-// What their columns say.
+// The meaning of their columns.
 std::string step_legend();
 std::string comm_legend();
 
-// What such tables begin with: the number of a point, and its levels of the factors that have several.
+// The first columns of such tables: the number of a point, and its levels of the factors that have several.
 TextBlock point_columns(const Study& study, std::string title);
 std::vector<std::string> point_cells(const Study& study, const Plan& plan, size_t i);
 
@@ -76,7 +76,7 @@ std::vector<std::string> explain_commands(const Study& study, const Plan& plan, 
 // The smallest effects that the study's rounds, and more of them, can see; "" where nothing tells it.
 std::string resolution_text(const Summary& summary);
 
-// What was asked and what there is: points, repeats, runs done.
+// The extent asked for and reached: points, repeats, runs done.
 std::string extent_text(const Study& study, const Plan& plan, const Summary& summary);
 
 // A value of a metric with its unit, and what people call it: by the ending of its key.

@@ -61,7 +61,7 @@ std::string to_json_line(const RunRow& row) {
                      {"folder", row.folder},
                      {"command", row.command},
                      {"provenance", row.provenance}};
-  // What a failing program printed need not be UTF-8.
+  // A failing program's output need not be UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 

@@ -47,7 +47,7 @@ std::map<std::string, const RunRow*, std::less<>> failures_of(std::span<const Ru
 // Without the repeats that failed, which are then to be run again.
 std::vector<RunRow> without_failures(const std::vector<RunRow>& rows);
 
-// What a run wrote into its metrics.jsonl: fills in metrics and losses. The reason why it does not count, or "": all
+// Reads a run's metrics.jsonl: fills in metrics and losses. Returns why the run does not count, or "": all
 // `steps` must be there, each with a finite loss.
 std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_steps, RunRow& row);
 

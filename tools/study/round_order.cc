@@ -34,13 +34,13 @@ std::vector<RoundBlock> blocks_of(const Study& study, const Plan& plan, int64_t 
   return blocks;
 }
 
-// What the results say of a round.
+// The results of a round so far.
 struct Made {
   std::map<std::string, const RunRow*, std::less<>> failed;       // points with a failed run, of any round
   std::map<std::string, int64_t, std::less<>> runs;               // of this round
   std::map<std::string, std::set<int64_t>, std::less<>> of_call;  // the calls that made them
 
-  // Whether there is a run that can be compared: of a call that has run the baseline, too.
+  // True if there is a run to compare: of a call that has run the baseline, too.
   bool has(const std::string& id, const std::string& baseline) const {
     const auto own = of_call.find(id), other = of_call.find(baseline);
     if (own == of_call.end() || failed.contains(baseline)) return own != of_call.end();

@@ -1,5 +1,5 @@
-// The runner of a study: what is still to be run, one after another, each result in the file before the next begins.
-// How a point is run is the caller's: process_runner() starts the program, a test makes the numbers up.
+// The runner of a study: the remaining runs, one after another, each result in the file before the next begins.
+// How a point is run is up to the caller: process_runner() starts the program, a test makes the numbers up.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ namespace trivet {
 // Rounds of a verdict: with fewer, Student's t intervals are too wide to say much.
 constexpr int64_t kFewestRounds = 5;
 
-// What --set takes; or a key of launch.h.
+// A setting for --set; or a key of launch.h.
 struct Setting {
   std::string key;
   std::string value;
@@ -60,7 +60,7 @@ struct Study {
   int64_t repeats = 5;           // rounds; with auto_repeats at most
   bool auto_repeats = false;     // until every ratio's 95 % interval is narrower than interval_width
   double interval_width = 0.02;  // upper end over lower end, minus 1
-  int64_t baseline_every = 8;    // at most so many runs lie between two runs of a baseline
+  int64_t baseline_every = 8;    // at most this many runs lie between two runs of a baseline
   int64_t seed = 1;              // of the order of runs within a round
   bool equal_points = false;     // an A/A study: points have the same settings, and are runs of their own all the same
   int64_t steps = 10;            // of a run
@@ -78,7 +78,7 @@ struct Study {
     for (const Factor& factor : factors) choice.push_back(factor.baseline);
     return choice;
   }
-  // What a point is compared with: the baseline under the point's conditions.
+  // The reference of a point: the baseline under the point's conditions.
   Choice baseline_of(const Choice& point) const {
     Choice choice = baseline();
     for (size_t i = 0; i < choice.size(); ++i)
@@ -87,7 +87,7 @@ struct Study {
   }
 };
 
-// Whether more of a metric is better.
+// True if more of a metric is better.
 bool is_better_high(std::string_view metric);
 
 // The points of the design, each once, whether they can run or not. grid: all, the last factor changes fastest.

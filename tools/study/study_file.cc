@@ -136,7 +136,7 @@ class StudyReader : YamlReader {
 
   // ---- keys and values of runs, in `set` and in levels
 
-  // Whether the study may set the key; if not, that is a problem.
+  // True if the study may set the key; otherwise reports a problem.
   bool settable(const YamlNode& at, const std::string& where, const std::string& key, bool of_level) {
     if (takes_launch_key(key, of_level)) return true;
     if (!find_field(key)) {

@@ -40,9 +40,9 @@
 //   out: runs/studies/bucket_size     # relative to the working directory
 //
 // A setting of a level that has no effect at a point (a bucket size under ZeRO-3) is left out there, and points that
-// are then the same run are one. So levels of which some are without effect beside others make a grid all the same.
+// are then the same run are one. So levels without effect next to some others still make a grid.
 //
-// Which points must agree in loss: those that have the same level of every factor that changes numbers, and the
+// Points that must agree in loss: those that have the same level of every factor that changes numbers, and the
 // repeats of each. A factor does not change numbers when it says `changes_numbers: false`, or when it says nothing and
 // sets only keys that change when things happen and never what is computed (is_time_only).
 //

@@ -9,7 +9,7 @@
 // geometric mean with a 95 % interval by Student's t over rounds; two points are compared by the differences of their
 // log ratios within the rounds that have both; a main effect is the mean difference, within a round, of a level and its
 // factor's baseline level over the settings of the other factors. A verdict needs kFewestRounds and is corrected for
-// the number of comparisons in the study (Holm 1979), so that all verdicts of a study are right at once with 95 %.
+// the number of comparisons in the study (Holm 1979), so that all verdicts of a study are right together with 95 %.
 //
 // The best under a condition is a set: every point that no other one is better than (paired t, corrected for all
 // comparisons of that kind). It holds the truly best with 95 %; only where it is a single point is there a winner. The
@@ -58,7 +58,7 @@ struct PointSummary {
   std::optional<double> adjusted;
   Verdict verdict = Verdict::not_measured;  // on the study's metric
   double corrected_p = 1;                   // of the verdict, after Holm
-  // Where the plan has the same point without overlap (Point::without_overlap): how much of the wire time that is
+  // If the plan has the same point without overlap (Point::without_overlap): how much of the wire time that is
   // exposed there overlap hides, 1 - exposed wire / the same without overlap, for plain runs that expose at least
   // kMeasurable of their step; and the ratio of the time a rank computes, what sharing cores and memory costs.
   std::optional<Estimate> hidden, compute_inflation;
@@ -82,7 +82,7 @@ struct Effect {
   Verdict verdict = Verdict::not_measured;
 };
 
-// What holds under one setting of the factors that are conditions; of a study without such factors, one.
+// The conclusion under one setting of the factors that are conditions; without such factors there is one.
 struct Conclusion {
   std::vector<size_t> points;    // of the plan, under these conditions, in its order
   size_t baseline = 0;           // of `points`
@@ -94,7 +94,7 @@ struct Conclusion {
   std::vector<std::vector<Effect>> effects;  // [factor][level]; no level of conditions and of factors of one level
 };
 
-// What the design can see: `deviation` is that of a point's log ratio from round to round.
+// The resolution of the design: `deviation` is that of a point's log ratio from round to round.
 struct Resolution {
   double deviation = 0;
   int64_t rounds = 0, comparisons = 0;
@@ -117,7 +117,7 @@ struct Summary {
   int shared_cores = 0, threads = 0;  // of a run with more threads than its machine had cores; 0: there is none
 
   const Conclusion& conclusion_of(size_t point) const;
-  // Whether it is the winner, or among several that may be.
+  // True if it is the winner, or among several that may be.
   bool wins(size_t point) const;
   bool may_be_best(size_t point) const;
 };

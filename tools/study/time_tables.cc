@@ -1,4 +1,4 @@
-// Where the time of a step goes, by point and by class of communication, beside its floor.
+// The breakdown of a step's time, by point and by class of communication, next to its floor.
 #include <algorithm>
 #include <fmt/format.h>
 
@@ -86,8 +86,8 @@ TextBlock comm_table(const Study& study, const Plan& plan, const Summary& summar
 
 std::string step_legend() {
   return "Each nanosecond of a rank's step counts once, as the first of: compute (and the optimizer); exposed, "
-         "communication on the wire with no compute of this rank beside it; wait, for a peer's call; host; idle. Means "
-         "over the ranks, medians over the rounds; a step beside a ratio is the baseline's mean times that ratio. "
+         "communication on the wire that no compute of this rank hides; wait, for a peer's call; host; idle. Means "
+         "over the ranks, medians over the rounds; a step next to a ratio is the baseline's mean times that ratio. "
          "Bubble: idle and waiting for another pipeline stage. Overlap: the share of the time on the "
          "wire that compute hides. Hidden: of the wire time that is exposed without overlap, the part that overlap "
          "hides. Compute inflation: compute time over the same without overlap, what sharing cores and memory costs.";

@@ -1,4 +1,4 @@
-// What a study concludes, in sentences.
+// The conclusions of a study, in sentences.
 #include <algorithm>
 #include <cctype>
 #include <fmt/format.h>
@@ -48,7 +48,7 @@ std::string conclusion_text(const Study& study, const Plan& plan, const Summary&
   return text;
 }
 
-// How many points a conclusion is not about.
+// The number of points that a conclusion leaves out.
 std::string left_out_text(const Study& study, const Summary& summary, const Conclusion& conclusion) {
   int64_t failed = 0, few = 0, differ = 0;
   for (const size_t i : conclusion.points) {
@@ -82,7 +82,7 @@ std::vector<std::string> winner_texts(const Study& study, const Plan& plan, cons
                     left_out_text(study, summary, conclusion));
   }
   if (texts.empty()) {
-    texts.push_back("No point has finished runs beside its baseline's in which " + study.metric +
+    texts.push_back("No point has finished runs next to its baseline's in which " + study.metric +
                     " is above 0: there is nothing to compare.");
     if (summary.failed > 0)
       texts.push_back(fmt::format("{} failed; --retry-failed runs {} again.", counted(summary.failed, "point"),

@@ -64,7 +64,7 @@ class PrometheusObserver : public RunObserver {
     }
   }
 
-  // What is pushed wakes the thread that writes; the file gets what is known by then.
+  // The push wakes the thread that writes; the file gets all that is known by then.
   void publish() {
     published_ = now_seconds();
     if (queue_) queue_->push(" ");

@@ -40,7 +40,7 @@ void look_at_state(RunRecord& run) try {
     run.running = !is_unlocked(lock) ||
                   (text_in(holder, "host") != host_name() && untouched < std::chrono::seconds(RunLock::kStale));
     run.state = fmt::format("{}: process {:.0f} on {}, since {}",
-                            run.running ? "goes on" : "nobody holds its lock: killed, or a copy",
+                            run.running ? "running" : "its lock is not held: killed, or a copy",
                             number_in(holder, "pid"), text_in(holder, "host"), text_in(holder, "since"));
   }
   if (!file_exists(flight_folder(run.run_dir) + "/ranks.json")) return;

@@ -1,5 +1,4 @@
-// What a run's folder, or a copy of it, tells others of the run, while it goes on and later: on a terminal, and as a
-// page.
+// The state of a run from its folder, or a copy of it, while it goes on and later: on a terminal, and as a page.
 #pragma once
 
 #include <cmath>

@@ -78,7 +78,7 @@ TEST_F(Watch, ARunGoesOnWhileItsLockIsHeldAndACopyOfItsFolderDoesNot) {
   std::filesystem::copy(folder(), dir_ / "copy");
   const RunRecord copy(dir_ / "copy");
   EXPECT_FALSE(copy.running);
-  EXPECT_TRUE(has(copy.state, "nobody holds its lock")) << copy.state;
+  EXPECT_TRUE(has(copy.state, "its lock is not held")) << copy.state;
   EXPECT_EQ(copy.of("step"), live.of("step"));
   lock.reset();
   EXPECT_TRUE(has(run().state, "no outcome.json")) << run().state;
@@ -98,7 +98,7 @@ TEST_F(Watch, ARunOfAnotherHostGoesOnAsLongAsItTouchesItsLock) {
   const std::string lock = folder() + "/lock";
   write_text(lock, R"({"host": "elsewhere", "pid": 7, "since": "then"})");
   EXPECT_TRUE(run().running);
-  EXPECT_EQ(run().state, "goes on: process 7 on elsewhere, since then");
+  EXPECT_EQ(run().state, "running: process 7 on elsewhere, since then");
   std::filesystem::last_write_time(lock, std::filesystem::file_time_type::clock::now() - std::chrono::seconds(301));
   EXPECT_FALSE(run().running);
   write_text(lock, "{");
