@@ -26,7 +26,7 @@ struct ConfigError : Error {
   int exit_code() const override { return 64; }
   Lack lack;
 };
-// An input file (dataset, tokenizer, checkpoint) is not what it should be (exit code 65).
+// An input file (dataset, tokenizer, checkpoint) is invalid (exit code 65).
 struct DataError : Error {
   using Error::Error;
   int exit_code() const override { return 65; }

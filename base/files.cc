@@ -283,7 +283,7 @@ void OutputFile::commit() {
 
 bool OutputFile::commit_as_first() {
   sync();
-  // link() and not rename(), which would replace what is there.
+  // link() and not rename(), which would replace an existing file.
   const bool first = link(temporary_.c_str(), path_.c_str()) == 0;
   if (!first && errno != EEXIST) fail_io(temporary_, "link it to " + path_);
   if (!first) return false;

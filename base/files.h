@@ -1,4 +1,4 @@
-// Files as the data code needs them: reads of exact ranges that never run past what is there, and writes that appear
+// Files as the data code needs them: reads of exact ranges that never run past the end, and writes that appear
 // under their name whole or not at all. A failing system call is an IoError naming the path; a file that is shorter
 // than expected is a DataError.
 //
@@ -79,7 +79,7 @@ class OutputFile {
  public:
   // PATH.tmp-RANDOM: a new file, whatever others put next to PATH. Removes those of killed writers.
   explicit OutputFile(std::string path);
-  // A name that can be found again: two writers exclude each other, and what a killed one left is overwritten, but for
+  // A name that can be found again: two writers exclude each other, and the file of a killed one is overwritten, except
   // its first `kept_bytes`, which have to be there and then stay, as after keep(). No link is followed.
   OutputFile(std::string path, std::string temporary, int64_t kept_bytes = 0);
   ~OutputFile();
@@ -90,9 +90,9 @@ class OutputFile {
   void write(std::string_view text) { write(text.data(), text.size()); }
   // In the place of bytes that were written.
   void overwrite(int64_t offset, const void* data, size_t bytes);
-  // Makes what was written durable under the temporary name: after this only the rename can fail.
+  // Makes the data so far durable under the temporary name: after this only the rename can fail.
   void sync();
-  // sync(), and what was written so far stays under the temporary name whatever happens.
+  // sync(), and the data so far stays under the temporary name whatever happens.
   void keep();
   void commit();
   // The same, but the first to come keeps the name: false where PATH is there already. The file stays open, and locked,

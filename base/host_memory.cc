@@ -14,7 +14,7 @@ namespace {
 
 using Line = std::array<char, 1024>;
 
-// The beginning of a small file; empty where it cannot be read.
+// The beginning of a small file; empty if it cannot be read.
 Line beginning_of(const char* path) {
   Line text{};
   const int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -1,4 +1,4 @@
-// Host memory that cannot be had: the error says what it was for, how many bytes, and which limit is in the way.
+// Host memory that cannot be allocated: the error names its purpose, the bytes, and the limit in the way.
 #pragma once
 
 #include <array>

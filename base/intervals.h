@@ -1,4 +1,4 @@
-// When something of many went on: disjoint half-open intervals, in order.
+// The times at which any of several activities ran: disjoint half-open intervals, in order.
 #pragma once
 
 #include <algorithm>

@@ -88,8 +88,8 @@ std::string json_text(std::string_view text) {
 
 namespace {
 
-// Scans a text without building values, and throws at what the library's own reader accepts. (A callback of that reader
-// would walk an object's members for each one added.)
+// Scans a text without building values, and rejects texts that the library's own reader accepts. (A callback of that
+// reader would walk an object's members for each one added.)
 class Watch : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit Watch(const std::string& source) : source_(source) {}

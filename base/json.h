@@ -19,7 +19,7 @@ Json parse_json(std::string_view text, BadJson bad = BadJson::throws);
 extern template nlohmann::json parse_json(std::string_view, BadJson);
 extern template nlohmann::ordered_json parse_json(std::string_view, BadJson);
 
-// As parse_json(), of an object with none of its members but `key`: the others take no memory.
+// As parse_json(), for an object, keeping only its member `key`: the others take no memory.
 // A zero byte, and `key` given twice, are a parse_error. first_key: of the first member, whichever.
 nlohmann::json parse_json_member(std::string_view text, std::string_view key, std::string& first_key);
 
@@ -36,7 +36,7 @@ std::string json_text(std::string_view text);
 nlohmann::json parse_strict_json(std::string_view text, const std::string& source);
 
 // Reads one object's members by name. A missing member, a value of another type or out of bounds is a DataError that
-// names file and member, what was found and what was expected.
+// names file, member, found and expected.
 class JsonReader {
  public:
   JsonReader(const nlohmann::json& object, std::string where);

@@ -1,6 +1,6 @@
 // Provenance: what made a number, in every row of a study's results: the program, the machine, and the environment
 // variables that reach into either. Times are divided by each other only within one call of the program, where all of
-// it is the same; trivet study compare says what two sets of results differ in.
+// it is the same; trivet study compare reports the differences between two sets of results.
 #pragma once
 
 #include <map>

@@ -11,7 +11,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Without a leading plus and without the underscores between two digits; empty where an underscore stands elsewhere.
+// Without a leading plus and without the underscores between two digits; empty if an underscore is elsewhere.
 std::optional<std::string> plain(std::string_view text) {
   if (text.size() > 100) return {};
   if (text.starts_with('+')) {

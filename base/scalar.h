@@ -2,7 +2,7 @@
 // that returns an optional is empty where the text is not, wholly and exactly, such a value.
 //
 //   integers   40_000_000, 1e9, 1.5e6; not 1.5, 010 (octal to some YAML readers), 0x10
-//   numbers    3e-4, .5, 1_000.25; not nan, inf, or what a double cannot hold
+//   numbers    3e-4, .5, 1_000.25; not nan, inf, or numbers beyond a double's range
 #pragma once
 
 #include <cstddef>

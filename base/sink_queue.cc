@@ -25,7 +25,7 @@ namespace {
 // A launcher that forwarded thousands of short writes a second was seen to pass a signal on up to 40 s late (Open MPI
 // 4.1). So rows that come faster than one every kPause leave together.
 constexpr std::chrono::milliseconds kPause{20};
-constexpr size_t kTogether = 64 << 10;  // bytes; what a pipe holds
+constexpr size_t kTogether = 64 << 10;  // bytes; a pipe's capacity
 
 }  // namespace
 
@@ -34,13 +34,13 @@ struct SinkQueue::State {
   const Sink sink;
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::string> pieces;  // those that are being written stay until they are
+  std::deque<std::string> pieces;  // pieces stay until they have been written
   size_t bytes = 0;
   int64_t dropped = 0;
   double accepted = now_seconds();  // the last piece, or the queue was empty
   int64_t unread = 0;               // as it was when last looked at
   bool hurried = false;             // a thread waits until everything is written
-  double stop_waits = 0;            // when the waits after a stop signal are over; 0: none has begun
+  double stop_waits = 0;            // when the waits after a stop signal end; 0: none has begun
   bool closed = false;
 
   void add(std::string piece) {

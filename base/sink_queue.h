@@ -4,7 +4,7 @@
 // queue full are dropped and counted, and the sink is told when it accepts again. Used by one thread.
 //
 // QueuedOutput: standard output through such a queue; each flush makes a piece. From start_log() on, a file gets the
-// same lines through a queue of its own, those before included, whatever becomes of standard output.
+// same lines through its own queue, earlier ones included, whatever happens to standard output.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +66,7 @@ class OutputLog {
   explicit OutputLog(size_t most_bytes = kBytes) : most_bytes_(most_bytes) {}
   ~OutputLog() { close(); }
   void add(std::string_view text);
-  void open(const std::string& path);  // gets what was added before, too
+  void open(const std::string& path);  // gets earlier lines, too
   std::string path() const;            // "": it is not open
   bool drain();
   void close();

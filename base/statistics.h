@@ -9,7 +9,7 @@
 
 namespace trivet {
 
-// The middle value; the mean of the middle two where their number is even; NaN where there is none.
+// The middle value; the mean of the middle two if their number is even; NaN for no values.
 double median(std::vector<double> values);
 
 // One of the values: the middle one in their order, of an even number the upper of two. REQUIRES: there is one.

@@ -38,7 +38,7 @@ class Canvas : public SvgBody {
   void text(double x, double y, const char* classes, std::string_view text);
   void line(double x1, double y1, double x2, double y2, const char* classes);
   void bar(double x, double y, double width, double height, const char* classes, std::string_view title);
-  // The whole picture. label: what it shows, for those who do not see it.
+  // The whole picture. label: a description for screen readers.
   std::string finish(double width, double height, std::string_view label) const;
 };
 
@@ -46,14 +46,14 @@ class Canvas : public SvgBody {
 struct Chart {
   Canvas& canvas;
   double left, top, width, height;
-  double first, last, low, high;  // what it shows, along and up
+  double first, last, low, high;  // the ranges of x and y
   bool logarithmic = false;       // needs low > 1e-300
 
   // Title, grid and numbers. Widens an empty range of values.
   void draw_axes(std::string_view title, bool numbers_along = true);
   double x_of(double along) const;
   double y_of(double value) const;
-  // Through (along, value), with a gap for what is no number.
+  // Through (along, value), with a gap for values that are not finite.
   void draw_curve(const std::vector<std::pair<double, double>>& points, std::string_view classes) const;
 };
 

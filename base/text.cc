@@ -124,7 +124,7 @@ namespace {
 
 constexpr size_t kGap = 2;  // between columns, and before the first one of a block with a title
 
-// The columns that a text needs to be broken into lines: of its longest word, and not much fewer than it has.
+// The fewest columns in which to wrap a text: those of its longest word, and not far below its own width.
 size_t least_width(std::string_view text) {
   size_t least = std::min<size_t>(width_of(text), 24);
   for (size_t i = 0; i < text.size();) {

@@ -10,7 +10,7 @@ namespace trivet {
 
 std::string grouped(int64_t n);                         // 124,439,808
 std::string bytes_text(int64_t bytes);                  // 1.86 GiB
-std::string duration_text(double seconds);              // 0:07, 12:34, 1:02:03, 3d 04:05:06; "-" for what is no time
+std::string duration_text(double seconds);              // 0:07, 12:34, 1:02:03, 3d 04:05:06; "-" if not a time
 std::string percent_text(double fraction);              // 41.2%; "-" for NaN
 std::string counted(int64_t n, std::string_view noun);  // 1 step, 2,000 steps
 // The first `most` characters of a UTF-8 text, and "…" if there are more.

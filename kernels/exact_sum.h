@@ -1,7 +1,7 @@
 // The exact sum of squares of the gradient norm: a fixed-point number so wide that no square of an fp32 number, nor
 // any sum of them, is rounded. Integer additions associate, so the sum has the same bits however its terms are split
 // over calls, threads and ranks. The idea is Demmel and Nguyen's, "Parallel Reproducible Summation" (IEEE Transactions
-// on Computers, 2015), taken to the point where nothing is left over.
+// on Computers, 2015), taken to the point where nothing is rounded off.
 //
 // The state is kExactSumBins int64: bin i < 23 counts units of 2^(28 i - 308), and the last counts elements that were
 // not finite. A square is a multiple of 2^-298 and less than 2^256, so bins 0 to 20 take any, and 21 and 22 the

@@ -125,7 +125,7 @@ struct AttentionPart {
 
   int64_t positions_of(const HeadsLayout& q) const { return positions > 0 ? positions : q.s; }
   int64_t heads_of(const HeadsLayout& q) const { return heads > 0 ? heads : q.heads(); }
-  // The queries' rows of out, or of what is as it.
+  // The queries' rows of out, or of a tensor shaped like it.
   template <class Memory>
   HeadsOf<Memory> rows(const Memory& x, const HeadsLayout& q) const {
     const int64_t all = heads_of(q);

@@ -377,8 +377,8 @@ inline void expect_attention(const Expect& expect, const QkvOf<In>& qkv, bool ca
 
 // softmax(q k^T / sqrt(d), masked) v of each query head. The views are of one type, T, and of the same b, groups and d;
 // q has any number of heads a group, k and v one. Causal: the s queries are those of the last s positions of the keys
-// and values, all of them, or some: those of new tokens of a text that grows, or of a part of the sequence; and none
-// sees a later key. Otherwise each sees all keys. Of these, with documents, those from its start on: a query that sees
+// and values, all of them, or some: new tokens of a growing text, or a part of the sequence; none sees a later key.
+// Otherwise each sees all keys. Of these, with documents, those from its start on: a query that sees
 // none has out = 0 and lse = -infinity. On a CPU a query's result has the same bits whatever other queries there are.
 struct AttentionForward {
   static constexpr SpanInfo kSpan{"attention_forward"};

@@ -1,4 +1,4 @@
-// The fields of an op's struct (kernels/ops.h): tensors whose types say what the op does with them, lists, numbers,
+// The fields of an op's struct (kernels/ops.h): tensors whose types say if the op reads or writes them, lists, numbers,
 // and plain structs of these. for_each_field() walks through them in the order in which they are declared, so that
 // code that handles every argument of every op alike (keys of graphs, mirrors of tensors, recorders) knows no op.
 #pragma once

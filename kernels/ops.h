@@ -10,9 +10,9 @@
 //   * T is fp32 or bf16, the same for all T of an op. Sums are kept in fp32 at least, whatever T is.
 //   * Gradients of weights are fp32 and are added to (+=); gradients of activations are written (=).
 //   * Outputs alias inputs only where the contract says so. Only optional tensors may be null.
-//   * Every op is deterministic for a given number of threads per rank; with another number, sums may be split
-//   elsewhere.
-//   * A wrong shape or dtype throws Error that names the op, the argument, what was found and what was expected.
+//   * Every op is deterministic for a given number of threads per rank; another thread count may partition sums
+//   differently.
+//   * A wrong shape or dtype throws Error that names the op, the argument, found and expected.
 //
 // A new op is a struct in layer_ops.h or step_ops.h and its name in TRIVET_OPS; a Kernels::compute in kernels/cpu and a
 // CudaOps::launch in kernels/cuda; a sample for the tests of all ops (tests/support/op_samples.h), and a test of its
@@ -43,7 +43,7 @@ namespace trivet {
 #define TRIVET_TYPE(Op) op::Op
 using AnyOp = std::variant<TRIVET_OPS(TRIVET_TYPE)>;
 
-// Throws Error where the arguments are not what the op's contract says.
+// Throws Error if the arguments break the op's contract.
 template <class Op>
 void check_arguments(const Op& op) {
   op.check(Expect{Op::kSpan.name});

@@ -8,7 +8,7 @@
 
 namespace trivet {
 
-// Consecutive ones, but for one jump: so the two pieces of a zigzag cut lie in a rank's memory
+// Consecutive positions with one jump: so the two pieces of a zigzag cut lie in a rank's memory
 // (parallel/context/cut.h).
 struct PositionMap {
   int64_t first = 0;            // of row 0

@@ -1,4 +1,4 @@
-// trivet checkpoint inspect, verify: what is in a checkpoint, and whether it is sound.
+// trivet checkpoint inspect, verify: the contents of a checkpoint, and whether it is valid.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -101,7 +101,7 @@ class Inspector {
   explicit Inspector(const std::string& directory)
       : checkpoint_(open_checkpoint(directory)), tensors_(tensors_of(checkpoint_.manifest)) {}
 
-  // tables: of tensors, with statistics. The hashes are compared last: of a large checkpoint they take a while.
+  // tables: of tensors, with statistics. The hashes are compared last: for a large checkpoint they take a while.
   void print(bool tables) {
     print_run();
     struct Group {

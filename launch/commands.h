@@ -1,6 +1,6 @@
-// The subcommands of trivet, each in a file of its own, and what they share: options, checks of numbers, the choice of
-// ranks. A command adds itself to the program; its callback throws trivet::Error, which main() reports. Two programs are
-// made of them, by a list each: trivet has all, trivet-core those that need no tool.
+// The subcommands of trivet, each in a file of its own, and shared parts: options, checks of numbers, the choice of
+// ranks. A command adds itself to the program; its callback throws trivet::Error, which main() reports. Two programs
+// are made of them, by a list each: trivet has all, trivet-core those that need no tool.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -121,7 +121,7 @@ inline CLI::Validator svg_name() {
           ""};
 }
 
-// `expected` says in words what good() asks.
+// `expected`: the condition good(), in words.
 inline CLI::Validator number(const char* expected, bool (*good)(double)) {
   const auto check = [=](std::string& text) -> std::string {
     const auto value = parse_number(text);
@@ -145,7 +145,7 @@ template <class T>
 CLI::Option* add_number(CLI::App& command, const char* name, T& value, const CLI::Validator& check, const char* help) {
   return command.add_option(name, value, help)->check(check)->capture_default_str();
 }
-// An option with several items, between commas or in arguments of their own. parse: an optional of the item's text,
+// An option with several items, between commas or in separate arguments. parse: an optional of the item's text,
 // which may be empty (CLI11's own delimiter drops empty items).
 template <class T, class Parse>
 CLI::Option* add_list(CLI::App& command, const char* name, std::vector<T>& items, const char* expected,

@@ -1,4 +1,4 @@
-// trivet config RUN.yaml: what the run is, before anything is allocated.
+// trivet config RUN.yaml: explains the run before anything is allocated.
 
 #include <fmt/format.h>
 #include <memory>
@@ -26,7 +26,7 @@ struct ConfigOptions {
   std::string picture;  // where to draw the schedules; empty: nowhere
 };
 
-// One plan a pipeline rank: those of other tensor- and data-parallel ranks are alike.
+// One plan a pipeline rank: those of other tensor- and data-parallel ranks are equal.
 std::vector<MemoryPlan> memory_of_pipeline_ranks(const Config& config, const Layout& layout) {
   std::vector<MemoryPlan> plans;
   for (int pp = 0; pp < layout.schedule.p; ++pp) plans.push_back(plan_memory(config, layout, {{Axis::pp, pp}}));

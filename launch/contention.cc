@@ -40,7 +40,7 @@ void run(const ContentionCommand& command) {
   });
 }
 
-// The curve of one launch, by a process of its own.
+// The curve of one launch, by its own process.
 nlohmann::ordered_json curve_of(const Study& study, const Point& point, const Launch& launch,
                                 const std::string& program, const std::function<bool()>& stop_asked) {
   constexpr int64_t kMostBytes = 1 << 20;

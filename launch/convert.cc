@@ -114,7 +114,7 @@ void convert_from(const std::string& source, const Conversion& options) {
   fmt::print("{}: {} parameters in {} tensors of {}, {}, in {:.2f} s\n", options.destination,
              grouped(parameters_of(weights->tensors())), weights->tensors().size(), weights->path(), name_of(dtype),
              now_seconds() - start);
-  // Opening it also checks names and shapes of what was written.
+  // Opening it also checks the written names and shapes.
   std::vector<std::string> lost = not_carried(*weights, *open_gpt_weights(options.destination));
   if (const OpenCheckpoint* checkpoint = weights->checkpoint(); checkpoint && checkpoint->state.step > 0)
     lost.insert(lost.begin(), fmt::format("the optimizer's state and the counts of step {}", checkpoint->state.step));

@@ -1,5 +1,4 @@
-// trivet data prepare: text or JSON Lines to a dataset. trivet data inspect: what is in a dataset, and whether it is
-// sound.
+// trivet data prepare: text or JSON Lines to a dataset. trivet data inspect: the contents and validity of a dataset.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -28,7 +27,7 @@ namespace {
 
 using Phase = PrepareProgress::Phase;
 
-constexpr double kLeastTimed = 0.5;  // seconds; of less no rate can be told
+constexpr double kLeastTimed = 0.5;  // seconds; less is too short for a rate
 
 std::string rate_text(double bytes_per_second) { return bytes_text(static_cast<int64_t>(bytes_per_second)) + "/s"; }
 
@@ -49,7 +48,7 @@ class ProgressLine {
       phase_begin_ = now;
       phase_bytes_ = progress.bytes_read;
       begun_ = true;
-      // Training says nothing until it is done: its one line has to come immediately.
+      // Training reports nothing until it is done: its one line has to come immediately.
       due = line_.terminal() || phase_ == Phase::training;
       if (!due) line_.put_off();
     }

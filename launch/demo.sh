@@ -43,7 +43,7 @@ if [[ -z $trivet ]]; then
   packages+=(dict-gcide)
   install_packages
   [[ -x build/trivet ]] || part "the program: the first build takes about 3 minutes on two cores"
-  # A build folder that is there stays as it was configured.
+  # An existing build folder stays as it was configured.
   options=(-DCMAKE_UNITY_BUILD=ON -DTRIVET_TESTS=OFF -DTRIVET_CUDA=OFF -DTRIVET_CPU_ISAS=native)
   [[ -f build/build.ninja && -f build/.configured ]] && read -ra options <<<"$(<build/.configured)"
   [[ ${options[*]} == default ]] && options=()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# First contact with a GPU, in two calls of a few minutes: what is worth most comes first, every step has a bound, and each
-# result is on disk before the next step begins. A step that fails ends no other.
+# First contact with a GPU, in two calls of a few minutes: the most valuable comes first, every step has a bound, and
+# each result is on disk before the next step begins. A step that fails ends no other.
 #   launch/gpu.sh one|two [--programs PACK] [--out DIR] [--seconds N] [--from N] [--device cuda|cpu] [--list]
 #     one         every op and whole steps against the CPU; steps of GPT-2 124M and GPT-3 1.3B against PyTorch's; a run;
 #                 ops against their bounds; a profile
@@ -98,7 +98,7 @@ fi
 number=0 failed=0 summary=$out/summary.txt device_factor=1
 [[ $device == cuda ]] || device_factor=8  # a rehearsal is about the steps, on whichever machine
 note() { if ((list)); then printf '%s\n' "$*"; else printf '%s\n' "$*" | tee -a "$summary"; fi; }
-# step LOG NAME SECONDS COMMAND…: LOG.log gets the whole output; the summary its verdict and the lines that say most.
+# step LOG NAME SECONDS COMMAND…: LOG.log gets the whole output; the summary its verdict and the most telling lines.
 step() {
   local log=$out/$1.log name=$2 most=$3 code=0 start=$SECONDS verdict=passed skipped
   shift 3

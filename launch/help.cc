@@ -51,7 +51,7 @@ std::string path_of(const CLI::App& app) {
   return app.get_parent() ? path_of(*app.get_parent()) + " " + app.get_name() : "trivet";
 }
 
-// "  NAME       text", the text in a column of its own.
+// "  NAME       text", the text in its own column.
 std::string entry(const std::string& name, const std::string& text) {
   std::string line = "  " + name;
   if (text.empty()) return line + '\n';
@@ -152,7 +152,7 @@ void for_each_command(const CLI::App& app, const std::string& path,
 
 std::string bash_completion(const CLI::App& app) {
   std::vector<std::string> paths, keys;
-  std::string words, values;  // of commands; of what stands before a value
+  std::string words, values;  // of commands; of the words before a value
   const auto add_values = [&](const std::string& of, const std::vector<std::string>& of_it) {
     if (!of_it.empty()) values += fmt::format("    {}) words=\"{}\" ;;\n", of, fmt::join(of_it, " "));
   };

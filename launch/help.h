@@ -11,7 +11,7 @@ namespace trivet {
 // Help of at most 80 columns, which ends with an example.
 std::shared_ptr<CLI::FormatterBase> help_formatter();
 
-// "there is no option --rnaks: did you mean --ranks?" of the first word that parsing left over; "" where there is none.
+// "there is no option --rnaks: did you mean --ranks?" of the first word that parsing left over; "" if there is none.
 std::string unknown_word(const CLI::App& app);
 
 // trivet completion bash|zsh: prints a script for `source <(…)`.

@@ -1,4 +1,4 @@
-// trivet: one program, a subcommand a file. Errors end here: one message, and the exit code that says who has to act
+// trivet: one program, a subcommand a file. Errors end here: one message, and the exit code that tells who has to act
 // (0 done, 64 config or usage, 65 bad input data, 70 internal, 74 I/O, 75 saved, start again, 93 do not requeue,
 // 124 hang).
 #include <cerrno>
@@ -76,7 +76,7 @@ int report_lost_output() {
   return trivet::IoError("").exit_code();
 }
 
-// A message with what it has of the arguments, such as names of files, on one line and as text.
+// A message with its parts from the arguments, such as file names, on one line and as text.
 std::string shown(std::string message, std::span<char* const> arguments) {
   for (const std::string_view argument : arguments) {
     const std::string_view name = argument.substr(argument.rfind('=') + 1);  // of --set key=value
@@ -89,8 +89,8 @@ std::string shown(std::string message, std::span<char* const> arguments) {
   return trivet::printable(message);
 }
 
-// The ranks of a launcher read the same configuration: rank 0 says what is wrong with it, and its end ends the others,
-// which say so themselves only where they live on.
+// The ranks of a launcher read the same configuration: rank 0 reports its problem, and its end ends the others,
+// which report it themselves only if they survive.
 bool leaves_it_to_rank_0(const std::exception& error) {
   constexpr int kMilliseconds = 4000;  // for the launcher, whose signal ends the wait
   const bool refused = dynamic_cast<const trivet::ConfigError*>(&error) != nullptr;
@@ -104,7 +104,7 @@ int main(int argc, char** argv) {
   write_stdout_wholly();
   if (!has_stack()) return trivet::ConfigError("").exit_code();
   // A write beyond the limit on the size of files, or to a pipe without a reader, is an error of that write, which
-  // says what it was for: training goes on without its terminal.
+  // says what it was for: training continues without its terminal.
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   const std::span<char* const> arguments(argv, static_cast<size_t>(argc));
@@ -123,7 +123,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     std::ostringstream message;
     const int code = app.exit(error, std::cout, message);
-    // "A subcommand is required" and "not expected: 4 --rank" say less of a word that is none.
+    // "A subcommand is required" and "not expected: 4 --rank" say less about a misspelt word.
     const std::string unknown = trivet::unknown_word(app);
     const bool follows =
         dynamic_cast<const CLI::RequiredError*>(&error) || dynamic_cast<const CLI::ExtrasError*>(&error);

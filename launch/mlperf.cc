@@ -1,4 +1,4 @@
-// trivet mlperf lint: what the official checker of MLPerf logs does not look at; trivet mlperf summary: a result's
+// trivet mlperf lint: checks that the official checker of MLPerf logs omits; trivet mlperf summary: a result's
 // score.
 #include <algorithm>
 #include <memory>

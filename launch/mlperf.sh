@@ -7,7 +7,7 @@
 # summary.svg, and in runs/ a folder a run. --runs: how many in all [1]. S: seed of the first; the others count on
 # [drawn]. CHECKPOINT: where the benchmark starts from one. FILE of --against-reference: samples to the target of a
 # reference, against which the runs are tested.
-# Started again with the same settings, it goes on with the runs that are missing. TRIVET is the program [build/trivet,
+# Started again with the same settings, it continues with the missing runs. TRIVET is the program [build/trivet,
 # built here].
 set -euo pipefail
 # shellcheck source=launch/setup.sh
@@ -59,7 +59,7 @@ benchmark=$(sed -n 's/^ *benchmark: *"\{0,1\}\([a-z0-9_]*\).*/\1/p' "$config")
 mkdir -p "$out/runs"
 exec 9>"$out/runs/lock"  # which the runs inherit
 flock -n 9 || usage "$out is written by another call, or by a run that it left"
-# Runs of one result are alike but for their seeds, the first of which is drawn once.
+# Runs of one result are equal except for their seeds, the first of which is drawn once.
 settings=$(cat "$config" && printf '%s\n' "${launcher[@]}" "${train[@]}" "$start")
 [[ -f $out/runs/settings ]] || { echo "$settings" >"$out/runs/settings.part" && mv "$out/runs/settings"{.part,}; }
 [[ $(<"$out/runs/settings") == "$settings" ]] || usage "$out has runs with other settings: diff $out/runs/settings"

@@ -1,4 +1,4 @@
-// trivet plan RUN.yaml --system NAME --ranks N: what the run would do on GPUs that are not here.
+// trivet plan RUN.yaml --system NAME --ranks N: predicts the run on GPUs that are not here.
 #include "launch/plan.h"
 
 #include <algorithm>

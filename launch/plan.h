@@ -16,7 +16,7 @@ struct CalibrationOptions {
   bool wanted = false;                        // --calibrate; without files it measures this machine's CPUs
   std::string system;
   std::vector<std::string> system_sets;
-  std::vector<std::string> fit;  // keys of constants; empty: those that runs tell
+  std::vector<std::string> fit;  // keys of constants; empty: those that runs determine
   std::string out, plot;         // the fitted page; a picture
   bool cross_validate = false, json = false;
 };

@@ -46,7 +46,7 @@ void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
                const std::function<void(Communicator& world)>& rank_main) {
   const int launched = launched_world_size();
   const auto main = [&](Communicator& world) { naming_keys([&] { rank_main(world); }); };
-  // nccl and staged say how GPUs talk, not who the ranks are.
+  // nccl and staged are transports between GPUs, not launchers of ranks.
   if (backend == CommBackend::mpi || (backend != CommBackend::thread && launched > 0)) {
     if (asked > 0 && launched > 0 && asked != launched)
       throw ConfigError(

@@ -1,4 +1,4 @@
-// Progress: one line on stderr that is redrawn while something long goes on; where stderr is no terminal, a line every
+// Progress: one line on stderr that is redrawn during long work; if stderr is no terminal, a line every
 // few seconds. For one thread.
 #pragma once
 

@@ -1,5 +1,5 @@
-// trivet schedule: shows what a pipeline schedule does, without a model or a GPU: as a picture of a simulated step, and
-// as a table of its bubble (next to the closed form where there is one), peak slots and transfers. Or what it did in a
+// trivet schedule: shows a pipeline schedule, without a model or a GPU: as a picture of a simulated step, and
+// as a table of its bubble (next to the closed form where there is one), peak slots and transfers. Or its work in a
 // run, next to the simulation of it. trivet schedule context: the work of a ring of context-parallel ranks.
 #include <algorithm>
 #include <cstdlib>
@@ -101,7 +101,7 @@ std::string title_of(const ScheduleOptions& options, const Schedule& schedule) {
   return title;
 }
 
-// The peak of each rank, or a short form where ranks are alike or many.
+// The peak of each rank, or a short form if ranks are equal or many.
 std::string peaks_text(const std::vector<Peak>& peaks, int Peak::*member) {
   std::string text;
   const bool alike = std::ranges::all_of(peaks, [&](const Peak& peak) { return peak.*member == peaks[0].*member; });

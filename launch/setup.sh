@@ -109,7 +109,7 @@ build_trivet() {
     rm -f "$root/.cmake.log"
     printf '%s' "$wanted" >"$stamp"
   fi
-  # On a terminal ninja keeps a line up to date itself, and says more where there is nothing to do.
+  # On a terminal ninja keeps a line up to date itself, and says more if there is nothing to do.
   if [[ -t 1 ]]; then
     [[ $(ninja -C "$dir" -n "$@" 2>&1) != *"no work to do"* ]] || return 0
     NINJA_STATUS='building, %f of %t, %e s: ' ninja -C "$dir" "$@"

@@ -100,7 +100,7 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
                            counted(study.repeats, "round"), study.repeats == 1 ? "is" : "are", kFewestRounds));
 }
 
-// A run of one's own with the settings of a point: its length, evaluations and checkpoints are those of the base,
+// The command of a run with the settings of a point: its length, evaluations and checkpoints are those of the base,
 // unless a level says otherwise.
 std::string command_text(const Study& study, const Point& point) {
   const std::string program = std::filesystem::proximate(program_path()).string();
@@ -122,7 +122,7 @@ std::string command_text(const Study& study, const Point& point) {
 }
 
 // Throws where no run has succeeded, and there is nothing to tell; with `all` also where a run failed, was killed or
-// took too long: what the others say holds, but one answer is missing.
+// took too long: the others' results hold, but one answer is missing.
 void check_success(const Study& study, const Plan& plan, const Summary& summary, bool all = false) {
   if (summary.done > 0 && !(all && summary.failed > 0)) return;
   for (size_t i = 0; i < plan.points.size(); ++i) {
@@ -298,7 +298,7 @@ void run(const StudyOptions& options) {
   else plan.noise = measured_noise(study, plan);
   const bool runs = !options.best && !options.report && !options.timeline && !options.plan;
   std::optional<RunDirectory> lock;
-  if (runs) lock.emplace(lock_study(designed));  // before reading what is done
+  if (runs) lock.emplace(lock_study(designed));  // before reading the results
   std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
   if (options.best) return print_best(study, plan, rows);
   if (options.timeline) return draw_timeline(study, plan, rows, *options.timeline);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a training command, and runs it again after a failure; trivet train goes on from its last committed checkpoint.
+# Runs a training command, and runs it again after a failure; trivet train resumes from its last committed checkpoint.
 #   launch/supervise.sh --run-dir DIR [--restarts K] [--delay SECONDS] [--kill-after SECONDS] -- COMMAND…
 #     --run-dir    train.run_dir of the run: outcome.json, checkpoints/latest and metrics.jsonl are read there
 #     --restarts   restarts in a row without a new committed step, or jobs in a row of at most one, then exit 93 [3]
@@ -119,7 +119,7 @@ for signal in TERM INT USR1 USR2 HUP; do
   # shellcheck disable=SC2064
   trap "forward $signal" "$signal"
 done
-set -m  # the command in a process group of its own: Ctrl-C reaches it through us, once
+set -m  # the command in its own process group: Ctrl-C reaches it through us, once
 
 stalled=0 attempt=0 wait_ms=$delay died='' first=$(committed_step)
 ((first >= 0)) || first=0
@@ -141,7 +141,7 @@ while :; do
   wait_for "$command"
   died=$(now_ms)
   if ((watcher > 0)); then
-    # If there is a new step, it is about to say so and to end.
+    # If there is a new step, the watcher is about to report it and to end.
     has_new_step || kill "$watcher" 2>/dev/null
     wait "$watcher" 2>/dev/null
   fi

@@ -1,4 +1,4 @@
-// trivet trace RUN_DIR: what the ranks of a run did in one of its steps, from its trace.json: every communicator's
+// trivet trace RUN_DIR: the work of a run's ranks in one of its steps, from its trace.json: every communicator's
 // calls as a table and below their compute as a picture; or the whole trace for other tools.
 #include <fmt/format.h>
 #include <memory>

@@ -1,5 +1,5 @@
 // Context: everything that the forward and backward pass of a layer needs from its rank, passed by reference: there are
-// no singletons, globals or thread-locals. Here stand its parts, too: the tensor-parallel group as layers see it, the
+// no singletons, globals or thread-locals. Its parts are here, too: the tensor-parallel group as layers see it, the
 // callbacks for units, and the queue of weight gradients.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace trivet {
 
-// The tensor-parallel group: layers gather what is partitioned and reduce what is partial, and can do nothing else over
+// The tensor-parallel group: layers gather partitioned tensors and reduce partial ones, and can do nothing else over
 // it.
 class TensorGroup {
  public:
@@ -107,7 +107,7 @@ struct Context {
   TensorCommStream* tensor_comm_stream = nullptr;  // null: tensor-parallel communication is not overlapped
   ContextGroup* context = nullptr;                 // null: the rank has all positions
   Communicator* sequence = nullptr;                // the same: the ranks that share the sequence
-  bool quantises = true;  // false: of a text that grows, in which no number may depend on how many tokens come at a time
+  bool quantises = true;  // false: for a growing text, in which no number may depend on how many tokens come at a time
 
   void run(const AnyOp& op) const { ops.run(op, compute); }
   // Tells `units`, and labels compute's spans with the unit from now on.

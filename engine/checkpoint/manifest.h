@@ -1,11 +1,11 @@
 // A committed checkpoint, as its manifest.json describes it. A checkpoint is a directory:
 //
 //   step-00001000/
-//     rank-00000.safetensors …   what each rank saved, fp32. A slice that is a whole box of a tensor (slice.h) has its
+//     rank-00000.safetensors …   each rank's slices, fp32. A slice that is a whole box of a tensor (slice.h) has its
 //                                shape, another is flat; "slices" in __metadata__ says which elements each one holds,
 //                                so that a shard can be read without the manifest.
-//     train_state.json           where the run stood: step, samples, tokens, …
-//     config.resolved.yaml       how it was configured
+//     train_state.json           the progress of the run: step, samples, tokens, …
+//     config.resolved.yaml       its configuration
 //     manifest.json              written last: format version, run, size and hash of every file above, and for every
 //                                slice its elements, its offset in the file and the XXH3-64 of each MiB of it, taken
 //                                from memory before it was written
@@ -36,7 +36,7 @@ struct TrainState {
   int64_t skipped_steps = 0;                    // of the steps: Adam's bias correction does not count them
   std::map<std::string, std::string> config{};  // "section.key" -> the value as YAML, of the run that saved it
   std::string tokenizer{};                      // its fingerprint; empty: unknown
-  std::map<std::string, std::string> data{};    // "data.path" -> what the dataset is: TrainingData::identities
+  std::map<std::string, std::string> data{};    // "data.path" -> identity of the dataset: TrainingData::identities
   bool evaluation_due = false;                  // the step's evaluation was interrupted; a resumed run begins with it
   std::optional<double> validation_loss{};      // of the step, where it was evaluated
 };

@@ -22,7 +22,7 @@ class CheckpointMirror {
   void copy(int64_t step);  // a committed one, where it has no copy yet. One thread at a time
   // Problems with the copies since the last call, for people; "": none.
   std::string take_problem();
-  // At most so long, for the last copy. True: it is made, or given up, as nothing was written for kStalled seconds.
+  // Waits at most this long for the last copy. True: it is made, or abandoned after kStalled seconds without a write.
   bool wait(double seconds);
 
  private:

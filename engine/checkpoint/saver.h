@@ -2,7 +2,7 @@
 //
 //   begin()                every rank, at the same step: its state is copied (async) and a background thread writes it
 //   vote() -> advance()    at each step boundary, with the votes summed over all ranks: when all have written, rank 0's
-//                          thread commits; when one has failed, what was written is removed
+//                          thread commits; when one has failed, the files are removed
 //
 // Ranks communicate only by their votes, which travel in the step's own all-reduce, and by the shared file system. All
 // calls are the training thread's.
@@ -44,7 +44,7 @@ class CheckpointSaver {
   // and written while training continues; null: the live tensors are written while training waits.
   CheckpointSaver(Options options, std::vector<StateTensor> tensors, Tensor snapshot, Device& device, Stream& compute);
 
-  // REQUIRES: !saving(). Saves the state that `compute` has reached; with a snapshot, what is queued there from now on
+  // REQUIRES: !saving(). Saves the state that `compute` has reached; with a snapshot, work queued there from now on
   // may change it. The host does not wait.
   void begin(const TrainState& state);
   bool saving() const { return phase_ != Phase::idle; }
@@ -81,7 +81,7 @@ class CheckpointSaver {
   bool copies_;
   Device& device_;
   Stream& compute_;
-  std::unique_ptr<Event> reached_;   // the state is what is to be saved, and in the snapshot if there is one
+  std::unique_ptr<Event> reached_;   // the state to save is reached, and in the snapshot if there is one
   std::unique_ptr<Stream> reading_;  // the writer's, where it reads a device's memory; else null
   TrainState state_;
   std::string temporary_;
@@ -91,7 +91,7 @@ class CheckpointSaver {
   int64_t bytes_ = 0;
   double stall_seconds_ = 0;
   int64_t write_ns_ = 0;  // by the job
-  // The error of this phase's job, empty where there is none. Last: it waits for the job where it is destroyed.
+  // The error of this phase's job, empty: none. Last: its destructor waits for the job.
   std::future<std::string> job_;
 };
 

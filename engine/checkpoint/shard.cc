@@ -100,7 +100,7 @@ CheckpointFile write_shard(const Disk& disk, const std::string& directory, const
     fetch(i + 1);
     const auto& [tensor, data] = blocks[i];
     const char* const block = copies ? staging->wait(i) : static_cast<const char*>(data.data);
-    // A run that went on from such numbers would be lost, and the checkpoint before this one with keep_last.
+    // A run that resumed from such numbers would be lost, and the checkpoint before this one with keep_last.
     if (!all_finite({reinterpret_cast<const float*>(block), static_cast<size_t>(data.numel())}))
       throw NumericsError(tensor + " has a number that is not finite");
     writer.add_block({block, static_cast<size_t>(data.bytes())});

@@ -1,4 +1,4 @@
-// StateTensor: a slice of the checkpointed training state: of a weight or of what the optimizer keeps of it, as this
+// StateTensor: a slice of the checkpointed training state: of a weight or of its optimizer state, as this
 // rank owns it, in fp32. In a bf16 run the main weights are the state, and the model's weights follow from them.
 //
 // Names are Megatron's: the parameter's own for the weight, optimizer.exp_avg.NAME and optimizer.exp_avg_sq.NAME.

@@ -47,7 +47,7 @@ class CheckpointStore {
   std::string prepare() const;
   // Makes `temporary`, whose files are durable, the checkpoint of its step, and the latest one.
   void commit(int64_t step, const std::string& temporary) const;
-  // After commit(): removes what it replaced, and the checkpoints before it that do not stay. Throws IoError; then the
+  // After commit(): removes the one it replaced, and earlier checkpoints that are not kept. Throws IoError; then the
   // next commit or start tries again.
   void remove_old(int64_t step, const std::string& temporary, const Retention& keep) const;
 
@@ -85,7 +85,7 @@ auto read_latest(Find&& find, Read&& read) {
       std::string now = found;
       try {
         if (tries > 1) now = find();
-      } catch (const Error&) {  // why it could not be read says more
+      } catch (const Error&) {  // the reading error says more
       }
       if (now == found) throw;
       found = std::move(now);

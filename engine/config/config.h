@@ -1,5 +1,5 @@
-// Config: what a run is, as plain structs with defaults. The keys are Megatron's and NeMo's; a YAML file has one map a
-// struct (model: parallel: …) with these names. load.h fills it, validate.h judges it, explain.h shows it.
+// Config: the description of a run, as plain structs with defaults. The keys are Megatron's and NeMo's; a YAML file has
+// one map a struct (model: parallel: …) with these names. load.h fills it, validate.h judges it, explain.h shows it.
 //
 // Glossary, the letters of the Megatron papers, used throughout Trivet:
 //   b micro-batch size   s sequence length   h hidden size   f ffn size   a attention heads   L layers   vocab
@@ -202,8 +202,8 @@ struct DataConfig {
 };
 
 struct CommConfig {
-  // thread, mpi: who the ranks are. nccl, staged (through the host's memory, so that ranks may share a GPU): how they
-  // exchange the memory of GPUs. auto: what the launcher and the GPUs allow.
+  // thread, mpi: what the ranks are. nccl, staged (through host memory, so that ranks may share a GPU): the transport
+  // between GPU memories. auto: the best that the launcher and the GPUs allow.
   std::optional<CommBackend> backend;
   bool nccl_ub = false;    // weights and gradients in memory that NCCL's data-parallel groups know
   double timeout_s = 600;  // a call that is open for longer ends the run; 0: never
@@ -219,7 +219,7 @@ struct CommConfig {
   std::optional<double> data_link_latency_us;
   std::optional<double> data_link_gbps;
   bool shared_port = false;    // the emulated links of all classes leave a rank through one port
-  bool measure_links = false;  // those that are not emulated, at start
+  bool measure_links = false;  // real links, at start
 };
 
 struct CheckpointConfig {
@@ -237,7 +237,7 @@ struct TrainConfig {
   int64_t train_samples = 0;  // whole steps within this many samples
   int64_t eval_interval = 0;  // 0: never
   int64_t eval_iters = 10;
-  bool full_validation = false;  // evaluations are of the whole set, in order
+  bool full_validation = false;  // evaluate the whole set, in order
   int64_t eval_samples = 0;      // or of its first ones; 0: of eval_iters batches
   bool skip_train = false;       // evaluate a checkpoint, and end
   int64_t seed = 1234;           // of weights and dropout
@@ -264,7 +264,7 @@ struct DeviceConfig {
   std::optional<DeviceKind> kind;                 // auto: the GPUs, where the hosts have some
   std::optional<CpuIsa> cpu_isa;                  // auto: the best that the CPUs of all hosts have
   bool tf32 = false;                              // fp32 GEMMs on the tensor cores of a GPU, with 10 bits of mantissa
-  CudaGraphs cuda_graph_impl = CudaGraphs::none;  // local: what a micro-batch queues is launched as a graph
+  CudaGraphs cuda_graph_impl = CudaGraphs::none;  // local: each micro-batch is launched as a graph
   int threads_per_rank = 0;                       // 0: the cores of the host over its ranks
   std::optional<double> peak_tflops;  // of one rank in the run's dtype; auto: a table by GPU name, or measured
 };

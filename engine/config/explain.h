@@ -1,5 +1,5 @@
-// Explanation of a resolved configuration in aligned text: what each value is and where it came from, and what the
-// run amounts to. `trivet config` prints all of it; `trivet train` opens with the second part.
+// Explanation of a resolved configuration in aligned text: each value and where it came from, and a summary of the run.
+// `trivet config` prints all of it; `trivet train` opens with the second part.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ TextBlock describe_values(const LoadedConfig& loaded);
 // Model, parameters, layout, batch and FLOPs, and memory of each pipeline rank, [p].
 std::vector<TextBlock> describe_run(const Config& config, const Layout& layout, const std::vector<MemoryPlan>& memory);
 
-// Every key with what it takes, its default and what it means.
+// Every key with its valid values, its default and its meaning.
 TextBlock describe_keys();
 
 }  // namespace trivet

@@ -5,7 +5,7 @@
 namespace trivet {
 namespace {
 
-// The key of a member of Config: what it means and the numbers that it takes.
+// The key of a member of Config: its meaning and valid numbers.
 #define KEY(section, member, ...)               \
   add_field<decltype(Config().section.member)>( \
       table, #section "." #member, [](Config& c) -> void* { return &c.section.member; }, __VA_ARGS__)
@@ -159,7 +159,7 @@ void declare_training(std::vector<Field>& table) {
   KEY(optimizer, adam_beta2, "decay of the second moment", range(0, 0.9999999, {}));
   KEY(optimizer, adam_eps, "added to the root of the second moment", at_least(1e-30));
   KEY(optimizer, weight_decay, "decoupled (AdamW)", at_least(0));
-  KEY(optimizer, start_weight_decay, "of a ramp instead of weight_decay: at the run's begin", at_least(0));
+  KEY(optimizer, start_weight_decay, "weight decay at the start of the ramp", at_least(0));
   KEY(optimizer, end_weight_decay, "and at its end", at_least(0));
   KEY(optimizer, weight_decay_incr_style, "shape of the ramp; constant: weight_decay all along");
   KEY(optimizer, decay_norms_and_biases, "decay these too");

@@ -4,7 +4,7 @@
 //   text                              without control characters, at most 4096 bytes
 //   an enum                           one of its words (config.h) that the field allows
 //   an order of axes                  the axes' names with '-' between
-//   an optional                       "auto", or what else the field calls it, is none
+//   an optional                       "auto", or the field's own word for it, is none
 //   a vector                          a text with commas between its items
 #pragma once
 
@@ -141,7 +141,7 @@ Field field_of_type() {
           .copy = [](const void* from, void* to) { *static_cast<T*>(to) = *static_cast<const T*>(from); }};
 }
 
-// Declares a key: how its value is reached, what it means, and the numbers that it takes.
+// Declares a key: the member that holds its value, its meaning, and valid numbers.
 template <class T>
 Field& add_field(std::vector<Field>& table, std::string_view name, void* (*at)(Config&), std::string_view about,
                  Numbers numbers = {}) {

@@ -23,21 +23,21 @@ struct Numbers {
   std::string_view unit = {};  // empty: a plain number
 };
 
-// A value has an effect only where `holds`, which must stand values out of range.
+// A value has an effect only if `holds`, which must tolerate out-of-range values.
 struct Need {
   std::vector<std::string_view> of;  // the keys that decide
   bool (*holds)(const Config&);
-  std::string_view otherwise;  // how "… has no effect" goes on
+  std::string_view otherwise;  // the continuation of "… has no effect"
 };
 
 struct Field {
   std::string_view name = {};   // "section.key"
   std::string_view about = {};  // one line
   Numbers numbers = {};         // of a number, and of each in a list
-  bool required = false;        // the default stands for "not given"
+  bool required = false;        // the default means "not given"
   std::string_view empty = {};  // how an optional without a value is written: "auto"; empty: not an optional
   std::vector<std::string_view> words = {};  // of an enum, and of each in a list
-  std::string_view takes = {};               // what expected() says, where that cannot be derived
+  std::string_view takes = {};               // the text of expected(), if it cannot be derived
   bool list = false;                         // YAML may give a list: its items with commas between
   bool planned = false;                      // "auto" leaves the value to `trivet plan` (LoadedConfig::left_to_planner)
 

@@ -101,7 +101,7 @@ YamlNode value_of_set(const Field& field, const std::string& text) {
   return {.value = {.text = text}};
 }
 
-// Stores the value, or that it is left to the planner. Otherwise returns the problem, as parse_field() does.
+// Stores the value, or a note that it is left to the planner. Otherwise returns the problem, as parse_field() does.
 std::optional<std::string> store(const Field& field, const YamlNode& value, LoadedConfig& loaded) {
   std::erase(loaded.left_to_planner, field.name);
   const auto whole = scalar_of(field, value);

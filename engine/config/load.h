@@ -23,8 +23,8 @@ struct LoadedConfig {
   std::string path = {};
   // Keys given as "auto" whose values only `trivet plan` chooses; in `config` they have their defaults.
   std::vector<std::string_view> left_to_planner = {};
-  // False: of a plan, or of inference, which may lack what only training needs, its data and length, and of which alone
-  // the keys of `plan` are.
+  // False: a plan, or inference, which may lack keys that only training needs, data and length; the keys of `plan` are
+  // valid there alone.
   bool trains = true;
 };
 
@@ -41,7 +41,7 @@ LoadedConfig load_untrained(const std::string& path, std::span<const std::string
 LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets = {},
                           std::span<const std::string> levels = {});
 
-// The same over values that are there already, in the place of a file. Throws ConfigError.
+// The same on top of an existing configuration instead of a file. Throws ConfigError.
 LoadedConfig with_sets(LoadedConfig loaded, std::span<const std::string> sets);
 
 // The defaults with `sets` applied, not judged. Throws ConfigError.
@@ -67,7 +67,7 @@ struct YamlNode;
 std::optional<Scalar> scalar_of(const Field& field, const YamlNode& node);
 
 // Every key and its value, but for a tool's section without one of its own (a program without the tool reads the rest):
-// what load_config reads back as the same Config.
+// load_config reads it back as the same Config.
 std::string to_yaml(const Config& config);
 
 }  // namespace trivet

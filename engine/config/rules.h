@@ -1,6 +1,6 @@
-// Rules: how the values of a configuration have to go together. Each is a row: the key at fault, the others that it
-// looks at, the condition that breaks it, and what was found, why that cannot be, and what would do. A row stands once,
-// with what has to be known to ask it: the values alone (load_config asks), the ranks and the dataset, the layout
+// Rules: how the values of a configuration have to go together. Each is a row: the key at fault, the other keys that it
+// reads, the condition that breaks it, and a message: found, why that is invalid, and a remedy. A row stands once, with
+// the facts that it needs: the values alone (load_config checks it), the ranks and the dataset, the layout
 // (resolve), or the devices (make_backend). So `trivet config`, `train`, `generate` and `study` refuse a configuration
 // in the same words; only `config`, which also plans runs for other machines, does not ask about devices.
 //

@@ -137,8 +137,8 @@ void check_batch_sizes(const Config& c, Rules& rule) {
        "has {} sizes up to global_batch_size, expected at most {}: a larger increment", parts, kMostParts);
   const auto sizes = parse_batch_size_schedule(b.step_batch_size_schedule, c.model.seq_length);
   rule(kSteps, {"model.seq_length"}, steps && !sizes,
-       "found \"{}\", expected tokens:samples … such as \"0:768 250B:1536\": tokens from 0, each at least a sample of "
-       "{} more than the last, and 1 to {} samples",
+       "found \"{}\", expected tokens:samples … such as \"0:768 250B:1536\": tokens from 0, each at least a sample "
+       "({}) above the last, and 1 to {} samples",
        b.step_batch_size_schedule, c.model.seq_length, kMostBatchSamples);
   rule(kSteps, {},
        sizes && std::ranges::all_of(sizes->parts, [&](auto& part) { return part.samples == sizes->largest(); }),

@@ -1,4 +1,4 @@
-// ToolSection: what a tool brings along to a run: a section of keys (`mlperf:`, `plan:`), the rules of their values,
+// ToolSection: a tool's additions to a run: a section of keys (`mlperf:`, `plan:`), the rules of their values,
 // and a procedure that directs the run by them. A program's rows are listed in launch/, by hand: nothing registers
 // itself, since the linker drops a file of which nothing is named.
 #pragma once
@@ -32,7 +32,7 @@ struct ToolSection {
 
   // The rules (rules.h). Null: there are none.
   void (*check)(const Config& config, Rules& rule) = nullptr;            // of the values alone
-  void (*check_run)(const LoadedConfig& loaded, Rules& rule) = nullptr;  // of what is to be done with them
+  void (*check_run)(const LoadedConfig& loaded, Rules& rule) = nullptr;  // of its task
   // Gives values to keys that the configuration leaves open. batch: the samples of a step, at most.
   void (*derive)(LoadedConfig& loaded, int64_t batch, Problems& problems, std::vector<std::string>& notes) = nullptr;
 

@@ -122,7 +122,7 @@ void leave_out(LoadedConfig& loaded, const Problems& problems, std::vector<std::
   }
 }
 
-// An automatic warm-up is one in what the run counts, where that is not given a length of its own.
+// Converts an automatic warm-up to the unit in which the run counts, unless that has its own length.
 void carry_auto_warmup(LoadedConfig& loaded) {
   OptimizerConfig& o = loaded.config.optimizer;
   const bool samples = loaded.config.train.train_samples > 0;
@@ -186,7 +186,7 @@ void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d, int64
   CommConfig& m = c.comm;
   derive(loaded, "comm.tensor_link_latency_us", m.tensor_link_latency_us, m.link_latency_us, "link_latency_us");
   derive(loaded, "comm.tensor_link_gbps", m.tensor_link_gbps, m.link_gbps, "link_gbps");
-  if (c.parallel.context_parallel_size > 1) {  // else they stay auto: ids of studies hash what is not default
+  if (c.parallel.context_parallel_size > 1) {  // else they stay auto: ids of studies hash values that are not default
     derive(loaded, "comm.context_link_latency_us", m.context_link_latency_us, m.link_latency_us, "link_latency_us");
     derive(loaded, "comm.context_link_gbps", m.context_link_gbps, m.link_gbps, "link_gbps");
   }
@@ -219,8 +219,7 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   Config& config = loaded.config;
   carry_auto_warmup(loaded);
   Layout layout;
-  for (size_t before = 0;;
-       before = layout.notes.size()) {  // without a value that is left out others may have no effect
+  for (size_t before = 0;; before = layout.notes.size()) {  // without a dropped value others may have no effect
     Problems problems(loaded.path, loaded.origins);
     check_config(loaded, problems);
     for (const std::string_view key : loaded.left_to_planner)  // an optional then has its default, as ever
@@ -288,7 +287,7 @@ std::vector<int64_t> split_layers(const LayerSplit& s) {
       throw KeyError(
           key, fmt::format("{} is not a multiple of the {} chunks over which its pipeline rank divides its layers",
                            *number, s.chunks));
-  // Stages that share what the ends leave, evenly.
+  // Stages that share the remaining layers evenly.
   const int64_t even_stages = s.stages - s.chunks * ((s.first_layers ? 1 : 0) + (s.last_layers ? 1 : 0));
   const int64_t units = s.num_layers - s.first_layers.value_or(0) - s.last_layers.value_or(0) +
                         (s.account_for_embedding ? 1 : 0) + (s.account_for_loss ? 1 : 0);

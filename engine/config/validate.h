@@ -1,4 +1,4 @@
-// From a loaded configuration to a run. check_config judges what the configuration alone tells; resolve() also knows
+// From a loaded configuration to a run. check_config judges the configuration by itself; resolve() also knows
 // the ranks and the dataset, fills in every derived value and returns the layout. Both report all problems together:
 // the values of keys (fields.h), then how they go together (rules.h).
 #pragma once

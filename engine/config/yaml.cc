@@ -62,7 +62,7 @@ class TreeBuilder : public YAML::EventHandler {
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
-    // The mark is of the null, or, where there is nothing, of what comes before or after.
+    // The mark is the null's, or, if there is no text, that of its neighbour before or after.
     const std::string_view here = text_at(lines_, mark.line, mark.column);
     const bool written =
         here.starts_with('~') || here.starts_with("null") || here.starts_with("Null") || here.starts_with("NULL");

@@ -1,7 +1,7 @@
 // YAML files: a strict parser, and YamlReader, from which the readers of run files and study files derive.
 //
 // The parser builds a tree of at most 16 levels, and knows neither anchors, aliases nor tags: they are problems with
-// the line where they stand, so the size of a tree is bounded by the size of its text.
+// the line where they are, so the size of a tree is bounded by the size of its text.
 #pragma once
 
 #include <fmt/ranges.h>
@@ -35,7 +35,7 @@ std::string found_text(const YamlNode& node);
 // The text of a YAML file of at most 1 MiB. Throws ConfigError, IoError.
 std::string read_yaml_text(const std::string& path);
 
-// The only document of the text. Where the syntax is wrong, the tree holds what stands before; `whole` is then false,
+// The only document of the text. After a syntax error the tree holds the text before it; `whole` is then false,
 // and there is a problem.
 struct YamlTree {
   YamlNode root;
@@ -44,7 +44,7 @@ struct YamlTree {
 YamlTree parse_yaml(const std::string& text, const std::string& path, Problems& problems);
 
 // Reads typed values from a tree. What cannot be read, or is not known, becomes a problem with its line, and reading
-// goes on, so that one pass finds all problems.
+// continues, so that one pass finds all problems.
 class YamlReader {
  protected:
   // path: the file, for messages. Both arguments outlive the reader.

@@ -269,7 +269,7 @@ BpeModel parse_bpe_model(std::string_view bytes, const std::string& name) {
   const json whole = parse_strict_json(bytes, name);
   const JsonReader file(whole, name);
   BpeModel out;
-  // "truncation" and "padding" are what the last call of transformers asked for, and of no concern to whole documents.
+  // "truncation" and "padding" come from the last call of transformers, and do not concern whole documents.
   for (const json& part : parts_of(whole, "normalizer", "normalizers", file)) {
     expect_value(JsonReader(part, name + ": normalizer"), part, "type", {"NFC"});
     out.nfc = true;
@@ -280,7 +280,7 @@ BpeModel parse_bpe_model(std::string_view bytes, const std::string& name) {
 
   const JsonReader model = file.object("model");
   const json& object = file.member("model");
-  expect_value(model, object, "type", {"BPE"});  // which GPT-2's own file does not say
+  expect_value(model, object, "type", {"BPE"});  // missing in GPT-2's own file
   expect_value(model, object, "dropout", {nullptr, 0.0});
   for (const char* option : {"continuing_subword_prefix", "end_of_word_suffix"})
     expect_value(model, object, option, {nullptr, ""});

@@ -33,7 +33,7 @@ struct BpeModel {
   std::vector<Added> added;
   std::string begin;  // the special token that the post-processor puts in front of a text; "": none
 
-  // The special token of this text; a ConfigError, beginning with `where`, that lists what there is.
+  // The special token of this text; a ConfigError, beginning with `where`, that lists those that exist.
   int32_t special(const std::string& text, const std::string& where) const;
 };
 
@@ -54,8 +54,8 @@ std::string to_tokenizer_json(const BpeModel& model);
 // The file `json`, of which `model` was read, with a post-processor for model.begin and no other.
 std::string with_begin(std::string_view json, const BpeModel& model);
 
-// The hashes of what encodes: of the tokens, the merges, and the rules by which texts are cut and normalised. A file
-// that transformers loaded and saved again has the same.
+// Hashes of everything that affects encoding: tokens, merges, and the rules by which texts are cut and normalised. A
+// file that transformers loaded and saved again has the same.
 std::string bpe_fingerprint(const BpeModel& model);
 // The names of those of the three that differ, after ": "; "" if one is not of a BPE.
 std::string bpe_difference(const std::string& fingerprint, const std::string& other);
@@ -65,7 +65,7 @@ struct BpeEnds {
   std::string eod, bos;
   std::string eod_source = "--eod-token", bos_source = "--bos-token";  // for messages
 };
-// source: a tokenizer_config.json whose other members are taken along, if it is there.
+// source: a tokenizer_config.json whose other members are copied, if it exists.
 std::string to_tokenizer_config(const BpeEnds& ends, const std::string& source = "");
 BpeEnds read_tokenizer_config(const std::string& path);
 // The end of document according to the tokenizer_config.json next to a model, for messages.

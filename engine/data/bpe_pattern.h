@@ -21,7 +21,7 @@ constexpr auto words_of(BpePattern) { return word_list("gpt2", "llama3", "qwen2"
 std::string_view regex_of(BpePattern pattern);
 
 struct BpeSplit {
-  enum class Keep { all, matches, gaps };  // what becomes pieces: of the others nothing is encoded
+  enum class Keep { all, matches, gaps };  // the parts that become pieces: others are not encoded
   std::string regex;                       // "": no cut
   Keep keep = Keep::all;
   bool prefix_space = false;  // before the cut, in front of a text that does not begin with one

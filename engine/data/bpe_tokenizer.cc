@@ -76,7 +76,7 @@ class AddedFinder {
   std::array<bool, 256> begins_{};  // by first byte
 };
 
-// Normalisation Form C of what is UTF-8 in it. By Unicode's stability policy any version gives the same for characters
+// Normalisation Form C of its valid UTF-8. By Unicode's stability policy any version gives the same for characters
 // that it knows. (The version in `tokenizers` 0.23.3 lacks 120 combining marks that are put into their order here.)
 // utf8proc itself takes quadratic time to put many marks into their order.
 std::string nfc(std::string_view text) {

@@ -1,7 +1,7 @@
 // Byte-level BPE in time linear in the text but for a factor log of its longest piece, token for token as Hugging
 // Face's `tokenizers` (add_special_tokens=False). Bytes that are not UTF-8 keep their place: decode(encode(x)) == x for
 // any bytes without the tokens that begin and end documents, unless the model normalises texts (NFC), adds a space in
-// front or removes what its pattern says.
+// front or has a pattern that removes text.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// PREFIX.json: what a dataset's .idx does not say. `trivet data prepare` writes it last. Megatron's datasets have none;
-// then the configuration gives the vocabulary size.
+// PREFIX.json: facts on a dataset that its .idx lacks. `trivet data prepare` writes it last. Megatron's datasets have
+// none; then the configuration gives the vocabulary size.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ std::optional<DatasetInfo> read_dataset_info(const std::string& prefix);
 // it is there, is not the tokenizer that made the dataset.
 void check_written_together(const DatasetInfo& info, const IndexedDataset& dataset);
 
-// Reads all of PREFIX.bin; a DataError where a byte differs from what was written.
+// Reads all of PREFIX.bin; a DataError if a byte differs from the bytes written.
 void check_bin_hash(const DatasetInfo& info, const IndexedDataset& dataset);
 
 }  // namespace trivet

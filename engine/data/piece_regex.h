@@ -53,7 +53,7 @@ class PieceRegex {
   std::vector<uint8_t> classes_;  // by code point, and of the end
   size_t count_ = 0;              // of classes
   uint32_t start_ = 0;
-  // By state, a multiple of count_ (0: no match goes on), plus the class of the next character: the next state, plus
+  // By state, a multiple of count_ (0: no match continues), plus the class of the next character: the next state, plus
   // kMatches where a match ends before that character.
   std::vector<uint32_t> steps_;
   std::vector<bool> joined_, always_;

@@ -27,7 +27,7 @@ struct BatchPlan {
   int64_t micro_batches = 1;  // m, a step
   int rank = 0;               // of the data-parallel group
   int ranks = 1;
-  BatchSizes ramp{};                                         // of the steps; empty: all alike
+  BatchSizes ramp{};                                         // of the steps; empty: all equal
   int64_t end_sample = std::numeric_limits<int64_t>::max();  // samples from there on have no labels
 
   // The first sample of this rank's k-th micro-batch, counted over steps.

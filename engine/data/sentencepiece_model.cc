@@ -117,7 +117,7 @@ void check_chars_map(std::string_view blob, const std::string& name) {
   }
 }
 
-// Marks adjacent bytes of this piece. The library treats a space and U+2581 in a text alike.
+// Marks adjacent bytes of this piece. The library treats a space and U+2581 in a text as the same.
 void mark_neighbours(std::string_view piece, std::bitset<65536>& joined) {
   std::string_view before;  // the bytes that the symbol in front can end with
   while (!piece.empty()) {

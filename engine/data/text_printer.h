@@ -12,7 +12,7 @@
 
 namespace trivet {
 
-// Gives what further tokens cannot change any more to `put`; the ids themselves, with commas, without a tokenizer.
+// Passes to `put` the text that further tokens can no longer change; without a tokenizer, ids with commas.
 class TextPrinter {
  public:
   TextPrinter(const Tokenizer* tokenizer, std::function<void(const std::string&)> put)

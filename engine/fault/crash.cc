@@ -49,7 +49,7 @@ void on_fatal_signal(int signal) {
     while (!is_request(signal) && !is_request(none) && crash.thread != this_thread()) pause_ms(10);
     return end_by(signal);
   }
-  if (is_request(signal)) return;  // the thread goes on until the last watchdog has served it
+  if (is_request(signal)) return;  // the thread continues until the last watchdog has served it
   crash.thread = this_thread();
   void* frames[64];
   if (stderr_accepts()) backtrace_symbols_fd(frames, backtrace(frames, 64), STDERR_FILENO);

@@ -1,6 +1,6 @@
 // CrashWatch: on a fatal signal (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT) the handler writes a backtrace to stderr and
 // waits for the watchdogs of the process's ranks to write their reports in ordinary code. On SIGQUIT and SIGALRM,
-// unless they are ignored, the process goes on until the watchdogs have done so. Then the signal takes its default
+// unless they are ignored, the process continues until the watchdogs have done so. Then the signal takes its default
 // action, so that a launcher sees it. A handler has no argument, so this is process-wide state.
 #pragma once
 

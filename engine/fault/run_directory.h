@@ -19,9 +19,9 @@ class RunDirectory {
   explicit RunDirectory(std::string path, const char* what = "train.run_dir", std::vector<std::string> marks = {},
                         std::string lock = {}, bool holds = true);
 
-  // Why it is not this run's any more; empty: it is, or its file system does not answer. Any thread.
+  // The reason why it is no longer this run's; empty: it is, or its file system does not answer. Any thread.
   std::string problem() const;
-  // Another run works in it, and has all that this one saved. A lock that was removed has no other holder, unless
+  // True if another run works in it, and has all that this one saved. A removed lock has no other holder, unless
   // an outcome is there.
   bool taken_over() const;
   // True if no other process holds the directory's flock(), or the file system has no locks.

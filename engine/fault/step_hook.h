@@ -1,4 +1,4 @@
-// StepHook: hears where a rank is in a step. Called on the rank's main thread.
+// StepHook: called as a rank passes through a step. Called on the rank's main thread.
 #pragma once
 
 #include <cstdint>

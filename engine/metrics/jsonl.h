@@ -1,6 +1,6 @@
 // MetricsLog: RUN_DIR/metrics.jsonl, one JSON object a line: a step, or an event ("event": start, resume, eval,
 // checkpoint, walltime, note, end). Each has the time, in seconds since the epoch. Floats have all the digits that read
-// back exactly; what is unknown or no number is null. The file holds one run, each step once: a resumed run goes on in
+// back exactly; unknown values and NaN are null. The file holds one run, each step once: a resumed run goes on in
 // it, and a new one sets it aside. Written by rank 0 through a queue, as a disk may hang.
 #pragma once
 
@@ -20,10 +20,9 @@ namespace trivet {
 // The names of the numbers in the line of a step, but for its own.
 std::vector<std::string> step_metric_names();
 
-// Calls each(numbers) for every step that a run wrote: all that is a number in its record, "step" from 1 included, and
-// "loss", NaN where it is none; event(record) for every other line that is an object, but for a last one without its
-// end, which is being written. most_bytes: of the file's end; of what comes before, events alone. What is wrong with
-// the file, or "".
+// Calls each(numbers) for every step that a run wrote: all numbers in its record, "step" from 1 included, and "loss",
+// NaN if absent; event(record) for every other line that is an object, except an unfinished last line, which is being
+// written. most_bytes: of the file's end; before that, only events. Returns the file's problem, or "".
 using StepNumbers = std::map<std::string, double>;
 std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each,
                           const std::function<void(const nlohmann::ordered_json& record)>& event = {},
@@ -44,8 +43,8 @@ class MetricsLog : public RunObserver {
   MetricsLog(std::string path, AppendFile::Warn warn, double patience_s = 0, Hear hear = nullptr);
   ~MetricsLog() override;
 
-  // A run that does not go on where the file ends sets it aside, which is what is returned. One that does removes the
-  // records that are done again, atomically; where that fails, `warn` is called and they stay.
+  // A run that does not continue at the file's end sets it aside and returns its new name. One that does removes the
+  // records that are done again, atomically; if that fails, `warn` is called and they stay.
   std::string begin(const RunBegin& run) override;
   void step(const StepReport& report) override;
   void evaluation(const EvalReport& report) override;

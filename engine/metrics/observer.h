@@ -15,7 +15,7 @@ namespace trivet {
 // The start of the run.
 struct RunBegin {
   int64_t step = 0;              // done before
-  std::string checkpoint = {};   // from which it goes on; empty: from new weights
+  std::string checkpoint = {};   // from which it resumes; empty: from new weights
   bool goes_on = false;          // in the folder of the run that wrote it, whose later records are done again
   bool evaluates_again = false;  // so is the evaluation of `step`
   int64_t total_steps = 0;
@@ -39,7 +39,7 @@ class RunObserver {
   virtual void note(const std::string& /*line*/) {}  // anything else that people should read
   // The same, each as the record that metrics.jsonl gets of it.
   virtual void record(const nlohmann::ordered_json&) {}
-  virtual void flush() {}  // what was heard is in its file: a save is next, of steps that are on record then
+  virtual void flush() {}  // writes all events to its file: a save is next, of steps that are on record then
   // All steps are done, or the run was asked to stop: where its time went.
   virtual void end(const std::vector<TextBlock>& /*times*/) {}
 };

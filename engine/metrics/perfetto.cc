@@ -15,7 +15,7 @@ namespace trivet {
 namespace {
 
 // The first line of a file opens the array with an event that needs no comma before it (how rank 0 is sorted, which is
-// true of every file); each later event brings its comma along, so that the file is complete but for its last line
+// true of every file); each later event begins with its comma, so that the file is complete but for its last line
 // whenever the writer dies.
 constexpr std::string_view kOpening =
     "{\"displayTimeUnit\":\"ms\",\"traceEvents\":["
@@ -115,7 +115,7 @@ void PerfettoWriter::put_communication(fmt::memory_buffer& out, size_t row, cons
     put_time(out, "exposed_us", length_of(exposed));
   }
   fmt::format_to(to, FMT_COMPILE("}}}}\n"));
-  // Slices of a row must nest: the wire of what was received late began before.
+  // Slices of a row must nest: the wire of late receives began before.
   const auto put_part = [&](const char* name, const Interval& time) {
     const Interval part = time.cut_to({span.start_ns, span.end_ns});
     if (part.begin >= part.end) return;

@@ -7,8 +7,8 @@
 //   bytes, ranks          of its tensor (nccl-tests' size), and of its group
 //   bucket, layer         of gradients or weights; the layers whose parameters these are, else those that ran
 //   microbatch, chunk     the op of the pipeline that made the call
-//   ready_ts              when its input was ready; it is `ts` that its stream came to it
-//   wire_ts, wire_dur     on the wire, which is what algbw_GBps (bytes over that time) and exposed_us are of
+//   ready_ts              when its input was ready; its stream reached it at `ts`
+//   wire_ts, wire_dur     on the wire; algbw_GBps (bytes over that time) and exposed_us refer to it
 //
 // Each rank streams its own part, one event a line, so that a crash leaves a trace that viewers still read (they do
 // not miss the closing bracket), and rank 0 joins the parts when all have been closed.

@@ -20,8 +20,8 @@ class QuantisationReport : public Ops {
  public:
   explicit QuantisationReport(std::unique_ptr<Ops> ops) : ops_(std::move(ops)) {}
   void run(const AnyOp& op, Stream& stream) override;
-  // A row for each layer and role that was quantised, of all ranks: what several of them quantise counts once for
-  // each. units: this rank's; layers: the whole model's. Collective.
+  // A row for each layer and role that was quantised, of all ranks: a tensor that several of them quantise counts once
+  // for each. units: this rank's; layers: the whole model's. Collective.
   TextBlock table(const std::vector<ParamUnit>& units, int64_t layers, HostWorld& host) const;
 
  private:

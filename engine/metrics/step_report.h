@@ -1,4 +1,4 @@
-// StepReport: what is told of a step, on the console and in metrics.jsonl alike; and the EvalReport of an evaluation.
+// StepReport: the record of a step, for the console and metrics.jsonl; and the EvalReport of an evaluation.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct StepReport {
   std::optional<double> weight_decay = {}, decoupled_learning_rate = {};
   std::optional<GpuReport> gpus = {};
   double step_seconds = kUnknown;
-  double remaining_seconds = kUnknown;  // of the steps that are left
+  double remaining_seconds = kUnknown;  // of the remaining steps
   double tokens_per_second = kUnknown;
   double model_tflops_per_rank = kUnknown;
   double mfu = kUnknown;  // stays unknown where the peak is
@@ -78,13 +78,13 @@ struct EvalReport {
   int64_t samples = 0;
   int64_t tokens = 0;
   double seconds = StepReport::kUnknown;
-  std::string checkpoint{};  // with train.skip_train: what was evaluated
+  std::string checkpoint{};  // with train.skip_train: the one evaluated
 };
 
 struct SaveReport {
   int64_t step = 0;
   int64_t bytes = 0;         // of all ranks
-  double stall_seconds = 0;  // that training stood still
+  double stall_seconds = 0;  // in which training was stalled
   double seconds = 0;        // until it was committed, as the next step boundary saw it
 };
 

@@ -95,8 +95,8 @@ StepStats StepMeter::measure(std::span<const std::vector<Span>> rows, int64_t st
   stats.window = end_ns - start_ns;
   collect(rows, start_ns, end_ns, stats);
 
-  // A sweep over time. Between two neighbouring changes nothing happens; what counts of such a stretch is which
-  // activities are going on, bit i for activity i.
+  // A sweep over time. Between two neighbouring changes nothing happens; what matters in such a stretch is which
+  // activities are in progress, bit i for activity i.
   std::array<int64_t, 1u << kActivities> time_of = {};
   std::array<const int64_t*, kActivities> next_change;
   std::array<int64_t, kActivities> next;

@@ -1,4 +1,4 @@
-// StepStats: what one rank did in the window of a step, from the spans of its streams. Every nanosecond counts once:
+// StepStats: one rank's time in the window of a step, from the spans of its streams. Every nanosecond counts once:
 //
 //   window = compute + optimizer + exposed + wait + host + idle
 //
@@ -9,7 +9,7 @@
 // apart. Phase spans are names, not work.
 //
 //   wire[k]        time on the wire, exposed or not, of a class alone: the union of its calls
-//   floor[k]       what that would be if each call took its bytes over the link's bandwidth plus its latency, from when
+//   floor[k]       the same if each call took its bytes over the link's bandwidth plus its latency, from when
 //                  its first byte could move, collectives one after the other
 //   overlap ratio  hidden wire / wire. Waiting is no part of it: a receive that was posted early waits under compute
 //                  without having anything to hide

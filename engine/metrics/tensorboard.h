@@ -1,5 +1,5 @@
 // TensorBoardLog: event files for TensorBoard, with Megatron's tags: an observer of the run. Each start of the program
-// writes a file of its own, events.out.tfevents.SECONDS.HOST.PID. A run that goes on cuts the steps that are done again
+// writes a file of its own, events.out.tfevents.SECONDS.HOST.PID. A resumed run cuts the steps that are done again
 // from the files before it, so that each step is shown once; a new run moves an earlier one's files to earlier-N, which
 // TensorBoard shows as a run of that name. The format: TFRecord frames around Event messages (record_writer.h and
 // event.proto of TensorFlow).

@@ -25,7 +25,7 @@ class TimeTable {
   void add(const StepStats& of_all_ranks, const StepStats& of_this_rank = {});
   const StepStats& own() const { return own_; }  // what this rank did in the steps that count
 
-  // Means of a step and a rank: what the step was spent on; and where there was communication, for each class the
+  // Means of a step and a rank: the breakdown of its time; and with communication, for each class the
   // bytes, the floor of their time on the wire where a link is known, that time, how much of it was hidden and exposed
   // and how much shared with a class whose time counts first, and the time of waiting for peers.
   // ranks: a row each, what its step was spent on, where they are more than one and few enough to read.

@@ -1,4 +1,4 @@
-// A run's trace read back, one event a line, as perfetto.h says what is in it; and written again for another tool.
+// A run's trace read back, one event a line, as perfetto.h defines it; and written again for another tool.
 #pragma once
 
 #include <functional>
@@ -26,13 +26,13 @@ struct TraceSpan {
 };
 
 // Each span of the trace in the file's order; not the slices that are parts of one (waits, exposed wire). Throws
-// IoError, and DataError with the line of what is no event of a trace.
+// IoError, and DataError with the line that is no event of a trace.
 void for_each_span(const std::string& trace_path, const std::function<void(const TraceSpan&)>& each);
 
 // The number of ranks in the trace. Throws IoError, and DataError if it names none.
 int ranks_of_trace(const std::string& trace_path);
 
-// RUN_DIR/trace.json. Throws IoError where there is none.
+// RUN_DIR/trace.json. Throws IoError if there is none.
 std::string trace_of_run(const std::string& run_dir);
 
 // For Holistic Trace Analysis (https://hta.readthedocs.io), which takes a folder with a file a rank as the PyTorch

@@ -1,6 +1,6 @@
 // WallTime: the walltime that a job needs for the rest of a run, from what the run has measured so far: the 95th
-// percentile of its step times, and the means of evaluations, saves and the start. It is told after kSteps steps, again
-// after ten times as many, and when the first evaluation and the first save have been measured.
+// percentile of its step times, and the means of evaluations, saves and the start. It is reported after kSteps steps,
+// again after ten times as many, and when the first evaluation and the first save have been measured.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ class WallTime : public RunObserver {
   struct Kind {
     int64_t interval = 0;  // steps; 0: never
     int64_t count = 0;
-    double sum = 0, longest = 0;  // seconds that training stood still; of the longest, until it was done
+    double sum = 0, longest = 0;  // seconds that training stalled; of the longest, until it was done
   };
   void tell_news();
 

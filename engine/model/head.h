@@ -25,7 +25,7 @@ struct HeadActivations {
 };
 // logits: of another slot to share; else null.
 HeadActivations allocate_head_activations(Arena& arena, const GptShape& shape, Vocab logits = {});
-// The beginnings of these buffers, for a shape of fewer positions.
+// Views of the first rows of these buffers, for a shape of fewer positions.
 HeadActivations front_of(HeadActivations acts, const GptShape& shape);
 
 class Head {

@@ -88,7 +88,7 @@ struct MicroBatch {
   Tensor first_sample = {};        // [1] int64 on the device: its first sample's global index, which keys the dropout
   bool training = true;            // false: no dropout
   float loss_scale = 1;            // each token's loss counts this much in the loss and in the gradient
-  bool defer_head_weight = false;  // the output weight's gradient is left to GptStage::run_deferred
+  bool defer_head_weight = false;  // GptStage::run_deferred computes the output weight's gradient
   std::optional<PositionRange> positions = {};  // empty: all of the sequences, as training has it
   // [s, b] int32 each, of this rank's positions; null where the shape resets none. The position of each token in its
   // document, and the first position of the whole sequence that it sees.

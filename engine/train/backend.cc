@@ -74,7 +74,7 @@ int default_threads_per_rank(const Communicator& world) {
   const int online = static_cast<int>(std::thread::hardware_concurrency()), cores = usable_cores();
   int ranks = world.size();
   if (launched_world_size() > 0) {
-    if (cores < online) return cores;  // the launcher has bound this process to cores of its own
+    if (cores < online) return cores;  // the launcher has bound this process to some cores
     for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"})
       if (const char* value = std::getenv(name)) {
         ranks = std::max(1, std::atoi(value));
@@ -96,7 +96,7 @@ void all_succeed(HostWorld& host, F&& f) {
   if (problem = host.first_problem(problem); !problem.empty()) throw ConfigError(problem);
 }
 
-// device.cpu_isa; or the best of the rank that has least: ranks round alike, so that replicated weights stay equal.
+// device.cpu_isa; or the best of the least capable rank: all round the same way, so that replicated weights stay equal.
 CpuIsa choose_cpu_isa(const Config& config, HostWorld& host) {
   const std::vector<int64_t> best = host.gather(static_cast<int64_t>(best_cpu_isa()));
   const CpuIsa isa = config.device.cpu_isa.value_or(static_cast<CpuIsa>(std::ranges::min(best)));

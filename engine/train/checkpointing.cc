@@ -37,8 +37,8 @@ std::string random_run_name(HostWorld& host) {
   return host.broadcast(fmt::format("{:08x}{:08x}", random(), random()));
 }
 
-// When the job ends, on the steady clock, by an environment variable in seconds since the epoch. problem: gets what is
-// wrong with its value, which then says nothing.
+// The end of the job on the steady clock, from an environment variable in seconds since the epoch. problem: receives
+// what is wrong with its value, which is then ignored.
 std::optional<int64_t> job_end_ns(const char* variable, std::string& problem) {
   const char* text = std::getenv(variable);
   if (text == nullptr || *text == 0) return {};
@@ -114,7 +114,7 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
       mirror_.emplace(store, CheckpointStore(config.checkpoint.mirror), keep);
     } catch (const IoError& error) {
       problem = fmt::format("checkpoint.mirror: {}", error.what());
-      // A second disk that is gone keeps no run from going on.
+      // A missing second disk keeps no run from resuming.
       if (store.steps().empty()) throw IoError(problem);
       note(problem + "; the run goes on without it");
     }

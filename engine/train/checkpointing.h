@@ -26,10 +26,10 @@ class Checkpointing {
     std::map<std::string, std::string> data{};  // TrainingData::identities
     std::function<int()> stop_signal;           // the signal that asked this process to stop; 0: none
     Disk::Fault disk_fault;                     // for tests and --inject
-    StepHook* hook = nullptr;                   // hears of each save; null: none
+    StepHook* hook = nullptr;                   // called at each save; null: none
     const RunDirectory* folder = nullptr;       // on rank 0; null: whoever has it
   };
-  // Collective over the trainer's world. `reporter` (null: none) hears what happens. `start_ns`: of the run, for
+  // Collective over the trainer's world. `reporter` (null: none) gets the events. `start_ns`: of the run, for
   // exit_duration_in_mins.
   Checkpointing(const Config& config, const Layout& layout, Trainer& trainer, Reporter* reporter, Options options,
                 int64_t start_ns);
@@ -39,7 +39,7 @@ class Checkpointing {
   void resume(const std::string& candidates, bool fall_back);
 
   Votes votes();
-  // Between two batches of an evaluation: adds what the ranks vote now to `sum`. True: the evaluation is to end here,
+  // Between two batches of an evaluation: adds the ranks' present votes to `sum`. True: the evaluation is to end here,
   // as the run does in after_step(sum). Collective.
   bool interrupts_evaluation(Votes& sum);
   // True if the evaluation of the last step is still to be made; saved, so that a resumed run begins with it.
@@ -78,7 +78,7 @@ class Checkpointing {
   Reporter* const reporter_;
   Options options_;
   std::mutex stop_texts_;
-  int64_t done_ = 0, committed_ = 0;        // what the stop texts say
+  int64_t done_ = 0, committed_ = 0;        // for the stop texts
   std::optional<CheckpointMirror> mirror_;  // on rank 0
   std::optional<CheckpointSaver> saver_;    // empty: the run saves nothing
   int64_t all_bytes_ = 0;                   // of a checkpoint

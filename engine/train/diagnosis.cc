@@ -50,7 +50,7 @@ BadGradients bad_gradients(const Rank& rank, RankState::NonFiniteSearch search) 
     const int64_t begin = search == RankState::kReducedSearch ? bucket.own_begin : bucket.begin;
     const int64_t at = begin + element_of_mark(found.mark);
     const FlatSegment& segment = segment_at(state, bucket, at);
-    // The backward pass begins with the last stage, and in it with those of its last unit, as each bucket does.
+    // The backward pass begins with the last stage, and in it with the last unit's, as each bucket does.
     const int chunk = state.params.units()[static_cast<size_t>(segment.param->unit)].stage;
     const int64_t stages_after = rank.schedule.stages() - 1 - rank.schedule.stage_of(rank.mesh.at[Axis::pp], chunk);
     const int64_t units_after = static_cast<int64_t>(state.params.units().size()) - segment.param->unit;
@@ -140,7 +140,7 @@ NonFiniteSource find_source(const std::vector<RankNumbers>& ranks) {
   const int64_t replica = *replicas.begin();
   source.replicas = static_cast<int>(replicas.size());
   source.replica = ranks_where([&](const RankNumbers& r) { return r.replica == replica; });
-  // A loss that is not finite makes all gradients alike.
+  // A loss that is not finite makes all gradients so.
   if (as(NonFiniteSource::loss, ranks_where([&](const RankNumbers& r) { return r.replica == replica && r.loss != 0; })))
     return source;
   int64_t first = RankNumbers::kNone;

@@ -38,7 +38,7 @@ struct NonFinite {
 // them. Before their reduction GradSync has searched them in any step.
 void search_non_finite(Rank& rank);
 
-// The source of what these searches found, on all ranks. own_loss: this rank's part of the loss. Collective.
+// The source of the numbers that the searches found, on all ranks. own_loss: this rank's part of the loss. Collective.
 NonFinite find_non_finite(const Rank& rank, float own_loss, HostWorld& host);
 
 struct ReplicaMismatch {

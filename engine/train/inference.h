@@ -14,7 +14,7 @@
 
 namespace trivet {
 
-// Runs f on all ranks, and returns what to throw on each: its own Error, where another rank had one a DataError with
+// Runs f on all ranks, and returns the error to throw on each: its own, or if another rank had one a DataError with
 // that text, or nothing. A Rank has to end before it is thrown.
 template <class F>
 std::exception_ptr failure_of_all(HostWorld host, const F& f) {

@@ -1,5 +1,5 @@
 // NumberCheck: decides whether a step is taken, from its loss and gradient norm, with the same numbers on all ranks.
-// The decision itself is made on the device, by limits that the steps before have set (op::AcceptStep); the host hears
+// The decision itself is made on the device, by limits that earlier steps have set (op::AcceptStep); the host learns
 // of it when it reads the step's numbers, and draws the conclusions.
 //
 // A loss or gradient that is not finite, or exceeds train.spike_factor times the running median (of the last 64 steps
@@ -25,7 +25,7 @@ class NumberCheck {
   using Action = StepAction;
   struct Verdict {
     Action action = Action::take;
-    std::string why{};  // but for take
+    std::string why{};  // except for take
   };
   // Limits by which the device refuses a step: a loss or norm above these (+inf: no limit), and non-finite numbers.
   struct Limits {

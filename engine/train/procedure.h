@@ -1,6 +1,6 @@
-// RunProcedure: directs a run by rules of its own, as a benchmark does, where run_training only follows the
-// configuration: it says which evaluations are made and when the run ends. A tool brings it (ToolSection); each rank
-// has one and makes the same calls. What only hears of a run is a RunObserver.
+// RunProcedure: directs a run by its own rules, as a benchmark does, where run_training only follows the
+// configuration: it decides which evaluations are made and when the run ends. A tool brings it (ToolSection); each rank
+// has one and makes the same calls. A mere listener is a RunObserver.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ class RunProcedure {
  public:
   virtual ~RunProcedure() = default;
 
-  // The engine is ready, and no training data have been read; the run goes on after it. train_samples, eval_samples: of
-  // the data sets; eval_labels: in the latter. Collective.
+  // The engine is ready, and no training data have been read; the run continues after it. train_samples, eval_samples:
+  // of the data sets; eval_labels: in the latter. Collective.
   virtual void start(Trainer& trainer, int64_t train_samples, int64_t eval_samples, int64_t eval_labels) = 0;
   // True if an evaluation follows this step.
   virtual bool evaluates(int64_t step) const = 0;

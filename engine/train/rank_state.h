@@ -32,7 +32,7 @@ FlatOptions flat_options_of(const Config& config, const Layout& layout, const Gp
 PipelineOptions pipeline_options_of(const Config& config, const Layout& layout, bool poison_slots = false);
 Links links_of(const CommConfig& config);
 
-// The chunks of the rank that stands at `at`; declares their parameters.
+// The chunks of the rank at `at`; declares their parameters.
 std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const Config& config, const Layout& layout,
                                  const MeshPosition& at);
 
@@ -57,7 +57,7 @@ struct RankState {
   FlatBuffer flat;
   std::unique_ptr<Optimizer> optimizer;  // null, like all below except the loss, where the rank does not train
   Scratch scratch;
-  std::vector<Tensor> boundary_buffers;  // [s*, b, h] each: what the executor needs
+  std::vector<Tensor> boundary_buffers;  // [s*, b, h] each: for the executor
   // A step's results, [kStepNumbers] fp32. The first four are summed over pipeline and data ranks, so that every rank
   // sees whether a number is not finite anywhere. kMissing: labels that eod_mask_loss leaves out.
   enum StepNumber { kMissing, kLoss, kNorm, kWatchedNorm, kOwnLoss, kOwnNorm, kAccepted, kStepNumbers };
@@ -77,7 +77,7 @@ struct RankState {
   Tensor snapshot;         // [saved_bytes] u8, in host memory: what an asynchronous save writes; else null
 };
 
-// The memory of the rank that stands at `at`, without taking it.
+// The memory of the rank at `at`, without allocating it.
 MemoryPlan plan_memory(const Config& config, const Layout& layout, const MeshPosition& at);
 
 struct PlannedBytes {

@@ -430,8 +430,7 @@ void Reporter::tell_lost_spans(int64_t step, int64_t lost) {
   if (std::exchange(lost_spans_told_, true)) return;
   note(fmt::format(
       "step {} has {} spans more than the {} that a rank has room for: where the time of such steps goes (exposed, "
-      "wait, "
-      "bubble) is unknown{}",
+      "wait, bubble) is unknown{}",
       step, lost, trainer_.state().most_spans, config_.train.trace ? ", and trace.json lacks the rest" : ""));
 }
 

@@ -31,7 +31,7 @@ namespace trivet {
 struct Votes {
   int64_t stop_signal = 0;  // the process was asked to stop
   int64_t out_of_time = 0;  // the next step might exceed the time limit
-  int64_t folder_lost = 0;  // train.run_dir is not the run's any more
+  int64_t folder_lost = 0;  // train.run_dir is no longer the run's
   SaveVote save;
 
   bool end_run() const { return stop_signal > 0 || out_of_time > 0 || folder_lost > 0; }
@@ -47,7 +47,7 @@ struct Votes {
 
 // The origin of a run, for its records.
 struct RunOrigin {
-  TextBlock data;        // what it reads
+  TextBlock data;        // its input
   std::string program;   // its version
   int64_t start_ns = 0;  // of the rank
 };
@@ -113,7 +113,7 @@ class Reporter {
   int64_t own_work_steps_ = 0;  // measured ones
   int64_t step_begun_ns_ = 0, next_progress_ns_ = 0;
   std::vector<std::vector<Span>> spans_;                                  // [row]
-  GpuMonitor gpu_;                                                        // empty: there is none to ask
+  GpuMonitor gpu_;                                                        // empty: no GPU
   int64_t energy_mj_ = -1, energy_read_ns_ = 0, energy_read_tokens_ = 0;  // at the last look
   std::string evaluated_;                                                 // the checkpoint, with train.skip_train
   // On rank 0.

@@ -88,7 +88,7 @@ std::map<std::string, std::string> values_of(const Config& config) {
 void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, const std::string& remedy) {
   Config saved = parse_saved_config(checkpoint.state.config, checkpoint.directory + "/train_state.json");
   // With rope the weights are of any context: an imported model names its longest, and a run that begins with another
-  // run's checkpoint may go on with a longer one. Only training that extends the context adapts them to other angles.
+  // run's checkpoint may use a longer one. Only training that extends the context adapts them to other angles.
   Config own = config;
   const bool extends = !config.train.skip_train && config.model.seq_length > saved.model.seq_length;
   if ((checkpoint.state.step == 0 || remedy.empty()) && saved.model.position_embedding_type == Positions::rope)
@@ -144,7 +144,7 @@ std::vector<std::string> checkpoints_to_resume(const std::string& how, Config& c
       std::optional<OpenCheckpoint> checkpoint;
       try {
         checkpoint = open_checkpoint(path);
-      } catch (const Error&) {  // loading says why
+      } catch (const Error&) {  // loading reports why
         continue;
       }
       check_same_model(*checkpoint, config, "\nchoose another train.run_dir, or move its checkpoints away");

@@ -294,7 +294,7 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
   const std::unique_ptr<RunProcedure> procedure =
       director ? director->procedure(loaded, options.resume != "auto" && options.resume != "none", world) : nullptr;
   const TrainingData data = open_training_data(config, samples_of_run(config, layout));
-  // A run with a procedure does not go on where it was interrupted: what its clock says would be wrong.
+  // A run with a procedure does not resume after an interruption: its clock would be wrong.
   const std::vector<std::string> candidates = checkpoints_to_resume(
       procedure && options.resume == "auto" ? "none" : options.resume, loaded.config, layout.notes);
   if (config.train.skip_train && candidates.empty())
@@ -309,8 +309,7 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
                     config.parallel.context_parallel_size));
   if (options.prompt && config.precision.fp8_param_gather)
     throw ConfigError(
-        "--generate: texts are generated in bf16, but of weights that are gathered in FP8 no rank has a whole bf16 "
-        "one; "
+        "--generate: texts are generated in bf16, but of weights that are gathered in FP8 no rank has a full bf16 one; "
         "leave it out and generate from a checkpoint (trivet generate), or set precision.fp8_param_gather to false");
   if (options.prompt) tokenizer_of(config.data);  // a missing one is an error before training
   for (const auto& [dataset, fingerprint] : data.fingerprints) inputs.push_back({dataset, fingerprint, true});

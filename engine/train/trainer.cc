@@ -153,7 +153,7 @@ void Trainer::prepare_device() {
   host_.world().barrier();
   rank_.state.flat.weights_changed();  // they were quantised without the other ranks
   if (!trains) return;
-  rank_.data_parallel->weights.updated();  // those of other ranks, which did not come
+  rank_.data_parallel->weights.updated();  // other ranks' parts, which did not arrive
   rank_.data_parallel->weights.finish();
   rank_.compute->synchronize();
 }
@@ -245,7 +245,7 @@ void Trainer::queue_update(const StepResult& step, const NumberCheck::Limits& li
 StepResult Trainer::finish_step() {
   check(out_.has_value(), "no step is pending");
   StepResult result = read_result();
-  rank_.compute->synchronize();   // a stream that has failed says so
+  rank_.compute->synchronize();   // throws if the stream has failed
   rank_.executor.finish_sends();  // whose spans are the step's
   result.end_ns = now_ns();
   return result;

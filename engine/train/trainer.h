@@ -72,7 +72,7 @@ class Trainer {
   StepResult finish_step();
 
   // A step on synthetic data whose update the device refuses: weights, moments and counters stay as they are. So all
-  // that a first step sets up is there: kernels that are chosen by timing, graphs, connections. REQUIRES: no step is
+  // that a first step sets up exists: kernels that are chosen by timing, graphs, connections. REQUIRES: no step is
   // pending. Collective.
   void warm_up(BatchSource& synthetic) { warm_up(synthetic, kAll); }
 

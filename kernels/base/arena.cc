@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-// AddressSanitizer guards what a scratch frame has given back; without it these are nothing.
+// AddressSanitizer guards the memory that a scratch frame has released; without it these are empty.
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #else

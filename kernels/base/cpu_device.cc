@@ -150,7 +150,7 @@ class WorkerStream : public Stream {
   std::deque<Item> queue_;
   std::exception_ptr error_;
   bool busy_ = false, stopping_ = false;
-  std::thread thread_;  // last: it starts when the rest is there
+  std::thread thread_;  // last: it starts when the other members exist
 };
 
 class CpuGate : public Gate {

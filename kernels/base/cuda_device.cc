@@ -271,7 +271,7 @@ class CudaDevice : public Device {
     void* data = nullptr;
     const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(bytes));
     if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // it is told below, not by the next launch
+      cudaGetLastError();  // it is reported below, not by the next launch
       size_t free = 0, total = 0;
       cudaMemGetInfo(&free, &total);
       fail("cannot allocate " + std::to_string(bytes) + " bytes on " + name() + ": " + std::to_string(free) + " of " +

@@ -24,7 +24,7 @@ bool has_happened(cudaEvent_t event);
 cudaStream_t raw(Stream& stream);
 cudaEvent_t raw(Event& event);
 
-// Marks on a stream the beginning and the end of a span of its row; nothing where it has no row. Spans do not nest.
+// Marks on a stream the beginning and the end of a span of its row; nothing if it has no row. Spans do not nest.
 void begin_span(Stream& stream, const SpanInfo& info);
 void end_span(Stream& stream);
 

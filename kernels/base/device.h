@@ -59,7 +59,7 @@ class Device : public Memory {
   virtual void* allocate_host(int64_t bytes);
   virtual void deallocate_host(void* data, int64_t bytes) noexcept;
 
-  // Null where the device has no streams of its own (a planning device).
+  // Null if the device has no real streams (a planning device).
   virtual std::unique_ptr<Gate> create_gate() { return nullptr; }
 
   // Captures what work() queues on `stream`, without running it. Error where work() queues elsewhere, records or waits

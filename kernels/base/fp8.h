@@ -4,8 +4,8 @@
 //     E4M3   1, 4, 3                    448                 2^-9            NaN (0x7f)
 //     E5M2   1, 5, 2                    57344               2^-16           infinity (0x7c), NaN
 //
-// From fp32 numbers are rounded to nearest even, and larger ones saturate. What is not finite stays so: a broken run
-// must not be saturated into a healthy one.
+// Conversion from fp32 rounds to nearest even and saturates large numbers. NaN and Inf stay: a broken run must not be
+// saturated into a healthy one.
 #pragma once
 
 #include <algorithm>

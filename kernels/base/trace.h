@@ -75,7 +75,7 @@ struct SpanInfo {
 
 // A communication is on the wire from when its first byte may move until its last has, as the transport tells:
 // [wire_start, wire_end). That is the same on all ranks of a call where they have one clock, and need not lie within
-// the span: what is received may have been sent before. Before its wire, a span waits for peers; after it, or without
+// the span: received data may have been sent before. Before its wire, a span waits for peers; after it, or without
 // any, it copies.
 struct Span {
   SpanInfo info;

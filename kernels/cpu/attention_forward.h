@@ -70,7 +70,7 @@ class HeadForward {
     }
   }
 
-  // Computes a tile's scores and the new maxima, and rescales what was summed under the old ones.
+  // Computes a tile's scores and the new maxima, and rescales the sums under the old ones.
   void score_tile(int64_t i, int64_t tile, int64_t count, bool first, const FirstKeys& first_keys) {
     PanelRow largest = largest_;
     for (int64_t j = 0; j < count; ++j) {

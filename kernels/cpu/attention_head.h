@@ -15,7 +15,7 @@ namespace trivet::TRIVET_CPU {
 
 struct AttentionSizes {
   int64_t s, keys, b, groups, members, d;
-  int64_t past;  // keys that the first query sees, but for its own; each query sees one more. All: where not causal
+  int64_t past;  // keys that the first query sees before its own; each query sees one more. All keys if not causal
   int64_t heads() const { return groups * members; }
   int64_t panels() const { return panels_of(s); }  // of queries
   int64_t key_panels() const { return panels_of(keys); }

@@ -1,4 +1,4 @@
-// Heads copied from one view to another, or added to what is there; and attention's results over more keys merged in.
+// Heads copied from one view to another, or added to its contents; and attention's results over more keys merged in.
 #include <cmath>
 #include <limits>
 

@@ -1,8 +1,8 @@
 // Kernels: the ops of kernels/ops.h on the CPU. Each .cc file of this folder computes a few of them.
 //
 // All of this folder is compiled once for each instruction set (CpuIsa), with its compiler flags, as the namespace
-// TRIVET_CPU: cpu_avx2, for example. What a compiler may emit a copy of wherever it is used (inline functions,
-// templates, of the standard library too) would be linked once for the whole program, and might be the copy that an
+// TRIVET_CPU: cpu_avx2, for example. Code of which a compiler may emit a copy wherever it is used (inline functions,
+// templates, the standard library's too) would be linked once for the whole program, and might be the copy that an
 // older processor cannot run. Therefore CMakeLists.txt makes one object of an instruction set's code, in which only
 // names of its namespace stay visible; tests/kernels/isolated_isas.sh checks that. Nothing here may need a constructor
 // before main, which would run on every processor.

@@ -25,7 +25,7 @@ int64_t even_part(int64_t n, int64_t most) {
   return std::max<int64_t>(1, (n + parts - 1) / parts);
 }
 
-// Bytes of the second cache: what the system says, or what is usual.
+// Bytes of the L2 cache: as the system reports, or a typical size.
 int64_t second_cache() {
   static const int64_t bytes = [] {
     const int64_t found = sysconf(_SC_LEVEL2_CACHE_SIZE);

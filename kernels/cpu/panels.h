@@ -15,7 +15,7 @@
 //   Session                               lives in each thread while it multiplies
 //   kSliceSteps                           how deep a slice of a right panel a GEMM multiplies at a time
 //
-// c is a block: [32, 32] fp32, contiguous. Its elements are sums in the order of k: they continue from what is there,
+// c is a block: [32, 32] fp32, contiguous. Its elements are sums in the order of k: they continue from c's values,
 // so their bits do not depend on how k is cut into calls.
 #pragma once
 
@@ -74,7 +74,7 @@ inline void for_row_groups(int64_t rows, const F& f) {
 }
 
 // body(sums) with the first rows and two vectors of columns of a block's part at c in registers: Floats[rows][2], c's
-// or zero. What it makes of them goes to c.
+// or zero. Its results go to c.
 template <bool accumulate, int rows, class Body>
 TRIVET_INLINE inline void with_sums(float* c, const Body& body) {
   Floats sums[rows][2];

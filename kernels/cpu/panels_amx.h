@@ -30,7 +30,7 @@ struct AmxPanels : PairPanels {
   // Four tiles of sums, two of a and two of b: each tile that is loaded is used twice.
   template <bool accumulate>
   static void multiply(const bf16* a, const bf16* b, int64_t steps, float* c, int64_t = kPanel) {
-    // The compiler does not know that tile loads read memory: what was packed has to be written by now.
+    // The compiler does not know that tile loads read memory: packed data has to be written by now.
     asm volatile("" ::: "memory");
     constexpr int64_t kRowBytes = kPanel * sizeof(float), kRows = 16 * kPanel;
     if constexpr (accumulate) {

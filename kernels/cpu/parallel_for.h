@@ -91,7 +91,7 @@ void for_slices(size_t tensors, const Size& size, Range part, const F& f) {
 
 // The grain in rows for rows of `row_elements` elements each.
 inline int64_t rows_per_grain(int64_t row_elements) {
-  constexpr int64_t kElements = 16384;  // some microseconds of work: about what it costs to wake a thread
+  constexpr int64_t kElements = 16384;  // some microseconds of work: about the cost of waking a thread
   return std::max<int64_t>(1, kElements / std::max<int64_t>(1, row_elements));
 }
 

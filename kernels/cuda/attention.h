@@ -32,7 +32,7 @@ struct AttentionArgs {
   DType dtype() const { return qkv.q.memory.dtype; }
   int64_t s() const { return qkv.q.layout.s; }
   int64_t keys() const { return qkv.k.layout.s; }
-  // Keys that the first query sees, but for its own; each query sees one more.
+  // Keys that the first query sees before its own; each query sees one more.
   int64_t past() const { return causal ? keys() - s() : keys(); }
   int64_t d() const { return qkv.q.layout.d; }
   int64_t members() const { return qkv.q.layout.members; }
@@ -46,7 +46,7 @@ void flash_attention_backward(const AttentionArgs& args, cudaStream_t stream);
 
 // For a kernel with a block a multiprocessor, each of which takes one task after another.
 struct TaskCounters {
-  int* data;  // tasks taken, and blocks that are through, on the device: 0 between the kernels of a stream
+  int* data;  // tasks taken, and blocks that have finished, on the device: 0 between the kernels of a stream
   int multiprocessors;
 };
 

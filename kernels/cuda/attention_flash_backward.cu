@@ -12,7 +12,7 @@
 namespace trivet {
 namespace {
 
-constexpr int kRows = 128, kTile = 64;             // of what a block owns; of what it walks over
+constexpr int kRows = 128, kTile = 64;             // of a block's own matrices; of those it walks over
 constexpr int kWarps = 8, kThreads = 32 * kWarps;  // a warp has 16 rows
 constexpr int kBlocks = kTile / 8;                 // of 8 columns of a warp's scores
 
@@ -81,7 +81,7 @@ __device__ inline void differentiate(Sums (&p)[kBlocks], Sums (&ds)[kBlocks], co
 // ---- kernels
 
 template <int kD>
-constexpr size_t shared_bytes() {  // two matrices of what the block owns, two stages of two of what it walks over
+constexpr size_t shared_bytes() {  // two matrices that the block owns, two stages of the two that it walks over
   return (2 * kRows + 4 * kTile) * (kD + 8) * sizeof(__nv_bfloat16) + 4 * kTile * sizeof(float);
 }
 

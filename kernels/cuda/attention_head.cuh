@@ -195,7 +195,7 @@ struct OnlineSoftmax {
   // always is: -infinity - -infinity would be NaN.
   static constexpr float kNone = kDocuments ? -FLT_MAX : -INFINITY;
   float max[2] = {kNone, kNone}, total[2] = {};  // of raw scores; this lane's part of the sum
-  float factor[2];                               // rescales what was summed before the last tile
+  float factor[2];                               // rescales the sums before the last tile
 
   // Raw scores of a tile to probabilities, under the largest score so far.
   template <int kBlocks>

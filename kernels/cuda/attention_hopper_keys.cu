@@ -80,7 +80,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
     int query_matrix = heads.query(kv * heads.members), dout_matrix = a.out_head(kv * heads.members);
     for (const int last = dout_matrix + heads.members; dout_matrix < last;
          ++dout_matrix, query_matrix += heads.q.member)
-#pragma unroll 1  // else what it hoists spills
+#pragma unroll 1  // else hoisted values spill
       for (int i = a.first_query(tile * kKeys) / kQueries; i < end; ++i, at.advance()) {
         float lse[kQueries / 32], delta[kQueries / 32];
 #pragma unroll

@@ -1,5 +1,5 @@
-// ChunkTable: what a kernel that works on many tensors in one launch is given, as one of its parameters: a list of
-// tensors, each split into chunks (for a block, or a warp) that are counted through all of them.
+// ChunkTable: a parameter of a kernel that works on many tensors in one launch: a list of tensors, each split into
+// chunks (for a block, or a warp) that are counted through all of them.
 //
 // Since CUDA 12.1 parameters may take 32764 bytes (4096 before). They lie in constant memory, where reads by a warp of
 // one address cost one; `const __grid_constant__` keeps a kernel from copying them.

@@ -1,4 +1,4 @@
-// Heads copied from one view to another, or added to what is there; and attention's results over more keys merged in.
+// Heads copied from one view to another, or added to its contents; and attention's results over more keys merged in.
 // Bound by memory: each element is read and written once.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"

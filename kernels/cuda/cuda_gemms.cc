@@ -22,7 +22,7 @@ cudaDataType_t cuda_type(DType dtype) {
   return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-// Milliseconds of what queue() queues, the mean of a few. The caller has queued it once, to warm up.
+// Milliseconds of the work that queue() queues, the mean of a few. The caller has queued it once, to warm up.
 template <class F>
 float milliseconds_of(cudaStream_t stream, const F& queue) {
   constexpr int kRuns = 4;
@@ -142,7 +142,7 @@ struct CudaGemms::Plan {
                           c.get(), &with, workspace, kWorkspaceBytes, stream);
   }
 
-  // The library's proposals, what it holds to be the best first.
+  // The library's proposals, best first by its own estimate.
   std::vector<cublasLtMatmulHeuristicResult_t> proposals(const CudaGemm& p, int most) const {
     const auto preference =
         library.make(library.preference_create, library.preference_destroy, "cublasLtMatmulPreferenceCreate");

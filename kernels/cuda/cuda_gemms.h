@@ -1,5 +1,5 @@
 // CudaGemms: GEMMs by cuBLASLt, autotuned. The first GEMM of a shape asks the library for its proposals, times each on
-// its own operands, and stores the fastest for later ones. An epilogue competes with kernels of its own: which is
+// its own operands, and stores the fastest for later ones. An epilogue competes with separate kernels: which is
 // faster differs from GPU to GPU. The library is loaded when an instance is made: a cold load takes half a second,
 // which a program that runs on the CPU should not spend.
 #pragma once

@@ -128,7 +128,7 @@ struct Bytes {
   unsigned char* x;
   int64_t bytes;
 };
-using Cleared = ChunkTable<Bytes, 400>;  // a chunk is what a block clears
+using Cleared = ChunkTable<Bytes, 400>;  // a block clears a chunk
 
 // A thread writes 16 zeros, or the last few or those of a tensor that is not aligned one by one.
 __global__ void __launch_bounds__(kBlockThreads) clear_kernel(const __grid_constant__ Cleared cleared) {

@@ -50,7 +50,7 @@ __global__ void decode_kernel(const uint8_t* values, const float* scale, __nv_bf
 // the weight transposed, that of the weight both of its operands. By counting, for fc1 of Llama 3.1 8B at 8,192 tokens
 // (28,672 x 4,096) on an H200: the weight's 117 MB, read and written at 4.8 TB/s, are 49 us next to a GEMM of 972 us
 // (1.92 TFLOP at 1,979 TFLOP/s), and the 268 MB of dy and x are 112 us next to another one: 5.5 % of the three GEMMs. A
-// quantiser that wrote both orders would save the reading, half of that. But what is gathered over positions is no
+// quantiser that wrote both orders would save the reading, half of that. But tensors gathered over positions are no
 // concatenation in the other order, weights in both orders would take another byte a parameter, and CPUs need only one.
 constexpr int kTile = 128;
 
@@ -194,7 +194,7 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
     decoded.a = decode(op.a, op.scales.a, at, stream);
     decoded.b = decode(op.b, op.scales.b, at + Scratch::padded(2 * m * k), stream);
     decoded.scales = {};
-    return launch(decoded, stream);  // which takes no more than what is in front of them
+    return launch(decoded, stream);  // which takes no more workspace than is in front of them
   }
   const Tensor bias = op.residual ? Tensor{} : Tensor(op.bias);
   if (!done || (bias && !fused_bias))

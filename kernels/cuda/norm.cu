@@ -32,7 +32,7 @@ __device__ inline double square(float x) {
   return wide * wide;  // exact: 48 bits
 }
 
-// One step of the cut: the part of r above q moves to the sum, and what is left is returned.
+// One step of the cut: the part of r above q moves to the sum, and the remainder is returned.
 __device__ inline double cut_at_anchor(double& sum, double r) {
   const double next = sum + r;
   const double rest = r - (next - sum);

@@ -3,7 +3,7 @@
 //
 // `whole` is whether a pack is read or written as vectors: it is aligned to 16 bytes, and all of it is there. A kernel
 // of several loads asks once, by with_flag, and is compiled twice: with a branch at each load the compiler lets it wait
-// for what it has loaded before it starts the next, and a thread has one load on its way in place of all of them.
+// for that load before it starts the next, and a thread has one load on its way in place of all of them.
 #pragma once
 
 #include <cstdint>

@@ -46,7 +46,7 @@ __device__ inline void multiply(float (&sums)[4], const uint32_t (&a)[4], uint32
 
 // ---- by one thread
 
-// Copies to shared memory that run while the thread goes on: 16 bytes, or zeros where `there` is false.
+// Asynchronous copies to shared memory: 16 bytes, or zeros where `there` is false.
 __device__ inline void cp_async_16(void* to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :

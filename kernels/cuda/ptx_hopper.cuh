@@ -38,7 +38,7 @@ __device__ inline void arrive_and_expect(Barrier* barrier, uint32_t bytes) {
                "r"(bytes)
                : "memory");
 }
-// Until the phase of that parity is over: the present one, or else the last one.
+// Waits until the phase of that parity ends: the present one, or else the last one.
 __device__ inline void wait_for(Barrier* barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -118,7 +118,7 @@ __device__ inline void work_before_waiting(float x, float* place) {
 }
 // The GEMMs since the last call become a group.
 __device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until all groups but the last `pending` are complete; `registers` are those that they have used.
+// Waits until all groups but the last `pending` are complete; `registers` are those that they have used.
 template <int pending, class... Registers>
 __device__ inline void wgmma_wait_group(Registers&... registers) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");

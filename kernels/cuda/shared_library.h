@@ -13,7 +13,7 @@ namespace trivet {
 
 class SharedLibrary {
  public:
-  // name: as people know it. files: the first that can be loaded. Where there is none: ConfigError of `lack`.
+  // name: as people know it. files: the first that can be loaded. If none can: ConfigError of `lack`.
   SharedLibrary(std::string name, std::initializer_list<std::string> files, Lack lack = Lack::none)
       : name_(std::move(name)) {
     for (const std::string& file : files)

@@ -86,7 +86,7 @@ __device__ inline void store_warp_rows(__nv_bfloat16* to, int64_t stride, const 
   }
 }
 
-// ---- copies to shared memory that run while the warp goes on
+// ---- asynchronous copies to shared memory
 
 // By the whole block: rows [first, first + kRows) of a matrix, each kColumns long and `stride` elements from the last,
 // to a tile; rows from `rows` on become zeros.

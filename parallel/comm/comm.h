@@ -81,8 +81,8 @@ class Communicator {
   // The handle deregisters it, before the memory is freed.
   std::shared_ptr<void> register_buffer(Tensor memory) { return back_end_->register_buffer(memory); }
 
-  // While this is on, calls on a device, of this group and of all that have been split from it, queue nothing: they are
-  // prepared for. By the thread that makes the calls.
+  // While this is on, calls on a device, of this group and of all that have been split from it, are only prepared, not
+  // queued. By the thread that makes the calls.
   void only_prepare(bool on) { *tools_.only_prepares = on; }
 
   void barrier();  // of the host threads, not of a stream

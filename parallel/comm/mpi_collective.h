@@ -59,7 +59,7 @@ class MpiCollective : public MpiTask {
     int64_t out_payload = 0, in_payload = 0;  // bytes
     bool header_arrived = false;
   };
-  // The sum of what the scatter streams bring.
+  // The sum of the scatter streams' chunks.
   struct Sum {
     std::byte *own = nullptr, *result = nullptr;
     int64_t bytes = 0, chunk = 1;

@@ -98,7 +98,7 @@ std::string NcclGroup::error() noexcept {
 }
 
 std::unique_lock<std::mutex> NcclGroup::stop(const std::string& why) noexcept {
-  aborting_ = true;  // a call that waits gives up, and with it the mutex
+  aborting_ = true;  // a waiting call returns, and releases the mutex
   std::unique_lock lock(mutex_);
   if (!failed_) why_ = why;
   failed_ = true;

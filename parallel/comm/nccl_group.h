@@ -97,7 +97,7 @@ class NcclRank {
 
   std::shared_ptr<NcclGroup> add(const std::string& name, int rank, int size, int most_ctas);
   void set_abort_diagnostics(std::function<std::string()> abort_diagnostics);
-  // On a failure, aborts and throws an Error that says why. Any thread.
+  // On a failure, aborts and throws an Error with the reason. Any thread.
   void poll();
   void abort(const std::string& why) noexcept;
 

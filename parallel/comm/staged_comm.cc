@@ -58,7 +58,7 @@ class StagedBackEnd : public DeviceBackEnd {
   Failure failure() const override { return inner_->failure(); }
 
  private:
-  // The first error: shared with what is still queued on streams.
+  // The first error: shared with work still queued on streams.
   struct Outcome {
     std::mutex mutex;
     std::exception_ptr error;
@@ -91,7 +91,7 @@ class StagedBackEnd : public DeviceBackEnd {
     return host;
   }
 
-  // Leaves out what the call did not change: a rank's own shard of what it gathers in place, and a root's broadcast.
+  // Skips tensors that the call did not change: a rank's own shard of what it gathers in place, and a root's broadcast.
   void copy_back(const Call& call, const Call& host, Stream& stream) {
     const auto copy = [&](int64_t first, int64_t count) {
       const Tensor from = flat(host.out, first, count), to = flat(call.out, first, count);

@@ -93,7 +93,7 @@ class Board {
 
   std::shared_ptr<WaitPoint> point_;
   size_t present_ = 0;         // ranks in the current meeting
-  uint64_t held_ = 0;          // meetings that are over
+  uint64_t held_ = 0;          // meetings that have ended
   int64_t held_since_ns_ = 0;  // since when the last of them is: the next needs every rank
 };
 

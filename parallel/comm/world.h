@@ -30,7 +30,7 @@ void run_mpi_rank(const std::function<void(Communicator& world)>& rank_main);
 bool built_with_mpi();
 
 // Declare it after a rank's streams. When an exception unwinds the rank, it aborts the calls in which those streams
-// still wait, perhaps for this rank; else the streams' destructors would block for ever.
+// still wait, perhaps for this rank; else the streams' destructors would block forever.
 class FailureGuard {
  public:
   explicit FailureGuard(Communicator& world) : world_(world), exceptions_(std::uncaught_exceptions()) {}

@@ -290,7 +290,7 @@ void gathered_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor 
     const QkvViews own = parts.of(heads, part), own_grads = parts.of(dqkv, part);
     const int64_t first_head = part * own.q.layout.heads();
     const Tensor &kv = gathered.take(part), &sums = terms[part % 2];
-    // The last queries see more: they write, and what the first ones give is added.
+    // The last queries see more: they write, and the first ones' results are added.
     const int64_t seen = cut.seen_by_last();
     if (seen < cut.seq) ctx.run(op::Fill{sums.slice(seen, cut.seq - seen), 0});
     for (const Prefix& prefix : prefixes(cut)) {

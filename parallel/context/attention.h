@@ -34,7 +34,7 @@ class ContextGroup {
   const ContextCut& cut() const { return cut_; }
   CpCommType type() const { return type_; }
 
-  // Each runs after what compute has queued so far, and compute goes on; wait(mark) makes it wait for the last one with
+  // Each runs after compute's work so far, while compute continues; wait(mark) makes compute wait for the last one with
   // this mark.
   static constexpr int kMarks = 4;
   void pass_on(Tensor mine, Tensor of_previous, int mark);  // round the ring; of equal sizes on all ranks

@@ -110,7 +110,7 @@ struct FlatBuffer {
     point(bucket, whole, buckets[bucket].quantised ? &Param::fp8 : &Param::weight);
   }
   void point_grads(size_t bucket, Tensor whole) const { point(bucket, whole, &Param::grad); }
-  // To be called where weights are written: what was quantised of them is stale, unless it is gathered.
+  // Call it after writing weights: their quantised copies are stale, unless they are gathered.
   void weights_changed() const {
     for (const FlatSegment& segment : segments) segment.param->fp8_is_current = options.gathers_fp8;
   }

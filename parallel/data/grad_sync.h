@@ -31,7 +31,7 @@ class GradSync {
     const Arena* registered = nullptr;  // the gradients', to be registered with the communicators; null: none
     bool poison = false;  // test that nothing is read before it is written: fills gradients with NaN first
     // [buckets, kNonFiniteNumbers] int64: op::FindNonFinite of this rank's own gradients, before the sums over ranks
-    // spread what is not finite. Null: they are not looked at.
+    // spread NaN and Inf. Null: no search.
     Tensor non_finite{};
   };
   // Collective over on.group.
@@ -44,7 +44,7 @@ class GradSync {
   void end_backward_pass();
   // The group to sum over, by the axes that a gradient is partial on; null: this rank alone.
   using SumGroups = std::map<AxisSet, Communicator*>;
-  // Completes all reductions. Then sums what is partial on more axes (FlatBuffer::partial_grads).
+  // Completes all reductions. Then sums gradients that are partial on more axes (FlatBuffer::partial_grads).
   void finish(const SumGroups& groups);
 
   int64_t registered_bytes() const { return comm_streams_.registered_bytes(); }

@@ -52,7 +52,7 @@ class ParamGather {
   // Waits for the unit's weights and prefetches those of unit `next`, if it is of the same stage.
   void use(int unit, int next);
   void quantise();
-  void start_stage(int stage);  // gathers what is not streamed, unless begun
+  void start_stage(int stage);  // gathers weights that are not streamed, unless begun
   size_t gather_streamed(int unit);
   void gather(size_t bucket, Tensor whole, Event& gathered);
   void wait_for_prefetches();

@@ -1,7 +1,7 @@
 // Closed forms of the generated schedules' bubbles.
 //
 // They hold for stages of equal cost and free transfers, with tF, tI, tW the times of a whole rank (all its chunks) for
-// one micro-batch and T = tF + tI + tW, less what a whole backward pass saves. The tests compare the simulator with
+// one micro-batch and T = tF + tI + tW, less the saving of a whole backward pass. The tests compare the simulator with
 // them exactly. The papers' forms are the cases tW <= tF <= tI; the rest was found by simulation.
 #pragma once
 

@@ -53,7 +53,7 @@ class Executor {
   void on_progress(std::function<void(size_t done, size_t of)> f) { on_progress_ = std::move(f); }
   // The forwards of the first `microbatches` micro-batches, in the program's order.
   void run_forward_only(int microbatches, const BoundaryRows& rows = {});
-  // Waits for what is still being sent: the receiver goes on before the sender's stream has noted the end.
+  // Waits for pending sends: the receiver continues before the sender's stream has noted the end.
   void finish_sends() {
     for (auto& [channel, send] : sends_) send->synchronize();
   }

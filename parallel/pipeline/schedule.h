@@ -80,7 +80,7 @@ struct Schedule {
 // ---- text
 
 std::string to_text(const Schedule& schedule);
-// Without a header p, m and v are what the lines show and the map is interleaved. Checks the syntax only (check.h does
+// Without a header p, m and v follow from the lines and the map is interleaved. Checks the syntax only (check.h does
 // the rest). Throws ConfigError "name:line:column: 'token': …".
 Schedule parse_schedule(std::string_view text, std::string_view name);
 Schedule read_schedule_file(const std::string& path);  // throws IoError too

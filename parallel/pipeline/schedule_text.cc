@@ -15,7 +15,7 @@ constexpr int kMost = 1 << 20;  // of ranks, micro-batches or chunks: beyond it 
 
 const char* name_of(StageMap map) { return map == StageMap::interleaved ? "interleaved" : "v"; }
 
-// A word of a line, and where it stands, so that errors can point at it.
+// A word of a line, and its place, so that errors can point at it.
 struct Word {
   std::string_view text;
   int column;  // from 1

@@ -31,7 +31,7 @@ std::vector<Op> order(OpKind kind, int m, int v, int group) {
   return ops;
 }
 
-// `warm_up` forwards, then one forward and one backward in turn, then the backwards that are left.
+// `warm_up` forwards, then one forward and one backward in turn, then the remaining backwards.
 Program fused(const Schedule& s, int group, int warm_up) {
   const std::vector<Op> forwards = order(OpKind::forward, s.m, s.v, group);
   const std::vector<Op> backwards = order(OpKind::backward, s.m, s.v, group);

@@ -175,7 +175,7 @@ class Engine {
     boundary(rank, &op, now);
   }
 
-  // Between two ops: sends the result of the one that ended, and goes on to the next.
+  // Between two ops: sends the result of the one that ended, and continues with the next.
   void boundary(int rank, const Op* ended, double now) {
     if (const auto result = ended ? result_of(rank, *ended) : std::nullopt) {
       Value& value = values_[*result];

@@ -36,7 +36,7 @@ struct Costs {
   std::string unit{};     // of the times, for the Timeline
 };
 
-// A rank that cannot go on.
+// A rank that cannot continue.
 struct StuckRank {
   int rank = 0;
   size_t next = 0;  // index in its program

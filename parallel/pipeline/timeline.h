@@ -43,7 +43,7 @@ struct Bubble {
   double busy = 0;  // mean over ranks
   double time() const { return std::max(makespan - busy, 0.0); }
   double of_ideal() const { return busy > 0 ? time() / busy : 0; }          // Megatron's ratio: (p-1) / m for 1F1B
-  double of_total() const { return makespan > 0 ? time() / makespan : 0; }  // what a GPU hour loses: (p-1) / (m+p-1)
+  double of_total() const { return makespan > 0 ? time() / makespan : 0; }  // lost of a GPU hour: (p-1) / (m+p-1)
 };
 // The makespan is the time from the first start to the last end on any rank. Without a barrier between steps, ranks
 // start the next step as soon as they end this one: then it is the longest time from a rank's first start to its last

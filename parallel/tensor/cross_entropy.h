@@ -34,7 +34,7 @@ class ChunkedCrossEntropy {
   // targets: [n], of all rows. Holds 12 n bytes of the context's scratch.
   ChunkedCrossEntropy(Context& ctx, Tensor targets, VocabRange range, float scale);
 
-  // logits: of the rows from `first` on; with_gradient: they become it.
+  // logits: of the rows from `first` on; with_gradient: overwritten by their gradient.
   void add(Vocab logits, int64_t first, bool with_gradient);
   // After all rows. loss[0] += scale * sum over tokens of the cross-entropy.
   void add_loss(Tensor loss);

@@ -57,7 +57,7 @@ class TensorCommStream {
     comm_stream_.group->exchange(out, to, in, from, *comm_stream_.stream);
   }
   void broadcast(Whole rows, int root) { comm_stream_.group->broadcast(rows, root, *comm_stream_.stream); }
-  // wait(i): compute waits for what the stream had queued at the last mark(i). 0 <= i < size of the group.
+  // wait(i): compute waits for the stream's work up to the last mark(i). 0 <= i < size of the group.
   void mark(int i);
   void wait(int i);
   void join();  // compute waits for all that the stream has queued

@@ -1,4 +1,4 @@
-// The kinds of overlap in tensor parallelism: overlap.h has what they are.
+// The kinds of overlap in tensor parallelism: overlap.h defines them.
 #pragma once
 
 namespace trivet {

@@ -97,7 +97,7 @@ class Operands {
   // The scales, of all positions.
   Tensor quantise_blocks(Context& ctx, const Tensor& x, Role role, bool of_residual, const Tensor& values,
                          Scratch::Frame& frame) const;
-  // over_tensor, over_context: x is a part of what the ranks of the group have.
+  // over_tensor, over_context: x is a part of a tensor that the ranks of the group share.
   static void quantise(Context& ctx, const Tensor& x, Role role, bool over_tensor, bool over_context,
                        const Tensor& values, const Tensor& scale);
 

@@ -341,8 +341,9 @@ TEST(HostMemory, TheLimitIsTheOneThatIsMetFirst) {
     EXPECT_GT(limit.used, 0);
     EXPECT_LT(limit.left(), int64_t{8} << 30);
   }
-  EXPECT_NE(refused.find("out of memory: weights need 9663676416 bytes on top of the 0 that they hold (cannot allocate"),
-            std::string::npos);
+  EXPECT_NE(
+      refused.find("out of memory: weights need 9663676416 bytes on top of the 0 that they hold (cannot allocate"),
+      std::string::npos);
   EXPECT_NE(refused.find(", of which the process has taken "), std::string::npos) << refused;
 }
 #endif

@@ -80,7 +80,7 @@ std::unique_ptr<GptWeights> open_hf(const std::string& path);
 
 struct HfExport {
   DType dtype = DType::f32;                 // or bf16, rounded to nearest even
-  int64_t max_shard_bytes = 5'000'000'000;  // a larger tensor has a file of its own
+  int64_t max_shard_bytes = 5'000'000'000;  // a larger tensor gets its own file
   std::string tokenizer{};                  // a tokenizer.json, with tokenizer_config.json next to it; "": none
   int64_t bos = -1, eos = -1;               // its ids; -1: unknown
 };

@@ -221,7 +221,7 @@ ModelConfig read_llama(const HfConfig& config, const std::string& type, std::str
   model.attention_dropout = config.number_or("attention_dropout", 0);
   model.untie_embeddings_and_output_weights = !config.flag_or("tie_word_embeddings", false);
   model.add_bias_linear = false;
-  if (type == "llama") {  // its attention_bias is of the output too; Trivet's is of all linear layers
+  if (type == "llama") {  // its attention_bias covers the output too; Trivet's covers all linear layers
     const bool attention = config.flag_or("attention_bias", false), mlp = config.flag_or("mlp_bias", false);
     model.add_bias_linear = attention || mlp;
     if (attention != mlp) zero_biases = attention ? ".mlp." : ".self_attn.";

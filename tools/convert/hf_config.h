@@ -29,8 +29,8 @@ std::vector<HfTensor> hf_tensors(const ModelSpec& model, const ModelTensor& tens
 // The prefix of the names of all tensors but the head.
 std::string_view hf_prefix(const ModelSpec& model);
 
-// The model that a config.json describes. What is absent has the default of transformers; what Trivet computes
-// otherwise is refused by its key; what it has no use for, such as ids of special tokens, is appended to `unread`.
+// The model that a config.json describes. Absent keys have the defaults of transformers; settings that Trivet computes
+// differently are refused by their key; settings of no use, such as ids of special tokens, are appended to `unread`.
 // zero_biases: gets the part of their names, such as ".mlp.", where the file's model has only the other biases: with
 // zeros Trivet's, which has both, computes the same. Throws DataError, IoError.
 ModelConfig read_hf_config(const std::string& path, std::vector<std::string>& unread, std::string& zero_biases);

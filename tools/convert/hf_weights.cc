@@ -35,7 +35,7 @@ bool is_buffer(std::string_view name) {
 }
 
 bool is_folder(const std::string& path) {
-  std::error_code ignored;  // what cannot be looked at is no folder; opening it says why
+  std::error_code ignored;  // an inaccessible path is no folder; opening it reports why
   return fs::is_directory(path, ignored);
 }
 

@@ -1,5 +1,5 @@
-// Measured timelines: what a pipeline did in each step of a run, from the run's trace.json, in the form in which the
-// simulator tells what it would do. So the two stand side by side, in one table or in one picture.
+// Measured timelines: the work of a pipeline in each step of a run, from the run's trace.json, in the form of the
+// simulator's prediction. So the two can be compared in one table or in one picture.
 //
 // An op lasts from the first to the last piece of work inside it (arithmetic and tensor-parallel communication):
 // waiting for its input is the pipeline's, not the op's. A message lasts from the start of its send to the end of its

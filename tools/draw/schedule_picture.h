@@ -1,4 +1,4 @@
-// A picture of what changes over a run: the learning rate and the batch size of each step.
+// A picture of the schedules of a run: the learning rate and the batch size of each step.
 #pragma once
 
 #include <string>

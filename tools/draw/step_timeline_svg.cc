@@ -12,7 +12,7 @@ namespace {
 constexpr double kTop = 12, kHead = 40, kOp = 24, kLayer = 13, kLane = 17, kBar = 11, kGap = 22;
 constexpr double kWidth = 1100, kRight = 1084, kWide = 6.6, kNarrow = 5.2;  // a character of 12 and of 9 pixels
 
-// The classes of bars, and what they are.
+// The classes of bars, and their meanings.
 constexpr std::string_view kLegend =
     "queued: ready and queued behind other calls,F: forward,B: backward,I: backward input,W: backward weight,"
     "idle: the pass waits,layer: layer,optimizer: optimizer,tensor wait: tensor call waits for peers,tensor: tensor on "

@@ -1,4 +1,4 @@
-// Reading runs and results, the rules about whole results, and what no log says.
+// Reading runs and results, the rules about whole results, and the facts that no log contains.
 #include "tools/mlperf/lint.h"
 
 #include <algorithm>

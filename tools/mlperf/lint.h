@@ -1,6 +1,6 @@
-// The linter of MLPerf Training logs: what the official checker does not look at. That one checks each line's form and
-// the values that a ruleset fixes; this one whether the numbers of a log, and of a result's runs, agree with each other
-// and with the rules of the round, in wordings that come from a study of 552 published logs of rounds 3.1 to 5.1.
+// The linter of MLPerf Training logs, for what the official checker omits. That one checks each line's form and the
+// values that a ruleset fixes; this one whether the numbers of a log, and of a result's runs, agree with each other and
+// with the rules of the round, in wordings that come from a study of 552 published logs of rounds 3.1 to 5.1.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Evidence {
 struct Finding {
   Level level = Level::error;
   std::string_view rule, section;  // the section of training_rules.adoc
-  std::string message;             // what was found, and what was expected
+  std::string message;             // found and expected
   std::vector<Evidence> lines = {};
 };
 
@@ -43,9 +43,9 @@ struct Lint {
   int64_t count(Level level) const;
 };
 
-// Lints each file by itself; of a directory all folders with files result_*.txt, and in each what takes all runs of a
-// result. `round`: one of kRounds; "": a benchmark's last. A path that does not exist, or a directory without results,
-// is a ConfigError.
+// Lints each file by itself; of a directory all folders with files result_*.txt, and in each the rules about all runs
+// of a result. `round`: one of kRounds; "": a benchmark's last. A path that does not exist, or a directory without
+// results, is a ConfigError.
 Lint lint(const std::vector<std::string>& paths, const std::string& round);
 
 std::string to_json(const Lint& lint);

@@ -1,10 +1,10 @@
-// The log of an MLPerf Training run: its lines, and what of them the linter keeps. The form is that which
+// The log of an MLPerf Training run: its lines, and the parts that the linter keeps. The form is the one that
 // mlperf_logging 4.1.68 writes (mllog/mllog.py) and reads (compliance_checker/mlp_parser/ruleset_610.py):
 //
 //   :::MLLOG {"namespace": "", "time_ms": 1715043829220, "event_type": "INTERVAL_START", "key": "run_start",
 //             "value": null, "metadata": {"file": "train.py", "lineno": 405}}
 //
-// in one line. What stands before the line's last ":::MLLOG " is dropped, so records survive the prefixes of launchers;
+// in one line. Text before the line's last ":::MLLOG " is dropped, so records survive the prefixes of launchers;
 // time_ms, key, value and metadata are required. Other lines are the program's own output.
 #pragma once
 

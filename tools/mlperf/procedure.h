@@ -1,5 +1,5 @@
 // MlperfRun: the procedure of an MLPerf Training benchmark around a run (training_rules.adoc): drops the hosts' caches,
-// warms the engine up on synthetic data, starts the clock on all ranks together, says which evaluations are made and
+// warms the engine up on synthetic data, starts the clock on all ranks together, decides which evaluations are made and
 // when the target is reached, and writes RUN_DIR/mlperf.log on rank 0. Each rank has one and makes the same calls.
 #pragma once
 
@@ -23,7 +23,7 @@ mlperf::RunDescription description_of(const Rank& rank, const Config& engine, in
 class MlperfRun : public RunProcedure {
  public:
   // Before anything is initialised: runs mlperf.cache_clear, once on each host. Throws ConfigError where train.run_dir
-  // holds the log of another run, or the run does not start from what the benchmark starts from. Collective.
+  // holds the log of another run, or the run does not start from the benchmark's start. Collective.
   static std::unique_ptr<RunProcedure> begin(const LoadedConfig& loaded, bool from_checkpoint, Communicator& world);
 
   // Ends the initialisation of an engine that is ready, and starts the clock. Reads no training data; the run begins at
@@ -50,7 +50,7 @@ class MlperfRun : public RunProcedure {
   const double target_;
   const int64_t interval_, skipped_, batch_;
   std::optional<AppendFile> file_;  // on rank 0, when its folder is there
-  std::string pending_;             // what was logged before
+  std::string pending_;             // the lines logged before
   mlperf::RunLog log_;
   Trainer* trainer_ = nullptr;  // when the clock runs
   int64_t first_step_ = 0;

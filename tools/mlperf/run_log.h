@@ -4,7 +4,7 @@
 //   cache_clear, init_start, submission_…, seed, global_batch_size, opt_…, …, init_stop, run_start,
 //   [block_start, block_stop, eval_start, eval_accuracy, eval_stop]*, run_stop
 //
-// It knows no engine: what it logs, and its clock, are given to it.
+// It knows no engine: its values and its clock are passed in.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ class RunLog {
   void start(const Submission& submission, bool cleared);
   void describe(const RunDescription& run);
   void run_start();
-  // Training goes on, until an evaluation or the end. samples: of the run so far, those of its checkpoint not counted.
+  // Training continues until an evaluation or the end. samples: of the run so far, those of its checkpoint not counted.
   void block_start(int64_t samples, int64_t length);
   void eval_start(int64_t samples);
   void eval_accuracy(int64_t samples, double loss);

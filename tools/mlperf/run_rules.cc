@@ -20,7 +20,7 @@ std::string shown(double x) {
   return whole(x) && std::fabs(x) < 1e15 ? grouped(std::llround(x)) : fmt::format("{:.10g}", x);
 }
 
-// ---- the lines, and what they are about
+// ---- the lines, and their subjects
 
 void broken_lines(const Run& run, const Report& report) {
   std::vector<Evidence> lines;
@@ -116,8 +116,8 @@ void stop(const Run& run, const Report& report) {
            (end->time_ms - hit->record->time_ms) / 1000, target);
 }
 
-// From the last line before an evaluation that says that training goes on to the first that says that it paused. What
-// is before the first evaluation begins slowly.
+// From the last line before an evaluation that says that training continues to the first that says that it paused. The
+// time before the first evaluation begins slowly.
 void throughput(const Run& run, const Report& report) {
   using Events = std::map<int64_t, double>;  // by line
   Events begins, ends;

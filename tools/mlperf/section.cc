@@ -1,5 +1,5 @@
-// The rules of MLPerf Training's benchmarks, as they bear on a configuration: what they fix is derived where the
-// configuration does not say it; what differs is an error in the closed division, and a note in the open one.
+// The rules of MLPerf Training's benchmarks on a configuration: values that they fix are derived if the configuration
+// does not give them; a different value is an error in the closed division, and a note in the open one.
 #include "tools/mlperf/section.h"
 
 #include <algorithm>

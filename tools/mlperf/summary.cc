@@ -21,8 +21,8 @@ std::vector<double> samples_of(std::span<const RunResult> runs) {
 }
 bool all_converged(std::span<const RunResult> runs) { return std::ranges::all_of(runs, &RunResult::converged); }
 
-// The reference's test, both ways: the mean of the runs, best and worst dropped, must not be below what a one-sided t
-// test with p = 0.05 takes for no faster, nor above what it takes for no slower.
+// The reference's test, both ways: the mean of the runs, best and worst dropped, must be neither significantly below
+// nor significantly above the reference by a one-sided t test with p = 0.05.
 TextBlock test_block(std::span<const RunResult> runs, const Reference& reference) {
   const std::vector<double> own = samples_of(runs);
   TextBlock block{.title = "against the reference"};

@@ -29,7 +29,7 @@ struct RunResult {
   double samples() const { return evaluations.empty() ? 0 : evaluations.back().samples; }
 };
 
-// Throws DataError where the log lacks what a result needs.
+// Throws DataError if the log lacks a line that a result needs.
 RunResult result_of(const Log& log);
 
 // Olympic scoring: the mean of the minutes without the fastest and the slowest; a run that did not converge counts as

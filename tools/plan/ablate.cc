@@ -190,7 +190,7 @@ Ablation compare(const LoadedConfig& a, const LoadedConfig& b, int ranks, const 
 std::vector<TextBlock> describe(const Ablation& a) {
   std::vector<TextBlock> blocks;
   if (!a.path.empty()) blocks.push_back(describe(a.path));
-  TextBlock without{.title = "if it took no time"};
+  TextBlock without{.title = "if its cost were zero"};
   for (const auto& [name, align] : {std::pair{"cost", 'l'}, {"step", 'r'}, {"recovers", 'r'}})
     without.column(name, align);
   for (const Ablation::Without& each : a.without)
@@ -199,7 +199,7 @@ std::vector<TextBlock> describe(const Ablation& a) {
   TextBlock switches{.title = a.path.empty()
                                   ? fmt::format("a step of {:.4g} s, with a value of the other run", a.step_seconds)
                                   : "with another switch"},
-      refused{.title = "switches that cannot be, or change nothing"};
+      refused{.title = "switches that are invalid or without effect"};
   for (const auto& [name, align] :
        {std::pair{"switch", 'l'}, {"step", 'r'}, {"recovers", 'r'}, {"memory", 'r'}, {"", 'l'}})
     switches.column(name, align);

@@ -1,8 +1,8 @@
 // Ablation: why a planned step takes as long as it does, and which switch would recover how much.
 //
-//   without   each class of cost set to zero in turn, on the same tapes: what the step would take without it. Classes
-//             overlap, so what they recover does not add up
-//   path      the critical path of the last step: what the step waited for, back from its end, each nanosecond once
+//   without   each class of cost set to zero in turn, on the same tapes: the time of the step without it. Classes
+//             overlap, so their gains do not add up
+//   path      the critical path of the last step: its waits, back from its end, each nanosecond once
 //   switches  each switch (switches.h) changed in turn: recorded and played again
 #pragma once
 
@@ -24,7 +24,7 @@ struct Ablation {
   };
   struct Switched {
     Switch how;
-    std::string refusal = {};  // why it cannot be, or changes nothing; "": it can
+    std::string refusal = {};  // why it is invalid or without effect; "": it is neither
     double step_seconds = 0;
     int64_t memory_bytes = 0;
   };

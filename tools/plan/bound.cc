@@ -15,7 +15,7 @@ namespace {
 constexpr size_t index_of(OpKind kind) { return static_cast<size_t>(kind); }
 constexpr bool is_gradient(OpKind kind) { return kind == OpKind::backward || kind == OpKind::backward_input; }
 
-// ---- what a pipeline rank does
+// ---- the work of a pipeline rank
 
 using Counts = std::vector<std::array<int64_t, 4>>;  // ops, by [chunk][OpKind]
 
@@ -46,7 +46,7 @@ RankWork::RankWork(const Schedule& schedule, int rank)
   last_gradient_stage = stages[static_cast<size_t>(behind->chunk)];
 }
 
-// ---- what it costs
+// ---- its cost
 
 // Layers of a stage that are recomputed as a whole.
 int64_t recomputed_layers(const Recomputing& r, int64_t layers) {
@@ -131,7 +131,7 @@ void PartCost::add(const PartCost& other, int64_t times) {
 
 namespace {
 
-// Adds what the last of two recorded steps of one micro-batch has on the compute stream. The first fills tables.
+// Adds the compute stream's work in the last of two recorded steps of one micro-batch. The first fills tables.
 void add_passes(const Tape& tape, const TapeGroups& groups, const SystemCosts& costs, PartCost& stage) {
   std::vector<std::string_view> phases;
   const auto mark = std::ranges::find(tape.records, TapeRecord::mark, &TapeRecord::kind);
@@ -163,7 +163,7 @@ Bounds::Bounds(const LoadedConfig& run, const System& system)
   Config defaults;
   for (const Field& field : fields())
     if (field.section() == director->name) field.copy(field.at(defaults), field.at(run_.config));
-  run_.config.train.eval_interval = 1;  // which is not the rules' any more
+  run_.config.train.eval_interval = 1;  // which no longer follows the rules
 }
 
 // One of three stages, of which the middle one has `layers` layers, and those at the ends have one.

@@ -1,20 +1,20 @@
-// Bounds: what no rehearsal of a layout can be below, from small recordings of the engine and sums; so that a search
-// need not rehearse most layouts.
+// Bounds: lower bounds on a layout's step time and memory, from small recordings of the engine and sums; so that a
+// search need not rehearse most layouts.
 //
 // Passes. A stage's pass queues the same operations for each of its layers, and others for an embedding and a head.
 // Probes record stages of one and of two layers, with the layout's tensor-parallel size, micro-batch and recomputation,
-// and price what is on their compute streams as the replay does.
+// and price the work of their compute streams as the replay does.
 //
 // Time. In the replay a stream takes its records one after the other, none in less time than its price: contention,
 // shared ports and waits only add to it. All ranks of a pipeline meet in the sum of a step's numbers, which the
 // optimizer waits for. So from one step's sum to the next passes, for every pipeline rank r, at least the longest of
 //
 //   optimizer of rank 0 > a micro-batch's forward passes in the stages before r's first op > r's passes, or those until
-//     its last gradient > what follows that in the stages before
+//     its last gradient > the work after that in the stages before
 //   r's streamed collectives on its port
 //
-// A prediction measures steps from the end of their optimizers, which take as long in each step but for what shares a
-// wire with them.
+// A prediction measures steps from the end of their optimizers, which take as long in each step except for calls that
+// share a wire with them.
 //
 // Memory. The arenas hold at least a rank's weights, gradients and optimizer state, the activations of its layers in
 // the slots of its schedule, and the scratch memory of a pass.

@@ -1,4 +1,4 @@
-// Calibration: fits constants of a system's page to measured runs, and says how well predictions agree with them.
+// Calibration: fits constants of a system's page to measured runs, and reports how well predictions agree with them.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ class MeasuredRuns {
                const Progress& progress = {});
 
   const std::vector<MeasuredRow>& rows() const { return rows_; }
-  // Predicted seconds of a step of each of `which` rows, where `keys` have `values`, but for those that a row gives.
+  // Predicted seconds of a step of each of `which` rows, with `values` for `keys`, except those that a row gives.
   std::vector<double> predict(std::span<const size_t> which, std::span<const SystemKey* const> keys = {},
                               std::span<const double> values = {}) const;
 

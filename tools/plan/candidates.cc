@@ -47,9 +47,9 @@ struct ScheduleChoice {
   std::optional<int64_t> v;
 };
 
-// units: what is split over the stages.
+// units: the layers and the like that are split over the stages.
 std::vector<ScheduleChoice> schedules_for(const Config& run, int p, int64_t units) {
-  if (p == 1) return {{"1f1b", std::nullopt}};  // without a pipeline all are alike
+  if (p == 1) return {{"1f1b", std::nullopt}};  // without a pipeline all are equal
   std::vector<ScheduleChoice> choices;
   for (const ScheduleKind& kind : schedule_kinds()) {
     if (kind.name == "gpipe" && run.parallel.pipeline_schedule != "gpipe") continue;
@@ -67,7 +67,7 @@ std::vector<LayoutShape> list_shapes(const Config& run, int world) {
   if (!run.batch.global_batch_size)
     throw ConfigError(
         "batch.global_batch_size: is auto, but a search of layouts keeps the samples of a step; expected a number");
-  const int ranks = world / run.parallel.context_parallel_size;  // that size stays what it is
+  const int ranks = world / run.parallel.context_parallel_size;  // that size is not varied
   std::vector<LayoutShape> shapes;
   const auto add_of_mesh = [&](LayoutShape shape, int64_t units) {
     const int d = ranks / (shape.t * shape.p);

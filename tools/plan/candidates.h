@@ -1,5 +1,5 @@
-// Candidates: the layouts that a search looks at. A shape, what is recomputed in it, and what its data-parallel ranks
-// share make a layout. Whether it is legal is the engine's to say (resolve()): some that are listed are not.
+// Candidates: the layouts that a search considers. A shape, its recomputation, and the sharding over its data-parallel
+// ranks make a layout. The engine decides whether it is legal (resolve()): some that are listed are not.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct LayoutShape {
   bool sequence_parallel = false;
   bool ends_count = false;  // embedding and head count as layers where the layers are split
   std::string schedule = "1f1b";
-  std::optional<int64_t> v = {};  // empty: what the schedule needs
+  std::optional<int64_t> v = {};  // empty: the schedule's own
   int64_t micro_batch = 1;
 };
 
@@ -34,7 +34,7 @@ struct Recomputing {
 
 // t: powers of two, and that of the run. p: all divisors that could split the layers. Schedules: all kinds but gpipe,
 // which takes as long as 1f1b and holds more. Micro-batches: all that divide a rank's part of the global batch. Throws
-// ConfigError where the global batch is not given, so that it would follow from what is varied.
+// ConfigError where the global batch is not given, so that it would follow from varied keys.
 std::vector<LayoutShape> list_shapes(const Config& run, int world);
 // largest: layers of the largest stage.
 std::vector<Recomputing> list_recomputings(int64_t largest);

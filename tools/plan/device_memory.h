@@ -1,4 +1,4 @@
-// Device memory: what a rank holds on a system's device: the engine's own plan, and the system's share.
+// Device memory: a rank's memory on a system's device: the engine's own plan, and the system's share.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace trivet {
 
-// Communicators of several ranks that the trainer makes on the ranks of a pipeline stage, which are alike.
+// Communicators of several ranks that the trainer makes on the ranks of a pipeline stage, which are equal.
 int communicators_of(const Config& config, const Layout& layout, int pp);
 
 // Items of the rank that holds most.

@@ -1,4 +1,4 @@
-// Frameworks: what a recorded operation costs in the program that `plan:` describes. Published runs are those of other
+// Frameworks: the cost of a recorded operation in the program that `plan:` describes. Published runs are those of other
 // frameworks, which launch more and smaller kernels than this engine for the same layer; their layouts, schedules and
 // overlaps are the ordinary keys.
 #pragma once
@@ -9,8 +9,8 @@
 
 namespace trivet {
 
-// plan.framework, or what it is by the others: kernels that are launched one by one are PyTorch's own, and frameworks
-// with fused kernels had fused attention last.
+// plan.framework, or its value by the other keys: kernels that are launched one by one are PyTorch's own, and
+// frameworks with fused kernels had fused attention last.
 PlanFramework framework_of(const PlanConfig& plan);
 
 //   trivet     as the engine queues it

@@ -31,16 +31,16 @@ struct MeasuredOps {
 // Error where the run has other ops than its tape.
 MeasuredOps measure_run(const std::vector<std::string>& sets, int ranks, int steps);
 
-// Sets the constants that price ops on one thread to those that give back the measured times.
+// Fits the constants that price ops on one thread to the measured times.
 void fit_ops(std::span<const MeasuredOps::Work> works, System& system);
 
 struct MeasuredSystem {
   System system;
   std::string processor;
-  TextBlock fit;  // how well the constants give back what they were fitted to
+  TextBlock fit;  // how well the constants reproduce the data that they were fitted to
 };
-// The system with the constants of this machine. Takes a minute, in which nothing else should run here; `note` is told
-// what is measured.
+// The system with the constants of this machine. Takes a minute, during which nothing else should run here; `note` gets
+// the present measurement.
 MeasuredSystem measure_system(System system, const std::function<void(const std::string&)>& note);
 
 // As a page.

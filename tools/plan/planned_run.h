@@ -25,7 +25,7 @@ LegalRun legal_run(const LoadedConfig& run, int ranks, std::span<const std::stri
 struct RunPlan {
   LegalRun run;
   Prediction prediction;
-  std::string choice = {};  // what was left to the planner, and among how many; "": nothing was
+  std::string choice = {};  // the planner's choice, and among how many; "": none
 };
 
 // Plans a run. The micro-batch size and v, where they are left to the planner, are those of the fastest step that fits

@@ -86,7 +86,7 @@ std::string picture_of(const std::string& path, const Performance& of, const Lay
   return render_svg(std::span(&timeline, 1));
 }
 
-// When the last rank is through with the step.
+// The time when the last rank finishes the step.
 int64_t end_of_step(const Replayed& replayed, int step) {
   int64_t last = 0;
   for (const std::vector<int64_t>& ends : replayed.step_ends) last = std::max(last, ends[static_cast<size_t>(step)]);
@@ -98,7 +98,7 @@ double seconds_of_step(const Replayed& replayed, int steps) {
   return static_cast<double>(end_of_step(replayed, steps - 1) - end_of_step(replayed, 0)) * 1e-9 / (steps - 1);
 }
 
-// The tapes of all ranks, each a player. On CPUs a step is over when the host has queued it.
+// The tapes of all ranks, each a player. On CPUs a step ends when the host has queued it.
 Rehearsal rehearse_each(const Config& config, const Layout& layout, const System& system) {
   if (system.kind() == SystemKind::gpu) return rehearse(config, layout);
   Rehearsal rehearsal = rehearse(config, layout, {.one_ahead = false, .cpu = true});

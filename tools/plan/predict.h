@@ -1,4 +1,4 @@
-// Prediction: what a run would print on a system: its tapes (rehearsal.h), priced by the system's page (costs.h) and
+// Prediction: the output of a run on a system: its tapes (rehearsal.h), priced by the system's page (costs.h) and
 // played (replay.h). The steps that count are the last ones recorded, in which each step begins where the one before
 // left its ranks.
 #pragma once

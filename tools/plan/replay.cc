@@ -78,7 +78,7 @@ Replayed Replay::play() {
   return std::move(result_);
 }
 
-// A call or a work is over, or what the host has queued is there.
+// A call or a work has ended, or work queued by the host has arrived.
 void Replay::end_due(const Due& due) {
   if (due.what & kCall) {
     const uint32_t call = due.what & ~kCall;
@@ -135,7 +135,7 @@ bool Replay::take(uint32_t number, const Walk::Step& step) {
       const size_t count = step.with_next ? 2 : 1;
       stream.calls_left = static_cast<uint8_t>(count);
       for (const Walk::Step& call : std::span(&step, count)) arrive(number, call);
-      return stream.state != State::in_call;  // else they are over, and so is `next`
+      return stream.state != State::in_call;  // else they have ended, and `next` is past them
     }
     case TapeRecord::record: passed(number, stream.next++); return true;
     case TapeRecord::wait:

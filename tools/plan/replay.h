@@ -2,10 +2,10 @@
 // simulation on an integer clock of nanoseconds; nothing depends on the order in which tapes were recorded.
 //
 //   host     queues a rank's records in their order, each for what its launch costs it, and waits where the tape does
-//   streams  take their records in order: one starts when it has been queued, the ones before it are through and the
+//   streams  take their records in order: one starts when it has been queued, its predecessors have finished and the
 //            events that its stream waits for are complete
-//   calls    start when all ranks of the group have come to them; a transfer when its two ends have. A buffered send
-//            is through when it is there
+//   calls    start when all ranks of the group have reached them; a transfer when both ends have. A buffered send
+//            finishes when its data arrives
 //   sharing  calls that use the same port of a rank share its rate; compute runs slower while a call is on the rank's
 //            wire, or while more threads work than the ranks have cores
 #pragma once
@@ -73,7 +73,7 @@ struct PlayedSpan {
   int64_t wire_start_ns = 0;  // of a call; a buffered send has no wire, and this is its end
 };
 
-// A part of the critical path: what a work or a call took, or the host to queue what came next.
+// A part of the critical path: the time of a work or a call, or of the host to queue what came next.
 struct PathPart {
   static constexpr uint32_t kHost = UINT32_MAX;
   int player = 0;
@@ -92,7 +92,7 @@ struct Replayed {
   int64_t records = 0;  // played
 };
 
-// A player's spans as a trace has them. groups: what was played.
+// A player's spans as a trace has them. groups: those of the played tapes.
 std::vector<std::vector<Span>> rows_of(const std::vector<std::vector<PlayedSpan>>& spans, const Player& player,
                                        const TapeGroups& groups);
 

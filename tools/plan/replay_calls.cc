@@ -142,7 +142,7 @@ int64_t Replay::send(ReplayRank& rank, const CallCost& cost) {
   return free + cost.latency_ns;
 }
 
-// A stream begins or ends to work: all that work on the node go on at the rate that is left to each.
+// A stream begins or ends work: all busy streams of the node continue at their new share of the cores.
 void Replay::set_cores(uint32_t changed, bool works) {
   if (works) on_cores_.push_back(changed);
   else std::erase(on_cores_, changed);

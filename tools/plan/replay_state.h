@@ -1,5 +1,5 @@
 // The simulation of replay.h: its state, and what happens in it. replay.cc has the streams and the host,
-// replay_calls.cc the calls and what they share.
+// replay_calls.cc the calls and their shared ports.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct Activity {
   int64_t left = 0;   // at `since`, in parts of kFullRate
   int64_t since = 0;  // ns
   int32_t rate = kFullRate;
-  uint32_t version = 0;  // of the entry of what is due that counts
+  uint32_t version = 0;  // of the entry in the queue that is valid
 
   // ahead: parts that are done.
   void begin(int64_t ns, int64_t now, int64_t ahead = 0) {
@@ -34,7 +34,7 @@ struct Activity {
     since = now;
     rate = static_cast<int32_t>(next);
   }
-  // At its end, which is a whole nanosecond: parts of it that are left for what follows.
+  // At its end, which is a whole nanosecond: the parts of it that remain for its successor.
   int64_t excess(int64_t now) const { return (now - since) * rate - left; }
 };
 
@@ -68,7 +68,7 @@ class Replay {
     uint32_t first_stream = 0;                           // of streams_
     uint32_t first_channel = 0;                          // of channel_of_lane_
     uint32_t first_cost = 0;                             // of call_costs_
-    uint32_t host_waits = 0;                             // that are over
+    uint32_t host_waits = 0;                             // that have ended
     int64_t host_late = 0;                               // ns that they took
     int64_t host_since = 0;                              // when the last one that took some was over
     uint32_t host_cause = kNone;                         // of causes_: why only then
@@ -100,14 +100,14 @@ class Replay {
   struct OpenCall {
     Activity activity;
     CallCost cost;
-    std::vector<Member> members;  // that are there
+    std::vector<Member> members;  // that have arrived
     int64_t start_ns = 0;
     int64_t arrival_ns = 0;  // over ports that queue; 0: nothing was sent
     uint32_t cause = kNone;  // of causes_: why it started only then
     uint32_t channel = 0;
     bool active = false;
   };
-  static constexpr uint32_t kCall = uint32_t{1} << 31;  // what is due is a call of this number, else a stream
+  static constexpr uint32_t kCall = uint32_t{1} << 31;  // a call of this number is due, else a stream
   struct Due {
     int64_t time;
     uint32_t what;
@@ -163,7 +163,7 @@ class Replay {
   std::vector<uint32_t> on_cores_;                                  // streams that work, where ranks share cores
   int64_t busy_threads_ = 0;                                        // theirs
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;  // the earliest first
-  std::vector<uint32_t> ready_;                                     // streams that may go on now
+  std::vector<uint32_t> ready_;                                     // streams that may continue now
   std::vector<std::vector<Phase>> phases_;                          // [rank] that have begun
   std::vector<Cause> causes_;           // of the last step, where the critical path is asked for
   std::vector<uint32_t> cause_of_end_;  // [rank] of its last mark

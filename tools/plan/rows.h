@@ -27,7 +27,7 @@ struct MeasuredRow {
   double step_seconds = 0;
 };
 
-// Every problem is one ConfigError with its file, line, column, what was found and what was expected; IoError.
+// Every problem is one ConfigError with its file, line, column, found and expected; IoError.
 std::vector<MeasuredRow> read_rows(const std::string& path);
 
 }  // namespace trivet

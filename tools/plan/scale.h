@@ -40,8 +40,8 @@ struct ScaleCurve {
   bool legal() const { return first.has_value(); }  // any point
 };
 
-// ranks: at least one number, in their order. Throws ConfigError where the run on the first number has no global batch to grow from;
-// what is wrong with the other points is told in them.
+// ranks: at least one number, in their order. Throws ConfigError where the run on the first number has no global batch
+// to grow from; the problems of other points are in them.
 ScaleCurve scale_curve(const LoadedConfig& run, const std::vector<int>& ranks, const System& system,
                        Scaling scaling);
 
@@ -51,7 +51,7 @@ std::string knee_text(const ScaleCurve& curve);
 
 std::vector<TextBlock> describe(const ScaleCurve& curve);
 nlohmann::ordered_json json_of(const ScaleCurve& curve);
-// SVG: tokens a second with what they would be at the first point's efficiency, and efficiency; both over the ranks.
+// SVG: tokens a second, actual and at the first point's efficiency, and efficiency; both over the ranks.
 std::string picture_of(const std::vector<ScaleCurve>& curves);
 
 }  // namespace trivet

@@ -42,7 +42,7 @@ class Search {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Not rehearsed. Of one that has been its candidate is left: schedules of thousands of layouts would take gigabytes.
+  // Not yet rehearsed. Afterwards only its candidate remains: thousands of layouts' schedules would take gigabytes.
   struct Pending {
     ResolvedCandidate run;
     Candidate candidate;
@@ -206,7 +206,7 @@ void Search::rehearse(std::vector<Pending> pending) {
   std::ranges::stable_sort(found_, {}, &Candidate::seconds);
 }
 
-// The run as it is, where it can be: what the search finds is no slower.
+// Rehearses the run as it is, if valid: so the search's result is no slower.
 void Search::rehearse_own() {
   auto own = resolve_candidate(run_, facts_);
   if (!own || !fits(*own)) return;
@@ -253,7 +253,7 @@ std::vector<Candidate> Search::rehearse_neighbours(const Candidate& of, std::str
   return rehearsed(std::move(tried));
 }
 
-// Changes one switch of the best layouts after another to what is fastest, until none helps any more.
+// Changes one switch of the best layouts after another to its fastest value, until none helps.
 void Search::refine() {
   for (const size_t count = std::min(options_.refined, found_.size()); result_.refined < count && !over();) {
     Candidate& best = found_[result_.refined];

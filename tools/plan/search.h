@@ -24,10 +24,10 @@ struct SearchProgress {
 };
 
 struct SearchOptions {
-  std::function<bool(const LayoutShape&)> shapes = {};        // those to look at; empty: all
+  std::function<bool(const LayoutShape&)> shapes = {};        // those to consider; empty: all
   std::function<bool(const Recomputing&)> recomputings = {};  // the same
   size_t best = 10;                                           // layouts to return
-  double seconds = 600;                                       // then the search ends with what it has
+  double seconds = 600;                                       // then the search ends with its results so far
   size_t refined = 3;                                         // layouts whose switches are refined
   size_t threads = 1;                                         // that rehearse
   std::function<bool()> stop = {};                            // true: the search ends as when the time is over
@@ -45,7 +45,7 @@ struct Candidate {
 };
 
 struct SearchResult {
-  std::vector<Candidate> found = {};  // what was rehearsed, the fastest first
+  std::vector<Candidate> found = {};  // all that were rehearsed, the fastest first
   int64_t layouts = 0;                // the sum of the next six
   int64_t illegal = 0;                // against the engine's rules; a shape counts once
   int64_t too_large = 0;              // do not fit

@@ -17,12 +17,11 @@ std::string extent_of(const SearchResult& result, size_t count);
 // out: the file that has the best one.
 std::string to_json(const SearchResult& result, const System& system, const std::string& out, size_t count);
 
-// The file of a study (tools/study/study_file.h) of the best layouts, to be written to `path`: what was planned, to be
-// measured.
+// The file of a study (tools/study/study_file.h) of the best layouts, to be written to `path`: measures the plan.
 std::string study_of(const SearchResult& result, const LoadedConfig& run, const System& system, const std::string& path,
                      size_t count);
 
-// Those that no other is as fast as with as little memory, the fastest first. found: the fastest first.
+// The candidates on the Pareto front of time and memory, the fastest first. found: the fastest first.
 std::vector<const Candidate*> pareto_of(const std::vector<Candidate>& found);
 
 }  // namespace trivet

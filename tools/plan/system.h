@@ -1,4 +1,4 @@
-// A system: what the planner knows of a machine. Its page is a YAML file of `key: number`, one line for each of
+// A system: the planner's facts on a machine. Its page is a YAML file of `key: number`, one line for each of
 // system_keys() of its kind, with the number's source in a comment: configs/systems/NAME.yaml, or a user's own file. A
 // page with `cores` is of CPUs.
 //
@@ -27,7 +27,7 @@ struct System {
   double gemm_k0 = 0;                       // half of gemm_share at this k: filling and draining the pipeline of a tile
   int gemm_tile_m = 0, gemm_tile_n = 0;     // the largest output tile of one compute unit
   double gemm_unaligned = 0;                // share of the rate left where rows are no multiples of 16 bytes
-  double attention_forward = 0, attention_backward = 0;  // shares of the peak, of FLOPs that are computed
+  double attention_forward = 0, attention_backward = 0;  // shares of the peak, of FLOPs actually computed
 
   double memory_gib = 0, memory_gb_per_s = 0;
   double memory_share = 0;  // of memory_gb_per_s, by memory-bound kernels
@@ -76,7 +76,7 @@ std::string systems_folder();
 
 // The page NAME in the folder, or the file at a path that has a '/' or ends in ".yaml". `overrides` are KEY=VALUE of
 // --system-set, stronger than the page; the last one of a key counts. Throws one ConfigError with every problem, each
-// with its place, key, what was found and what was expected; IoError.
+// with its place, key, found and expected; IoError.
 System load_system(const std::string& name_or_path, const std::vector<std::string>& overrides = {},
                    const std::string& folder = systems_folder());
 // The text of that page. Throws ConfigError, IoError.

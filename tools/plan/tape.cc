@@ -163,7 +163,7 @@ class TapeStream : public Stream {
   std::vector<int> phases_;  // open: 1 where activations are recomputed
 };
 
-// Everything that is queued comes from a device of tapes.
+// All queued work comes from a device of tapes.
 TapeStream& tape_stream(Stream& stream) { return static_cast<TapeStream&>(stream); }
 
 class TapeGraph : public Graph {
@@ -222,7 +222,7 @@ int64_t pairs_of(int64_t queries, int64_t keys, bool causal) {
   return queries * keys - (causal ? queries * (queries - 1) / 2 : 0);
 }
 
-// Adds to an op's work what its arguments alone do not say.
+// Completes an op's work where its arguments alone do not determine it.
 template <class Op>
 void complete(const Op&, TapeWork&) {}
 // Only the rows of the tokens in a table are touched.

@@ -1,6 +1,6 @@
-// Tape: what the host of one rank queues while the real trainer runs on a recording back end, whose device has no
-// memory, whose ops compute nothing and whose communicators have no peers. A step does not wait for its results, so one
-// thread records any rank of any layout on its own. replay.h plays the tapes of all ranks against each other.
+// Tape: the work that the host of one rank queues while the real trainer runs on a recording back end, whose device has
+// no memory, whose ops compute nothing and whose communicators have no peers. A step does not wait for its results, so
+// one thread records any rank of any layout on its own. replay.h plays the tapes of all ranks against each other.
 //
 // The queued operations do not depend on values: a step takes the numbers that the device "reads"
 // (TapeOptions::number), and a test records with others.
@@ -34,7 +34,7 @@ struct TapeWork {
   int64_t batch = 1;            // of attention: heads of all samples
   int64_t flops = 0;            // of a GEMM; of attention, those above the diagonal left out
   int64_t bytes = 0;            // read and written, each argument once
-  WireCost wire = {};           // of a copy between threads that is all there is of a call
+  WireCost wire = {};           // of a copy between threads that makes up the whole call
   bool operator==(const TapeWork&) const = default;
 };
 

@@ -1,15 +1,13 @@
 // Ranks that are threads of one process on CPUs: their tapes in the terms of the replay, and what their records cost.
 //
-//   host          it computes: the compute stream is inline. So what it queues for another stream can start when what
-//   it
-//                 had computed by then is done, and where it waits, compute waits
+//   host          it computes: the compute stream is inline. So work for another stream can start once all compute
+//                 queued before it is done, and where the host waits, compute waits
 //   collectives   ranks meet, each copies or adds its part on its own thread, and they meet again (thread_comm.cc)
 //   transfers     the sender copies and does not wait; receives are assumed to be posted by then (thread_mailbox.h)
 //   links         emulated ones (parallel/comm/link.h) are part of the run: a call ends when they have brought the last
 //                 byte, too. A rank's port is taken first come, first served
-//   cores         all ranks share those of the node: where more threads are busy than there are cores, each works at
-//   its
-//                 share; where all cores are busy, `contention` times as long
+//   cores         all ranks share those of the node: with more busy threads than cores, each works at its
+//                 share; with all cores busy, `contention` times as long
 //
 // Threads that wait take no core, as condition variables block.
 #pragma once
@@ -29,8 +27,8 @@ int threads_of_rank(const Config& config, const System& system, int ranks);
 // The parts of an op that take time on a CPU.
 struct CpuWork {
   double flops = 0;         // of products, with what whole panels of operands add
-  double cache_bytes = 0;   // operands and results of GEMMs, and of what is no product
-  double elements = 0;      // of what is no product
+  double cache_bytes = 0;   // operands and results of GEMMs and of other ops
+  double elements = 0;      // of ops other than GEMMs
   double scores = 0;        // of attention, once for each product
   double state_bytes = 0;   // of the optimizer's passes, through memory
   double copied_bytes = 0;  // of a call: a rank goes over its whole tensor once

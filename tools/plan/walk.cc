@@ -80,7 +80,7 @@ Walk::Walk(const Tape& tape, const ReplayCosts& costs) : tape(tape), streams(tap
       case TapeRecord::work:
         if (record.in_graph) step.what += static_cast<uint32_t>(tape.works.size());
         break;
-      case TapeRecord::graph: continue;  // the host's time for it is that of what it launches
+      case TapeRecord::graph: continue;  // the host's time for it is that of the records it launches
       default: break;
     }
     stream.steps.push_back(step);

@@ -1,4 +1,4 @@
-// Walk: a tape as the replay (replay.cc) walks through it: its streams apart, each record with what the replay needs of
+// Walk: a tape as the replay (replay.cc) walks through it: its streams apart, each record with the replay's needs of
 // it, events that no other stream waits for left out. Ranks that share a tape share its walk.
 #pragma once
 
@@ -31,7 +31,7 @@ struct Walk {
     uint16_t stream = 0;  // of the event
     uint32_t step = 0;
   };
-  // Calls that meet those of other ranks in their order: a group's collectives, or what goes from one rank to another.
+  // Calls that meet those of other ranks in their order: a group's collectives, or transfers from one rank to another.
   struct Lane {
     int group = 0;  // of Tape::groups
     bool transfers = false, sends = false;

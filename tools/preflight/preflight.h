@@ -17,7 +17,7 @@ struct MetricKind {
   const char *key, *heading, *unit;
   double least;  // share of the median below which a rank is named; 0: it is not compared
 };
-// The last four are none of speed: what NVML says of a GPU that has just worked, and the wall clock, of rank 0's.
+// The last four are not speeds: NVML's report on a GPU that has just worked, and the wall clock against rank 0's.
 enum Metric { kGemm, kMemory, kInHost, kNetwork, kReduce, kWrite, kRead, kSmClock, kLanes, kErrors, kClock, kMetrics };
 constexpr std::array<MetricKind, kMetrics> kMetricKinds = {
     {{"gemm_tflops", "GEMM", "TFLOP/s", 0.9},
@@ -36,7 +36,7 @@ struct Preflight {
   using Numbers = std::array<double, kMetrics>;  // NaN: not measured
   std::vector<std::string> hosts{};              // [rank]
   // [rank] of several rounds, as other work on the machines comes and goes: a rank's best is compared with the median
-  // over ranks of what is typical.
+  // over ranks of typical values.
   std::vector<Numbers> best{}, typical{};
   struct Link {
     size_t a, b;  // ranks, a < b

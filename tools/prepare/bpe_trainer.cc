@@ -40,7 +40,7 @@ class BpeTrainer {
       }
       if (top.count < 1) break;
       const auto [left, right] = top.pair;
-      // An id that is there already: the same token by another way, or a special one.
+      // An existing id: the same token by another merge, or a special one.
       const int32_t result =
           id_of(model_.tokens[static_cast<size_t>(left)] + model_.tokens[static_cast<size_t>(right)]);
       model_.merges.push_back({left, right, result});

@@ -44,7 +44,7 @@ void ordered_pipeline(size_t threads, const Read& read, const Work& work, const 
       work(item);
       std::unique_lock lock(mutex);
       done.emplace(number, std::move(item));
-      // Writes it and its successors, unless an earlier one is not done: its thread then goes on with this one.
+      // Writes it and its successors, unless an earlier one is not done: its thread then continues with this one.
       while (!writing && !failed && !done.empty() && done.begin()->first == written) {
         const Item ready = std::move(done.extract(done.begin()).mapped());
         writing = true;

@@ -295,7 +295,7 @@ void write_batch(const Batch& batch, IndexedDatasetWriter& writer) {
   writer.add(std::span(batch.tokens).subspan(begin));
 }
 
-// ---- going on where a call was stopped
+// ---- resuming where a call was stopped
 
 std::string partial_file(const PrepareOptions& options) { return options.output + ".partial.json"; }
 
@@ -354,7 +354,7 @@ void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReade
   reader.go_to(done.read);
   const int64_t part_tokens = options.part_bytes / size_of(token_type_for(tokenizer.vocab_size()));
   int64_t saved = done.tokens;
-  bool whole = false;  // what is written: documents, as `done` says
+  bool whole = false;  // documents are written, as in `done`
   const auto save = [&](int64_t least) {
     if (!whole || identity.empty() || done.tokens - saved < least) return;
     writer.save();

@@ -62,8 +62,8 @@ int half_of_character(std::string_view text) {
   return is_one_of("89abAB") ? -1 : is_one_of("cdefCDEF") ? 1 : 0;
 }
 
-// As the standard has it: null for the NaN and Infinity of Python's json; and, if that is wanted, U+FFFD for what is no
-// character, which is counted.
+// As the standard has it: null for the NaN and Infinity of Python's json; and, if wanted, U+FFFD for invalid
+// characters, which are counted.
 std::string standard_json(std::string json, bool replace, int64_t& replaced) {
   if (replace) replaced = repair_utf8(json);
   std::string out;
@@ -214,7 +214,7 @@ void TextReader::collect() {
   }
 }
 
-// The document of json_line_ to text_; false where it has no text, or is left out.
+// The document of json_line_ to text_; false if it has no text, or is left out.
 bool TextReader::read_json() {
   const std::string line = std::exchange(json_line_, {});
   std::string where = source_->name();

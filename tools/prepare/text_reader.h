@@ -1,5 +1,5 @@
-// TextReader: reads the documents of texts, of JSON Lines and of JSON objects in tar archives (text_source.h says where
-// they come from). Memory: a few MiB; of JSON Lines, five times the longest line. Used by one thread at a time.
+// TextReader: reads the documents of texts, of JSON Lines and of JSON objects in tar archives (text_source.h defines
+// their sources). Memory: a few MiB; of JSON Lines, five times the longest line. Used by one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -58,9 +58,9 @@ struct ReadPosition {
 
 class TextReader {
  public:
-  // Opens every file; a missing one is an IoError. What is not compressed as its name says, or is truncated or damaged,
-  // is a DataError. A file whose name or first bytes say that it is no text, such as .json or Parquet, is a DataError
-  // that says what to do, and so is UTF-16 when it is read. A byte order mark of UTF-8 is left out.
+  // Opens every file; a missing one is an IoError. A file that is not compressed as its name says, or is truncated or
+  // damaged, is a DataError. So is a file whose name or first bytes show that it is no text, such as .json or Parquet,
+  // with a remedy, and UTF-16 when it is read. A byte order mark of UTF-8 is left out.
   TextReader(std::vector<std::string> files, DocumentOptions options);
   ~TextReader();
 

@@ -316,7 +316,7 @@ class TextSource::Archive : public ByteStream {
   const std::shared_ptr<Growth> growth_;  // of a tar archive with sparse members, too
   std::exception_ptr failure_;            // of in_
   std::string_view link_;
-  bool ended_ = false, closed_ = false;  // closed_: what was read ends with zeros
+  bool ended_ = false, closed_ = false;  // closed_: the data ends with zeros
   std::unique_ptr<archive, Free> archive_;
 };
 

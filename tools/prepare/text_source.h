@@ -1,7 +1,7 @@
 // Sources of text: files as they are or compressed (gzip, dictzip, zstd, xz), tar archives of them, and standard
-// input. Memory: two blocks for each layer of compression and archive, and what the libraries take. What grows to more
-// than kMostGrowth times its size (an archive's members together) is a DataError: no text does, and a bomb would fill
-// the disk.
+// input. Memory: two blocks for each layer of compression and archive, and the libraries' own. A file that grows to
+// more than kMostGrowth times its size (an archive's members together) is a DataError: no text does, and a bomb would
+// fill the disk.
 #pragma once
 
 #include <cstdint>
@@ -76,7 +76,7 @@ class TextSource {
 
   // Goes to the next text; false at the end. An archive without a member of the extension is a DataError.
   bool next_text();
-  // The current text: its name (in an archive the file's and the member's), what it is, and its next bytes, empty at
+  // The current text: its name (in an archive the file's and the member's), its format, and its next bytes, empty at
   // the end.
   const std::string& name() const { return name_; }
   TextFormat format() const { return format_; }

@@ -27,7 +27,7 @@ int open_log(const std::string& path) {
   return fd;
 }
 
-// In the child, between fork and exec: only what is safe there.
+// In the child, between fork and exec: only async-signal-safe calls.
 [[noreturn]] void become(char* const* arguments, int out, int err, pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -87,7 +87,7 @@ ChildEnd run_child(const ChildCommand& command, const std::function<bool()>& sto
     ::kill(-child, SIGTERM);
     wait_for_end(pidfd, kGraceSeconds, never);
   }
-  if (end.how != ChildEnd::exited) ::kill(-child, SIGKILL);  // what is left of its group
+  if (end.how != ChildEnd::exited) ::kill(-child, SIGKILL);  // the rest of its group
   ::close(pidfd);
   int status = 0;
   rusage usage{};

@@ -22,8 +22,8 @@ struct ChildEnd {
   int64_t peak_rss_bytes = 0;  // the largest resident set of the child, or of a process that it waited for
 };
 
-// `stop_asked`: ends the child where it says so; looked at when a signal comes, and ten times a second. A program that
-// cannot be started exits with 127 and says why in its stderr file. Throws IoError.
+// `stop_asked`: true ends the child; polled when a signal comes, and ten times a second. A program that
+// cannot be started exits with 127 and gives the reason in its stderr file. Throws IoError.
 ChildEnd run_child(const ChildCommand& command, const std::function<bool()>& stop_asked);
 
 // The arguments as a shell would take them.

@@ -55,7 +55,7 @@ std::vector<std::optional<size_t>> matches(const StudyResults& a, const StudyRes
   return match;
 }
 
-// The points that rows are of. A choice that was run with several base configurations is the last of them.
+// The points of the rows. A choice that was run with several base configurations is the last of them.
 Plan plan_of_rows(const Study& study, const std::vector<RunRow>& rows) {
   std::map<Choice, std::string> ids;
   for (const RunRow& row : rows)
@@ -124,7 +124,7 @@ StudyResults load_results(const std::string& folder) {
   results.rows = read_results(folder + "/results.jsonl");
   results.plan = plan_of_rows(results.study, results.rows);
   if (results.plan.points.empty()) throw ConfigError(folder + "/results.jsonl: has no run of the points of study.yaml");
-  // Rounds that a changed file does not ask for any more were run all the same.
+  // Rounds that a changed file no longer asks for were run all the same.
   for (const RunRow& row : results.rows) results.study.repeats = std::max(results.study.repeats, row.repeat);
   return results;
 }

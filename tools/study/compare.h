@@ -44,7 +44,7 @@ struct ComparedPoint {
 };
 struct StudyComparison {
   std::vector<ComparedPoint> points;  // in the order of A's plan
-  std::vector<std::string> texts;     // what is compared, what differs, what the table says: sentences, one an item
+  std::vector<std::string> texts;     // the subject, the differences, the table's conclusions: sentences, one an item
 };
 // Throws ConfigError where no point is in both, or their metrics differ.
 StudyComparison compare_studies(const StudyResults& a, const StudyResults& b);

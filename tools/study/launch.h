@@ -41,7 +41,7 @@ std::vector<std::string_view> launch_keys();
 bool takes_arguments(std::string_view key);
 // The expected value in place of `value`, or of an environment variable's name; "": it is valid.
 std::string launch_key_problem(std::string_view key, const std::string& value);
-// The launch of a point: what the file says, overridden by `set` and by the levels.
+// The launch of a point: the file's, overridden by `set` and by the levels.
 Launch launch_of(const Study& study, const Choice& choice);
 
 // Why it cannot be on this machine, with this program and this configuration; "": it can.

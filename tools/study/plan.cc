@@ -36,7 +36,7 @@ void add_sets(const std::vector<Setting>& settings, std::vector<std::string>& se
 std::vector<std::string> sets_of(const Study& study, Launcher launcher) {
   std::vector<std::string> sets;
   add_sets(study.set, sets);
-  // So few steps are within the warm-up of the base, which is not what is studied.
+  // So few steps are within the warm-up of the base, which is not the subject of the study.
   if (load_untrained(study.base, sets).config.optimizer.lr_warmup_iters > study.steps)
     sets.emplace_back("optimizer.lr_warmup_iters=0");
   sets.push_back(fmt::format("comm.backend={}", launcher == Launcher::threads ? "thread" : "mpi"));
@@ -63,7 +63,7 @@ std::string hash_of(const Study& study, const Point& point, const Config& config
   return content_hash(text).substr(0, 16);
 }
 
-// Every call of `config` has compute wait for it. What is no overlap of communication stays.
+// Makes compute wait for every call of `config`. Settings other than overlap of communication stay.
 void remove_overlap(Config& config) {
   const OverlapConfig& given = config.overlap;
   OverlapConfig none;

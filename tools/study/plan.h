@@ -1,5 +1,5 @@
-// The plan of a study: the points that can run, those that cannot and why, and what running them costs. Needs neither
-// ranks nor devices: whether a configuration works is asked of the same resolve() that a run begins with.
+// The plan of a study: the points that can run, those that cannot and why, and the cost of running them. Needs neither
+// ranks nor devices: the same resolve() that a run begins with decides whether a configuration works.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace trivet {
 
 struct Point {
   Choice choice;
-  std::string id;                 // of what is run: 16 hexadecimal digits
+  std::string id;                 // of its run: 16 hexadecimal digits
   std::vector<std::string> sets;  // --set arguments, all but the run's folder
   Launch launch;                  // with its number of ranks
   int threads = 0;                // that compute at a time on this machine; 0: ranks may be elsewhere
@@ -43,7 +43,7 @@ struct Plan {
   std::vector<SamePoint> same;
   std::vector<DroppedPoint> dropped;
   std::optional<size_t> baseline;  // of points; empty where it cannot run
-  // [point]: what it is compared with, the baseline under its conditions; where that cannot run, the first point that
+  // [point]: its reference, the baseline under its conditions; if that cannot run, the first point that
   // can under them.
   std::vector<size_t> baselines;
   // The deviation of log ratios of equal points within a round, where an A/A study has measured it.
@@ -53,8 +53,8 @@ struct Plan {
   std::optional<size_t> find(const Choice& choice) const;
 };
 
-// A point's id is a hash of its resolved configuration (without the run's folder, and of the other keys those that are
-// off their default), ranks, launcher and warm-up, so that finished runs are recognised when factors are renamed,
+// A point's id is a hash of its resolved configuration (without the run's folder, and only the keys that differ from
+// their default), ranks, launcher and warm-up, so that finished runs are recognised when factors are renamed,
 // reordered or added, and by a later version with further keys. A setting of a level that has no effect at
 // a point is left out there, and points that then resolve to the same run are one (Plan::same). A point whose threads
 // need more memory than this machine has is dropped. Throws ConfigError where the design is too large; DataError and

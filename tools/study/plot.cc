@@ -75,7 +75,7 @@ struct EstimateBar {
   std::optional<Estimate> estimate;
   const char* kind;
   std::string value;    // of the estimate, or why there is none
-  std::string details;  // what the reader's pointer brings up
+  std::string details;  // the tooltip
 };
 
 // Bars with their 95 % intervals as whiskers. ratios: to 1. unseen: the largest ratio that the study does not see; 0:
@@ -155,8 +155,7 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
       ratios ? fmt::format("{} over the baseline's{}; {}", metric_name(study.metric), conditions, direction(study))
              : fmt::format("{}; {}", study.metric, direction(study)),
       "green: best, or tied and not worse than the baseline; whiskers: 95 %; grey band: effects too small to be "
-      "found in "
-      "four of five such studies",
+      "found in four of five such studies",
       "ratio of each point to the baseline");
 }
 

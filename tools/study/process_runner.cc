@@ -61,7 +61,7 @@ std::vector<std::string> command_of(const Study& study, const Point& point, cons
 
 namespace {
 
-// The launcher, with what the study gives it.
+// The launcher, with its arguments from the study.
 std::string launcher_text(const Launch& launch) {
   std::string text = std::string(word_of(launch.launcher)) + " " + launch_text(launch);
   std::ranges::replace(text, '\n', ' ');

@@ -69,7 +69,7 @@ std::vector<std::string> winner_texts(const Study& study, const Plan& plan, cons
 // The warning of ranks with more threads than there are cores.
 std::string shared_cores_text(int threads, int cores);
 
-// The planner's command that says what the step of the best point is spent on, one for each condition with a best
+// The planner's command that breaks down the step of the best point, one for each condition with a best
 // point. The reader puts in the page of the measured system.
 std::vector<std::string> explain_commands(const Study& study, const Plan& plan, const Summary& summary);
 

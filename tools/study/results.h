@@ -41,7 +41,7 @@ std::string to_json_line(const RunRow& row);  // ends in a newline
 // out. Throws DataError for a line that is no result, IoError.
 std::vector<RunRow> read_results(const std::string& path);
 
-// By point: its last failed run, of those that no later run of the same repeat made good. Of the rows given.
+// By point: its last failed run without a later success of the same repeat, among the rows given.
 std::map<std::string, const RunRow*, std::less<>> failures_of(std::span<const RunRow> rows);
 
 // Without the repeats that failed, which are then to be run again.

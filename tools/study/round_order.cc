@@ -10,7 +10,7 @@
 namespace trivet {
 namespace {
 
-// A random number of what is named, the same on every machine.
+// A random number for `what`, the same on every machine.
 std::string draw(const Study& study, int64_t repeat, std::string_view what) {
   return content_hash(fmt::format("{} {} {}", study.seed, repeat, what));
 }

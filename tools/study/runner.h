@@ -36,8 +36,8 @@ struct RunnerOptions {
 // to. budget: the next run would have ended after budget_minutes (one run is always made).
 enum class StudyEnd : uint8_t { complete, stopped, budget };
 
-// `rows`: what read_results gave; grows. Throws IoError when a result cannot be written: a study that forgets what it
-// measured is no use.
+// `rows`: those of read_results; grows. Throws IoError when a result cannot be written: a study that forgets its
+// measurements is no use.
 StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& rows, const RunPoint& run,
                    const RunnerOptions& options);
 
@@ -47,8 +47,8 @@ std::string results_path(const Study& study);
 // Held while a study is run, so that two calls do not disturb each other's times. Throws IoError when it is taken.
 RunDirectory lock_study(const Study& study);
 
-// Runs a point as a process of its own: `trivet train`, or its launcher (launch.h). Its folder, folder_of(), keeps
-// what the run writes, and its output in stdout.log and stderr.log. `program`: the path of trivet. `stop_asked`: ends a
+// Runs a point as its own process: `trivet train`, or its launcher (launch.h). Its folder, folder_of(), keeps the run's
+// files, and its output in stdout.log and stderr.log. `program`: the path of trivet. `stop_asked`: ends a
 // run early. `provenance`: of the program, for the rows; launcher, threads and load are added.
 RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked,
                         Provenance provenance = {});
@@ -57,7 +57,7 @@ RunPoint process_runner(const Study& study, std::string program, std::function<b
 std::vector<std::string> command_of(const Study& study, const Point& point, const std::string& program,
                                     const std::string& run_dir);
 
-// Why a program failed, from what it wrote to stderr: its own last message (a line that begins with "trivet:", "[rank"
+// Why a program failed, from its stderr: its own last message (a line that begins with "trivet:", "[rank"
 // or "netlab:"); or the first line of the last box that mpirun drew with dashes; or srun's last error; or the last line
 // that has a letter in it.
 std::string failure_reason(const std::string& stderr_text);

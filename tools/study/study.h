@@ -1,5 +1,5 @@
-// Study: an experiment over config keys, as its YAML file says it. study_file.h reads the file, plan.h says which of
-// them can run and what they cost, runner.h runs them, summary.h and report.h say what came out.
+// Study: an experiment over config keys, from a YAML file. study_file.h reads the file, plan.h decides which of
+// them can run and at what cost, runner.h runs them, summary.h and report.h draw the conclusions.
 //
 // Glossary
 //   factor   something that is varied, under a name; its levels are the values it takes
@@ -28,7 +28,7 @@ struct Setting {
 
 struct Level {
   std::string label;
-  std::vector<Setting> settings;  // none: as the base says
+  std::vector<Setting> settings;  // none: as in the base
 };
 
 struct Factor {
@@ -68,7 +68,7 @@ struct Study {
   double budget_minutes = 0;     // of one call of the program; 0: no end
   double timeout_minutes = 10;   // of one run
   bool trace = true;
-  std::string metric = "step_seconds";  // what the points are compared in
+  std::string metric = "step_seconds";  // by which the points are compared
   std::vector<std::string> responses;   // all that they are measured by: the metric first
   bool check_agreement = true;
   double tolerance = 0;  // of losses that must agree, relative; 0: bitwise

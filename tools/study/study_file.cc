@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMostFactors = 16, kMostLevels = 64, kMostListed = 10'000;
 
-// Keys that the study itself gives to each run, and what says so in its file.
+// Keys that the study itself gives to each run, and their source in its file.
 std::string_view owner_of(std::string_view key) {
   if (key == "train.train_iters") return "the study's `steps` gives it";
   if (key == "train.run_dir") return "each run gets a folder of its own";

@@ -20,7 +20,7 @@
 //         none: {}
 //         slow: {comm.link_gbps: 1, comm.link_latency_us: 50}
 //       changes_numbers: false
-//       condition: true               # what is given, not chosen: each level has a baseline and a winner of its own
+//       condition: true               # given, not chosen: each level has its own baseline and winner
 //   baseline: {link: none}            # without it, and of factors left out: the first level (list: the first point)
 //   points:                           # design: list; a factor left out has its baseline level
 //     - {bucket_size: 1000, link: slow}

@@ -1,11 +1,11 @@
-// Summary: what the runs of a study let one conclude.
+// Summary: the conclusions from the runs of a study.
 //
 // The unit is the round, one run of each point: the steps inside a run are correlated, so a run counts as one value per
 // metric. In a round the baseline of each condition runs again every `baseline_every` runs (plan.h). A run's value is
 // its log ratio to the baseline there and then: to the baseline runs before and after it, interpolated by position, so
 // that what drifts steadily in the machine cancels. Runs of two calls of the program are never divided by each other.
 //
-// All that is concluded comes from these log ratios, one per point and round: the ratio to the baseline is their
+// All conclusions come from these log ratios, one per point and round: the ratio to the baseline is their
 // geometric mean with a 95 % interval by Student's t over rounds; two points are compared by the differences of their
 // log ratios within the rounds that have both; a main effect is the mean difference, within a round, of a level and its
 // factor's baseline level over the settings of the other factors. A verdict needs kFewestRounds and is corrected for
@@ -41,7 +41,7 @@ struct Estimate {
 };
 
 // A point against the baseline of its conditions. within_noise: its corrected p is above 5 %.
-// differs: the losses are not those that they must be.
+// differs: the losses are not the required ones.
 enum class Verdict : uint8_t { not_measured, failed, baseline, too_few, better, worse, within_noise, differs };
 constexpr auto words_of(Verdict) {
   return word_list("not measured", "failed", "baseline", "too few", "better", "worse", "within noise", "losses differ");
@@ -110,7 +110,7 @@ struct Summary {
   std::optional<Resolution> resolution;
   int64_t rounds = 0;                      // asked for: rounds_wanted()
   int64_t runs = 0, done = 0, failed = 0;  // runs: in those rounds, with repeated baselines. failed: points
-  int64_t other_rows = 0;                  // results of points that are not in the plan any more
+  int64_t other_rows = 0;                  // results of points that are no longer in the plan
   int64_t disagreements = 0;
   std::set<std::string> metrics;  // of any point
   std::set<std::string> machines;

@@ -1,4 +1,4 @@
-// The section `prometheus:` of a configuration, and what it makes: an observer that shows the run to Prometheus, by a
+// The section `prometheus:` of a configuration, and its observer, which shows the run to Prometheus, by a
 // file for the textfile collector of node_exporter, written by rename, and by an HTTP endpoint. Rank 0 has it, and its
 // numbers are of the whole run. Nothing that goes wrong with either ends or delays training.
 #pragma once

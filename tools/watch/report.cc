@@ -31,7 +31,7 @@ std::string what_of(const nlohmann::ordered_json& event) {
   return shortened(text, 500);
 }
 
-// Curves, by their keys; and what a step is spent on, with the classes of their colours.
+// Curves, by their keys; and the parts of a step, with the classes of their colours.
 constexpr const char* kCurves[] = {
     "loss",        "learning_rate",          "grad_norm", "tokens_per_second", "step_seconds",
     "power_watts", "energy_joules_per_token"};

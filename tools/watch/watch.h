@@ -1,4 +1,4 @@
-// The state of a run from its folder, or a copy of it, while it goes on and later: on a terminal, and as a page.
+// The state of a run from its folder, or a copy of it, during it and later: on a terminal, and as a page.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace trivet {
 
 struct RunRecord {
-  // most_bytes: of metrics.jsonl, its end. Throws ConfigError or DataError where the folder is no run's.
+  // most_bytes: of metrics.jsonl, its end. Throws ConfigError or DataError if the folder is not a run's.
   explicit RunRecord(const std::string& run_dir, int64_t most_bytes = INT64_MAX);
 
   // A number of each step, by its key in metrics.jsonl; NaN: unknown. Empty: no step has it.
@@ -29,7 +29,7 @@ struct RunRecord {
   double last_time = std::nan("");             // of a record
 };
 
-std::string date_text(double time);  // of this host's time zone; "-" for what is no time
+std::string date_text(double time);  // of this host's time zone; "-" if not a time
 
 // Neighbours. mean, low, high: of those that are numbers.
 struct Bin {
