@@ -368,7 +368,7 @@ void AppendFile::cut_torn_record() {
 }
 
 bool AppendFile::append(std::string_view record, bool kept) {
-  if (is_to_be_made_anew() && open(0)) warn("was removed; it goes on in a new file, without the records before");
+  if (is_to_be_made_anew() && open(0)) warn("was removed; it continues in a new file, without the records before");
   const off_t end = regular_ ? ::lseek(fd_, 0, SEEK_END) : 0;
   const size_t written = write_all(fd_, record);
   if (written == record.size()) {

@@ -95,7 +95,7 @@ class OutputFile {
   // sync(), and the data so far stays under the temporary name whatever happens.
   void keep();
   void commit();
-  // The same, but the first to come keeps the name: false where PATH is there already. The file stays open, and locked,
+  // The same, but the first to come keeps the name: false if PATH is there already. The file stays open, and locked,
   // as long as this lives.
   bool commit_as_first();
   const std::string& temporary() const { return temporary_; }
@@ -119,7 +119,7 @@ bool is_unlocked(const std::string& path);
 // A whole file, durable when this returns. A pipe or device takes the text as it is, so does /dev/stdout; another link
 // is an IoError.
 void write_file(const std::string& path, std::string_view text);
-// For before long work. "" is none. Throws IoError where no file can be made at one of them, and ConfigError where one
+// For before long work. "" is none. Throws IoError if no file can be made at one of them, and ConfigError if one
 // is among `read`, also by a link, or another of them.
 void check_writable(std::initializer_list<std::string> paths, const std::vector<std::string>& read = {});
 
@@ -139,7 +139,7 @@ class AppendFile {
   AppendFile(AppendFile&&) = default;
   AppendFile& operator=(AppendFile&&) = default;
 
-  // REQUIRES: the record ends in a newline. False where it could not be written; it counts as lost, unless `kept` says
+  // REQUIRES: the record ends in a newline. False if it could not be written; it counts as lost, unless `kept` says
   // that it will be offered again. Throws what `warn` throws.
   bool append(std::string_view record, bool kept = false);
 

@@ -20,7 +20,7 @@ constexpr std::string_view kProvenance[] = {"version", "commit", "build",    "bi
 std::string provenance_value(const Provenance& provenance, std::string_view name);  // "": it has none
 
 // Provenance of this machine and the program at `path`, now; with version, commit and build of `build`, without
-// launcher, threads and load. Throws IoError where the program cannot be read.
+// launcher, threads and load. Throws IoError if the program cannot be read.
 Provenance provenance_of(Provenance build, const std::string& path);
 
 // "AMD EPYC, 2 cores (HOST, Linux 6.1.0); trivet 0.1.0, commit 1234567 (g++ …), binary 0123456789abcdef; OMP_…=…": all

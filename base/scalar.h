@@ -1,5 +1,5 @@
 // Scalars as people write them in configurations: their values from text, and texts as messages show them. A function
-// that returns an optional is empty where the text is not, wholly and exactly, such a value.
+// that returns an optional is empty if the text is not, wholly and exactly, such a value.
 //
 //   integers   40_000_000, 1e9, 1.5e6; not 1.5, 010 (octal to some YAML readers), 0x10
 //   numbers    3e-4, .5, 1_000.25; not nan, inf, or numbers beyond a double's range

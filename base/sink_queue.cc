@@ -228,7 +228,7 @@ QueuedOutput::QueuedOutput()
                     if (gone || write_all(STDOUT_FILENO, piece) == piece.size()) return true;
                     gone = true;
                     const std::string what =
-                        fmt::format("standard output is gone: {}; training goes on, and its output in {}\n",
+                        fmt::format("standard output is gone: {}; training continues, and its output in {}\n",
                                     error_text(errno), log->path().empty() ? "RUN_DIR/log" : log->path());
                     log->add(what);
                     write_stderr("trivet: " + what);

@@ -22,7 +22,7 @@ std::string wrapped(std::string_view text, size_t columns, size_t indent = 0);
 
 // A line of comma-separated values, as RFC 4180 has it: cells with commas, quotes or line ends are quoted.
 std::string csv_line(const std::vector<std::string>& cells);
-// The cells of such a line, without its end, and without spaces around those that are not quoted; none where a quote is
+// The cells of such a line, without its end, and without spaces around those that are not quoted; none if a quote is
 // not closed.
 std::vector<std::string> csv_cells(std::string_view line);
 

@@ -16,7 +16,7 @@ struct Character {
 };
 Character character_at(std::string_view text, size_t at);
 
-// The size in bytes of the first character; 0 where it is invalid (a stray or overlong byte, a surrogate, a truncated
+// The size in bytes of the first character; 0 if it is invalid (a stray or overlong byte, a surrogate, a truncated
 // character) or `text` is empty.
 size_t utf8_character(std::string_view text);
 

@@ -24,7 +24,7 @@ constexpr std::string_view name_of(CpuIsa isa) { return kCpuIsaNames[static_cast
 std::span<const CpuIsa> usable_cpu_isas();
 inline CpuIsa best_cpu_isa() { return usable_cpu_isas().back(); }
 
-// Why this process cannot compute with it; empty where it can.
+// Why this process cannot compute with it; empty if it can.
 std::string cpu_isa_problem(CpuIsa isa);
 
 }  // namespace trivet

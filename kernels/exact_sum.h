@@ -62,7 +62,7 @@ TRIVET_HOST_DEVICE inline void exact_canonicalize(int64_t* bins) {
   }
 }
 
-// The sum as a double, by a fixed order of operations and within one unit in the last place; NaN where an element was
+// The sum as a double, by a fixed order of operations and within one unit in the last place; NaN if an element was
 // not finite. The bins need not be canonical.
 TRIVET_HOST_DEVICE inline double exact_total(const int64_t* bins) {
   if (bins[kExactSumDigits] != 0) return std::numeric_limits<double>::quiet_NaN();

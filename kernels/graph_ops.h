@@ -71,7 +71,7 @@ class GraphOps : public Ops {
   Counts counts_;
 };
 
-// graphs->over(stream, f), or f() where there are no graphs (null).
+// graphs->over(stream, f), or f() if there are no graphs (null).
 template <class F>
 void over(GraphOps* graphs, Stream& stream, F&& f) {
   if (graphs) graphs->over(stream, f);

@@ -68,7 +68,7 @@ struct QkvOf {
 using HeadsView = HeadsOf<Tensor>;
 using QkvViews = QkvOf<Tensor>;
 
-// Query heads of a group. Throws Error where kv_heads do not divide heads.
+// Query heads of a group. Throws Error if kv_heads do not divide heads.
 inline int64_t group_members(int64_t heads, int64_t kv_heads) {
   if (kv_heads < 1 || heads < 1 || heads % kv_heads != 0)
     fail("attention: " + std::to_string(heads) + " query heads, expected a multiple of the " +

@@ -29,7 +29,7 @@ struct Dropout {
   float probability = 0;  // 0: no dropout, and nothing is drawn
   uint64_t seed = 0;
   uint64_t site = 0;
-  OptionalIn first_sample = {};  // [1] int64, the micro-batch's first; null where nothing is drawn
+  OptionalIn first_sample = {};  // [1] int64, the micro-batch's first; null if nothing is drawn
   int64_t seq_length = 0;        // of the whole sequence
   PositionMap positions{};       // of the rows that the op has; of attention, its queries
   PositionMap keys{};            // attention only, as are
@@ -56,7 +56,7 @@ struct DocumentStarts {
 
 // The scales of FP8 operands: an element stands for its FP8 value times the scale, a power of two.
 struct OperandScales {
-  OptionalIn a, b;           // fp32, [1] or of blocks (ScaleBlocks) each; null where the operands are T
+  OptionalIn a, b;           // fp32, [1] or of blocks (ScaleBlocks) each; null if the operands are T
   bool narrow_sums = false;  // on CPUs: 14 bits at a time, as Hopper's tensor cores (kernels/cpu/matmul.cc)
 };
 inline void expect_scale(const Expect& expect, const char* name, const Tensor& scale, const Tensor& values) {

@@ -32,7 +32,7 @@ using OptionalIn = Argument<Role::in, true>;
 using OptionalOut = Argument<Role::out, true>;
 using OptionalInOut = Argument<Role::in_out, true>;
 
-// Elements that do not change any more, shared by all copies: an op may run long after its call.
+// Elements that no longer change, shared by all copies: an op may run long after its call.
 template <class T>
 class List {
  public:

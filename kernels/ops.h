@@ -58,7 +58,7 @@ class Ops {
 };
 
 // threads: that each op uses, the caller's included. isa: of the CPU's kernels; empty: the machine's best. Throws
-// ConfigError, "CPU kernels for avx512: this machine …", where they cannot run here. narrow_fp8_sums: for all FP8 GEMMs.
+// ConfigError, "CPU kernels for avx512: this machine …", if they cannot run here. narrow_fp8_sums: for all FP8 GEMMs.
 std::unique_ptr<Ops> create_cpu_ops(int threads, std::optional<CpuIsa> isa = {}, bool narrow_fp8_sums = false);
 // The peak that MFU is measured against on a CPU: TFLOP/s of the fastest of a few large GEMMs in `dtype` on `ops`, and
 // of the median run of the same size, far below it if other work is running. Takes less than a second.

@@ -86,7 +86,7 @@ namespace op {
 
 // One pass over this rank's columns. logits: [n, v] T, whose column j is vocabulary entry first_column + j; entries
 // from `vocab_size` on are padding and never enter. targets: [n] int32. Outputs, [n] fp32: row_max (-inf where all
-// columns are padding), row_sum = sum of exp(logit - row_max), target_logit (0 where the target is on another rank).
+// columns are padding), row_sum = sum of exp(logit - row_max), target_logit (0 if the target is on another rank).
 // A row whose target is below 0 is left out: it has neither loss nor gradient.
 // With gradient, which is the logits: CrossEntropyBackward follows immediately, with these row_max and row_sum, with
 // the same bits; on GPUs it may read the logits from where this pass left them.
@@ -194,7 +194,7 @@ struct SumOfSquares {
   }
 };
 
-// norm[0] = multiplier * sqrt(the sum in bins), NaN where an element was not finite; grad_scale[0] = multiplier *
+// norm[0] = multiplier * sqrt(the sum in bins), NaN if an element was not finite; grad_scale[0] = multiplier *
 // min(1, max_norm / (norm + 1e-6)), or just multiplier where max_norm <= 0. All [1] fp32. As Megatron clips.
 struct ClipScale {
   static constexpr SpanInfo kSpan{"clip_scale", Category::optimizer};
@@ -226,7 +226,7 @@ struct CountLabels {
 
 // ---- whether a step is taken, decided on the device
 
-// accepted[0] = 1, or 0 where one of the numbers is refused. numbers: [n] fp32, accepted: [1] fp32.
+// accepted[0] = 1, or 0 if one of the numbers is refused. numbers: [n] fp32, accepted: [1] fp32.
 struct AcceptStep {
   static constexpr SpanInfo kSpan{"accept_step", Category::optimizer};
   In numbers;

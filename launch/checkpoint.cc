@@ -76,7 +76,7 @@ Statistics statistics_of(const std::vector<float>& values) {
   return s;
 }
 
-// Compares all of it with its hashes; throws where a byte differs.
+// Compares all of it with its hashes; throws if a byte differs.
 void verify(const OpenCheckpoint& checkpoint) {
   const double start = now_seconds();
   int64_t bytes = 0;

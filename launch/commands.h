@@ -53,17 +53,17 @@ void add_preflight_command(CLI::App& app, int& exit_code);  // exit_code: where 
 void add_mlperf_command(CLI::App& app, int& exit_code);  // exit_code: where logs have errors
 
 // trivet study FILE --contention: writes OUT/contention.json, by trivet contention under the baseline's launcher.
-// `program`: the path of trivet. Throws Error where a measurement fails, or a stop is asked.
+// `program`: the path of trivet. Throws Error if a measurement fails, or a stop is asked.
 void measure_study_contention(const Study& study, const Plan& plan, const std::string& program,
                               const std::function<bool()>& stop_asked);
 
-// Ranks that talk over NCCL are processes, as threads would share the driver's lock (comm.backend: thread asks for them):
-// where no launcher has started any, mpirun becomes this process and starts the command `ranks` times. Returns where
-// ranks are to be threads, or there are some. Throws ConfigError where mpirun cannot be started.
+// Ranks that talk over NCCL are processes, as threads would share the driver's lock (comm.backend: thread asks for
+// them): where no launcher has started any, mpirun becomes this process and starts the command `ranks` times. Returns
+// where ranks are to be threads, or there are some. Throws ConfigError if mpirun cannot be started.
 void start_processes(const Config& config, int ranks);
 
 // Runs rank_main on the ranks: under a launcher, or with the backend mpi, this process is one of its ranks; else
-// `asked` threads (--ranks; 0: not given, then `needed`). Throws ConfigError where the two disagree.
+// `asked` threads (--ranks; 0: not given, then `needed`). Throws ConfigError if the two disagree.
 void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
                const std::function<void(Communicator& world)>& rank_main);
 
@@ -84,7 +84,7 @@ inline void print_blocks(const std::vector<TextBlock>& blocks) {
 }
 
 // ---- options. Their checks speak as the configuration's do; CLI11's own let NaN pass, and print the largest double
-//      where there is no upper bound.
+//      if there is no upper bound.
 
 inline CLI::Validator whole_number(int64_t low, int64_t high = std::numeric_limits<int64_t>::max()) {
   const auto check = [=](std::string& text) -> std::string {

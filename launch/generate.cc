@@ -50,7 +50,7 @@ void read_prompt(GenerateOptions& options) {
   options.prompt_file.clear();
 }
 
-// The tokenizer that the model was trained with; null where it cannot be found.
+// The tokenizer that the model was trained with; null if it cannot be found.
 std::unique_ptr<Tokenizer> open_checked_tokenizer(const GenerateOptions& options, const OpenCheckpoint& checkpoint,
                                                   int64_t vocab) {
   const std::string path = options.tokenizer.empty() ? tokenizer_of(checkpoint) : options.tokenizer;

@@ -1,5 +1,5 @@
 // trivet schedule: shows a pipeline schedule, without a model or a GPU: as a picture of a simulated step, and
-// as a table of its bubble (next to the closed form where there is one), peak slots and transfers. Or its work in a
+// as a table of its bubble (next to the closed form if there is one), peak slots and transfers. Or its work in a
 // run, next to the simulation of it. trivet schedule context: the work of a ring of context-parallel ranks.
 #include <algorithm>
 #include <cstdlib>

@@ -121,7 +121,7 @@ std::string command_text(const Study& study, const Point& point) {
   return text + '\n';
 }
 
-// Throws where no run has succeeded, and there is nothing to tell; with `all` also where a run failed, was killed or
+// Throws if no run has succeeded, and there is nothing to tell; with `all` also if a run failed, was killed or
 // took too long: the others' results hold, but one answer is missing.
 void check_success(const Study& study, const Plan& plan, const Summary& summary, bool all = false) {
   if (summary.done > 0 && !(all && summary.failed > 0)) return;
@@ -234,7 +234,7 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
                100 * study.interval_width);
   else if (end == StudyEnd::budget)
     throw Unfinished(
-        fmt::format("the budget of {:g} minutes is spent; the same command continues with the runs that are left",
+        fmt::format("the budget of {:g} minutes is spent; the same command continues with the remaining runs",
                     study.budget_minutes));
   check_success(study, plan, summary, true);
 }
@@ -310,7 +310,7 @@ void run(const StudyOptions& options) {
   if (options.plan) return print_plan(study, plan, rows);
 
   warn_of_shared_cores(plan);
-  watch_stop_signals("the study ends; start it again to go on", "the study ends now; its last run is not recorded");
+  watch_stop_signals("the study ends; start it again to continue", "the study ends now; its last run is not recorded");
   const auto stop_asked = [] { return stop_signal() != 0; };
   make_folder(study.out);
   if (options.contention) return measure_study_contention(study, plan, program_path(), stop_asked);

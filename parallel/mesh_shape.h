@@ -23,7 +23,7 @@ inline constexpr AxisOrder kUsualOrder = [] {
   for (size_t i = 0; i < order.size(); ++i) order[i] = kAxes[i].axis;
   return order;
 }();
-// Names of the table separated by '-': tp, dp and pp once each, others at most once. Empty where the text is invalid.
+// Names of the table separated by '-': tp, dp and pp once each, others at most once. Empty if the text is invalid.
 std::optional<AxisOrder> parse_axis_order(std::string_view text);
 std::string to_text(const AxisOrder& order, bool whole = false);  // not whole: without the axes that may be left out
 

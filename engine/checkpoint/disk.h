@@ -29,7 +29,7 @@ class Disk {
   enum class Parents { made, expected };  // one that is expected and not there is an error
   void make_directories(const std::string& path, Parents parents = Parents::made) const;
   void rename(const std::string& from, const std::string& to) const;
-  // Swaps two names atomically. False where the file system cannot.
+  // Swaps two names atomically. False if the file system cannot.
   bool exchange(const std::string& a, const std::string& b) const;
   void remove_all(const std::string& path) const;
   void sync_directory(const std::string& path) const;
@@ -54,9 +54,9 @@ class Disk {
   };
 
  private:
-  // Asks for the operation's fate; throws where that is an error.
+  // Asks for the operation's fate; throws if that is an error.
   DiskFate begin(DiskOp op, const std::string& path) const;
-  // Performs it: `call` is a system call, and is repeated where a signal interrupts it. Throws where it fails.
+  // Performs it: `call` is a system call, and is repeated where a signal interrupts it. Throws if it fails.
   void finish(DiskOp op, const std::string& path, const std::function<int()>& call) const;
 
   Fault fault_;

@@ -80,7 +80,7 @@ uint64_t hash_block(std::span<const char> block);
 std::string to_json(const CheckpointFile& file);
 CheckpointFile parse_checkpoint_file(const std::string& text, const std::string& source);
 std::string to_json(const Manifest& manifest);
-// Throws DataError where it is no valid manifest: every tensor's slices cover it without overlaps, in files that are
+// Throws DataError if it is no valid manifest: every tensor's slices cover it without overlaps, in files that are
 // large enough, and no name leaves the directory.
 Manifest parse_manifest(const std::string& text, const std::string& source);
 

@@ -14,7 +14,7 @@ namespace trivet {
 
 class CheckpointMirror {
  public:
-  // Makes the folder `to`, and marks it as the mirror of `from`. Throws IoError; ConfigError where it has checkpoints
+  // Makes the folder `to`, and marks it as the mirror of `from`. Throws IoError; ConfigError if it has checkpoints
   // that are of another.
   CheckpointMirror(const CheckpointStore& from, const CheckpointStore& to, const Retention& keep);
   ~CheckpointMirror();  // abandons the copy in progress; a thread stuck in disk I/O is detached

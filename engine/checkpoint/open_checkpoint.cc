@@ -210,7 +210,7 @@ void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor>
     for (size_t i = 0; i < some.size(); ++i) device.copy_to_device(buffer + places[i], some[i].data, stream);
     staging.copies_queued(turn);
   }
-  stream.synchronize();  // throws where a copy has failed, as the destructor of the staging buffers cannot
+  stream.synchronize();  // throws if a copy has failed, as the destructor of the staging buffers cannot
 }
 
 std::vector<float> read_tensor(const OpenCheckpoint& checkpoint, const std::string& name, const Shape& shape,

@@ -48,7 +48,7 @@ std::string safetensors_header(const SafeTensors& content);
 // Reads numbers of the format's type F32, F16 or BF16, from byte `offset` of the file on.
 void read_as_float(const InputFile& file, int64_t offset, std::string_view dtype, std::span<float> to);
 bool all_finite(std::span<const float> numbers);
-// Throws DataError where a number is NaN or infinite; `where` names file and tensor.
+// Throws DataError if a number is NaN or infinite; `where` names file and tensor.
 void expect_finite(std::span<const float> numbers, const std::string& where);
 // Writes f32, or bf16 rounded to nearest even.
 void write_floats(OutputFile& file, std::span<const float> numbers, DType dtype, const std::string& name);

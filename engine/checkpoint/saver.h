@@ -37,7 +37,7 @@ class CheckpointSaver {
     std::string layout;  // for people
     std::string config;  // config.resolved.yaml
     Retention keep{};
-    std::function<void()> before_commit{};          // on rank 0; throws where there must be none
+    std::function<void()> before_commit{};          // on rank 0; throws if there must be none
     std::function<void(int64_t step)> committed{};  // on rank 0; called by the thread that has committed the step
   };
   // `tensors`: saved_tensors, live. `snapshot` [saved_bytes] u8 in host memory (Device::allocate_host): a copy is taken

@@ -25,7 +25,7 @@ struct Slice {
   int64_t global_rows() const { return global.rank == 2 ? global[0] : 1; }
 };
 
-// All of a parameter of this shape, whose last two dimensions are columns where there are three.
+// All of a parameter of this shape, whose last two dimensions are columns if there are three.
 inline Slice whole_slice(const Shape& shape) {
   const bool vector = shape.rank == 1;
   const int64_t rows = vector ? 1 : shape[0], cols = shape.numel() / rows;

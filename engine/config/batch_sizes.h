@@ -63,7 +63,7 @@ struct BatchSizes {
 // Megatron's rampup_batch_size: from `start` by `increment` to `full`, in equal parts of the first `samples`.
 BatchSizes ramp_of_batch_sizes(int64_t start, int64_t increment, int64_t samples, int64_t full);
 // Megatron's step_batch_size_schedule, "0:768 250B:1536": from that many tokens on, that size. K, M, B, T: 10^3, …
-// 10^12. Empty where it is none: the first threshold has to be 0, and they have to ascend.
+// 10^12. Empty if it is none: the first threshold has to be 0, and they have to ascend.
 std::optional<BatchSizes> parse_batch_size_schedule(const std::string& text, int64_t seq_length);
 
 }  // namespace trivet

@@ -17,7 +17,7 @@ struct BlendText {
 };
 // data.path and its like: "prefix", "0.3,prefix,0.7,prefix" as Megatron's --data-path, or prefixes alone.
 BlendText parse_blend(std::string_view text);
-// The prefix of the first source; empty where there is none.
+// The prefix of the first source; empty if there is none.
 inline std::string first_prefix(std::string_view text) {
   const BlendText blend = parse_blend(text);
   return blend.sources.empty() ? "" : blend.sources[0].prefix;

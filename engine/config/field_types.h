@@ -25,7 +25,7 @@ inline constexpr bool kIsVector = false;
 template <class T>
 inline constexpr bool kIsVector<std::vector<T>> = true;
 
-// False where the scalar is no such value; `to` is then anything.
+// False if the scalar is no such value; `to` is then anything.
 template <class T>
 bool read_value(const Field& field, const Scalar& scalar, T& to) {
   const auto store = [&](const auto& parsed) {

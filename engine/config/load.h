@@ -62,7 +62,7 @@ Config parse_saved_config(const std::map<std::string, std::string>& values, cons
 struct Field;
 struct Scalar;
 struct YamlNode;
-// A value of a key, a list as its items with commas between. Empty where the key takes no list, or where an item is no
+// A value of a key, a list as its items with commas between. Empty if the key takes no list, or if an item is no
 // scalar or has a comma.
 std::optional<Scalar> scalar_of(const Field& field, const YamlNode& node);
 

@@ -22,7 +22,7 @@ constexpr int kMostRanks = 1'000'000;
 
 struct RunFacts {
   int world_size = 1;
-  std::optional<int64_t> dataset_vocab_size = {};  // the tokenizer's, where there is a dataset
+  std::optional<int64_t> dataset_vocab_size = {};  // the tokenizer's, if there is a dataset
   bool has_dataset = true;                         // at least one of its files
 };
 

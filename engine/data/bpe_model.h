@@ -28,7 +28,7 @@ struct BpeModel {
   bool nfc = false;            // texts are normalised
   // Without added tokens that are no tokens of BPE. In the files' alphabet, a printable character for each byte.
   std::unordered_map<std::string, int32_t> vocab;
-  std::vector<std::string> tokens;             // by id; of added ones the text; "" where there is none
+  std::vector<std::string> tokens;             // by id; of added ones the text; "" if there is none
   std::vector<std::array<int32_t, 3>> merges;  // the first first: left, right, result
   std::vector<Added> added;
   std::string begin;  // the special token that the post-processor puts in front of a text; "": none
@@ -37,7 +37,7 @@ struct BpeModel {
   int32_t special(const std::string& text, const std::string& where) const;
 };
 
-// A byte in the files' alphabet, and a token's bytes; empty where it has another character.
+// A byte in the files' alphabet, and a token's bytes; empty if it has another character.
 std::string bpe_letter(uint8_t byte);
 std::optional<std::string> bpe_bytes(std::string_view token);
 
@@ -70,7 +70,7 @@ std::string to_tokenizer_config(const BpeEnds& ends, const std::string& source =
 BpeEnds read_tokenizer_config(const std::string& path);
 // The end of document according to the tokenizer_config.json next to a model, for messages.
 std::string eos_token_beside(const std::string& model);
-// A ConfigError where the file `name` puts another token in front of texts than `asked`, which "none" would settle.
+// A ConfigError if the file `name` puts another token in front of texts than `asked`, which "none" would settle.
 void expect_no_begin(const BpeModel& model, const std::string& asked, const std::string& name);
 // The tokenizer_config.json next to [PREFIX.]tokenizer.json.
 inline std::string tokenizer_config_of(const std::string& path) {

@@ -46,7 +46,7 @@ class BpeCutter {
   }
 
   // The position to cut a text so that its parts have the pieces of the whole: the last such place within `most` bytes,
-  // which are at least 4; 0 where there is none, but from kMostUncutBytes on any between characters. All of a text that
+  // which are at least 4; 0 if there is none, but from kMostUncutBytes on any between characters. All of a text that
   // is not longer. may_cut(at): whether nothing else forbids it.
   size_t part_size(std::string_view text, size_t most, const std::function<bool(size_t at)>& may_cut) const;
 

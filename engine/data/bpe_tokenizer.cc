@@ -51,7 +51,7 @@ class AddedFinder {
     return {text.size()};
   }
 
-  // True if a token spans `at`, or may, as the text goes on. ends: or ends there.
+  // True if a token spans `at`, or may, as the text continues. ends: or ends there.
   bool spans(std::string_view text, size_t at, bool ends) const {
     return std::ranges::any_of(ids_, [&](const auto& token) {
       const size_t most = token.first.size() - 1, begin = at - std::min(at, most + ends);

@@ -27,7 +27,7 @@ struct DatasetInfo {
 
 std::string to_json(const DatasetInfo& info);
 
-// Empty where there is no PREFIX.json. An invalid one is a DataError naming the key.
+// Empty if there is no PREFIX.json. An invalid one is a DataError naming the key.
 std::optional<DatasetInfo> read_dataset_info(const std::string& prefix);
 
 // A DataError where PREFIX.json counts other documents or tokens than PREFIX.idx, or where the tokenizer's file, if

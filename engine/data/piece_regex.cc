@@ -150,7 +150,7 @@ class PatternParser {
     }
   }
 
-  // -1 where there is none.
+  // -1 if there is none.
   int number() {
     int value = -1;
     while (at_ < codes_.size() && '0' <= codes_[at_] && codes_[at_] <= '9')

@@ -19,7 +19,7 @@ namespace trivet {
 
 // The global samples of a data-parallel rank. Micro-batch j of step i of rank r of d, of b samples each:
 //   start_sample + i m d b + (j d + r) b + [0, b)
-// A step takes the same global_batch_size = m d b samples for every d, or where there is a ramp, m follows from the
+// A step takes the same global_batch_size = m d b samples for every d, or if there is a ramp, m follows from the
 // step's size.
 struct BatchPlan {
   int64_t start_sample = 0;  // consumed before the first step

@@ -56,7 +56,7 @@ std::string tokenizer_file(const std::string& prefix);
 // A tokenizer.json, next to which tokenizer_config.json names the end of document, or a model of SentencePiece.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 
-// Throws DataError where it is not the one that the model `of` was trained with, by the fingerprint if that is known,
+// Throws DataError if it is not the one that the model `of` was trained with, by the fingerprint if that is known,
 // or has more ids than its vocabulary.
 void check_tokenizer(const Tokenizer& tokenizer, const std::string& fingerprint, int64_t vocab, const std::string& of);
 

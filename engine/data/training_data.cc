@@ -170,7 +170,7 @@ TrainingData open_training_data(const Config& run, double samples) {
   };
   const bool whole = !config.path.empty();
   constexpr std::array kNames{"train", "valid", "test"}, kSets{"training", "validation", "test"};
-  // part: of a split, where there is one.
+  // part: of a split, if there is one.
   const auto part_of = [&](const std::vector<WeightedDataset>& sources, size_t part) {
     const bool training = part == 0;
     const bool in_order = !training && evaluates_in_order(run.train), once = training ? !config.repeat : in_order;

@@ -47,7 +47,7 @@ struct FlightReport {
 };
 // From its outcome.json (outcome.h), or that there is none. Throws DataError.
 std::string how_it_ended(const std::string& run_dir);
-// Throws DataError where a file is invalid, IoError without such a folder.
+// Throws DataError if a file is invalid, IoError without such a folder.
 FlightReport read_flight_folder(const std::string& run_dir);
 
 // The rank that the others wait for. Of the ranks missing from open calls, the culprit is one that does not wait

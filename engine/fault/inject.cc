@@ -22,7 +22,7 @@ namespace {
 
 struct FaultAbout {
   std::string_view name;
-  StepPhase phase;  // where none is given
+  StepPhase phase;  // if none is given
   std::string_view about;
   std::string_view only = {};  // the phases at which it can strike; empty: all
 };

@@ -84,7 +84,7 @@ class FaultInjector : public StepHook, public CallFaults {
   // The faults, as they were written, that have not struck; "": none.
   std::string not_struck() const;
 
-  // Faults of checkpoint writes; empty where there are none. Called by the writer's thread.
+  // Faults of checkpoint writes; empty if there are none. Called by the writer's thread.
   Disk::Fault disk_fault();
 
  private:

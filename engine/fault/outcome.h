@@ -22,7 +22,7 @@ struct Outcome {
 
 // Removes an earlier outcome; by rank 0, at the start of a run.
 void clear_outcome(const std::string& run_dir);
-// Written atomically and durably. The first outcome of a run counts: false where there is one, or it cannot be written.
+// Written atomically and durably. The first outcome of a run counts: false if there is one, or it cannot be written.
 // Any thread and process.
 bool write_outcome(const std::string& run_dir, const Outcome& outcome) noexcept;
 

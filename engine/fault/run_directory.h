@@ -38,7 +38,7 @@ class RunDirectory {
   ino_t inode_ = 0;  // 0: not seen
 };
 
-// The content of a small file; empty where it cannot be read.
+// The content of a small file; empty if it cannot be read.
 std::string text_of(const std::string& path) noexcept;
 
 }  // namespace trivet

@@ -52,7 +52,7 @@ class Watchdog {
 
   // Writes this rank's flight dump, and has the other ranks write theirs. For a main thread that ends with an error.
   void dump(const std::string& why);
-  // Writes outcome.json where there is none, with the steps done and the host of the root-cause rank.
+  // Writes outcome.json if there is none, with the steps done and the host of the root-cause rank.
   void record(Outcome outcome);
 
  private:

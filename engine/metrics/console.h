@@ -23,7 +23,7 @@ namespace trivet {
 
 class Console : public RunObserver {
  public:
-  // The columns of the terminal now; 0 where there is none, and then there is no bar.
+  // The columns of the terminal now; 0 if there is none, and then there is no bar.
   using Columns = std::function<int()>;
 
   Console(std::ostream& out, Columns columns, double quiet_seconds = 60)
@@ -44,7 +44,7 @@ class Console : public RunObserver {
   void text(const std::string& piece);  // of a text that grows: shown immediately, as it is
 
   // Moves the bar; redrawn at most ten times a second. `steps`: done, with a part of the next; `of_step` says which
-  // part. `step_seconds`: how long one step is likely to take. Where there is no bar, `of_step` is a line when none was
+  // part. `step_seconds`: how long one step is likely to take. If there is no bar, `of_step` is a line when none was
   // written for `quiet_seconds`.
   void progress(double steps, int64_t total_steps, double step_seconds, const std::string& of_step = "");
 

@@ -1,6 +1,6 @@
 // MetricsLog: RUN_DIR/metrics.jsonl, one JSON object a line: a step, or an event ("event": start, resume, eval,
 // checkpoint, walltime, note, end). Each has the time, in seconds since the epoch. Floats have all the digits that read
-// back exactly; unknown values and NaN are null. The file holds one run, each step once: a resumed run goes on in
+// back exactly; unknown values and NaN are null. The file holds one run, each step once: a resumed run appends to
 // it, and a new one sets it aside. Written by rank 0 through a queue, as a disk may hang.
 #pragma once
 

@@ -39,7 +39,7 @@ struct StepReport {
   double remaining_seconds = kUnknown;  // of the remaining steps
   double tokens_per_second = kUnknown;
   double model_tflops_per_rank = kUnknown;
-  double mfu = kUnknown;  // stays unknown where the peak is
+  double mfu = kUnknown;  // stays unknown if the peak is
   // By what attention computed, where documents have their own: mfu counts it over whole samples.
   std::optional<double> mfu_in_documents = {};
   double bubble_fraction = kUnknown;

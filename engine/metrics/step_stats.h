@@ -47,15 +47,15 @@ struct StepStats {
   int64_t idle = 0;
   ByClass wire{};
   ByClass hidden{};      // of the wire: under compute or optimizer
-  ByClass floor{};       // 0 where the link is not known
+  ByClass floor{};       // 0 if the link is not known
   ByClass wire_bytes{};  // WireCost::bytes of the calls
   int64_t any_wire = 0;  // the union over classes
 
   static int64_t sum(const ByClass& x) { return std::accumulate(x.begin(), x.end(), int64_t{0}); }
-  // NaN where nothing was measured.
+  // NaN if nothing was measured.
   double of_window(int64_t ns) const { return static_cast<double>(ns) / static_cast<double>(window); }
   double bubble_fraction() const { return of_window(idle + wait[class_of(comm_of("pipeline"))]); }
-  std::optional<double> overlap_ratio() const;          // empty where nothing was on the wire
+  std::optional<double> overlap_ratio() const;          // empty if nothing was on the wire
   std::optional<double> overlap_ratio(size_t k) const;  // of the class alone
 
   StepStats& operator+=(const StepStats& other);

@@ -40,12 +40,12 @@ class TimeTable {
 
 // Stragglers are ranks that keep the others waiting. A rank's own work is its step without communication: compute,
 // optimizer, host, and what lies between them. It is compared with that of the ranks of the same pipeline stage, which
-// have as much to do; where there is no other, with that of all ranks.
+// have as much to do; if there is no other, with that of all ranks.
 //
 // work: [rank], the sum of `steps` steps; stages: [rank]. One line a rank that took more than `factor` times the median
 // of its peers, and at least a millisecond a step more: the rank, by how much, and the section that it lost most in. A
 // line too for a rank whose exposed wire did, and kept it busy for longer than the others of its stage: ranks of one
-// group have the same wire, so it tells a slow one where there are several groups, as in pipelines.
+// group have the same wire, so it tells a slow one if there are several groups, as in pipelines.
 std::vector<std::string> find_stragglers(const std::vector<StepStats>& work, const std::vector<int>& stages,
                                          int64_t steps, double factor);
 

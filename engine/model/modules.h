@@ -35,7 +35,7 @@ struct ModelTensor {
   int64_t layer = 0;  // 0 outside of blocks
   ParamSpec param;    // of the whole model; its vocabulary is without padding
 };
-// In the order of the forward pass. Throws ConfigError where the model cannot run (expect_runs).
+// In the order of the forward pass. Throws ConfigError if the model cannot run (expect_runs).
 std::vector<ModelTensor> model_tensors(const ModelSpec& spec);
 
 }  // namespace trivet

@@ -90,7 +90,7 @@ struct MicroBatch {
   float loss_scale = 1;            // each token's loss counts this much in the loss and in the gradient
   bool defer_head_weight = false;  // GptStage::run_deferred computes the output weight's gradient
   std::optional<PositionRange> positions = {};  // empty: all of the sequences, as training has it
-  // [s, b] int32 each, of this rank's positions; null where the shape resets none. The position of each token in its
+  // [s, b] int32 each, of this rank's positions; null if the shape resets none. The position of each token in its
   // document, and the first position of the whole sequence that it sees.
   Tensor position_ids = {}, starts = {};
 };

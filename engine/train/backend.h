@@ -51,7 +51,7 @@ Backend make_backend(const Config& config, Communicator& world, int threads);
 // ConfigError.
 std::unique_ptr<GraphOps> make_graphs(const Config& config, const Backend& backend);
 
-// True if ranks compute on GPUs. Throws ConfigError where they cannot, or a CPU lacks device.cpu_isa, before anything
+// True if ranks compute on GPUs. Throws ConfigError if they cannot, or a CPU lacks device.cpu_isa, before anything
 // is allocated or written. Collective.
 bool computes_on_gpus(const Config& config, Communicator& world);
 

@@ -116,7 +116,7 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
       problem = fmt::format("checkpoint.mirror: {}", error.what());
       // A missing second disk keeps no run from resuming.
       if (store.steps().empty()) throw IoError(problem);
-      note(problem + "; the run goes on without it");
+      note(problem + "; the run continues without it");
     }
   }
   RankState& state = trainer.state();

@@ -35,7 +35,7 @@ class Checkpointing {
                 int64_t start_ns);
 
   // Collective. Resumes from the first candidate that all ranks can read; without `fall_back` only the first is tried.
-  // `candidates` are the same on all ranks, a line each. Throws DataError where there are some and none can be read.
+  // `candidates` are the same on all ranks, a line each. Throws DataError if there are some and none can be read.
   void resume(const std::string& candidates, bool fall_back);
 
   Votes votes();
@@ -50,7 +50,7 @@ class Checkpointing {
   // True if after_step() will save or end the run, and so needs the step's result first.
   bool needs_result(const Votes& sum) const;
   // At a step boundary, with the sums of all ranks' votes. False: the run ends here, with exit_code(). Throws
-  // ConfigError where train.run_dir is not the run's any more; where it was deleted or replaced, the state is saved
+  // ConfigError if train.run_dir is no longer the run's; if it was deleted or replaced, the state is saved
   // next to it.
   bool after_step(const Votes& sum);
 

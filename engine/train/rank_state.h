@@ -66,7 +66,7 @@ struct RankState {
   Tensor missing_and_loss;  // [2] fp32: step_number(kMissing) and the next one, or of its own
   Tensor loss;              // [1] fp32, of it
   // op::FindNonFinite of each bucket's gradients, [kNonFiniteSearches, buckets, kNonFiniteNumbers] int64: this rank's
-  // before their reduction, as the step goes on; the same of the last step whose update is queued, of which the host
+  // before their reduction, during the step; the same of the last step whose update is queued, of which the host
   // reads them; and those that this rank owns after their reduction, searched in a refused step only.
   enum NonFiniteSearch { kLocalSearch, kReportedSearch, kReducedSearch, kNonFiniteSearches };
   Tensor non_finite;
@@ -84,7 +84,7 @@ struct PlannedBytes {
   int64_t largest = 0, all = 0;  // of the rank that holds most, and of all ranks
 };
 PlannedBytes planned_bytes(const Config& config, const Layout& layout);
-// Throws ConfigError where ranks on CPUs need more memory than this process can have: all of them, where they are
+// Throws ConfigError if ranks on CPUs need more memory than this process can have: all of them, where they are
 // threads of it, or one of them.
 void check_memory(const Config& config, const Layout& layout, bool threads);
 

@@ -17,14 +17,14 @@ std::string checkpoints_folder(const std::string& run_dir);
 // The checkpoints that --resume names, in the order in which to try them; empty: the run starts from step 0. how:
 // "none"; "auto": the run's own, the latest first; else the path of a checkpoint, of a folder of them or of a run.
 // notes: gets remarks on them for the user. config: gets the checkpoint's schedules where it asks for them. Throws
-// ConfigError, also where the schedules are others, and DataError where the path does not exist or is of another model,
+// ConfigError, also if the schedules differ, and DataError if the path does not exist or is of another model,
 // before anything is allocated.
 std::vector<std::string> checkpoints_to_resume(const std::string& how, Config& config, std::vector<std::string>& notes);
 
 // All values by key, as text: the configuration as a checkpoint stores it.
 std::map<std::string, std::string> values_of(const Config& config);
 
-// Throw DataError where the step of a checkpoint called step-…, its model, or the fingerprint of its tokenizer is
+// Throw DataError if the step of a checkpoint called step-…, its model, or the fingerprint of its tokenizer is
 // another. remedy: ends the message.
 void check_step(const OpenCheckpoint& checkpoint);
 void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, const std::string& remedy = "");

@@ -97,7 +97,7 @@ class Trainer {
   const Config& config() const { return config_; }
   int64_t steps_done() const { return step_; }
   int64_t skipped_steps() const { return numbers_.skipped(); }
-  // Throws NumericsError where data-parallel ranks do not hold the same. Collective.
+  // Throws NumericsError if data-parallel ranks do not hold the same. Collective.
   void check_replicas();
   // True if the weights may be saved as the latest checkpoint: the last step was taken, and the replicas agreed when
   // they were last compared. REQUIRES: no step is pending.

@@ -39,7 +39,7 @@ void enqueue(Stream& stream, const SpanInfo& info, F&& f) {
   end_span(stream);
 }
 
-// A function of the driver's library, which is not linked: a build machine may have none. Throws Error where the driver
+// A function of the driver's library, which is not linked: a build machine may have none. Throws Error if the driver
 // that is loaded lacks it.
 template <class F>
 F* driver_function(const char* name) {

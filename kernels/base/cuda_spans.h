@@ -45,7 +45,7 @@ class CudaSpans {
         Pending& span = spans->front();
         if (!has_happened(span.end)) break;
         report(span);
-        // A float of milliseconds grows coarse with time: the clock goes on from here now and then. Phases begin before
+        // A float of milliseconds grows coarse with time: the clock restarts here now and then. Phases begin before
         // the spans under them end, so the clock is theirs to set only when none is open or unreported.
         if (phases_.empty() && nanoseconds_at(span.end) - anchor_ns_ > 10'000'000'000) {
           anchor_ns_ = nanoseconds_at(span.end);

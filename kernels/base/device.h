@@ -93,7 +93,7 @@ std::unique_ptr<Device> create_cpu_device();
 // A Device on which nothing happens: its addresses are distinct but have no memory, its streams drop what is queued,
 // and its events are complete. Anything built on it reports the memory that it would take.
 std::unique_ptr<Device> create_planning_device();
-// GPU `index` of this host. Throws ConfigError where the build has no CUDA (no_cuda.cc) or the host no such GPU.
+// GPU `index` of this host. Throws ConfigError if the build has no CUDA (no_cuda.cc) or the host no such GPU.
 std::unique_ptr<Device> create_cuda_device(int index);
 // GPUs that this build can use on this host; 0 without CUDA or without a driver.
 int cuda_device_count();

@@ -67,7 +67,7 @@ struct SpanLabel {
 struct SpanInfo {
   const char* name = "";  // a string literal
   Category category = Category::compute;
-  int64_t bytes = 0;     // of the tensor that a communication is about; 0 where it means nothing
+  int64_t bytes = 0;     // of the tensor that a communication is about; 0 if it means nothing
   int ranks = 0;         // of its group
   WireCost cost = {};    // of a communication
   SpanLabel label = {};  // the stream's, when the work was queued

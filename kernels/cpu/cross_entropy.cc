@@ -47,7 +47,7 @@ void forward_row(const T* logits, int64_t n, float& row_max, float& row_sum) {
   row_sum = static_cast<float>(sum);
 }
 
-// target: its column on this rank, -1 where it is on another.
+// target: its column on this rank, -1 if it is on another.
 template <class T>
 void backward_row(T* logits, int64_t n, int64_t v, int64_t target, float row_max, float row_sum, float scale) {
   const float factor = scale / row_sum;

@@ -62,7 +62,7 @@ inline FourWords philox_vector(uint64_t first_counter, uint64_t counter_high, ui
   return {{c0, c1, c2, c3}};
 }
 
-// For elements [first, first + count) by global index: 0 where one is dropped, 1 / (1 - probability) where it is kept.
+// For elements [first, first + count) by global index: 0 if one is dropped, 1 / (1 - probability) if it is kept.
 // Returns where in `buffer`, which has room for count + kDropoutSlack, they start.
 inline constexpr int64_t kDropoutSlack = 4 * kCounters + 4;
 inline const float* dropout_scales(const Dropout& dropout, int64_t first, int64_t count, float* buffer) {
@@ -85,7 +85,7 @@ inline const float* dropout_scales(const Dropout& dropout, int64_t first, int64_
   return buffer + first % 4;
 }
 
-// Global index of column 0 of row r of an activation [s, b, width]; 0 where nothing is drawn.
+// Global index of column 0 of row r of an activation [s, b, width]; 0 if nothing is drawn.
 inline int64_t dropout_row_index(const Dropout& dropout, int64_t r, int64_t b, int64_t width) {
   if (dropout.probability == 0) return 0;
   const int64_t sample = *dropout.first_sample.as<int64_t>() + r % b;

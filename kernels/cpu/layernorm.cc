@@ -35,7 +35,7 @@ void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rst
   LaneSum g_sum, gx_sum;
   for_sum_vectors(h, [&](auto at, int k) {
     const Floats g = at.load(dy) * at.load(gamma), xhat = (at.load(x) - mean) * rstd;
-    if constexpr (kCentered) g_sum.add(k, g);  // 0 where there is no element, as gamma is
+    if constexpr (kCentered) g_sum.add(k, g);  // 0 if there is no element, as gamma is
     gx_sum.add(k, g * xhat);
   });
   const float g_mean = kCentered ? g_sum.total() / static_cast<float>(h) : 0;

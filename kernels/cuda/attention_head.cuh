@@ -121,7 +121,7 @@ struct HeadArgs {
 
 // A mask of this lane's sums of 16 rows and 8 kBlocks columns (tensor_core.cuh) that dropout keeps: bit 4 n + e for
 // sums[n][e]. Rows and columns begin at multiples of 16; one are queries, the others keys. A square is a column of two
-// rows and the column 8 further. Columns may go on elsewhere (PositionMap), from a multiple of 16 on. In a loop that
+// rows and the column 8 further. Columns may continue elsewhere (PositionMap), from a multiple of 16 on. In a loop that
 // stays one: the generator is long.
 template <bool kRowsAreQueries, int kBlocks, class Args>
 __device__ inline uint64_t kept_by_dropout(const Args& a, int which, int first_row, int first_column) {

@@ -14,7 +14,7 @@
 namespace trivet {
 namespace {
 
-// Two stages of queries: a warpgroup goes on to the next task while others are at this one's last tiles.
+// Two stages of queries: a warpgroup moves on to the next task while others are at this one's last tiles.
 constexpr int kQueryStages = 2;
 
 // The numbers of a block, and its shared memory: tiles, then barriers.

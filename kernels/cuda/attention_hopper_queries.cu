@@ -22,7 +22,7 @@ struct Block {
   static constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup, kFetchers = 1, kQueries = 128, kKeys = 128;
   static constexpr int kFetcherRegisters = 24, kRegisters = 240;
   static_assert(registers_suffice(kGroups, kFetcherRegisters, kRegisters));
-  // Two where there is room: a warpgroup goes on to the next task while the other one is at this one's.
+  // Two if there is room: a warpgroup moves on to the next task while the other one is at this one's.
   static constexpr int kQueryStages = kD == 128 ? 1 : 2;
   using Queries = Tile<kQueries, kD>;
   using Keys = Tile<kKeys, kD>;

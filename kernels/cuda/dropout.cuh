@@ -26,7 +26,7 @@ struct DropoutArgs : Dropout {
     return (sample(r % b) * seq_length + positions.at(r / b)) * width;
   }
 
-  // For the eight elements from `column` on of row r of an activation [s, b, width]; all 1 where nothing is dropped.
+  // For the eight elements from `column` on of row r of an activation [s, b, width]; all 1 if nothing is dropped.
   __device__ Pack scales(int64_t r, int64_t b, int64_t width, int64_t column) const {
     Pack pack;
     if (!active) {

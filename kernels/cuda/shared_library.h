@@ -21,7 +21,7 @@ class SharedLibrary {
     if (!handle_) throw ConfigError(name_ + " cannot be loaded: " + dlerror(), lack);
   }
 
-  // A function by its name, for a pointer of its type. ConfigError where the library has none.
+  // A function by its name, for a pointer of its type. ConfigError if the library has none.
   class Function {
    public:
     template <class F>

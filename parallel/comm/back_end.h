@@ -45,7 +45,7 @@ struct CommGroup {
     std::iota(group.world_ranks.begin(), group.world_ranks.end(), 0);
     return group;
   }
-  // The group of these members of this one. Throws Error where one is no member, or is named twice.
+  // The group of these members of this one. Throws Error if one is no member, or is named twice.
   CommGroup part(std::span<const int> members, std::string part_name, Category part_category) const {
     CommGroup group{.name = std::move(part_name), .world_ranks = {}, .rank = -1, .category = part_category};
     for (const int member : members) {
@@ -74,7 +74,7 @@ class CommBackEnd {
   CommBackEnd& operator=(const CommBackEnd&) = delete;
 
   virtual void barrier() = 0;
-  // Collective over this group. `part`: the group of `members`. Null where this rank is not among them.
+  // Collective over this group. `part`: the group of `members`. Null if this rank is not among them.
   virtual std::shared_ptr<CommBackEnd> split(const std::vector<int>& members, CommGroup part) = 0;
   virtual void abort(const std::string& why) noexcept = 0;
   virtual Failure failure() const = 0;

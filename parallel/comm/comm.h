@@ -87,7 +87,7 @@ class Communicator {
 
   void barrier();  // of the host threads, not of a stream
 
-  // A group of the ranks of this one that `members` lists, in that order; null where this rank is not among them.
+  // A group of the ranks of this one that `members` lists, in that order; null if this rank is not among them.
   // Collective over this group; all members of a new group pass the same list. `name` and `category` are for the trace
   // and for errors.
   std::unique_ptr<Communicator> split(const std::vector<int>& members, std::string name, Category category);

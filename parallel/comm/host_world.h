@@ -69,7 +69,7 @@ class HostWorld {
     std::string text{};
   };
   RankText first_text(const std::string& mine);
-  // The same as "rank 3: TEXT", or TEXT where it is that of all ranks; empty where all are.
+  // The same as "rank 3: TEXT", or TEXT if it is that of all ranks; empty if all are.
   std::string first_problem(const std::string& mine);
 
  private:

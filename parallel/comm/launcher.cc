@@ -8,7 +8,7 @@
 namespace trivet {
 namespace {
 
-// 0 where the variable is not set or is no number.
+// 0 if the variable is not set or is no number.
 long long environment_number(const char* name) {
   const char* text = std::getenv(name);
   return text ? std::atoll(text) : 0;

@@ -84,7 +84,7 @@ void sleep_until(int64_t ns);
 class Communicator;
 // Groups split off the result have links by their categories; its own calls, which serve start-up and reports, have
 // none. `shared_port`: all classes leave a rank through one port, as through one network card. Collective over `world`,
-// whose tensors are in host memory if there are links. Throws ConfigError where the ranks are then on several hosts:
+// whose tensors are in host memory if there are links. Throws ConfigError if the ranks are then on several hosts:
 // arrival times are by the sender's clock.
 std::unique_ptr<Communicator> with_links(Communicator& world, const Links& links, bool shared_port = false);
 void check_one_host(Communicator& world);

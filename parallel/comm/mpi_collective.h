@@ -1,7 +1,7 @@
 // MpiCollective: the collectives of one group over point-to-point messages, one at a time.
 //
 // Every call starts with a header from each rank to each other rank: the call's signature, and small data. Large data
-// follows in chunks, straight between the ranks' tensors where nothing is added, and each slice travels to its owner
+// follows in chunks, straight between the ranks' tensors if nothing is added, and each slice travels to its owner
 // only: as many bytes as in a ring, but the owner has all ranks' slices and adds them in rank order.
 //
 //   reduce_scatter  scatter: slice p goes to rank p; the peers' terms of this rank's slice arrive in a bounce buffer

@@ -33,7 +33,7 @@ int gpu_multiprocessors();  // of the current GPU; 0 in a build without NCCL
 
 // The same ranks as `world`, for tensors of `device`, a CUDA device that no other rank has; both outlive it. Collective
 // over `world`, which it alone uses from then on. timeout_s: of a call that sets up or enqueues. part: of most_ctas()
-// that each group gets, the same on all ranks. Throws Error where NCCL fails, and ConfigError in a build without NCCL
+// that each group gets, the same on all ranks. Throws Error if NCCL fails, and ConfigError in a build without NCCL
 // (no_nccl.cc).
 std::unique_ptr<Communicator> create_nccl_communicator(Communicator& world, Device& device, double timeout_s,
                                                        double part = 1.0);

@@ -13,7 +13,7 @@ namespace trivet {
 enum class CpCommType { p2p, all_gather };
 
 struct ContextCut {
-  int64_t seq = 0;  // positions of the sequence; a multiple of 2 ranks, where there are several
+  int64_t seq = 0;  // positions of the sequence; a multiple of 2 ranks, if there are several
   int ranks = 1, rank = 0;
 
   int64_t rows() const { return seq / ranks; }         // of each rank

@@ -51,8 +51,8 @@ struct FlatBucket {
   bool resident = false;                      // never streamed, in any strategy
   bool quantised = false;                     // its weights are gathered in FP8
   int64_t streamed_at = 0;                    // in the buffer of its unit's gradients, in elements
-  Tensor weights{};                           // model dtype, or E4M3 codes; null where they are streamed
-  Tensor grads{};                             // fp32; null where they are streamed
+  Tensor weights{};                           // model dtype, or E4M3 codes; null if they are streamed
+  Tensor grads{};                             // fp32; null if they are streamed
   Tensor own_weights{};                       // model dtype; this rank's part: a slice of `weights`, or separate memory
   Tensor own_codes{};                         // if quantised: the same
   Tensor own_grads{};                         // this rank's part of the reduced gradients: the same

@@ -45,7 +45,7 @@ class Optimizer {
   // One update with the gradients scaled by grad_scale; a no-op where `accepted` ([1] fp32, on the device) is 0.
   virtual void step(Ops& ops, Tensor accepted, const UpdateStep& how, Stream& stream) = 0;
 
-  Tensor norm() const { return norm_; }                  // [1] fp32; NaN where a gradient is not finite
+  Tensor norm() const { return norm_; }                  // [1] fp32; NaN if a gradient is not finite
   Tensor watched_norm() const { return watched_norm_; }  // [1] fp32
 
   // State of each weight, besides the weight.

@@ -43,7 +43,7 @@ class ParamGather {
   }
   void before_forward(int unit) { use(unit, unit + 1); }
   void before_backward(int unit) { use(unit, unit - 1); }
-  // Waits for all gathers: then nothing reads the ranks' own parts any more.
+  // Waits for all gathers: after that nothing reads the ranks' own parts.
   void finish();
 
   int64_t registered_bytes() const { return comm_streams_.registered_bytes(); }

@@ -16,10 +16,10 @@ namespace trivet {
 
 struct ClosedForm {
   double bubble = 0;
-  std::optional<double> without_barrier;  // Barrier::none; empty where it has no form of its own
+  std::optional<double> without_barrier;  // Barrier::none; empty if it has no form of its own
   std::string formula;                    // of `bubble`
 };
-// `costs` of every stage. Empty where no form holds, and for schedules that make_schedule did not make.
+// `costs` of every stage. Empty if no form holds, and for schedules that make_schedule did not make.
 inline std::optional<ClosedForm> closed_form(const Schedule& schedule, const StageCosts& costs) {
   const double p = schedule.p, m = schedule.m, v = schedule.v;
   const double f = v * costs.forward, i = v * costs.backward_input, w = v * costs.backward_weight;

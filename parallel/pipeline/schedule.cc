@@ -69,7 +69,7 @@ SlotPlan plan_slots(const Program& program, int chunks, SlotPool pool) {
   std::vector<NumberPool> slots(pools), stashes(pools);
   int microbatches = 0;
   for (const Op& op : program) microbatches = std::max(microbatches, op.microbatch + 1);
-  // [chunk][micro-batch]: -1 where it is not in flight
+  // [chunk][micro-batch]: -1 if it is not in flight
   std::vector<int> slot_of(static_cast<size_t>(chunks * microbatches), -1), stash_of = slot_of;
 
   SlotPlan plan;

@@ -18,7 +18,7 @@ struct VocabRange {
   int64_t vocab_size = 0;    // entries from here on are padding
 };
 
-// logits: [n, v/t] T; targets: [n] int32, below 0 where a token has no label and does not count. loss[0] += scale * sum
+// logits: [n, v/t] T; targets: [n] int32, below 0 if a token has no label and does not count. loss[0] += scale * sum
 // over tokens of the cross-entropy, the same on every tensor rank. with_gradient: the backward pass below will follow;
 // on one tensor rank its work is done here, while the logits are at hand.
 void vocab_parallel_cross_entropy_forward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,
@@ -46,7 +46,7 @@ class ChunkedCrossEntropy {
   const VocabRange range_;
   const float scale_;
   const CrossEntropyState state_;
-  const Tensor target_logit_;  // [n] fp32, 0 where it is on another rank
+  const Tensor target_logit_;  // [n] fp32, 0 if it is on another rank
 };
 
 }  // namespace trivet

@@ -39,7 +39,7 @@ class GptWeights {
   virtual const OpenCheckpoint* checkpoint() const { return nullptr; }  // where it is one of Trivet's
 
  protected:
-  // Throws DataError where the sizes are not those of a model.
+  // Throws DataError if the sizes are not those of a model.
   void set_model(const Config& config);
 
   std::string path_;

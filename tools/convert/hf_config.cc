@@ -159,8 +159,8 @@ Rotary read_scaling(const HfConfig& config, const char* name) {
   return scaling;
 }
 
-// The two versions state theta and scaling at other places, and each falls back to its defaults where it does not know
-// the other's. So two must agree. Where none is, as in Llama 2's files, theta is 10,000 to both.
+// The two versions state theta and scaling at other places, and each falls back to its defaults if it does not know
+// the other's. So two must agree. If none is, as in Llama 2's files, theta is 10,000 to both.
 void read_rope(const HfConfig& config, ModelConfig& model) {
   std::optional<double> theta;
   std::optional<Rotary> scaling;

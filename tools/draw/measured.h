@@ -19,7 +19,7 @@ struct MeasuredStep {
   Timeline timeline;  // in ms since the first op's start; of the replica with tensor and data rank 0
 };
 
-// All steps that `trace_path` holds in full, in their order. Throws IoError, and DataError where the file is no trace
+// All steps that `trace_path` holds in full, in their order. Throws IoError, and DataError if the file is no trace
 // of such a schedule.
 std::vector<MeasuredStep> read_measured_steps(const std::string& trace_path, const Schedule& schedule);
 

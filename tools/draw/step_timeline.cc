@@ -77,7 +77,7 @@ struct RankSpans {
     }
   }
 
-  // Layers are cut where nothing is computed for longer than `visible` nanoseconds.
+  // Layers are cut if nothing is computed for longer than `visible` nanoseconds.
   RankTimeline finish(int64_t visible) {
     timeline.computed = united(std::move(timeline.computed));
     std::ranges::sort(work, starts_first);

@@ -17,7 +17,7 @@ namespace trivet {
 // Calls that are drawn in one row: those on one bucket's gradients or weights, of a pipeline channel, or of a group.
 struct TimelineLane {
   std::string name, comm_class;    // "gradients b3"; one of kCommClasses
-  std::string layer;               // of the bucket; "" where the calls are for several
+  std::string layer;               // of the bucket; "" if the calls are for several
   std::vector<TraceSpan> calls{};  // in the order of their starts
 };
 
@@ -42,7 +42,7 @@ struct StepTimeline {
 };
 
 // step: without one, the step whose window is the median, without the first. ranks: none means the first of each
-// pipeline stage. Throws IoError, DataError, and ConfigError where the trace has no such step or rank.
+// pipeline stage. Throws IoError, DataError, and ConfigError if the trace has no such step or rank.
 StepTimeline read_step_timeline(const std::string& trace_path, std::optional<int64_t> step = {},
                                 const std::vector<int64_t>& ranks = {});
 

@@ -47,7 +47,7 @@ class TimelinePage {
     const Interval& window = timeline_.window;
     return left_ + milliseconds(std::clamp(ns, window.begin, window.end) - window.begin) * scale_;
   }
-  // Nothing where the interval is outside of the window. name: in the middle, if it has the room.
+  // Nothing if the interval is outside of the window. name: in the middle, if it has the room.
   void draw_bar(const Interval& time, double y, double height, const std::string& classes, const std::string& title,
                 const std::string& name = "") {
     const double from = x_of(time.begin), until = x_of(time.end);

@@ -29,7 +29,7 @@ struct Record {
 
   bool is_number() const { return value.is_number(); }
   double number() const { return value.get<double>(); }  // REQUIRES: is_number()
-  // A member of the metadata; none where it is missing or no number.
+  // A member of the metadata; none if it is missing or no number.
   std::optional<double> position(const char* member) const;
 };
 
@@ -67,7 +67,7 @@ struct Log {
   std::string text(std::string_view key) const;                // the same; "" if it is no text
 };
 
-// Reads the file in one pass. Throws IoError, or DataError where it is no regular file.
+// Reads the file in one pass. Throws IoError, or DataError if it is no regular file.
 Log read_log(const std::string& path);
 
 }  // namespace trivet::mlperf

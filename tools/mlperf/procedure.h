@@ -22,7 +22,7 @@ mlperf::RunDescription description_of(const Rank& rank, const Config& engine, in
 
 class MlperfRun : public RunProcedure {
  public:
-  // Before anything is initialised: runs mlperf.cache_clear, once on each host. Throws ConfigError where train.run_dir
+  // Before anything is initialised: runs mlperf.cache_clear, once on each host. Throws ConfigError if train.run_dir
   // holds the log of another run, or the run does not start from the benchmark's start. Collective.
   static std::unique_ptr<RunProcedure> begin(const LoadedConfig& loaded, bool from_checkpoint, Communicator& world);
 
@@ -37,7 +37,7 @@ class MlperfRun : public RunProcedure {
   void evaluation_begins() override { log_.eval_start(samples()); }
   void evaluation_ends(std::optional<double> loss) override;
   bool reached() const override { return reached_; }  // the target
-  // Throws IoError where the log is not whole.
+  // Throws IoError if the log is not whole.
   std::string stop(const std::string& why) override;
 
  private:

@@ -47,7 +47,7 @@ std::optional<mlperf::Benchmark> benchmark_of(const MlperfConfig& config);
 struct TimeToTarget {
   double steps = 0, evaluations = 0, minutes = 0;
 };
-// Empty where the run has no benchmark, or its batch no reference. config: resolved.
+// Empty if the run has no benchmark, or its batch no reference. config: resolved.
 std::optional<TimeToTarget> time_to_target(const Config& config, double step_seconds);
 
 }  // namespace trivet

@@ -44,10 +44,10 @@ struct Reference {
   std::vector<double> samples{};
 };
 Reference read_reference(const std::string& path);
-// As read_reference() takes it. Throws ConfigError where a run did not converge, or there are fewer than three.
+// As read_reference() takes it. Throws ConfigError if a run did not converge, or there are fewer than three.
 std::string reference_text(std::span<const RunResult> runs);
 
-// The runs, the score, and the reference's test where there is one.
+// The runs, the score, and the reference's test if there is one.
 std::vector<TextBlock> summary_blocks(std::span<const RunResult> runs, const std::optional<Reference>& reference);
 // Loss over samples, a line a run.
 std::string plot_evaluations(std::span<const RunResult> runs);

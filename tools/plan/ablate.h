@@ -47,7 +47,7 @@ Ablation ablate(const LegalRun& run, const System& system,
                 const std::function<void(size_t done, size_t of)>& progress = {});
 
 // The effect on a of each setting in which b differs, and last, of all of them: `switches` alone. Throws
-// ConfigError where a is refused.
+// ConfigError if a is refused.
 Ablation compare(const LoadedConfig& a, const LoadedConfig& b, int ranks, const System& system);
 
 std::vector<TextBlock> describe(const Ablation& ablation);

@@ -34,7 +34,7 @@ struct Recomputing {
 
 // t: powers of two, and that of the run. p: all divisors that could split the layers. Schedules: all kinds but gpipe,
 // which takes as long as 1f1b and holds more. Micro-batches: all that divide a rank's part of the global batch. Throws
-// ConfigError where the global batch is not given, so that it would follow from varied keys.
+// ConfigError if the global batch is not given, so that it would follow from varied keys.
 std::vector<LayoutShape> list_shapes(const Config& run, int world);
 // largest: layers of the largest stage.
 std::vector<Recomputing> list_recomputings(int64_t largest);
@@ -51,7 +51,7 @@ struct ResolvedCandidate {
   Config config;
   Layout layout;
 };
-// Empty where the engine refuses it.
+// Empty if the engine refuses it.
 std::optional<ResolvedCandidate> resolve_candidate(LoadedConfig asked, const RunFacts& facts);
 
 // The switches (switches.h) of collectives and their overlap.

@@ -28,7 +28,7 @@ struct MeasuredOps {
 };
 
 // Runs `steps` steps after one that is left out. sets: "section.key=value", over a small GPT. Throws ConfigError, and
-// Error where the run has other ops than its tape.
+// Error if the run has other ops than its tape.
 MeasuredOps measure_run(const std::vector<std::string>& sets, int ranks, int steps);
 
 // Fits the constants that price ops on one thread to the measured times.

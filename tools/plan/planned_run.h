@@ -16,9 +16,9 @@ struct LegalRun {
   LoadedConfig loaded;
   Layout layout;
 };
-// Throws ConfigError where a run has no step of one size that could be planned.
+// Throws ConfigError if a run has no step of one size that could be planned.
 void check_is_planned(const Config& config);
-// `run` with other values of some keys ("section.key=value"). Throws ConfigError where the engine refuses it, or where
+// `run` with other values of some keys ("section.key=value"). Throws ConfigError if the engine refuses it, or if
 // it has no step of one size that could be planned.
 LegalRun legal_run(const LoadedConfig& run, int ranks, std::span<const std::string> sets = {});
 

@@ -54,7 +54,7 @@ struct PredictOptions {
   std::string picture = {};           // an SVG of the passes of the pipeline's ranks in the last step; "": none
 };
 
-// Throws ConfigError where the page lacks a rate that the run needs.
+// Throws ConfigError if the page lacks a rate that the run needs.
 void check_is_priced(const Config& config, const System& system);
 
 // The tapes of all ranks, merged for the nodes of a system. Throws ConfigError as check_is_priced().

@@ -63,7 +63,7 @@ struct Player {
   int rank = 0;                  // the first of them
   int64_t ranks = 1;             // how many
   std::vector<int> groups = {};  // in the place of Tape::groups
-  std::vector<int> places = {};  // of the rank in them; 0 where it neither sends nor receives
+  std::vector<int> places = {};  // of the rank in them; 0 if it neither sends nor receives
 };
 
 // A stream's work for a record, or from the beginning of a phase to its end. Smaller than the Span that it becomes.
@@ -96,7 +96,7 @@ struct Replayed {
 std::vector<std::vector<Span>> rows_of(const std::vector<std::vector<PlayedSpan>>& spans, const Player& player,
                                        const TapeGroups& groups);
 
-// players: for all ranks of the world. Throws Error where ranks wait for each other for ever.
+// players: for all ranks of the world. Throws Error if ranks wait for each other for ever.
 Replayed replay(std::span<const Player> players, const TapeGroups& groups, const ReplayCosts& costs,
                 const ReplayOptions& options = {});
 

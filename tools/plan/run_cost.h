@@ -27,7 +27,7 @@ struct RunCost {
 };
 
 // The tokens of a run: those asked for, else those of train.train_iters or train.train_samples. Throws ConfigError
-// where there are neither. config, layout: resolved.
+// if there are neither. config, layout: resolved.
 double tokens_of_run(std::optional<double> asked, const Config& config, const Layout& layout);
 
 RunCost cost_of_run(const StepReport& step, double tokens, std::optional<double> price, const System& system);

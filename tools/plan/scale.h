@@ -40,7 +40,7 @@ struct ScaleCurve {
   bool legal() const { return first.has_value(); }  // any point
 };
 
-// ranks: at least one number, in their order. Throws ConfigError where the run on the first number has no global batch
+// ranks: at least one number, in their order. Throws ConfigError if the run on the first number has no global batch
 // to grow from; the problems of other points are in them.
 ScaleCurve scale_curve(const LoadedConfig& run, const std::vector<int>& ranks, const System& system,
                        Scaling scaling);

@@ -67,7 +67,7 @@ class Search {
   void rehearse(std::vector<Pending> pending);
   std::vector<Candidate> rehearse_neighbours(const Candidate& of, std::string_view key);
   void refine();
-  // Empty where the engine refuses it.
+  // Empty if the engine refuses it.
   std::optional<ResolvedCandidate> layout_of(const LayoutShape& shape, const Recomputing& how,
                                              Sharding sharding) const {
     return resolve_candidate(with_layout(run_, facts_.world_size, shape, how, sharding), facts_);
@@ -99,7 +99,7 @@ class Search {
   SearchResult result_;
 };
 
-// Empty where the engine refuses the shape. Layouts that no rank's memory holds are only counted.
+// Empty if the engine refuses the shape. Layouts that no rank's memory holds are only counted.
 std::optional<std::vector<Point>> Search::bound_shape(size_t number) {
   const LayoutShape& shape = shapes_[number];
   const std::vector<Sharding> shardings = list_shardings(facts_.world_size / (shape.t * shape.p));

@@ -61,7 +61,7 @@ struct SearchResult {
   size_t refined = 0;  // layouts whose switches were refined
 };
 
-// run: not resolved. Throws ConfigError where no layout is legal, or none fits.
+// run: not resolved. Throws ConfigError if no layout is legal, or none fits.
 SearchResult search(const LoadedConfig& run, const RunFacts& facts, const System& system,
                     const SearchOptions& options = {});
 

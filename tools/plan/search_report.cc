@@ -119,10 +119,8 @@ std::string extent_of(const SearchResult& r, size_t count) {
     text += fmt::format(" The time was over before {} had a bound: nothing is known of them.",
                         counted(r.unbounded, "shape"));
   } else if (r.left_seconds > 0) {
-    text += fmt::format(
-        " With the switches that the search began with, none of those that were left takes less than "
-        "{:.4g} s{}.",
-        r.left_seconds, r.ended ? fmt::format(", so that none is among the best {}", count) : "");
+    text += fmt::format(" With the switches that the search began with, no remaining layout can beat {:.4g} s{}.",
+                        r.left_seconds, r.ended ? fmt::format(", so that none is among the best {}", count) : "");
   }
   if (r.refined > 0)
     text += fmt::format(" Overlaps and buckets were then changed one by one in the best {}.",

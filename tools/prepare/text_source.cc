@@ -185,7 +185,7 @@ class TextSource::Gunzip : public ByteStream {
   Gunzip& operator=(const Gunzip&) = delete;
 
  private:
-  // The next stored bytes to the stream; false where there are none.
+  // The next stored bytes to the stream; false if there are none.
   bool refill() {
     const std::string_view bytes = in_->read();
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
@@ -361,7 +361,7 @@ bool TextSource::next_text() { return archive_ ? next_member() : !std::exchange(
 
 bool TextSource::next_member() {
   while (const char* entry = archive_->next_entry()) {
-    const std::string_view path = entry, name = path.substr(path.rfind('/') + 1);  // 0 where there is none
+    const std::string_view path = entry, name = path.substr(path.rfind('/') + 1);  // 0 if there is none
     const size_t dot = name.find('.');
     const std::string extension(dot == name.npos ? "" : without_compression(name.substr(dot + 1)));
     const bool reads =

@@ -15,7 +15,7 @@
 namespace trivet {
 namespace {
 
-// The levels that a row names, of factors that were added since the baseline's; empty where the study has no such
+// The levels that a row names, of factors that were added since the baseline's; empty if the study has no such
 // factors any more.
 std::optional<Choice> choice_of(const Study& study, const RunRow& row) {
   std::map<std::string, std::string> labels(row.levels.begin(), row.levels.end());

@@ -27,7 +27,7 @@ struct StudyResults {
   std::vector<RunRow> rows;
   Plan plan;
 };
-// From study.yaml and results.jsonl in `folder`. Throws ConfigError where they are not there or nothing has been
+// From study.yaml and results.jsonl in `folder`. Throws ConfigError if they are not there or nothing has been
 // measured; DataError.
 StudyResults load_results(const std::string& folder);
 
@@ -46,7 +46,7 @@ struct StudyComparison {
   std::vector<ComparedPoint> points;  // in the order of A's plan
   std::vector<std::string> texts;     // the subject, the differences, the table's conclusions: sentences, one an item
 };
-// Throws ConfigError where no point is in both, or their metrics differ.
+// Throws ConfigError if no point is in both, or their metrics differ.
 StudyComparison compare_studies(const StudyResults& a, const StudyResults& b);
 
 // A row a point.

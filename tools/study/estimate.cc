@@ -13,7 +13,7 @@ std::optional<double> value_of(const RunRow* row, const std::string& metric) {
   return found == row->metrics.end() ? std::nullopt : std::optional(found->second);
 }
 
-// The logarithm; empty where there is no value above 0.
+// The logarithm; empty if there is no value above 0.
 std::optional<double> log_of(const RunRow* row, const std::string& metric) {
   const auto value = value_of(row, metric);
   return value && *value > 0 ? std::optional(std::log(*value)) : std::nullopt;

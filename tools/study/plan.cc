@@ -96,7 +96,7 @@ std::string remove_inert(std::vector<std::string>& levels, const LoadedConfig& l
   return one_line(std::move(why));
 }
 
-// CPU threads that compute at the same time on this machine: of all ranks together; 0 where ranks may be elsewhere. A
+// CPU threads that compute at the same time on this machine: of all ranks together; 0 if ranks may be elsewhere. A
 // rank whose device is a GPU has one, which queues.
 int compute_threads(const Config& config, const Launch& launch) {
   const auto names_hosts = [](const std::string& argument) {

@@ -42,14 +42,14 @@ struct Plan {
   std::vector<Point> points;  // in the order of the design
   std::vector<SamePoint> same;
   std::vector<DroppedPoint> dropped;
-  std::optional<size_t> baseline;  // of points; empty where it cannot run
+  std::optional<size_t> baseline;  // of points; empty if it cannot run
   // [point]: its reference, the baseline under its conditions; if that cannot run, the first point that
   // can under them.
   std::vector<size_t> baselines;
   // The deviation of log ratios of equal points within a round, where an A/A study has measured it.
   std::optional<double> noise;
 
-  // The point of `points` that is run for a choice; empty where it cannot run.
+  // The point of `points` that is run for a choice; empty if it cannot run.
   std::optional<size_t> find(const Choice& choice) const;
 };
 
@@ -57,7 +57,7 @@ struct Plan {
 // their default), ranks, launcher and warm-up, so that finished runs are recognised when factors are renamed,
 // reordered or added, and by a later version with further keys. A setting of a level that has no effect at
 // a point is left out there, and points that then resolve to the same run are one (Plan::same). A point whose threads
-// need more memory than this machine has is dropped. Throws ConfigError where the design is too large; DataError and
+// need more memory than this machine has is dropped. Throws ConfigError if the design is too large; DataError and
 // IoError from the dataset.
 Plan make_plan(const Study& study);
 
@@ -85,7 +85,7 @@ std::vector<PlannedRun> remaining_runs(const Study& study, const Plan& plan, std
 std::string folder_of(const Point& point, const PlannedRun& run);
 
 // Seconds that a run of each point takes: the median of its finished runs, or, of a point without, by its model FLOPs
-// at the speed of the others; NaN where there is none.
+// at the speed of the others; NaN if there is none.
 std::vector<double> run_seconds(const Plan& plan, std::span<const RunRow> rows);
 
 // The point with these levels, as describe_choice() has them, or the one whose id begins so. Throws ConfigError, with

@@ -22,12 +22,12 @@ std::string ratio_picture(const Study& study, const Plan& plan, const Summary& s
 // Pictures: SVG elements with a style of their own, light or dark as the reader's system is, light on paper. Every text
 // from a file is escaped.
 
-// A bar a point: the ratio to the baseline, or the metric where there is no baseline; whiskers are the 95 % interval,
+// A bar a point: the ratio to the baseline, or the metric if there is no baseline; whiskers are the 95 % interval,
 // the winner (or those tied for best) and the baseline stand out.
 std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summary);
 // A bar a level of each factor, under each condition: its main effect, with its 95 % interval.
 std::string effects_plot(const Study& study, const Plan& plan, const Summary& summary);
-// A bar a point: its step in milliseconds, exposed communication by class in front. "" where no run tells it.
+// A bar a point: its step in milliseconds, exposed communication by class in front. "" if no run tells it.
 std::string exposed_plot(const Study& study, const Plan& plan, const Summary& summary);
 
 // ---- tables for people; with all digits and all metrics as CSV
@@ -38,7 +38,7 @@ std::string exposed_plot(const Study& study, const Plan& plan, const Summary& su
 // A row a point: levels of the factors, rounds, the adjusted metric, ratio to the baseline with its 95 % interval,
 // verdict; memory a rank, agreement, what went wrong.
 TextBlock result_table(const Study& study, const Plan& plan, const Summary& summary);
-// A row a point: value and ratio of each response of the study but its metric; one row where there is none.
+// A row a point: value and ratio of each response of the study but its metric; one row if there is none.
 TextBlock response_table(const Study& study, const Plan& plan, const Summary& summary);
 // A row a level of each factor, under each condition.
 TextBlock effect_table(const Study& study, const Plan& plan, const Summary& summary);

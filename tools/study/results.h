@@ -37,7 +37,7 @@ struct RunRow {
 
 std::string to_json_line(const RunRow& row);  // ends in a newline
 
-// In the order of the file; none where there is no file. A last line without its end (the study was killed) is left
+// In the order of the file; none if there is no file. A last line without its end (the study was killed) is left
 // out. Throws DataError for a line that is no result, IoError.
 std::vector<RunRow> read_results(const std::string& path);
 

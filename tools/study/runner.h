@@ -21,7 +21,7 @@ struct StudyProgress {
   const RunRow& row;
   size_t point;         // of the plan
   int64_t done, total;  // runs of the study, with those of earlier calls; total: of the rounds known to be needed
-  double seconds_left;  // predicted; NaN where nothing was measured yet
+  double seconds_left;  // predicted; NaN if nothing was measured yet
   bool round_ended;     // the next run, if any, is of another round
 };
 

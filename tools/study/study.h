@@ -99,7 +99,7 @@ std::vector<std::string> labels_of(const Study& study, const Choice& choice);
 
 // "bucket_size=1000, link=slow": of the factors with several levels.
 std::string describe_choice(const Study& study, const Choice& choice);
-// The same, only of the factors that are conditions ("" where there are none), and only of the others.
+// The same, only of the factors that are conditions ("" if there are none), and only of the others.
 std::string describe_conditions(const Study& study, const Choice& choice);
 std::string describe_chosen(const Study& study, const Choice& choice);
 

@@ -196,7 +196,7 @@ class StudyReader : YamlReader {
                               fmt::join(launch, ", "))
                 : fmt::format("unknown key - did you mean {}?", meant));
   }
-  // Those of a map; none where there is nothing.
+  // Those of a map; none if there is nothing.
   std::vector<Setting> settings(const YamlNode& node, const std::string& where, bool of_level) {
     std::vector<Setting> all;
     if (node.is_null()) return all;
@@ -358,7 +358,7 @@ class StudyReader : YamlReader {
   }
 
   Study& study_;
-  std::vector<std::string> keys_;              // of each factor; "" where it has none
+  std::vector<std::string> keys_;              // of each factor; "" if it has none
   std::map<std::string, std::string> owners_;  // of keys that factors set
 };
 

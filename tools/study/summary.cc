@@ -235,7 +235,7 @@ std::string difference(const std::vector<double>& losses, const std::vector<doub
   return "";
 }
 
-// [point]: where its losses differ from those they must agree with, the first finished run of its group; "" where they
+// [point]: where its losses differ from those they must agree with, the first finished run of its group; "" if they
 // do not. Every finished repeat is compared, every step.
 std::vector<std::string> find_disagreements(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
   std::vector<std::string> found(plan.points.size());

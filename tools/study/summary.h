@@ -34,8 +34,8 @@ namespace trivet {
 struct Estimate {
   int64_t rounds = 0;
   double value = 1;
-  double low = 1, high = 1;  // 95 % interval by Student's t; `value` where there is one round
-  double p = 1;              // two-sided, that there is no effect; 1 where there is one round
+  double low = 1, high = 1;  // 95 % interval by Student's t; `value` if there is one round
+  double p = 1;              // two-sided, that there is no effect; 1 if there is one round
   bool has_interval() const { return rounds > 1; }
   double width() const { return high / low - 1; }
 };
@@ -89,7 +89,7 @@ struct Conclusion {
   std::optional<size_t> leader;  // the best estimate of the points that did not fail; empty: nothing is measured
   int64_t rounds = 0;            // of the point with the fewest, of those that did not fail
   // The points that may be the best: the leader, and those that it is not told apart from, better ones first. Empty
-  // where rounds are too few, or there is nothing to compare. One: the winner.
+  // if there are too few rounds, or there is nothing to compare. One: the winner.
   std::vector<size_t> best;
   std::vector<std::vector<Effect>> effects;  // [factor][level]; no level of conditions and of factors of one level
 };

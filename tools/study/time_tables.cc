@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kFloorLow = 0.95, kFloorHigh = 1.1;  // wire over floor, within what clocks of ranks and copies add
 
-// A metric's median; "" where the runs do not report it.
+// A metric's median; "" if the runs do not report it.
 std::string median_cell(const PointSummary& point, const std::string& metric) {
   const auto value = point.median(metric);
   return value ? metric_text(metric, *value) : "";

@@ -79,7 +79,7 @@ class PrometheusObserver : public RunObserver {
       warned = false;
     } catch (const std::exception& error) {
       if (!std::exchange(warned, true))
-        warn_on_stderr(fmt::format("prometheus.textfile: {}; the run goes on, and tries again", error.what()));
+        warn_on_stderr(fmt::format("prometheus.textfile: {}; the run continues, and tries again", error.what()));
     }
   }
 
