@@ -43,10 +43,8 @@ std::string in_words(const YAML::Exception& error, const Lines& lines) {
        "and quotes around a value with a ':' in it"},
       {MAP_KEY, "a key is not allowed here; expected it on a line of its own, indented like those around it"},
       {BLOCK_ENTRY, "a list's '-' is not allowed here; expected 'key: value'"},
-      {END_OF_MAP,
-       "the line does not continue the map above it; expected 'key: value', indented like the keys around it"},
-      {END_OF_SEQ,
-       "the line does not continue the list above it; expected '- item', indented like the items around it"},
+      {END_OF_MAP, "the line does not fit the map above it; expected 'key: value', indented like the keys around it"},
+      {END_OF_SEQ, "the line does not fit the list above it; expected '- item', indented like the items around it"},
       {END_OF_MAP_FLOW, "a '{' is not closed before this; expected ',' or '}'"},
       {END_OF_SEQ_FLOW, "a '[' is not closed before this; expected ',' or ']'"},
       {UNKNOWN_TOKEN, "a value cannot begin with this character; put it in quotes"}};

@@ -266,12 +266,11 @@ TEST(Load, SyntaxThatIsWrongIsSaidInTheWordsOfAYamlFile) {
   says(error_with("hidden_size: 8", " hidden_size: 8"), "run.yaml:3: " + colon);
   says(error_with("  hidden_size: 8", "\thidden_size: 8"),
        "run.yaml:3: the line is indented with a tab, expected spaces");
-  says(error_with("hidden_size: 8", "- hidden_size"), "run.yaml:3: the line does not continue the map above it");
+  says(error_with("hidden_size: 8", "- hidden_size"), "run.yaml:3: the line does not fit the map above it");
   says(error_with("hidden_size: 8", "hidden_size: - 8"), "run.yaml:3: a list's '-' is not allowed here");
   says(error_with("hidden_size: 8", "hidden_size: [8"), "a '[' is not closed before this");
   says(error_with("hidden_size: 8", "hidden_size: @8"), "run.yaml:3: a value cannot begin with this character");
-  says(error_with("  num_attention_heads", " num_attention_heads"),
-       "run.yaml:4: the line does not continue the map above");
+  says(error_with("  num_attention_heads", " num_attention_heads"), "run.yaml:4: the line does not fit the map above");
   for (const std::string empty : {": 8", "\"\": 8", "~: 8"})
     says(error_with("hidden_size: 8", empty), "run.yaml:3: model: there is no key before the ':', expected one");
   says(error_with("model:", ":"), "run.yaml:1: there is no key before the ':', expected one");
