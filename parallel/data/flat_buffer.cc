@@ -19,9 +19,9 @@ Tensor view_of(Tensor flat, int64_t begin, const FlatSegment& segment) {
 FlatBuffer::FlatBuffer(ParamList& params, const FlatOptions& given, Arena& weight_arena, Arena& gradient_arena)
     : options(given), buckets_of_unit(params.units().size()), streamed_of_unit(params.units().size()) {
   for (const ParamUnit& unit : params.units()) stage_of_unit.push_back(unit.stage);
-  lay_out(params);
-  allocate(weight_arena, gradient_arena);
-  allocate_streamed(weight_arena, gradient_arena);
+  lay_out(params);                                  // 1. parameters, last to first, into buckets
+  allocate(weight_arena, gradient_arena);           // 2. their memory: all of a bucket, or this rank's part
+  allocate_streamed(weight_arena, gradient_arena);  // 3. two units' whole gradients and weights, where parts are kept
 }
 
 void FlatBuffer::lay_out(ParamList& params) {
@@ -61,6 +61,7 @@ void FlatBuffer::lay_out(ParamList& params) {
     open.clear();
     elements = 0;
   };
+  // Backward order. A bucket ends where it is large enough, or at a unit if it is streamed.
   const Param* last = nullptr;
   for (auto at = params.all().rbegin(); at != params.all().rend(); ++at) {
     Param& param = *at;

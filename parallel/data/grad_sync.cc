@@ -24,6 +24,7 @@ void GradSync::begin_step() {
   if (options_.poison) ops_.run(op::Fill{flat_.stored_grads, std::numeric_limits<float>::quiet_NaN()}, compute_);
   flat_.clear_grads(ops_, compute_);
   if (options_.non_finite) ops_.run(op::Clear{{options_.non_finite}}, compute_);
+  // 1.
   for (size_t i = 0; i < pending_.size(); ++i)
     pending_[i] = static_cast<int64_t>(flat_.buckets[i].units.size()) * options_.micro_batches;
   backward_passes_ = 0;
@@ -62,11 +63,13 @@ void GradSync::before_backward(int unit) {
 }
 
 void GradSync::after_backward(int unit) {
+  // 2. Buckets that are not streamed.
   for (const size_t i : flat_.buckets_of_unit[static_cast<size_t>(unit)]) {
     if (!flat_.buckets[i].grads || --pending_[i] > 0 || !comm_streams_.beside_compute()) continue;
     if (options_.delay) delayed_.push_back({i, backward_passes_ + *options_.delay});
     else start(i);
   }
+  // ZeRO-2 and -3: the unit's gradients of this micro-batch, whose sum is added to the rank's own part later.
   for (size_t at = 0; at < streamed_.size(); ++at) {
     Streamed& buffer = streamed_[at];
     // The other buffer may hold the last micro-batch's gradients of the same unit, still in flight.
@@ -98,6 +101,7 @@ void GradSync::accumulate(size_t streamed) {
 
 void GradSync::finish(const SumGroups& groups) {
   delayed_.clear();
+  // 3.
   for (size_t i = 0; i < flat_.buckets.size(); ++i)
     if (flat_.buckets[i].grads && pending_[i] >= 0) start(i);
   for (size_t i = 0; i < flat_.buckets.size(); ++i)
@@ -105,6 +109,7 @@ void GradSync::finish(const SumGroups& groups) {
   // The older first: where a rank has a single unit, both buffers hold its gradients, which are added in the order of
   // the micro-batches.
   for (size_t i = 0; i < streamed_.size(); ++i) accumulate(next_streamed_++ % streamed_.size());
+  // 4.
   for (const auto& [axes, partial] : flat_.partial_grads) {
     const auto group = groups.find(axes);
     check(group != groups.end(), partial.shards.front()->param->spec.name + ": no group sums its gradient");

@@ -1,6 +1,16 @@
 // GradSync: reduces the gradients that each rank accumulates over its micro-batches to those of the global batch, in
 // each rank's own part.
 //
+// The steps, by number in the .cc:
+//   1. begin_step: counts the backward passes of units that will add to each bucket
+//   2. after_backward: one fewer; at zero the bucket's reduction starts on a communication stream, while compute goes
+//   on
+//      with earlier layers
+//   3. finish: starts what has not started (all, without overlap), and lets compute wait for the sums
+//   4. finish: gradients of weights that are replicated on the tensor group but met different positions or heads, and
+//   of
+//      tied embeddings, are summed over these groups too
+//
 // A bucket is reduced once per step: when the last micro-batch has added to it (overlapped with the following backward
 // passes), or at the end. A streamed one (ZeRO-2, -3) is reduced after each backward pass of its unit, and its sum is
 // added to the rank's own part.

@@ -88,6 +88,7 @@ void Executor::run_forward_only(int microbatches, const BoundaryRows& rows) {
 
 void Executor::run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows, bool forward_only) try {
   rows_ = rows;
+  // Receives are posted ahead, in the order of the program, so that a transfer begins as soon as its sender is ready.
   const auto label_of = [](const Op& op) { return SpanLabel{.microbatch = op.microbatch, .chunk = op.chunk}; };
   for (auto& [channel, receive] : receives_) {
     std::deque<SpanLabel> messages;
@@ -95,6 +96,7 @@ void Executor::run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows,
       if (schedule_->receives(rank_, program()[i]) == channel) messages.push_back(label_of(program()[i]));
     receive->start(std::move(messages), rows);
   }
+  // The program.
   size_t done = 0;
   for (const size_t i : ops) {
     const Op& op = program()[i];
@@ -119,6 +121,7 @@ void Executor::run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows,
 void Executor::forward(const Op& op, int slot) {
   Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
   const int number = schedule_->stage_of(rank_, op.chunk);
+  // 1. The input. The first stage of the model has none: it embeds tokens.
   if (const auto channel = schedule_->receives(rank_, op)) {
     const Tensor old = stage.input(slot);
     compute_.record(free_event(old));
@@ -131,17 +134,20 @@ void Executor::forward(const Op& op, int slot) {
   }
   forward_slot_[{number, op.microbatch}] = slot;
 
+  // 2. An earlier output may still be on its way from this slot.
   compute_.wait(free_event(stage.output(slot)));
   stage.forward(op.microbatch, slot);
+  // 3.
   if (const auto channel = schedule_->sends(rank_, op)) send(*channel, stage.output(slot));
 }
 
 void Executor::backward(const Op& op, int slot, int stash) {
   Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
-  const Tensor gradient = take_gradient(op);
+  const Tensor gradient = take_gradient(op);  // 1.
+  // 2. In place: it becomes the gradient of the stage's input.
   if (op.kind == OpKind::backward) stage.backward(op.microbatch, slot, gradient);
   else stage.backward_input(op.microbatch, slot, stash, gradient);
-  pass_on_gradient(op, gradient);
+  pass_on_gradient(op, gradient);  // 3.
 }
 
 Tensor Executor::take_gradient(const Op& op) {

@@ -1,4 +1,12 @@
-// Executor: runs one rank's program of a pipeline schedule: a loop over the ops and a switch over their kinds.
+// Executor: runs one rank's program of a pipeline schedule: a loop over the ops and a switch over their kinds. The
+// steps, by number in the .cc:
+//   forward   1. the input: received from the previous stage's rank, or that stage's output on this rank
+//             2. the stage's forward   3. the output is sent
+//   backward  1. the gradient of the output: received, or from this rank   2. the stage's backward
+//             3. the gradient of the input is sent
+//   a weight half communicates nothing between stages
+// Buffers rotate: a received buffer becomes a stage's input, and the stage's old input takes the next receive. An event
+// for each buffer says when it may be written again.
 //
 // The constructor plans slots and stashes from the program and gives the rank's channels their communicators, streams
 // and buffers. A transfer runs on its channel's stream during compute; without overlap_p2p_comm, the compute stream

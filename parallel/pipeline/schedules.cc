@@ -32,6 +32,7 @@ std::vector<Op> order(OpKind kind, int m, int v, int group) {
 }
 
 // `warm_up` forwards, then one forward and one backward in turn, then the remaining backwards.
+// GPipe: warm_up = m v. 1F1B: p - 1 - r, one fewer on each later rank.
 Program fused(const Schedule& s, int group, int warm_up) {
   const std::vector<Op> forwards = order(OpKind::forward, s.m, s.v, group);
   const std::vector<Op> backwards = order(OpKind::backward, s.m, s.v, group);

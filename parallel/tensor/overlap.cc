@@ -47,12 +47,14 @@ struct Sequence {
 
 void gather_in_parts(TensorCommStream& comm_stream, bool ring, const Sequence<Place::whole>& x,
                      const MultiplyWhole& multiply) {
+  // 1. The wire's row of the timeline: hop i, or the rows of rank i, then mark i.
   comm_stream.after_compute();
   for (int i = 0; i < x.t; ++i) {
     if (!ring) comm_stream.broadcast(x.of(i), i);
     else if (i > 0) comm_stream.exchange(x.of(x.before(i - 1)), x.behind(1), x.of(x.before(i)), x.before(1));
     comm_stream.mark(i);
   }
+  // 2. Compute's: this rank's own rows, then each slice when it has arrived.
   multiply(x.rank * x.rows, x.rows, x.whole);
   for (int i = 0; i < x.t; ++i) {
     const int owner = ring ? x.before(i) : i;
@@ -74,12 +76,14 @@ void reduce_in_ring(Context& ctx, const Sequence<Place::partial>& partial, Resid
   const auto term = [&](int r) {
     return r == rank ? partial.of(rank) : received.slice((r < rank ? r : r - 1) * partial.rows, partial.rows);
   };
+  // 1. The others' rows, each sent to its owner while the next are multiplied.
   for (int i = 1; i < t; ++i) {
     const int owner = partial.behind(i), from = partial.before(i);
     multiply(owner * partial.rows, partial.rows, partial.of(owner));
     comm_stream.after_compute();
     comm_stream.exchange(partial.of(owner), owner, term(from), from);
   }
+  // 2. This rank's own, then all terms in rank order, whichever came first: the bits are those of none.
   multiply(rank * partial.rows, partial.rows, partial.of(rank));
   comm_stream.join();
   ctx.run(op::Add{term(0), term(1), y});
