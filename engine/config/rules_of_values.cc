@@ -131,8 +131,11 @@ void check_fp8(const Config& c, Rules& rule) {
   rule("precision.first_last_layers_bf16",
        {"precision.num_layers_at_start_in_bf16", "precision.num_layers_at_end_in_bf16", "model.num_layers"},
        fp8 && p.first_last_layers_bf16 && ends >= c.model.num_layers,
-       "leaves no layer in FP8: {} at the start and {} at the end are all of num_layers ({})",
+       "leaves no layer in FP8: {} at the start and {} at the end are all of num_layers ({}); keep fewer, or fp8: none",
        p.num_layers_at_start_in_bf16, p.num_layers_at_end_in_bf16, c.model.num_layers);
+  rule("precision.first_last_layers_bf16",
+       {"precision.num_layers_at_start_in_bf16", "precision.num_layers_at_end_in_bf16"},
+       p.first_last_layers_bf16 && ends == 0, "keeps no layer in bf16: both numbers are 0; leave it out, or keep some");
 }
 
 void check_schedule_kind(const Config& c, Rules& rule) {

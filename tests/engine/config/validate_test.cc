@@ -436,6 +436,9 @@ TEST(Validate, Fp8IsRefusedWithTheReason) {
        {"precision.first_last_layers_bf16", "num_layers (2)"});
   says(error({"precision.num_layers_at_end_in_bf16=2"}),
        {"precision.num_layers_at_end_in_bf16", "first_last_layers_bf16"});
+  says(error({"precision.first_last_layers_bf16=true", "precision.num_layers_at_start_in_bf16=0",
+              "precision.num_layers_at_end_in_bf16=0"}),
+       {"precision.first_last_layers_bf16", "both numbers are 0"});
   says(load_error({"precision.fp8_recipe=tensorwise", "precision.first_last_layers_bf16=true"}),
        {"precision.first_last_layers_bf16", "precision.fp8"});
   says(error({"precision.first_last_layers_bf16=true", "precision.num_layers_at_start_in_bf16=9223372036854775807"}),
