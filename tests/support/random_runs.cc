@@ -139,8 +139,9 @@ void draw_switches(Draw& draw, Runs& runs) {
     overlap.overlap_grad_reduce = draw.one_in(2);
     overlap.overlap_param_gather = strategy != Sharding::no_shard && draw.one_in(2);
     if (overlap.overlap_grad_reduce || overlap.overlap_param_gather) overlap.collectives_in_flight = draw.of(1, 3);
-    config.precision.fp8_param_gather =
-        config.precision.fp8 != Fp8::none && strategy != Sharding::no_shard && draw.one_in(2);
+    config.precision.fp8_param_gather = config.precision.fp8 != Fp8::none &&
+                                        config.precision.fp8_recipe == Fp8Recipe::tensorwise &&
+                                        strategy != Sharding::no_shard && draw.one_in(2);
     overlap.align_grad_reduce = overlap.overlap_grad_reduce && runs.p > 1 && !streams && draw.one_in(2);
     if (!streams && draw.one_in(2)) config.parallel.bucket_size = draw.of(1, 5000);
   }
