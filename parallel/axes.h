@@ -1,7 +1,7 @@
 // The axes of the mesh of ranks, in one table: one row per axis.
 //
-// A parameter's placement on each axis alone decides over which ranks its gradient is summed. A set of axes gives a
-// group: the ranks that differ in those axes only.
+// A parameter's placement on the axes (ParamList resolves it) decides over which ranks its gradient is summed. A set of
+// axes gives a group: the ranks that differ in those axes only.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct Placement {
   enum Kind : uint8_t {
     replicated,   // the ranks hold the same weight and compute the same gradient
     partial,      // they hold the same weight, and each computes a term of the gradient: a sum over them
-    partitioned,  // each holds a slice along `dim`; -1: one rank holds all of it
+    partitioned,  // each holds a slice along `dim`; -1: one rank of the axis holds the whole weight
   } kind = replicated;
   int dim = -1;
 };
@@ -31,7 +31,7 @@ constexpr Placement partitioned(int dim = -1) { return {Placement::partitioned, 
 
 struct AxisInfo {
   Axis axis;
-  std::string_view name;  // in orders of axes, and of positions
+  std::string_view name;  // as an order of axes ("tp-cp-dp-pp") has it
   const char* group;      // name of its groups, in the trace and in errors
   Category category;      // of its communication
   Placement usual;        // unless a parameter's layer declares another

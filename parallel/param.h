@@ -29,8 +29,8 @@ struct ParamSpec {
   Init init{};
   bool weight_decay = true;   // false for biases and norms
   bool decoupled_lr = false;  // has a learning rate of its own: word embeddings and output layer
-  // The place of the tensor that it is added to or multiplied with. ParamList derives from it whether a parameter that
-  // is whole on every tensor-parallel rank is partial there.
+  // The place of the activation that it is added to or multiplied with. ParamList derives from it whether a weight that
+  // every tensor rank holds in full is replicated or partial.
   Place used_on = Place::whole;
   // Rows of global_shape[0] from this one on are padding (vocabulary): initialised to zero, never trained. -1: none.
   int64_t padding_from = -1;
@@ -40,14 +40,14 @@ struct ParamSpec {
   bool scaled_by_blocks = false;  // and it has a scale for each 128 x 128 of its elements
 };
 
-// A parameter as a matrix: of three dimensions, the last two are columns. A vector stays one.
+// A parameter as a matrix: three dimensions are flattened to [first, rest]; a vector stays a vector.
 inline Shape as_matrix(const Shape& shape) {
   return shape.rank < 3 ? shape : Shape{shape[0], shape.numel() / shape[0]};
 }
 
 struct Param {
   ParamSpec spec;
-  int unit = 0;                  // that declared it
+  int unit = 0;                  // the one that declared it
   Shape shape;                   // of this rank's part
   int partition_dim = -1;        // dimension of which this rank has a part; -1: none
   int64_t partition_offset = 0;  // first index of the part
@@ -56,10 +56,10 @@ struct Param {
   Tensor grad;                   // shape, fp32; a view of the flat gradient buffer
   bool first_copy = true;        // among the ranks of one model: counted by the norm, and stored in checkpoints
   bool overwrite = false;        // where spec.first_one_writes: `grad` holds stale values
-  // Where spec.quantised, and the whole weight is stored: it in FP8, once a step; of its shape, and fp32.
+  // If spec.quantised and the whole weight is stored: its FP8 copy, refreshed once a step, and the fp32 scales.
   Tensor fp8, fp8_scale;
   bool fp8_is_current = false;
-  // A member of a pair of weights has blocks of its own.
+  // In a fused pair [2, n, k] each matrix has its own blocks.
   Shape fp8_scale_shape() const {
     if (!spec.scaled_by_blocks) return {1};
     return {shape.rank == 3 ? shape[0] : 1, ScaleBlocks::count(shape[-2]), ScaleBlocks::count(shape[-1])};
@@ -80,7 +80,7 @@ struct Param {
 // Parameters of a stage that are used together: its embedding, a block, its head.
 struct ParamUnit {
   int stage = 0;                      // of this rank, in the order of their declaration
-  std::string name{};                 // "layer 3": of the whole model's, from 0
+  std::string name{};                 // "layer 3", numbered over the whole model from 0
   const Param* shared_use = nullptr;  // another unit's weight, on this rank, that this one uses too
 };
 

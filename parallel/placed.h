@@ -1,5 +1,5 @@
 // Placed: a tensor whose C++ type states its placement over the tensor-parallel group. Layers exchange these, so that
-// two layers that do not fit do not compile.
+// layers whose placements disagree do not compile.
 //
 // A Placed converts to a Tensor implicitly, and from one explicitly, where its producer vouches for the placement;
 // never from one of another place.
@@ -9,7 +9,7 @@
 
 namespace trivet {
 
-// s* is s, or s/t under sequence parallelism.
+// s* is s, or s/t under sequence parallelism; s are this context rank's positions.
 enum class Place {
   residual,  // [s*, b, n]  all positions, the same on every rank; under sequence parallelism those of this rank
   whole,     // [s, b, n]   all positions, the same on every rank

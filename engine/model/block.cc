@@ -261,7 +261,8 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
 
 void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& micro_batch,
                      const BlockActivations& acts, const BlockGradients& grads) const {
-  // The gradient that enters a branch: the residual stream's, with the dropout of the branch's output.
+  // The gradient that enters a branch: the residual stream's, with the dropout of the branch's output; a copy if the
+  // weight half runs later, as `grad` goes on.
   const auto branch_grad = [&](DropoutSite site, Residual buffer) {
     if (!buffer) return grad;
     ctx.run(op::DropoutBackward{.dout = grad, .dropout = dropout(site, micro_batch), .dx = buffer});
@@ -271,7 +272,8 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
   const Residual d_norm(frame.tensor(shape_.dtype, shape_.hidden_shape()));  // of a layer norm's output
 
   // 6. fc2: every rank needs the gradient at all positions, which sequence parallelism gathers. A linear layer computes
-  //    the gradient of its input, and adds that of its weight now or, in a zero-bubble schedule, later.
+  //    the gradient of its input, and adds that of its weight now or, in a zero-bubble schedule, later. Then back
+  //    through the activation of 5.
   const Residual d_fc2 = branch_grad(DropoutSite::mlp_branch, grads.fc2_out);
   if (shape_.gated()) {
     Scratch::Frame mlp(ctx.scratch);
@@ -283,9 +285,8 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
     fc2_.backward(ctx, acts.activated, d_fc2, grads.fc1_out, acts.fc1_out, shape_.activation);
   }
 
-  // 5. fc1: each rank's columns give a partial gradient of the norm's output, reduced over the tensor group (f). The
-  // norm
-  //    adds the residual stream's gradient.
+  // 5. fc1: each rank's columns give a partial gradient of the norm's output, reduced over the tensor group (f).
+  //    Then the norm, which adds the residual stream's gradient.
   fc1_.backward(ctx, acts.ln2_out, grads.fc1_out, d_norm);
   ln2_.backward(ctx, d_norm, acts.middle, acts.ln2_mean, acts.ln2_rstd, grad, grad);
 
@@ -298,7 +299,7 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
   attention_backward(ctx, d_attention, heads_of(acts), acts.attention_out, acts.lse, packed(grads.qkv),
                      dropout(DropoutSite::attention, micro_batch), micro_batch.starts);
 
-  // 2. and 1., as 5.
+  // 2. and 1., back through rope and the norms of heads, then as 5.
   backward_from_rope(ctx, acts, micro_batch, grads.qkv);
   qkv_.backward(ctx, acts.ln1_out, grads.qkv, d_norm);
   ln1_.backward(ctx, d_norm, x, acts.ln1_mean, acts.ln1_rstd, grad, grad);

@@ -6,15 +6,16 @@
 //    └─────────────────────────────────────────────────────────┘└──────────────────────────────────────────┘
 //
 // The steps, by number in the .cc, forward from 1 to 6 and backward from 6 to 1:
-//   1. ln1: every rank normalises its own positions
-//   2. qkv: column-parallel, so that a rank has the queries, keys and values of its own heads; rope
-//   3. attention over these heads
-//   4. proj: row-parallel, its partial sums reduced over the tensor group; onto the residual stream
+//   1. ln1: every rank normalises all positions, or its own under sequence parallelism
+//   2. qkv: column-parallel, so that a rank has the queries, keys and values of its own heads; their norms; rope
+//   3. attention over these heads, and over the keys and values of other context ranks (attention.h)
+//   4. proj: row-parallel, its partial sums reduced over the tensor group; dropout; onto the residual stream
 //   5. ln2; fc1 (column-parallel) and its activation
-//   6. fc2 (row-parallel), reduced; onto the residual stream
+//   6. fc2 (row-parallel), reduced; dropout; onto the residual stream
 // So a block communicates twice forward, in 4 and 6 (the g of Shoeybi et al. 2019), and twice backward, in 5 and 2
 // (their f): four all-reduces. Under sequence parallelism each is a reduce-scatter. All-gathers come before 2 and 5,
-// backward before 6 and 4, and once more in 5 and 2, where the gradients of weights need x at all positions.
+// backward before 6 and 4, and once more in 5 and 2, where the gradients of weights need x at all positions: 4 and 6
+// in place of 4 and 4, as an all-reduce is one of each, so a quarter more bytes.
 //
 // Forward saves in BlockActivations what backward reads. Any part of it can be recomputed instead (recompute.h).
 // Backward replaces the gradient of `out` by the gradient of x. s* is s, or s/t under sequence parallelism.
@@ -61,7 +62,7 @@ BlockActivations front_of(BlockActivations acts, const GptShape& shape, const Po
 // The gradients that the weight-gradient half of a block reads. One set serves all blocks in turn, unless the halves
 // run apart: then each block of a micro-batch in flight has its own.
 struct BlockGradients {
-  Residual proj_out;  // [s*, b, h] null where the gradient of the residual stream itself serves (no dropout, not apart)
+  Residual proj_out;  // [s*, b, h] null if the residual stream's gradient can be used itself (no dropout, not apart)
   Hidden qkv;         // as the activation
   Residual fc2_out;   // [s*, b, h] null as above
   Hidden fc1_out;     // as the activation

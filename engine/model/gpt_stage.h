@@ -48,12 +48,11 @@ class GptStage {
   Residual input(int slot) const { return slot_at(slot).input; }  // [s*, b, h]: the previous stage's output goes here
   void set_input(int slot, Residual input) { slots_.at(static_cast<size_t>(slot)).input = input; }
   Residual output(int slot) const;  // [s*, b, h]: goes to the next stage
-  // [rows, padded_vocab/t]; row 0 after a pass over some positions: of PositionRange::read.
+  // [rows, padded_vocab/t]; after a pass over some positions, row 0 is of position PositionRange::read.
   Vocab logits(int slot) const { return slot_at(slot).head.logits; }
 
   // On the last stage, loss[0] (fp32) += loss_scale * sum over the tokens of the cross-entropy. A pass over some
-  // positions writes the beginnings of the tensors above, and needs qkv saved, not recomputed, of the positions before
-  // them.
+  // positions fills the first rows of the tensors above; the qkv of the positions before them must have been saved.
   void forward(Context& ctx, int slot, const MicroBatch& micro_batch, Tensor loss);
   // grad: [s*, b, h], the gradient of the output (ignored on the last stage), becomes that of the input (undefined on
   // the first stage). stash: of a split backward, holds what its weight half reads; else -1. loss: as of forward, for a
@@ -61,7 +60,7 @@ class GptStage {
   void backward(Context& ctx, int slot, int stash, const MicroBatch& micro_batch, Residual grad, Tensor loss = {});
   // Computes the deferred gradients of the output weight, in order.
   void run_deferred(Context& ctx);
-  // Fills the slot with NaN.
+  // Fills the slot, and the memory of recomputed activations, with NaN.
   void poison(Context& ctx, int slot) const;
 
   Param* word_embedding() { return embedding_ ? &embedding_->word_weight() : nullptr; }

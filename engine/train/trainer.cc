@@ -22,7 +22,7 @@ BatchPlan batch_plan_of(const Config& config, const Layout& layout, int rank) {
 
 namespace {
 
-// All but a millionth of a batch's labels: sums over ranks are in fp32.
+// More missing labels than this count as all: sums over ranks are in fp32, which tell no millionth apart.
 float most_missing(int64_t labels) { return static_cast<float>((1 - 1e-6) * static_cast<double>(labels)); }
 
 }  // namespace
@@ -177,9 +177,8 @@ std::optional<StepResult> Trainer::queue_step() {
   rank_.finish_gradients();
   end(StepPhase::reduce);
   begin(StepPhase::optimizer);
-  // 3. The host reads the previous step's numbers here, when this one's passes are queued, so that the device has work.
-  // They
-  //    set this step's limits.
+  // The host reads the previous step's numbers only now, so that the device has work meanwhile. They set this step's
+  // limits.
   std::optional<StepResult> earlier;
   size_t slot = 0;
   if (out_) {
@@ -189,7 +188,7 @@ std::optional<StepResult> Trainer::queue_step() {
   }
   next.seen_keys = seen_keys_;
   next.learning_rate = learning_rates(config_, next.step, next.consumed_samples).all;
-  // 4. Norm, decision, AdamW, and the gathering of weights; then this step's numbers, for the host to read.
+  // 3. and 4.; then this step's numbers, for the host to read.
   queue_update(next, numbers_.limits());
   rank_.device.copy_to_host(state.step_numbers,
                             static_cast<float*>(rank_.host_numbers.data()) + slot * RankState::kStepNumbers, compute);
@@ -208,15 +207,14 @@ void Trainer::queue_update(const StepResult& step, const NumberCheck::Limits& li
   Ops& ops = rank_.ops;
   Stream& compute = *rank_.compute;
   const auto number = [&](RankState::StepNumber which) { return state.step_number(which); };
-  // 1. The norm of the whole model's gradient: each rank squares what it owns, a replicated weight once; sums over the
-  //    groups of model and data.
+  // 3. The norm of the whole model's gradient: each weight counts once, whichever ranks hold it (Param::first_copy).
   state.optimizer->compute_norm(ops, *mesh().model, *mesh().data, static_cast<float>(config_.optimizer.clip_grad),
                                 state.loss, compute);
   ops.run(op::Convert{state.optimizer->norm(), number(RankState::kNorm)}, compute);
   ops.run(op::Convert{state.optimizer->norm(), number(RankState::kOwnNorm)}, compute);
   ops.run(op::Convert{state.optimizer->watched_norm(), number(RankState::kWatchedNorm)}, compute);
   ops.run(op::Convert{state.loss, number(RankState::kOwnLoss)}, compute);
-  // 2. The loss of all replicas, of the last stage.
+  // The last stage's loss, summed over replicas.
   const Tensor sums = state.step_numbers.slice(RankState::kMissing, 4);
   sum_over_stages_and_replicas(sums);
   const int64_t labels = step.samples * config_.model.seq_length;
@@ -229,7 +227,7 @@ void Trainer::queue_update(const StepResult& step, const NumberCheck::Limits& li
   const auto at_most = [](double limit, int64_t times) {
     return static_cast<float>(limit * static_cast<double>(times));
   };
-  // 3. The device decides on every rank alike, without the host.
+  // The device decides, on every rank alike, without the host.
   ops.run(
       op::AcceptStep{
           .numbers = sums,
@@ -240,8 +238,8 @@ void Trainer::queue_update(const StepResult& step, const NumberCheck::Limits& li
       compute);
   search_non_finite(rank_);
 
-  // 4. AdamW of the weights that this rank owns, clipped; nothing if the step is refused. Then the others' parts are
-  //    gathered.
+  // The last gather has read the weights before they change: AdamW of what this rank owns, clipped; nothing if the step
+  // is refused.
   rank_.data_parallel->weights.finish();
   const LearningRates rates = learning_rates(config_, step.step, step.consumed_samples);
   state.optimizer->step(ops, number(RankState::kAccepted),
@@ -250,7 +248,7 @@ void Trainer::queue_update(const StepResult& step, const NumberCheck::Limits& li
                          .weight_decay = weight_decay(config_, step.step, step.consumed_samples),
                          .step = step.step - numbers_.skipped()},
                         compute);
-  rank_.data_parallel->weights.updated();
+  rank_.data_parallel->weights.updated();  // 4. The others' parts.
 }
 
 StepResult Trainer::finish_step() {

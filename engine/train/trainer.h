@@ -1,10 +1,11 @@
 // Trainer: trains its rank (rank.h) one global batch at a time, and evaluates it. Every rank of the world has one and
 // makes the same calls. A step:
-//   executor.run: the forward and backward of all micro-batches, as this pipeline rank's schedule says; gradients
-//                 accumulate in the flat buffer
-//   grad_sync:    sums over the data-parallel group, during the backward passes or after them
-//   optimizer:    norm over the model, clip, update, unless the device refuses the step
-//   param_gather: with a sharded optimizer, gathers the weights, during the next forward passes or immediately
+//   1. executor.run   the forward and backward of all micro-batches, as this pipeline rank's schedule says; gradients
+//                     accumulate in the flat buffer
+//   2. grad_sync      sums over the data-parallel group, during the backward passes or after them; then the few sums
+//                     over the tensor and pipeline groups
+//   3. optimizer      norm over the model, clip, update, unless the device refuses the step
+//   4. param_gather   with a sharded optimizer, gathers the weights, during the next forward passes or immediately
 // All of it is queued on the device's streams. The host reads a step's loss and norm immediately or, so that the device
 // never waits for the host, when it has queued the next step; the numbers are the same.
 #pragma once
@@ -71,9 +72,9 @@ class Trainer {
   std::optional<StepResult> queue_step();
   StepResult finish_step();
 
-  // A step on synthetic data whose update the device refuses: weights, moments and counters stay as they are. So all
-  // that a first step sets up exists: kernels that are chosen by timing, graphs, connections. REQUIRES: no step is
-  // pending. Collective.
+  // A step on synthetic data whose update the device refuses: weights, moments and counters stay as they are. So
+  // everything that a first step sets up exists: kernels that are chosen by timing, graphs, connections. REQUIRES: no
+  // step is pending. Collective.
   void warm_up(BatchSource& synthetic) { warm_up(synthetic, kAll); }
 
   // Two micro-batches of synthetic data through this rank's chunks, forward, backward and a refused update, and one
@@ -124,18 +125,18 @@ class Trainer {
   static constexpr int64_t kMeasuredEvery = 10;
   static constexpr size_t kAll = std::numeric_limits<size_t>::max();
 
-  // A queued step whose result was not read yet.
+  // A queued step whose result has not been read yet.
   struct QueuedStep {
     StepResult result;
     size_t slot = 0;  // of Rank::host_numbers
   };
 
-  // Returns the number of micro-batches it loads: a step's, but no more than `most`, or one where the rank does not
-  // train. Adds to missing_ the labels of this rank's loss that eod_mask_loss leaves out, and to seen_keys_.
+  // Returns the number of micro-batches it loads: a step's, at most `most`; one if the rank does not train. Adds to
+  // missing_ the labels of this rank's loss that eod_mask_loss leaves out, and to seen_keys_.
   int load_step(BatchSource& source, bool training, float loss_scale, size_t most = kAll);
   // Sets the loss to 0, and on the device the count of missing labels to missing_.
   void begin_loss();
-  // Mean over the labels that count, of `labels`.
+  // The mean loss over those of `labels` labels that count.
   double read_loss(int64_t labels);
   void sum_over_stages_and_replicas(Tensor numbers);
   // Queues the forward and backward passes of a step of `batch` samples, or of its first micro-batches.
@@ -146,7 +147,7 @@ class Trainer {
   // The result of the pending step. Throws NumericsError.
   StepResult read_result();
   void judge(StepResult& result, std::span<const float> numbers);
-  // Gradients to be averaged over ranks, and the loss, are scaled by their number first.
+  // Where collectives average, the loss, and so the gradients, are multiplied with the number of data-parallel ranks.
   int64_t loss_multiplier() const { return config_.overlap.average_in_collective ? mesh().data->size() : 1; }
 
   void begin(StepPhase phase) {
@@ -167,7 +168,7 @@ class Trainer {
   BatchSource* const train_;
   const int deferred_heads_;
   const BatchSizes batch_sizes_;
-  const int64_t samples_of_micro_batches_;  // of one, on all data-parallel ranks
+  const int64_t samples_of_micro_batches_;  // samples of one micro-batch on all data-parallel ranks
   std::unique_ptr<Event> step_through_;     // of the last queued step
   std::optional<QueuedStep> out_;
   std::unique_ptr<Communicator> replicas_;  // of the data-parallel group, in host memory; made at the first comparison

@@ -15,16 +15,13 @@
 //
 // The story of an all-reduce that a compute thread calls:
 //   1. The thread makes the task and calls run(). borrow_token() submits the task; the progress thread sleeps with
-//   nothing
-//      in flight, so the token is free, and the thread takes it.
+//      nothing in flight, so the token is free, and the thread takes it.
 //   2. drive() takes turns. A turn calls advance() of what was submitted, which posts the first chunk's messages; then
-//   it
-//      asks MPI which messages are done, and calls completed() for each, which adds the chunk and posts the next.
+//      it asks MPI which messages are done, and calls completed() for each, which adds the chunk and posts the next.
 //   3. While nothing arrives, the thread yields the core, then sleeps between turns. A thread that submits another task
 //      wakes it, and its next turn moves that task as well.
 //   4. The last completed() calls end(). The thread returns the token and goes on; if other tasks are in flight, it
-//   wakes
-//      the progress thread, which takes turns in the same way.
+//      wakes the progress thread, which takes turns in the same way.
 // Where the token is taken in 1, its holder does 2 and 3, and the caller waits on its task's condition variable. A
 // stream on a thread of its own, as overlapped communication has, makes the same calls from there.
 //

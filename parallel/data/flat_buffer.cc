@@ -167,7 +167,7 @@ void FlatBuffer::allocate_streamed(Arena& weight_arena, Arena& gradient_arena) {
 void FlatBuffer::initialize(const std::function<void(const Param&)>& write, Ops& ops, Stream& stream) const {
   for (size_t i = 0; i < buckets.size(); ++i) {
     const FlatBucket& bucket = buckets[i];
-    // The memory of gradients has room for the whole weights of which FP8 alone is stored.
+    // Weights that are stored as FP8 alone are initialised in the memory of gradients, which has room.
     const Tensor whole =
         bucket.quantised
             ? Tensor{(bucket.grads ? bucket.grads : streamed_grads[0].whole).data, options.dtype, {bucket.numel()}}

@@ -4,7 +4,8 @@
 //
 // Parameters are in backward order (the reverse of their declaration), aligned to 64 elements, so that gradients become
 // final from the front of the layout to its end, bucket by bucket. A bucket is a multiple of lcm(d, 128) elements long;
-// every data-parallel rank owns an equal, contiguous part of each. The gaps are zero.
+// every rank of the data-parallel (and context) group owns an equal, contiguous part of each, unless nothing is
+// sharded. The gaps are zero.
 //
 // The bytes that a rank stores, by sharding strategy (ZeRO: Rajbhandari et al. 2020; d data-parallel ranks, n
 // parameters, bf16 model):
@@ -13,14 +14,14 @@
 //   no_shard             2 n        4 n           12 n
 //   optim       (1)      2 n        4 n           12 n / d
 //   optim_grads (2)      2 n        4 n / d       12 n / d      + two units' gradients
-//   optim_grads_params   2 n / d    4 n / d       12 n / d      + two units' gradients and weights
+//   … _params    (3)     2 n / d    4 n / d       12 n / d      + two units' gradients and weights
 //
 // Under the last two a bucket is a unit (ParamUnit), whose full weights or gradients are streamed: they exist only
 // while the unit runs. A weight that two stages may share (tied embeddings) is used by two units and is never streamed.
 //
 // With FlatOptions::gathers_fp8 weights that GEMMs take in FP8 have buckets of their own, one for each bucket of the
 // others. Their whole weights are E4M3 codes; a rank has its own part in bf16 too, which the optimizer writes. That is
-// n + 2 n / d bytes under optim and optim_grads (2 n and n of codes without), and 3 n / d under optim_grads_params.
+// n + 2 n / d bytes under optim and optim_grads (without it 2 n, and n of codes), and 3 n / d under optim_grads_params.
 #pragma once
 
 #include <array>
@@ -92,7 +93,8 @@ struct FlatBuffer {
 
   // Lays the parameters out, allocates the memory (contents undefined), streaming buffers included, and points every
   // parameter's weight and grad into it where they are not streamed. A bucket closes with the parameter that brings it
-  // to bucket_size elements, with a stage, and around a weight that two stages may share; or with a unit.
+  // to bucket_size elements, at a stage's end, and before and after a weight that two stages may share, so that both
+  // own the same parts of it; if it is streamed, at each unit's end.
   FlatBuffer(ParamList& params, const FlatOptions& options, Arena& weight_arena, Arena& gradient_arena);
 
   bool shards_optimizer() const { return options.sharding != Sharding::no_shard; }
@@ -126,7 +128,7 @@ struct FlatBuffer {
   }
 
   FlatOptions options;
-  std::vector<FlatSegment> segments;      // backward order, but for that of two buckets that are side by side
+  std::vector<FlatSegment> segments;      // backward order; those gathered in FP8 follow the others of their range
   std::vector<FlatBucket> buckets;        // cover [0, numel)
   std::vector<OwnedShard> owned;          // in the order of the layout
   std::vector<QuantisedShard> quantised;  // a shard for each weight that is gathered in FP8

@@ -72,7 +72,7 @@ void GradSync::after_backward(int unit) {
   // ZeRO-2 and -3: the unit's gradients of this micro-batch, whose sum is added to the rank's own part later.
   for (size_t at = 0; at < streamed_.size(); ++at) {
     Streamed& buffer = streamed_[at];
-    // The other buffer may hold the last micro-batch's gradients of the same unit, still in flight.
+    // The other buffer may hold the previous micro-batch's gradients of the same unit, still in flight.
     if (buffer.unit != unit || buffer.in_flight) continue;
     for (const size_t i : flat_.streamed_of_unit[static_cast<size_t>(unit)]) {
       const auto [whole, part] = flat_.streamed_grads_of(at, flat_.buckets[i]);
@@ -101,7 +101,7 @@ void GradSync::accumulate(size_t streamed) {
 
 void GradSync::finish(const SumGroups& groups) {
   delayed_.clear();
-  // 3.
+  // 3. Buckets first, then what was streamed: its reduction has begun, and its sum is added.
   for (size_t i = 0; i < flat_.buckets.size(); ++i)
     if (flat_.buckets[i].grads && pending_[i] >= 0) start(i);
   for (size_t i = 0; i < flat_.buckets.size(); ++i)

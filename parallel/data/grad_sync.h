@@ -4,12 +4,10 @@
 // The steps, by number in the .cc:
 //   1. begin_step: counts the backward passes of units that will add to each bucket
 //   2. after_backward: one fewer; at zero the bucket's reduction starts on a communication stream, while compute goes
-//   on
-//      with earlier layers
+//      on with earlier layers
 //   3. finish: starts what has not started (all, without overlap), and lets compute wait for the sums
-//   4. finish: gradients of weights that are replicated on the tensor group but met different positions or heads, and
-//   of
-//      tied embeddings, are summed over these groups too
+//   4. finish: gradients of weights that every tensor rank holds but applies to other positions or heads (partial
+//      on the tensor axis), and of tied embeddings, are summed over these groups too
 //
 // A bucket is reduced once per step: when the last micro-batch has added to it (overlapped with the following backward
 // passes), or at the end. A streamed one (ZeRO-2, -3) is reduced after each backward pass of its unit, and its sum is
@@ -33,11 +31,11 @@ class Ops;
 class GradSync {
  public:
   struct Options {
-    int comm_streams = 0;        // collectives in flight during compute; 0: none, they run on the compute stream
-    int micro_batches = 1;       // of a step
-    Reduce op = Reduce::sum;     // over the data-parallel group; average: gradients are larger by its size until then
-    std::optional<int> delay{};  // backward passes from a full bucket to its start. With r on stages that are r
-                                 // hops from the first, all start at the same time
+    int comm_streams = 0;               // collectives in flight during compute; 0: none, they run on the compute stream
+    int micro_batches = 1;              // of a step
+    Reduce op = Reduce::sum;            // over the data-parallel group; average: the loss was multiplied with its size
+    std::optional<int> delay{};         // backward passes from a full bucket to its start. With r on stages that are r
+                                        // hops from the first, all start at the same time
     const Arena* registered = nullptr;  // the gradients', to be registered with the communicators; null: none
     bool poison = false;  // test that nothing is read before it is written: fills gradients with NaN first
     // [buckets, kNonFiniteNumbers] int64: op::FindNonFinite of this rank's own gradients, before the sums over ranks
@@ -80,7 +78,7 @@ class GradSync {
   std::vector<std::unique_ptr<Event>> reduced_;  // [bucket]
   std::vector<int64_t> pending_;  // [bucket] backward passes of units still to add to it; -1: its reduction has begun
   int64_t backward_passes_ = 0;   // of stages, in this step
-  std::deque<std::pair<size_t, int64_t>> delayed_;  // bucket, and the value of backward_passes_ that starts it
+  std::deque<std::pair<size_t, int64_t>> delayed_;  // bucket; starts when backward_passes_ exceeds the number
   CommStreams comm_streams_;                        // last: their streams end before what they record
 };
 

@@ -107,7 +107,7 @@ void Executor::run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows,
     else if (op.kind == OpKind::backward_weight) stage.backward_weight(plan_.stash[i]);
     else backward(op, plan_.slot[i], plan_.stash[i]);
     const bool frees_slot = op.kind == OpKind::backward || op.kind == OpKind::backward_weight;
-    // The output has been sent: the receiver answered with the gradient.
+    // The output has been received: its gradient has arrived.
     if (options_.poison_slots && frees_slot && !forward_only) stage.poison(plan_.slot[i]);
     if (on_progress_ && !forward_only) on_progress_(++done, ops.size());
   }
@@ -134,7 +134,7 @@ void Executor::forward(const Op& op, int slot) {
   }
   forward_slot_[{number, op.microbatch}] = slot;
 
-  // 2. An earlier output may still be on its way from this slot.
+  // 2. First an earlier output must have left this slot.
   compute_.wait(free_event(stage.output(slot)));
   stage.forward(op.microbatch, slot);
   // 3.

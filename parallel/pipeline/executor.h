@@ -1,11 +1,11 @@
 // Executor: runs one rank's program of a pipeline schedule: a loop over the ops and a switch over their kinds. The
 // steps, by number in the .cc:
 //   forward   1. the input: received from the previous stage's rank, or that stage's output on this rank
-//             2. the stage's forward   3. the output is sent
+//             2. the stage's forward   3. the output is sent, if the next stage is on another rank
 //   backward  1. the gradient of the output: received, or from this rank   2. the stage's backward
-//             3. the gradient of the input is sent
+//             3. the gradient of the input is sent, likewise
 //   a weight half communicates nothing between stages
-// Buffers rotate: a received buffer becomes a stage's input, and the stage's old input takes the next receive. An event
+// Buffers rotate: a received buffer becomes a stage's input, and the stage's old input buffer receives next. An event
 // for each buffer says when it may be written again.
 //
 // The constructor plans slots and stashes from the program and gives the rank's channels their communicators, streams
@@ -61,7 +61,7 @@ class Executor {
   void on_progress(std::function<void(size_t done, size_t of)> f) { on_progress_ = std::move(f); }
   // The forwards of the first `microbatches` micro-batches, in the program's order.
   void run_forward_only(int microbatches, const BoundaryRows& rows = {});
-  // Waits for pending sends: the receiver continues before the sender's stream has noted the end.
+  // Waits for pending sends: a receive can complete before the sender's stream has noted the end.
   void finish_sends() {
     for (auto& [channel, send] : sends_) send->synchronize();
   }

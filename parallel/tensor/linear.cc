@@ -7,7 +7,7 @@ namespace {
 
 Hidden rows_of(const Hidden& x, int64_t first, int64_t rows) { return x ? x.slice(first, rows) : x; }
 
-// dW += dy^T x, and dbias += the sum of dy, unless bias is null.
+// dW += dy^T x, and dbias += the sum of dy, unless bias is null. d: dy as the GEMM takes it.
 template <Place kDy, Place kX>
 void add_gradients(const Context& ctx, Param& weight, const Param* bias, const Operand<kDy>& d, const Operand<kX>& x,
                    const Tensor& dy) {
@@ -66,7 +66,7 @@ void ColumnParallelLinear::backward(Context& ctx, const Input& x, Hidden dy, Res
   const Gradient d = operands_.gradient(ctx, dy, frame);
   const bool deferred = ctx.weight_grads.deferring();
   if (overlap_ != TensorOverlap::none && !deferred) return backward_in_bulk(ctx, x, dy, d, dx);
-  reduce_sequence(ctx, dx, [&](Partial partial) { backward_input(ctx, d, partial); });  // 3. and 4.: f
+  reduce_sequence(ctx, dx, [&](Partial partial) { backward_input(ctx, d, partial); });  // 3., and 4.: f
   // 5. Now, or when the schedule says so.
   if (!deferred) return backward_weight(ctx, x, dy, for_weight(ctx, dy, d, frame));
   ctx.weight_grads.push([this, &ctx, x, dy] {
@@ -87,7 +87,7 @@ ColumnParallelLinear::Gradient ColumnParallelLinear::for_weight(Context& ctx, Hi
   return of_weight == operands_ ? d : of_weight.gradient(ctx, dy, frame);
 }
 
-// Overlaps the all-gather of x with dy W, and the reduce-scatter of dx with dy^T x.
+// 3. to 5. in bulk: overlaps the all-gather of x with dy W, and the reduce-scatter of dx with dy^T x.
 void ColumnParallelLinear::backward_in_bulk(Context& ctx, const Input& x, Hidden dy, const Gradient& d,
                                             Residual dx) const {
   TensorCommStream& comm_stream = *ctx.tensor_comm_stream;
@@ -136,7 +136,7 @@ void RowParallelLinear::forward(Context& ctx, const Operand<Place::hidden>& x, R
   Scratch::Frame frame(ctx.scratch);
   const auto weight = operands_.weight(ctx, weight_, frame);
   const auto in = operands_.activation(ctx, x, frame);
-  // 1. and 2.: g
+  // 1., and 2.: g
   multiply_and_reduce(ctx, overlap_, y, [&](int64_t first, int64_t rows, Partial partial) {
     ctx.run(op::Matmul{.a = in.values.slice(first, rows),
                        .b = weight.values,
@@ -183,7 +183,8 @@ void RowParallelLinear::backward(Context& ctx, const Operand<Place::hidden>& x, 
   // 5. Now, or when the schedule says so.
   const Operands of_weight = operands_.of_weight_grad();
   if (of_weight == operands_ && !ctx.weight_grads.deferring()) return backward_weight(ctx, x, {whole, d.scale}, dy);
-  ctx.weight_grads.push([this, &ctx, x, dy, of_weight] {  // a gathered dy is gone by then: gather again
+  // A gathered dy is gone by then, or was gathered in FP8: gather again, which is more on the wire.
+  ctx.weight_grads.push([this, &ctx, x, dy, of_weight] {
     Scratch::Frame later(ctx.scratch);
     const auto again = of_weight.gradient(ctx, dy, later);
     backward_weight(ctx, x, {gather_sequence(ctx, again.values, later), again.scale}, dy);
@@ -194,10 +195,11 @@ void RowParallelLinear::backward_weight(Context& ctx, const Operand<Place::hidde
                                         const Operand<Place::whole>& dy_whole, Residual dy) const {
   Scratch::Frame frame(ctx.scratch);
   const auto in = operands_.of_weight_grad().activation(ctx, x, frame);
-  // The bias: this rank's positions only. Under sequence parallelism the step sums it over the tensor group.
-  const bool own = !ctx.tensor.sequence_parallel();
-  add_gradients(ctx, weight_, own ? bias_ : nullptr, dy_whole, in, dy);
-  if (bias_ && !own) ctx.run(op::ColumnSum{dy, bias_->grad});
+  // The bias: without sequence parallelism dy has all positions, and the GEMM sums them; else this rank's are summed
+  // here, and the ranks' sums at the end of the step (GradSync).
+  const bool all_positions = !ctx.tensor.sequence_parallel();
+  add_gradients(ctx, weight_, all_positions ? bias_ : nullptr, dy_whole, in, dy);
+  if (bias_ && !all_positions) ctx.run(op::ColumnSum{dy, bias_->grad});
 }
 
 }  // namespace trivet

@@ -1,7 +1,7 @@
 // Linear layers partitioned over the tensor-parallel group (Shoeybi et al. 2019, section 3), with sequence parallelism
 // (Korthikanti et al. 2022, section 4.2).
 //
-// Between the linear layers every tensor rank holds the activation x of the whole sequence, [s, b, h]; under sequence
+// Outside a pair of column and row layers every tensor rank holds x of the whole sequence, [s, b, h]; under sequence
 // parallelism it holds its own slice of positions, [s/t, b, h]. "s*" below is s or s/t, accordingly.
 //
 //   column: x [s*, b, in]   -> y [s, b, out/t]    weight split by rows;    forward gathers x,  backward reduces dx
@@ -9,13 +9,13 @@
 //
 // "Gathers" is an all-gather under sequence parallelism and nothing otherwise; "reduces" is a reduce-scatter or an
 // all-reduce. Shoeybi et al. call these conjugates f (column: identity forward, all-reduce backward) and g (row:
-// all-reduce forward, identity backward); Korthikanti et al. call their sequence-parallel forms g and g-bar. The steps,
-// by number in the .cc:
+// all-reduce forward, identity backward), as this page does. Korthikanti et al. call what becomes of f under sequence
+// parallelism g, and what becomes of g, g-bar. The steps, by number in the .cc:
 //
-//   column   1. gather x   2. y = x W^T, its rows as they arrive
-//            3. dx = dy W, a partial sum   4. reduce it (f)   5. dW += dy^T x, which gathers x again
+//   column   1. gather x   2. y = x W^T, row by row as x arrives
+//            3. dx = dy W, a partial sum   4. reduce it (f)   5. dW += dy^T x, which gathers x again: a slice is saved
 //   row      1. y = x W^T, a partial sum   2. reduce it (g)
-//            3. gather dy  4. dx = dy W    5. dW += dy^T x
+//            3. gather dy  4. dx = dy W    5. dW += dy^T x, which gathers dy again if it runs later
 //
 // 3 and 4 are the half of the backward pass that the previous layer waits for; a schedule may run 5 later.
 // Weights are [out, in]; y = x W^T.
@@ -51,7 +51,7 @@ class ColumnParallelLinear {
  private:
   using Input = Operand<Place::residual>;
   using Gradient = Operand<Place::hidden>;
-  // d, or dy as the GEMM of the weight's gradient takes it.
+  // d is dy as the GEMM of dx takes it, quantised or not. Returns it as the GEMM of the weight's gradient does.
   Gradient for_weight(Context& ctx, Hidden dy, const Gradient& d, Scratch::Frame& frame) const;
   void backward_in_bulk(Context& ctx, const Input& x, Hidden dy, const Gradient& d, Residual dx) const;
   void backward_input(Context& ctx, const Gradient& d, Partial dx) const;  // dx = dy W
@@ -74,8 +74,8 @@ class RowParallelLinear {
   // out = residual + dropout(x W^T + bias). out: not residual.
   void forward_onto(Context& ctx, const Operand<Place::hidden>& x, Residual residual, const Dropout& dropout,
                     Residual out) const;
-  // As above. dy: [s*, b, out]. pre_activation (null: x is used as it is), as x, which then is act(pre_activation): dx
-  // becomes the gradient of pre_activation instead of that of x.
+  // As ColumnParallelLinear::backward. dy: [s*, b, out]. pre_activation (null: x is used as it is), as x, which then is
+  // act(pre_activation): dx becomes the gradient of pre_activation instead of that of x.
   void backward(Context& ctx, const Operand<Place::hidden>& x, Residual dy, Hidden dx, Hidden pre_activation = {},
                 Activation act = {}) const;
   // dy_whole: the gradient of y at all positions (gather_sequence). dW += dy^T x, dbias += sum of dy.
@@ -86,7 +86,7 @@ class RowParallelLinear {
  private:
   const Operands operands_;
   Param& weight_;      // [out, in/t]
-  Param* const bias_;  // [out], replicated; null: none
+  Param* const bias_;  // [out], on every tensor rank; null: none
   TensorOverlap overlap_;
 };
 

@@ -39,25 +39,25 @@ struct Sequence {
         t(ctx.tensor.size()),
         rank(ctx.tensor.rank()) {}
   Placed<kPlace> of(int owner) const { return whole.slice(owner * rows, rows); }
-  int behind(int hops) const { return (rank + hops) % t; }
-  int before(int hops) const { return (rank - hops + t) % t; }
+  int next(int hops) const { return (rank + hops) % t; }
+  int previous(int hops) const { return (rank - hops + t) % t; }
 };
 
 // ---- all-gather -> GEMM. All communication is queued first: on a CPU a GEMM blocks the host.
 
 void gather_in_parts(TensorCommStream& comm_stream, bool ring, const Sequence<Place::whole>& x,
                      const MultiplyWhole& multiply) {
-  // 1. The wire's row of the timeline: hop i, or the rows of rank i, then mark i.
+  // 1. The wire's row of the timeline: hop i of the ring, or the broadcast of rank i's rows; then mark i.
   comm_stream.after_compute();
   for (int i = 0; i < x.t; ++i) {
     if (!ring) comm_stream.broadcast(x.of(i), i);
-    else if (i > 0) comm_stream.exchange(x.of(x.before(i - 1)), x.behind(1), x.of(x.before(i)), x.before(1));
+    else if (i > 0) comm_stream.exchange(x.of(x.previous(i - 1)), x.next(1), x.of(x.previous(i)), x.previous(1));
     comm_stream.mark(i);
   }
   // 2. Compute's: this rank's own rows, then each slice when it has arrived.
   multiply(x.rank * x.rows, x.rows, x.whole);
   for (int i = 0; i < x.t; ++i) {
-    const int owner = ring ? x.before(i) : i;
+    const int owner = ring ? x.previous(i) : i;
     if (owner == x.rank) continue;
     comm_stream.wait(i);
     multiply(owner * x.rows, x.rows, x.whole);
@@ -78,12 +78,12 @@ void reduce_in_ring(Context& ctx, const Sequence<Place::partial>& partial, Resid
   };
   // 1. The others' rows, each sent to its owner while the next are multiplied.
   for (int i = 1; i < t; ++i) {
-    const int owner = partial.behind(i), from = partial.before(i);
+    const int owner = partial.next(i), from = partial.previous(i);
     multiply(owner * partial.rows, partial.rows, partial.of(owner));
     comm_stream.after_compute();
     comm_stream.exchange(partial.of(owner), owner, term(from), from);
   }
-  // 2. This rank's own, then all terms in rank order, whichever came first: the bits are those of none.
+  // 2. This rank's own, then all terms in rank order, whichever came first: in fp32 the bits are those of none.
   multiply(rank * partial.rows, partial.rows, partial.of(rank));
   comm_stream.join();
   ctx.run(op::Add{term(0), term(1), y});

@@ -10,24 +10,24 @@
 //               compute   x2 W            | x1 W            | x0 W            | x3 W
 //
 //     pipeline  wire      x0 to all | x1 to all | x2 to all | x3 to all |
-//               compute   x2 W      | x0 W      | x1 W                  | x3 W
+//               compute   x2 W      | x0 W      | x1 W      |           | x3 W
 //
 //   GEMM -> reduce-scatter: multiply the next rows while the last ones are in flight
 //
 //     ring      compute   y3 | y0                    | y1                    | y2                    | y2 + received
 //               wire         | y3 to 3, a y2 from 1  | y0 to 0, a y2 from 0  | y1 to 1, a y2 from 3  |
 //
-//     pipeline  compute   split 0 of y0 … y3 | split 1                | split 2                | split 3 |
-//               wire                         | reduce-scatter split 0 | reduce-scatter split 1 | reduce-scatter split 2
-//               | …
+//     pipeline  compute   split 0 of y0 … y3 | split 1          | split 2          | split 3          |
+//               wire                         | reduce-scatter 0 | reduce-scatter 1 | reduce-scatter 2 | …
 //
 //   bulk: a whole collective during an independent GEMM, which only the backward pass of a column-parallel layer has
 //
 //               wire      gather x | reduce-scatter dx
 //               compute   dx = dy W | dW += dy^T x
 //
-// Elsewhere bulk is none, and in that backward pass ring and pipeline are bulk. In fp32 all are bitwise equal to none:
-// the rows of a GEMM are independent, and sums are taken in rank order. In bf16 the ring rounds after each addition.
+// Elsewhere bulk does as none, and in that backward pass ring and pipeline do as bulk (not if its weight half is
+// deferred). In fp32 all are bitwise equal to none: the rows of a GEMM are independent, and sums are taken in rank
+// order. In bf16 the ring rounds after each addition.
 #pragma once
 
 #include <functional>
@@ -47,7 +47,7 @@ class TensorCommStream {
 
   // Later calls on the stream run after what compute has queued so far.
   void after_compute() { comm_streams_.after_compute(); }
-  // As TensorGroup's under sequence parallelism.
+  // As TensorGroup::gather and reduce under sequence parallelism.
   void gather(Residual part, Whole whole) { comm_stream_.group->all_gather(part, whole, *comm_stream_.stream); }
   void reduce(Partial term, Residual sum) {
     comm_stream_.group->reduce_scatter(term, sum, Reduce::sum, *comm_stream_.stream);
