@@ -81,12 +81,12 @@ bool sync_directory(const std::string& path) {
 }
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
-  // Looked at before it is opened, which would wait for a writer where the name is a pipe's.
+  // Check before opening it: if the name is a pipe's, open() would wait for a writer.
   struct stat status;
   if (stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) throw DataError(path_ + ": not a regular file");
   fd_ = FileDescriptor(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd_ < 0) fail_io(path_, "open it");
-  if (fstat(fd_, &status) != 0) fail_io(path_, "look at it");
+  if (fstat(fd_, &status) != 0) fail_io(path_, "stat it");
   size_ = status.st_size;
 }
 
@@ -161,7 +161,7 @@ void for_each_line(const std::string& path, const std::function<void(const std::
 
 namespace {
 
-// Opens a file for writing without following symbolic links that others may have planted. Only the kernel and root
+// Flags to open a file for writing without following symlinks that others may have planted. Only the kernel and root
 // create the links in /dev and /proc, such as /dev/stdout.
 int opened_for_writing(const std::string& path) {
   std::error_code ignored;
@@ -169,9 +169,9 @@ int opened_for_writing(const std::string& path) {
   return O_CLOEXEC | O_NOCTTY | (folder == "/dev" || folder.starts_with("/proc/") ? 0 : O_NOFOLLOW);
 }
 
-// Removes START with a random number, where no living OutputFile has it.
+// Removes files named START plus a random number that no live OutputFile holds.
 void remove_abandoned(const std::string& start) {
-  std::error_code error;  // a folder that may not be listed keeps them
+  std::error_code error;  // they stay if the folder cannot be listed
   const std::string first = std::filesystem::path(start).filename().string();
   for (std::filesystem::directory_iterator at(folder_of(start), error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename().string();
@@ -195,7 +195,7 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   buffer_.reserve(kBufferBytes);
 }
 
-// The one who holds the lock and whose file still has the name may write; file systems without locks: last one wins.
+// A writer may write if it holds the lock and its file still has the name; without file locks, the last writer wins.
 bool OutputFile::lock() {
   struct stat mine, named;
   const bool refused = flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
@@ -208,14 +208,14 @@ OutputFile::OutputFile(std::string path, std::string temporary, int64_t kept_byt
       FileDescriptor(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | opened_for_writing(temporary_), 0666));
   if (fd_ < 0) fail_io(temporary_, "create it");
   if (struct stat status; fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink > 1)
-    throw IoError(temporary_ + ": is no file of its own; expected none");
+    throw IoError(temporary_ + ": is not a regular file, or has other hard links; expected no file");
   if (!lock()) throw IoError(fmt::format("{}: another process is writing it", temporary_));
   ours_ = kept_bytes == 0;
   if (ftruncate(fd_, kept_bytes) != 0 || lseek(fd_, kept_bytes, SEEK_SET) < 0) {
     const int reason = errno;
     if (ours_) unlink(temporary_.c_str());
     errno = reason;
-    fail_io(temporary_, fmt::format("cut it to {} bytes", kept_bytes));
+    fail_io(temporary_, fmt::format("truncate it to {} bytes", kept_bytes));
   }
   buffer_.reserve(kBufferBytes);
 }
@@ -295,7 +295,7 @@ bool OutputFile::commit_as_first() {
 
 namespace {
 
-// And no pipe or device. Throws IoError for a link.
+// False for a pipe or device. Throws IoError for a link.
 bool is_or_can_be_a_file(const std::string& path) {
   std::error_code error;
   const auto type = std::filesystem::symlink_status(path, error).type();
@@ -325,7 +325,7 @@ void check_writable(std::initializer_list<std::string> paths, const std::vector<
     for (const std::string& other : others)
       if (path == other || std::filesystem::equivalent(path, other, none))
         throw ConfigError(path +
-                          ": is both read and written, or written twice; expected another name for what is written");
+                          ": is both read and written, or written twice; expected a different name for the output");
     others.push_back(path);
     if (is_or_can_be_a_file(path)) const OutputFile can_be_made(path);
   }
@@ -364,11 +364,11 @@ void AppendFile::cut_torn_record() {
   off_t end = ::lseek(fd_, 0, SEEK_END);
   char last = 0;
   while (end > 0 && ::pread(fd_, &last, 1, end - 1) == 1 && last != '\n') --end;
-  if (::ftruncate(fd_, end) != 0) warn(fmt::format("a torn record cannot be cut off: {}", error_text(errno)));
+  if (::ftruncate(fd_, end) != 0) warn(fmt::format("cannot remove a torn record: {}", error_text(errno)));
 }
 
 bool AppendFile::append(std::string_view record, bool kept) {
-  if (is_to_be_made_anew() && open(0)) warn("was removed; it continues in a new file, without the records before");
+  if (is_to_be_made_anew() && open(0)) warn("was removed; continuing in a new file, without the earlier records");
   const off_t end = regular_ ? ::lseek(fd_, 0, SEEK_END) : 0;
   const size_t written = write_all(fd_, record);
   if (written == record.size()) {
@@ -379,7 +379,7 @@ bool AppendFile::append(std::string_view record, bool kept) {
   const std::string why = error_text(errno);
   const bool torn = regular_ && written > 0 && ::ftruncate(fd_, end) != 0;
   if (!std::exchange(failing_, true))
-    warn(fmt::format("cannot be written: {}{}; how many records are lost is said when it can be", why,
+    warn(fmt::format("cannot be written: {}{}; the count of lost records will follow once it can", why,
                      torn ? ", and one is torn" : ""));
   lost_ += !kept;
   return false;

@@ -1,4 +1,4 @@
-// Rotary position embedding (Su et al. 2021): which angles the pairs of a head's columns turn by.
+// Rotary position embedding (Su et al. 2021): the angles by which pairs of a head's columns are rotated.
 #pragma once
 
 #include <cmath>
@@ -9,10 +9,10 @@
 namespace trivet {
 
 struct Rotary {
-  int64_t width = 0;  // columns of a head that turn, the first ones: column i with column i + width / 2
+  int64_t width = 0;  // how many leading columns of a head are rotated: column i with column i + width / 2
   double base = 10'000;
-  // Llama 3.1's stretch to a longer context: wavelengths above original_length / low are `factor` times as long, those
-  // below original_length / high stay, and frequencies between are interpolated. 1: no stretch.
+  // Llama 3.1's stretch to a longer context: wavelengths above original_length / low are multiplied by `factor`, those
+  // below original_length / high are unchanged, and frequencies in between are interpolated. 1: no stretch.
   double factor = 1, low = 1, high = 4, original_length = 8192;
   bool operator==(const Rotary&) const = default;
 };

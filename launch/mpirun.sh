@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Trains on the GPUs of this machine, or of several: one MPI rank a GPU.
+# Trains on the GPUs of this machine or of several machines, with one MPI rank per GPU.
 #   launch/mpirun.sh [--gpus G] [--hosts A,B,…] RUN.yaml [ARGUMENT OF trivet train…]
-#     --gpus    of each machine [those that nvidia-smi shows here]
-#     --hosts   machines that ssh reaches, with Trivet and the data at the same paths [this one]
-# TRIVET is the program [build/trivet, or else the installed one], with MPI, CUDA and NCCL. Restarts: launch/supervise.sh --run-dir DIR -- launch/mpirun.sh …
-# To stop it with a checkpoint, send SIGUSR1 to mpirun, which passes it on: after SIGTERM it leaves ranks a few seconds.
+#     --gpus    GPUs per machine [as many as nvidia-smi shows here]
+#     --hosts   machines reachable by ssh, with Trivet and the data at the same paths [this one]
+# TRIVET names the program [build/trivet, or else the installed one], built with MPI, CUDA and NCCL. Restarts: launch/supervise.sh --run-dir DIR -- launch/mpirun.sh …
+# To stop it with a checkpoint, send SIGUSR1 to mpirun, which passes it on; after SIGTERM, mpirun gives the ranks only a few seconds.
 set -euo pipefail
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -26,8 +26,8 @@ run=$1
 shift
 
 # Ranks 0 to G-1 on the first machine, and so on. With parallel.order tp-dp-pp, the default, consecutive ranks are
-# tensor-parallel peers, which talk the most: they are inside a machine if tensor_model_parallel_size divides G. Then
-# come data-parallel replicas, and pipeline stages, which talk the least, are the farthest apart.
+# tensor-parallel peers, which talk the most: they share a machine if tensor_model_parallel_size divides G. Next
+# come data-parallel replicas; pipeline stages, which talk the least, are farthest apart.
 machines=${hosts//,/ }
 read -ra names <<<"$machines"
 slots=$(printf "%s:$gpus," "${names[@]}")
@@ -37,5 +37,5 @@ for name in LD_LIBRARY_PATH TRIVET_END_TIME PBS_JOBID $(compgen -e NCCL_ || true
 done
 trivet=$root/build/trivet
 [[ -x $trivet ]] || trivet=trivet
-# nccl_env.sh finds the network cards of each machine. cuda, not auto: a machine whose driver is broken is an error, not a slow run. A --set of yours comes later, and wins.
+# nccl_env.sh finds the network cards of each machine. cuda rather than auto: a broken driver is then an error, not a slow run. Your own --set comes later and wins.
 exec mpirun "${arguments[@]}" "$root/launch/nccl_env.sh" "${TRIVET:-$trivet}" train "$run" --set device.kind=cuda "$@"

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kLargestDim = int64_t{1} << 40, kMostElements = int64_t{1} << 60;  // whose bytes can be counted
+constexpr int64_t kLargestDim = int64_t{1} << 40, kMostElements = int64_t{1} << 60;  // byte counts fit in int64_t
 
 json to_value(const CheckpointFile& file) {
   json slices = json::array();
@@ -88,7 +88,7 @@ CheckpointFile parse_file(const json& value, const std::string& source) {
     stored.offset = slice_reader.integer("offset");
     if (stored.offset > file.bytes || stored.bytes() > file.bytes - stored.offset)
       slice_reader.refuse("offset", fmt::format("{} bytes at {}", stored.bytes(), stored.offset),
-                          fmt::format("a part of the file's {}", file.bytes));
+                          fmt::format("a range within the file's {} bytes", file.bytes));
     stored.block_hashes = parse_hashes(slice_reader, stored.bytes());
     file.slices.push_back(std::move(stored));
   }
@@ -101,7 +101,7 @@ bool boxes_overlap(const Slice& a, const Slice& b) {
   return a.row < b.row + b.rows && b.row < a.row + a.rows && a.col < b.col + b.cols && b.col < a.col + a.cols;
 }
 
-// The slices make up one tensor: boxes are equal or apart, and the ranges of a box are apart.
+// Checks that the slices make up one tensor: boxes are equal or disjoint, and the ranges within a box are disjoint.
 void check_tensor(std::string_view name, const std::vector<StoredPlace>& places, const std::string& source) {
   std::vector<const Slice*> slices;
   for (const StoredPlace& place : places) slices.push_back(&place.slice->slice);
@@ -124,7 +124,7 @@ void check_tensor(std::string_view name, const std::vector<StoredPlace>& places,
       boxes.push_back(&slice);
     }
     if (overlaps) throw DataError(fmt::format("{}: tensor {}: two of its slices overlap", source, name));
-    elements += slice.count;  // no overflow: they are apart
+    elements += slice.count;  // cannot overflow: the slices are disjoint
   }
   if (elements != shape.numel())
     throw DataError(fmt::format("{}: tensor {}: its slices hold {} elements, expected {}: {}", source, name, elements,
@@ -133,7 +133,7 @@ void check_tensor(std::string_view name, const std::vector<StoredPlace>& places,
 
 constexpr const char* kSelfHash = "xxh3_128";
 
-// Invalid UTF-8, as in a path, becomes U+FFFD: no save fails for that.
+// Invalid UTF-8, in a path for example, becomes U+FFFD, so that no save fails because of it.
 std::string text_of(const json& value, int indent = -1) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);
 }
@@ -168,7 +168,7 @@ std::string to_json(const Manifest& manifest) {
               {"layout", manifest.layout},     {"block_bytes", Manifest::kBlockBytes},
               {"files", json::array()}};
   for (const CheckpointFile& file : manifest.files) out["files"].push_back(to_value(file));
-  out[kSelfHash] = content_hash(text_of(out));  // the keys are sorted: one text for one content
+  out[kSelfHash] = content_hash(text_of(out));  // keys are sorted, so equal content gives equal text
   return text_of(out) + "\n";
 }
 
@@ -180,7 +180,7 @@ Manifest parse_manifest(const std::string& text, const std::string& source) {
   const auto version = numbers(reader, "version", 2, 2, 1'000'000);
   if (version[0] != Manifest::kMajor)
     reader.refuse("version", fmt::format("{}.{}", version[0], version[1]),
-                  fmt::format("{}.x, which is what this Trivet reads", Manifest::kMajor));
+                  fmt::format("{}.x, the version that this Trivet reads", Manifest::kMajor));
   const std::string hash = reader.text(kSelfHash);
   json content = whole;
   content.erase(kSelfHash);

@@ -21,12 +21,12 @@ namespace {
 
 constexpr int64_t kLargestText = 1 << 20;
 
-// Reads a slice of a shard by whole blocks, and compares them with their hashes.
+// Reads a slice of a shard in whole blocks, and checks each block against its hash.
 class SliceReader {
  public:
   SliceReader(const InputFile& file, const StoredSlice& slice) : file_(file), slice_(slice) {}
 
-  // Reads the bytes [begin, end) of the slice to `to`. Ascending over all calls, so that a block is read once.
+  // Reads bytes [begin, end) of the slice into `to`. Ranges must ascend from call to call, so a block is read once.
   void read(int64_t begin, int64_t end, char* to) {
     while (begin < end) {
       const int64_t block = begin / Manifest::kBlockBytes, start = block * Manifest::kBlockBytes;
@@ -75,7 +75,7 @@ class SliceReader {
   int64_t ahead_ = 0;  // end of the bytes that the kernel was told to read ahead
 };
 
-// To the byte, as a shard's header follows from its slices.
+// Compares byte for byte, as the slices determine a shard's header.
 void check_header(const InputFile& file, const CheckpointFile& described) {
   const std::string expected = safetensors_header(shard_header(described));
   std::string found(expected.size(), '\0');
@@ -84,7 +84,7 @@ void check_header(const InputFile& file, const CheckpointFile& described) {
     throw DataError(file.path() + ": its header does not agree with the manifest: the file is damaged");
 }
 
-// The tensors of an open checkpoint, to be read by any thread.
+// The tensors of an open checkpoint, readable from any thread.
 class StoredTensors {
  public:
   StoredTensors(const OpenCheckpoint& checkpoint, Weights weights)
@@ -140,7 +140,7 @@ int64_t size_of_file(const std::string& path, const std::string& source) {
 std::string read_checked(const OpenCheckpoint& checkpoint, const std::string& name) {
   const auto& files = checkpoint.manifest.files;
   const auto file = std::find_if(files.begin(), files.end(), [&](const auto& f) { return f.name == name; });
-  if (file == files.end()) throw DataError(checkpoint.directory + "/manifest.json names no " + name);
+  if (file == files.end()) throw DataError(checkpoint.directory + "/manifest.json does not list " + name);
   const std::string path = checkpoint.directory + "/" + name;
   std::string text = read_small_file(path, kLargestText);
   if (const std::string found = content_hash(text); found != file->hash)
@@ -189,7 +189,7 @@ void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor>
     return parallel_for(wanted.size(), workers,
                         [&](size_t i) { stored.read(wanted[i], static_cast<char*>(wanted[i].data.data)); });
   }
-  constexpr int64_t kStaged = 64 << 20;  // as many tensors at a time as this holds, or one
+  constexpr int64_t kStaged = 64 << 20;  // stages as many tensors at a time as fit, at least one
   int64_t largest = 0, all = 0;
   for (const StateTensor& tensor : wanted) {
     largest = std::max(largest, tensor.data.bytes());
@@ -210,7 +210,7 @@ void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor>
     for (size_t i = 0; i < some.size(); ++i) device.copy_to_device(buffer + places[i], some[i].data, stream);
     staging.copies_queued(turn);
   }
-  stream.synchronize();  // throws if a copy has failed, as the destructor of the staging buffers cannot
+  stream.synchronize();  // throws if a copy failed, which the staging buffers' destructor cannot do
 }
 
 std::vector<float> read_tensor(const OpenCheckpoint& checkpoint, const std::string& name, const Shape& shape,

@@ -59,8 +59,8 @@ std::optional<DatasetInfo> read_dataset_info(const std::string& prefix) {
 void check_written_together(const DatasetInfo& info, const IndexedDataset& dataset) {
   if (info.documents != dataset.documents() || info.tokens != dataset.tokens())
     throw DataError(
-        fmt::format("{0}.json: counts {1} documents of {2} tokens, expected {3} of {4} as {0}.idx does: they "
-                    "were not written together",
+        fmt::format("{0}.json: counts {1} documents and {2} tokens, but {0}.idx has {3} and {4}: they were not "
+                    "written together",
                     dataset.prefix(), info.documents, info.tokens, dataset.documents(), dataset.tokens()));
   const std::string model = dataset.prefix() + (info.tokenizer == "bpe" ? ".tokenizer.json" : ".model");
   if (info.tokenizer == "bytes" || !file_exists(model)) return;
@@ -70,16 +70,16 @@ void check_written_together(const DatasetInfo& info, const IndexedDataset& datas
     found = bpe_fingerprint(parse_bpe_model(read_small_file(model, kMaxBpeBytes), model));
   if (found != info.fingerprint)
     throw DataError(
-        fmt::format("{}: another tokenizer than the dataset was made with: found the fingerprint {}, expected {} as "
-                    "{}.json says{}; put that one back, or prepare the dataset again",
+        fmt::format("{}: not the tokenizer that the dataset was made with: found fingerprint {}, expected {} from "
+                    "{}.json{}; restore that tokenizer, or prepare the dataset again",
                     model, found, info.fingerprint, dataset.prefix(), bpe_difference(found, info.fingerprint)));
 }
 
 void check_bin_hash(const DatasetInfo& info, const IndexedDataset& dataset) {
   const InputFile bin(dataset.prefix() + ".bin");
   if (const std::string found = content_hash(bin); found != info.bin_hash)
-    throw DataError(fmt::format("{}: its content has the hash {}, expected {} as {}.json says: it is damaged",
-                                bin.path(), found, info.bin_hash, dataset.prefix()));
+    throw DataError(fmt::format("{}: its content hash is {}, expected {} from {}.json: the file is damaged", bin.path(),
+                                found, info.bin_hash, dataset.prefix()));
 }
 
 }  // namespace trivet

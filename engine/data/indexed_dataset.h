@@ -1,15 +1,15 @@
-// IndexedDataset: tokens on disk in Megatron's format, PREFIX.bin and PREFIX.idx, byte for byte, so that datasets go
-// both ways between Megatron-LM, NeMo and Trivet.
+// IndexedDataset: tokens on disk in Megatron's format, PREFIX.bin and PREFIX.idx, byte for byte, so that Megatron-LM,
+// NeMo and Trivet can read each other's datasets.
 //
 //   .bin  the tokens of all sequences back to back
 //   .idx  0  "MMIDIDX\0\0"      9   u64 version = 1      17  u8 token type      18  u64 S      26  u64 D
-//         34 i32[S] tokens of each sequence, i64[S] its byte offset in .bin,
-//            i64[D] the sequence each document starts at, and S at the end; [i8[S] modes, of multimodal data]
+//         34 i32[S] token count of each sequence, i64[S] its byte offset in .bin,
+//            i64[D] the first sequence of each document, and S at the end; [i8[S] modes, for multimodal data]
 //
-// All little-endian and from byte 34 on unaligned. Where a document is one sequence, as Megatron's preprocessing and
-// `trivet data prepare` write it, S = D - 1. As in Megatron, a GPT dataset is split and shuffled by sequence.
+// Little-endian, and unaligned from byte 34 on. Where each document is one sequence, as in the output of Megatron's
+// preprocessing and `trivet data prepare`, S = D - 1. As in Megatron, a GPT dataset is split and shuffled by sequence.
 //
-// The reader checks everything: an inconsistency is a DataError naming file, field, what was found and expected.
+// The reader checks everything. A DataError names the file, the field, and the values found and expected.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@
 
 namespace trivet {
 
-// The type of tokens on disk, by the format's codes. Its others (i8, i16, i64, f64, f32), which neither Trivet nor
-// Megatron writes for text, are refused.
+// The type of the tokens on disk, with the format's codes. Its other types (i8, i16, i64, f64, f32), which neither
+// Trivet nor Megatron writes for text, are rejected.
 enum class TokenType : uint8_t { u8 = 1, i32 = 4, u16 = 8 };
 
 int64_t size_of(TokenType type);
@@ -43,11 +43,11 @@ class IndexedDataset {
   int64_t sequences() const { return static_cast<int64_t>(begin_.size()) - 1; }
   int64_t tokens() const { return begin_.back(); }
 
-  // The tokens of sequence i are [begin(i), begin(i + 1)) of the dataset's. REQUIRES: 0 <= i <= sequences().
+  // Sequence i consists of tokens [begin(i), begin(i + 1)) of the dataset. REQUIRES: 0 <= i <= sequences().
   int64_t begin(int64_t sequence) const { return begin_[static_cast<size_t>(sequence)]; }
   int64_t length(int64_t sequence) const { return begin(sequence + 1) - begin(sequence); }
 
-  // Hashes of the sequences' lengths, and of samples of the tokens, at most 16 MiB: sampled_hash().
+  // Hashes of the sequence lengths, and of a sample of at most 16 MiB of the tokens (see sampled_hash()).
   std::string lengths_hash() const {
     return content_hash({reinterpret_cast<const char*>(begin_.data()), begin_.size() * sizeof begin_[0]});
   }
@@ -66,25 +66,25 @@ class IndexedDataset {
   std::vector<int64_t> begin_;  // [S + 1], in tokens
 };
 
-// Writes a dataset, a document a sequence. No file has its final name before finish(), which renames .idx last: where
-// an .idx exists, the .bin is complete. Memory: a few buffers, whatever is written.
+// Writes a dataset, one sequence per document. No file has its final name before finish(), which renames .idx last:
+// where an .idx exists, the .bin is complete. Memory: a few buffers, however much is written.
 class IndexedDatasetWriter {
  public:
-  // Continues after that many documents and tokens, the last save() of a writer that no longer exists:
-  // is_saved().
+  // Resumes after that many documents and tokens, which the last save() of an earlier writer, now gone, must have
+  // made durable (see is_saved()).
   IndexedDatasetWriter(const std::string& prefix, TokenType type, int64_t documents = 0, int64_t tokens = 0);
   static bool is_saved(const std::string& prefix, TokenType type, int64_t documents, int64_t tokens);
 
-  // Tokens of the current document, and its end. A document of more than INT32_MAX tokens is a DataError.
+  // Add tokens to the current document, and end it. A document of more than INT32_MAX tokens is a DataError.
   void add(std::span<const int32_t> tokens);
   void end_document();
   void add_document(std::span<const int32_t> tokens) {
     add(tokens);
     end_document();
   }
-  // Makes all that was written durable; it stays under the temporary names. REQUIRES: the last document has its end.
+  // Makes everything written so far durable, under the temporary names. REQUIRES: the last document has been ended.
   void save();
-  // The same at the end: no document after it, and the files do not stay without finish().
+  // The same, after the last document: no more may follow, and the files are deleted unless finish() is called.
   void sync();
   void finish();
 

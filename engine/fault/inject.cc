@@ -27,7 +27,7 @@ struct FaultAbout {
   std::string_view only = {};  // the phases at which it can strike; empty: all
 };
 
-// By FaultKind.
+// Indexed by FaultKind.
 constexpr auto kFaults = std::to_array<FaultAbout>({
     {"kill", StepPhase::backward, "SIGKILL to the rank's process"},
     {"abort", StepPhase::backward, "abort()"},
@@ -41,7 +41,7 @@ constexpr auto kFaults = std::to_array<FaultAbout>({
     {"inf", StepPhase::reduce, "the same, with infinity", "forward, reduce, optimizer"},
     {"bitflip", StepPhase::step, "one bit of a weight; at reduce or optimizer: of a gradient"},
     {"skip", StepPhase::reduce, "the rank skips its next collective"},
-    {"extra", StepPhase::reduce, "the rank makes one extra collective"},
+    {"extra", StepPhase::reduce, "the rank calls one extra collective"},
     {"wrong_size", StepPhase::reduce, "its next collective is one element short"},
     {"wrong_type", StepPhase::reduce, "its next collective has another data type"},
     {"oom", StepPhase::step, "at step 0: the rank gets no memory for its tensors", "step"},
@@ -76,7 +76,7 @@ bool is_storage_fault(FaultKind kind) {
 std::string fault_table() {
   std::string text;
   for (const FaultAbout& fault : kFaults)
-    text += fmt::format("  {:<11} {} (usually at {})\n", fault.name, fault.about,
+    text += fmt::format("  {:<11} {} (by default at {})\n", fault.name, fault.about,
                         kPhases[static_cast<size_t>(fault.phase)]);
   return text;
 }
@@ -101,9 +101,9 @@ Fault parse_fault(const std::string& text) {
   fault.kind = static_cast<FaultKind>(kind - kFaults.begin());
   fault.phase = kind->phase;
   const bool slow = fault.kind == FaultKind::slow;
-  if (slow != (equals != std::string_view::npos)) refuse(text, slow ? "slow needs a factor, as in slow=3" : "found =");
+  if (slow != (equals != std::string_view::npos)) refuse(text, slow ? "slow needs a factor, as in slow=3" : "stray =");
   if (slow && (!parse_number(parts[0].substr(equals + 1), fault.factor) || !(fault.factor >= 1 && fault.factor <= 1e6)))
-    refuse(text, "the factor of slow is a number from 1 to 1000000");
+    refuse(text, "the factor of slow must be from 1 to 1000000");
 
   if (parts[1] == "all") fault.rank = Fault::kAll;
   else if (parts[1] == "last") fault.rank = Fault::kLast;
@@ -111,7 +111,7 @@ Fault parse_fault(const std::string& text) {
   const int64_t first = fault.kind == FaultKind::oom ? 0 : 1;
   if (!parse_number(parts[2], fault.step) || fault.step < first) refuse(text, fmt::format("step '{}'", parts[2]));
   if (fault.kind == FaultKind::oom && fault.step != 0)
-    refuse(text, "a rank takes all its memory before its first step: step 0");
+    refuse(text, "oom needs step 0, as a rank allocates all its memory before its first step");
   if (parts.size() == 4) {
     const auto phase = std::find(kPhases.begin(), kPhases.end(), parts[3]);
     if (phase == kPhases.end()) refuse(text, fmt::format("phase '{}'", parts[3]));
@@ -131,7 +131,7 @@ std::vector<Fault> parse_faults(std::span<const std::string> texts) {
 FaultInjector::FaultInjector(std::span<const Fault> faults, int rank, int world_size) {
   for (const Fault& fault : faults) {
     if (fault.rank >= world_size)
-      throw ConfigError(fmt::format("--inject {}: rank {} of a world of {} ranks", fault.text, fault.rank, world_size));
+      throw ConfigError(fmt::format("--inject {}: no rank {} in a world of {}", fault.text, fault.rank, world_size));
     if (fault.strikes(rank, world_size)) faults_.push_back(fault);
   }
   struck_.resize(faults_.size());

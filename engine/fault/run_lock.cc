@@ -20,8 +20,8 @@ namespace {
 struct Holder {
   std::string host;
   int64_t pid = 0;
-  int64_t process_start = 0;  // tells it from a later one with its number
-  std::string processes;      // the namespace of its process numbers: a container has one of its own
+  int64_t process_start = 0;  // tells it from a later process with the same pid
+  std::string processes;      // its pid namespace: each container has its own
   std::string job;            // of the scheduler; empty: none
   std::string since;
 };
@@ -42,7 +42,7 @@ Holder me() {
           processes,   job ? job : "", fmt::format("{:%F %T}", fmt::localtime(std::time(nullptr)))};
 }
 
-// Without a host where a killed process left it half written.
+// The result has no host if a killed process left the lock half written.
 Holder parse_holder(const std::string& text) {
   try {
     return parse_json(text).get<Holder>();
@@ -56,21 +56,21 @@ std::string describe(const Holder& holder) {
                      holder.job.empty() ? "" : ", job " + holder.job, holder.since.empty() ? "?" : holder.since);
 }
 
-// Why the lock is stale; empty: it may not be. `own_file`: written just now.
+// Why the lock is stale; empty: it may still be held. `own_file`: written just now.
 std::string why_stale(const Holder& holder, const Holder& mine, const std::string& path, const std::string& own_file) {
   const bool unlocked = is_unlocked(path);
   if (!unlocked && errno == EWOULDBLOCK) return "";
   if (holder.host == mine.host) {
     const bool seen = holder.processes.empty() || holder.processes == mine.processes;
     const int64_t start = seen ? start_of_process(holder.pid) : -1;
-    if (seen ? start < 0 || start != holder.process_start : unlocked) return "whose process is gone";
+    if (seen ? start < 0 || start != holder.process_start : unlocked) return "which has ended";
     if (seen) return "";
   }
   if (!holder.job.empty() && holder.job == mine.job) return "an earlier attempt of this job";
   struct stat theirs, now;  // both times are the file server's
   if (stat(path.c_str(), &theirs) == 0 && stat(own_file.c_str(), &now) == 0 &&
       now.st_mtime - theirs.st_mtime > RunLock::kStale)
-    return fmt::format("who has not touched it for {} s", now.st_mtime - theirs.st_mtime);
+    return fmt::format("which has not touched it for {} s", now.st_mtime - theirs.st_mtime);
   return "";
 }
 
@@ -79,15 +79,15 @@ std::string why_stale(const Holder& holder, const Holder& mine, const std::strin
 RunLock::RunLock(const std::string& run_dir)
     : path_(run_dir + "/lock"), text_(nlohmann::json(me()).dump() + "\n"), folder_(run_dir), file_(path_) {
   const auto refuse = [&](const std::string& whose) {
-    throw ConfigError(fmt::format("train.run_dir {}: another run is at work in it{}", run_dir, whose));
+    throw ConfigError(fmt::format("train.run_dir {}: another run is using it{}", run_dir, whose));
   };
   const auto holder_text = [&] {
-    return fmt::format(" ({}); expected a folder of one's own, or remove {} where that run is gone",
+    return fmt::format(" ({}); use a folder of its own for each run, or remove {} if that run is gone",
                        describe(parse_holder(text_of(path_))), path_);
   };
   if (!folder_.try_lock())
     refuse(file_exists(path_) ? holder_text()
-                              : fmt::format(", whose {} was removed; expected a folder of one's own", path_));
+                              : fmt::format(", whose {} was removed; use a folder of its own for each run", path_));
   file_.write(text_);
   for (int attempt = 0; attempt < 3; ++attempt) {
     if (file_.commit_as_first()) {
@@ -99,7 +99,7 @@ RunLock::RunLock(const std::string& run_dir)
     const Holder holder = parse_holder(text);
     const std::string stale = why_stale(holder, parse_holder(text_), path_, file_.temporary());
     if (stale.empty()) refuse(holder_text());
-    // One of several takers renames it. If it is another lock by now, it gets its name back.
+    // Of several processes taking it over, one renames it. If it was a new lock by then, it gets its name back.
     const std::string aside = OutputFile(path_).temporary();
     if (rename(path_.c_str(), aside.c_str()) != 0) continue;
     const bool taken = text_of(aside) == text, given_back = !taken && link(aside.c_str(), path_.c_str()) == 0;
@@ -107,7 +107,7 @@ RunLock::RunLock(const std::string& run_dir)
     if (taken) taken_from_ = describe(holder) + ", " + stale;
     else if (!given_back) break;  // two others at the same time: give up
   }
-  throw ConfigError(fmt::format("train.run_dir {}: several runs start in it at the same time", run_dir));
+  throw ConfigError(fmt::format("train.run_dir {}: several runs are starting in it at the same time", run_dir));
 }
 
 RunLock::~RunLock() {

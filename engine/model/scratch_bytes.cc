@@ -1,5 +1,5 @@
-// Measures the scratch of a pass by running one with a model of one block on a planning device, where operations and
-// communication do nothing.
+// Measures the scratch memory that a pass needs by running a one-block model on a planning device, where operations
+// and communication do nothing.
 #include "engine/model/gpt_stage.h"
 #include "parallel/comm/planning_comm.h"
 #include "parallel/context/attention.h"
@@ -17,7 +17,7 @@ class NullOps : public Ops {
 }  // namespace
 
 int64_t GptStage::scratch_bytes(const GptShape& of_rank, const Recompute& recompute) {
-  GptShape shape = of_rank;  // its one block is in FP8, if any is: that takes more scratch
+  GptShape shape = of_rank;  // its one block is in FP8 if any block is: FP8 needs more scratch
   shape.bf16_layers_at_start = shape.bf16_layers_at_end = 0;
   const std::unique_ptr<Device> device = create_planning_device();
   const std::unique_ptr<Stream> compute = device->create_compute_stream();
@@ -57,7 +57,7 @@ int64_t GptStage::scratch_bytes(const GptShape& of_rank, const Recompute& recomp
   const Tensor loss = arena.allocate(DType::f32, {1});
   stage.forward(ctx, 0, micro_batch, loss);
   stage.backward(ctx, 0, -1, micro_batch, Residual(arena.allocate(shape.dtype, shape.hidden_shape())), loss);
-  Scratch::Frame(scratch).tensor(DType::f32, {shape.padded_vocab});  // the logits of a position, of all tensor ranks
+  Scratch::Frame(scratch).tensor(DType::f32, {shape.padded_vocab});  // one position's logits from all tensor ranks
   return scratch.high_water();
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-// AddressSanitizer guards the memory that a scratch frame has released; without it these are empty.
+// AddressSanitizer guards the memory that a scratch frame has released; without it these macros do nothing.
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #else
@@ -50,7 +50,7 @@ Tensor Scratch::take(DType dtype, Shape shape) {
   const int64_t bytes = shape.numel() * size_of(dtype);
   if (used_ + padded(bytes) > capacity())
     fail("scratch of " + std::to_string(capacity()) + " bytes has no room for " + to_string(shape) + " " +
-         name_of(dtype) + " next to " + std::to_string(used_) + " bytes in use");
+         name_of(dtype) + " with " + std::to_string(used_) + " bytes in use");
   void* data = static_cast<std::byte*>(memory_.data) + used_;
   if (host_) ASAN_UNPOISON_MEMORY_REGION(data, static_cast<size_t>(bytes));
   used_ += padded(bytes);

@@ -19,13 +19,13 @@ Gemm<T, C> gemm_of(const op::Matmul& op) {
           op.transpose_b, op.accumulate};
 }
 
-// n cut into parts of equal size, as few as keep each within `most`: the size, at least 1.
+// The size of a part, at least 1, when n is split evenly into as few parts of at most `most` as possible.
 int64_t even_part(int64_t n, int64_t most) {
   const int64_t parts = std::max<int64_t>(1, (n + most - 1) / most);
   return std::max<int64_t>(1, (n + parts - 1) / parts);
 }
 
-// Bytes of the L2 cache: as the system reports, or a typical size.
+// Size of the L2 cache in bytes, as reported by the system, or a typical value.
 int64_t second_cache() {
   static const int64_t bytes = [] {
     const int64_t found = sysconf(_SC_LEVEL2_CACHE_SIZE);
@@ -34,17 +34,17 @@ int64_t second_cache() {
   return bytes;
 }
 
-// Shares of the caches, in bytes of packed panels, found by trial: for panels in slices (AMX) where the second cache
-// has 2 MiB, for the others where it has 1 MiB, while other programs used the last one.
+// Shares of the caches, in bytes of packed panels, tuned empirically while other programs were using the last-level
+// cache: for sliced panels (AMX) with 2 MiB of L2, for the others with 1 MiB.
 struct Shares {
   int64_t panel = second_cache() / 8;  // of a left panel
   int64_t left = second_cache() / 8;   // of a block of left panels
-  int64_t sums = second_cache() / 2;   // that wait for the next block of k
-  int64_t right = 4 << 20;             // of a chunk of right panels, in the last cache
-  int64_t waiting = 16 << 20;          // of sums that wait for the next chunk of k
+  int64_t sums = second_cache() / 2;   // partial, waiting for the next block of k
+  int64_t right = 4 << 20;             // of a chunk of right panels, in the last-level cache
+  int64_t waiting = 16 << 20;          // of partial sums waiting for the next chunk of k
 };
 Shares shares_in_slices() { return {.left = second_cache() / 8 * 3, .right = 8 << 20}; }
-constexpr int64_t kSlicedPanels = 8;  // right panels that a block of a meets before its next slice
+constexpr int64_t kSlicedPanels = 8;  // right panels that one slice of a block of `a` multiplies before the next
 
 }  // namespace
 
@@ -73,11 +73,11 @@ Blocking::Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes, int64
 
 std::unique_ptr<CpuKernels> create_kernels(int threads) { return std::make_unique<Kernels>(threads); }
 
-// Decodes FP8 values exactly: a few bits times a power of two are a bf16, unless they are too small for one.
+// Decodes FP8 values exactly: a few bits times a power of two fit in a bf16 unless the value is too small for one.
 void Kernels::decode(const Tensor& values, const Tensor& scale, bf16* to) const {
   const bool by_blocks = ScaleBlocks::given(scale);
   float exact[256];
-  bf16 of_code[256];  // a load an element; the arithmetic of decode() is no vector code with GCC
+  bf16 of_code[256];  // one load per element; GCC does not vectorise the arithmetic in decode()
   dispatch_fp8(values.dtype, [&]<class Format>() {
     for (int code = 0; code < 256; ++code) {
       exact[code] = Format::decode(static_cast<uint8_t>(code)) * (by_blocks ? 1 : scale.as<float>()[0]);
@@ -107,8 +107,8 @@ void Kernels::decode(const Tensor& values, const Tensor& scale, bf16* to) const 
 
 namespace {
 
-// x[0, n) added as DeepSeek-V3 (2024, section 3.5.2) found that Hopper's tensor cores do: as fixed-point numbers of 14
-// bits, of which the largest has the first.
+// Sums x[0, n) as Hopper's tensor cores do according to DeepSeek-V3 (2024, section 3.5.2): as 14-bit fixed-point
+// numbers, scaled so that the largest one uses the top bit.
 float narrow_sum(const float* x, int64_t n) {
   float largest = 0, sum = 0;
   for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(x[i]));
@@ -117,7 +117,7 @@ float narrow_sum(const float* x, int64_t n) {
   return sum;
 }
 
-// 32 products and the sum so far at a time, promoted to fp32 every 128.
+// Adds 32 products at a time to the running sum, which is promoted to fp32 every 128 products.
 template <class C>
 void multiply_narrowly(const Gemm<bf16, C>& g, int threads) {
   parallel_for(threads, g.m, 1, [&](Range rows, int) {

@@ -1,7 +1,7 @@
 // Mailbox: the transfers on their way to one rank of a thread group, in order for each sender.
 //
-// A sender whose receiver already waits copies straight into the receiver's tensor; else it leaves a parcel, a buffer
-// from a pool that grows to the most ever in flight. A sender never waits.
+// A sender whose receiver is already waiting copies straight into its tensor; otherwise it leaves a parcel, a buffer
+// from a pool that grows to the largest number ever in flight. A sender never waits.
 #pragma once
 
 #include <algorithm>
@@ -44,10 +44,10 @@ class Mailbox {
 
   struct Taken {
     CallSignature signature;  // the sender's
-    int64_t moves_ns = 0;     // since when the data moves into the receiver's tensor
+    int64_t moves_ns = 0;     // when the data began to move into the receiver's tensor
   };
-  // Called by the owner: the next transfer from `from` into `data`, which is not written unless the sender's signature
-  // is `expected`. Throws when the world has failed, or when the sender (`from_world` of the world) has ended.
+  // Called by the owner. Receives the next transfer from `from` into `data`, which is not written unless the sender's
+  // signature is `expected`. Throws if the world has failed or the sender (rank `from_world` of the world) has ended.
   Taken take(int from, const CallSignature& expected, void* data, ThreadWorld& world, int from_world,
              const std::string& group) {
     std::unique_lock lock(point_->mutex);

@@ -75,7 +75,7 @@ TEST(AppendFile, IsMadeAnewWhereItIsRemoved) {
   EXPECT_TRUE(file.append("c\n"));
   EXPECT_EQ(read_text(dir / "run/log"), "b\nc\n");
   EXPECT_EQ(warnings, std::vector<std::string>{
-                          dir / "run/log: was removed; it continues in a new file, without the records before"});
+                          dir / "run/log: was removed; continuing in a new file, without the earlier records"});
   std::filesystem::remove_all(dir / "run");
   std::filesystem::create_directory(dir / "run");
   EXPECT_TRUE(file.append("d\n"));

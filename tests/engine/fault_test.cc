@@ -565,13 +565,13 @@ TEST(RunLock, KeepsASecondRunOutUntilTheFirstIsGone) {
 
   // when it lives: refused
   expect_match(message_of([&] { RunLock(dir / ""); }),
-               "another run is at work in it .process " + std::to_string(holder) + " on ");
+               "another run is using it .process " + std::to_string(holder) + " on ");
   // when it has been killed: taken over
   kill(holder, SIGKILL);
   waitpid(holder, nullptr, 0);
   {
     const RunLock lock(dir / "");
-    expect_match(lock.taken_from(), "process " + std::to_string(holder) + ".*whose process is gone");
+    expect_match(lock.taken_from(), "process " + std::to_string(holder) + ".*which has ended");
   }
   // then nothing is left, and the next one has it to itself
   EXPECT_TRUE(std::filesystem::is_empty(dir / ""));
@@ -625,7 +625,7 @@ TEST(RunLock, IsNeverTakenWhereItIsSeenHeld) {
     const int holder = open((dir / held).c_str(), O_RDONLY);
     ASSERT_EQ(flock(holder, LOCK_EX), 0);
     expect_match(message_of([&] { RunLock(dir / ""); }),
-                 "another run is at work in it .process 1 on elsewhere, job 77");
+                 "another run is using it .process 1 on elsewhere, job 77");
     close(holder);
   }
   expect_match(RunLock(dir / "").taken_from(), "an earlier attempt of this job");
@@ -652,9 +652,9 @@ TEST(RunLock, OfAnotherContainerIsKeptAsLongAsItsFileIsOpen) {
   const int holder = open((dir / "lock").c_str(), O_RDWR);
   ASSERT_EQ(flock(holder, LOCK_EX), 0);
   // when it lives: refused; when it is gone: taken over
-  expect_match(message_of([&] { RunLock(dir / ""); }), "another run is at work in it .process 1073741824");
+  expect_match(message_of([&] { RunLock(dir / ""); }), "another run is using it .process 1073741824");
   close(holder);
-  expect_match(RunLock(dir / "").taken_from(), "process 1073741824 .*whose process is gone");
+  expect_match(RunLock(dir / "").taken_from(), "process 1073741824 .*which has ended");
   // and a lock that is held says that it is
   const RunLock lock(dir / "");
   const int other = open((dir / "lock").c_str(), O_RDONLY);
@@ -668,7 +668,7 @@ TEST(RunLock, KeepsASecondRunOutWhenItsFileWasRemoved) {
   {
     const RunLock lock(dir / "");
     std::filesystem::remove(dir / "lock");
-    expect_match(message_of([&] { RunLock(dir / ""); }), "another run is at work in it, whose .*/lock was removed");
+    expect_match(message_of([&] { RunLock(dir / ""); }), "another run is using it, whose .*/lock was removed");
     EXPECT_FALSE(std::filesystem::exists(dir / "lock"));
   }
   EXPECT_EQ(RunLock(dir / "").taken_from(), "");
@@ -771,7 +771,7 @@ TEST(Inject, ReadsFaultsAndRefusesOthersWithTheList) {
                            "eio:0:1:forward",
                            "kill:99999999999:1"})
     expect_match(message_of([&] { parse_fault(text); }), "--inject " + std::string(text) + ": .*expected FAULT:RANK");
-  expect_match(message_of([] { FaultInjector({{parse_fault("kill:4:1")}}, 0, 4); }), "rank 4 of a world of 4");
+  expect_match(message_of([] { FaultInjector({{parse_fault("kill:4:1")}}, 0, 4); }), "no rank 4 in a world of 4");
 }
 
 TEST(Inject, HandsWriteFaultsToTheWriterOnce) {

@@ -17,14 +17,14 @@ namespace trivet::mlperf {
 
 inline constexpr std::string_view kRounds[] = {"3.0", "3.1", "4.0", "4.1", "5.0", "5.1", "6.0", "6.1"};
 
-// The reference's runs at a batch size: how many reached the target at which of its evaluations.
+// The reference runs at one batch size: how many of them reached the target at each evaluation.
 struct ReferencePoint {
   int64_t batch = 0;
   struct Runs {
     int64_t evaluation, runs;
   };
   std::vector<Runs> reached;
-  int64_t interval = 0;  // sequences between them, where it is not the rules'
+  int64_t interval = 0;  // sequences between evaluations, if not as in the rules
 };
 
 // A key that has to have one of these values.
@@ -33,12 +33,12 @@ struct Constant {
   std::vector<nlohmann::json> allowed;
 };
 
-// A key that logs steps, and how many they are, before rounding, by the batch and the logged steps of the warm-up.
+// A key that logs a number of steps, and the formula for it (not rounded) from the batch and the logged warm-up steps.
 struct Steps {
   const char* key;
   double (*formula)(int64_t batch, double warmup);
-  bool logged = true;  // false: logs have others, and the ruleset takes any
-  bool exact = false;  // the checker takes no other number
+  bool logged = true;  // false: logs differ, and the ruleset accepts any number
+  bool exact = false;  // the checker accepts no other number
 };
 
 // A benchmark in the rounds from `first` to `last`. A formula that is null constrains nothing.
@@ -54,7 +54,7 @@ struct Benchmark {
           most_batch = std::numeric_limits<int64_t>::max();  // others need reference points of their own
   double init_minutes = 30;                                  // from init_start to run_start, in the closed division
   std::vector<Constant> constants = {};
-  std::vector<double> (*base_rates)(int64_t batch) = nullptr;  // one of them
+  std::vector<double> (*base_rates)(int64_t batch) = nullptr;  // a run uses one of these
   bool scaled_rate = false;  // base_rates() is in proportion to the batch, and the checker compares without tolerance
   double (*end_rate)(double base_rate) = nullptr;
   std::vector<Steps> steps = {};
@@ -62,7 +62,7 @@ struct Benchmark {
   double leeway = 0;  // by which a result may be faster than the test of its reference points allows
   std::vector<ReferencePoint> reference_points = {};
 
-  // The first of the values that a constant may have; null: it is none.
+  // The first allowed value of the constant; null: the key is not a constant.
   const nlohmann::json* constant(std::string_view key) const;
   bool starts_from_checkpoint() const { return counts_tokens || constant("init_checkpoint_step"); }
   // Steps before rounding; empty: the rules do not say how many.
@@ -79,16 +79,16 @@ const Benchmark* find_benchmark(std::string_view name, std::string_view round);
 const std::vector<std::string_view>& precisions();
 const std::vector<std::string_view>& known_keys();
 
-// The mean of the reference's runs, best and worst dropped, and the least mean of a result that a one-sided t test with
-// p = 0.05 takes for no faster, less the leeway (rcp_checker.py, with pruned points): sequences. Between two points
-// both are interpolated. A batch below the smallest is held against that; one above the largest has none.
+// In sequences: the mean of the reference runs without the best and the worst, and the smallest mean of a result that a
+// one-sided t test with p = 0.05 does not call faster, less the leeway (rcp_checker.py, with pruned points). Both are
+// interpolated between points. A batch below the smallest is compared with that; one above the largest with nothing.
 struct Convergence {
   double mean = 0, least = 0;
   bool below = false;  // the batch is smaller than every point's
 };
 std::optional<Convergence> reference_convergence(const Benchmark& benchmark, int64_t batch);
-// The same of a reference of which only the runs at the result's batch are known, by the samples at which they reached
-// the target, for a result of `runs` runs. REQUIRES: at least three of each.
+// The same for a reference with runs only at the result's batch, given the samples at which they reached the target,
+// for a result of `runs` runs. REQUIRES: at least three of each.
 Convergence convergence_of(const std::vector<double>& reached, int64_t runs);
 // The mean without the smallest and the largest. REQUIRES: at least three.
 double olympic_mean(std::vector<double> values);

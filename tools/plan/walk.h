@@ -1,5 +1,5 @@
-// Walk: a tape as the replay (replay.cc) walks through it: its streams apart, each record with the replay's needs of
-// it, events that no other stream waits for left out. Ranks that share a tape share its walk.
+// Walk: a tape prepared for the replay (replay.cc): split into streams, with what the replay needs to know about each
+// record, and without events that no other stream waits for. Ranks that share a tape share its walk.
 #pragma once
 
 #include <array>
@@ -15,25 +15,25 @@ struct Walk {
 
   struct Step {
     TapeRecord::Kind kind = TapeRecord::work;
-    bool with_next = false;  // of a call
-    uint16_t of = 0;         // of a call: of `lanes`; of a wait: the stream of the event
-    uint32_t what = 0;  // of a work: of work_ns; of a call: of Tape::calls; of a wait: the event's step in its stream
-    uint32_t sequence = 0;  // of a call: in its lane
-    uint32_t record = 0;    // of Tape::records
-    int64_t host_ns = 0;    // of the host up to and with it, but for its waits
+    bool with_next = false;  // calls only
+    uint16_t of = 0;         // call: index in `lanes`; wait: the event's stream
+    uint32_t what = 0;       // work: index in work_ns; call: index in Tape::calls; wait: the event's step in its stream
+    uint32_t sequence = 0;   // call: its number within the lane
+    uint32_t record = 0;     // index in Tape::records
+    int64_t host_ns = 0;     // host time up to and including this step, without waits
   };
   struct Stream {
     std::vector<Step> steps;
-    std::vector<uint32_t> behind;  // [host wait] the first step after it; and last, none
+    std::vector<uint32_t> behind;  // [host wait] the first step after it; then one entry for "none"
   };
   struct HostWait {
     int64_t host_ns = 0;
     uint16_t stream = 0;  // of the event
     uint32_t step = 0;
   };
-  // Calls that meet those of other ranks in their order: a group's collectives, or transfers from one rank to another.
+  // Calls matched in order with those of other ranks: a group's collectives, or transfers from one rank to another.
   struct Lane {
-    int group = 0;  // of Tape::groups
+    int group = 0;  // index in Tape::groups
     bool transfers = false, sends = false;
     int ahead = 0;
     auto operator<=>(const Lane&) const = default;
@@ -43,7 +43,7 @@ struct Walk {
   std::vector<Stream> streams;
   std::vector<HostWait> host_waits;
   std::vector<Lane> lanes;
-  std::vector<int64_t> work_ns;  // [work], then [work] in a graph
+  std::vector<int64_t> work_ns;  // [work], then again for works inside a graph
 };
 
 }  // namespace trivet

@@ -31,7 +31,7 @@ int open_log(const std::string& path) {
 [[noreturn]] void become(char* const* arguments, int out, int err, pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (::getppid() != parent) ::_exit(127);  // it died before it could be watched
+  if (::getppid() != parent) ::_exit(127);  // the parent died before prctl()
   const int in = ::open("/dev/null", O_RDONLY);
   for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_DFL);  // which the study ignores
   ::dup2(in, 0);
@@ -46,7 +46,7 @@ int open_log(const std::string& path) {
 
 bool never() { return false; }
 
-// True if the process ended within the time, and before a stop was asked for.
+// True if the process ended in time and before a stop was requested.
 bool wait_for_end(int pidfd, double seconds, const std::function<bool()>& stop_asked) {
   const double deadline = now_seconds() + seconds;
   while (!stop_asked()) {
@@ -72,7 +72,7 @@ ChildEnd run_child(const ChildCommand& command, const std::function<bool()>& sto
   ::close(out);
   ::close(err);
   if (child < 0) throw IoError(std::string("fork: ") + std::strerror(errno));
-  ::setpgid(child, child);  // here too: whichever comes first
+  ::setpgid(child, child);  // in both processes: either may run first
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
   if (pidfd < 0) {
     const std::string why = std::strerror(errno);

@@ -43,7 +43,7 @@ StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& ro
   std::vector<RunRow> counted = options.retry_failed ? without_failures(rows) : rows;
   int64_t call = 1, rounds = rounds_wanted(study, plan, counted);
   for (const RunRow& row : rows) call = std::max(call, row.call + 1);
-  // The order of a round is found once: it begins and ends with baselines.
+  // The order of a round is fixed once, as it must begin and end with baselines.
   std::deque<PlannedRun> left;
   const auto plan_rounds = [&] {
     const std::vector<PlannedRun> runs = remaining_runs(study, plan, counted, rounds);
@@ -54,11 +54,11 @@ StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& ro
     if (options.stop_asked()) return StudyEnd::stopped;
     const PlannedRun next = left.front();
     const double end = options.now_seconds() - begin + run_seconds(plan, counted)[next.point];
-    // Unknown is not above the budget.
+    // An unknown duration (NaN) never exceeds the budget.
     if (!first && study.budget_minutes > 0 && end > 60 * study.budget_minutes) return StudyEnd::budget;
 
     const Point& point = plan.points[next.point];
-    check_folder();  // before a run makes it anew
+    check_folder();  // before a run recreates it
     std::optional<RunRow> row = run(point, next);
     check_folder();
     if (!row) return StudyEnd::stopped;
@@ -84,7 +84,7 @@ StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& ro
 RunDirectory lock_study(const Study& study) {
   make_folder(study.out);
   RunDirectory folder(study.out, "the study's out");
-  if (!folder.try_lock()) throw IoError(study.out + ": is held by another trivet study that runs in this folder");
+  if (!folder.try_lock()) throw IoError(study.out + ": is locked by another trivet study running in this folder");
   return folder;
 }
 

@@ -1,4 +1,4 @@
-// The file of a study:
+// A study file:
 //
 //   name: bucket_size                 # letters, digits, - and _
 //   base: ../tiny.yaml                # the run's file, relative to this one
@@ -21,32 +21,32 @@
 //         slow: {comm.link_gbps: 1, comm.link_latency_us: 50}
 //       changes_numbers: false
 //       condition: true               # given, not chosen: each level has its own baseline and winner
-//   baseline: {link: none}            # without it, and of factors left out: the first level (list: the first point)
+//   baseline: {link: none}            # default, also for factors left out: the first level (list: the first point)
 //   points:                           # design: list; a factor left out has its baseline level
 //     - {bucket_size: 1000, link: slow}
-//   repeats: 5                        # rounds: a run of each point; verdicts need 5. auto: until the 95 % interval of
-//                                     # every ratio is narrower than interval_width, or budget_minutes end
+//   repeats: 5                        # rounds, with one run per point; verdicts need 5. auto: until every ratio's 95 %
+//                                     # interval is narrower than interval_width, or budget_minutes are up
 //   interval_width: 0.02              # with repeats: auto: upper end over lower end, minus 1
-//   baseline_every: 8                 # runs of other points, at most, between two runs of a baseline in a round
+//   baseline_every: 8                 # at most this many runs of other points between baseline runs in a round
 //   seed: 1                           # of the random order within each round
-//   steps: 10                         # of a run, of which
-//   warmup_steps: 2                   # are not measured
-//   budget_minutes: 30                # one call starts no run that would end later; required with repeats: auto
+//   steps: 10                         # per run
+//   warmup_steps: 2                   # of these, not measured
+//   budget_minutes: 30                # no run is started that would end after this; required with repeats: auto
 //   timeout_minutes: 10               # of a run
 //   trace: true                       # keep the trace of each point's first repeat
-//   metric: step_seconds              # what decides: any number in metrics.jsonl, memory_bytes or peak_rss_bytes
-//   responses: [memory_bytes]         # what else the points are compared in
+//   metric: step_seconds              # decides verdicts: any number in metrics.jsonl, memory_bytes or peak_rss_bytes
+//   responses: [memory_bytes]         # further metrics on which points are compared
 //   agree: bitwise                    # bitwise | a relative tolerance | off
 //   out: runs/studies/bucket_size     # relative to the working directory
 //
-// A setting of a level that has no effect at a point (a bucket size under ZeRO-3) is left out there, and points that
-// are then the same run are one. So levels without effect next to some others still make a grid.
+// A level's setting that has no effect at a point (a bucket size under ZeRO-3) is dropped there, and points that then
+// describe the same run are merged. So a grid may include levels that have no effect in some combinations.
 //
-// Points that must agree in loss: those that have the same level of every factor that changes numbers, and the
+// Losses must agree between points that have the same level of every factor that changes numbers, and between the
 // repeats of each. A factor does not change numbers when it says `changes_numbers: false`, or when it says nothing and
 // sets only keys that change when things happen and never what is computed (is_time_only).
 //
-// Data paths in the base are the run's own affair: relative to the working directory, as in `trivet train`.
+// Data paths in the base file are not resolved here: they are relative to the working directory, as in `trivet train`.
 #pragma once
 
 #include <string>
@@ -56,15 +56,15 @@
 
 namespace trivet {
 
-// Throws one ConfigError with every problem of the file, as load_config does; IoError.
+// Throws one ConfigError that lists every problem in the file, as load_config does, or an IoError.
 Study load_study(const std::string& path);
 
-// The same from text; `path` names it and is where `base` is relative to.
+// The same for text; `path` names it in messages, and `base` is relative to it.
 Study parse_study(const std::string& text, const std::string& path);
 
-// Changes when things happen in a run, never a bit of what it computes: keys of overlap and comm (but tp_comm_overlap,
-// whose chunked GEMMs reorder sums), bucket sizes, prefetching, tracing. Also the launcher, its arguments and links;
-// not an environment variable, which may change anything.
+// True if the key changes when things happen in a run, but never a bit of its results: overlap and comm keys (except
+// tp_comm_overlap, whose chunked GEMMs reorder sums), bucket sizes, prefetching, tracing; also the launcher, its
+// arguments and links. False for an environment variable, which may change anything.
 bool is_time_only(std::string_view key);
 
 }  // namespace trivet

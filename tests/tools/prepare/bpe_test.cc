@@ -696,7 +696,7 @@ TEST_F(BpePrepareTest, IsTheTokenizerOfItsDataset) {
   prepare_dataset(options_);
   write_text(options_.output + ".tokenizer.json", golden("llama3.json"));
   EXPECT_TRUE(contains(message_of<DataError>([&] { open_data(config, 32, 900, false); }),
-                       "d.tokenizer.json: another tokenizer than the dataset was made with"));
+                       "d.tokenizer.json: not the tokenizer that the dataset was made with"));
 }
 
 TEST_F(BpePrepareTest, PiecesOfALongDocumentHaveTheTokensOfTheWhole) {

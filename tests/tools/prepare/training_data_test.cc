@@ -228,7 +228,7 @@ TEST_F(TrainingDataTest, RefusesATokenizerThatWasExchanged) {
   open_data(config_, 32, 320, false);
   write_text(config_.path + ".model", train_sentencepiece(made_up_sentences(900, 5), 320));
   EXPECT_TRUE(contains(message_of<DataError>([&] { open_data(config_, 32, 320, false); }),
-                       "d.model: another tokenizer than the dataset was made with: found the fingerprint "));
+                       "d.model: not the tokenizer that the dataset was made with: found fingerprint "));
   std::filesystem::remove(config_.path + ".model");  // which training does without
   open_data(config_, 32, 320, false);
 }
