@@ -10,7 +10,7 @@
 namespace trivet {
 namespace {
 
-constexpr size_t kForcedWindow = 4096;  // in which a forced cut is looked for
+constexpr size_t kForcedWindow = 4096;  // bytes to search for a forced cut
 
 bool continues_character(char c) { return (static_cast<uint8_t>(c) & 0xc0) == 0x80; }
 
@@ -49,8 +49,8 @@ void BpeCutter::refuse_time(size_t step, size_t bytes) const {
                   json_text(splits_[step].regex), bytes));
 }
 
-// No match of any expression spans the place or depends on what follows it, so that each sees the same in the parts;
-// and for one of them no gap between matches does.
+// True if no match of any expression spans `at` or depends on what follows it, so that each finds the same matches in
+// the parts; and if for at least one of them no gap between matches spans `at`.
 bool BpeCutter::separates(std::string_view text, size_t at) const {
   if (continues_character(text[at])) return false;
   const uint32_t before = character_before(text, at).code, behind = character_at(text, at).code;

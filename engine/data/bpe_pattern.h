@@ -1,6 +1,6 @@
-// Cuts a text for byte-level BPE into pieces, which no merge crosses: by regular expressions one after another, each
-// within the pieces of its predecessor, in linear time, with the character classes of one Unicode version whatever the
-// distribution has.
+// Cuts a text for byte-level BPE into pieces, which no merge crosses, in linear time. Regular expressions apply one
+// after another, each within the pieces of its predecessor. Their character classes are those of one Unicode version,
+// whichever the distribution has.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +21,16 @@ constexpr auto words_of(BpePattern) { return word_list("gpt2", "llama3", "qwen2"
 std::string_view regex_of(BpePattern pattern);
 
 struct BpeSplit {
-  enum class Keep { all, matches, gaps };  // the parts that become pieces: others are not encoded
+  enum class Keep { all, matches, gaps };  // the parts that become pieces; the rest is not encoded
   std::string regex;                       // "": no cut
   Keep keep = Keep::all;
-  bool prefix_space = false;  // before the cut, in front of a text that does not begin with one
+  bool prefix_space = false;  // before the cut, a text that does not begin with a space gets one
   bool operator==(const BpeSplit&) const = default;
 };
 
 inline std::vector<BpeSplit> splits_of(BpePattern pattern) { return {{std::string(regex_of(pattern))}}; }
 
-// A text without a place to cut in this many bytes, such as one word, is cut all the same.
+// A text without a position to cut at in this many bytes, such as one long word, is cut anyway.
 inline constexpr size_t kMostUncutBytes = 2 << 20;
 
 class BpeCutter {
@@ -38,16 +38,16 @@ class BpeCutter {
   // A pattern that is not implemented is a DataError.
   explicit BpeCutter(std::vector<BpeSplit> splits);
 
-  // Gives take(piece) the pieces of a text in their order. goes_on: it is not the beginning of one, but was cut off
-  // where part_size() says. A pattern that looks at the text again and again is a DataError.
+  // Passes the pieces of a text to take(piece) in order. goes_on: the text is not a beginning, but continues after a
+  // cut by part_size(). A pattern that rereads the text too often is a DataError.
   template <class Take>
   void cut(std::string_view text, bool goes_on, Take&& take) const {
     cut(0, text, goes_on, take);
   }
 
-  // The position to cut a text so that its parts have the pieces of the whole: the last such place within `most` bytes,
-  // which are at least 4; 0 if there is none, but from kMostUncutBytes on any between characters. All of a text that
-  // is not longer. may_cut(at): whether nothing else forbids it.
+  // The position to cut a text so that its parts have the pieces of the whole: the last such position within `most`
+  // bytes, at least 4; 0 if there is none, but if `most` >= kMostUncutBytes, any character boundary. The text's size if
+  // that is at most `most`. may_cut(at): false if anything else forbids the cut.
   size_t part_size(std::string_view text, size_t most, const std::function<bool(size_t at)>& may_cut) const;
 
  private:
@@ -57,8 +57,8 @@ class BpeCutter {
   [[noreturn]] void refuse_time(size_t step, size_t bytes) const;
 
   std::vector<BpeSplit> splits_;
-  std::vector<std::optional<PieceRegex>> regexes_;  // of splits_
-  size_t deciding_ = 0;  // the first ones; the pieces of the others get a space each, and must stay whole
+  std::vector<std::optional<PieceRegex>> regexes_;  // [split]
+  size_t deciding_ = 0;  // the leading splits; from the next on each piece gets a space, and must stay whole
 };
 
 template <class Take>
@@ -70,7 +70,7 @@ void BpeCutter::cut(size_t step, std::string_view text, bool goes_on, Take& take
   if (split.prefix_space && text[0] != ' ' && !(goes_on && step == 0)) text = spaced.append(" ").append(text);
   if (!regexes_[step]) return cut(step + 1, text, goes_on, take);
   const PieceRegex& regex = *regexes_[step];
-  size_t gap = 0, read = 0;  // gap: where the last match ended
+  size_t gap = 0, read = 0;  // gap: the end of the last match
   for (size_t at = 0; at < text.size();) {
     const PieceRegex::Match match = regex.match(text.substr(at));
     read += match.read;

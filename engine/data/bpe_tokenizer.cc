@@ -15,7 +15,7 @@
 namespace trivet {
 namespace {
 
-// Words and their tokens. Each thread has a cache, of one tokenizer at a time.
+// Maps words to their tokens. Each thread has a cache, for one tokenizer at a time.
 struct WordHash {
   using is_transparent = void;
   size_t operator()(std::string_view word) const { return std::hash<std::string_view>()(word); }
@@ -23,11 +23,11 @@ struct WordHash {
 struct WordCache {
   uint64_t owner = 0;
   std::unordered_map<std::string, std::pair<uint32_t, uint32_t>, WordHash, std::equal_to<>> words{};
-  std::vector<int32_t> tokens{};  // of a word: from its first number, as many as the second
+  std::vector<int32_t> tokens{};  // of all words; each word has a first index and a count
 };
 constexpr size_t kMostWordBytes = 32, kMostWords = 1 << 18;
 
-// Finds added tokens: the leftmost, and of those that begin there the longest.
+// Finds added tokens: the leftmost, and among those that begin there the longest.
 class AddedFinder {
  public:
   struct Found {
@@ -35,7 +35,7 @@ class AddedFinder {
     int32_t id = -1;  // -1: none, past the text
   };
 
-  // A hidden one hides what lies within it, but is not found.
+  // A hidden token hides tokens within it, but is not found itself.
   void add(const std::string& text, int32_t id, bool hidden) {
     ids_[text] = hidden ? -1 : id;
     lengths_.insert(text.size());
@@ -51,7 +51,7 @@ class AddedFinder {
     return {text.size()};
   }
 
-  // True if a token spans `at`, or may, as the text continues. ends: or ends there.
+  // True if a token spans `at`, or might once the text continues. ends: also if one ends at `at`.
   bool spans(std::string_view text, size_t at, bool ends) const {
     return std::ranges::any_of(ids_, [&](const auto& token) {
       const size_t most = token.first.size() - 1, begin = at - std::min(at, most + ends);
@@ -76,9 +76,9 @@ class AddedFinder {
   std::array<bool, 256> begins_{};  // by first byte
 };
 
-// Normalisation Form C of its valid UTF-8. By Unicode's stability policy any version gives the same for characters
-// that it knows. (The version in `tokenizers` 0.23.3 lacks 120 combining marks that are put into their order here.)
-// utf8proc itself takes quadratic time to put many marks into their order.
+// Normalisation Form C of the text's valid UTF-8. By Unicode's stability policy all versions agree on the characters
+// that they know. (The version in `tokenizers` 0.23.3 lacks 120 combining marks that are reordered here.) utf8proc
+// itself takes quadratic time to reorder many marks.
 std::string nfc(std::string_view text) {
   constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
   const auto marks = [](int32_t code) { return utf8proc_get_property(code)->combining_class; };
@@ -111,8 +111,8 @@ std::string nfc(std::string_view text) {
   return normal;
 }
 
-// True if no character before `at` depends on those after it, and none so near that a token of `bytes` bytes of
-// normal text could lie on both sides changes at all: all of them are ASCII.
+// True if no character before `at` depends on those after it, and normalisation changes nothing close enough for a
+// token of `bytes` normalised bytes to span `at`: all characters there are ASCII.
 bool is_normal(std::string_view text, size_t at, size_t bytes) {
   const std::string_view near = text.substr(at - std::min(at, bytes), std::min(at, bytes) + bytes + 1);
   return std::ranges::all_of(near, [](char c) { return static_cast<uint8_t>(c) < 0x80; });
@@ -180,7 +180,7 @@ class BpeTokenizer final : public Tokenizer {
     int32_t result;
   };
   struct Symbol {
-    int32_t id, previous, next;  // the neighbours: -1 at an end; id -1: merged into the one before
+    int32_t id, previous, next;  // neighbours, -1 at an end; id -1: merged into its predecessor
   };
   struct Candidate {
     uint32_t rank;
@@ -199,7 +199,7 @@ class BpeTokenizer final : public Tokenizer {
     return model_.tokens[static_cast<size_t>(token)];
   }
 
-  // Added tokens, first those looked for before normalisation, and the text between them.
+  // Encodes added tokens, first those matched before normalisation, and the text between them.
   void encode_between(std::string_view text, bool goes_on, size_t finder, WordCache& cache,
                       std::vector<int32_t>& tokens) const {
     if (finder == 2) {
@@ -231,7 +231,7 @@ class BpeTokenizer final : public Tokenizer {
     cache.tokens.insert(cache.tokens.end(), tokens.begin() + static_cast<std::ptrdiff_t>(before), tokens.end());
   }
 
-  // Merges the pair of the lowest rank, of equal ones the first, until none is left.
+  // Merges the pair of lowest rank, the leftmost of equal ones, until no pair has a merge.
   void merge(std::string_view piece, std::vector<int32_t>& tokens) const {
     if (model_.ignore_merges) {
       std::string name;
@@ -281,9 +281,9 @@ class BpeTokenizer final : public Tokenizer {
   const uint64_t number_ = ++made_;
   std::array<AddedFinder, 2> finders_;                                 // by Added::normalized
   std::vector<bool> added_ = std::vector<bool>(model_.tokens.size());  // by id
-  std::unordered_map<uint64_t, Merge> merges_;                         // by the pair
+  std::unordered_map<uint64_t, Merge> merges_;                         // by pair
   std::array<int32_t, 256> of_byte_{};
-  bool space_ = false;  // a text that does not begin with one gets it
+  bool space_ = false;  // a text that does not begin with a space gets one
 };
 
 }  // namespace
@@ -300,7 +300,7 @@ std::unique_ptr<Tokenizer> load_bpe(const std::string& path) {
   if (!file_exists(config))
     throw DataError(path + ": names no end of document; expected next to it tokenizer_config.json with \"eos_token\"");
   BpeEnds ends = read_tokenizer_config(config);
-  if (!model.begin.empty()) ends.bos = model.begin;  // as transformers, whatever the configuration says
+  if (!model.begin.empty()) ends.bos = model.begin;  // as in transformers, whatever the configuration says
   return make_bpe(std::move(model), ends, false);
 }
 

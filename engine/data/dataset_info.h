@@ -1,5 +1,5 @@
-// PREFIX.json: facts on a dataset that its .idx lacks. `trivet data prepare` writes it last. Megatron's datasets have
-// none; then the configuration gives the vocabulary size.
+// PREFIX.json: facts about a dataset that its .idx lacks. `trivet data prepare` writes it last. Megatron's datasets
+// have none; then the configuration gives the vocabulary size.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ struct DatasetInfo {
   int64_t vocab_size = 0;
   int64_t eod = 0;
   int64_t documents = 0;
-  int64_t tokens = 0;      // with one end of document each
+  int64_t tokens = 0;      // including one end of document each
   int64_t text_bytes = 0;  // of the documents
   std::string bin_hash;    // content_hash() of PREFIX.bin
   int64_t bos = -1;        // begins every document; -1: none does
-  // content_hash() of the file of a BPE next to it, whose fingerprint takes a second to compute; "": unknown.
+  // content_hash() of the BPE file next to it, as computing its fingerprint takes a second; "": unknown.
   std::string tokenizer_hash{};
   bool operator==(const DatasetInfo&) const = default;
 };
@@ -30,11 +30,11 @@ std::string to_json(const DatasetInfo& info);
 // Empty if there is no PREFIX.json. An invalid one is a DataError naming the key.
 std::optional<DatasetInfo> read_dataset_info(const std::string& prefix);
 
-// A DataError where PREFIX.json counts other documents or tokens than PREFIX.idx, or where the tokenizer's file, if
-// it is there, is not the tokenizer that made the dataset.
+// Throws DataError if PREFIX.json and PREFIX.idx differ in the number of documents or tokens, or if the tokenizer's
+// file exists but is not the tokenizer that made the dataset.
 void check_written_together(const DatasetInfo& info, const IndexedDataset& dataset);
 
-// Reads all of PREFIX.bin; a DataError if a byte differs from the bytes written.
+// Reads all of PREFIX.bin; throws DataError if any byte differs from those written.
 void check_bin_hash(const DatasetInfo& info, const IndexedDataset& dataset);
 
 }  // namespace trivet

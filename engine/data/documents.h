@@ -1,6 +1,6 @@
-// The documents of a packed sample: position ids, the first token that each token sees, and labels that do not count.
-// Number by number those of Megatron's get_ltor_masks_and_position_ids, where an end-of-document token ends every
-// document; here one ends where its sequence of the dataset does, too.
+// The documents of a packed sample: position ids, the first token that each token sees, and masked labels. All numbers
+// equal those of Megatron's get_ltor_masks_and_position_ids, where an end-of-document token ends every document; here
+// the end of its sequence in the dataset ends a document, too.
 #pragma once
 
 #include <cstdint>
@@ -8,25 +8,25 @@
 
 namespace trivet {
 
-// Labels of tokens that have none (the data end there), and of those that eod_mask_loss leaves out.
+// The label of a token that has none (the data end there), and of one that eod_mask_loss masks.
 inline constexpr int32_t kNoLabel = -1, kMaskedLabel = -2;
 
 struct DocumentRules {
   bool reset_position_ids = false;    // count from 0 in each document
-  bool reset_attention_mask = false;  // tokens see their own document only
+  bool reset_attention_mask = false;  // tokens attend only to their own document
   bool eod_mask_loss = false;         // the prediction made at a document's last token does not count
   int64_t eod = -1;                   // the token that ends a document; -1: unknown
 
   bool any() const { return reset_position_ids || reset_attention_mask || eod_mask_loss; }
 };
 
-// Walks through the tokens of a sample, in order.
+// Walks the tokens of a sample in order.
 class DocumentWalk {
  public:
-  // ends: where documents of the dataset end in the sample: indices after their last tokens, ascending. Outlives this.
+  // ends: indices in the sample just past the last token of each dataset document, ascending. Must outlive this.
   DocumentWalk(const DocumentRules& rules, std::span<const int32_t> ends) : rules_(rules), ends_(ends) {}
 
-  // The current token `at` and its label.
+  // The result of next(): the position id of token `at`, the start of its document, and its label or kMaskedLabel.
   struct Place {
     int32_t position_id, start, label;
   };
@@ -42,7 +42,7 @@ class DocumentWalk {
  private:
   const DocumentRules& rules_;
   std::span<const int32_t> ends_;
-  int32_t start_ = 0;  // of the document
+  int32_t start_ = 0;  // of the current document
 };
 
 }  // namespace trivet

@@ -13,7 +13,7 @@
 namespace trivet {
 namespace {
 
-// Two for a window that straddles them, one for another reader in the epoch before.
+// Two for a window that straddles them, and one for another reader in the previous epoch.
 constexpr size_t kEpochsInUse = 3;
 constexpr int64_t kMaxEntries = std::numeric_limits<uint32_t>::max();
 
@@ -29,7 +29,7 @@ std::array<DocumentRange, 3> split_documents(std::span<const double> shares, int
   int64_t begin = 0;
   for (size_t i = 0; i < ranges.size(); ++i) {
     end += weights[i] / sum;
-    // nearbyint rounds half to even, as Megatron's Python does. The last sum may differ from 1 by a bit.
+    // nearbyint rounds half to even, as Megatron's Python does. The last sum may differ from 1 in its last bit.
     const auto last =
         std::clamp(static_cast<int64_t>(std::nearbyint(end * static_cast<double>(documents))), begin, documents);
     ranges[i] = {begin, last};
@@ -60,7 +60,7 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> dataset, DocumentRa
                                 options_.seq_length));
 }
 
-// Windows start at multiples of s of the stream, epochs at multiples of their tokens.
+// In the stream, windows start at multiples of s, epochs at multiples of tokens_per_epoch_.
 int64_t GptDataset::first_sample(int64_t epoch) const {
   return (epoch * tokens_per_epoch_ + options_.seq_length - 1) / options_.seq_length;
 }

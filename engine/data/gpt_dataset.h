@@ -2,13 +2,13 @@
 //
 // The shuffled documents of a split are concatenated; the next epoch, shuffled anew, follows, and so on. Window w of
 // this stream is its tokens [w s, w s + s]: the last label of a window is the first input of the next, so that every
-// token but the first is a label exactly once an epoch. The windows of an epoch are shuffled too. An epoch has three
+// token but the first is a label exactly once per epoch. The windows of an epoch are shuffled too. An epoch has three
 // tables, with Megatron's names: document index (order of documents), sample index (document and offset where each
 // window starts), shuffle index (order of windows).
 //
 // Unlike Megatron, which shuffles all epochs of a run together, sample i does not depend on the length of the run: an
-// extended or resumed run sees the data of one that was longer from the start. And no token of an epoch is dropped: a
-// window may end in the next epoch.
+// extended or resumed run sees the same data as a run that was longer from the start. No token of an epoch is dropped:
+// a window may end in the next epoch.
 #pragma once
 
 #include <algorithm>
@@ -34,11 +34,11 @@ struct DocumentRange {
 };
 
 // Splits documents into training, validation and test by shares such as {98, 2, 0} (missing ones are 0): contiguous
-// ranges, their ends rounded as Megatron does. REQUIRES: at most three, none below 0, a finite sum above 0.
+// ranges, ends rounded as in Megatron. REQUIRES: at most three shares, none negative, with a finite positive sum.
 std::array<DocumentRange, 3> split_documents(std::span<const double> shares, int64_t documents);
 
-// Any thread. Memory: 4 bytes per document and 12 bytes per window for each of at most three epochs, whose tables are
-// built at the first access.
+// Thread-safe. Memory: 4 bytes per document and 12 bytes per window for each of at most three epochs. An epoch's tables
+// are built at its first access.
 class GptDataset : public Samples {
  public:
   struct Options {
@@ -47,15 +47,15 @@ class GptDataset : public Samples {
     int64_t vocab_size = 0;  // of the model, before padding
     int64_t seed = 0;
     bool in_order = false;  // documents and windows are not shuffled
-    bool once = false;      // the data end with their epoch: in order with its last label, shuffled with whole windows
+    bool once = false;      // a single epoch: in order, up to its last label; shuffled, in whole windows
   };
 
-  // A "document" here is a sequence of the .idx; empty ones are skipped. Too few tokens for a sample are a DataError.
+  // A "document" here is a sequence of the .idx; empty ones are skipped. Too few tokens for a sample is a DataError.
   GptDataset(std::shared_ptr<const IndexedDataset> dataset, DocumentRange documents, Options options);
 
   int64_t seq_length() const override { return options_.seq_length; }
   int64_t tokens_per_epoch() const { return tokens_per_epoch_; }
-  int64_t first_sample(int64_t epoch) const;  // the first window that starts in it
+  int64_t first_sample(int64_t epoch) const;  // the first window that starts in this epoch
   int64_t samples() const override {
     return (labels() + (options_.in_order ? options_.seq_length - 1 : 0)) / options_.seq_length;
   }

@@ -30,7 +30,7 @@ static_assert(kHeaderBytes == 34);
 // GptDataset numbers sequences in 32 bits.
 constexpr uint64_t kMaxSequences = std::numeric_limits<uint32_t>::max();
 
-// f(T{}) with the C++ type of the tokens.
+// Calls f(T{}) with the tokens' C++ type T.
 template <class F>
 auto with_type(TokenType type, F&& f) {
   switch (type) {
@@ -41,7 +41,7 @@ auto with_type(TokenType type, F&& f) {
   fail("unknown token type");
 }
 
-// Calls visit(i, value) for an array of `count` T at byte `offset` of the file, a block at a time.
+// Calls visit(i, value) for each of the `count` values of type T at byte `offset` of the file, reading in blocks.
 template <typename T, typename Visit>
 void for_each_in(const InputFile& file, int64_t offset, int64_t count, Visit visit) {
   std::array<T, 8192> block;
@@ -60,7 +60,7 @@ std::string hex(std::string_view bytes) {
   return fmt::format("{:02x}", fmt::join(std::vector<uint8_t>(bytes.begin(), bytes.end()), " "));
 }
 
-// A header whose counts fit the size of the file, so that no sum of them overflows.
+// Reads the header and checks that its counts fit the size of the file, so that no sum of them overflows.
 Header read_header(const InputFile& idx) {
   if (idx.size() < kHeaderBytes) reject(idx, "file size", idx.size(), fmt::format("at least {} bytes", kHeaderBytes));
   Header header;
@@ -153,7 +153,7 @@ void IndexedDataset::read(int64_t first, std::span<int32_t> tokens) const {
 
 // ---- writing
 
-// The lengths follow the header of .idx, and so are written as they come.
+// In .idx the lengths directly follow the header, so they are written as they arrive.
 IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type, int64_t documents, int64_t tokens)
     : prefix_(prefix),
       type_(type),
@@ -161,7 +161,7 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType 
       idx_(prefix + ".idx", prefix + ".idx.tmp", documents > 0 ? kHeaderBytes + 4 * documents : 0),
       documents_(documents),
       tokens_(tokens) {
-  const Header header{};  // for the place: sync() knows the counts
+  const Header header{};  // a placeholder: only sync() knows the counts
   if (documents == 0) idx_.write(&header, sizeof header);
   else hash_.add(InputFile(bin_.temporary()));
 }

@@ -17,7 +17,7 @@ constexpr uint32_t kEnd = Character::kEnd;
 constexpr size_t kMaxPattern = 16 << 10, kMaxSets = 64, kMaxDepth = 200, kMaxProgram = 1000, kMaxSteps = 1 << 14;
 constexpr int kMaxRepeats = 1000;
 
-// From the first of each pair to before the second, in any order.
+// Half-open ranges [first, second), in any order.
 using Ranges = std::vector<std::pair<uint32_t, uint32_t>>;
 
 Ranges complement(Ranges ranges, uint32_t limit = kEnd) {
@@ -57,13 +57,13 @@ Ranges of_category(std::string_view name) {
   return found;
 }
 
-// An instruction of Thompson's programs ("Regular expression search algorithm", 1968): forks prefer the way that
+// An instruction of Thompson's programs ("Regular expression search algorithm", 1968). A fork prefers the branch that
 // backtracking tries first.
 struct Instruction {
-  // one: takes a character of the set. ahead: one of the set comes next, which is not taken.
+  // one: consumes a character in the set. ahead: the next character is in the set, and is not consumed.
   enum class Type : uint8_t { one, ahead, fork, match } type;
   size_t set = 0;
-  int first = 0, second = 0;  // of a fork: the distances to what comes next
+  int first = 0, second = 0;  // for a fork: the distances to its two successors
 };
 using Type = Instruction::Type;
 using Code = std::vector<Instruction>;
@@ -150,7 +150,7 @@ class PatternParser {
     }
   }
 
-  // -1 if there is none.
+  // Parses a number; -1 if there is none.
   int number() {
     int value = -1;
     while (at_ < codes_.size() && '0' <= codes_[at_] && codes_[at_] <= '9')
@@ -167,7 +167,7 @@ class PatternParser {
     if (c == '.') return one(complement({{'\n', '\n' + 1}}));
     if (c == '$') return {{Type::ahead, set({{'\n', '\n' + 1}, {kEnd, kEnd + 1}})}};
     if (is_one_of(c, "^*+?{")) refuse("an anchor or quantifier, not implemented,");
-    // Two letters that Oniguruma also finds as one, such as ß.
+    // Oniguruma also matches some pairs of letters as one character, such as ß.
     if (fold_ && is_one_of(codes_[at_ - 2] | 0x20, "sf") && is_one_of(c | 0x20, "sfilt")) refuse("a ligature");
     return one(folded({{c, c + 1}}));
   }
@@ -230,7 +230,7 @@ class PatternParser {
     return {{c, c + 1}};
   }
 
-  // Within (?i:…) with the other cases.
+  // Within (?i:…), adds the other cases.
   Ranges folded(Ranges ranges) {
     if (!fold_) return ranges;
     Ranges cases;
@@ -259,11 +259,11 @@ class PatternParser {
   bool fold_ = false;
 };
 
-// A program's states between two characters, the preferred one first, each after a character that it took.
+// The threads of a program between two characters, the preferred one first: each is the next instruction to run.
 using Threads = std::vector<size_t>;
 
-// Lets a thread run up to the next character, which is in the sets of this mask, and take it: to `taken`. seen: where a
-// preferred one was. False: it matches, and later ones do not count.
+// Runs a thread over the next character, which is in the sets of this mask, and appends the resulting threads to
+// `taken`. seen: instructions that preferred threads reached. False: it matches, and later threads do not count.
 bool run(const Code& code, size_t at, uint64_t sets, std::vector<bool>& seen, Threads& taken) {
   if (seen[at]) return true;
   seen[at] = true;
@@ -284,7 +284,7 @@ PieceRegex::PieceRegex(std::string_view pattern) : classes_(kEnd + 1) {
   PatternParser parser(pattern);
   const Code code = parser.parse();
 
-  // Characters that are in the same sets are one class.
+  // Characters that are in the same sets form one class.
   std::map<uint32_t, uint64_t> changes = {{kEnd, 0}, {kEnd + 1, 0}};
   for (size_t set = 0; set < parser.sets().size(); ++set)
     for (const auto& [begin, behind] : complement(complement(parser.sets()[set], kEnd + 1), kEnd + 1))

@@ -1,10 +1,10 @@
-// The regular expressions by which tokenizers cut texts into pieces, with the matches of Oniguruma, as `tokenizers` has
-// it: leftmost, the first alternative, greedy. Compiled to a deterministic automaton over classes of characters, so
-// that a match reads each character once.
+// The regular expressions with which tokenizers cut texts into pieces. They match as in Oniguruma, which `tokenizers`
+// uses: leftmost, first alternative, greedy. Compiled to a deterministic automaton over character classes, so that a
+// match reads each character once.
 //
-// Implemented: alternatives; groups (…), (?:…) and (?i:…), this one of ASCII; classes with ranges, negation and classes
-// in them; . $ \s \S \d \D \p{…} \P{…} of general categories; ? * + {n,m}, and ?+ *+ ++ of one character;
-// look-ahead (?=X) and (?!X) of one character X.
+// Implemented: alternatives; groups (…), (?:…) and, for ASCII, (?i:…); classes with ranges, negation and nested
+// classes; . $ \s \S \d \D \p{…} \P{…} for general categories; ? * + {n,m}, and ?+ *+ ++ for one character; look-ahead
+// (?=X) and (?!X) for one character X.
 #pragma once
 
 #include <array>
@@ -20,12 +20,12 @@ namespace trivet {
 
 class PieceRegex {
  public:
-  // A pattern that is not implemented, could match nothing, or takes too much memory: DataError that names the place.
+  // A pattern that is not implemented, may match nothing, or needs too much memory is a DataError naming the position.
   explicit PieceRegex(std::string_view pattern);
 
   struct Match {
-    size_t size = 0;  // in bytes; 0: none begins there
-    size_t read = 0;  // bytes that were looked at
+    size_t size = 0;  // in bytes; 0: no match begins here
+    size_t read = 0;  // bytes that were read
   };
   Match match(std::string_view text) const {
     Match found;
@@ -41,8 +41,8 @@ class PieceRegex {
     }
   }
 
-  // Tests whether a text may be cut between two characters: whether a match can span the place or depend on what
-  // follows it, and whether a match begins at every such character.
+  // Tests for cutting a text between two characters: joins(): a match can span the position or depend on what follows
+  // it; always_matches(): a match begins at every such character.
   bool joins(uint32_t before, uint32_t behind) const { return joined_[classes_[before] * count_ + classes_[behind]]; }
   bool always_matches(uint32_t code) const { return always_[classes_[code]]; }
   bool always_matches() const;
@@ -50,11 +50,11 @@ class PieceRegex {
  private:
   static constexpr uint32_t kMatches = 1u << 31;
 
-  std::vector<uint8_t> classes_;  // by code point, and of the end
+  std::vector<uint8_t> classes_;  // by code point or kEnd
   size_t count_ = 0;              // of classes
   uint32_t start_ = 0;
-  // By state, a multiple of count_ (0: no match continues), plus the class of the next character: the next state, plus
-  // kMatches where a match ends before that character.
+  // Indexed by state, a multiple of count_ (0: no match continues), plus the class of the next character: the next
+  // state, plus kMatches if a match ends before that character.
   std::vector<uint32_t> steps_;
   std::vector<bool> joined_, always_;
 };

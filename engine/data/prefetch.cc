@@ -58,7 +58,7 @@ void BatchLoader::run(const std::stop_token& stop) {
   const MemoryPurpose purpose("batches that are prepared ahead");
   for (bool failed = false; !failed;) {
     std::unique_lock lock(mutex_);
-    // The slot returned last is in use until the next one is asked for.
+    // The slot returned last is in use until next() is called again.
     const auto has_room = [this] {
       return prepared_ - (taken_ > 0 ? taken_ - 1 : 0) < static_cast<int64_t>(slots_.size());
     };
@@ -86,7 +86,7 @@ const Batch& BatchLoader::next() {
   }
   if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   std::unique_lock lock(mutex_);
-  // An error is never passed over: the same slot throws again.
+  // An error is never skipped: the same slot throws again.
   if (taken_ > 0 && slot(taken_ - 1).error) std::rethrow_exception(slot(taken_ - 1).error);
   ++taken_;
   changed_.notify_all();

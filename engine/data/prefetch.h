@@ -1,7 +1,7 @@
 // BatchLoader: a background thread that reads and transposes micro-batches while the model computes.
 //
-// Each rank of a tensor- and pipeline-parallel group has a loader with the same plan, and so the same data without a
-// broadcast. For one thread.
+// Each rank of a tensor- and pipeline-parallel group has a loader with the same plan, and so gets the same data without
+// a broadcast. For one thread.
 #pragma once
 
 #include <condition_variable>
@@ -17,23 +17,23 @@
 
 namespace trivet {
 
-// The global samples of a data-parallel rank. Micro-batch j of step i of rank r of d, of b samples each:
+// The global samples of a data-parallel rank. Micro-batch j of step i on rank r of d, with b samples each:
 //   start_sample + i m d b + (j d + r) b + [0, b)
-// A step takes the same global_batch_size = m d b samples for every d, or if there is a ramp, m follows from the
-// step's size.
+// A step takes the same global_batch_size = m d b samples for every d. With a ramp, m follows from the step's batch
+// size.
 struct BatchPlan {
   int64_t start_sample = 0;  // consumed before the first step
   int64_t micro_batch_size = 1;
-  int64_t micro_batches = 1;  // m, a step
-  int rank = 0;               // of the data-parallel group
+  int64_t micro_batches = 1;  // m, per step
+  int rank = 0;               // in the data-parallel group
   int ranks = 1;
-  BatchSizes ramp{};                                         // of the steps; empty: all equal
-  int64_t end_sample = std::numeric_limits<int64_t>::max();  // samples from there on have no labels
+  BatchSizes ramp{};                                         // batch sizes of the steps; empty: all equal
+  int64_t end_sample = std::numeric_limits<int64_t>::max();  // samples from here on have no labels
 
   // The first sample of this rank's k-th micro-batch, counted over steps.
   int64_t first_sample(int64_t k) const {
     const int64_t together = ranks * micro_batch_size;
-    int64_t begin = start_sample;  // of the steps that are as large as the one with it
+    int64_t begin = start_sample;  // first sample of the run of equally large steps that contains k
     ramp.each_run(start_sample, [&](int64_t run_begin, int64_t steps, int64_t samples) {
       begin = run_begin;
       const int64_t m = samples / together;
@@ -53,15 +53,15 @@ struct BatchPlan {
 
 class BatchLoader : public BatchSource {
  public:
-  // `depth` micro-batches are prepared ahead, from the first call of next() on; 0: none, next() prepares its own.
+  // Prepares `depth` micro-batches ahead, from the first call of next() on; 0: next() prepares each when called.
   // REQUIRES: dataset outlives the loader.
   BatchLoader(const Samples& dataset, BatchPlan plan, int64_t depth, const DocumentRules& documents = {});
   BatchLoader(const BatchLoader&) = delete;
 
-  // Throws what failed while the micro-batch was prepared, and so does every later call.
+  // Rethrows an error from preparing the micro-batch, as does every later call.
   const Batch& next() override;
 
-  // Every evaluation reads the same data.
+  // So that every evaluation reads the same data.
   void restart(int64_t start_sample) override;
 
  private:
@@ -78,13 +78,13 @@ class BatchLoader : public BatchSource {
   BatchPlan plan_;
   const DocumentRules documents_;
   std::vector<Slot> slots_;             // a ring of depth + 1: one is the consumer's
-  std::vector<int32_t> sample_, ends_;  // [s + 1], and of its documents; of the preparing thread
+  std::vector<int32_t> sample_, ends_;  // [s + 1] tokens, and where its documents end; for the preparing thread
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
   int64_t prepared_ = 0;  // micro-batches put into the ring since the start; guarded by mutex_
   int64_t taken_ = 0;     // micro-batches returned; the last of them is still in use; guarded by mutex_
-  std::jthread thread_;   // last; not running before next(), or where depth is 0
+  std::jthread thread_;   // declared last; not running before next(), or if depth is 0
 };
 
 }  // namespace trivet

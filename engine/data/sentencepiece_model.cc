@@ -11,7 +11,7 @@
 namespace trivet {
 namespace {
 
-// Field numbers of sentencepiece_model.proto: in a model, a piece, the trainer's and the normalizer's settings.
+// Field numbers in sentencepiece_model.proto: of a model, a piece, the trainer's and the normalizer's settings.
 constexpr uint32_t kPiece = 1, kTrainer = 2, kNormalizer = 3, kDenormalizer = 5;
 constexpr uint32_t kPieceText = 1, kPieceScore = 2, kPieceType = 3;
 constexpr uint32_t kModelType = 3, kWhitespaceAsSuffix = 24, kByteFallback = 35;
@@ -25,7 +25,7 @@ struct WireField {
   uint32_t number;
   uint32_t wire_type;      // 0 varint, 1 eight bytes, 2 length-delimited, 5 four bytes
   uint64_t varint;         // wire type 0
-  std::string_view bytes;  // the others
+  std::string_view bytes;  // the other types
 };
 
 class Message {
@@ -76,7 +76,7 @@ class Message {
 // ---- the table of characters
 
 // The blob is a u32 size, a double-array trie of that size (Yata et al., "A compact static double-array keeping
-// character codes", 2007; units as in Darts-clone), and the replacements, NUL-terminated, that its leaves point to. The
+// character codes", 2007; units as in Darts-clone), and the NUL-terminated replacements that its leaves point to. The
 // library follows the trie unchecked, so every reachable unit must exist.
 void check_chars_map(std::string_view blob, const std::string& name) {
   const auto reject = [&](std::string_view why) {
@@ -117,9 +117,9 @@ void check_chars_map(std::string_view blob, const std::string& name) {
   }
 }
 
-// Marks adjacent bytes of this piece. The library treats a space and U+2581 in a text as the same.
+// Marks adjacent bytes in this piece. The library treats a space and U+2581 in a text alike.
 void mark_neighbours(std::string_view piece, std::bitset<65536>& joined) {
-  std::string_view before;  // the bytes that the symbol in front can end with
+  std::string_view before;  // the bytes that the previous symbol can end with
   while (!piece.empty()) {
     const bool space = piece.starts_with(kSpace);
     const std::string_view symbol = piece.substr(0, space ? kSpace.size() : 1);
@@ -148,7 +148,7 @@ SentencePieceFacts check_sentencepiece_model(std::string_view bytes, const std::
       ++facts.pieces;
       while (const auto part = message.next()) {
         if (part->number == kPieceText && part->wire_type == 2) {
-          // The library takes pieces for C strings when it builds its own tries.
+          // The library treats pieces as C strings when it builds its own tries.
           if (part->bytes.empty() || part->bytes.find('\0') != std::string_view::npos)
             throw DataError(fmt::format("{}: piece {} is empty or has a NUL", name, facts.pieces - 1));
           mark_neighbours(part->bytes, facts.joined);

@@ -1,5 +1,5 @@
 // Validates a .model file before the SentencePiece library reads it. The library parses the protobuf safely but trusts
-// its content: a damaged table of characters makes it read out of bounds.
+// its content: a damaged character table makes it read out of bounds.
 #pragma once
 
 #include <bitset>
@@ -11,17 +11,17 @@ namespace trivet {
 
 struct SentencePieceFacts {
   int64_t pieces = 0;
-  bool adds_space = true;  // in front of a text: "add_dummy_prefix"
+  bool adds_space = true;  // prepends a space to a text: "add_dummy_prefix"
 
   // True if this is a BPE model with byte fallback and without normalisation. It encodes a text as the concatenation of
-  // its parts, if no piece spans the boundaries between them.
+  // its parts if no piece spans a boundary between them.
   bool concatenates = false;
 
   // Bit 256 a + b: some piece has byte b after byte a, so that a text must not be split between them.
   std::bitset<65536> joined;
 };
 
-// Throws DataError, beginning with `name`, where the bytes are no valid model.
+// Throws DataError, beginning with `name`, if the bytes are not a valid model.
 SentencePieceFacts check_sentencepiece_model(std::string_view bytes, const std::string& name);
 
 }  // namespace trivet

@@ -18,11 +18,11 @@
 namespace trivet {
 namespace {
 
-constexpr size_t kMaxTextBytes = 64 << 10;  // of one call: the library takes many times that memory
+constexpr size_t kMaxTextBytes = 64 << 10;  // per call: the library needs many times that memory
 constexpr size_t kMaxCachedWord = 32;
 constexpr size_t kMaxCachedWords = 1 << 18;
 
-// The library's message without its "src/file.cc(line) [condition] "; the condition if that is all.
+// The library's message without its "src/file.cc(line) [condition] ", or the condition if that is all.
 std::string message_of_library(std::string_view message) {
   const size_t line = message.find(".cc("), end = message.rfind(']');
   if (line == message.npos || end == message.npos || end < line) return std::string(message);
@@ -184,7 +184,7 @@ std::string train_sentencepiece(const std::vector<std::string>& sentences, int64
           {"eos_id", "1"},
           {"bos_id", "-1"},
           {"pad_id", "-1"},
-          {"max_sentence_length", std::to_string(longest + 1)},  // longer ones are passed over
+          {"max_sentence_length", std::to_string(longest + 1)},  // longer ones are skipped
           {"minloglevel", "2"},
       },
       &iterator, &model);

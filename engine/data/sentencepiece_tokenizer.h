@@ -1,6 +1,6 @@
 // SentencePiece models (Kudo and Richardson, "SentencePiece: A simple and language independent subword tokenizer and
-// detokenizer for Neural Text Processing", 2018), by the SentencePiece library, with a cache of words that makes
-// encoding with models trained here faster.
+// detokenizer for Neural Text Processing", 2018), through the SentencePiece library. A cache of words speeds up
+// encoding with models trained here.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ constexpr int64_t kMaxSentencePieceBytes = 256 << 20;  // of a model file
 // naming the file.
 std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path);
 
-// The same from a file's bytes; `name` is for messages.
+// The same, from a file's bytes; `name` is for messages.
 std::unique_ptr<Tokenizer> make_sentencepiece(std::string model, const std::string& name);
 
 // The smallest vocabulary to train: two special ids, 256 bytes, and room for characters.

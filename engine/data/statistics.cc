@@ -12,7 +12,7 @@ namespace trivet {
 namespace {
 
 constexpr int64_t kBlockTokens = 1 << 16;
-// Beyond any vocabulary there is; keeps a damaged file from asking for all memory.
+// Larger than any existing vocabulary; keeps a damaged file from requesting all memory.
 constexpr int64_t kMaxVocab = 1 << 24;
 
 }  // namespace

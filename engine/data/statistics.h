@@ -10,19 +10,19 @@
 
 namespace trivet {
 
-// Counts of each token id in these documents: [vocab_size], where an id outside is a DataError naming it, or
-// without a size [largest id + 1].
+// The count of each token id in these documents: [vocab_size], and an id outside is a DataError naming it; or without
+// vocab_size, [largest id + 1].
 std::vector<int64_t> count_tokens(const IndexedDataset& dataset, DocumentRange documents,
                                   std::optional<int64_t> vocab_size = std::nullopt);
 
-// The entropy of the token frequencies in nats per token: the loss of the best model without context. 0 of no tokens.
+// The entropy of the token frequencies in nats per token: the loss of the best model without context. 0 without tokens.
 double unigram_entropy(const std::vector<int64_t>& counts);
 
 struct LengthSummary {
   int64_t least = 0;
   int64_t median = 0;
   int64_t most = 0;
-  int64_t empty = 0;  // documents
+  int64_t empty = 0;  // documents without tokens
 };
 
 LengthSummary summarize_lengths(const IndexedDataset& dataset, DocumentRange documents);

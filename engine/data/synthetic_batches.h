@@ -1,4 +1,4 @@
-// SyntheticBatches: the same micro-batch again and again, of no data set.
+// SyntheticBatches: the same micro-batch over and over, without a dataset.
 #pragma once
 
 #include "engine/data/batch_source.h"
@@ -7,7 +7,7 @@ namespace trivet {
 
 class SyntheticBatches : public BatchSource {
  public:
-  // tokens: of a micro-batch.
+  // tokens: per micro-batch.
   SyntheticBatches(int64_t tokens, int64_t vocab) {
     for (int64_t i = 0; i < tokens; ++i) batch_.tokens.push_back(static_cast<int32_t>(i % vocab));
     batch_.labels = batch_.tokens;

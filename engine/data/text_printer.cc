@@ -10,8 +10,8 @@
 namespace trivet {
 namespace {
 
-// The bytes of `text` without a character at its end of which more bytes may come, or for which a tokenizer that wants
-// whole ones has put U+FFFD.
+// The size of `text` without a last character that more bytes may complete, or for which a tokenizer that decodes whole
+// characters has put U+FFFD.
 size_t settled(const std::string& text) {
   size_t end = text.size();
   size_t lead = end;  // of the last character

@@ -1,4 +1,4 @@
-// Text that is printed while its tokens come.
+// Prints text as its tokens arrive.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace trivet {
 
-// Passes to `put` the text that further tokens can no longer change; without a tokenizer, ids with commas.
+// Passes to `put` the text that further tokens can no longer change; without a tokenizer, comma-separated ids.
 class TextPrinter {
  public:
   TextPrinter(const Tokenizer* tokenizer, std::function<void(const std::string&)> put)
@@ -25,8 +25,8 @@ class TextPrinter {
   const Tokenizer* tokenizer_;
   std::function<void(const std::string&)> put_;
   std::vector<int32_t> held_;
-  size_t printed_ = 0;  // bytes of the text
-  bool begun_ = false;  // of token ids
+  size_t printed_ = 0;  // bytes of the text printed so far
+  bool begun_ = false;  // an id was printed
 };
 
 }  // namespace trivet

@@ -54,7 +54,7 @@ size_t Tokenizer::part_size(std::string_view text, size_t most) const { return t
 std::vector<int32_t> Tokenizer::encode_prompt(std::string_view text) const {
   std::vector<int32_t> tokens = encode(text);
   if (bos() >= 0) tokens.insert(tokens.begin(), bos());
-  if (tokens.empty()) tokens.push_back(eod());  // the end of a document is followed by the beginning of one
+  if (tokens.empty()) tokens.push_back(eod());  // after the end of one document, the next begins
   return tokens;
 }
 

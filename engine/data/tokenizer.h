@@ -1,7 +1,7 @@
-// Tokenizer: text to token ids and back. Three kinds: `bytes`, where every byte is its own token, SentencePiece, and
-// byte-level BPE.
+// Tokenizer: text to token ids and back. Three kinds: `bytes`, with one token per byte, SentencePiece, and byte-level
+// BPE.
 //
-// Immutable to its users and safe to call from many threads concurrently.
+// Immutable to its users; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -20,24 +20,24 @@ class Tokenizer {
   virtual std::string kind() const = 0;  // "bytes", "sentencepiece" or "bpe"
   virtual int64_t vocab_size() const = 0;
   virtual int32_t eod()
-      const = 0;  // ends every document; encode() gives it only for a special token of BPE in the text
+      const = 0;  // ends every document; encode() returns it only where the text has it as a special token of BPE
   virtual int32_t bos() const { return -1; }  // begins every document; -1: none does
 
   // Equal for equal tokenizers: "bytes", the hash of the model file, or bpe_fingerprint().
   virtual std::string fingerprint() const = 0;
 
-  // The number of these tokens, from encode(), that are added tokens recognised in the text.
+  // How many of these tokens, from encode(), are added tokens recognised in the text.
   virtual int64_t count_added(std::span<const int32_t>) const { return 0; }
 
-  // The position to cut a text so that its first part has at most `most` bytes; 0 if it cannot be cut there. Its whole
+  // The position to cut a text so that its first part has at most `most` bytes; 0 if it cannot be cut there. The text's
   // size if it is not longer.
   virtual size_t part_size(std::string_view text, size_t most) const;
 
-  // goes_on: the text before it, up to where part_size() cut, was encoded by another call.
+  // goes_on: another call encoded the text before it, up to a cut by part_size().
   std::vector<int32_t> encode(std::string_view text) const { return encode(text, false); }
   virtual std::vector<int32_t> encode(std::string_view text, bool goes_on) const = 0;
 
-  // A document's beginning: without text, what begins one.
+  // Encodes the beginning of a document: bos(), if any, and the text; eod() if both are missing.
   std::vector<int32_t> encode_prompt(std::string_view text) const;
 
   // The ids that end and begin a document are not text. An id outside the vocabulary is a DataError.
@@ -50,18 +50,18 @@ class Tokenizer {
 // Ids 0 … 255 are the bytes, 256 is the end of document. decode(encode(x)) == x for any bytes.
 std::unique_ptr<Tokenizer> make_bytes_tokenizer();
 
-// The file of a dataset's tokenizer: PREFIX.tokenizer.json or PREFIX.model, whichever is there; else "".
+// The file of a dataset's tokenizer: PREFIX.tokenizer.json or PREFIX.model, whichever exists; else "".
 std::string tokenizer_file(const std::string& prefix);
 
-// A tokenizer.json, next to which tokenizer_config.json names the end of document, or a model of SentencePiece.
+// Loads a tokenizer.json, next to which tokenizer_config.json names the end of document, or a SentencePiece model.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 
-// Throws DataError if it is not the one that the model `of` was trained with, by the fingerprint if that is known,
-// or has more ids than its vocabulary.
+// Throws DataError if it is not the tokenizer that the model `of` was trained with, by the fingerprint if that is
+// known, or has more ids than the model's vocabulary.
 void check_tokenizer(const Tokenizer& tokenizer, const std::string& fingerprint, int64_t vocab, const std::string& of);
 
-// The tokenizer of the dataset PREFIX, by PREFIX.json, or without one by tokenizer_file(). Another one than the dataset
-// was made with, or a dataset without these files, is a DataError.
+// The tokenizer of the dataset PREFIX, by PREFIX.json, or without that file by tokenizer_file(). A tokenizer that did
+// not make the dataset, or a dataset without these files, is a DataError.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& prefix);
 
 }  // namespace trivet

@@ -31,7 +31,7 @@ Vocabulary vocabulary_of_model(const std::string& path) {
   return {tokenizer->vocab_size(), tokenizer->fingerprint(), path, tokenizer->eod()};
 }
 
-// The datasets that are given, with their keys.
+// The configured datasets, with their keys.
 std::vector<std::pair<const char*, std::string>> paths_of(const DataConfig& config) {
   std::vector<std::pair<const char*, std::string>> paths;
   for (const auto& [key, text] :
@@ -42,12 +42,12 @@ std::vector<std::pair<const char*, std::string>> paths_of(const DataConfig& conf
 }
 
 struct WeightedDataset {
-  double weight;  // 0: its size
+  double weight;  // 0: weighted by its size
   std::shared_ptr<const IndexedDataset> dataset;
   int64_t bos;  // begins every document; -1: none does, or unknown
 };
 
-// reads: else the tokens are not, and the data has no identity.
+// reads: if false, the tokens are not read, and the data has no identity.
 std::vector<WeightedDataset> open_sources(const std::string& key, const std::string& text, bool reads,
                                           TrainingData& data) {
   std::vector<WeightedDataset> sources;
@@ -163,14 +163,14 @@ DocumentRules document_rules(const DataConfig& config, int64_t eod) {
 TrainingData open_training_data(const Config& run, double samples) {
   const DataConfig& config = run.data;
   TrainingData data;
-  // An identity takes reading tokens, and a benchmark reads none before its clock runs.
+  // An identity requires reading tokens, and a benchmark must not read any before its clock runs.
   const bool timed = directing_section(run);
   const auto open = [&](const char* key, const std::string& text) {
     return opening(key, [&] { return open_sources(key, text, !timed, data); });
   };
   const bool whole = !config.path.empty();
   constexpr std::array kNames{"train", "valid", "test"}, kSets{"training", "validation", "test"};
-  // part: of a split, if there is one.
+  // part: index in kNames, and in data.split if that applies.
   const auto part_of = [&](const std::vector<WeightedDataset>& sources, size_t part) {
     const bool training = part == 0;
     const bool in_order = !training && evaluates_in_order(run.train), once = training ? !config.repeat : in_order;

@@ -18,16 +18,16 @@ namespace trivet {
 struct Vocabulary {
   int64_t size = 0;
   std::string fingerprint;  // Tokenizer::fingerprint()
-  std::string source;       // the file that says so
+  std::string source;       // the file that it was read from
   int64_t eod = -1;         // the token that ends a document; -1: unknown
 };
 
-// The vocabulary of data.tokenizer_model, of PREFIX.json, or of tokenizer_file(). Empty without any of them: then
-// model.vocab_size gives the size. Two that differ, also between training and validation data, are a DataError with
-// both sizes and fingerprints. Errors of a file begin with the key that names it.
+// The vocabulary of data.tokenizer_model, PREFIX.json or tokenizer_file(). Empty without any of them: then
+// model.vocab_size gives the size. If two differ, even between training and validation data, throws DataError with both
+// sizes and fingerprints. Errors in a file begin with the key that names it.
 std::optional<Vocabulary> data_vocabulary(const DataConfig& config);
 
-// A prefix that names no file is a ConfigError, half a dataset a DataError.
+// A prefix without files is a ConfigError, one with half a dataset a DataError.
 void expect_dataset(const std::string& prefix);
 
 DocumentRules document_rules(const DataConfig& config, int64_t eod);
@@ -36,7 +36,7 @@ struct TrainingData {
   std::unique_ptr<Samples> train;  // null with train.skip_train
   std::unique_ptr<Samples> valid;  // null without validation
   std::unique_ptr<Samples> test;   // null without a test at the end
-  // By key: tokens, sequences, and a hash of samples of PREFIX.idx and PREFIX.bin, of each source of a blend.
+  // By key: for each source of a blend, tokens, sequences, and a hash of samples of PREFIX.idx and PREFIX.bin.
   std::map<std::string, std::string> identities;
   // For each source: "dataset data.path PREFIX"; counts, and hashes of lengths, samples of tokens, and PREFIX.json.
   std::vector<std::pair<std::string, std::string>> fingerprints{};
@@ -47,8 +47,8 @@ struct TrainingData {
 
 // Opens data.path with data.split, or data.train_path, data.valid_path and data.test_path, for a run of `samples`
 // training samples. REQUIRES: a resolved config. A share of the split that gets no document, a dataset that does not
-// exist, or data that end before the run does are a ConfigError. Errors of a dataset begin with its key. With
-// train.full_validation or eval_samples validation and test data are in order and end.
+// exist, or data that end before the run is a ConfigError. Errors in a dataset begin with its key. With
+// train.full_validation or eval_samples, validation and test data are read in order, once.
 TrainingData open_training_data(const Config& config, double samples);
 
 }  // namespace trivet
