@@ -15,16 +15,16 @@ namespace trivet {
 namespace {
 
 constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGQUIT, SIGALRM};
-constexpr int kPatience = 200;  // times 10 ms, for the watchdogs
+constexpr int kPatience = 200;  // in units of 10 ms: how long to wait for the watchdogs
 
-// Sent from outside: the thread that it hits is at no fault, and may hold a lock that the watchdogs need.
+// Sent from outside: the thread that it hits is not at fault, and may hold a lock that the watchdogs need.
 bool is_request(int signal) { return signal == SIGQUIT || signal == SIGALRM; }
 
 struct Crash {
   std::atomic<int> signal = 0;
   std::atomic<pid_t> thread = 0;
   std::atomic<int> watches = 0, served = 0;
-  std::mutex mutex;  // of what follows; not for the handler
+  std::mutex mutex;  // guards the members below; the handler must not take it
   int installed = 0;
   std::array<struct sigaction, kSignals.size()> before{};
 } crash;
@@ -38,14 +38,14 @@ void pause_ms(int ms) {
 
 void end_by(int signal) {
   ::signal(signal, SIG_DFL);
-  raise(signal);  // in a handler: delivered when that returns
+  raise(signal);  // in a handler: delivered when the handler returns
 }
 
 void on_fatal_signal(int signal) {
   int none = 0;
   if (!crash.signal.compare_exchange_strong(none, signal)) {
-    // Another crashing thread waits for the end of the process; a crash in the handler, or anything after a request,
-    // ends it immediately.
+    // Another crashing thread waits for the process to end; a crash in the handler, or anything after a request, ends
+    // it immediately.
     while (!is_request(signal) && !is_request(none) && crash.thread != this_thread()) pause_ms(10);
     return end_by(signal);
   }
@@ -64,12 +64,12 @@ CrashWatch::CrashWatch() : thread_(this_thread()) {
   ++crash.watches;
   if (crash.installed++ > 0) return;
   void* frame;
-  backtrace(&frame, 1);  // loads its library, which a handler must not
+  backtrace(&frame, 1);  // loads backtrace's library, which a handler must not do
   struct sigaction action = {};
   action.sa_handler = on_fatal_signal;
   for (size_t i = 0; i < kSignals.size(); ++i) {
     sigaction(kSignals[i], &action, &crash.before[i]);
-    if (crash.before[i].sa_handler == SIG_IGN) sigaction(kSignals[i], &crash.before[i], nullptr);  // as the shell's &
+    if (crash.before[i].sa_handler == SIG_IGN) sigaction(kSignals[i], &crash.before[i], nullptr);  // e.g. the shell's &
   }
 }
 
@@ -78,7 +78,7 @@ CrashWatch::~CrashWatch() {
   --crash.watches;
   if (--crash.installed > 0) return;
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &crash.before[i], nullptr);
-  if (crash.signal != 0) end_by(crash.signal);  // after the last look of a watchdog
+  if (crash.signal != 0) end_by(crash.signal);  // after the last watchdog's last poll
 }
 
 int CrashWatch::signal() const { return crash.signal; }

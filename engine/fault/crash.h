@@ -8,8 +8,8 @@
 
 namespace trivet {
 
-// One a rank, made by its main thread, used by its watchdog. The first of a process installs the handlers, the last
-// restores the previous ones.
+// One per rank, made by its main thread and used by its watchdog. The first in a process installs the handlers, the
+// last restores the previous ones.
 class CrashWatch {
  public:
   CrashWatch();
@@ -18,9 +18,9 @@ class CrashWatch {
   CrashWatch& operator=(const CrashWatch&) = delete;
 
   int signal() const;                       // the fatal signal; 0: none
-  bool in_my_thread() const;                // whether it hit thread()
-  pid_t thread() const { return thread_; }  // the one that made this object
-  void served();                            // this rank's report is written
+  bool in_my_thread() const;                // true if it hit thread()
+  pid_t thread() const { return thread_; }  // the thread that made this object
+  void served();                            // call when this rank's report is written
 
  private:
   const pid_t thread_;

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kLargestFile = 64 << 20;
 
-// read(the file's JSON). Whatever is wrong with that is a DataError that names the file.
+// Calls read(the file's JSON). Any error in doing so is a DataError that names the file.
 template <class Read>
 auto read_json(const std::string& path, const Read& read) {
   const std::string text = read_small_file(path, kLargestFile);
@@ -27,7 +27,7 @@ auto read_json(const std::string& path, const Read& read) {
 }
 
 double seconds_before(int64_t now, int64_t then) { return static_cast<double>(now - then) * 1e-9; }
-// The age at the dump, in seconds; null: never.
+// Age at the time of the dump, in seconds; null: never.
 Json ago(const FlightLog& log, int64_t ns) {
   return ns == 0 ? Json() : Json(std::round(seconds_before(log.taken_ns, ns) * 1e6) / 1e6);
 }
@@ -83,7 +83,7 @@ FlightDump dump_of(const Json& json) {
   return dump;
 }
 
-// The same group on another rank: of the groups with this name and these ranks, the one with the same number.
+// The same group on another rank: among the groups with this name and these ranks, the one with the same number.
 const FlightGroup* same_group(const FlightLog& mine, size_t index, const FlightLog& theirs) {
   const auto is_like = [&](const FlightGroup& group) {
     return group.name == mine.groups[index].name && group.world_ranks == mine.groups[index].world_ranks;
@@ -96,10 +96,10 @@ const FlightGroup* same_group(const FlightLog& mine, size_t index, const FlightL
 
 // An open call, and the ranks that have not joined it.
 struct Wait {
-  int rank = 0;  // the waiting one, of the world
+  int rank = 0;  // the waiting rank, in the world
   const FlightDump* dump = nullptr;
   size_t record = 0;
-  std::vector<int> missing{};  // ranks of the world
+  std::vector<int> missing{};  // ranks in the world
 
   const FlightRecord& call() const { return dump->log.records[record]; }
   const FlightGroup& group() const { return dump->log.groups[static_cast<size_t>(call().group)]; }
@@ -244,7 +244,7 @@ FlightVerdict find_culprit(const FlightReport& report) {
   std::set<int> waiting;
   for (const Wait& wait : waits)
     if (!wait.missing.empty() && (wait.call().peer < 0 || wait.dump->main_thread != 'R')) waiting.insert(wait.rank);
-  // Silent ranks first, then those still at work.
+  // Silent ranks first, then ranks that are still working.
   for (const bool silent : {true, false})
     for (const Wait& wait : waits)
       for (const int rank : wait.missing) {

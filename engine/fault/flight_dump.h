@@ -1,9 +1,9 @@
-// Flight dumps: the content of each rank's flight recorder when a run failed, and the rank that caused it. Read by
-// `trivet flight RUN_DIR` and by the watchdog that fires first.
+// Flight dumps: the content of each rank's flight recorder when a run failed, and the rank that caused the failure.
+// Read by `trivet flight RUN_DIR` and by the watchdog that fires first.
 //
 //   RUN_DIR/flight/ranks.json    host and process of each rank; written by rank 0 at the start
 //   RUN_DIR/flight/fired         tells the ranks to write their dumps
-//   RUN_DIR/flight/rank-K.json   one line a group and a call
+//   RUN_DIR/flight/rank-K.json   one line per group and per call
 //
 // A run that ended normally has no dumps.
 #pragma once
@@ -24,18 +24,18 @@ struct RankPlace {
 
 struct FlightDump {
   RankPlace place;
-  std::string why;  // it was written
-  // State of the rank's main thread in /proc: R runs, S sleeps, T is stopped; ?: unknown. A rank that runs does not
-  // wait, even with receives posted ahead of time.
+  std::string why;  // why it was written
+  // State of the rank's main thread in /proc: R runs, S sleeps, T is stopped; ?: unknown. A running rank does not wait,
+  // even if it has posted receives early.
   char main_thread = '?';
-  FlightLog log{};  // of one read from a file, `calls` replaces the signatures' data types and operations
-  std::vector<std::string> calls{};  // [record] as text
+  FlightLog log{};                   // read from a file: `calls` replaces the signatures' data types and operations
+  std::vector<std::string> calls{};  // [record], as text
 };
 
 std::string flight_folder(const std::string& run_dir);
 std::string flight_path(const std::string& run_dir, int rank);
 
-// Called by rank 0 before a barrier: makes an empty folder with ranks.json. Throws IoError.
+// Called by rank 0 before a barrier: creates an empty folder with ranks.json. Throws IoError.
 void start_flight_folder(const std::string& run_dir, const std::vector<RankPlace>& places);
 // Writes the calls from `dump.log`; `dump.calls` is not used.
 void write_flight_dump(const std::string& run_dir, const FlightDump& dump);
@@ -43,22 +43,22 @@ void write_flight_dump(const std::string& run_dir, const FlightDump& dump);
 struct FlightReport {
   std::vector<RankPlace> places;                 // [rank]
   std::vector<std::optional<FlightDump>> dumps;  // [rank]; empty: no dump
-  std::string end{};                             // without any dump: how the run ended, as outcome.json says
+  std::string end{};                             // if there are no dumps: how the run ended, from outcome.json
 };
-// From its outcome.json (outcome.h), or that there is none. Throws DataError.
+// Describes the end of a run from its outcome.json (outcome.h), or says that there is none. Throws DataError.
 std::string how_it_ended(const std::string& run_dir);
-// Throws DataError if a file is invalid, IoError without such a folder.
+// Throws DataError if a file is invalid, IoError if there is no such folder.
 FlightReport read_flight_folder(const std::string& run_dir);
 
-// The rank that the others wait for. Of the ranks missing from open calls, the culprit is one that does not wait
-// itself: it wrote no dump (stopped or dead), or works outside of communication.
+// The rank that the others wait for. Among the ranks missing from open calls, the culprit is one that does not wait
+// itself: it wrote no dump (stopped or dead), or is busy outside communication.
 struct FlightVerdict {
-  int rank = -1;     // -1: unknown, as where ranks wait for each other
+  int rank = -1;     // -1: unknown, for example if ranks wait for each other
   std::string what;  // one line
 };
 FlightVerdict find_culprit(const FlightReport& report);
 
-// For people: the verdict, then a line a rank and a line an open call with the ranks missing from it. Where no rank
+// For people: the verdict, then a line per rank and a line per open call with the ranks missing from it. If no rank
 // wrote a dump, how the run ended.
 std::string describe_flight(const FlightReport& report);
 

@@ -1,7 +1,7 @@
 // Fault injection: `trivet train … --inject FAULT:RANK:STEP[:PHASE]`. docs/faults.md has the table.
 //
-//   RANK    a number, `last`, or `all`        STEP   from 1; each fault strikes once, slow from that step on
-//   PHASE   step, forward, backward, reduce, optimizer, save: strikes at its begin; each fault has a default
+//   RANK    a number, `last`, or `all`        STEP   from 1; each fault strikes once, `slow` from that step on
+//   PHASE   step, forward, backward, reduce, optimizer, save: strikes at its beginning; each fault has a default
 #pragma once
 
 #include <atomic>
@@ -40,7 +40,7 @@ enum class FaultKind : uint8_t {
 struct Fault {
   static constexpr int kAll = -1, kLast = -2;
   FaultKind kind = FaultKind::kill;
-  double factor = 1;  // of slow
+  double factor = 1;  // for slow
   int rank = 0;
   int64_t step = 1;
   StepPhase phase = StepPhase::step;
@@ -51,29 +51,29 @@ struct Fault {
   }
 };
 
-// Throws ConfigError, with the list of faults.
+// Throws ConfigError with the list of faults.
 Fault parse_fault(const std::string& text);
 std::vector<Fault> parse_faults(std::span<const std::string> texts);
-std::string fault_table();  // one line a fault
+std::string fault_table();  // one line per fault
 std::vector<std::string_view> fault_names();
 
-// The numbers in device memory that a fault of this rank can corrupt.
+// The numbers in device memory that a fault on this rank can corrupt.
 struct FaultTargets {
   Device* device = nullptr;
   Stream* stream = nullptr;
-  Tensor gradient;  // fp32: of the first parameter that this rank updates, where the optimizer reads it
+  Tensor gradient;  // fp32: of the first parameter that this rank updates, the copy that the optimizer reads
   Tensor weight;    // that parameter's main weight
-  Tensor loss;      // [1] fp32: the sum so far
+  Tensor loss;      // [1] fp32: the running sum
 };
 
-// The faults of one rank. For the rank's main thread, except next_call() and disk_fault().
+// The faults of one rank. Used by the rank's main thread, except next_call() and disk_fault().
 class FaultInjector : public StepHook, public CallFaults {
  public:
   // Throws ConfigError for a rank outside the world.
   FaultInjector(std::span<const Fault> faults, int rank, int world_size);
   bool none() const { return faults_.empty(); }
 
-  // Under `oom`, memory that refuses every allocation of the rank that is built on it; else null.
+  // Under `oom`, memory that refuses every allocation of the rank that allocates from it; else null.
   Memory* memory();
   void attach(const FaultTargets& targets) { targets_ = targets; }
 
@@ -81,19 +81,19 @@ class FaultInjector : public StepHook, public CallFaults {
   void end(StepPhase phase, int64_t step) override;
   CallFault next_call() override;
 
-  // The faults, as they were written, that have not struck; "": none.
+  // The faults that have not struck, as they were written; "": none.
   std::string not_struck() const;
 
-  // Faults of checkpoint writes; empty if there are none. Called by the writer's thread.
+  // The fault for checkpoint writes; empty if there is none. Called by the writer's thread.
   Disk::Fault disk_fault();
 
  private:
   void strike(const Fault& fault, int64_t step);
   void corrupt_number(const Fault& fault);
 
-  std::vector<Fault> faults_;  // of this rank
-  mutable std::mutex mutex_;   // guards struck_ and saved_step_: a checkpoint may be written during the steps
-  int64_t saved_step_ = 0;     // that is being saved
+  std::vector<Fault> faults_;  // on this rank
+  mutable std::mutex mutex_;   // guards struck_ and saved_step_: a checkpoint may be written while steps run
+  int64_t saved_step_ = 0;     // the step being saved
   std::vector<bool> struck_;
   double slow_ = 1;
   int64_t phase_begin_ns_ = 0;

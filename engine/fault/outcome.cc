@@ -31,7 +31,7 @@ bool write_outcome(const std::string& run_dir, const Outcome& outcome) noexcept 
                "\n");
     try {
       return file.commit_as_first();
-    } catch (const IoError&) {  // a file system without links
+    } catch (const IoError&) {  // the file system has no hard links
       file.commit();
       return true;
     }

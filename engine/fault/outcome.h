@@ -1,6 +1,6 @@
 // RUN_DIR/outcome.json: how a run ended, for the script that restarts it. Unlike an exit code it does not depend on
-// mpirun or srun. Of a rank that died it is 128 plus the signal; a rank that was found dead without a word counts as
-// killed (137), though its peers, which write the file, end with 70.
+// mpirun or srun. For a rank that died its code is 128 plus the signal; a rank found dead without an outcome counts as
+// killed (137), though its peers, which write the file, exit with 70.
 //
 //   {"status": "hung", "exit_code": 124, "root_cause_rank": 2, "host": "node7", "what": "rank 2 …", "step": 1200,
 //    "last_committed_step": 1000}
@@ -15,15 +15,15 @@ struct Outcome {
   std::string status;  // done | stopped (as asked; saved, if the exit code is 75) | hung | died | failed
   int exit_code = 0;
   int root_cause_rank = -1;  // -1: none, or unknown
-  std::string host{};        // of that rank
+  std::string host{};        // host of that rank
   std::string what{};        // one line
-  int64_t step = 0;          // steps done
+  int64_t step = 0;          // completed steps
 };
 
-// Removes an earlier outcome; by rank 0, at the start of a run.
+// Removes an earlier outcome; called by rank 0 at the start of a run.
 void clear_outcome(const std::string& run_dir);
-// Written atomically and durably. The first outcome of a run counts: false if there is one, or it cannot be written.
-// Any thread and process.
+// Written atomically and durably. The first outcome of a run counts: returns false if one exists, or this one cannot be
+// written. Any thread and process.
 bool write_outcome(const std::string& run_dir, const Outcome& outcome) noexcept;
 
 // The step of the checkpoint that RUN_DIR/checkpoints/latest names; -1: none.

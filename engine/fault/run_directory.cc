@@ -38,7 +38,7 @@ std::string RunDirectory::problem() const {
                ? std::string()
                : fmt::format("{} {}: the directory of this run was emptied while the run was writing to it", what_,
                              path_);
-  // Its present path in the kernel; for a deleted one, its old name and " (deleted)".
+  // Its current path in the kernel; for a deleted directory, its old name and " (deleted)".
   std::error_code ignored;
   const std::string place =
       std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", static_cast<int>(fd_)), ignored).string();
@@ -51,8 +51,8 @@ bool RunDirectory::taken_over() const {
   if (lock_.empty()) return false;
   const std::string text = text_of(path_ + "/lock");
   if (!text.empty()) return text != lock_;
-  // One that has ended meanwhile took its lock away and left its outcome. (Ranks that end after the one with this run's
-  // lock find that run's own.)
+  // A run that has ended meanwhile removed its lock and left its outcome. (Ranks that end after the holder of this
+  // run's lock find this run's own outcome.)
   return holds_ && !file_exists(path_ + "/lock") && errno == ENOENT && file_exists(path_ + "/outcome.json");
 }
 

@@ -1,5 +1,5 @@
-// RunDirectory: whether train.run_dir is still this run's. A directory that is deleted, renamed or replaced, or whose
-// lock another run has taken over, would get the files of two runs.
+// RunDirectory: checks that train.run_dir still belongs to this run. A directory that is deleted, renamed or replaced,
+// or whose lock another run has taken over, would receive the files of two runs.
 #pragma once
 
 #include <string>
@@ -12,17 +12,17 @@ namespace trivet {
 
 class RunDirectory {
  public:
-  // `path`: a directory that exists; one that this host does not see is never missed. `what` it is, for messages.
-  // `marks`: files that it has as long as it is one's; without all of them it was emptied, as a deletion begins.
-  // `lock`: the content of its file `lock`; "": it has none. `holds`: this rank wrote it, and takes it away last of
+  // `path`: an existing directory; one that this host does not see is never missed. `what`: its name in messages.
+  // `marks`: files that exist as long as the run owns it; if all are missing it was emptied, as a deletion begins.
+  // `lock`: the content of its file `lock`; "": it has none. `holds`: this rank wrote the lock, and removes it last of
   // all.
   explicit RunDirectory(std::string path, const char* what = "train.run_dir", std::vector<std::string> marks = {},
                         std::string lock = {}, bool holds = true);
 
-  // The reason why it is no longer this run's; empty: it is, or its file system does not answer. Any thread.
+  // Why it no longer belongs to this run; empty: it does, or its file system does not answer. Any thread.
   std::string problem() const;
-  // True if another run works in it, and has all that this one saved. A removed lock has no other holder, unless
-  // an outcome is there.
+  // True if another run works in it, and has everything that this one saved. A removed lock counts only if there is an
+  // outcome.
   bool taken_over() const;
   // True if no other process holds the directory's flock(), or the file system has no locks.
   bool try_lock();
@@ -35,7 +35,7 @@ class RunDirectory {
   bool holds_;
   FileDescriptor fd_;
   dev_t device_ = 0;
-  ino_t inode_ = 0;  // 0: not seen
+  ino_t inode_ = 0;  // 0: not visible
 };
 
 // The content of a small file; empty if it cannot be read.

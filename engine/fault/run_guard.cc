@@ -109,7 +109,7 @@ void RunGuard::rank_failed() {
     const auto* numerics = dynamic_cast<const NumericsError*>(&failure);
     const bool unknown = dynamic_cast<const MismatchError*>(&failure) != nullptr;
     const int rank = numerics ? numerics->rank : unknown ? -1 : world_.rank();
-    // Each failing rank tries, as the launcher may end another first. The first outcome counts.
+    // Each failing rank tries, as the launcher may kill another before it can. The first outcome counts.
     watchdog_->record(
         {.status = "failed", .exit_code = exit_code_of(failure), .root_cause_rank = rank, .what = failure.what()});
     watchdog_->dump(failure.what());

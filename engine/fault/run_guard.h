@@ -1,5 +1,5 @@
-// RunGuard: failure detection around a run, on every rank: the lock of the run folder, the check that all ranks run the
-// same program and configuration on the same data, flight recorder, watchdog, fault injection, outcome.json.
+// RunGuard: failure detection around a run, on every rank: the run folder's lock, the check that all ranks run the same
+// program and configuration on the same data, flight recorder, watchdog, fault injection, outcome.json.
 #pragma once
 
 #include <atomic>
@@ -19,21 +19,21 @@ struct Config;
 // A setting that must be equal on all ranks, as text.
 struct Shared {
   std::string what, text;
-  bool is_data = false;  // else configuration. The message shows the texts of data.
+  bool is_data = false;  // else configuration. Messages show the texts of data.
 };
 
 class RunGuard {
  public:
-  // Collective over `world`. `config` is resolved; `inputs` are what led to it. Creates train.run_dir. Throws
-  // ConfigError where another run uses it; IoError; and as check_same_everywhere().
+  // Collective over `world`. `config` is resolved; `inputs` are its sources. Creates train.run_dir. Throws ConfigError
+  // if another run uses it; IoError; and what check_same_everywhere() throws.
   RunGuard(const Config& config, const std::vector<Fault>& faults, Communicator& world,
            const std::vector<Shared>& inputs = {});
 
-  // Runs the rank on a recorded world; returns its exit code. Errors write the outcome and pass through; a hang is a
-  // TimeoutError that names the culprit.
+  // Runs the rank on a recorded world and returns its exit code. Errors write the outcome and propagate; a hang becomes
+  // a TimeoutError that names the culprit.
   int run(const std::function<int(Communicator& world)>& rank_main);
 
-  // A recorded communicator over `exchange`, which moves a device's memory on its own streams.
+  // A recorded communicator over `exchange`, which moves device memory on its own streams.
   std::unique_ptr<Communicator> watch(Communicator& exchange) {
     return with_flight_recorder(exchange, recorder_, faults_.none() ? nullptr : &faults_);
   }
@@ -46,12 +46,12 @@ class RunGuard {
 
  private:
   [[noreturn]] void rank_failed();
-  // The folder of outcome.json and flight/: train.run_dir, or one in it where the run only evaluates.
+  // The folder of outcome.json and flight/: train.run_dir, or a folder in it if the run only evaluates.
   std::string records_;
   Communicator& world_;
   FaultInjector faults_;
   std::optional<RunLock> lock_;         // rank 0
-  std::optional<RunDirectory> folder_;  // when rank 0 has made it
+  std::optional<RunDirectory> folder_;  // once rank 0 has created it
   std::vector<RankPlace> places_;
   std::atomic<int64_t> steps_done_ = 0;
   FlightRecorder recorder_;
@@ -59,8 +59,8 @@ class RunGuard {
   std::optional<Watchdog> watchdog_;
 };
 
-// Compares in order, so that ranks may have another number of texts after one that differs. At the first difference it
-// throws ConfigError or, of data, DataError on all ranks, listing those that differ. Collective.
+// Compares in order, so the number of texts may differ between ranks after a text that differs. At the first difference
+// throws ConfigError or, for data, DataError on all ranks, listing the ranks that differ. Collective.
 void check_same_everywhere(const std::vector<Shared>& shared, const std::vector<RankPlace>& places,
                            Communicator& world);
 

@@ -1,8 +1,8 @@
 // RunLock: RUN_DIR/lock, so that two jobs do not write into one folder. It names its holder: host, process, start time
 // and scheduler job. The directory itself is locked too, so that removing the lock file lets no other job in. A stale
-// lock is taken over, but never where flock() finds file or directory held: on this host where the process does not
-// exist, or is of another container; from another host where the same scheduler job holds it, from an earlier attempt,
-// or where it was not touched for kStale. The holder touches it every kTouch.
+// lock is taken over, unless flock() finds file or directory held: from this host, if its process no longer exists or
+// is in another container; from another host, if the same scheduler job holds it from an earlier attempt, or if it was
+// not touched for kStale. The holder touches it every kTouch.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ class RunLock {
  public:
   static constexpr int kStale = 300, kTouch = 30;  // seconds
 
-  // Throws ConfigError, naming the holder, where another job has it; IoError.
+  // Throws ConfigError, naming the holder, if another job has it; IoError.
   explicit RunLock(const std::string& run_dir);
   ~RunLock();  // does not remove a lock that another run has taken over
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  // Now and then; any one thread. now: in ns, as now_ns() has it.
+  // Call now and then, from any one thread. now: in ns, as from now_ns().
   void touch(int64_t now = now_ns()) noexcept;
-  const std::string& text() const { return text_; }  // of the lock: no other has the same
+  const std::string& text() const { return text_; }  // content of the lock, unique to this holder
   // The previous holder of a lock that was taken over; empty: none.
   const std::string& taken_from() const { return taken_from_; }
 
@@ -35,7 +35,7 @@ class RunLock {
   std::string text_;  // of the lock
   std::string taken_from_;
   RunDirectory folder_;
-  OutputFile file_;  // open, and locked, as long as this process lives
+  OutputFile file_;  // open and locked for the life of this process
   int64_t touched_ns_ = 0;
 };
 

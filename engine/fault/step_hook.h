@@ -1,4 +1,4 @@
-// StepHook: called as a rank passes through a step. Called on the rank's main thread.
+// StepHook: called as a rank passes through a step, on the rank's main thread.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,10 @@
 namespace trivet {
 
 enum class StepPhase : uint8_t {
-  step,       // begin: before anything of it; end: the weights are updated
+  step,       // begin: before anything in the step; end: the weights are updated
   forward,    // of each micro-batch and chunk
   backward,   // the same
-  reduce,     // the rest of the gradients' reduction
+  reduce,     // the rest of the gradient reduction
   optimizer,  // norm, clipping, update
   save,       // of a checkpoint; called by its writer
 };

@@ -25,7 +25,7 @@ constexpr double kDumpsWait = 2;  // seconds for the other ranks' dumps, on top 
 
 bool process_exists(int64_t pid) { return kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH; }
 
-// As /proc has it. A thread that runs may be caught in a short sleep: a few looks.
+// From /proc. A running thread may be caught in a short sleep, so this reads up to three times.
 char state_of_thread(pid_t thread) {
   char state = '?';
   for (int look = 0; look < 3 && state != 'R'; ++look) {
@@ -50,7 +50,7 @@ Watchdog::Watchdog(const FlightRecorder& recorder, Communicator& world, const st
       last_look_ns_(now_ns()) {
   for (int rank = 0; rank < world.size(); ++rank) {
     const RankPlace& other = options_.places[static_cast<size_t>(rank)];
-    // A process that is invisible now, in another container, is not watched.
+    // A process that is already invisible, in another container, is not watched.
     if (other.host == place().host && other.pid != place().pid && process_exists(other.pid))
       neighbours_.push_back(rank);
   }
@@ -94,7 +94,7 @@ void Watchdog::watch() {
 
 void Watchdog::look() {
   const int64_t now = now_ns();
-  // In a longer gap this process did not run.
+  // During a longer gap this process was not running.
   const int64_t elapsed = std::min(now - last_look_ns_, 4 * tick_ns_);
   last_look_ns_ = now;
   if (options_.timeout_s > 0) look_for_hang(elapsed);
@@ -115,7 +115,7 @@ void Watchdog::serve_crash(int signal) {
     record({.status = "died", .exit_code = 128 + signal, .root_cause_rank = rank_, .what = what});
   }
   write_dump(what);
-  // The thread of a stream, of an unknown rank; or a request.
+  // A stream's thread crashed, of an unknown rank; or the signal is a request.
   if (!mine && rank_ == 0 && !wait_for_stop(0.2))
     record({.status = "died", .exit_code = 128 + signal, .host = place().host, .what = what});
   over_ = true;
@@ -136,7 +136,7 @@ void Watchdog::look_for_hang(int64_t elapsed_ns) {
 
   const auto timeout_ns = static_cast<int64_t>(options_.timeout_s * 1e9);
   if (watched_ns_ >= timeout_ns) return report_hang();
-  // A rank that is idle for long looks whether another rank has reported.
+  // A rank that has been idle for long checks whether another rank has reported.
   if (idle_ns_ >= timeout_ns / 2 && file_exists(flight_folder(options_.run_dir) + "/fired") && folder_is_ours())
     follow();
 }
@@ -154,7 +154,7 @@ void Watchdog::report_hang() {
     return true;
   };
   while (!all_dumped() && now_ns() < deadline)
-    if (wait_for_stop(0.05)) return;  // the rank has ended after all
+    if (wait_for_stop(0.05)) return;  // the rank ended after all
 
   FlightVerdict verdict;
   try {
@@ -178,7 +178,7 @@ void Watchdog::look_for_dead_ranks() {
     const bool first = claim();
     write_dump(what);
     if (!first) return follow();
-    // Every signal that can be caught leaves an outcome (serve_crash): this was SIGKILL, or as sudden.
+    // Every signal that can be caught leaves an outcome (serve_crash): this was SIGKILL, or just as sudden.
     record({.status = "died", .exit_code = 128 + SIGKILL, .root_cause_rank = rank, .what = what});
     return end_rank(Error("").exit_code(), what);
   }
@@ -208,11 +208,11 @@ void Watchdog::end_rank(int exit_code, const std::string& what) {
 }
 
 bool Watchdog::claim() {
-  if (!folder_is_ours()) return true;  // as without the flight folder
+  if (!folder_is_ours()) return true;  // as if there were no flight folder
   const std::string path = flight_folder(options_.run_dir) + "/fired";
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd >= 0) close(fd);
-  return fd >= 0 || errno != EEXIST;  // without the folder every rank reports
+  return fd >= 0 || errno != EEXIST;  // if there is no folder, every rank reports
 }
 
 bool Watchdog::write_dump(const std::string& why) {

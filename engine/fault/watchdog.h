@@ -1,4 +1,4 @@
-// Watchdog: a thread of each rank that ends a run that cannot end itself.
+// Watchdog: a thread on each rank that ends a run that cannot end itself.
 //
 //   a call is open for longer than the timeout   a rank hangs: all ranks that can write their flight dumps; the first
 //                                                to notice names the culprit, writes outcome.json and ends the job
@@ -6,7 +6,7 @@
 //   a rank of this host has died                 the same; its launcher ends the job too, and reports the signal
 //   this process gets a fatal signal             flight dump and outcome.json before the process ends (crash.h)
 //
-// It looks a few times a second. Only time in which the process runs counts, by a monotonic clock, so a job that was
+// It polls a few times a second. Only time in which the process runs counts, by a monotonic clock, so a job that was
 // suspended as a whole continues. One rank may work while the others wait (rank 0 writes a file) for up to the timeout.
 #pragma once
 
@@ -27,20 +27,20 @@ namespace trivet {
 
 struct WatchdogOptions {
   double timeout_s = 600;         // 0: hangs are not detected
-  double grace_s = 5;             // for the rank to end after world.abort(); then the process is ended
+  double grace_s = 5;             // for the rank to end after world.abort(); then _exit()
   std::string run_dir;            // with a flight folder (start_flight_folder)
   std::vector<RankPlace> places;  // [rank]
   std::function<void()> touch{};  // called now and then, on the watchdog's thread; empty: nothing
-  // True if run_dir is still the run's: in another run's nothing is written or read. Any thread; empty: always.
+  // True if run_dir still belongs to this run; else nothing in it is written or read. Any thread; empty: always.
   std::function<bool()> folder_is_ours{};
 };
 
 class Watchdog {
  public:
-  // By the rank's main thread. `recorder`, `world` and `steps_done` outlive it.
+  // Made by the rank's main thread. `recorder`, `world` and `steps_done` outlive it.
   Watchdog(const FlightRecorder& recorder, Communicator& world, const std::atomic<int64_t>& steps_done,
            WatchdogOptions options);
-  ~Watchdog();  // when the rank has ended
+  ~Watchdog();  // call when the rank has ended
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
@@ -50,9 +50,9 @@ class Watchdog {
   };
   Fired fired() const;
 
-  // Writes this rank's flight dump, and has the other ranks write theirs. For a main thread that ends with an error.
+  // Writes this rank's flight dump, and makes the other ranks write theirs. For a main thread that ends with an error.
   void dump(const std::string& why);
-  // Writes outcome.json if there is none, with the steps done and the host of the root-cause rank.
+  // Writes outcome.json if there is none, with the completed steps and the host of the root-cause rank.
   void record(Outcome outcome);
 
  private:
@@ -78,12 +78,12 @@ class Watchdog {
   const int rank_;
   const int64_t tick_ns_;
   CrashWatch crash_;
-  std::vector<int> neighbours_;  // ranks that are other processes of this host
+  std::vector<int> neighbours_;  // ranks that are other processes on this host
 
-  // The thread's own.
+  // Used by the watchdog thread only.
   int64_t last_look_ns_ = 0;
   uint64_t watched_call_ = UINT64_MAX;
-  int64_t watched_ns_ = 0;  // how long it has been open
+  int64_t watched_ns_ = 0;  // how long that call has been open
   int64_t activity_ns_ = 0, idle_ns_ = 0;
   bool over_ = false;  // it has reported
 
