@@ -34,12 +34,12 @@ ModelPart part_of(Module module) {
 }
 
 struct GpuPeak {
-  std::string_view model;        // a word of the name
-  std::string_view variant;      // another one, or "": any
-  double fp8, bf16, tf32, fp32;  // 0: not built in, or not published
+  std::string_view model;        // a word in the GPU's name
+  std::string_view variant;      // another word in it; "": any
+  double fp8, bf16, tf32, fp32;  // 0: not supported, or not published
 };
 
-// The variant of a model comes before the model.
+// A model's variants come before the model.
 constexpr GpuPeak kPeaks[] = {
     {"GB200", "", 5000, 2500, 1250, 80},
     {"B200", "", 4500, 2250, 1125, 75},
@@ -90,8 +90,8 @@ ParameterCount count_parameters(const ModelSpec& model) {
 TokenFlops flops_per_token(const ModelSpec& model, FlopsConvention convention) {
   if (convention == FlopsConvention::six_n)
     return {.layers = 6.0 * static_cast<double>(count_parameters(model).total())};
-  // A token meets each element of a linear layer's weight in three multiplications and additions: forward, and for
-  // both gradients. Same for the output layer's, which may be the word embedding's.
+  // For each token, every element of a linear layer's weight takes part in three multiply-adds: forward, and for both
+  // gradients. Same for the output layer's weight, which may be the word embedding's.
   double weights = 0;
   for (const ModelTensor& tensor : model_tensors(model))
     if (is_linear(tensor.module) && tensor.param.name.ends_with(".weight"))

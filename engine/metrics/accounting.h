@@ -1,5 +1,5 @@
-// Accounting: parameters, model FLOPs and MFU, counted, not measured: of the parameters that the model's layers
-// declare. A model's own vocabulary is the tokenizer's; a run stores and multiplies a padded one
+// Accounting: parameters, model FLOPs and MFU, counted from the parameters that the model's layers declare, not
+// measured. A model's own vocabulary is the tokenizer's; a run stores and multiplies a padded one
 // (ModelSpec::with_vocab).
 #pragma once
 
@@ -25,20 +25,20 @@ struct ParameterCount {
   int64_t operator[](ModelPart part) const { return of[static_cast<size_t>(part)]; }
 };
 
-// Every weight, bias and norm. Of a GPT: L (4 h^2 + 2 h f + 9 h + f) + 2 h + s h + vocab h (twice with untied
-// embeddings); with f = 4 h, a layer is 12 h^2 + 13 h.
+// Counts every weight, bias and norm. For a GPT: L (4 h^2 + 2 h f + 9 h + f) + 2 h + s h + vocab h (twice with untied
+// embeddings); with f = 4 h, a layer has 12 h^2 + 13 h.
 ParameterCount count_parameters(const ModelSpec& model);
 
 // Conventions for counting the FLOPs of a step. All count a GEMM of m x k by k x n as 2 m k n, the backward pass as
 // twice the forward pass, and no recomputation (model FLOPs, not hardware FLOPs).
-//   causal  attention scores once over the causal half: Megatron-LM since 2025-03, NeMo since 2025-08
-//   full    over the full s x s square: Megatron-LM and NeMo before, Narayanan et al. 2021 and Korthikanti et al. 2022
+//   causal  attention scores over the causal half only: Megatron-LM since 2025-03, NeMo since 2025-08
+//   full    over the full s x s square: earlier Megatron-LM and NeMo, Narayanan et al. 2021 and Korthikanti et al. 2022
 //   six_n   6 x parameters: Kaplan et al. 2020, without attention scores
 enum class FlopsConvention : uint8_t { causal, full, six_n };
 
-// Forward and backward of one token, by the kind of GEMM. Exact below 2^53.
+// FLOPs of forward and backward for one token, by kind of GEMM. Exact below 2^53.
 struct TokenFlops {
-  double layers = 0;     // the linear layers, of a GPT: L (24 h^2 + 12 h f)
+  double layers = 0;     // the linear layers; for a GPT: L (24 h^2 + 12 h f)
   double attention = 0;  // scores and their product with the values: 12 L h s (causal: half)
   double logits = 0;     // the output layer: 6 h vocab
   double total() const { return layers + attention + logits; }
@@ -46,19 +46,19 @@ struct TokenFlops {
 // Under six_n everything is in `layers`.
 TokenFlops flops_per_token(const ModelSpec& model, FlopsConvention convention);
 
-// One optimizer step over `global_batch` samples of seq_length tokens, on all ranks together.
+// FLOPs of one optimizer step over `global_batch` samples of seq_length tokens, on all ranks together.
 double flops_per_step(const ModelSpec& model, int64_t global_batch, FlopsConvention convention);
 
-// The same with attention counted over `seen_keys`, the keys that all queries of these samples see.
+// The same, with attention counted over `seen_keys`: keys seen, summed over all queries of these samples.
 double flops_in_documents(const ModelSpec& model, int64_t samples, double seen_keys);
 
 // Model FLOPs utilisation: the share of `ranks` x `peak_tflops` that a step of `seconds` achieved.
 double model_flops_utilisation(double flops, double seconds, int ranks, double peak_tflops);
 
 // Peak TFLOP/s of one GPU, by the name that the driver reports, from NVIDIA's data sheets: dense (never the sparse
-// number, twice as high), with fp32 accumulation. `dtype`: fp8, bf16, tf32 (tensor cores) or fp32 (none). It is the
-// denominator of MFU, so it is empty rather than a guess: for an unknown name or dtype, for a slice of a GPU (MIG) and
-// for the slower laptop variants.
+// number, twice as high), with fp32 accumulation. `dtype`: fp8, bf16, tf32 (tensor cores) or fp32 (none). As the
+// denominator of MFU it is empty rather than a guess: for an unknown name or dtype, for a slice of a GPU (MIG) and for
+// the slower laptop variants.
 std::optional<double> peak_tflops_by_name(std::string_view gpu_name, std::string_view dtype);
 
 }  // namespace trivet

@@ -9,7 +9,7 @@ namespace trivet {
 namespace {
 
 constexpr int kLinesOfAHeader = 40;
-// `leaves`: which columns a narrow terminal has no room for, the first to go first; 0: stays.
+// `leaves`: the order in which a narrow terminal omits columns, 1 first; 0: never.
 struct Column {
   const char* name;
   size_t width;
@@ -21,7 +21,7 @@ constexpr std::array kColumns = {Column{"step", 9, 0},           Column{"loss", 
                                  Column{"wait", 6, 3},           Column{"bubble", 6, 2}, Column{"left", 5, 1}};
 using Cells = std::array<std::string, kColumns.size()>;
 
-// A number in a column; "-" where it is unknown, but the loss of a run that went wrong is "nan".
+// Formats a number for a column; "-" if it is unknown. (The loss does not use this: NaN there is printed as "nan".)
 std::string cell(double x, int digits) { return std::isnan(x) ? "-" : fmt::format("{:.{}f}", x, digits); }
 
 size_t step_width(const StepReport& r) {
@@ -45,7 +45,7 @@ Cells cells_of(const StepReport& r) {
           duration_text(r.remaining_seconds)};
 }
 
-// The number of columns that do not fit `terminal`; 0: no terminal.
+// The number of columns that do not fit the width `terminal`; 0: no terminal.
 size_t columns_left_out(size_t step_width, size_t terminal) {
   size_t width = step_width - kColumns[0].width;
   for (const Column& column : kColumns) width += column.width + 2;

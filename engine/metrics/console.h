@@ -1,13 +1,13 @@
-// Console: the view of a person watching the run. A banner, one aligned line a step (a header now and then),
-// evaluations and notes; and on a terminal, a progress bar on the last line that the other lines push down.
+// Console: the output for a person watching the run. A banner, one aligned line per step (a header now and then),
+// evaluations and notes; and on a terminal, a progress bar on the last line, which the other lines push down.
 //
 //     step        loss  grad norm  learning rate       ms    tokens/s  TFLOP/s    MFU  exposed   wait  bubble   left
 //    3/2000   10.812345      2.410     1.2000e-05    512.3      15,998     0.52  41.2%     3.1%   1.2%    0.4%  17:03
 //
-// A narrow terminal leaves columns out, in this order: left (which the bar says, too), bubble, wait, exposed, TFLOP/s,
+// A narrow terminal omits columns in this order: left (which the bar shows, too), bubble, wait, exposed, TFLOP/s,
 // learning rate, grad norm, MFU, tokens/s. TFLOP/s are model FLOPs of one rank; exposed is wire time with no compute to
-// hide it, wait is waiting for peers; left is the time of the steps to come, by the median of the last ones.
-// Used by one thread, of rank 0.
+// hide it, wait is time spent waiting for peers; left is the time for the remaining steps, by the median of recent
+// ones. Used by one thread, on rank 0.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ namespace trivet {
 
 class Console : public RunObserver {
  public:
-  // The columns of the terminal now; 0 if there is none, and then there is no bar.
+  // Returns the terminal's current width in columns; 0: there is no terminal, and so no bar.
   using Columns = std::function<int()>;
 
   Console(std::ostream& out, Columns columns, double quiet_seconds = 60)
@@ -33,7 +33,7 @@ class Console : public RunObserver {
   Console& operator=(const Console&) = delete;
 
   void banner(const std::vector<TextBlock>& blocks);
-  // step() then prints a line for every `every`th step and for the last one; for all without it.
+  // Makes step() print a line only for every `every`th step and the last one; the default is all steps.
   void show_steps(int64_t every) { every_ = every; }
   void step(const StepReport& report) override;
   void evaluation(const EvalReport& report) override;
@@ -41,11 +41,11 @@ class Console : public RunObserver {
   void walltime(const WallTimeReport& report) override { note(report.text); }
   void note(const std::string& line) override;
   void end(const std::vector<TextBlock>& times) override { banner(times); }
-  void text(const std::string& piece);  // of a text that grows: shown immediately, as it is
+  void text(const std::string& piece);  // part of a growing text: shown immediately, verbatim
 
-  // Moves the bar; redrawn at most ten times a second. `steps`: done, with a part of the next; `of_step` says which
-  // part. `step_seconds`: how long one step is likely to take. If there is no bar, `of_step` is a line when none was
-  // written for `quiet_seconds`.
+  // Moves the bar, redrawn at most ten times a second. `steps`: completed steps plus a fraction of the next; `of_step`
+  // describes that fraction. `step_seconds`: the expected duration of a step. Without a bar, prints `of_step` as a line
+  // if none was written for `quiet_seconds`.
   void progress(double steps, int64_t total_steps, double step_seconds, const std::string& of_step = "");
 
  private:
@@ -58,8 +58,8 @@ class Console : public RunObserver {
   const double quiet_seconds_;
   int64_t every_ = 1;
   int lines_until_header_ = 0;
-  size_t left_out_ = 0;  // columns of the last header that the terminal had no room for
-  std::string bar_;      // what it says, without its picture; empty: none
+  size_t left_out_ = 0;  // columns omitted from the last header
+  std::string bar_;      // its text, without the picture; empty: none
   double bar_fraction_ = 0;
   bool bar_drawn_ = false;
   double next_draw_ = 0, line_at_ = now_seconds();

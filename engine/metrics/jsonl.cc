@@ -16,13 +16,13 @@
 namespace trivet {
 namespace {
 
-// The name of a folder need not be UTF-8.
+// A folder's name need not be UTF-8.
 std::string text_of(nlohmann::ordered_json line) {
   line["time"] = std::round(unix_seconds() * 1e3) / 1e3;
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
 }
 
-// True if a file has more than the starts of runs without steps.
+// True if a file has more than the start events and notes of runs without steps.
 bool has_results(const std::string& path) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);)
@@ -167,10 +167,10 @@ std::string MetricsLog::begin(const RunBegin& run) {
   return aside.empty() ? again : fmt::format("{} was an earlier run's, and is {} now", path_, aside);
 }
 
-// Returns which steps are done again.
+// Returns a message that names the steps that are done again.
 std::string MetricsLog::remove_redone(const RunBegin& run) {
   step_ = run.step;
-  int64_t last = 0;  // of the records that are done again
+  int64_t last = 0;  // last step in the records that are written again
   try {
     if (!std::filesystem::is_regular_file(path_)) return {};
     for_each_line(path_, [&](const std::string& record, int64_t) {

@@ -1,7 +1,7 @@
-// MetricsLog: RUN_DIR/metrics.jsonl, one JSON object a line: a step, or an event ("event": start, resume, eval,
-// checkpoint, walltime, note, end). Each has the time, in seconds since the epoch. Floats have all the digits that read
-// back exactly; unknown values and NaN are null. The file holds one run, each step once: a resumed run appends to
-// it, and a new one sets it aside. Written by rank 0 through a queue, as a disk may hang.
+// MetricsLog: RUN_DIR/metrics.jsonl, one JSON object per line: a step, or an event ("event": start, resume, eval,
+// checkpoint, walltime, note, end). Each has the time, in seconds since the epoch. Floats have enough digits to read
+// back exactly; unknown values and NaN are null. The file holds one run, each step once: a resumed run appends to it,
+// and a new one sets it aside. Written by rank 0 through a queue, as a disk may hang.
 #pragma once
 
 #include <functional>
@@ -17,34 +17,34 @@
 
 namespace trivet {
 
-// The names of the numbers in the line of a step, but for its own.
+// The names of the numbers in the record of a step, except "step".
 std::vector<std::string> step_metric_names();
 
-// Calls each(numbers) for every step that a run wrote: all numbers in its record, "step" from 1 included, and "loss",
-// NaN if absent; event(record) for every other line that is an object, except an unfinished last line, which is being
-// written. most_bytes: of the file's end; before that, only events. Returns the file's problem, or "".
+// Calls each(numbers) for every step that a run wrote, with all numbers in its record, "step" (from 1) and "loss" (NaN
+// if absent) included; event(record) for every other object. Skips an unfinished last line, which is being written.
+// most_bytes: reads steps only in this many bytes at the file's end. Returns the file's problem, or "".
 using StepNumbers = std::map<std::string, double>;
 std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each,
                           const std::function<void(const nlohmann::ordered_json& record)>& event = {},
                           int64_t most_bytes = INT64_MAX);
-// Members of a record; NaN and "": there is none such.
+// Members of a record; NaN or "" if there is no such member.
 double number_in(const nlohmann::ordered_json& record, const char* key);
 std::string text_in(const nlohmann::ordered_json& record, const char* key);
 
-// An earlier run's NAME.EXT becomes NAME.1.EXT, or the next number that is free. Returns the new name; empty: there was
-// no such file, or nothing in it. Throws IoError.
+// Renames an earlier run's NAME.EXT to NAME.1.EXT, or to the next free number. Returns the new name; empty: there was
+// no such file, or it was empty. Throws IoError.
 std::string set_aside(const std::string& file);
 
 class MetricsLog : public RunObserver {
  public:
-  // Throws IoError when the file cannot be opened. `warn`: as AppendFile has it, on any thread.
-  // `patience_s`: as SinkQueue has it. `hear`: gets each record, too.
+  // Throws IoError if the file cannot be opened. `warn`: see AppendFile; called on any thread. `patience_s`: see
+  // SinkQueue. `hear`: also receives each record.
   using Hear = std::function<void(const nlohmann::ordered_json& record)>;
   MetricsLog(std::string path, AppendFile::Warn warn, double patience_s = 0, Hear hear = nullptr);
   ~MetricsLog() override;
 
-  // A run that does not continue at the file's end sets it aside and returns its new name. One that does removes the
-  // records that are done again, atomically; if that fails, `warn` is called and they stay.
+  // A run that does not continue the file sets it aside and returns a note of its new name. One that does removes the
+  // records that are written again, atomically; if that fails, it calls `warn` and leaves them.
   std::string begin(const RunBegin& run) override;
   void step(const StepReport& report) override;
   void evaluation(const EvalReport& report) override;
@@ -52,7 +52,7 @@ class MetricsLog : public RunObserver {
   void walltime(const WallTimeReport& report) override;
   void note(const std::string& line) override;
   void end(const std::vector<TextBlock>& times) override;
-  void flush() override { queue_->drain(); }  // the lines are in the file, if it accepts them
+  void flush() override { queue_->drain(); }  // then the lines are in the file, if it accepts them
 
  private:
   void open();
@@ -64,7 +64,7 @@ class MetricsLog : public RunObserver {
   double patience_s_;
   Hear hear_;
   std::optional<SinkQueue> queue_;
-  int64_t step_ = 0;  // the last one that was heard of
+  int64_t step_ = 0;  // the last step seen
   bool begun_ = false;
   std::vector<std::string> early_notes_;
 };

@@ -14,15 +14,15 @@
 namespace trivet {
 namespace {
 
-// The first line of a file opens the array with an event that needs no comma before it (how rank 0 is sorted, which is
-// true of every file); each later event begins with its comma, so that the file is complete but for its last line
-// whenever the writer dies.
+// The first line of a file opens the array with an event that needs no comma before it (rank 0's sort index, valid in
+// every file); each later event begins with its comma, so that the file is complete except for its last line whenever
+// the writer dies.
 constexpr std::string_view kOpening =
     "{\"displayTimeUnit\":\"ms\",\"traceEvents\":["
     "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":1,\"tid\":1,\"args\":{\"sort_index\":0}}\n";
 constexpr std::string_view kClosing = "]}\n";
 
-// Process and thread 0 are the idle task to Perfetto, which hides or merges them.
+// Perfetto takes process and thread 0 for the idle task, and hides or merges them.
 int pid_of(int rank) { return rank + 1; }
 size_t tid_of(size_t row) { return row + 1; }
 
@@ -31,7 +31,7 @@ std::string metadata(const char* name, int rank, size_t row, const std::string& 
                      tid_of(row), args);
 }
 
-// In microseconds with all nanoseconds; a double would lose them after a few months of uptime.
+// Writes microseconds to the nanosecond; a double would lose the nanoseconds after a few months of uptime.
 void put_time(fmt::memory_buffer& out, std::string_view name, int64_t ns) {
   const uint64_t magnitude = ns < 0 ? 0 - static_cast<uint64_t>(ns) : static_cast<uint64_t>(ns);
   fmt::format_to(std::back_inserter(out), FMT_COMPILE(",\"{}\":{}{}.{:03}"), name, ns < 0 ? "-" : "", magnitude / 1000,
@@ -52,7 +52,7 @@ PerfettoWriter::PerfettoWriter(std::string path, int rank, const Names& names, i
     text += metadata("thread_name", rank, row, "\"name\":" + json_text(names.rows[row]));
     text += metadata("thread_sort_index", rank, row, fmt::format("\"sort_index\":{}", row));
   }
-  if (!file_.append(text)) closed_ = true;  // without its opening the rest makes no trace
+  if (!file_.append(text)) closed_ = true;  // without the opening the rest is not a trace
 }
 
 PerfettoWriter::~PerfettoWriter() { close(); }
@@ -63,7 +63,7 @@ const std::string& PerfettoWriter::json_name(const char* name) {
   return text;
 }
 
-// Without its last brackets: arguments may follow.
+// Leaves out the closing brackets: arguments may follow.
 void PerfettoWriter::put_slice(fmt::memory_buffer& out, size_t row, const char* name, const char* category,
                                const Interval& time) {
   fmt::format_to(std::back_inserter(out),
@@ -73,8 +73,8 @@ void PerfettoWriter::put_slice(fmt::memory_buffer& out, size_t row, const char* 
   put_time(out, "dur", time.length());
 }
 
-// An arrow's end belongs to the slice around its time: a send's at its start, a receive's just before its end. Only the
-// receive has a wire.
+// Viewers attach an arrow's end to the slice around its time: a send's is at its start, a receive's just before its
+// end. Only a receive has wire time.
 void PerfettoWriter::put_arrow_end(fmt::memory_buffer& out, size_t row, const Span& span) {
   const bool arrives = span.wire_end_ns > span.wire_start_ns;
   fmt::format_to(
@@ -98,7 +98,7 @@ void PerfettoWriter::put_label(fmt::memory_buffer& out, const SpanLabel& label) 
   out.push_back('"');
 }
 
-// The arguments of a call besides its label, and the slices within it.
+// Writes a call's arguments other than its label, and the slices within it.
 void PerfettoWriter::put_communication(fmt::memory_buffer& out, size_t row, const Span& span) {
   const auto to = std::back_inserter(out);
   const Interval wire = span.wire();
@@ -115,7 +115,7 @@ void PerfettoWriter::put_communication(fmt::memory_buffer& out, size_t row, cons
     put_time(out, "exposed_us", length_of(exposed));
   }
   fmt::format_to(to, FMT_COMPILE("}}}}\n"));
-  // Slices of a row must nest: the wire of late receives began before.
+  // Slices in a row must nest, but the wire time of a late receive began before its slice.
   const auto put_part = [&](const char* name, const Interval& time) {
     const Interval part = time.cut_to({span.start_ns, span.end_ns});
     if (part.begin >= part.end) return;

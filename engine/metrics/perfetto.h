@@ -1,17 +1,17 @@
-// Perfetto: the spans of a run as Chrome trace JSON, for ui.perfetto.dev or chrome://tracing: one process a rank, one
-// row a stream, times in microseconds since the start of the run. Numbered from 1: process r + 1 is rank r. In a
-// communication lies a slice "wait", up to when its first byte may move, and a slice "exposed" wherever it was on the
+// Perfetto: the spans of a run as Chrome trace JSON, for ui.perfetto.dev or chrome://tracing: one process per rank, one
+// row per stream, times in microseconds since the start of the run. Numbering starts at 1: process r+1 is rank r. A
+// communication contains a slice "wait", until its first byte may move, and a slice "exposed" wherever it was on the
 // wire while the rank computed nothing; arrows lead from each send to the end of its receive. The arguments of a
 // communication:
 //
-//   bytes, ranks          of its tensor (nccl-tests' size), and of its group
-//   bucket, layer         of gradients or weights; the layers whose parameters these are, else those that ran
-//   microbatch, chunk     the op of the pipeline that made the call
+//   bytes, ranks          size of its tensor (as in nccl-tests), and of its group
+//   bucket, layer         of gradients or weights; the layers that own these parameters, else those that ran
+//   microbatch, chunk     the pipeline op that made the call
 //   ready_ts              when its input was ready; its stream reached it at `ts`
 //   wire_ts, wire_dur     on the wire; algbw_GBps (bytes over that time) and exposed_us refer to it
 //
-// Each rank streams its own part, one event a line, so that a crash leaves a trace that viewers still read (they do
-// not miss the closing bracket), and rank 0 joins the parts when all have been closed.
+// Each rank streams its own part, one event per line, so that a crash leaves a trace that viewers can still read (they
+// tolerate the missing bracket), and rank 0 joins the parts when all are closed.
 #pragma once
 
 #include <fmt/format.h>
@@ -28,12 +28,12 @@ namespace trivet {
 class PerfettoWriter {
  public:
   struct Names {
-    std::string process{};             // how the rank is called, "rank 3 (tp 1, dp 0)"
-    std::vector<std::string> rows{};   // of the streams, in their order on the screen
-    std::vector<std::string> units{};  // of the rank's model, "layer 3": what labels number
+    std::string process{};             // the rank's name, "rank 3 (tp 1, dp 0)"
+    std::vector<std::string> rows{};   // names of the streams, in display order
+    std::vector<std::string> units{};  // of the rank's model, "layer 3"; labels index them
   };
-  // `origin_ns`: the time 0 of the trace, one for all ranks. Throws IoError when the file cannot be created; when the
-  // disk fills up later, warns once and loses steps.
+  // `origin_ns`: time 0 of the trace, the same on all ranks. Throws IoError if the file cannot be created; if the disk
+  // fills up later, warns once and loses steps.
   PerfettoWriter(std::string path, int rank, const Names& names, int64_t origin_ns, AppendFile::Warn warn);
   ~PerfettoWriter();  // closes
 
@@ -52,11 +52,11 @@ class PerfettoWriter {
   int rank_;
   int64_t origin_ns_;
   std::vector<std::string> units_;
-  // From this step and the previous one, in which a call may have begun.
+  // From the previous step, in which a call may have begun, and this one.
   std::vector<Interval> computed_before_, computed_;
   std::unordered_map<int64_t, int64_t> ready_ns_before_, ready_ns_;  // by SpanLabel::hand_over
   bool closed_ = false;
-  std::unordered_map<const char*, std::string> names_;  // of spans, as JSON; they are few, and literals
+  std::unordered_map<const char*, std::string> names_;  // span names as JSON; they are few, and literals
 };
 
 // Writes the events of all parts (whole ones, or cut off by a crash) to `path`. Throws IoError.

@@ -1,4 +1,4 @@
-// The effect of quantisation on the tensors of a run (precision.fp8_report), for the end of its log: how much of them
+// The effect of quantisation on the tensors of a run (precision.fp8_report), for the end of its log: how many values
 // became zero or saturated, and the error of the values that are multiplied.
 #pragma once
 
@@ -14,14 +14,14 @@
 
 namespace trivet {
 
-// Passes ops on, and looks at what each op::Quantize reads and writes. On a CPU only, whose compute stream runs an op
-// when it is queued.
+// Forwards ops, and inspects the input and output of each op::Quantize. CPU only: its compute stream runs an op when it
+// is queued.
 class QuantisationReport : public Ops {
  public:
   explicit QuantisationReport(std::unique_ptr<Ops> ops) : ops_(std::move(ops)) {}
   void run(const AnyOp& op, Stream& stream) override;
-  // A row for each layer and role that was quantised, of all ranks: a tensor that several of them quantise counts once
-  // for each. units: this rank's; layers: the whole model's. Collective.
+  // One row per layer and role that was quantised, over all ranks: a tensor that several ranks quantise counts once for
+  // each. units: this rank's; layers: the whole model's. Collective.
   TextBlock table(const std::vector<ParamUnit>& units, int64_t layers, HostWorld& host) const;
 
  private:

@@ -15,10 +15,10 @@ namespace trivet {
 
 // The state of a run's GPUs (kernels/gpu_monitor.h), if available.
 struct GpuReport {
-  double power_watts = 0;  // of all of them, the mean since the last report
+  double power_watts = 0;  // of all GPUs together, the mean since the last report
   double energy_joules_per_token = 0;
   double sm_clock_mhz = 0;                          // mean
-  int64_t slowed_by_power = 0, slowed_by_heat = 0;  // how many are
+  int64_t slowed_by_power = 0, slowed_by_heat = 0;  // number of GPUs
 };
 
 struct StepReport {
@@ -36,16 +36,16 @@ struct StepReport {
   std::optional<double> weight_decay = {}, decoupled_learning_rate = {};
   std::optional<GpuReport> gpus = {};
   double step_seconds = kUnknown;
-  double remaining_seconds = kUnknown;  // of the remaining steps
+  double remaining_seconds = kUnknown;  // for the remaining steps
   double tokens_per_second = kUnknown;
   double model_tflops_per_rank = kUnknown;
   double mfu = kUnknown;  // stays unknown if the peak is
-  // By what attention computed, where documents have their own: mfu counts it over whole samples.
+  // MFU by the work that attention did, if it is limited to documents: mfu counts attention over whole samples.
   std::optional<double> mfu_in_documents = {};
   double bubble_fraction = kUnknown;
   StepStats stats = {};   // the sum over ranks
-  int ranks = 1;          // of which stats is the sum
-  KnownLinks links = {};  // floors without a link are unknown
+  int ranks = 1;          // number of ranks in stats
+  KnownLinks links = {};  // without a link the floor is unknown
 };
 
 // The work of a step, the same for every step of a run.
@@ -84,19 +84,19 @@ struct EvalReport {
 struct SaveReport {
   int64_t step = 0;
   int64_t bytes = 0;         // of all ranks
-  double stall_seconds = 0;  // in which training was stalled
-  double seconds = 0;        // until it was committed, as the next step boundary saw it
+  double stall_seconds = 0;  // for which training stalled
+  double seconds = 0;        // until it was committed, as seen at the next step boundary
 };
 
 // The time limit to request for a job that does the rest of a run (walltime.h).
 struct WallTimeReport {
   double seconds = 0;
-  double lead_seconds = 0;  // of a signal before the job's end: in it a step ends and is saved
+  double lead_seconds = 0;  // from a signal to the job's end: enough to finish and save a step
   std::string text{};
 };
 
-// The duration of a step: the median of the last ones. The first step, in which everything is touched for the first
-// time, does not count once there is another.
+// The duration of a step: the median of recent ones. The first step, which touches everything for the first time, does
+// not count once there is another.
 class RunningSpeed {
  public:
   void add(double step_seconds) {

@@ -2,20 +2,20 @@
 //
 //   window = compute + optimizer + exposed + wait + host + idle
 //
-// A communication is on the wire as its transport tells (trace.h); before, it waits for its peers, and after its wire
-// it copies, which is work of the host. Of concurrent activities, the first of this list counts: compute; optimizer;
-// the wire of tensor, pipeline and data groups; waiting in tensor, pipeline and data groups; host (copies, data
-// loading); idle. So *exposed* is the wire in which the rank computes nothing; a wait is never exposed, and is reported
-// apart. Phase spans are names, not work.
+// The transport says when a communication is on the wire (trace.h); before that it waits for its peers, and afterwards
+// it copies, which is host work. Of concurrent activities, the first in this list counts: compute; optimizer; the wire
+// of tensor, pipeline and data groups; waiting in tensor, pipeline and data groups; host (copies, data loading); idle.
+// So *exposed* is wire time in which the rank computes nothing; a wait is never exposed, and is reported separately.
+// Phase spans are names, not work.
 //
-//   wire[k]        time on the wire, exposed or not, of a class alone: the union of its calls
-//   floor[k]       the same if each call took its bytes over the link's bandwidth plus its latency, from when
+//   wire[k]        time on the wire, exposed or not, of one class alone: the union of its calls
+//   floor[k]       the same if each call took bytes / bandwidth + latency of its link, from when
 //                  its first byte could move, collectives one after the other
-//   overlap ratio  hidden wire / wire. Waiting is no part of it: a receive that was posted early waits under compute
+//   overlap ratio  hidden wire / wire. Waiting does not count: a receive that was posted early waits under compute
 //                  without having anything to hide
 //   bubble         (idle + pipeline wait) / window: nothing to do until another stage has done its part
 //
-// The definitions of HTA, with waiting told apart.
+// These are HTA's definitions, except that waiting is separate.
 #pragma once
 
 #include <algorithm>
@@ -30,13 +30,13 @@
 
 namespace trivet {
 
-using ByClass = std::array<int64_t, kCommClasses.size()>;  // of kCommClasses
+using ByClass = std::array<int64_t, kCommClasses.size()>;  // in the order of kCommClasses
 
-// By class: the link under it, where that is known.
+// By class: the link that it uses, if known.
 using KnownLinks = std::array<std::optional<Link>, kCommClasses.size()>;
 
-// Nanoseconds: exact, and added up over ranks or steps by +=, after which the fractions are those of the sum. Nothing
-// but int64_t, so that an all-reduce can add them, too.
+// Exact nanoseconds. += adds up ranks or steps, after which the fractions are those of the sum. All members are
+// int64_t, so that an all-reduce can add them, too.
 struct StepStats {
   int64_t window = 0;
   int64_t compute = 0;
@@ -46,7 +46,7 @@ struct StepStats {
   int64_t host = 0;
   int64_t idle = 0;
   ByClass wire{};
-  ByClass hidden{};      // of the wire: under compute or optimizer
+  ByClass hidden{};      // wire time under compute or optimizer
   ByClass floor{};       // 0 if the link is not known
   ByClass wire_bytes{};  // WireCost::bytes of the calls
   int64_t any_wire = 0;  // the union over classes
@@ -56,18 +56,18 @@ struct StepStats {
   double of_window(int64_t ns) const { return static_cast<double>(ns) / static_cast<double>(window); }
   double bubble_fraction() const { return of_window(idle + wait[class_of(comm_of("pipeline"))]); }
   std::optional<double> overlap_ratio() const;          // empty if nothing was on the wire
-  std::optional<double> overlap_ratio(size_t k) const;  // of the class alone
+  std::optional<double> overlap_ratio(size_t k) const;  // of class k alone
 
   StepStats& operator+=(const StepStats& other);
 };
 
-// Measures steps. Keeps its memory from one step to the next; used by one thread.
+// Measures steps. Reuses its memory from step to step; used by one thread.
 class StepMeter {
  public:
   explicit StepMeter(const KnownLinks& links = {}) : links_(links) {}
 
   // Spans are cut to the window [start_ns, end_ns). Rows may overlap each other, and spans within a row may nest.
-  // Linear in the number of spans where the spans of a row are in order of their start.
+  // Linear in the number of spans if the spans of each row are sorted by start.
   StepStats measure(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns);
 
  private:
@@ -80,7 +80,7 @@ class StepMeter {
     host = wait + kCommClasses.size(),
     kActivities
   };
-  // A call as its floor has it: the earliest start on the wire, and how long it would take.
+  // A call as the floor counts it: the earliest start on the wire, and how long it would take.
   struct FloorCall {
     int64_t start;
     WireTime time;
@@ -98,7 +98,7 @@ class StepMeter {
   const KnownLinks links_;
   std::array<std::vector<FloorCall>, kCommClasses.size()> floors_;
   std::array<std::vector<Interval>, kActivities> spans_;  // within the window, in order
-  // Times when the union of an activity's spans begins, ends, begins again, …; and at the end, never.
+  // Times when the union of an activity's spans begins, ends, begins again, …; the last entry is kNever.
   std::array<std::vector<int64_t>, kActivities> changes_;
 };
 

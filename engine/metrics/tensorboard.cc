@@ -26,7 +26,7 @@ constexpr std::string_view kValidation = "lm loss validation";
 
 constexpr size_t kAround = 16;
 
-// CRC-32C (Castagnoli), turned and shifted, as a checksum of data that holds checksums would be weak.
+// CRC-32C (Castagnoli), rotated and offset, as a plain CRC of data that contains CRCs would be weak.
 uint32_t checksum(std::string_view data) {
   static constexpr auto kTable = [] {
     std::array<uint32_t, 256> table{};
@@ -63,7 +63,7 @@ void put(std::string& out, uint64_t field, Wire wire, std::string_view value) {
   out += value;
 }
 
-// The frame of an Event of now.
+// The frame of an Event with the current time.
 std::string event(int64_t step, EventField field, std::string_view value) {
   std::string message, step_value;
   put_varint(step_value, static_cast<uint64_t>(step));
@@ -85,7 +85,7 @@ std::vector<fs::path> event_files(const std::string& folder) {
   return files;
 }
 
-// The step of an event of ours, which begins with its time and its step.
+// The step of an event that we wrote, which begins with its time and its step.
 int64_t step_of_event(std::string_view message) {
   int64_t step = 0;
   for (size_t i = 10, shift = 0; i < message.size() && shift < 63; ++i, shift += 7) {
@@ -95,8 +95,8 @@ int64_t step_of_event(std::string_view message) {
   return step;
 }
 
-// Cuts off the records that a run resumed after `step` writes again, and a killed run's partial one. False: the file
-// is damaged, and stays as it is.
+// Removes the records that a run resumed after `step` writes again, and a killed run's partial one. False: the file is
+// damaged, and is left as it is.
 bool cut(const fs::path& path, int64_t step, bool evaluates_again) {
   const std::string text = read_small_file(path.string(), std::numeric_limits<int64_t>::max());
   size_t end = 0;
@@ -142,7 +142,7 @@ std::string TensorBoardLog::begin(const RunBegin& run) {
       if (run.goes_on && !cut(file, run.step, run.evaluates_again))
         note = fmt::format("{} is damaged and stays as it is: steps that are done again may be shown twice",
                            file.string());
-      // Readers go by the order of the names, and this host's clock may lag another's.
+      // Readers go by the order of names, and this host's clock may lag another's.
       const std::string name = file.filename().string().substr(kPrefix.size());
       now = std::max<int64_t>(now, std::min<int64_t>(std::strtoll(name.c_str(), nullptr, 10), 9'999'999'998) + 1);
     }
@@ -154,7 +154,7 @@ std::string TensorBoardLog::begin(const RunBegin& run) {
     return fmt::format("no events are written: train.tensorboard_dir: {}", error.what());
   }
   queue_->push(event(0, kFileVersion, "brain.Event:2"));
-  // At the second one that it meets, a reader that has seen steps which are done again forgets them.
+  // At its second session event, a reader that has seen steps that are done again discards them.
   queue_->push(event(run.step + 1, kSessionLog, "\x08\x01"));
   return note;
 }

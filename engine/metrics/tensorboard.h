@@ -1,8 +1,8 @@
 // TensorBoardLog: event files for TensorBoard, with Megatron's tags: an observer of the run. Each start of the program
-// writes a file of its own, events.out.tfevents.SECONDS.HOST.PID. A resumed run cuts the steps that are done again
-// from the files before it, so that each step is shown once; a new run moves an earlier one's files to earlier-N, which
+// writes a file of its own, events.out.tfevents.SECONDS.HOST.PID. A resumed run removes the steps that are done again
+// from earlier files, so that each step is shown once; a new run moves an earlier run's files to earlier-N, which
 // TensorBoard shows as a run of that name. The format: TFRecord frames around Event messages (record_writer.h and
-// event.proto of TensorFlow).
+// event.proto in TensorFlow).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace trivet {
 
 class TensorBoardLog : public RunObserver {
  public:
-  // Throws IoError when the folder cannot be made, or no file in it. `warn`: as AppendFile has it, on any thread.
+  // Throws IoError if the folder, or a file in it, cannot be created. `warn`: see AppendFile; called on any thread.
   TensorBoardLog(std::string folder, AppendFile::Warn warn);
 
   std::string begin(const RunBegin& run) override;

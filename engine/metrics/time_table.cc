@@ -19,7 +19,7 @@ void TimeTable::add(const StepStats& of_all_ranks, const StepStats& of_this_rank
 
 namespace {
 
-constexpr size_t kMostRanksShown = 32;  // a longer table is not read
+constexpr size_t kMostRanksShown = 32;  // nobody reads a longer table
 
 TextBlock describe_ranks(std::span<const RankTime> ranks, const StepStats& all, int64_t steps) {
   TextBlock block = {"milliseconds of a step, by rank", {{"", "compute", "optimizer"}}, "lrr"};
@@ -54,7 +54,7 @@ constexpr std::array kSections = {
 int64_t own_work(const StepStats& stats) { return stats.compute + stats.optimizer + stats.host + stats.idle; }
 int64_t exposed(const StepStats& stats) { return StepStats::sum(stats.exposed); }
 
-// The usual time of the other ranks of this one's stage, or if it has a stage alone, of all others.
+// The median time of the other ranks in this rank's stage or, if it is alone in its stage, of all others.
 template <class Work, class Part>
 int64_t usual_beside(size_t rank, const std::vector<Work>& work, const std::vector<int>& stages, Part&& part) {
   std::vector<int64_t> peers, others;
@@ -80,7 +80,7 @@ std::vector<TextBlock> TimeTable::describe(std::span<const RankTime> ranks) cons
 
   const std::string steps =
       counted_ == 1 && steps_ == 1
-          ? std::string()  // of a plan
+          ? std::string()  // from a plan
           : fmt::format("{}{} and ", counted(counted_, "step"), counted_ < steps_ ? " (the first is left out)" : "");
   TextBlock time = {
       fmt::format("time of a step, the mean of {}{}", steps, counted(ranks_, "rank")), {{"", "ms", "share"}}, "lrr"};
@@ -126,7 +126,7 @@ std::vector<std::string> find_stragglers(const std::vector<StepStats>& work, con
           fmt::format("rank {} is slow: its {} takes {:.1f} ms per step, its peers' {:.1f} ms; it loses most in {}",
                       rank, what, static_cast<double>(mine) * ms, static_cast<double>(theirs) * ms, where));
     };
-    // If a transport cannot tell a wait from its wire (NCCL), peers that wait have more wire, and less work.
+    // If a transport cannot tell waiting from wire time (NCCL), waiting peers have more wire time, and less work.
     const auto busy = [](const StepStats& w) { return own_work(w) + exposed(w); };
     if (std::ranges::count(stages, stages[rank]) > 1 && busy(own) - usual(busy) >= least &&
         is_slow(exposed(own), usual(exposed), factor, least)) {

@@ -1,4 +1,4 @@
-// A run's trace read back, one event a line, as perfetto.h defines it; and written again for another tool.
+// Reads a run's trace, one event per line, as perfetto.h defines it; and converts it for another tool.
 #pragma once
 
 #include <functional>
@@ -10,36 +10,36 @@ namespace trivet {
 
 struct TraceSpan {
   int rank = 0, stage = 0;
-  bool first_of_stage = false;   // its tp and dp are 0
-  std::string process{}, row{};  // "rank 3 (tp 1, pp 0, dp 1)"; its stream
+  bool first_of_stage = false;   // its tp, cp and dp are 0
+  std::string process{}, row{};  // "rank 3 (tp 1, pp 0, dp 1)"; the stream
   std::string name, category;    // "matmul", "compute"; "all_gather", "comm.data"
   int64_t step = 0;
-  Interval time;                                 // nanoseconds since the trace's origin, as all times here
-  int64_t ready_ns = 0;                          // of a call; its start where the trace does not tell
+  Interval time;                                 // nanoseconds since the trace's origin, like all times here
+  int64_t ready_ns = 0;                          // of a call; its start if the trace does not have it
   Interval wire{};                               // of a call; empty: none
-  int64_t bytes = 0;                             // 0: none, or none told
+  int64_t bytes = 0;                             // 0: none or unknown
   int microbatch = -1, chunk = -1, bucket = -1;  // -1: none
-  std::string layer;                             // ""; of a bucket "layer 1 to head"
+  std::string layer;                             // "": none; for a bucket "layer 1 to head"
 
   bool is_call() const { return category.starts_with("comm."); }
   bool is_work() const { return category == "compute" || category == "optimizer"; }
 };
 
-// Each span of the trace in the file's order; not the slices that are parts of one (waits, exposed wire). Throws
-// IoError, and DataError with the line that is no event of a trace.
+// Calls each(span) in the file's order, but not for slices that are parts of a span (waits, exposed wire). Throws
+// IoError, or DataError naming the line that is not a trace event.
 void for_each_span(const std::string& trace_path, const std::function<void(const TraceSpan&)>& each);
 
-// The number of ranks in the trace. Throws IoError, and DataError if it names none.
+// The number of ranks in the trace. Throws IoError, or DataError if it names none.
 int ranks_of_trace(const std::string& trace_path);
 
-// RUN_DIR/trace.json. Throws IoError if there is none.
+// RUN_DIR/trace.json. Throws ConfigError if RUN_DIR does not exist, DataError if it has no trace.
 std::string trace_of_run(const std::string& run_dir);
 
-// For Holistic Trace Analysis (https://hta.readthedocs.io), which takes a folder with a file a rank as the PyTorch
-// profiler writes them: folder/rank0.json and so on; makes the folder. Work and calls are GPU kernels to it, whatever
-// device they ran on, and calls have the prefix of NCCL's; a call lasts as NCCL's kernels do: from when its stream came
-// to it, its wait included. Without ranges "ProfilerStep", as it notes: with them it drops kernels whose launch is not
-// in the trace. Throws IoError, DataError.
+// Converts a trace for Holistic Trace Analysis (https://hta.readthedocs.io), which reads a folder with one file per
+// rank as the PyTorch profiler writes them: folder/rank0.json and so on; creates the folder. Work and calls become GPU
+// kernels, whatever device they ran on, and calls get NCCL's prefix; a call lasts as an NCCL kernel does, from when its
+// stream reached it, wait included. Without "ProfilerStep" ranges, as HTA notes: with them it drops kernels whose
+// launch is not in the trace. Throws IoError, DataError.
 void write_hta_traces(const std::string& trace_path, const std::string& folder);
 
 }  // namespace trivet

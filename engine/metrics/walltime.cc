@@ -11,7 +11,7 @@
 namespace trivet {
 namespace {
 
-constexpr size_t kMostSteps = 1000;  // of which it goes by the last
+constexpr size_t kMostSteps = 1000;  // only the last ones count
 
 }  // namespace
 

@@ -17,19 +17,19 @@ class WallTime : public RunObserver {
   static constexpr size_t kSteps = 20;
 
   using Tell = std::function<void(const WallTimeReport& report)>;
-  explicit WallTime(const Config& config, Tell tell = nullptr);  // may be null
+  explicit WallTime(const Config& config, Tell tell = nullptr);  // `tell` may be null
 
   void record(const nlohmann::ordered_json& record) override;
-  void read(const std::string& path);  // the records of a metrics.jsonl, as if it had observed that run
+  void read(const std::string& path);  // reads a metrics.jsonl, as if it had observed that run
 
-  bool known() const { return steps_.size() >= kSteps && done_ < total_; }  // the others REQUIRE it
+  bool known() const { return steps_.size() >= kSteps && done_ < total_; }  // report() REQUIRES it
   WallTimeReport report() const;
 
  private:
   struct Kind {
     int64_t interval = 0;  // steps; 0: never
     int64_t count = 0;
-    double sum = 0, longest = 0;  // seconds that training stalled; of the longest, until it was done
+    double sum = 0, longest = 0;  // sum: seconds that training stalled; longest: until done
   };
   void tell_news();
 
@@ -40,9 +40,9 @@ class WallTime : public RunObserver {
   bool first_ = true;          // the next step is the process's first
   std::vector<double> steps_;  // seconds
   Kind evaluations_, saves_;
-  int64_t counted_ = 0;  // steps, those that are forgotten included
+  int64_t counted_ = 0;  // steps seen, including those dropped from steps_
   int64_t told_steps_ = 0;
-  int told_kinds_ = 0;  // how many were measured when it was last told
+  int told_kinds_ = 0;  // kinds measured at the last report
 };
 
 }  // namespace trivet
