@@ -17,7 +17,7 @@ struct Entry {
   Shape (GptShape::*shape)() const;
   bool BlockParts::*writer;
   bool fp32 = false;        // else the model's dtype
-  Tensor* scale = nullptr;  // of an operand, which may be saved as codes
+  Tensor* scale = nullptr;  // for an operand, which may be saved as codes
 };
 
 // The one list of a block's activations.
@@ -118,7 +118,7 @@ std::optional<HeadNorm> head_norm(ParamList& params, const GptShape& p, Module m
   return p.qk_norm ? std::optional<HeadNorm>(std::in_place, params, name_of(module, layer), p) : std::nullopt;
 }
 
-// The rows that a pass writes: all, or, where a text grows, those after the positions that it has.
+// The rows that a pass writes: all or, in generation, those after the known positions.
 Hidden new_rows(const Hidden& qkv, const MicroBatch& micro_batch) {
   const int64_t known = micro_batch.positions ? micro_batch.positions->first : 0;
   return qkv.slice(known, qkv.shape[0] - known);
@@ -235,7 +235,7 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
     }
   }
 
-  // 3. Attention, each head on its own: [s, b, a d/t]. Nothing between tensor ranks; context ranks exchange keys here.
+  // 3. Attention, each head on its own: [s, b, a d/t]. Tensor ranks do not communicate; context ranks exchange keys.
   if (parts.core_attention) {
     QkvViews heads = heads_of(acts);
     heads.q = last_positions(heads.q, positions);
@@ -261,15 +261,15 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
 
 void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& micro_batch,
                      const BlockActivations& acts, const BlockGradients& grads) const {
-  // The gradient that enters a branch: the residual stream's, with the dropout of the branch's output; a copy if the
-  // weight half runs later, as `grad` goes on.
+  // The gradient that enters a branch: the residual stream's, after the backward of the branch's dropout; a copy if the
+  // weight half runs later, as `grad` changes meanwhile.
   const auto branch_grad = [&](DropoutSite site, Residual buffer) {
     if (!buffer) return grad;
     ctx.run(op::DropoutBackward{.dout = grad, .dropout = dropout(site, micro_batch), .dx = buffer});
     return buffer;
   };
   Scratch::Frame frame(ctx.scratch);
-  const Residual d_norm(frame.tensor(shape_.dtype, shape_.hidden_shape()));  // of a layer norm's output
+  const Residual d_norm(frame.tensor(shape_.dtype, shape_.hidden_shape()));  // gradient of a layer norm's output
 
   // 6. fc2: every rank needs the gradient at all positions, which sequence parallelism gathers. A linear layer computes
   //    the gradient of its input, and adds that of its weight now or, in a zero-bubble schedule, later. Then back
@@ -290,7 +290,7 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
   fc1_.backward(ctx, acts.ln2_out, grads.fc1_out, d_norm);
   ln2_.backward(ctx, d_norm, acts.middle, acts.ln2_mean, acts.ln2_rstd, grad, grad);
 
-  // 4. proj, as fc2.
+  // 4. proj, like fc2.
   const Residual d_proj = branch_grad(DropoutSite::attention_branch, grads.proj_out);
   const Hidden d_attention(frame.tensor(shape_.dtype, acts.attention_out.shape));
   proj_.backward(ctx, acts.attention_out, d_proj, d_attention);
@@ -299,7 +299,7 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
   attention_backward(ctx, d_attention, heads_of(acts), acts.attention_out, acts.lse, packed(grads.qkv),
                      dropout(DropoutSite::attention, micro_batch), micro_batch.starts);
 
-  // 2. and 1., back through rope and the norms of heads, then as 5.
+  // 2. and 1., back through rope and the head norms, then as in 5.
   backward_from_rope(ctx, acts, micro_batch, grads.qkv);
   qkv_.backward(ctx, acts.ln1_out, grads.qkv, d_norm);
   ln1_.backward(ctx, d_norm, x, acts.ln1_mean, acts.ln1_rstd, grad, grad);

@@ -1,6 +1,6 @@
-// One transformer block: pre-norm attention and MLP branches on a residual stream, as GPT-2 and GPT-3 (Radford et al.
-// 2019), Llama (Touvron et al. 2023) or Qwen3 (Yang et al. 2025) have them: with or without rope and norms of queries
-// and keys before it, act being GELU or SwiGLU. Its linear layers are partitioned over the tensor-parallel group.
+// One transformer block: pre-norm attention and MLP branches on a residual stream, as in GPT-2 and GPT-3 (Radford et
+// al. 2019), Llama (Touvron et al. 2023) or Qwen3 (Yang et al. 2025): with or without rope, and norms of queries and
+// keys before it; act is GELU or SwiGLU. Its linear layers are partitioned over the tensor-parallel group.
 //
 //   x ── ln1 ── qkv ── rope ── attention ── proj ── dropout ── + ── ln2 ── fc1 ── act ── fc2 ── dropout ── + ── out
 //    └─────────────────────────────────────────────────────────┘└──────────────────────────────────────────┘
@@ -13,9 +13,9 @@
 //   5. ln2; fc1 (column-parallel) and its activation
 //   6. fc2 (row-parallel), reduced; dropout; onto the residual stream
 // So a block communicates twice forward, in 4 and 6 (the g of Shoeybi et al. 2019), and twice backward, in 5 and 2
-// (their f): four all-reduces. Under sequence parallelism each is a reduce-scatter. All-gathers come before 2 and 5,
-// backward before 6 and 4, and once more in 5 and 2, where the gradients of weights need x at all positions: 4 and 6
-// in place of 4 and 4, as an all-reduce is one of each, so a quarter more bytes.
+// (their f): four all-reduces. Under sequence parallelism each becomes a reduce-scatter, and all-gathers precede 2 and
+// 5, backward 6 and 4, and once more 5 and 2, where weight gradients need x at all positions: 4 reduce-scatters and 6
+// all-gathers instead of 4 and 4 (an all-reduce is one of each), so a quarter more bytes.
 //
 // Forward saves in BlockActivations what backward reads. Any part of it can be recomputed instead (recompute.h).
 // Backward replaces the gradient of `out` by the gradient of x. s* is s, or s/t under sequence parallelism.
@@ -33,36 +33,36 @@
 
 namespace trivet {
 
-// An operand is saved as its GEMMs take it: in FP8 its codes and their scale.
+// Operands are saved as their GEMMs read them: in FP8, codes and their scale.
 struct BlockActivations {
   Operand<Place::residual> ln1_out;  // [s*, b, h]
   Tensor ln1_mean, ln1_rstd;         // [s*, b] fp32; RMSNorm has no means
   Hidden qkv;                        // [s, b, (a + 2g) d/t] in Megatron's order (heads_view.h), rotated by rope
-  Hidden qk;                         // [s, b, (a + g) d/t] with norms of queries and keys: rotated, in place of qkv
-  Tensor qk_mean, qk_rstd;           // [(a + g)/t s b] fp32: of all queries, then of keys
+  Hidden qk;                         // [s, b, (a + g) d/t] with norms of queries and keys: rotated instead of qkv
+  Tensor qk_mean, qk_rstd;           // [(a + g)/t s b] fp32: for all queries, then for all keys
   Hidden attention_out;              // [s, b, a d/t]
   Tensor lse;                        // [b, a/t, s] fp32
   Residual middle;                   // [s*, b, h] the residual stream between the branches
   Operand<Place::residual> ln2_out;  // [s*, b, h]
   Tensor ln2_mean, ln2_rstd;         // [s*, b] fp32
-  Hidden fc1_out;                    // [s, b, f/t], or the gate's and then the others, [s, b, 2 f/t]
+  Hidden fc1_out;                    // [s, b, f/t]; gated: [s, b, 2 f/t], the gate's columns first
   Operand<Place::hidden> activated;  // [s, b, f/t]
   Residual out;                      // [s*, b, h]
 };
-// The activations that `parts` write; the others are null. as_codes: operands are in FP8.
+// The activations that `parts` write; the others are null. as_codes: operands are saved in FP8.
 BlockActivations allocate_block_activations(Arena& arena, const GptShape& shape, const BlockParts& parts,
                                             bool as_codes);
-// The tensors of `saved`, and where they are null those of `others`.
+// The tensors of `saved`, or those of `others` where they are null.
 BlockActivations merge(BlockActivations saved, BlockActivations others);
-std::vector<Tensor> tensors_of(BlockActivations acts);  // that are not null
-// Generation: views of the first rows, of all positions so far for queries, keys and values, and of the new ones for
-// the others. All tensors must be allocated.
+std::vector<Tensor> tensors_of(BlockActivations acts);  // without the null ones
+// For generation: views of the first rows: those of all positions so far for queries, keys and values, those of the new
+// positions for the rest. All tensors must be allocated.
 BlockActivations front_of(BlockActivations acts, const GptShape& shape, const PositionRange& positions);
 
 // The gradients that the weight-gradient half of a block reads. One set serves all blocks in turn, unless the halves
-// run apart: then each block of a micro-batch in flight has its own.
+// run separately: then each block of a micro-batch in flight has its own.
 struct BlockGradients {
-  Residual proj_out;  // [s*, b, h] null if the residual stream's gradient can be used itself (no dropout, not apart)
+  Residual proj_out;  // [s*, b, h] null if the residual stream's gradient serves directly (no dropout, joint halves)
   Hidden qkv;         // as the activation
   Residual fc2_out;   // [s*, b, h] null as above
   Hidden fc1_out;     // as the activation
@@ -71,13 +71,13 @@ BlockGradients allocate_block_gradients(Arena& arena, const GptShape& shape, boo
 
 class Block {
  public:
-  // layer: global number from 0. rotary: the angles of all positions when a pass runs (GptStage); null without rope.
+  // layer: global index, from 0. rotary: angles of all positions once a pass runs (GptStage); null without rope.
   Block(ParamList& params, const GptShape& shape, int64_t layer, uint64_t dropout_seed, const Tensor& rotary);
 
   // The parts read x and what earlier parts wrote into `acts`.
   void forward(Context& ctx, Residual x, const MicroBatch& micro_batch, const BlockActivations& acts,
                const BlockParts& parts = BlockParts::all()) const;
-  // grad: [s*, b, h] in place, of acts.out -> of x.
+  // grad: [s*, b, h], the gradient of acts.out, replaced in place by that of x.
   void backward(Context& ctx, Residual x, Residual grad, const MicroBatch& micro_batch, const BlockActivations& acts,
                 const BlockGradients& grads) const;
 
@@ -85,13 +85,13 @@ class Block {
   Dropout dropout(DropoutSite site, const MicroBatch& micro_batch) const;
   QkvViews packed(Hidden qkv) const;
   QkvViews heads_of(const BlockActivations& acts) const;  // as attention reads them
-  // The output of a norm as its linear layer takes it, in FP8 in `frame` or in `saved`.
+  // Returns a norm's output as its linear layer reads it: `saved`, or in `frame` if the pass makes no codes for it.
   Operand<Place::residual> normalise(Context& ctx, const LayerNorm& norm, Residual x,
                                      const Operand<Place::residual>& saved, Tensor mean, Tensor rstd,
                                      Scratch::Frame& frame) const;
   Operand<Place::hidden> fc1_and_activation(Context& ctx, const Operand<Place::residual>& x,
                                             const BlockActivations& acts, Scratch::Frame& frame) const;
-  // Norms of heads and rope, of the last `count` positions; and back, of a gradient in place.
+  // Head norms and rope of the last `count` positions; and their backward, in place on a gradient.
   void norm_and_rope(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch, int64_t count) const;
   void backward_from_rope(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch, Hidden grad) const;
   void rope(Context& ctx, const QkvViews& heads, const MicroBatch& micro_batch, int64_t count, bool inverse) const;

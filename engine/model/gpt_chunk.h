@@ -16,7 +16,7 @@ struct StepBatches {
   std::span<const HostBatch> batches;  // valid until the device has read them
   bool training = true;
   float loss_scale = 1;
-  std::optional<PositionRange> positions = {};  // of each batch, whose tokens these are; empty: all
+  std::optional<PositionRange> positions = {};  // positions of the tokens in each batch; empty: all
   int defer_heads = 0;       // finish() computes the output weight's gradient for this many of the last micro-batches
   int64_t step = 0;          // from 1
   StepHook* hook = nullptr;  // null: none

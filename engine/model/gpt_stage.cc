@@ -92,7 +92,7 @@ void GptStage::fill_rotary_once(Context& ctx) {
 void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_batch, Tensor loss) {
   ctx.quantises = !micro_batch.positions;
   fill_rotary_once(ctx);
-  // What the pass reads and writes: all of the slot or, where a text grows, views of some positions.
+  // The pass reads and writes all of the slot or, in generation, views of some positions.
   const Slot& slot = slot_at(slot_index);
   const PositionRange positions = micro_batch.positions.value_or(PositionRange{0, shape_.rank_seq()});
   const GptShape shape = shape_.with_positions(positions.count);
@@ -104,7 +104,7 @@ void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_bat
 
   // 1. Tokens [s, b] to the residual stream [s*, b, h]; on later stages the executor has received it.
   if (embedding_) {
-    ctx.before_forward(embedding_unit_);  // its weights have arrived, where they are sharded
+    ctx.before_forward(embedding_unit_);  // waits for its weights, if they are sharded
     embedding_->forward(ctx, ids(slot.tokens), micro_batch, input_of(0));
   }
 
@@ -162,7 +162,7 @@ void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatc
     else done(head_unit_);
   }
 
-  // 2. The blocks from the last to the first, `grad` in place. What was not saved is recomputed for a group of blocks.
+  // 2. The blocks from the last to the first, `grad` in place. Unsaved activations are recomputed group by group.
   for (size_t g = groups_.size(); g-- > 0;) {
     const RecomputeGroup& group = groups_[g];
     recompute(ctx, group, slot, stash, micro_batch);

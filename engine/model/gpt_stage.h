@@ -26,19 +26,19 @@ struct StageRange {
 class GptStage {
  public:
   // Declares the parameters in the order of the forward pass. `seed` keys the dropout. word_embedding: the weight to
-  // tie the head to, where another stage of this rank has it; else null.
+  // tie the head to, if another stage on this rank has it; else null.
   GptStage(ParamList& params, const GptShape& shape, const StageRange& range, uint64_t seed,
            const Recompute& recompute = {}, Param* word_embedding = nullptr);
   GptStage(const GptStage&) = delete;
 
-  // stashes: micro-batches that may be between the two halves of a split backward; each holds the gradients and the
-  // recomputed activations that the weight half needs. whole_backwards: whether there are unsplit backwards too.
-  // deferred_heads: micro-batches whose gradient of the output weight may be deferred at once.
+  // stashes: how many micro-batches may be between the two halves of a split backward; each holds the gradients and the
+  // recomputed activations that the weight half needs. whole_backwards: true if there are unsplit backwards too.
+  // deferred_heads: how many micro-batches may have a deferred gradient of the output weight at the same time.
   void allocate(Arena& activations, int slots, int stashes, bool whole_backwards, int deferred_heads = 0);
-  // Bytes of scratch for forward and backward of such stages, and for the logits of one position.
+  // Bytes of scratch for forward and backward of such a stage, and for the logits of one position.
   static int64_t scratch_bytes(const GptShape& shape, const Recompute& recompute);
 
-  // Inputs, filled by the caller: tokens, labels, and as in MicroBatch position_ids and starts, [s, b] int32;
+  // Inputs, filled by the caller: tokens, labels, position_ids and starts (as in MicroBatch), [s, b] int32;
   // first_sample [1] int64, null without dropout.
   Tensor tokens(int slot) const { return slot_at(slot).tokens; }
   Tensor labels(int slot) const { return slot_at(slot).labels; }
@@ -55,8 +55,8 @@ class GptStage {
   // positions fills the first rows of the tensors above; the qkv of the positions before them must have been saved.
   void forward(Context& ctx, int slot, const MicroBatch& micro_batch, Tensor loss);
   // grad: [s*, b, h], the gradient of the output (ignored on the last stage), becomes that of the input (undefined on
-  // the first stage). stash: of a split backward, holds what its weight half reads; else -1. loss: as of forward, for a
-  // loss in chunks (head.h), which is added here.
+  // the first stage). stash: for a split backward, holds what its weight half reads; else -1. loss: as in forward, for
+  // a loss in chunks (head.h), which is added here.
   void backward(Context& ctx, int slot, int stash, const MicroBatch& micro_batch, Residual grad, Tensor loss = {});
   // Computes the deferred gradients of the output weight, in order.
   void run_deferred(Context& ctx);
@@ -80,20 +80,20 @@ class GptStage {
     Vocab d_logits;     // [s * b, padded_vocab/t]
   };
   const Slot& slot_at(int slot) const { return slots_.at(static_cast<size_t>(slot)); }
-  // Inputs of one block's deferred weight half, beside its slot's.
+  // Inputs of one block's deferred weight half, in addition to its slot's.
   struct Stash {
     BlockGradients gradients;
     BlockActivations recomputed;
   };
   struct BlockPlan {
     BlockParts recomputed;  // not saved in the slots
-    size_t place_in_group;  // of its RecomputeGroup
+    size_t place_in_group;  // in its RecomputeGroup
   };
   void fill_rotary_once(Context& ctx);
   // Runs the parts of a group's blocks that were not saved.
   void recompute(Context& ctx, const RecomputeGroup& group, const Slot& slot, int stash, const MicroBatch& micro_batch);
-  void defer_head(Slot& slot);  // keeps what the gradient of the output weight reads
-  // One block's: the slot's, and where the recomputed ones are written. stash: of a split backward, else -1.
+  void defer_head(Slot& slot);  // keeps the inputs of the output weight's gradient
+  // One block's activations: the slot's, and buffers for the recomputed ones. stash: for a split backward, else -1.
   BlockActivations activations(const Slot& slot, int stash, size_t block) const;
   bool saves_codes(size_t block) const {
     return Operands(shape_.fp8_of(range_.first_layer + static_cast<int64_t>(block))).saves_codes();
@@ -105,22 +105,22 @@ class GptStage {
 
   GptShape shape_;
   StageRange range_;
-  // [s, width] of shape_.rotary, of this rank's positions or, for position ids, of all; filled by the first pass; null
-  // without rope.
+  // [s, width] of shape_.rotary, for this rank's positions or, with position ids, for all; filled by the first pass;
+  // null without rope.
   Tensor rotary_;
   bool rotary_filled_ = false;
-  int embedding_unit_ = -1, first_block_unit_ = -1, head_unit_ = -1;  // of the ParamList
+  int embedding_unit_ = -1, first_block_unit_ = -1, head_unit_ = -1;  // in the ParamList
   std::optional<Embedding> embedding_;
   std::deque<Block> blocks_;
   std::optional<Head> head_;
   std::vector<RecomputeGroup> groups_;
   std::vector<BlockPlan> plan_;  // [block]
   std::vector<Slot> slots_;
-  std::vector<BlockActivations> recomputed_;  // by place in a group, of all groups in turn
-  BlockGradients gradients_;                  // of all blocks in turn, in unsplit backwards
+  std::vector<BlockActivations> recomputed_;  // [place in group], for all groups in turn
+  BlockGradients gradients_;                  // for all blocks in turn, in unsplit backwards
   std::vector<std::vector<Stash>> stashes_;   // [stash][block]
   std::vector<DeferredHead> deferred_heads_;  // swapped with a slot's tensors
-  size_t heads_waiting_ = 0;                  // of deferred_heads_, from the first on
+  size_t heads_waiting_ = 0;                  // how many deferred_heads_ are in use, from the first on
 };
 
 }  // namespace trivet

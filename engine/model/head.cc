@@ -7,7 +7,7 @@ namespace trivet {
 
 namespace {
 
-// make(buffer, its type, its shape) for each of the buffers.
+// Calls make(buffer, its type, its shape) for each buffer.
 template <class Make>
 HeadActivations each_of(HeadActivations a, const GptShape& p, const Make& make) {
   a.norm_out = Residual(make(a.norm_out, p.dtype, p.hidden_shape()));
@@ -36,7 +36,7 @@ HeadActivations front_of(HeadActivations acts, const GptShape& p) {
 
 namespace {
 
-// Tied to an embedding on another stage, the weight keeps the embedding's name: it is the same weight.
+// A weight tied to an embedding on another stage keeps the embedding's name: it is the same weight.
 ParamSpec output_spec(const GptShape& p) {
   return {.name = name_of(p.tied_embeddings ? Module::word_embeddings : Module::output_layer) + ".weight",
           .global_shape = {p.padded_vocab, p.hidden},
@@ -86,9 +86,9 @@ void Head::backward(Context& ctx, Residual x, Tensor labels, const MicroBatch& m
   }
   vocab_parallel_cross_entropy_backward(ctx, acts.logits, labels, vocab_range(), micro_batch.loss_scale,
                                         acts.loss_state);
-  // The weight half runs here even where a schedule keeps the halves apart: its input, the gradient of the logits, is
-  // the largest tensor of the model, and holding it would cost more than the bubble that it could fill. A user may ask
-  // for it all the same, for the last few micro-batches (defer_embedding_wgrad_compute).
+  // The weight half runs here even if a schedule separates the halves: its input, the gradient of the logits, is the
+  // largest tensor of the model, and holding it would cost more than the bubble that it could fill. A user may still
+  // defer it for the last few micro-batches (defer_embedding_wgrad_compute).
   if (!micro_batch.defer_head_weight) backward_weight(ctx, acts.norm_out, acts.logits);
   const Residual d_norm(frame.tensor(shape_.dtype, shape_.hidden_shape()));
   reduce_sequence(ctx, d_norm,

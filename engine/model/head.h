@@ -1,10 +1,10 @@
 // The end of a GPT's last stage: the final layer norm, the GEMM with the (tied or own) output embedding, and the
 // vocab-parallel cross-entropy.
 //
-// With 128k words the logits are by far the largest activation. In chunks (GptShape::cross_entropy_rows), only those of
-// a chunk of rows exist at a time: a training pass leaves all but the norm to its backward pass, which turns each chunk
-// into its gradient immediately. So no GEMM runs twice, and no logits are held between the passes. The loss and all
-// gradients have the bits of whole logits, but for the output weight's, which is summed chunk by chunk.
+// With a vocabulary of 128k the logits are by far the largest activation. In chunks (GptShape::cross_entropy_rows),
+// only the logits of one chunk of rows exist at a time: a training step leaves all but the norm to the backward pass,
+// which immediately turns each chunk into its gradient. So no GEMM runs twice, and no logits are held between passes.
+// The loss and all gradients are bitwise those of whole logits, except the output weight's, summed by chunk.
 #pragma once
 
 #include "engine/model/layernorm.h"
@@ -18,35 +18,35 @@ namespace trivet {
 struct HeadActivations {
   Residual norm_out;            // [s*, b, h]
   Tensor norm_mean, norm_rstd;  // [s*, b] fp32; RMSNorm has no mean
-  // [s * b, padded_vocab/t]; its own gradient after backward, where t = 1 after forward. In chunks: [rows,
-  // padded_vocab/t] that all micro-batches share.
+  // [s * b, padded_vocab/t]; after backward, their own gradient, and if t = 1 already after forward. In chunks: [rows,
+  // padded_vocab/t], shared by all micro-batches.
   Vocab logits;
   CrossEntropyState loss_state;  // [s * b] fp32 each; null in chunks
 };
-// logits: of another slot to share; else null.
+// logits: those of another slot, to share; else null.
 HeadActivations allocate_head_activations(Arena& arena, const GptShape& shape, Vocab logits = {});
-// Views of the first rows of these buffers, for a shape of fewer positions.
+// Views of the first rows of these buffers, for a shape with fewer positions.
 HeadActivations front_of(HeadActivations acts, const GptShape& shape);
 
 class Head {
  public:
-  // output_weight: [padded_vocab/t, h]; the word embedding's where they are tied on one stage, else null: declared
-  // here.
+  // output_weight: [padded_vocab/t, h], the word embedding's if they are tied on one stage; else null, and it is
+  // declared here.
   Head(ParamList& params, const GptShape& shape, Param* output_weight);
 
-  // x: [s*, b, h]; labels: [s, b] int32. loss[0] += loss_scale * sum over tokens, but in chunks that is left to
-  // backward where one follows. A pass over some positions (MicroBatch) only computes row 0 of the logits: those that
-  // are read.
+  // x: [s*, b, h]; labels: [s, b] int32. loss[0] += loss_scale * sum over tokens, but in chunks this is left to
+  // backward if one follows. A pass over some positions (MicroBatch) computes only row 0 of the logits: the one that is
+  // read.
   void forward(Context& ctx, Residual x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
                Tensor loss) const;
   // grad: [s*, b, h] output, the gradient of x. Runs backward_weight, unless micro_batch.defer_head_weight.
   void backward(Context& ctx, Residual x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
                 Residual grad, Tensor loss) const;
-  // The gradient of the output weight. norm_out: as forward made it; d_logits: as backward left the logits.
+  // Adds the gradient of the output weight. norm_out: as forward made it; d_logits: the logits as backward left them.
   void backward_weight(Context& ctx, Residual norm_out, Vocab d_logits) const;
 
  private:
-  // All that follows the norm, chunk by chunk. d_norm: [s*, b, h] output, the gradient of norm_out; null: only the
+  // Runs everything after the norm, chunk by chunk. d_norm: [s*, b, h] output, the gradient of norm_out; null: only the
   // loss.
   void run_in_chunks(Context& ctx, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
                      Tensor loss, Residual d_norm) const;

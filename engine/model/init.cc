@@ -11,7 +11,7 @@
 namespace trivet {
 namespace {
 
-// Four normals from one Philox block: two pairs of Box and Muller.
+// Four normals from one Philox block: two Box-Muller pairs.
 std::array<float, 4> normals(uint64_t key, int64_t block) {
   const PhiloxWords words = philox4x32(static_cast<uint64_t>(block), 0, key);
   std::array<float, 4> out;

@@ -1,8 +1,8 @@
 // Initial weights as a pure function of (seed, parameter name, global index): the same for every layout.
 //
 // Element i of a parameter's global shape is std * normal(i). Normals come in fours from philox4x32(i / 4, 0, key) by
-// the Box-Muller transform; the key hashes the seed and the name. Rows of padding (vocabulary) are zero and come last,
-// so padding changes no index.
+// the Box-Muller transform; the key hashes the seed and the name. Padding rows (of the vocabulary) are zero and come
+// last, so padding changes no index.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Layer norm with two replicated parameters, or RMSNorm with the first of them. Tensor-parallel ranks normalise their
-// own positions, under sequence parallelism, or their own heads; their gradients of the parameters are then summed over
-// the group at the end of the step.
+// Layer norm with two replicated parameters, or RMSNorm with only the first. Tensor-parallel ranks normalise their own
+// positions, under sequence parallelism, or their own heads; their parameter gradients are then summed over the group
+// at the end of the step.
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@
 
 namespace trivet {
 
-// What it normalises: positions, h columns each, or heads on this rank, each by itself.
+// Rows: the rows to normalise: positions, of h columns each, or the heads on this rank, each by itself.
 template <class Rows>
 struct NormOf {
   static constexpr bool kHeads = std::is_same_v<Rows, HeadsView>;
 
   Param& gamma;       // [h], or [d]
-  Param* const beta;  // likewise; null: RMSNorm, which uses no mean
+  Param* const beta;  // same shape; null: RMSNorm, which uses no mean
   float eps;
 
   NormOf(ParamList& params, const std::string& name, const GptShape& shape)
@@ -36,7 +36,7 @@ struct NormOf {
                                  .rstd = rstd,
                                  .rows = rows_of(x, y)});
   }
-  // dx = residual (optional, may be dx itself) + the gradient of x. Of heads, dx lies as dy.
+  // dx = residual (optional, may be dx itself) + the gradient of x. For heads, dx has the layout of dy.
   void backward(Context& ctx, const Rows& dy, const Rows& x, Tensor mean, Tensor rstd, const Rows& residual,
                 const Rows& dx) const {
     ctx.run(op::LayernormBackward{.dy = memory_of(dy),

@@ -12,7 +12,7 @@ namespace {
 
 struct ModuleName {
   std::string_view name;
-  bool in_block = false;  // and so after "decoder.layers.NUMBER."
+  bool in_block = false;  // and so prefixed with "decoder.layers.NUMBER."
 };
 constexpr auto kNames = std::to_array<ModuleName>({{"embedding.word_embeddings"},
                                                    {"embedding.position_embeddings"},

@@ -9,13 +9,13 @@
 
 namespace trivet {
 
-// In the order of the forward pass; the output layer has none of its own where embeddings are tied.
+// In the order of the forward pass; the output layer has no parameters of its own if embeddings are tied.
 enum class Module : uint8_t {
   word_embeddings,
   position_embeddings,
   attention_norm,  // from here to fc2: one in each block
   qkv,
-  q_norm,  // of each head, in models that have them
+  q_norm,  // for each head, in models that have them
   k_norm,
   proj,
   mlp_norm,
@@ -27,13 +27,13 @@ enum class Module : uint8_t {
 inline constexpr size_t kModules = static_cast<size_t>(Module::output_layer) + 1;
 
 // The module's name in checkpoints, which is Megatron's. Its parameters are NAME.weight and, except for embeddings, the
-// output layer, and what the spec has without, NAME.bias. layer: of a module of a block, from 0.
+// output layer, and modules to which the spec gives no bias, NAME.bias. layer: for a module in a block, from 0.
 std::string name_of(Module module, int64_t layer = 0);
 
 struct ModelTensor {
   Module module{};
   int64_t layer = 0;  // 0 outside of blocks
-  ParamSpec param;    // of the whole model; its vocabulary is without padding
+  ParamSpec param;    // for the whole model; its vocabulary has no padding
 };
 // In the order of the forward pass. Throws ConfigError if the model cannot run (expect_runs).
 std::vector<ModelTensor> model_tensors(const ModelSpec& spec);

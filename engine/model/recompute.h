@@ -12,7 +12,7 @@ namespace trivet {
 // The parts of a block's forward pass in order (block.h), or the activations that they write.
 struct BlockParts {
   bool norms = false;           // ln1, ln2
-  bool qkv = false;             // its norms and rope
+  bool qkv = false;             // qkv, its norms and rope
   bool core_attention = false;  // attention_out and its lse
   bool middle = false;          // proj, and the residual stream between the branches
   bool mlp = false;             // fc1 and the activation
@@ -26,13 +26,13 @@ struct BlockParts {
 // Consecutive blocks of a stage. The backward pass of the group first recomputes `parts` from the group's input.
 struct RecomputeGroup {
   int64_t first = 0, count = 1;  // blocks of the stage
-  BlockParts parts;              // of each block; the output of the last one is always saved
+  BlockParts parts;              // in each block; the output of the last one is always saved
 };
 
 struct Recompute {
-  BlockParts parts;        // selective: of every block; full: all()
-  bool uniform = true;     // full: groups of num_layers, of which only the input is saved; else the first num_layers
-                           // blocks of a stage, each a group of its own, and the others save everything
+  BlockParts parts;        // selective: in every block; full: all()
+  bool uniform = true;     // full: groups of num_layers, of which only the input is saved; false: the first num_layers
+                           // blocks of a stage form a group each, and the rest save everything
   int64_t num_layers = 0;  // 0: granularity none or selective
 
   std::vector<RecomputeGroup> groups(int64_t blocks) const;
