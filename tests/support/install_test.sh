@@ -24,7 +24,7 @@ expect docs share/doc/trivet/{copyright,CHANGELOG.md,docs/clusters.md}
 for script in "$folder"/launch/share/trivet/launch/*.sh; do
   [[ -x $script ]] || { echo "$script cannot be started"; failed=1; }
 done
-"$folder/launch/share/trivet/launch/mpirun.sh" --help | grep -q 'one MPI rank a GPU' || { echo "mpirun.sh does not start"; failed=1; }
+"$folder/launch/share/trivet/launch/mpirun.sh" --help | grep -q 'one MPI rank per GPU' || { echo "mpirun.sh does not start"; failed=1; }
 version=$(sed -n 's/^project(trivet VERSION \([0-9.]*\) .*/\1/p' "$checkout/CMakeLists.txt")
 [[ $version ]] && grep -q "CPACK_PACKAGE_VERSION \"$version\"" "$build/CPackConfig.cmake" || { echo "the package has not version $version"; failed=1; }
 grep -q "^## $version" "$checkout/CHANGELOG.md" || { echo "CHANGELOG.md does not know $version"; failed=1; }
