@@ -17,8 +17,8 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
   virtual int exit_code() const { return 70; }
 };
-// The missing part of a device or build. Floors that know the configuration add the key that asks for it, and a remedy.
-// named: they have done so.
+// What a device or build lacks. Floors that know the configuration add the key that requires it, and a remedy; then it
+// is `named`.
 enum class Lack { none, gpu, mpi, nccl, memory, links, named };
 // The user's configuration or command line cannot work (exit code 64).
 struct ConfigError : Error {
@@ -41,11 +41,11 @@ struct IoError : Error {
 struct NumericsError : Error {
   explicit NumericsError(const std::string& what, int bad_rank = -1) : Error(what), rank(bad_rank) {}
   int exit_code() const override { return 93; }
-  int rank;  // where it was found; -1: unknown
+  int rank;  // the rank that found it; -1: unknown
 };
 
-// Host memory that cannot be had is a std::bad_alloc (base/host_memory.h), and as a layout that does not fit:
-// the user's to mend.
+// Running out of host memory is a std::bad_alloc (base/host_memory.h). Like a layout that does not fit, it is for the
+// user to fix.
 inline int exit_code_of(const std::exception& error) {
   if (const auto* ours = dynamic_cast<const Error*>(&error)) return ours->exit_code();
   return dynamic_cast<const std::bad_alloc*>(&error) ? ConfigError("").exit_code() : Error("").exit_code();

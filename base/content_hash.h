@@ -1,4 +1,4 @@
-// XXH3-128 of bytes as 32 hexadecimal digits: tells whether a file is the one that was meant. Not against forgery.
+// XXH3-128 of bytes as 32 hexadecimal digits: tells whether a file is the intended one. No protection against forgery.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,9 @@ class ContentHash {
   ContentHash& operator=(const ContentHash&) = delete;
 
   void add(const void* data, size_t bytes);
-  // The whole file; progress(bytes so far) is called now and then.
+  // Adds the whole file; calls progress(bytes so far) from time to time.
   void add(const InputFile& file, const std::function<void(int64_t)>& progress = {});
-  std::string hex() const;  // of all that was added so far
+  std::string hex() const;  // of everything added so far
 
  private:
   XXH3_state_s* state_;
@@ -30,8 +30,8 @@ class ContentHash {
 
 std::string content_hash(std::string_view bytes);
 std::string content_hash(const InputFile& file, const std::function<void(int64_t)>& progress = {});
-// The hash of kSampledBytes in 256 blocks, spread evenly from the first byte to the last; of all of a smaller file.
-// Takes milliseconds whatever the size.
+// The hash of kSampledBytes in 256 blocks, spread evenly from the first byte to the last; a smaller file is hashed
+// whole. Takes milliseconds for any file size.
 inline constexpr int64_t kSampledBytes = 16 << 20;
 std::string sampled_hash(const InputFile& file);
 

@@ -1,6 +1,6 @@
-// Files as the data code needs them: reads of exact ranges that never run past the end, and writes that appear
-// under their name whole or not at all. A failing system call is an IoError naming the path; a file that is shorter
-// than expected is a DataError.
+// File I/O for the data code: reads of exact ranges that never run past the end, and writes that appear under their
+// final name whole or not at all. A failing system call is an IoError naming the path; a file that is shorter than
+// expected is a DataError.
 //
 // An InputFile may be read by many threads concurrently. An OutputFile or AppendFile belongs to one thread.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace trivet {
 
-// Owns an open file, or nothing: -1.
+// Owns an open file descriptor, or none: -1.
 class FileDescriptor {
  public:
   explicit FileDescriptor(int fd = -1) : fd_(fd) {}
@@ -25,7 +25,7 @@ class FileDescriptor {
     std::swap(fd_, other.fd_);
     return *this;
   }
-  ~FileDescriptor();  // leaves errno as it is
+  ~FileDescriptor();  // preserves errno
   operator int() const { return fd_; }
 
  private:
@@ -39,10 +39,10 @@ class InputFile {
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }  // when it was opened
 
-  // Fills `to` with the bytes from `offset`. By pread and not through a mapping, so that a file that shrinks under us
-  // is an error and not a signal.
+  // Fills `to` with the bytes from `offset`. Uses pread, not a mapping, so that a file that shrinks under us causes an
+  // error and not a signal.
   void read_at(int64_t offset, std::span<std::byte> to) const;
-  // A hint that these bytes are wanted soon.
+  // Hints that these bytes will be read soon.
   void will_read(int64_t offset, int64_t bytes) const;
 
  private:
@@ -52,35 +52,35 @@ class InputFile {
 };
 
 bool file_exists(const std::string& path);  // if not, errno says why
-// The names in a directory, in no order.
+// The names in a directory, in no particular order.
 std::vector<std::string> list_directory(const std::string& path);
 void remove_file_if_exists(const std::string& path);
-void make_folder(const std::string& path);   // and those above it
+void make_folder(const std::string& path);   // and its parents
 void empty_folder(const std::string& path);  // the same, and removes its contents
 
-// The content of a small file; one of more than max_bytes is a DataError.
+// The content of a small file; a file of more than max_bytes is a DataError.
 std::string read_small_file(const std::string& path, int64_t max_bytes);
-// Calls each(line, number from 1) for every line that has its end: a last one without was cut off, and read if asked.
+// Calls each(line, number from 1) for every complete line. A last line without a newline is torn: read only if asked.
 enum class TornLine { skip, read };
 void for_each_line(const std::string& path, const std::function<void(const std::string& line, int64_t number)>& each,
                    TornLine torn = TornLine::skip);
 
-// Writes bytes to a file descriptor, waiting for one that is non-blocking. The number written: less than all of them
-// where errno says why.
+// Writes bytes to a file descriptor, waiting if it is non-blocking. Returns the number written; if that is less than
+// all of them, errno says why.
 size_t write_all(int fd, std::span<const char> bytes);
-// Reads until `to` is full. The number read: less than all of them at the end (errno is 0), or where errno says why.
+// Reads until `to` is full. Returns the number read; if that is less, errno is 0 at the end of the file, or says why.
 size_t read_all(int fd, std::span<char> to);
-// False where errno says why. A file system that has nothing to synchronise for directories is no reason.
+// If false, errno says why. A file system that has nothing to synchronise for directories is no failure.
 bool sync_directory(const std::string& path);
 
 // Writes a temporary file; commit() makes it durable and renames it to PATH. Without commit() the destructor removes
 // it.
 class OutputFile {
  public:
-  // PATH.tmp-RANDOM: a new file, whatever others put next to PATH. Removes those of killed writers.
+  // Writes PATH.tmp-RANDOM: a new file, whatever else is next to PATH. Removes the files of killed writers.
   explicit OutputFile(std::string path);
-  // A name that can be found again: two writers exclude each other, and the file of a killed one is overwritten, except
-  // its first `kept_bytes`, which have to be there and then stay, as after keep(). No link is followed.
+  // Writes to a known name: two writers exclude each other, and the file of a killed writer is overwritten except for
+  // its first `kept_bytes`, which must exist; the file then stays, as after keep(). Follows no links.
   OutputFile(std::string path, std::string temporary, int64_t kept_bytes = 0);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -88,59 +88,59 @@ class OutputFile {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  // In the place of bytes that were written.
+  // Replaces bytes that were already written.
   void overwrite(int64_t offset, const void* data, size_t bytes);
   // Makes the data so far durable under the temporary name: after this only the rename can fail.
   void sync();
   // sync(), and the data so far stays under the temporary name whatever happens.
   void keep();
   void commit();
-  // The same, but the first to come keeps the name: false if PATH is there already. The file stays open, and locked,
-  // as long as this lives.
+  // The same, but the first writer keeps the name: false if PATH already exists. The file stays open, and locked,
+  // for the lifetime of this object.
   bool commit_as_first();
   const std::string& temporary() const { return temporary_; }
 
  private:
   void flush();
-  bool lock();  // false: another process has it, or has removed it
+  bool lock();  // false: another process holds it, or has removed the file
 
   std::string path_;
   std::string temporary_;
   FileDescriptor fd_;
   bool ours_ = false;    // temporary_ is locked by us, and removed at the end
-  bool synced_ = false;  // nothing was written since sync()
+  bool synced_ = false;  // nothing has been written since sync()
   std::vector<char> buffer_;
 };
 
-// No process holds an OutputFile's lock on it; if not, errno says why. (A process of another container is invisible,
-// but its lock is not.)
+// True if no process holds an OutputFile's lock on it; if false, errno says why. (A process in another container is
+// invisible, but its lock is not.)
 bool is_unlocked(const std::string& path);
 
-// A whole file, durable when this returns. A pipe or device takes the text as it is, so does /dev/stdout; another link
+// Writes a whole file, durable on return. A pipe or device, also as /dev/stdout, is written to directly; any other link
 // is an IoError.
 void write_file(const std::string& path, std::string_view text);
-// For before long work. "" is none. Throws IoError if no file can be made at one of them, and ConfigError if one
-// is among `read`, also by a link, or another of them.
+// Call before long work. Empty paths are ignored. Throws IoError if a file cannot be created at one of the paths, and
+// ConfigError if one of them, also through a link, is in `read` or given twice.
 void check_writable(std::initializer_list<std::string> paths, const std::vector<std::string>& read = {});
 
-// A file of records for people who watch the run. A disk that is full must not end a training run, so append() writes a
-// record wholly or not at all. It warns at the first failure, and with the number of records that are missing when one
-// can be written again, or at the end; and where the file was removed, which it makes anew, but only while `sibling`,
-// if one is given, is still there: the folder may be on its way out. Used by one thread.
+// A file of records for people who watch the run. A full disk must not end a training run, so append() writes a record
+// in full or not at all. It warns at the first failure, and reports the number of missing records when it can write
+// again, or at the end. If the file was removed, it warns and creates a new one, but only while `sibling`, if given,
+// still exists: otherwise the folder is probably being deleted. Used by one thread.
 class AppendFile {
  public:
-  enum class Start { keep, empty };  // what becomes of a file that is already there
+  enum class Start { keep, empty };  // what happens to an existing file
   using Warn = std::function<void(const std::string& message)>;
 
-  // Throws IoError when the file cannot be opened: before training, that is a mistake to mend. A last record that
-  // does not end in a newline (the writer was killed) is cut off.
+  // Throws IoError if the file cannot be opened: before training, that is a mistake to fix. A last record that
+  // does not end in a newline (the writer was killed) is removed.
   AppendFile(std::string path, Start start, Warn warn, std::string sibling = {});
   ~AppendFile();
   AppendFile(AppendFile&&) = default;
   AppendFile& operator=(AppendFile&&) = default;
 
-  // REQUIRES: the record ends in a newline. False if it could not be written; it counts as lost, unless `kept` says
-  // that it will be offered again. Throws what `warn` throws.
+  // REQUIRES: the record ends in a newline. Returns false if it could not be written; it then counts as lost, unless
+  // `kept` says that the caller will append it again. Throws what `warn` throws.
   bool append(std::string_view record, bool kept = false);
 
   const std::string& path() const { return path_; }
@@ -153,12 +153,12 @@ class AppendFile {
 
   std::string path_;
   Warn warn_;
-  std::string sibling_;    // the name of another file of the folder, or ""
-  FileDescriptor folder_;  // of the file, which is never made in another folder of that name
+  std::string sibling_;    // the name of another file in the folder, or ""
+  FileDescriptor folder_;  // the file's; a new file is never made in another folder of that name
   FileDescriptor fd_;
-  bool regular_ = false;  // not a pipe or device: what was written can be cut off again
+  bool regular_ = false;  // not a pipe or device: a torn record can be removed again
   bool failing_ = false;  // the last record was not written
-  int64_t lost_ = 0;      // records, since the last one that was written
+  int64_t lost_ = 0;      // records lost since the last one written
 };
 
 }  // namespace trivet

@@ -94,7 +94,7 @@ ProcessState process_state(const std::string& folder) {
   std::ifstream file(folder + "/stat");
   std::string text;
   std::getline(file, text);
-  const size_t name_end = text.rfind(')');  // the name may hold anything
+  const size_t name_end = text.rfind(')');  // the name may contain any character
   if (name_end == std::string::npos) return {};
   std::istringstream fields(text.substr(name_end + 1));
   ProcessState found;

@@ -25,7 +25,7 @@ Line beginning_of(const char* path) {
   return text;
 }
 
-// Pages of address space, of memory, and of data and stack.
+// Page counts: address space, resident memory, and data plus stack.
 struct Pages {
   long all = 0, resident = 0, data = 0;
 };
@@ -38,7 +38,7 @@ Pages pages_of_process() {
   return pages;
 }
 
-// The limit of this process's control group, by version 2's hierarchy or version 1's; INT64_MAX: none.
+// The memory limit of this process's control group, version 2 or version 1; INT64_MAX: none.
 int64_t control_group_limit() {
   const Line groups = beginning_of("/proc/self/cgroup");  // lines of NUMBER:CONTROLLERS:PATH
   int64_t least = INT64_MAX;
@@ -58,7 +58,7 @@ int64_t control_group_limit() {
       look("/memory", path, length, "memory.limit_in_bytes");
     line = *end == '\0' ? end : end + 1;
   }
-  look("", "", 0, "memory.max");  // in a container, whose own group is the root
+  look("", "", 0, "memory.max");  // in a container, where its own group appears as the root
   look("/memory", "", 0, "memory.limit_in_bytes");
   return least;
 }
@@ -116,8 +116,8 @@ OutOfMemory::OutOfMemory(size_t bytes) noexcept {
 #endif
 
 #if !defined(TRIVET_SANITIZER_ALLOCATES)
-// The library's operator new[] and the one that does not throw call this one, and its operator delete calls free(). Not
-// inlined: GCC would warn of free() for what is not malloc's.
+// The library's operator new[] and nothrow operator new call this one, and its operator delete calls free(). Not
+// inlined: GCC would warn that free() gets memory that is not from malloc().
 [[gnu::noinline]] void* operator new(size_t bytes) {
   if (void* data = std::malloc(std::max<size_t>(bytes, 1))) return data;
   throw trivet::OutOfMemory(bytes);

@@ -39,13 +39,13 @@ class OutOfMemory : public std::bad_alloc {
   const char* what() const noexcept override { return text_.data(); }
 
  private:
-  std::array<char, 512> text_{};  // composed where there may be no memory for a string
+  std::array<char, 512> text_{};  // formatted in place: there may be no memory for a string
 };
 
-// The limit that this process meets first: its own (ulimit), its control group's, or the machine's.
+// The limit that this process will hit first: its own (ulimit), its control group's, or the machine's.
 struct MemoryLimit {
   int64_t bytes = 0;
-  int64_t used = 0;  // of them, by this process
+  int64_t used = 0;  // of these, by this process
   const char* name = "";
   int64_t left() const { return bytes - used; }
 };

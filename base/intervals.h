@@ -15,7 +15,7 @@ struct Interval {
   bool operator==(const Interval&) const = default;
 };
 
-// parts: in any order; they may overlap, and those of no length count for nothing.
+// parts: in any order; they may overlap, and empty ones are ignored.
 inline std::vector<Interval> united(std::vector<Interval> parts) {
   std::ranges::sort(parts, {}, &Interval::begin);
   std::vector<Interval> all;
@@ -27,7 +27,7 @@ inline std::vector<Interval> united(std::vector<Interval> parts) {
   return all;
 }
 
-// The parts of `within` that none of `covered`, as united() returns them, covers.
+// The parts of `within` outside `covered`, which must be a result of united().
 inline std::vector<Interval> gaps(const std::vector<Interval>& covered, const Interval& within) {
   std::vector<Interval> gaps;
   int64_t from = within.begin;

@@ -13,7 +13,7 @@ namespace trivet {
 
 namespace {
 
-// The library copies an ordered_json while it grows, by recursion: deep nesting would overflow the stack.
+// The library copies a growing ordered_json recursively: deep nesting would overflow the stack.
 constexpr int kMostLevels = 500;
 
 bool is_nested_too_deeply(std::string_view text) {
@@ -38,7 +38,7 @@ bool is_deeper_than(size_t levels, const nlohmann::json& value) {
   return levels == 0 || std::ranges::any_of(value, [&](const auto& part) { return is_deeper_than(levels - 1, part); });
 }
 
-// A value as messages show it. The library's dump() recurses, and deep nesting would overflow the stack.
+// A value as shown in messages. The library's dump() recurses, and deep nesting would overflow the stack.
 std::string shown(const nlohmann::json& value) {
   if (is_deeper_than(kDeepest, value))
     return fmt::format("{} nested more than {} deep", value.is_array() ? "a list" : "an object", kDeepest);
@@ -64,7 +64,7 @@ nlohmann::json parse_json_member(std::string_view text, std::string_view key, st
   const auto refuse = [](size_t at, const std::string& what) {
     throw nlohmann::json::parse_error::create(101, at, what, nullptr);
   };
-  // The library takes a zero byte for the end of the text, and would not look at what follows.
+  // The library treats a zero byte as the end of the text, and would ignore what follows.
   if (const size_t zero = text.find('\0'); zero != text.npos) refuse(zero + 1, "a zero byte");
   bool found = false;
   const auto keep = [&](int depth, nlohmann::json::parse_event_t event, const nlohmann::json& parsed) {
@@ -108,7 +108,7 @@ class Watch : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& name) override {
     if (!keys_.back().insert(name).second)
       throw DataError(fmt::format("{}: the key {} occurs twice in one object", source_, shown(name)));
-    if (name.find('\0') != name.npos)  // would end a message
+    if (name.find('\0') != name.npos)  // would truncate a message
       throw DataError(
           fmt::format("{}: the key {} has a NUL character, expected none (in a vocabulary of byte-level BPE "
                       "the byte 0 is \"\u0100\")",
@@ -131,13 +131,13 @@ class Watch : public nlohmann::json_sax<nlohmann::json> {
   }
 
   const std::string& source_;
-  std::vector<std::set<std::string>> keys_;  // of what is open; empty of an array
+  std::vector<std::set<std::string>> keys_;  // of each open object; empty for an array
 };
 
 }  // namespace
 
 nlohmann::json parse_strict_json(std::string_view text, const std::string& source) {
-  // The library takes a zero byte for the end of the text, and would not look at what follows.
+  // The library treats a zero byte as the end of the text, and would ignore what follows.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     throw DataError(fmt::format("{}: not valid JSON: a zero byte at {}", source, zero));
   Watch watch(source);

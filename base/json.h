@@ -7,11 +7,11 @@
 
 namespace trivet {
 
-// ---- what Trivet itself has written
+// ---- text that Trivet itself has written
 
 // Parses the text. Json: nlohmann::json, or ordered_json, which keeps the order of members.
-// If it is invalid, throws Json::parse_error or returns a discarded value (is_discarded()); ordered_json handles more
-// than 500 levels of nesting the same way, but throws a DataError.
+// If it is invalid, throws Json::parse_error or returns a discarded value (is_discarded()). For ordered_json the same
+// holds for more than 500 levels of nesting, but it throws a DataError.
 enum class BadJson { throws, discarded };
 template <class Json = nlohmann::json>
 Json parse_json(std::string_view text, BadJson bad = BadJson::throws);
@@ -19,24 +19,24 @@ Json parse_json(std::string_view text, BadJson bad = BadJson::throws);
 extern template nlohmann::json parse_json(std::string_view, BadJson);
 extern template nlohmann::ordered_json parse_json(std::string_view, BadJson);
 
-// As parse_json(), for an object, keeping only its member `key`: the others take no memory.
-// A zero byte, and `key` given twice, are a parse_error. first_key: of the first member, whichever.
+// Like parse_json(), but for an object, keeping only its member `key`: the others take no memory.
+// A zero byte or a duplicate `key` is a parse_error. first_key: receives the key of the first member, whichever it is.
 nlohmann::json parse_json_member(std::string_view text, std::string_view key, std::string& first_key);
 
 // error.what(), without the name in brackets that the library's errors begin with.
 std::string json_problem(const std::exception& error);
 
-// A text as JSON has it, within quotes; bytes that are not UTF-8 become U+FFFD.
+// The text as a JSON string, with its quotes; bytes that are not UTF-8 become U+FFFD.
 std::string json_text(std::string_view text);
 
 // ---- untrusted files
 
-// Rejects what the standard leaves to the parser: a key given twice, more than eight levels of nesting, bytes that are
+// Rejects what the standard leaves to the parser: a duplicate key, more than eight levels of nesting, bytes that are
 // not UTF-8, or text after the value is a DataError naming `source`.
 nlohmann::json parse_strict_json(std::string_view text, const std::string& source);
 
-// Reads one object's members by name. A missing member, a value of another type or out of bounds is a DataError that
-// names file, member, found and expected.
+// Reads one object's members by name. A missing member, or a value of the wrong type or out of bounds, is a DataError
+// that names the file, the member, and what was found and expected.
 class JsonReader {
  public:
   JsonReader(const nlohmann::json& object, std::string where);

@@ -16,7 +16,7 @@ template <class F>
 void parallel_for(size_t count, size_t threads, F&& work) {
   std::atomic<size_t> next = 0;
   std::exception_ptr failure;
-  std::mutex mutex;  // of failure
+  std::mutex mutex;  // guards failure
   const auto run = [&] {
     try {
       for (size_t i; (i = next++) < count;) work(i);

@@ -11,7 +11,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Without a leading plus and without the underscores between two digits; empty if an underscore is elsewhere.
+// Strips a leading plus and underscores between two digits; empty if an underscore is anywhere else.
 std::optional<std::string> plain(std::string_view text) {
   if (text.size() > 100) return {};
   if (text.starts_with('+')) {
@@ -60,7 +60,7 @@ std::optional<int64_t> parse_integer(std::string_view text) {
   }
   if (!rest.empty()) return {};
 
-  // Decimal all the way: a double would round above 2^53.
+  // Stays in decimal throughout: a double would round above 2^53.
   while (exponent < 0 && digits.size() > 1 && digits.back() == '0') digits.pop_back(), ++exponent;
   if (digits.find_first_not_of('0') == std::string::npos) return 0;
   if (exponent < 0 || exponent > 18) return {};
@@ -92,7 +92,7 @@ std::string_view nearest(std::string_view text, const std::vector<std::string_vi
   if (text.size() > 100) return best;
   size_t best_distance = (most_edits > 0 ? most_edits : std::max<size_t>(2, text.size() / 3)) + 1;
   std::vector<size_t> row;
-  for (const std::string_view candidate : candidates) {  // Levenshtein's distance, one row at a time
+  for (const std::string_view candidate : candidates) {  // Levenshtein distance, one row at a time
     row.resize(candidate.size() + 1);
     std::iota(row.begin(), row.end(), size_t{0});
     for (size_t i = 0; i < text.size(); ++i) {

@@ -1,5 +1,5 @@
-// Scalars as people write them in configurations: their values from text, and texts as messages show them. A function
-// that returns an optional is empty if the text is not, wholly and exactly, such a value.
+// Scalars as people write them in configurations: parses their values, and formats texts for messages. A function that
+// returns an optional returns empty unless the whole text is exactly such a value.
 //
 //   integers   40_000_000, 1e9, 1.5e6; not 1.5, 010 (octal to some YAML readers), 0x10
 //   numbers    3e-4, .5, 1_000.25; not nan, inf, or numbers beyond a double's range
@@ -26,13 +26,13 @@ struct Scalar {
 std::optional<int64_t> parse_integer(std::string_view text);
 std::optional<double> parse_number(std::string_view text);
 std::optional<bool> parse_truth(std::string_view text);
-// The parts of the text between commas, without the spaces around them; at least one, perhaps empty.
+// The parts of the text between commas, without the spaces around them; at least one, possibly empty.
 std::vector<std::string_view> split_words(std::string_view text);
 
 inline bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 // The text in quotes, at most 60 characters of it, control characters made visible.
 std::string quote(std::string_view text);
-// The candidate that `text` probably misspells, within `most_edits` edits (0: a third of its characters, or two);
+// The candidate that `text` probably misspells, within `most_edits` edits (0: a third of its length, at least two);
 // "" if none is close.
 std::string_view nearest(std::string_view text, const std::vector<std::string_view>& candidates, size_t most_edits = 0);
 

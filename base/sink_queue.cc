@@ -22,8 +22,8 @@
 namespace trivet {
 namespace {
 
-// A launcher that forwarded thousands of short writes a second was seen to pass a signal on up to 40 s late (Open MPI
-// 4.1). So rows that come faster than one every kPause leave together.
+// A launcher that forwarded thousands of short writes a second was seen to forward a signal up to 40 s late (Open MPI
+// 4.1). So pieces that arrive faster than one every kPause are written together.
 constexpr std::chrono::milliseconds kPause{20};
 constexpr size_t kTogether = 64 << 10;  // bytes; a pipe's capacity
 
@@ -34,13 +34,13 @@ struct SinkQueue::State {
   const Sink sink;
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::string> pieces;  // pieces stay until they have been written
+  std::deque<std::string> pieces;  // kept until they have been written
   size_t bytes = 0;
   int64_t dropped = 0;
-  double accepted = now_seconds();  // the last piece, or the queue was empty
-  int64_t unread = 0;               // as it was when last looked at
-  bool hurried = false;             // a thread waits until everything is written
-  double stop_waits = 0;            // when the waits after a stop signal end; 0: none has begun
+  double accepted = now_seconds();  // when the last piece was, or the queue was last empty
+  int64_t unread = 0;               // sink.unread() when last called
+  bool hurried = false;             // a thread is waiting for everything to be written
+  double stop_waits = 0;            // deadline of the waits after a stop signal; 0: none has begun
   bool closed = false;
 
   void add(std::string piece) {
@@ -52,7 +52,7 @@ struct SinkQueue::State {
   void add_gap() {
     if (const int64_t gone = std::exchange(dropped, 0); gone > 0 && sink.gap) add(sink.gap(gone));
   }
-  // A slow reader that still reads shows in the count of unread bytes.
+  // A slow reader that is still reading shows in the count of unread bytes.
   double stalled_s() {
     if (pieces.empty()) return 0;
     const int64_t before = std::exchange(unread, sink.unread ? sink.unread() : 0);
@@ -144,7 +144,7 @@ std::shared_ptr<OutputLog> current_log() {
   return log_of_output;
 }
 
-constexpr std::string_view kRedraw = "\r\033[K";  // clears a line that is drawn again (console.h)
+constexpr std::string_view kRedraw = "\r\033[K";  // clears a line to be redrawn (console.h)
 
 // The last state that a self-redrawing text leaves on the terminal.
 std::string_view last_drawn(std::string_view line) {

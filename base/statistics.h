@@ -1,4 +1,4 @@
-// Statistics of a few repeats: middle and range, a mean with Student's t interval. And votes.
+// Statistics of a few repeats: median and range, a mean with Student's t interval. And majority votes.
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 
 namespace trivet {
 
-// The middle value; the mean of the middle two if their number is even; NaN for no values.
+// The middle value; for an even number of values, the mean of the middle two; NaN for no values.
 double median(std::vector<double> values);
 
-// One of the values: the middle one in their order, of an even number the upper of two. REQUIRES: there is one.
+// The middle value; for an even number of values, the upper of the middle two. REQUIRES: there is at least one.
 template <class T>
 T upper_median(std::vector<T> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -21,7 +21,7 @@ T upper_median(std::vector<T> values) {
 }
 
 // The most frequent vote and its count: the same on all ranks that count the same votes.
-// REQUIRES: there is one.
+// REQUIRES: there is at least one.
 template <class T>
 struct Majority {
   T value;
@@ -41,21 +41,21 @@ struct Sample {
 };
 Sample sample_of(std::span<const double> values);
 
-// The value that Student's t is below with probability p. REQUIRES: 0 < p < 1, degrees >= 1.
+// The p-quantile of Student's t distribution. REQUIRES: 0 < p < 1, degrees >= 1.
 double student_t_quantile(double p, int64_t degrees);
 
 constexpr double kConfidence = 0.95;
 
-// The mean of independent values, or the difference of two such means. Of one value the error and the interval are 0.
+// The mean of independent values, or the difference of two such means. For one value, error and interval are 0.
 struct MeanEstimate {
   int64_t n = 0;
   double mean = 0, standard_error = 0;
-  double half_width = 0;  // of the interval that covers the true mean with kConfidence, by Student's t
-  double p = 1;           // two-sided, that the true mean is 0; 1 of one value
+  double half_width = 0;  // of the kConfidence interval for the true mean, by Student's t
+  double p = 1;           // two-sided p-value for a true mean of 0; 1 for one value
 };
 MeanEstimate estimate_mean(std::span<const double> values);
-// The difference of the means of two independent samples whose variances may differ (B. L. Welch 1947), the degrees of
-// freedom rounded down. n: the smaller one.
+// The difference of the means of two independent samples whose variances may differ (B. L. Welch 1947), with the
+// degrees of freedom rounded down. n: the smaller of the two.
 MeanEstimate operator-(const MeanEstimate& a, const MeanEstimate& b);
 
 }  // namespace trivet

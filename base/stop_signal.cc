@@ -27,13 +27,13 @@ struct Texts {
   Text at_first, at_once;
 };
 
-// A handler can reach nothing but globals.
+// A signal handler can reach only globals.
 std::atomic<int> received{0};
-std::atomic<bool> on_terminal{false};  // whose last line may be a progress bar, and ^C
+std::atomic<bool> on_terminal{false};  // its last line may be a progress bar, or ^C
 std::atomic<int64_t> received_ns{0};   // 0: nothing was received
-std::array<Texts, 2> texts;            // one is in use, the other is written
+std::array<Texts, 2> texts;            // one is in use, the other may be written
 std::atomic<int> in_use{0};
-std::atomic<int> readers{0};  // handlers that read the one in use, or that was when they began
+std::atomic<int> readers{0};  // handlers that read the texts in use, or those in use when they began
 static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
               std::atomic<bool>::is_always_lock_free);
 
@@ -43,7 +43,7 @@ int64_t monotonic_ns() {
   return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
 }
 
-// In one write: ranks share a terminal. Nothing here allocates or locks.
+// A single write, as ranks share a terminal. Nothing here allocates or locks.
 void report(int signal, std::string_view text) {
   if (text.empty() || !stderr_accepts()) return;
   std::array<char, 400> line;
@@ -68,7 +68,7 @@ void handle(int signal) {
   } else if (signal != SIGHUP && signal != SIGXCPU && now - first >= kImpatienceSeconds * int64_t{1'000'000'000}) {
     report(signal, say.at_once.view());
     --readers;
-    if (getpid() == 1) _exit(128 + signal);  // a container's first process, which no signal ends
+    if (getpid() == 1) _exit(128 + signal);  // a container's first process: raise() would not end it
     std::signal(signal, SIG_DFL);
     std::raise(signal);
     ++readers;

@@ -18,7 +18,7 @@ constexpr Palette kDark{"#e6eaed", "#9aa6b0", "#2c343b", "#65717b", "#5c7fa8", "
                         "#6a9be0", "#eba04c", "#b48be0", "#45bdb6", "#3a444c", "#14181b", "#34599a",
                         "#37713f", "#25766f", "#5d6b50", "#4a555e", "#7d6a2a", "#ff6f61"};
 
-// Colours written out, not CSS variables: pictures are also read by programs that know only the simpler rules.
+// Literal colours, not CSS variables: pictures are also viewed in programs that support only simple CSS rules.
 std::string colors(const Palette& p) {
   std::string css;
   const auto rule = [&](std::string_view classes, std::string_view property, const char* color) {
@@ -34,7 +34,7 @@ std::string colors(const Palette& p) {
   rule(".F", "fill", p.forward), rule(".B", "fill", p.backward), rule(".I", "fill", p.backward_input);
   rule(".W", "fill", p.backward_weight), rule(".layer", "fill", p.layer), rule(".optimizer", "fill", p.optimizer);
   rule(".exposed", "fill", p.exposed), rule(".queued", "fill", p.axis);
-  const char* const series[] = {p.tensor, p.pipeline, p.data, p.best, p.bar, p.base};  // of curves: s0 to s5
+  const char* const series[] = {p.tensor, p.pipeline, p.data, p.best, p.bar, p.base};  // for curves: s0 to s5
   for (size_t i = 0; i < std::size(series); ++i)
     rule(fmt::format(".line.s{}", i), "stroke", series[i]), rule(fmt::format(".dot.s{}", i), "fill", series[i]);
   return css;
@@ -49,7 +49,7 @@ std::string style() {
          colors(kLight) + "@media screen and (prefers-color-scheme:dark){" + colors(kDark) + "}";
 }
 
-// For pages; pictures bring their own.
+// For pages; pictures contain their own.
 constexpr const char* kCss = R"(
 :root{color-scheme:light dark;--ink:#1d2329;--soft:#5b6670;--line:#e3e7ea;--paper:#fff;--wash:#f5f7f8;--good:#1f7a5c;--link:#245ea8}
 @media screen and (prefers-color-scheme:dark){:root{--ink:#e6eaed;--soft:#9aa6b0;--line:#2c343b;--paper:#14181b;--wash:#1c2226;--good:#3fb28a;--link:#7fb0ee}}
@@ -167,7 +167,7 @@ void Chart::draw_curve(const std::vector<std::pair<double, double>>& points, std
   for (const auto& [along, value] : points) {
     if (std::isfinite(value))
       path += fmt::format("{}{:.1f} {:.1f}", connected++ > 0 ? "L" : "M", x_of(along), y_of(value));
-    else path += std::exchange(connected, 0) == 1 ? "m-2 0h4" : "";  // a point alone is seen, too
+    else path += std::exchange(connected, 0) == 1 ? "m-2 0h4" : "";  // makes a lone point visible
   }
   path += connected == 1 ? "m-2 0h4" : "";
   canvas.put("<path class=\"line {}\" d=\"{}\"/>", classes, path);

@@ -13,12 +13,12 @@
 
 namespace trivet {
 
-// For HTML and SVG, as text or within quotes; control characters become visible.
+// Escapes text for HTML and SVG, as content or within quotes; control characters become visible.
 std::string escaped(std::string_view text);
-// A round step so that at most `wanted` of them make `length`.
+// A round step size, so that at most `wanted` steps fit in `length`.
 double round_step(double length, double wanted);
 
-// The elements of a picture, one a line.
+// The elements of a picture, one per line.
 class SvgBody {
  public:
   template <class... Args>
@@ -31,8 +31,8 @@ class SvgBody {
   std::string body_;
 };
 
-// A picture in light and dark, as the reader's system is set; the classes of its elements are those of the palette in
-// svg.cc. Texts are escaped.
+// A picture in light or dark mode, following the reader's system; the classes of its elements are those of the palette
+// in svg.cc. Texts are escaped.
 class Canvas : public SvgBody {
  public:
   void text(double x, double y, const char* classes, std::string_view text);
@@ -49,11 +49,11 @@ struct Chart {
   double first, last, low, high;  // the ranges of x and y
   bool logarithmic = false;       // needs low > 1e-300
 
-  // Title, grid and numbers. Widens an empty range of values.
+  // Draws title, grid and numbers. Widens an empty range of values.
   void draw_axes(std::string_view title, bool numbers_along = true);
   double x_of(double along) const;
   double y_of(double value) const;
-  // Through (along, value), with a gap for values that are not finite.
+  // Draws a curve through the points (along, value), with gaps at values that are not finite.
   void draw_curve(const std::vector<std::pair<double, double>>& points, std::string_view classes) const;
 };
 
@@ -64,7 +64,7 @@ struct PageSection {
   std::string note = {};
 };
 std::string html_section(const PageSection& section);
-// Text as it is, which the reader unfolds.
+// Preformatted text that the reader can unfold.
 std::string html_details(std::string_view summary, std::string_view text);
 std::string html_page(std::string_view title, std::string_view body);  // body: HTML
 

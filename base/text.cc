@@ -9,7 +9,7 @@
 namespace trivet {
 namespace {
 
-// In columns of a terminal, taking every character of a UTF-8 text for one wide.
+// The width in terminal columns, counting every character of a UTF-8 text as one column.
 size_t width_of(std::string_view text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
@@ -75,7 +75,7 @@ std::string csv_line(const std::vector<std::string>& cells) {
     if (i > 0) line += ',';
     const bool quoted = cells[i].find_first_of("\",\r\n") != std::string::npos;
     if (quoted) line += '"';
-    if (cells[i].find_first_of("=+@") == 0 && !parse_number(cells[i])) line += '\'';  // a spreadsheet would compute it
+    if (cells[i].find_first_of("=+@") == 0 && !parse_number(cells[i])) line += '\'';  // or a spreadsheet computes it
     for (const char c : cells[i]) line += c == '"' ? std::string("\"\"") : std::string(1, c);
     if (quoted) line += '"';
   }
@@ -124,7 +124,7 @@ namespace {
 
 constexpr size_t kGap = 2;  // between columns, and before the first one of a block with a title
 
-// The fewest columns in which to wrap a text: those of its longest word, and not far below its own width.
+// The narrowest column to wrap a text in: its longest word, but at least 24 columns or the text's width if less.
 size_t least_width(std::string_view text) {
   size_t least = std::min<size_t>(width_of(text), 24);
   for (size_t i = 0; i < text.size();) {
@@ -140,7 +140,7 @@ std::string aligned(const std::string& cell, size_t width, char alignment) {
   return alignment == 'r' ? padding + cell : cell + padding;
 }
 
-// In parts where it is too wide, each with the first column and as many of the others as there is room for.
+// If the table is too wide, splits it into parts, each with the first column and as many of the others as fit.
 std::string render_table(const TextBlock& block, const std::vector<size_t>& widths, size_t indent, size_t columns) {
   std::string text;
   for (size_t begin = 1, end = 1; text.empty() || begin < widths.size(); begin = end) {
@@ -161,14 +161,14 @@ std::string render_table(const TextBlock& block, const std::vector<size_t>& widt
   return text;
 }
 
-// Names and texts. A cell is placed in its column, or directly after its predecessor if it does not fit there, or else,
-// with all that follow, on a line of its own.
+// Renders names and texts. A cell is placed in its column, or directly after its predecessor if it does not fit there,
+// or else, like all that follow, on a line of its own.
 std::string render_texts(const TextBlock& block, const std::vector<size_t>& widths, size_t indent, size_t columns) {
   const size_t below = indent + 3 * kGap;
   std::string text;
   for (const auto& row : block.rows) {
     std::string line(indent, ' ');
-    size_t column = indent, used = indent;  // where the column begins; how far the line is
+    size_t column = indent, used = indent;  // where the column begins; where the line ends so far
     bool broken = false;
     for (size_t i = 0; i < row.size(); ++i) {
       const size_t gap = i == 0 ? 0 : kGap, width = width_of(row[i]);

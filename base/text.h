@@ -1,4 +1,4 @@
-// Text of numbers and tables for a console: no colours, no locale.
+// Numbers and tables as console text: no colours, no locale.
 #pragma once
 
 #include <cstdint>
@@ -16,33 +16,33 @@ std::string counted(int64_t n, std::string_view noun);  // 1 step, 2,000 steps
 // The first `most` characters of a UTF-8 text, and "…" if there are more.
 std::string shortened(std::string_view text, size_t most);
 
-// The text in lines of fewer than `columns` columns (0: no limit), broken between words. The first begins at the column
-// `indent`, where the caller is; the others begin with `indent` spaces.
+// The text in lines of at most `columns` columns (0: no limit), broken between words. The first begins at column
+// `indent`, where the caller already is; the others begin with `indent` spaces.
 std::string wrapped(std::string_view text, size_t columns, size_t indent = 0);
 
-// A line of comma-separated values, as RFC 4180 has it: cells with commas, quotes or line ends are quoted.
+// A line of comma-separated values as defined by RFC 4180: cells with commas, quotes or line ends are quoted.
 std::string csv_line(const std::vector<std::string>& cells);
-// The cells of such a line, without its end, and without spaces around those that are not quoted; none if a quote is
-// not closed.
+// The cells of such a line, which is given without its line end; spaces around unquoted cells are dropped. Empty if a
+// quote is not closed.
 std::vector<std::string> csv_cells(std::string_view line);
 
 // A block of a banner: its title, and below it, indented, rows of aligned cells. Without a title nothing is indented.
-// `align` has an 'l' or 'r' for each column, 'l' where it is short. With an 'r' it is a table of numbers: where the
-// terminal is too narrow, its columns continue below, in further tables that begin with the first column again.
+// `align` has an 'l' or 'r' for each column; missing letters are 'l'. With an 'r' it is a table of numbers: if the
+// terminal is too narrow, its columns continue below, in further tables that repeat the first column.
 struct TextBlock {
   std::string title;
   std::vector<std::vector<std::string>> rows = {};
   std::string align = {};
 
-  // Begins a table whose first row has the names of its columns.
+  // Adds a column to a table whose first row has the names of its columns.
   void column(std::string name, char alignment) {
     if (rows.empty()) rows.emplace_back();
     rows[0].push_back(std::move(name)), align += alignment;
   }
 };
 
-// The blocks one after another, the first column as wide in all of them. No line ends with spaces. On a terminal of
-// `columns` (0: no limit) long texts are continued on the next line.
+// Renders the blocks one after another, with a first column of the same width in all of them. No line ends with spaces.
+// On a terminal of `columns` columns (0: no limit) long texts continue on the next line.
 std::string render(const std::vector<TextBlock>& blocks, int columns = 0);
 
 }  // namespace trivet

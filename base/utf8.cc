@@ -32,7 +32,7 @@ size_t part_size(std::string_view text, size_t most) {
 int64_t repair_utf8(std::string& text) {
   std::string repaired;
   int64_t replaced = 0;
-  size_t kept = 0;  // bytes of the text that are in `repaired`, or replaced there
+  size_t kept = 0;  // bytes of the text already copied to `repaired`, or replaced there
   for (size_t at = 0; at < text.size();) {
     const Character next = character_at(text, at);
     if (!next.valid) {
@@ -51,7 +51,7 @@ std::string printable(std::string_view text) {
   while (!text.empty()) {
     const size_t size = utf8_character(text);
     const auto first = static_cast<uint8_t>(text[0]);
-    // U+0080 … U+009F are control characters too, to some terminals.
+    // Some terminals treat U+0080 … U+009F as control characters too.
     const bool control = (size == 1 && (first < ' ' || first == 127) && first != '\n' && first != '\t') ||
                          (size == 2 && first == 0xc2 && static_cast<uint8_t>(text[1]) < 0xa0);
     const size_t taken = size == 0 ? 1 : size;

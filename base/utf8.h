@@ -1,4 +1,4 @@
-// UTF-8 as RFC 3629 has it.
+// UTF-8 as defined by RFC 3629.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace trivet {
 
-// A byte that is no part of a valid character counts as U+FFFD, a symbol.
+// A byte that is not part of a valid character counts as U+FFFD, a symbol.
 struct Character {
-  static constexpr uint32_t kEnd = 0x110000;  // the code of the end of the text, which has no size
+  static constexpr uint32_t kEnd = 0x110000;  // the code for the end of the text, whose size is 0
   uint32_t code;
   size_t size;
   bool valid = true;
@@ -20,14 +20,14 @@ Character character_at(std::string_view text, size_t at);
 // character) or `text` is empty.
 size_t utf8_character(std::string_view text);
 
-// The position to cut a text so that its first part has at most `most` bytes, at least 1: before the last run of white
-// space there, or else after the last whole character. Its whole size if it is not longer.
+// Where to split a text so that its first part has at most `most` bytes, and at least 1: before the last run of spaces
+// there, or else after the last whole character. The text's size if it is no longer than that.
 size_t part_size(std::string_view text, size_t most);
 
-// Replaces every byte of no valid character by U+FFFD. Returns how many.
+// Replaces every byte that is not part of a valid character with U+FFFD. Returns the number of replacements.
 int64_t repair_utf8(std::string& text);
 
-// For a terminal: control characters except tabs and line ends, and invalid UTF-8, as \xNN; the second: line ends too.
+// For a terminal: control characters but tabs and line ends, and invalid UTF-8, become \xNN. The second: line ends too.
 std::string printable(std::string_view text);
 std::string printable_line(std::string_view text);
 

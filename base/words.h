@@ -1,4 +1,4 @@
-// Words of enums: words_of(E), next to the enum, names its values in order. Later values have no word.
+// Words of enums: words_of(E), next to the enum, names its values in order. Values beyond the list have no word.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr std::string_view word_of(E value) {
   return words_of(value)[static_cast<size_t>(value)];
 }
 
-// Empty: the text is no word of E.
+// Empty if the text is not a word of E.
 template <class E>
 std::optional<E> parse_word(std::string_view text) {
   constexpr auto words = words_of(E{});
