@@ -1,7 +1,7 @@
 // Disk: all operations by which a checkpoint reaches the file system. Each asks `fault` first, so that a test or
-// --inject can make any of them fail, lie, or be the last that the process does.
+// --inject can make any of them fail, lie, or be the last one of the process.
 //
-// A failing operation is an IoError that names it, the path and the reason. Any thread; the fault synchronises itself.
+// A failing operation throws an IoError with its name, the path and the reason. Any thread; `fault` is thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -25,18 +25,18 @@ class Disk {
   Disk() = default;
   explicit Disk(Fault fault) : fault_(std::move(fault)) {}
 
-  // New names are durable.
-  enum class Parents { made, expected };  // one that is expected and not there is an error
+  // make_directories() makes the new names durable.
+  enum class Parents { made, expected };  // expected: a missing parent is an error
   void make_directories(const std::string& path, Parents parents = Parents::made) const;
   void rename(const std::string& from, const std::string& to) const;
   // Swaps two names atomically. False if the file system cannot.
   bool exchange(const std::string& a, const std::string& b) const;
   void remove_all(const std::string& path) const;
   void sync_directory(const std::string& path) const;
-  // A small file, durable under its own name.
+  // Writes a small file under its final name, and makes its content durable.
   void write_file(const std::string& path, const std::string& text) const;
 
-  // A file of known size, written from its start to its end.
+  // A file of known size, written sequentially.
   class File {
    public:
     File(const Disk& disk, std::string path, int64_t bytes);
@@ -56,15 +56,15 @@ class Disk {
  private:
   // Asks for the operation's fate; throws if that is an error.
   DiskFate begin(DiskOp op, const std::string& path) const;
-  // Performs it: `call` is a system call, and is repeated where a signal interrupts it. Throws if it fails.
+  // Performs it: `call` is a system call, and is repeated if a signal interrupts it. Throws if it fails.
   void finish(DiskOp op, const std::string& path, const std::function<int()>& call) const;
 
   Fault fault_;
 };
 
-// Calls fill(disk, temporary) with a new folder next to `path`, and gives it the name `path`, which does not exist or
-// is an empty folder: it appears with all of its files, durable, or not at all. What another process made there
-// meanwhile stays, and is an IoError. What fill() throws passes through.
+// Calls fill(disk, temporary) with a new folder next to `path`, then renames it to `path`, which must not exist or must
+// be an empty folder: it appears with all of its files, durable, or not at all. If another process has created `path`
+// meanwhile, that stays, and this throws IoError. What fill() throws passes through.
 void write_folder(const std::string& path, const std::function<void(const Disk&, const std::string&)>& fill);
 
 }  // namespace trivet

@@ -2,7 +2,7 @@
 //
 //   step-00001000/
 //     rank-00000.safetensors …   each rank's slices, fp32. A slice that is a whole box of a tensor (slice.h) has its
-//                                shape, another is flat; "slices" in __metadata__ says which elements each one holds,
+//                                shape, any other is flat; "slices" in __metadata__ says which elements each holds,
 //                                so that a shard can be read without the manifest.
 //     train_state.json           the progress of the run: step, samples, tokens, …
 //     config.resolved.yaml       its configuration
@@ -11,8 +11,8 @@
 //                                from memory before it was written
 //
 // The manifest holds a hash of itself, so every byte that is loaded has been checked although a rank reads no more than
-// it needs; a shard's header has to be the one that its slices have. File hashes are XXH3-128, as xxh128sum prints
-// them. A reader accepts every minor version of its major one, and ignores members it does not know.
+// it needs; a shard's header must be the one that its slices determine. File hashes are XXH3-128, as xxh128sum prints
+// them. A reader accepts every minor version of its major version, and ignores members that it does not know.
 #pragma once
 
 #include <map>
@@ -27,25 +27,25 @@
 
 namespace trivet {
 
-// The training state apart from the tensors. Dropout, initial weights and the order of the data are functions of the
-// seeds and of sample numbers, and the learning rate of the step.
+// The training state other than tensors. Dropout, initial weights and the order of the data are functions of the seeds
+// and of sample numbers; the learning rate is a function of the step.
 struct TrainState {
   int64_t step = 0;              // optimizer steps done or skipped
-  int64_t consumed_samples = 0;  // the next one's number
+  int64_t consumed_samples = 0;  // the number of the next sample
   int64_t consumed_tokens = 0;
-  int64_t skipped_steps = 0;                    // of the steps: Adam's bias correction does not count them
-  std::map<std::string, std::string> config{};  // "section.key" -> the value as YAML, of the run that saved it
-  std::string tokenizer{};                      // its fingerprint; empty: unknown
+  int64_t skipped_steps = 0;                    // included in `step`; Adam's bias correction does not count them
+  std::map<std::string, std::string> config{};  // of the run that saved it: "section.key" -> value as YAML
+  std::string tokenizer{};                      // fingerprint; empty: unknown
   std::map<std::string, std::string> data{};    // "data.path" -> identity of the dataset: TrainingData::identities
   bool evaluation_due = false;                  // the step's evaluation was interrupted; a resumed run begins with it
-  std::optional<double> validation_loss{};      // of the step, where it was evaluated
+  std::optional<double> validation_loss{};      // at this step, if it was evaluated
 };
 
 struct StoredSlice {
   std::string name;  // as in StateTensor
   Slice slice;
-  int64_t offset = 0;                    // of the file, in bytes
-  std::vector<uint64_t> block_hashes{};  // of each kBlockBytes, the last one may be shorter
+  int64_t offset = 0;                    // in the file, in bytes
+  std::vector<uint64_t> block_hashes{};  // one per kBlockBytes; the last block may be shorter
   int64_t bytes() const { return slice.count * 4; }
 };
 
@@ -53,21 +53,21 @@ struct CheckpointFile {
   std::string name;  // within the directory
   int64_t bytes = 0;
   std::string hash{};
-  std::vector<StoredSlice> slices{};  // of a shard
+  std::vector<StoredSlice> slices{};  // if it is a shard
 };
 
 struct Manifest {
   static constexpr int64_t kBlockBytes = 1 << 20;
   static constexpr int64_t kMajor = 1, kMinor = 0;
-  static constexpr int64_t kMostBytes = int64_t{1} << 30;  // of its file, and of a rank's part of it
+  static constexpr int64_t kMostBytes = int64_t{1} << 30;  // limit for its file, and for a rank's part of it
 
   int64_t step = 0;
-  std::string run;     // a random name of one start of the program: shards of two runs do not mix
+  std::string run;     // a random name for one start of the program: shards of two runs cannot be mixed
   std::string layout;  // of the run that saved it, for people
   std::vector<CheckpointFile> files{};
 };
 
-// By name, where each tensor is stored. Valid while the manifest is.
+// Where each tensor's slices are stored, by the tensor's name. Valid as long as the manifest is.
 struct StoredPlace {
   const CheckpointFile* file;
   const StoredSlice* slice;
@@ -80,8 +80,8 @@ uint64_t hash_block(std::span<const char> block);
 std::string to_json(const CheckpointFile& file);
 CheckpointFile parse_checkpoint_file(const std::string& text, const std::string& source);
 std::string to_json(const Manifest& manifest);
-// Throws DataError if it is no valid manifest: every tensor's slices cover it without overlaps, in files that are
-// large enough, and no name leaves the directory.
+// Throws DataError unless the manifest is valid: every tensor's slices cover it without overlaps, in files that are
+// large enough, and no file name leads out of the directory.
 Manifest parse_manifest(const std::string& text, const std::string& source);
 
 std::string to_json(const TrainState& state);

@@ -21,7 +21,7 @@ struct CheckpointMirror::Copier {
   void copy_newest();
   void copy(int64_t step);
   void copy_file(const std::filesystem::path& file, const std::string& folder);
-  void go_on() {  // at each piece that was written or read
+  void go_on() {  // called for each piece written or read
     if (ends) throw GivenUp();
     ++pieces;
   }
@@ -32,7 +32,7 @@ struct CheckpointMirror::Copier {
 
   const CheckpointStore from, to;
   const Retention keep;
-  std::atomic<int64_t> newest = -1, pieces = 0;  // the step to be copied; the count of pieces written
+  std::atomic<int64_t> newest = -1, pieces = 0;  // the step to copy; the count of pieces written or read
   std::atomic<bool> ends = false;
   std::mutex mutex = {};
   std::string problem = {};
@@ -84,12 +84,12 @@ void CheckpointMirror::Copier::copy_newest() {
     copy(step);
   } catch (const GivenUp&) {
   } catch (const std::exception& error) {
-    // If it was removed meanwhile, a newer one follows.
+    // If the checkpoint was removed meanwhile, a newer one follows.
     if (step == newest) tell(fmt::format("step {} is not copied: {}", step, error.what()));
   }
 }
 
-// A file of a checkpoint, durable.
+// Copies a file of a checkpoint, and makes it durable.
 void CheckpointMirror::Copier::copy_file(const std::filesystem::path& file, const std::string& folder) {
   std::ifstream in(file, std::ios::binary);
   Disk::File out(to.disk(), folder + "/" + file.filename().string(),
@@ -103,7 +103,7 @@ void CheckpointMirror::Copier::copy_file(const std::filesystem::path& file, cons
 }
 
 void CheckpointMirror::Copier::copy(int64_t step) {
-  // A step that a resumed run saved again has another manifest.
+  // A step that a resumed run saved again has a different manifest.
   const auto manifest = [&](const CheckpointStore& store) {
     const std::string path = store.path_of(step) + "/manifest.json";
     return file_exists(path) ? read_small_file(path, Manifest::kMostBytes) : "";

@@ -1,7 +1,7 @@
 // CheckpointMirror: a copy of a run's checkpoints in a second folder, on another file system. A background thread
-// copies each committed one, reads the copy back and compares it with its hashes, and only then gives it its name. If
-// copying takes longer than the run takes to save, it skips to the newest. A copy in progress when the run is asked to
-// stop is abandoned, and made by the next start. On rank 0.
+// copies each committed checkpoint, reads the copy back, checks its hashes, and only then gives it its final name. If
+// copying takes longer than the save interval, it skips to the newest. A copy in progress when the run is asked to
+// stop is abandoned, and the next start makes it. On rank 0.
 #pragma once
 
 #include <memory>
@@ -14,15 +14,15 @@ namespace trivet {
 
 class CheckpointMirror {
  public:
-  // Makes the folder `to`, and marks it as the mirror of `from`. Throws IoError; ConfigError if it has checkpoints
-  // that are of another.
+  // Makes the folder `to`, and marks it as the mirror of `from`. Throws IoError; ConfigError if it already holds
+  // checkpoints of another folder.
   CheckpointMirror(const CheckpointStore& from, const CheckpointStore& to, const Retention& keep);
   ~CheckpointMirror();  // abandons the copy in progress; a thread stuck in disk I/O is detached
 
-  void copy(int64_t step);  // a committed one, where it has no copy yet. One thread at a time
+  void copy(int64_t step);  // of a committed step; no-op if its copy exists. One thread at a time
   // Problems with the copies since the last call, for people; "": none.
   std::string take_problem();
-  // Waits at most this long for the last copy. True: it is made, or abandoned after kStalled seconds without a write.
+  // Waits at most this long for the last copy. True: it is complete, or abandoned after kStalled s without progress.
   bool wait(double seconds);
 
  private:

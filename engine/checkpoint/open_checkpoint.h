@@ -12,7 +12,7 @@
 
 namespace trivet {
 
-// Reads manifest and train state, and checks that the files named are there with their sizes, and no other shard.
+// Reads the manifest and the train state, and checks that the listed files exist with their sizes, and no other shard.
 // Throws DataError, IoError.
 struct OpenCheckpoint {
   std::string directory;
@@ -21,12 +21,12 @@ struct OpenCheckpoint {
   std::string config{};  // text of its config.resolved.yaml
 };
 OpenCheckpoint open_checkpoint(const std::string& directory);
-std::string fingerprint_of(const OpenCheckpoint& checkpoint);  // by step, run and all files' hashes
+std::string fingerprint_of(const OpenCheckpoint& checkpoint);  // from step, run and all files' hashes
 
 // Fills the tensors from a checkpoint of any layout: reads the blocks that hold them, with `threads` threads, and
-// checks each block's hash. To a GPU, tensors are read while those before are copied. Synchronises the stream. Throws
-// DataError naming file, tensor, found and expected, also where a number is not finite, unless it may be; then the
-// tensors' contents are undefined.
+// checks each block's hash. For a GPU, reading overlaps the copies of earlier tensors. Synchronises the stream. Throws
+// DataError naming file, tensor, and what was found and expected, also for a number that is not finite unless
+// Weights::any; the tensors' contents are then undefined.
 enum class Weights { finite, any };
 void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device, Stream& stream,
                   int threads = 1, Weights weights = Weights::finite);

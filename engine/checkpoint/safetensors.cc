@@ -14,7 +14,7 @@ namespace trivet {
 namespace {
 
 constexpr int64_t kLengthBytes = 8, kLargestHeader = 100'000'000;
-constexpr int64_t kLargestNumber = (int64_t{1} << 48) - 1;  // of the format's JSON schema
+constexpr int64_t kLargestNumber = (int64_t{1} << 48) - 1;  // limit of the format's JSON schema
 
 // Bits of one element; 0: no such type.
 int bits_of(std::string_view dtype) {
@@ -42,7 +42,7 @@ SafeTensor parse_tensor(const std::string& name, const nlohmann::json& value, co
   SafeTensor tensor{.name = name, .dtype = reader.text("dtype")};
   const int bits = bits_of(tensor.dtype);
   if (bits == 0) reader.refuse("dtype", "'" + tensor.dtype.substr(0, 40) + "'", "a type of the format, such as F32");
-  // In bits, of which 2^63 is too many by far.
+  // In bits: 2^63 of them are far more than any tensor has.
   int64_t size = bits;
   const nlohmann::json& shape = reader.array("shape");
   if (shape.size() > 8) reader.refuse("shape", fmt::format("{} dimensions", shape.size()), "at most 8");
@@ -155,7 +155,7 @@ void read_as_float(const InputFile& file, int64_t offset, std::string_view dtype
 }
 
 bool all_finite(std::span<const float> numbers) {
-  uint32_t bad = 0;  // without a branch, as this reads gigabytes
+  uint32_t bad = 0;  // branch-free, as this scans gigabytes
   for (const float x : numbers) bad |= (std::bit_cast<uint32_t>(x) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
   return bad == 0;
 }

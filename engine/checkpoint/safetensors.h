@@ -1,9 +1,9 @@
 // The safetensors format: named tensors in one file, readable by every framework.
 //
 //   [0, 8)    u64, little-endian: N, the bytes of the header, at most 100,000,000
-//   [8, 8+N)  UTF-8 JSON, from '{' on, padded with spaces: name -> {"dtype", "shape", "data_offsets": [begin, end]};
+//   [8, 8+N)  UTF-8 JSON, from a '{' on, padded with spaces: name -> {"dtype", "shape", "data_offsets": [begin, end]};
 //             "__metadata__": text -> text
-//   [8+N, …)  the data, row-major; offsets count from here; the tensors cover it without holes and overlaps
+//   [8+N, …)  the data, row-major; offsets count from here; the tensors cover it without gaps or overlaps
 //
 // (github.com/huggingface/safetensors, README, "Format".) The reader checks all of this. Errors are DataErrors that
 // name the file, the tensor, what was found and what was expected.
@@ -32,12 +32,12 @@ struct SafeTensor {
 struct SafeTensors {
   std::vector<SafeTensor> tensors{};  // in the order of the data
   std::map<std::string, std::string> metadata{};
-  int64_t data_offset = 0;  // of the file: 8 + N
+  int64_t data_offset = 0;  // in the file: 8 + N
 
   int64_t data_bytes() const { return tensors.empty() ? 0 : tensors.back().end; }
 };
 
-// `bytes`: the first 8 + N bytes, or all there are, of a file of file_bytes.
+// `bytes`: the first 8 + N bytes of a file of file_bytes bytes, or all of a shorter one.
 SafeTensors parse_safetensors(std::span<const char> bytes, int64_t file_bytes, const std::string& source);
 SafeTensors read_safetensors(const InputFile& file);
 
@@ -45,7 +45,7 @@ SafeTensors read_safetensors(const InputFile& file);
 // in the order given.
 std::string safetensors_header(const SafeTensors& content);
 
-// Reads numbers of the format's type F32, F16 or BF16, from byte `offset` of the file on.
+// Reads numbers of the format's type F32, F16 or BF16, starting at byte `offset` of the file.
 void read_as_float(const InputFile& file, int64_t offset, std::string_view dtype, std::span<float> to);
 bool all_finite(std::span<const float> numbers);
 // Throws DataError if a number is NaN or infinite; `where` names file and tensor.

@@ -77,7 +77,7 @@ void CheckpointSaver::commit() {
   }
   write_manifest(disk, temporary_, std::move(manifest), state_, options_.config);
   for (int rank = 0; rank < options_.ranks; ++rank) disk.remove_all(temporary_ + "/" + description_name(rank));
-  open_checkpoint(temporary_);  // finds a disk that lied about a write, as far as sizes tell
+  open_checkpoint(temporary_);  // detects a disk that lied about a write, as far as sizes show it
   if (options_.before_commit) options_.before_commit();
   options_.store.commit(state_.step, temporary_);
   if (options_.committed) options_.committed(state_.step);
@@ -105,7 +105,7 @@ SaveVote CheckpointSaver::vote() {
   if (job_.valid()) {
     if (job_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return {.busy = 1};
     if (std::string error = job_.get(); !error.empty()) {
-      if (error_.empty()) error_ = std::move(error);  // the first is the cause
+      if (error_.empty()) error_ = std::move(error);  // the first error is the cause
       failed_ = true;
     }
   }

@@ -5,7 +5,7 @@
 //                          thread commits; when one has failed, the files are removed
 //
 // Ranks communicate only by their votes, which travel in the step's own all-reduce, and by the shared file system. All
-// calls are the training thread's.
+// calls come from the training thread.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@
 
 namespace trivet {
 
-// One rank's vote, or the sum over ranks by an all-reduce: nothing but int64_t.
+// One rank's vote, or the sum of the ranks' votes by an all-reduce: int64_t members only.
 struct SaveVote {
   int64_t busy = 0, failed = 0;
 };
@@ -37,11 +37,11 @@ class CheckpointSaver {
     std::string layout;  // for people
     std::string config;  // config.resolved.yaml
     Retention keep{};
-    std::function<void()> before_commit{};          // on rank 0; throws if there must be none
+    std::function<void()> before_commit{};          // on rank 0; throws to prevent the commit
     std::function<void(int64_t step)> committed{};  // on rank 0; called by the thread that has committed the step
   };
-  // `tensors`: saved_tensors, live. `snapshot` [saved_bytes] u8 in host memory (Device::allocate_host): a copy is taken
-  // and written while training continues; null: the live tensors are written while training waits.
+  // `tensors`: the live saved_tensors(). `snapshot` [saved_bytes] u8 in host memory (Device::allocate_host): receives a
+  // copy that is written while training continues; null: the live tensors are written while training waits.
   CheckpointSaver(Options options, std::vector<StateTensor> tensors, Tensor snapshot, Device& device, Stream& compute);
 
   // REQUIRES: !saving(). Saves the state that `compute` has reached; with a snapshot, work queued there from now on
@@ -55,19 +55,19 @@ class CheckpointSaver {
     parents_ = Disk::Parents::made;
   }
 
-  SaveVote vote();  // of this rank, now
+  SaveVote vote();  // this rank's, now
   SaveEvent advance(const SaveVote& sum);
   void wait() const {  // until this rank has done its part of the phase
     if (job_.valid()) job_.wait();
   }
 
   int64_t step() const { return state_.step; }         // of the current or last save
-  const std::string& error() const { return error_; }  // of this rank, if it was what made the last save fail
-  // Why old checkpoints are still there after the last commit; on rank 0, else empty.
+  const std::string& error() const { return error_; }  // this rank's, if it made the last save fail
+  // Why old checkpoints could not be removed after the last commit; on rank 0, else empty.
   const std::string& not_removed() const { return not_removed_; }
   int64_t bytes() const { return bytes_; }                 // of this rank's tensors
   double stall_seconds() const { return stall_seconds_; }  // of the last begin()
-  int64_t write_ns() const { return write_ns_; }           // of the last save that is committed, of this rank's shard
+  int64_t write_ns() const { return write_ns_; }           // of this rank's shard, in the last committed save
 
  private:
   enum class Phase { idle, writing, committing, discarding };
@@ -76,13 +76,13 @@ class CheckpointSaver {
   void commit();
 
   Options options_;
-  Disk::Parents parents_ = Disk::Parents::expected;  // a run's directory that was deleted stays so
+  Disk::Parents parents_ = Disk::Parents::expected;  // a deleted run directory is not made again
   std::vector<StateTensor> live_, written_;
   bool copies_;
   Device& device_;
   Stream& compute_;
-  std::unique_ptr<Event> reached_;   // the state to save is reached, and in the snapshot if there is one
-  std::unique_ptr<Stream> reading_;  // the writer's, where it reads a device's memory; else null
+  std::unique_ptr<Event> reached_;   // the state to save is complete, and in the snapshot if there is one
+  std::unique_ptr<Stream> reading_;  // the writer's, if it reads device memory; else null
   TrainState state_;
   std::string temporary_;
   Phase phase_ = Phase::idle;
@@ -90,8 +90,8 @@ class CheckpointSaver {
   bool failed_ = false;  // this rank, in this phase
   int64_t bytes_ = 0;
   double stall_seconds_ = 0;
-  int64_t write_ns_ = 0;  // by the job
-  // The error of this phase's job, empty: none. Last: its destructor waits for the job.
+  int64_t write_ns_ = 0;  // set by the job
+  // The error of this phase's job; empty: none. The last member, as its destructor waits for the job.
   std::future<std::string> job_;
 };
 

@@ -49,7 +49,7 @@ void ShardWriter::write(std::span<const char> bytes) {
 void ShardWriter::add(const void* data) {
   const int64_t bytes = file_.slices.at(next_).bytes();
   if (bytes == 0) ++next_;
-  // A block at a time, so that memory is read once: hashed for the manifest, then for the file, then written.
+  // One block at a time, so that memory is read once: hashed for the manifest, then for the file, then written.
   for (int64_t at = 0; at < bytes; at += Manifest::kBlockBytes)
     add_block({static_cast<const char*>(data) + at, static_cast<size_t>(std::min(Manifest::kBlockBytes, bytes - at))});
 }
@@ -100,7 +100,7 @@ CheckpointFile write_shard(const Disk& disk, const std::string& directory, const
     fetch(i + 1);
     const auto& [tensor, data] = blocks[i];
     const char* const block = copies ? staging->wait(i) : static_cast<const char*>(data.data);
-    // A run that resumed from such numbers would be lost, and the checkpoint before this one with keep_last.
+    // A run resumed from such numbers would be lost, and keep_last would remove the last good checkpoint.
     if (!all_finite({reinterpret_cast<const float*>(block), static_cast<size_t>(data.numel())}))
       throw NumericsError(tensor + " has a number that is not finite");
     writer.add_block({block, static_cast<size_t>(data.bytes())});

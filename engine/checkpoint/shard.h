@@ -1,4 +1,4 @@
-// Writing a checkpoint's files. Shards hold tensors, one for each rank; open_checkpoint.h reads them.
+// Writes a checkpoint's files. Shards, one per rank, hold the tensors; open_checkpoint.h reads them.
 #pragma once
 
 #include <optional>
@@ -17,14 +17,14 @@ namespace trivet {
 
 SafeTensors shard_header(const CheckpointFile& file);
 
-// Writes a shard, the file `name` of `directory`, a slice at a time. `slices`: names and elements; the writer fills in
-// the rest. Hashes are taken from memory, before a block is written.
+// Writes a shard, the file `name` in `directory`, one slice at a time. `slices`: names and elements; the writer fills
+// in the rest. Each block is hashed in memory before it is written.
 class ShardWriter {
  public:
   ShardWriter(const Disk& disk, const std::string& directory, const std::string& name, std::vector<StoredSlice> slices);
   void add(const void* data);                   // the next slice, whole, in host memory
-  void add_block(std::span<const char> block);  // the next kBlockBytes of it, or its rest
-  CheckpointFile finish();                      // makes the file durable; its description for the manifest
+  void add_block(std::span<const char> block);  // its next kBlockBytes, or the rest of it
+  CheckpointFile finish();                      // makes the file durable; returns its description for the manifest
 
  private:
   void write(std::span<const char> bytes);
@@ -41,7 +41,7 @@ class ShardWriter {
 CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
                            std::span<const StateTensor> tensors, Device& device, Stream* copies);
 
-// The files that hold no tensors; manifest.json last. `manifest` names the shards, which are written already.
+// Writes the files that hold no tensors, manifest.json last. `manifest` lists the shards, which must exist already.
 void write_manifest(const Disk& disk, const std::string& directory, Manifest manifest, const TrainState& state,
                     const std::string& config);
 

@@ -1,8 +1,8 @@
-// Slice: which elements of one of the model's tensors a part of memory or of a file holds.
+// Slice: the elements of one of the model's tensors that a part of memory or of a file holds.
 //
 // Tensor parallelism gives a rank a box of rows and columns; a sharded optimizer splits the elements of the box, in row
 // order, into ranges. So a slice is a range of a box, and a checkpoint of any layout loads into any other by
-// intersecting stored with wanted slices. Padding rows of the vocabulary, which depend on the layout, are in no slice.
+// intersecting stored and wanted slices. Padding rows of the vocabulary, which depend on the layout, are in no slice.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct Slice {
   int64_t global_rows() const { return global.rank == 2 ? global[0] : 1; }
 };
 
-// All of a parameter of this shape, whose last two dimensions are columns if there are three.
+// All of a parameter of this shape; if it has three dimensions, the last two together are the columns.
 inline Slice whole_slice(const Shape& shape) {
   const bool vector = shape.rank == 1;
   const int64_t rows = vector ? 1 : shape[0], cols = shape.numel() / rows;
@@ -37,7 +37,7 @@ inline Slice whole_slice(const Shape& shape) {
 template <class F>
 void for_each_run(const Slice& from, const Slice& to, F&& f) {
   if (from.count == 0 || to.count == 0) return;
-  if (from.col == to.col && from.cols == to.cols) {  // the same columns: one range of both
+  if (from.col == to.col && from.cols == to.cols) {  // the same columns: one range of each
     const int64_t from_first = from.row * from.cols + from.first, to_first = to.row * to.cols + to.first;
     const int64_t begin = std::max(from_first, to_first);
     const int64_t end = std::min(from_first + from.count, to_first + to.count);

@@ -23,7 +23,7 @@ class StagingPair {
   StagingPair& operator=(const StagingPair&) = delete;
 
   int64_t bytes() const { return bytes_; }
-  // Buffer i % 2, when the copies of its last turn are done.
+  // Returns buffer i % 2 once the copies of its previous use are done.
   char* wait(size_t i) {
     Half& half = halves_[i % 2];
     if (!half.buffer) {

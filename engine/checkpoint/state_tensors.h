@@ -1,5 +1,5 @@
-// StateTensor: a slice of the checkpointed training state: of a weight or of its optimizer state, as this
-// rank owns it, in fp32. In a bf16 run the main weights are the state, and the model's weights follow from them.
+// StateTensor: the slice of a weight, or of its optimizer state, that this rank owns of the checkpointed training
+// state, in fp32. In a bf16 run the main weights are the state, and the model's weights are derived from them.
 //
 // Names are Megatron's: the parameter's own for the weight, optimizer.exp_avg.NAME and optimizer.exp_avg_sq.NAME.
 #pragma once
@@ -19,8 +19,8 @@ struct StateTensor {
   Tensor data;  // [slice.count] fp32
 };
 
-// The elements [first, first + count) of this rank's shard of the parameter, without padding: count may become less,
-// also 0.
+// The elements [first, first + count) of this rank's shard of the parameter, without padding: the slice's count may be
+// smaller, even 0.
 Slice slice_of(const Param& param, int64_t first, int64_t count);
 
 inline constexpr const char* kFirstMoment = "optimizer.exp_avg.";
@@ -30,10 +30,10 @@ inline constexpr const char* kSecondMoment = "optimizer.exp_avg_sq.";
 std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Optimizer& optimizer);
 
 // The part that this rank saves: over all ranks, each element of the model once. The first copy of a weight is saved
-// (Param::first_copy); data-parallel ranks that own the same elements divide them.
+// (Param::first_copy); data-parallel ranks that own the same elements divide them among themselves.
 std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Optimizer& optimizer);
 
-// The size of saved_tensors(), also on a planning device.
+// The size of saved_tensors(), available on a planning device too.
 int64_t saved_bytes(const FlatBuffer& flat, const Optimizer& optimizer);
 
 }  // namespace trivet

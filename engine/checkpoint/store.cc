@@ -59,7 +59,7 @@ std::optional<int64_t> CheckpointStore::latest(std::string* problem) const {
     if (name.ends_with('\n')) name.pop_back();
     if (const auto step = step_of_name(name); step && file_exists(path_of(*step))) return step;
     why = fmt::format("{} names \"{}\", which is no checkpoint of that folder", path, printable(name));
-  } catch (const DataError& error) {  // no file, or too long to name a step
+  } catch (const DataError& error) {  // not a regular file, or too long to name a step
     why = error.what();
   }
   if (problem) *problem = why;
@@ -127,8 +127,8 @@ std::string CheckpointStore::prepare() const {
 void CheckpointStore::commit(int64_t step, const std::string& temporary) const {
   const std::string path = path_of(step);
   disk_.sync_directory(temporary);
-  // A run that was resumed from further back replaces a step that was saved before, atomically where the file system
-  // can exchange names; else there is a moment without either.
+  // A run resumed from an earlier step replaces steps that were saved before, atomically if the file system can
+  // exchange names; otherwise neither exists for a moment.
   if (!file_exists(path)) {
     disk_.rename(temporary, path);
   } else if (!disk_.exchange(temporary, path)) {
@@ -141,14 +141,14 @@ void CheckpointStore::commit(int64_t step, const std::string& temporary) const {
   disk_.sync_directory(folder_);
 }
 
-// Those that have a validation loss; of equal ones, the newer.
+// Considers only steps with a validation loss; of equal losses, the newer step is better.
 std::vector<int64_t> CheckpointStore::with_lowest_losses(std::vector<int64_t> steps, int64_t most) const {
   std::map<int64_t, double> losses;
   for (const int64_t step : steps) try {
       const std::string path = path_of(step) + "/train_state.json";
       const TrainState state = parse_train_state(read_small_file(path, Manifest::kMostBytes), path);
       if (state.validation_loss) losses[step] = *state.validation_loss;
-    } catch (const Error&) {  // a damaged one is not the best
+    } catch (const Error&) {  // a damaged checkpoint is not among the best
     }
   std::erase_if(steps, [&](int64_t s) { return !losses.contains(s); });
   std::ranges::sort(steps, {}, [&](int64_t s) { return std::pair(losses[s], -s); });
@@ -168,7 +168,7 @@ void CheckpointStore::remove_old(int64_t step, const std::string& temporary, con
   std::erase_if(old, [&](int64_t s) {
     return (keep.interval > 0 && s % keep.interval == 0) || std::ranges::find(best, s) != best.end();
   });
-  // One that cannot be removed keeps none of the others.
+  // If one cannot be removed, the others still are.
   std::string problem;
   const auto attempt = [&](const auto& remove) {
     try {
