@@ -8,14 +8,14 @@
 namespace trivet {
 
 struct BlendSource {
-  double weight = 0;  // 0: by its size
+  double weight = 0;  // 0: proportional to its size
   std::string prefix{};
 };
 struct BlendText {
   std::vector<BlendSource> sources{};
   std::string problem{};  // empty: none
 };
-// data.path and its like: "prefix", "0.3,prefix,0.7,prefix" as Megatron's --data-path, or prefixes alone.
+// Parses data.path and similar keys: "prefix", "0.3,prefix,0.7,prefix" as in Megatron's --data-path, or prefixes alone.
 BlendText parse_blend(std::string_view text);
 // The prefix of the first source; empty if there is none.
 inline std::string first_prefix(std::string_view text) {

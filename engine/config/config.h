@@ -1,9 +1,9 @@
 // Config: the description of a run, as plain structs with defaults. The keys are Megatron's and NeMo's; a YAML file has
-// one map a struct (model: parallel: …) with these names. load.h fills it, validate.h judges it, explain.h shows it.
+// one map per struct (model: parallel: …) with these names. load.h fills it, validate.h checks it, explain.h shows it.
 //
 // Glossary, the letters of the Megatron papers, used throughout Trivet:
 //   b micro-batch size   s sequence length   h hidden size   f ffn size   a attention heads   L layers   vocab
-//   t tensor-, p pipeline-, d data-parallel size   v model chunks a pipeline rank   m micro-batches a step
+//   t tensor-, p pipeline-, d data-parallel size   v model chunks per pipeline rank   m micro-batches per step
 //
 // An optional that is empty means "derived": validate.h's resolve() fills it in.
 #pragma once
@@ -27,7 +27,7 @@
 
 namespace trivet {
 
-// The values of enums, and what a file calls them. An enum on which a lower floor acts is declared there.
+// The values of enums, and their names in a file. An enum that a lower floor uses is declared there.
 enum class RecomputeGranularity { none, selective, full };
 enum class RecomputeModule { core_attn, layernorm, mlp };
 enum class RecomputeMethod { none, uniform, block };
@@ -35,7 +35,7 @@ enum class LrDecay { cosine, linear, constant, inverse_square_root, wsd };
 enum class WsdDecay { exponential, linear, cosine, minus_sqrt };
 enum class Ramp { constant, linear, cosine };
 enum class CommBackend { thread, mpi, nccl, staged };
-enum class StepAction { take, warn, skip, stop };  // what becomes of a step, when its numbers are known
+enum class StepAction { take, warn, skip, stop };  // what to do with a step once its numbers are known
 enum class CudaGraphs { none, local };
 
 constexpr auto words_of(RecomputeGranularity) { return word_list("none", "selective", "full"); }
@@ -65,14 +65,14 @@ struct ModelConfig {
   std::optional<int64_t> num_query_groups = {};  // num_attention_heads
   std::optional<int64_t> kv_channels = {};       // hidden_size / num_attention_heads
   int64_t seq_length = 0;
-  std::optional<int64_t> vocab_size;  // the dataset's tokenizer's
+  std::optional<int64_t> vocab_size;  // that of the dataset's tokenizer
   int64_t make_vocab_size_divisible_by = 128;
   bool untie_embeddings_and_output_weights = false;
   Norm normalization = Norm::layernorm;
   bool swiglu = false;
   bool add_bias_linear = true;
   bool add_qkv_bias = false;  // if add_bias_linear is false
-  bool qk_layernorm = false;  // of each head, by `normalization`
+  bool qk_layernorm = false;  // of each head, with `normalization`
   Positions position_embedding_type = Positions::learned;
   double rotary_base = 10'000;
   double rotary_percent = 1;
@@ -98,7 +98,7 @@ struct ParallelConfig {
   int context_parallel_size = 1;
   CpCommType cp_comm_type = CpCommType::p2p;
   int pipeline_model_parallel_size = 1;
-  std::optional<int64_t> virtual_pipeline_model_parallel_size;  // model chunks a pipeline rank; what the schedule needs
+  std::optional<int64_t> virtual_pipeline_model_parallel_size;  // model chunks per pipeline rank; as the schedule needs
   std::string pipeline_schedule = "1f1b";                       // a kind of `trivet schedule`, or a file with one
   std::optional<int64_t> microbatch_group_size_per_vp_stage;    // interleaved: what fits
   std::optional<int64_t> decoder_first_pipeline_num_layers;
@@ -108,21 +108,21 @@ struct ParallelConfig {
   bool sequence_parallel = false;
   AxisOrder order = kUsualOrder;  // tp-cp-dp-pp: axes of the mesh, innermost first
   Sharding data_parallel_sharding_strategy = Sharding::no_shard;
-  std::optional<int64_t> bucket_size;  // elements of a bucket of gradients and weights: max(40e6, 1e6 d)
+  std::optional<int64_t> bucket_size;  // elements per bucket of gradients and weights: max(40e6, 1e6 d)
 };
 
 struct OverlapConfig {
-  bool overlap_p2p_comm = true;        // pipeline transfers overlap compute; off: each send is waited for
+  bool overlap_p2p_comm = true;        // pipeline transfers overlap compute; off: waits for each send
   int p2p_receive_ahead = 2;           // receives posted ahead on each pipeline channel while overlapping
   bool overlap_cp_comm = true;         // context-parallel communication overlaps attention
   bool overlap_grad_reduce = false;    // reduce a bucket of gradients as soon as the last micro-batch has filled it
   bool overlap_param_gather = false;   // gather sharded weights during the next forward pass
-  int collectives_in_flight = 1;       // of each of the two above
+  int collectives_in_flight = 1;       // for each of the two above
   bool align_grad_reduce = false;      // start reductions at the same time on all pipeline ranks
   bool align_param_gather = false;     // same for gathers
   bool average_in_collective = false;  // divide by d while reducing; off: the loss is scaled beforehand
   bool defer_embedding_wgrad_compute = false;  // the output weight's gradients wait for the pipeline to drain
-  int64_t wgrad_deferral_limit = 0;            // micro-batches, the last ones; 0: all
+  int64_t wgrad_deferral_limit = 0;            // for only this many last micro-batches; 0: all
   TensorOverlap tp_comm_overlap = TensorOverlap::none;
   std::optional<TensorOverlap> tp_comm_overlap_qkv;  // default: tp_comm_overlap; same for the others
   std::optional<TensorOverlap> tp_comm_overlap_proj;
@@ -142,26 +142,26 @@ struct OptimizerConfig {
   std::optional<double> min_lr = {};              // lr / 10
   std::optional<int64_t> lr_warmup_iters = 0;     // empty: lr_decay_iters / 10
   std::optional<double> lr_warmup_fraction = {};  // of lr_decay_iters, instead of lr_warmup_iters
-  double lr_warmup_init = 0;                      // where the warm-up begins
+  double lr_warmup_init = 0;                      // the lr at which the warm-up begins
   std::optional<int64_t> lr_decay_iters = {};     // train_iters
   LrDecay lr_decay_style = LrDecay::cosine;
-  int64_t lr_wsd_decay_iters = 0;  // WSD: the last steps before lr_decay_iters, in which it decays
-  // With train.train_samples, instead of the three that count steps.
+  int64_t lr_wsd_decay_iters = 0;  // WSD: the number of steps before lr_decay_iters over which lr decays
+  // With train.train_samples, these replace the three that count steps.
   std::optional<int64_t> lr_warmup_samples = 0;  // empty: lr_decay_samples / 10
   std::optional<int64_t> lr_decay_samples = {};  // train_samples
   int64_t lr_wsd_decay_samples = 0;
   WsdDecay lr_wsd_decay_style = WsdDecay::exponential;
   std::optional<double> decoupled_lr = {};      // lr of word embeddings and output layer; empty: lr
-  std::optional<double> decoupled_min_lr = {};  // the same of min_lr
+  std::optional<double> decoupled_min_lr = {};  // the same for min_lr
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
   double weight_decay = 0.1;
-  std::optional<double> start_weight_decay = {};  // a ramp over the run, where weight_decay_incr_style is not constant
+  std::optional<double> start_weight_decay = {};  // a ramp over the run, if weight_decay_incr_style is not constant
   std::optional<double> end_weight_decay = {};
   Ramp weight_decay_incr_style = Ramp::constant;
   bool decay_norms_and_biases = false;
-  // If a resumed run's schedules differ from the checkpoint's: which of the two; neither: an error.
+  // If a resumed run's schedules differ from the checkpoint's: which of the two to use; neither: an error.
   bool override_opt_param_scheduler = false;        // this configuration's
   bool use_checkpoint_opt_param_scheduler = false;  // the checkpoint's
   double clip_grad = 1.0;                           // 0: no clipping
@@ -189,15 +189,15 @@ struct DataConfig {
   // A prefix of .bin/.idx, or a blend: weight,prefix,weight,prefix, … (blend_text.h).
   std::string path;  // split into train/validation/test by `split`; or
   std::vector<double> split = {98, 2, 0};
-  std::string train_path;  // prefixes of their own
+  std::string train_path;  // a prefix or blend for each
   std::string valid_path;
   std::string test_path;
-  bool repeat = true;           // training data are shuffled anew and repeated; or they end
+  bool repeat = true;           // training data are reshuffled and repeated; false: they end
   std::string tokenizer_model;  // default: the one next to the dataset, if any
-  // Documents of a sample: positions count from 0 in each, tokens see their own, and the prediction made at the last
-  // token of one does not count.
+  // For documents within a sample: positions restart at 0 in each, tokens attend only to their own document, and the
+  // prediction made at a document's last token does not count.
   bool reset_position_ids = false, reset_attention_mask = false, eod_mask_loss = false;
-  int64_t seed = 1234;   // of the shuffles
+  int64_t seed = 1234;   // for shuffling
   int64_t prefetch = 2;  // micro-batches that a background thread prepares ahead
 };
 
@@ -205,9 +205,9 @@ struct CommConfig {
   // thread, mpi: what the ranks are. nccl, staged (through host memory, so that ranks may share a GPU): the transport
   // between GPU memories. auto: the best that the launcher and the GPUs allow.
   std::optional<CommBackend> backend;
-  bool nccl_ub = false;    // weights and gradients in memory that NCCL's data-parallel groups know
-  double timeout_s = 600;  // a call that is open for longer ends the run; 0: never
-  // An emulated link between the ranks of a group (parallel/comm/link.h): of all groups, or of one class of them.
+  bool nccl_ub = false;    // registers weights and gradients with NCCL's data-parallel groups
+  double timeout_s = 600;  // a call that takes longer ends the run; 0: never
+  // Emulated links between the ranks of a group (parallel/comm/link.h): for all groups, or for one class of them.
   double link_latency_us = 0;
   double link_gbps = 0;                          // 10^9 bits a second; 0: no limit
   std::optional<double> tensor_link_latency_us;  // default: link_latency_us; same for the others
@@ -219,53 +219,53 @@ struct CommConfig {
   std::optional<double> data_link_latency_us;
   std::optional<double> data_link_gbps;
   bool shared_port = false;    // the emulated links of all classes leave a rank through one port
-  bool measure_links = false;  // real links, at start
+  bool measure_links = false;  // measures the real links at start
 };
 
 struct CheckpointConfig {
   int64_t save_interval = 0;  // steps between checkpoints in run_dir/checkpoints; 0: none
-  int64_t keep_last = 0;      // of them; 0: all
-  // Also kept: those whose step is a multiple of this, and this many with the lowest validation losses.
+  int64_t keep_last = 0;      // keep this many of them; 0: all
+  // Also kept: steps that are a multiple of this, and this many checkpoints with the lowest validation losses.
   int64_t save_retain_interval = 0, keep_best = 0;
   std::string mirror;            // a second folder for them, filled in the background; empty: none
   bool async_save = false;       // a copy of the state is written while training continues
-  int64_t max_failed_saves = 3;  // in a row, then the run ends
+  int64_t max_failed_saves = 3;  // consecutive ones, then the run ends
 };
 
 struct TrainConfig {
-  int64_t train_iters = 0;    // or, where it is 0,
+  int64_t train_iters = 0;    // or, if it is 0,
   int64_t train_samples = 0;  // whole steps within this many samples
   int64_t eval_interval = 0;  // 0: never
   int64_t eval_iters = 10;
   bool full_validation = false;  // evaluate the whole set, in order
-  int64_t eval_samples = 0;      // or of its first ones; 0: of eval_iters batches
-  bool skip_train = false;       // evaluate a checkpoint, and end
-  int64_t seed = 1234;           // of weights and dropout
+  int64_t eval_samples = 0;      // or this many of its first samples; 0: eval_iters batches
+  bool skip_train = false;       // evaluate a checkpoint and exit
+  int64_t seed = 1234;           // for weights and dropout
   std::string run_dir = "runs/default";
   std::string tensorboard_dir;  // for event files; empty: none
   int64_t log_interval = 1;
-  double exit_duration_in_mins = 0;  // save and stop before the run has lasted so long; 0: no limit
+  double exit_duration_in_mins = 0;  // save and stop before the run has lasted this long; 0: no limit
   int64_t exit_interval = 0;         // save and stop after each multiple of this many steps; 0: never
-  double straggler_factor = 2;       // a rank that takes this many times as long as its peers is named; 0: none
+  double straggler_factor = 2;       // report a rank that takes this many times as long as its peers; 0: off
   int64_t straggler_interval = 50;   // steps
   // NaN, Inf and loss spikes: engine/train/number_check.h.
   bool check_for_nan_in_loss_and_grad = true;
   StepAction non_finite_policy = StepAction::stop;  // or skip
-  double spike_factor = 0;                          // times the running median; 0: spikes are not looked for
+  double spike_factor = 0;                          // times the running median; 0: no spike detection
   StepAction spike_policy = StepAction::warn;       // or skip, or stop
   int64_t max_consecutive_skips = 10;
   int64_t check_weight_hash_across_dp_replicas_interval = 0;  // steps; 0: never
-  bool deterministic_mode = false;  // nothing is chosen by timing it, so that two runs on GPUs give the same bits
+  bool deterministic_mode = false;  // choose nothing by timing it, so that two runs on GPUs are bit-identical
   bool trace = false;               // write run_dir/trace.json
   FlopsConvention flops_convention = FlopsConvention::causal;
 };
 
 struct DeviceConfig {
-  std::optional<DeviceKind> kind;                 // auto: the GPUs, where the hosts have some
-  std::optional<CpuIsa> cpu_isa;                  // auto: the best that the CPUs of all hosts have
+  std::optional<DeviceKind> kind;                 // auto: the GPUs, if the hosts have any
+  std::optional<CpuIsa> cpu_isa;                  // auto: the best that the CPUs of all hosts support
   bool tf32 = false;                              // fp32 GEMMs on the tensor cores of a GPU, with 10 bits of mantissa
   CudaGraphs cuda_graph_impl = CudaGraphs::none;  // local: each micro-batch is launched as a graph
-  int threads_per_rank = 0;                       // 0: the cores of the host over its ranks
+  int threads_per_rank = 0;                       // 0: the host's cores divided by its ranks
   std::optional<double> peak_tflops;  // of one rank in the run's dtype; auto: a table by GPU name, or measured
 };
 
@@ -284,7 +284,7 @@ struct Config {
   ToolValues tools;
 };
 
-// True if the run evaluates; the test set at its end, if there is one.
+// True if the run evaluates; it then evaluates the test set at its end, if there is one.
 inline bool evaluates(const Config& c) {
   return c.train.eval_interval > 0 || c.train.skip_train || directing_section(c);
 }

@@ -194,7 +194,7 @@ TextBlock describe_work(const Config& config, const Layout& layout) {
 }
 
 TextBlock describe_memory(const std::vector<MemoryPlan>& ranks) {
-  // For a rank on a GPU; on a CPU all is host memory.
+  // Marks the host memory of a rank on a GPU; on a CPU all memory is host memory.
   const auto name = [](const MemoryItem& item) { return item.name + (item.on_host ? " (host)" : ""); };
   const bool any_on_host = ranks[0].on_device() < ranks[0].total();
   if (ranks.size() == 1) {
@@ -207,7 +207,7 @@ TextBlock describe_memory(const std::vector<MemoryPlan>& ranks) {
     row("sum", ranks[0].total());
     return block;
   }
-  // A column a purpose, a row a pipeline rank.
+  // One column per purpose, one row per pipeline rank.
   TextBlock block = {"memory a rank", {{"pipeline rank"}}};
   for (const MemoryItem& item : ranks[0].items) block.rows[0].push_back(name(item));
   if (any_on_host) block.rows[0].push_back("device sum");

@@ -11,7 +11,7 @@
 
 namespace trivet {
 
-// Key, value and origin of everything.
+// Key, value and origin of every field.
 TextBlock describe_values(const LoadedConfig& loaded);
 
 // Model, parameters, layout, batch and FLOPs, and memory of each pipeline rank, [p].

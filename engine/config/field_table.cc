@@ -1,11 +1,11 @@
-// The table of fields(): a line a key.
+// The table of fields(): one entry per key.
 #include "engine/config/batch_sizes.h"
 #include "engine/config/field_types.h"
 
 namespace trivet {
 namespace {
 
-// The key of a member of Config: its meaning and valid numbers.
+// Declares the key of a member of Config: its meaning and valid numbers.
 #define KEY(section, member, ...)               \
   add_field<decltype(Config().section.member)>( \
       table, #section "." #member, [](Config& c) -> void* { return &c.section.member; }, __VA_ARGS__)
@@ -18,7 +18,7 @@ void of_layer(Field& field, bool bulk) {
   if (!bulk) field.words = {"none", "ring", "pipeline"};
 }
 
-// With the rules of values, the upper bounds keep every product of sizes (parameters, bytes, tokens a step) within 63
+// With the rules of values, the upper bounds keep every product of sizes (parameters, bytes, tokens per step) within 63
 // bits.
 
 void declare_model(std::vector<Field>& table) {
@@ -266,7 +266,7 @@ void declare_run(std::vector<Field>& table) {
 
 #undef KEY
 
-// Conditions for the values of keys to have an effect.
+// The conditions under which the values of keys have an effect.
 void declare_needs(std::vector<Field>& table) {
   const auto need = [&](const std::vector<std::string_view>& keys, const std::vector<std::string_view>& of,
                         bool (*holds)(const Config&), std::string_view otherwise) {

@@ -1,10 +1,10 @@
-// For each type of a member of Config, how its value is read from a scalar, written as YAML, and judged.
+// For each type of a member of Config: how its value is read from a scalar, written as YAML, and checked.
 //
 //   integers, numbers, truth values   never quoted
 //   text                              without control characters, at most 4096 bytes
 //   an enum                           one of its words (config.h) that the field allows
 //   an order of axes                  the axes' names with '-' between
-//   an optional                       "auto", or the field's own word for it, is none
+//   an optional                       "auto", or the field's own word for it, means no value
 //   a vector                          a text with commas between its items
 #pragma once
 
@@ -25,7 +25,7 @@ inline constexpr bool kIsVector = false;
 template <class T>
 inline constexpr bool kIsVector<std::vector<T>> = true;
 
-// False if the scalar is no such value; `to` is then anything.
+// False if the scalar is not such a value; `to` is then unspecified.
 template <class T>
 bool read_value(const Field& field, const Scalar& scalar, T& to) {
   const auto store = [&](const auto& parsed) {
@@ -85,7 +85,7 @@ std::string write_value(const Field& field, const T& value) {
   } else if constexpr (std::is_same_v<T, AxisOrder>) {
     return '"' + to_text(value) + '"';
   } else {
-    return fmt::format("{}", value);  // of a double the shortest text that reads back exactly
+    return fmt::format("{}", value);  // for a double, the shortest text that reads back exactly
   }
 }
 
@@ -126,7 +126,7 @@ std::vector<std::string_view> words_of_type() {
   } else return {};
 }
 
-// The part of a Field that its type decides.
+// The part of a Field that depends only on its type.
 template <class T>
 Field field_of_type() {
   return {.empty = kIsOptional<T> ? "auto" : "",

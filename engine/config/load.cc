@@ -19,7 +19,7 @@ std::vector<std::string_view> section_names() {
   return names;
 }
 
-// The first name that has all words of the key: num_attention_heads of num_heads. Empty: there is none.
+// The first name that has all words of the key: num_attention_heads for num_heads. Empty if there is none.
 std::string_view with_words_of(std::string_view key, const std::vector<std::string_view>& names) {
   if (key.size() > 100) return "";
   const auto has_all = [&](std::string_view name) {
@@ -34,7 +34,7 @@ std::string_view with_words_of(std::string_view key, const std::vector<std::stri
   return found == names.end() ? "" : *found;
 }
 
-// True for keys of Megatron-LM or NeMo, by parts of their names, whose features Trivet does not have.
+// True for keys of Megatron-LM or NeMo whose features Trivet does not have, recognised by parts of their names.
 bool is_unsupported(std::string_view key) {
   constexpr std::string_view kParts =
       "wandb,expert,moe,fp8_margin,fp8_interval,fp8_amax,fp8_dot,fp8_multi,fp4,fp16,loss_scale,hierarchical_context,"
@@ -43,7 +43,7 @@ bool is_unsupported(std::string_view key) {
 }
 constexpr auto kUnsupported = "is not supported: Trivet has no such feature; `trivet config --keys` lists what it has";
 
-// Reports a key that does not exist, with the same word in other sections, or a word that looks like it.
+// Reports a key that does not exist, and suggests the same word in other sections, or a similar word.
 void unknown_key(std::string_view where, std::string_view section, std::string_view key, Problems& problems) {
   if (problems.full()) return problems.add_at(where, key, "unknown key");
   if (is_unsupported(key))
@@ -89,7 +89,7 @@ void unknown_section(std::string_view where, std::string_view name, Problems& pr
 
 bool is_section(std::string_view name) { return std::ranges::count(fields(), name, &Field::section) > 0; }
 
-// The value of a --set: a list in brackets, a text in quotes, and null are as in YAML; all else is the text itself.
+// The value of a --set: a list in brackets, a text in quotes, and null are read as YAML; all else is the text itself.
 YamlNode value_of_set(const Field& field, const std::string& text) {
   const bool quoted = text.starts_with('"') || text.starts_with('\''), list = field.list && text.starts_with('['),
              null = field.noun != "text" && (text == "~" || text == "null" || text == "Null" || text == "NULL");
@@ -125,7 +125,7 @@ class ConfigReader : YamlReader {
     const bool map = tree.root.kind == YamlNode::map;
     if (map) entries(tree.root, "", [&](auto&... entry) { read_section(entry...); });
     else if (!tree.root.is_null()) problem(tree.root, "", "expected a map of sections, found " + found_text(tree.root));
-    // A part that was not read cannot be missing.
+    // Keys in a part that was not read must not be reported as missing.
     if (!tree.whole || !(map || tree.root.is_null()))
       for (const Field& field : fields()) problems_.mute(field.name);
   }
@@ -172,7 +172,7 @@ void apply_set(const std::string& argument, LoadedConfig& loaded, Problems& prob
   if (const auto wrong = store(*field, value, loaded)) problems.add(name, *wrong);
 }
 
-// The text's values, if there is one, over those that are there; then `sets` and `levels` over them.
+// Applies the text's values, if there is a text, on top of `loaded`; then `sets` and `levels` on top of them.
 LoadedConfig read_over(LoadedConfig loaded, const std::string* text, std::span<const std::string> sets,
                        std::span<const std::string> levels) {
   Problems problems(loaded.path, loaded.origins);
@@ -184,7 +184,7 @@ LoadedConfig read_over(LoadedConfig loaded, const std::string* text, std::span<c
   return loaded;
 }
 
-// The keys of `values` ("section.key"), section by section.
+// YAML text of `values` (by "section.key"), section by section.
 std::string yaml_of(const std::map<std::string, std::string>& values) {
   std::string text;
   std::string_view section;

@@ -22,7 +22,7 @@ struct Origin {
 };
 std::string to_string(const Origin& origin);
 
-// By "section.key"; what is absent is the default.
+// By "section.key"; a value without an entry is the default.
 using Origins = std::map<std::string, Origin, std::less<>>;
 
 // An invalid value of one key.
@@ -33,24 +33,24 @@ struct KeyError : ConfigError {
 
 class Problems {
  public:
-  // `source` names the configuration where a key has no place of its own; both outlive this.
+  // `source` names the configuration if a key has no place of its own; both must outlive this object.
   Problems(const std::string& source, const Origins& origins) : source_(source), origins_(origins) {}
 
-  // At the place the key's value came from, or at `where`.
+  // Add a problem at the place the key's value came from, or at `where`.
   void add(std::string_view key, std::string_view text);
   void add_at(std::string_view where, std::string_view key, std::string_view text);
 
   // Counts the key as having a problem without a line: its value was lost to another problem.
   void mute(std::string_view key) { keys_.emplace(key); }
 
-  // No problem so far with any of these keys, so that a check of how they go together makes sense.
+  // True if there is no problem so far with any of these keys, so that checking them together makes sense.
   bool clean(const std::vector<std::string_view>& keys) const;
 
-  // True if the command line (--set, or a value that was left out) decided one of `keys`, but the file gives `key`; or
-  // a level of a study gives it, which goes with every level of the other factors.
+  // True if the file gives `key`, but a --set, a level, or resolve() gave one of `keys` its value; or if a level of a
+  // study gives `key`, as it is combined with every level of the other factors.
   bool overridden(std::string_view key, const std::vector<std::string_view>& keys) const;
-  // The key's value has no effect, for a reason that lies outside the file. It is no problem: resolve() gives the key
-  // its default, and the run a note.
+  // Records that the key's value has no effect, for a reason outside the file. That is no problem: resolve() gives the
+  // key its default, and the run gets a note.
   void leave_out(std::string_view key, std::string_view why);
   bool left_out(std::string_view key) const;
   struct LeftOut {
@@ -58,7 +58,7 @@ class Problems {
   };
   const std::vector<LeftOut>& left_out() const { return left_out_; }
 
-  // Further problems are only counted: no need to word them well.
+  // True if further problems are only counted, so that their wording does not matter.
   bool full() const { return count_ >= kMostLines; }
   bool empty() const { return count_ == 0; }
   void throw_if_any() const;  // ConfigError
@@ -75,16 +75,16 @@ class Problems {
   size_t count_ = 0;
 };
 
-// ---- hints: the floors below know no keys. What they lack is a ConfigError of a Lack; here it gets the keys that ask
-//      for it or that would help.
+// ---- hints: the floors below know no keys. They report what is missing as a ConfigError with a Lack; here it gets the
+//      keys that require it or that would help.
 
-// The error's text, where it is a ConfigError of a Lack with the keys named.
+// The error's text; for a ConfigError with a Lack, with the keys named.
 std::string with_hint(const Error& error);
 
-// Why a thread could not be started, and what would help: for want of memory for its stack, or of a process number.
+// Why a thread could not be started, no memory for its stack or too many processes, and what would help.
 std::string thread_problem(const std::string& what);
 
-// Runs f; a ConfigError of a Lack is thrown on with its hint, and a thread that does not start as a ConfigError.
+// Runs f; rethrows a ConfigError that has a Lack with its hint, and the failure to start a thread as a ConfigError.
 template <class F>
 decltype(auto) naming_keys(F&& f) {
   try {
@@ -93,13 +93,13 @@ decltype(auto) naming_keys(F&& f) {
     if (error.lack == Lack::none || error.lack == Lack::named) throw;
     throw ConfigError(with_hint(error), Lack::named);
   } catch (const std::system_error& error) {
-    // As std::thread throws it: with no words of its own, which those of a file or stream have.
+    // std::thread throws it without a text of its own, which errors of a file or stream have.
     if (error.code() != std::errc::resource_unavailable_try_again || error.code().message() != error.what()) throw;
     throw ConfigError(thread_problem(error.what()));
   }
 }
 
-// Runs f, which opens what `key` names; its errors are thrown on with the key in front.
+// Runs f, which opens what `key` names; rethrows its errors with the key in front.
 template <class F>
 decltype(auto) opening(std::string_view key, F&& f) {
   const auto text = [key](const Error& error) { return std::string(key) + ": " + error.what(); };

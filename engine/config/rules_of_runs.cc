@@ -1,4 +1,4 @@
-// The rules of a run: of its ranks and dataset, its layout, its devices.
+// The rules for a run: for its ranks and dataset, its layout, its devices.
 #include <algorithm>
 #include <array>
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ constexpr auto kTensor = "parallel.tensor_model_parallel_size", kPipeline = "par
                kReduce = "overlap.overlap_grad_reduce", kGather = "overlap.overlap_param_gather",
                kGatherFp8 = "precision.fp8_param_gather", kDefer = "overlap.defer_embedding_wgrad_compute";
 
-// The multiples of `unit` next to n.
+// The multiples of `unit` nearest to n.
 std::string multiples(int64_t n, int64_t unit) {
   const int64_t below = n / unit * unit;
   return below > 0 ? fmt::format("{} or {}", below, below + unit) : fmt::to_string(unit);
@@ -76,8 +76,8 @@ void check_vocabulary(const Config& c, const RunFacts& facts, Rules& rule) {
        given.value_or(0), of_dataset.value_or(0));
 }
 
-// Links that share a port have one bandwidth, and only a real link is measured. ranks: of a group of each
-// class, kCommClasses.
+// Links that share a port must have one bandwidth, and only real links can be measured. ranks: the number in a group
+// of each class, in the order of kCommClasses.
 void check_links(const Config& c, const std::array<int, kCommClasses.size()>& ranks, Rules& rule) {
   constexpr auto kPort = "comm.shared_port";
   const std::array gbps = {
@@ -121,7 +121,7 @@ void check_links(const Config& c, const std::array<int, kCommClasses.size()>& ra
 void check_groups(const Config& c, int world, Rules& rule) {
   const int t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
   const int of_context = c.parallel.context_parallel_size, d = world / ranks_of_one_replica(c);
-  Config usual;  // what resolve() makes of values that are not given
+  Config usual;  // with what resolve() derives for values that are not given
   usual.comm.tensor_link_latency_us = usual.comm.context_link_latency_us = usual.comm.pipeline_link_latency_us =
       usual.comm.data_link_latency_us = c.comm.link_latency_us;
   usual.comm.tensor_link_gbps = usual.comm.context_link_gbps = usual.comm.pipeline_link_gbps =
@@ -149,7 +149,7 @@ void check_groups(const Config& c, int world, Rules& rule) {
   alone(world, "there is one rank",
         {"comm.link_latency_us", "comm.link_gbps", "train.straggler_factor", "train.straggler_interval"});
   std::array sizes{t, of_context, p, d};
-  const std::array ranks{t, of_context, p, d * of_context};  // of a group of each class
+  const std::array ranks{t, of_context, p, d * of_context};  // in a group of each class
   std::ranges::sort(sizes);
   alone(sizes[2], "at most one dimension has several ranks", {"parallel.order"});
   check_links(c, ranks, rule);
@@ -277,7 +277,7 @@ void check_rules_of_layout(const Config& c, const Layout& layout, Problems& prob
   rule.few_ranks("overlap.wgrad_deferral_limit", limit > layout.micro_batches,
                  "{} is above the micro-batches of a step ({}): all are deferred, as with 0", limit,
                  layout.micro_batches);
-  if (layout.layers_of_stage.empty()) return;  // that is a problem of its own
+  if (layout.layers_of_stage.empty()) return;  // that problem is reported already
   const int64_t largest = std::ranges::max(layout.layers_of_stage);
   rule("model.recompute_num_layers", {}, c.model.recompute_num_layers > largest,
        "{} is above the {} of the largest stage, expected at most that", c.model.recompute_num_layers,

@@ -1,4 +1,4 @@
-// The rules of the values alone, in the order of config.h.
+// The rules for the values alone, in the order of config.h.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -44,7 +44,7 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
   constexpr auto kTensor = "parallel.tensor_model_parallel_size", kPipeline = "parallel.pipeline_model_parallel_size",
                  kContext = "parallel.context_parallel_size";
   const int64_t t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
-  const int64_t of_context = std::max(c.parallel.context_parallel_size, 1), pieces = 2 * of_context;  // any number yet
+  const int64_t of_context = std::max(c.parallel.context_parallel_size, 1), pieces = 2 * of_context;  // not checked yet
   rule(kContext, {"model.seq_length"}, of_context > 1 && !divides(pieces, model.seq_length),
        "{} ranks cut a sequence into {} pieces, which do not divide seq_length ({}); expected a multiple of {}, or "
        "context_parallel_size {}",
@@ -56,7 +56,7 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
        "{} ranks cut a sequence of {} into pieces of {}, but attention_dropout ({}) is drawn for squares of 16 "
        "positions; expected pieces of a multiple of 16, or attention_dropout: 0",
        of_context, model.seq_length, model.seq_length / pieces, model.attention_dropout);
-  // The number that t has to divide, as far as it is known.
+  // The greatest common divisor of the numbers that t has to divide, as far as they are known.
   int64_t common = 0;
   std::string failing;
   const auto cut = [&](std::string_view name, int64_t value, const std::vector<std::string_view>& keys) {
@@ -65,7 +65,7 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
     if (!divides(t, value)) failing += fmt::format("{}{} ({})", failing.empty() ? "" : " nor ", name, value);
   };
   if (const auto groups = model.num_query_groups)
-    cut("num_query_groups", *groups, {"model.num_query_groups"});  // whole ones, and so whole heads
+    cut("num_query_groups", *groups, {"model.num_query_groups"});  // whole groups, and so whole heads
   else cut("num_attention_heads", model.num_attention_heads, {"model.num_attention_heads"});
   cut("ffn_hidden_size", ffn_of(model), {"model.ffn_hidden_size", "model.hidden_size"});
   if (c.parallel.sequence_parallel)
@@ -75,7 +75,7 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
   rule(kTensor, {}, !failing.empty(), "{} does not divide {}{}; {} would work", t, failing,
        groups ? ": a head of keys and values is on one rank, with the attention heads that share it" : "",
        divisors(common, t));
-  // Numbers of bytes stay within 63 bits, however many layers and micro-batches there are.
+  // Byte counts must stay within 63 bits, however many layers and micro-batches there are.
   const double heads =
       static_cast<double>(model.num_attention_heads) * static_cast<double>(model.kv_channels.value_or(0));
   const double columns = std::max({3.0 * static_cast<double>(model.hidden_size), 3 * heads,
@@ -176,7 +176,7 @@ void check_data(const Config& c, Rules& rule) {
   rule("data.split", paths, !skips && !data.split.empty() && data.split[0] == 0, "{} leaves nothing to train on",
        split);
   const auto share = [&](size_t part) { return data.split.size() > part && data.split[part] > 0; };
-  const bool chosen = c.train.eval_interval > 0;  // else it is a tool's section that evaluates
+  const bool chosen = c.train.eval_interval > 0;  // else a tool's section evaluates
   rule("train.eval_interval", paths, validates && chosen && two && data.valid_path.empty(),
        "{} needs data.valid_path as well as data.train_path; give it, or 0 to never evaluate", c.train.eval_interval);
   rule("train.eval_interval", {"data.path", "data.split"}, validates && chosen && one && !share(1),

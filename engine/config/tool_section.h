@@ -1,6 +1,6 @@
-// ToolSection: a tool's additions to a run: a section of keys (`mlperf:`, `plan:`), the rules of their values,
+// ToolSection: a tool's additions to a run: a section of keys (`mlperf:`, `plan:`), the rules for their values,
 // and a procedure that directs the run by them. A program's rows are listed in launch/, by hand: nothing registers
-// itself, since the linker drops a file of which nothing is named.
+// itself, since the linker drops an object file that nothing refers to.
 #pragma once
 
 #include <any>
@@ -26,38 +26,38 @@ struct LoadedConfig;
 
 struct ToolSection {
   std::string_view name;
-  // Makes the struct of the section's values. Null: this program was built without the tool, whose keys it refuses.
+  // Makes the struct of the section's values. Null: this program was built without the tool, and rejects its keys.
   std::any (*defaults)() = nullptr;
   void (*declare)(std::vector<Field>& table) = nullptr;  // the keys (field_types.h)
 
   // The rules (rules.h). Null: there are none.
-  void (*check)(const Config& config, Rules& rule) = nullptr;            // of the values alone
-  void (*check_run)(const LoadedConfig& loaded, Rules& rule) = nullptr;  // of its task
-  // Gives values to keys that the configuration leaves open. batch: the samples of a step, at most.
+  void (*check)(const Config& config, Rules& rule) = nullptr;            // for the values alone
+  void (*check_run)(const LoadedConfig& loaded, Rules& rule) = nullptr;  // for the run
+  // Gives values to keys that the configuration leaves open. batch: the maximum number of samples per step.
   void (*derive)(LoadedConfig& loaded, int64_t batch, Problems& problems, std::vector<std::string>& notes) = nullptr;
 
-  // The key that gives a run to `procedure` where it has another value than its default. Empty: there is none.
+  // The key that gives a run to `procedure` if its value is not the default. Empty: there is none.
   std::string_view directing_key = {};
-  // Before anything is initialised. from_checkpoint: one that is named, not the run's own. Collective.
+  // Called before anything is initialised. from_checkpoint: a named checkpoint, not the run's own. Collective.
   std::unique_ptr<RunProcedure> (*procedure)(const LoadedConfig& loaded, bool from_checkpoint,
                                              Communicator& world) = nullptr;
 
-  // The observer of a run of this configuration, on rank 0; may return null: none. Null: never one.
+  // Makes the observer of a run of this configuration, on rank 0, or returns null. Null: there is never one.
   std::unique_ptr<RunObserver> (*observer)(const LoadedConfig& loaded) = nullptr;
 };
 
-// The rows of this program, which launch/all_sections.cc or launch/core_sections.cc defines.
+// The rows of this program, defined in launch/all_sections.cc or launch/core_sections.cc.
 std::span<const ToolSection> tool_sections();
 
-// The one whose procedure directs a run of this configuration; null: none does.
+// The section whose procedure directs a run of this configuration; null: none does.
 const ToolSection* directing_section(const Config& config);
 
-// The values of the tools' sections: a struct of each.
+// The values of the tools' sections: one struct for each.
 class ToolValues {
  public:
   ToolValues();
 
-  // REQUIRES: the tool is built.
+  // REQUIRES: the tool is part of this program.
   template <class T>
   T& of() {
     for (std::any& section : sections_)

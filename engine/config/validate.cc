@@ -62,7 +62,7 @@ Schedule read_schedule_of(const ParallelConfig& c, int64_t micro_batches) {
   return schedule;
 }
 
-// The safe channel depth of a known schedule, which is checked and simulated once for all runs that have it: a search
+// The safe channel depth of a known schedule, which is checked and simulated once for all runs that use it, as a search
 // resolves thousands.
 int depth_of_known(const Schedule& schedule) {
   static std::mutex mutex;
@@ -78,7 +78,7 @@ int depth_of_known(const Schedule& schedule) {
   return depths[key] = depth;
 }
 
-// The schedule by its kind or from its file; what does not fit is a ConfigError. Raises `depth` to its safe one.
+// The schedule of the given kind or from a file; ConfigError if it does not fit. Raises `depth` to its safe depth.
 Schedule find_schedule(const ParallelConfig& c, int64_t micro_batches, int& depth) {
   const bool of_file = is_file_of_schedule(c.pipeline_schedule);
   Schedule schedule = of_file ? read_schedule_of(c, micro_batches) : make_known_schedule(c, micro_batches);
@@ -86,8 +86,8 @@ Schedule find_schedule(const ParallelConfig& c, int64_t micro_batches, int& dept
   return schedule;
 }
 
-// Adds what `f` throws as a problem of the key, or of that of a KeyError; but not a bug, which is thrown on. False:
-// there was one.
+// Adds what `f` throws as a problem of the key, or of the key of a KeyError; but rethrows a bug. Returns false if there
+// was a problem.
 template <class F>
 bool succeeds(Problems& problems, std::string_view key, const F& f) {
   try {
@@ -101,7 +101,7 @@ bool succeeds(Problems& problems, std::string_view key, const F& f) {
   }
 }
 
-// In decimal, as a person would write it: 3e-3 / 10 is 0.00030000000000000003 in binary.
+// In decimal, as a person would write it: 3e-3 / 10 as doubles is 0.00030000000000000003.
 double tenth_of(double x) { return parse_number(fmt::format("{:.15g}", x / 10)).value_or(x / 10); }
 
 template <class T>
@@ -111,7 +111,7 @@ void derive(LoadedConfig& loaded, std::string_view key, std::optional<T>& to, T 
   loaded.origins[std::string(key)] = {Origin::derived, std::move(how)};
 }
 
-// The values that the rules leave out get their defaults.
+// Gives the values that the rules leave out their defaults.
 void leave_out(LoadedConfig& loaded, const Problems& problems, std::vector<std::string>& notes) {
   Config defaults;
   for (const auto& [key, note] : problems.left_out()) {
@@ -122,7 +122,7 @@ void leave_out(LoadedConfig& loaded, const Problems& problems, std::vector<std::
   }
 }
 
-// Converts an automatic warm-up to the unit in which the run counts, unless that has its own length.
+// Converts an automatic warm-up to the unit in which the run counts, unless a length is given in that unit.
 void carry_auto_warmup(LoadedConfig& loaded) {
   OptimizerConfig& o = loaded.config.optimizer;
   const bool samples = loaded.config.train.train_samples > 0;
@@ -134,7 +134,7 @@ void carry_auto_warmup(LoadedConfig& loaded) {
   if (!loaded.origins.contains("optimizer." + counted)) (samples ? o.lr_warmup_samples : o.lr_warmup_iters).reset();
 }
 
-// The lengths of the learning rate's schedule.
+// Derives the lengths of the learning rate's schedule.
 void derive_span(LoadedConfig& loaded) {
   OptimizerConfig& o = loaded.config.optimizer;
   const bool samples = loaded.config.train.train_samples > 0;
@@ -150,7 +150,7 @@ void derive_span(LoadedConfig& loaded) {
          fraction ? "lr_warmup_fraction * " + decay_name : decay_name + " / 10");
 }
 
-// The steps of a run whose length is in samples.
+// Derives the number of steps of a run whose length is in samples.
 void derive_steps(LoadedConfig& loaded, const BatchSizes& sizes, Problems& problems) {
   TrainConfig& train = loaded.config.train;
   if (train.train_samples == 0) return;
@@ -179,14 +179,14 @@ void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d, int64
          batch_sizes_of(c, c.batch.micro_batch_size * d).largest(),
          sizes ? "the largest of step_batch_size_schedule" : "micro_batch_size * data parallel size");
   derive(loaded, "parallel.bucket_size", c.parallel.bucket_size, default_bucket_size(sharing), "max(40e6, 1e6 d)");
-  const bool constant = c.optimizer.lr_decay_style == LrDecay::constant;  // which never leaves lr
+  const bool constant = c.optimizer.lr_decay_style == LrDecay::constant;  // lr never changes
   derive(loaded, "optimizer.min_lr", c.optimizer.min_lr, constant ? c.optimizer.lr : tenth_of(c.optimizer.lr),
          constant ? "lr" : "lr / 10");
   if (c.train.train_iters > 0 || c.train.train_samples > 0 || !loaded.trains) derive_span(loaded);
   CommConfig& m = c.comm;
   derive(loaded, "comm.tensor_link_latency_us", m.tensor_link_latency_us, m.link_latency_us, "link_latency_us");
   derive(loaded, "comm.tensor_link_gbps", m.tensor_link_gbps, m.link_gbps, "link_gbps");
-  if (c.parallel.context_parallel_size > 1) {  // else they stay auto: ids of studies hash values that are not default
+  if (c.parallel.context_parallel_size > 1) {  // else they stay auto: study IDs hash values that are not the default
     derive(loaded, "comm.context_link_latency_us", m.context_link_latency_us, m.link_latency_us, "link_latency_us");
     derive(loaded, "comm.context_link_gbps", m.context_link_gbps, m.link_gbps, "link_gbps");
   }
@@ -219,10 +219,10 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   Config& config = loaded.config;
   carry_auto_warmup(loaded);
   Layout layout;
-  for (size_t before = 0;; before = layout.notes.size()) {  // without a dropped value others may have no effect
+  for (size_t before = 0;; before = layout.notes.size()) {  // once a value is left out, others may have no effect
     Problems problems(loaded.path, loaded.origins);
     check_config(loaded, problems);
-    for (const std::string_view key : loaded.left_to_planner)  // an optional then has its default, as ever
+    for (const std::string_view key : loaded.left_to_planner)  // an optional then has its default, as usual
       if (find_field(key)->empty.empty())
         problems.add(key, "auto is for `trivet plan`, which chooses the fastest that fits; expected " +
                               expected(*find_field(key)));
@@ -369,7 +369,7 @@ ModelSpec model_spec_of(const ModelConfig& c) {
 std::vector<const Field*> keys_of_another_model(const Config& config, const Config& other) {
   std::vector<const Field*> keys;
   for (const Field& field : fields()) {
-    if (field.section() != "model" || check_field(field, other)) continue;  // required, and not given: no model's
+    if (field.section() != "model" || check_field(field, other)) continue;  // required but not given: of no model
     Config changed = config, from = other;
     field.copy(field.at(from), field.at(changed));
     if (!model_spec_of(changed.model).same_model(model_spec_of(config.model))) keys.push_back(&field);

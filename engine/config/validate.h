@@ -1,6 +1,6 @@
-// From a loaded configuration to a run. check_config judges the configuration by itself; resolve() also knows
+// From a loaded configuration to a run. check_config checks the configuration by itself; resolve() also knows
 // the ranks and the dataset, fills in every derived value and returns the layout. Both report all problems together:
-// the values of keys (fields.h), then how they go together (rules.h).
+// those of single values (fields.h), then those of values together (rules.h).
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace trivet {
 
-// The most ranks of a run: products of sizes then fit 63 bits.
+// The maximum number of ranks of a run, so that products of sizes fit in 63 bits.
 constexpr int kMostRanks = 1'000'000;
 
 struct RunFacts {
@@ -26,7 +26,7 @@ struct RunFacts {
   bool has_dataset = true;                         // at least one of its files
 };
 
-// The mesh of the fewest ranks that hold one whole model: the axes whose sizes are keys. dp follows from the world.
+// The mesh of the fewest ranks that hold a whole model: the axes whose sizes are keys. dp follows from the world size.
 inline MeshShape replica_mesh(const Config& config) {
   const ParallelConfig& c = config.parallel;
   return MeshShape({{Axis::tp, c.tensor_model_parallel_size},
@@ -41,13 +41,13 @@ inline int64_t default_bucket_size(int64_t d) { return std::max<int64_t>(40'000'
 // The layout of a resolved configuration on its ranks.
 struct Layout {
   MeshShape mesh;
-  int64_t micro_batches = 1;                  // m: passes of one data-parallel rank in a step, of the largest batch
+  int64_t micro_batches = 1;                  // m: per data-parallel rank and step, for the largest batch
   Schedule schedule;                          // of those micro-batches on the pipeline ranks, checked
   BatchSizes batch_sizes;                     // of the steps
   std::map<int64_t, Schedule> smaller = {};   // by m: the schedules of steps with smaller batches
   int channel_depth = 0;                      // safe_channel_depth() of the schedules
   std::vector<int64_t> layers_of_stage = {};  // [p * v]
-  int64_t padded_vocab = 0;  // vocab_size up to a multiple of make_vocab_size_divisible_by * t, as Megatron does
+  int64_t padded_vocab = 0;  // vocab_size rounded up to a multiple of make_vocab_size_divisible_by * t, as in Megatron
   std::vector<std::string> notes = {};  // values that were left out, and why, for the user
 
   template <class Use>
@@ -58,21 +58,21 @@ struct Layout {
   const Schedule& schedule_of(int64_t m) const { return m == micro_batches ? schedule : smaller.at(m); }
 };
 
-// The samples of all steps; as a double, which may pass 63 bits.
+// The number of samples in all steps, as a double because it may exceed 63 bits.
 inline double samples_of_run(const Config& config, const Layout& layout) {
   const int64_t steps = config.train.train_iters;
   return layout.smaller.empty() ? static_cast<double>(*config.batch.global_batch_size) * static_cast<double>(steps)
                                 : static_cast<double>(layout.batch_sizes.samples_of(steps));
 }
 
-// The batch sizes of a run. full: of the largest batch, where the configuration does not say it.
+// The batch sizes of a run. full: the size of the largest batch, if the configuration does not give it.
 BatchSizes batch_sizes_of(const Config& config, int64_t full);
 
 void check_config(const LoadedConfig& loaded, Problems& problems);
 
-// After it, every optional of `loaded.config` that says "derived" has a value, with that origin, and values that have
-// no effect for a reason outside the file (rules.h) have their defaults. How layers are split and the group of an
-// interleaved schedule are in the layout; what only the run can choose stays empty. Throws ConfigError.
+// Afterwards, every empty optional of `loaded.config` that can be derived has a value, with that origin, and values
+// without effect for a reason outside the file (rules.h) have their defaults. The split of layers and the group size of
+// an interleaved schedule are in the layout; what only the run can choose stays empty. Throws ConfigError.
 Layout resolve(LoadedConfig& loaded, const RunFacts& facts);
 
 struct Field;  // fields.h
@@ -80,31 +80,31 @@ struct Field;  // fields.h
 struct LayerSplit {
   int64_t num_layers = 0;
   int stages = 1;                            // p * v
-  int chunks = 1;                            // interleaved: v, over which a rank divides the next two, as in Megatron
+  int chunks = 1;                            // interleaved: v; a rank splits the next two over them, as in Megatron
   std::optional<int64_t> first_layers = {};  // of the first stage or rank, and
-  std::optional<int64_t> last_layers = {};   // of the last, where they are not as the others
+  std::optional<int64_t> last_layers = {};   // of the last, if they differ from the others
   bool account_for_embedding = false;        // the embedding counts as a layer of the first stage,
-  bool account_for_loss = false;             // the head as one of the last
+  bool account_for_loss = false;             // and the head as one of the last
 };
 
-// Layers of each stage, [stages]. REQUIRES: the numbers of the ends, and what they account for, are not both given, nor
-// the first with one pipeline rank. Throws KeyError that says which numbers disagree and what would work.
+// Layers of each stage, [stages]. REQUIRES: first_layers or last_layers are not combined with account_for_…, nor with
+// one pipeline rank. Throws KeyError that says which numbers disagree and what would work.
 std::vector<int64_t> split_layers(const LayerSplit& split);
 
-// The width of the MLP, given or derived: as many weights with a gate as without.
+// The width of the MLP, given or derived: with a gate, so that it has as many weights as without.
 int64_t ffn_of(const ModelConfig& config);
 // The model that a configuration describes. A vocabulary that is not derived yet counts as 0.
 ModelSpec model_spec_of(const ModelConfig& config);
-// The rows of a rank's micro-batch whose logits exist at a time; 0: all (GptShape::cross_entropy_rows).
+// The number of rows of a rank's micro-batch whose logits exist at once; 0: all (GptShape::cross_entropy_rows).
 int64_t cross_entropy_rows_of(const Config& config, const Layout& layout);
-// The keys of which `other` has values that make `config` another model (ModelSpec::same_model).
+// The keys whose values in `other` would make `config` a different model (ModelSpec::same_model).
 std::vector<const Field*> keys_of_another_model(const Config& config, const Config& other);
 
-// The bytes that one rank holds, by purpose: an item an arena.
+// The bytes that one rank holds, by purpose: one item per arena.
 struct MemoryItem {
   std::string name;
   int64_t bytes = 0;
-  bool on_host = false;  // also where the rank computes on a GPU
+  bool on_host = false;  // even if the rank computes on a GPU
   bool operator==(const MemoryItem&) const = default;
 };
 

@@ -26,14 +26,14 @@ Lines lines_of(std::string_view text) {
   return lines;
 }
 
-// The text that begins there; empty past the end.
+// The rest of the line from that column on; empty past the end.
 std::string_view text_at(const Lines& lines, int line, int column) {
   if (line < 0 || static_cast<size_t>(line) >= lines.size() || column < 0) return {};
   const std::string_view whole = lines[static_cast<size_t>(line)];
   return whole.substr(std::min(static_cast<size_t>(column), whole.size()));
 }
 
-// The parser's commonest messages, in the words of someone who wrote `key: value` lines.
+// The parser's most common messages, reworded for someone who writes `key: value` lines.
 std::string in_words(const YAML::Exception& error, const Lines& lines) {
   using namespace YAML::ErrorMsg;
   static const std::pair<std::string_view, std::string_view> kWords[] = {
@@ -62,7 +62,7 @@ class TreeBuilder : public YAML::EventHandler {
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
-    // The mark is the null's, or, if there is no text, that of its neighbour before or after.
+    // The mark points to the null or, if that has no text, to its neighbour before or after.
     const std::string_view here = text_at(lines_, mark.line, mark.column);
     const bool written =
         here.starts_with('~') || here.starts_with("null") || here.starts_with("Null") || here.starts_with("NULL");
@@ -124,7 +124,7 @@ YamlTree parse_yaml(const std::string& text, const std::string& path, Problems& 
   const auto refuse = [&](ptrdiff_t line, std::string_view why) {
     problems.add_at(fmt::format("{}:{}", path, line), "", why);
   };
-  // The parser takes some control characters for the end of the file, which would hide what follows them.
+  // The parser treats some control characters as the end of the file, which would hide what follows them.
   const auto bad = std::ranges::find_if(
       text, [](char c) { return static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\r' && c != '\n'; });
   if (bad != text.end()) {
@@ -140,11 +140,11 @@ YamlTree parse_yaml(const std::string& text, const std::string& path, Problems& 
     YAML::Parser parser(in);
     TreeBuilder builder(into, lines);
     parser.HandleNextDocument(builder);
-    return static_cast<bool>(parser);  // there is more
+    return static_cast<bool>(parser);  // there is another document
   };
   try {
     if (parse(text, documents)) problems.add_at(path, "", "more than one YAML document, expected one");
-    // The parser lets the end of the file close a quoted text, but not the mark of a document's end.
+    // The parser lets the end of the file close a quoted text, but not an end-of-document marker.
     YamlNode ignored;
     parse(text + "\n...\n", ignored);
   } catch (const YAML::Exception& error) {
@@ -170,7 +170,7 @@ void YamlReader::entries(const YamlNode& node, const std::string& where, const E
       problem(key, where, "there is no key before the ':', expected one");
       continue;
     }
-    if (key.value.text.find('\0') != std::string::npos) {  // would end the message
+    if (key.value.text.find('\0') != std::string::npos) {  // would truncate the message
       problem(key, where, "the key " + quote(key.value.text) + " has a NUL character");
       continue;
     }

@@ -1,7 +1,7 @@
 // YAML files: a strict parser, and YamlReader, from which the readers of run files and study files derive.
 //
-// The parser builds a tree of at most 16 levels, and knows neither anchors, aliases nor tags: they are problems with
-// the line where they are, so the size of a tree is bounded by the size of its text.
+// The parser builds a tree of at most 16 levels, and supports no anchors, aliases or tags: each is a problem at its
+// line, so the size of a tree is bounded by the size of its text.
 #pragma once
 
 #include <fmt/ranges.h>
@@ -22,7 +22,7 @@ namespace trivet {
 struct YamlNode {
   enum Kind { scalar, list, map, alias } kind = scalar;
   Scalar value = {.null = true};     // of a scalar
-  std::vector<YamlNode> items = {};  // of a list; of a map each key, followed by its value
+  std::vector<YamlNode> items = {};  // of a list; for a map, each key followed by its value
   int line = 0;                      // from 1; 0: the file is empty
   std::string refusal = {};          // why the node is not supported
 
@@ -35,7 +35,7 @@ std::string found_text(const YamlNode& node);
 // The text of a YAML file of at most 1 MiB. Throws ConfigError, IoError.
 std::string read_yaml_text(const std::string& path);
 
-// The only document of the text. After a syntax error the tree holds the text before it; `whole` is then false,
+// Parses the only document of the text. After a syntax error the tree holds the text before it, `whole` is false,
 // and there is a problem.
 struct YamlTree {
   YamlNode root;
@@ -47,7 +47,7 @@ YamlTree parse_yaml(const std::string& text, const std::string& path, Problems& 
 // continues, so that one pass finds all problems.
 class YamlReader {
  protected:
-  // path: the file, for messages. Both arguments outlive the reader.
+  // path: the file, for messages. Both arguments must outlive the reader.
   YamlReader(const std::string& path, Problems& problems) : problems_(problems), path_(path) {}
 
   // `where` is the path of a node: "factors.size".
@@ -72,7 +72,7 @@ class YamlReader {
   void unknown(const YamlNode& at, const std::string& where, std::string_view name,
                const std::vector<std::string_view>& known, std::string_view what);
 
-  // The text of a scalar. Empty, and a problem, if there is none; same for the functions below.
+  // The text of a scalar. If there is none, returns empty and adds a problem; same for the functions below.
   std::optional<std::string> scalar(const YamlNode& node, const std::string& where, std::string_view expected);
   // The result of parse() on the text: an optional that is empty if the text is not as expected.
   template <class Parse>
@@ -91,7 +91,7 @@ class YamlReader {
     return value(node, where, fmt::format("one of {}", fmt::join(words_of(Enum{}), ", ")), parse_word<Enum>);
   }
 
-  // Handlers that store a value, where it is good.
+  // Handlers that store a value if it is valid.
   Handler into(std::string& to) {
     return [this, &to](const YamlNode& node, const std::string& where) { to = text(node, where).value_or(to); };
   }
@@ -110,7 +110,7 @@ class YamlReader {
   requires std::is_enum_v<Enum> Handler into(Enum& to) {
     return [this, &to](const YamlNode& node, const std::string& where) { to = choice<Enum>(node, where).value_or(to); };
   }
-  // Handler that stores where the node is.
+  // A handler that stores the address of the node.
   static Handler into(const YamlNode*& to) {
     return [&to](const YamlNode& node, const std::string&) { to = &node; };
   }
