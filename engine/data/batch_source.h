@@ -1,4 +1,4 @@
-// Samples of a dataset by their index, and BatchSource: a rank's micro-batches of them, in the order of its steps.
+// Samples: a dataset's samples by index. BatchSource: a rank's micro-batches of samples, in the order of its steps.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ class Samples {
  public:
   virtual ~Samples() = default;
   virtual int64_t seq_length() const = 0;
-  // tokens: [s + 1], -1 past the end of data that end. ends (null: not asked for) becomes the indices after the last
-  // tokens of documents of the dataset, ascending. Any index from 0 on.
+  // tokens: [s + 1], -1 past the end of data that do not repeat. ends (null: not needed) receives the indices after the
+  // last tokens of the dataset's documents, ascending. Any index from 0 on.
   void sample(int64_t index, std::span<int32_t> tokens, std::vector<int32_t>* ends = nullptr) const {
     if (ends) ends->clear();
     read_sample(index, tokens, ends);
   }
-  // The samples of one reading of the data, and the labels in its first `samples`.
+  // The number of samples in one pass over the data, and the number of labels in its first `samples`.
   virtual int64_t samples() const = 0;
   virtual int64_t labels_of(int64_t samples) const = 0;
 
@@ -30,9 +30,9 @@ class Samples {
 
 struct Batch {
   std::vector<int32_t> tokens;  // [s, b]
-  std::vector<int32_t> labels;  // [s, b]: the tokens one later, or kNoLabel, kMaskedLabel
-  // [s, b] each, where documents are told apart: positions in the document, and the first position of the sample that
-  // is the document's; else empty.
+  std::vector<int32_t> labels;  // [s, b]: the next tokens, or kNoLabel, kMaskedLabel
+  // [s, b] each, if documents are kept apart: positions within the document, and the sample's first position that
+  // belongs to the document; else empty.
   std::vector<int32_t> position_ids = {}, starts = {};
   int64_t first_sample = 0;
 };
@@ -40,9 +40,9 @@ struct Batch {
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
-  // The next micro-batch, valid until the following call of next() or restart().
+  // The next micro-batch, valid until the next call to next() or restart().
   virtual const Batch& next() = 0;
-  // Restarts at this sample of its data set.
+  // Restarts at this sample of the dataset.
   virtual void restart(int64_t start_sample) = 0;
 };
 

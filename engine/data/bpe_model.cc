@@ -19,7 +19,7 @@ using nlohmann::json;
 
 constexpr size_t kPartHash = 16;  // characters of each hash in a fingerprint
 
-// The alphabet of GPT-2: printable bytes of Latin-1 for themselves, the others from U+0100 on in order.
+// The alphabet of GPT-2: printable bytes of Latin-1 map to themselves, the others to U+0100 and up, in order.
 constexpr auto kCodeOfByte = [] {
   std::array<uint16_t, 256> codes{};
   uint16_t next = 256;
@@ -30,7 +30,7 @@ constexpr auto kCodeOfByte = [] {
   return codes;
 }();
 
-// An option that is only implemented with these values; absent is as good, unless `required`.
+// Checks an option that is implemented only with these values; it may be absent unless `required`.
 void expect_value(const JsonReader& reader, const json& object, const char* name, std::initializer_list<json> values,
                   bool required = false) {
   const auto at = object.find(name);
@@ -41,7 +41,7 @@ void expect_value(const JsonReader& reader, const json& object, const char* name
                 fmt::format("{}: nothing else is implemented", fmt::join(expected, " or ")));
 }
 
-// A member's parts: of a Sequence those in `list`, none of null, else itself.
+// A member's parts: those in `list` if it is a Sequence, none if it is null, else itself.
 void add_parts(const json& member, const char* list, const std::string& where, std::vector<json>& parts) {
   if (member.is_null()) return;
   const JsonReader reader(member, where);
@@ -55,7 +55,7 @@ std::vector<json> parts_of(const json& whole, const char* name, const char* list
   return parts;
 }
 
-// The last cut is a ByteLevel's, if it can be.
+// The last split is written as a ByteLevel, if possible.
 json pre_tokenizer_of(const std::vector<BpeSplit>& splits) {
   json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
   json parts = json::array();
@@ -108,7 +108,7 @@ std::vector<BpeSplit> read_splits(const json& whole, const JsonReader& file) {
       splits.push_back(split_of(part, reader));
     } else if (type == "Digits") {
       expect_value(reader, part, "individual_digits", {false, true});
-      // The numbers of Rust's library, which has those of Unicode 17.
+      // Numbers as in Rust's library, which has those of Unicode 17.
       splits.push_back({"[\\p{N}\U00011de0-\U00011de9\U00016ff4-\U00016ff6]"});
       if (!part.value("individual_digits", false)) splits.back().regex += '+';
     } else {
@@ -125,7 +125,7 @@ std::vector<BpeSplit> read_splits(const json& whole, const JsonReader& file) {
   return splits;
 }
 
-// The post-processor that puts a special token in front of a text, and of both texts of a pair.
+// The post-processor that puts a special token in front of a text, and in front of each text of a pair.
 json template_of(const std::string& token, int32_t id) {
   json texts[] = {json::array(), json::array()};
   for (const int type : {0, 1}) {
@@ -144,7 +144,7 @@ json post_processor_of(const BpeModel& model) {
   return model.begin.empty() ? json() : template_of(model.begin, model.special(model.begin, "--bos-token"));
 }
 
-// The token that the post-processor puts in front of a text. A ByteLevel changes offsets only.
+// The token that the post-processor puts in front of a text. A ByteLevel changes only offsets.
 std::string begin_of(const JsonReader& file, const json& whole, const BpeModel& model) {
   const auto member = [](const json& object, const char* name) {
     return object.is_object() ? object.value(name, json()) : json();
@@ -210,12 +210,12 @@ void add_merge(std::string_view pair, const JsonReader& reader, BpeModel& model)
   add_merge(std::string(pair.substr(0, blank)), std::string(pair.substr(blank + 1)), reader, model);
 }
 
-// Fills `tokens`. Each id has to be there once, most up to the last, and every byte has to be a token.
+// Fills `tokens`. No id may occur twice, most ids up to the last must exist, and every byte must be a token.
 void index_tokens(const JsonReader& reader, BpeModel& model) {
   std::unordered_map<std::string, int32_t> all = model.vocab;
   for (const BpeModel::Added& token : model.added) {
     const auto [known, fresh] = all.try_emplace(token.text, token.id);
-    const int32_t expected = fresh ? static_cast<int32_t>(all.size()) - 1 : known->second;  // as `tokenizers` has it
+    const int32_t expected = fresh ? static_cast<int32_t>(all.size()) - 1 : known->second;  // as in `tokenizers`
     if (token.id != expected)
       reader.refuse("added_tokens", fmt::format("{} with id {}", json_text(token.text), token.id),
                     fmt::format("{}", expected));
@@ -269,12 +269,12 @@ BpeModel parse_bpe_model(std::string_view bytes, const std::string& name) {
   const json whole = parse_strict_json(bytes, name);
   const JsonReader file(whole, name);
   BpeModel out;
-  // "truncation" and "padding" come from the last call of transformers, and do not concern whole documents.
+  // "truncation" and "padding" are left over from the last call of transformers, and do not apply to whole documents.
   for (const json& part : parts_of(whole, "normalizer", "normalizers", file)) {
     expect_value(JsonReader(part, name + ": normalizer"), part, "type", {"NFC"});
     out.nfc = true;
   }
-  for (const json& part : parts_of(whole, "decoder", "decoders", file))  // Fuse joins texts that are joined here, too
+  for (const json& part : parts_of(whole, "decoder", "decoders", file))  // Fuse joins texts, as decoding does here
     expect_value(JsonReader(part, name + ": decoder"), part, "type", {"ByteLevel", "Fuse"});
   out.splits = read_splits(whole, file);
 
@@ -284,7 +284,7 @@ BpeModel parse_bpe_model(std::string_view bytes, const std::string& name) {
   expect_value(model, object, "dropout", {nullptr, 0.0});
   for (const char* option : {"continuing_subword_prefix", "end_of_word_suffix"})
     expect_value(model, object, option, {nullptr, ""});
-  expect_value(model, object, "byte_fallback", {false, true});  // no byte is unknown
+  expect_value(model, object, "byte_fallback", {false, true});  // no effect: no byte is unknown
   expect_value(model, object, "ignore_merges", {false, true});
   out.ignore_merges = object.value("ignore_merges", false);
   read_vocab(model.member("vocab"), model, out);
@@ -399,7 +399,7 @@ std::string to_tokenizer_config(const BpeEnds& ends, const std::string& source) 
 BpeEnds read_tokenizer_config(const std::string& path) {
   const json whole = parse_strict_json(read_small_file(path, kMaxBpeBytes), path);
   const JsonReader file(whole, path);
-  // A text, or as older versions of transformers write it, an object.
+  // A text or, as older versions of transformers write it, an object.
   const auto token = [&](const char* name) {
     const json& value = file.member(name);
     return value.is_object() ? file.object(name).text("content") : file.text(name);
