@@ -1,4 +1,4 @@
-// GptShape: a model and one rank's part of it, as the layers need them.
+// GptShape: a model and one rank's part of it, in the form that the layers use.
 #pragma once
 
 #include <algorithm>
@@ -23,27 +23,27 @@ struct GptShape : ModelSpec {
   CpCommType cp_comm_type = CpCommType::p2p;
   bool sequence_parallel = false;
   DType dtype = DType::f32;        // of weights and activations
-  int64_t cross_entropy_rows = 0;  // of the s b rows, those whose logits exist at a time; 0: all
+  int64_t cross_entropy_rows = 0;  // how many of the s b rows have logits at a time; 0: all
   bool decay_norms_and_biases = false;
-  Fp8Mode fp8{};  // of the linear layers of blocks, except these many at either end
+  Fp8Mode fp8{};  // in the linear layers of blocks, except in this many blocks at either end
   int64_t bf16_layers_at_start = 0, bf16_layers_at_end = 0;
-  bool keeps_fp8_weights = true;  // from one use to the next; else weights are streamed
-  bool reset_position_ids = false, reset_attention_mask = false;  // in each document of a packed sample
+  bool keeps_fp8_weights = true;                                  // from one use to the next; else weights are streamed
+  bool reset_position_ids = false, reset_attention_mask = false;  // at each document of a packed sample
   TensorOverlap qkv_overlap = TensorOverlap::none, proj_overlap = TensorOverlap::none;
   TensorOverlap fc1_overlap = TensorOverlap::none, fc2_overlap = TensorOverlap::none;
 
-  // Positions: of the whole sequences; of this rank between its linear layers; and outside these.
+  // Positions in whole sequences; on this rank between its linear layers; and on this rank outside them.
   int64_t whole_seq() const { return seq; }
   int64_t rank_seq() const { return cut().rows(); }
   int64_t local_seq() const { return sequence_parallel ? rank_seq() / t : rank_seq(); }
   int64_t local_heads() const { return attention.heads / t; }
   int64_t tokens() const { return rank_seq() * micro_batch; }
   ContextCut cut() const { return {seq, c, context_rank}; }
-  // The positions of the rows of residuals.
+  // The positions of the residuals' rows.
   PositionMap residual_positions() const {
     return cut().positions().from(sequence_parallel ? tensor_rank * local_seq() : 0);
   }
-  // The shape of a pass over n positions, which this rank has alone.
+  // The shape of a pass over n positions, all of them on this rank.
   GptShape with_positions(int64_t n) const {
     GptShape shape = *this;
     shape.seq = n;
@@ -69,33 +69,33 @@ struct GptShape : ModelSpec {
   Shape softmax_shape() const { return {micro_batch, local_heads(), rank_seq()}; }              // [b, a/t, s]
   Shape ffn_shape() const { return {rank_seq(), micro_batch, ffn / t}; }                        // [s, b, f/t]
   Shape fc1_shape() const { return {rank_seq(), micro_batch, (gated() ? 2 : 1) * (ffn / t)}; }  // [s, b, f/t or 2 f/t]
-  // Widths of normalised queries and keys, [s, b, (a + g) d/t], and of statistics a head.
+  // Normalised query and key heads: their number, their shape [s, b, (a + g) d/t], and those of per-head statistics.
   int64_t local_qk() const { return qk_norm ? (attention.heads + attention.kv_heads) / t : 0; }
   Shape qk_shape() const { return {rank_seq(), micro_batch, local_qk() * attention.head_width}; }
   Shape qk_rows_shape() const { return {local_qk() * tokens()}; }
   Shape qk_means_shape() const { return norm == Norm::rmsnorm ? Shape{0} : qk_rows_shape(); }
 };
 
-// The positions of a forward pass over a text that grows: it reads the keys and values that earlier passes left of the
-// positions before them. Multiples of t under sequence parallelism.
+// The positions of a forward pass over a growing text. The pass reads the keys and values that earlier passes saved for
+// the positions before `first`. `first` and `count` are multiples of t under sequence parallelism.
 struct PositionRange {
   int64_t first = 0, count = 0;
-  int64_t read = 0;  // of these, the position whose logits are wanted
+  int64_t read = 0;  // index within these of the position whose logits are wanted
 };
 
 // The inputs of a pass over one micro-batch.
 struct MicroBatch {
   Tensor first_sample = {};        // [1] int64 on the device: its first sample's global index, which keys the dropout
   bool training = true;            // false: no dropout
-  float loss_scale = 1;            // each token's loss counts this much in the loss and in the gradient
+  float loss_scale = 1;            // weight of each token's loss, in the loss and in the gradient
   bool defer_head_weight = false;  // GptStage::run_deferred computes the output weight's gradient
-  std::optional<PositionRange> positions = {};  // empty: all of the sequences, as training has it
-  // [s, b] int32 each, of this rank's positions; null if the shape resets none. The position of each token in its
-  // document, and the first position of the whole sequence that it sees.
+  std::optional<PositionRange> positions = {};  // empty: whole sequences, as in training
+  // [s, b] int32 each, for this rank's positions; null unless the shape resets them. The position of each token in its
+  // document, and the first position of the whole sequence that the token sees.
   Tensor position_ids = {}, starts = {};
 };
 
-// The dropouts of the model; the numbers are the same under every layout.
+// The model's dropout sites. Their numbers are the same under every layout.
 enum class DropoutSite : uint64_t { embedding = 0, attention = 1, attention_branch = 2, mlp_branch = 3 };
 
 inline Dropout make_dropout(const GptShape& shape, DropoutSite site, int64_t layer, uint64_t seed,

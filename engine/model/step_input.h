@@ -1,5 +1,5 @@
-// StepInput: the micro-batches of two steps in host memory that the device copies from: the host fills one step while
-// the device reads the other.
+// StepInput: the micro-batches of two steps in host memory. The host fills one step's while the device copies from the
+// other's.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@ namespace trivet {
 // One micro-batch in (pinned) host memory.
 struct HostBatch {
   std::span<int32_t> tokens, labels;        // [s, b] each
-  std::span<int32_t> position_ids, starts;  // the same; as in Batch
+  std::span<int32_t> position_ids, starts;  // [s, b] each, as in Batch
   int64_t& first_sample;                    // global index
 
-  // Batch entry 0 is `context`, padded; attention is causal.
+  // Sets batch entry 0 to `context`, padded at the end, which is harmless as attention is causal.
   void fill_with(std::span<const int32_t> context, size_t entries) {
     std::fill(tokens.begin(), tokens.end(), 0);
     std::fill(labels.begin(), labels.end(), 0);
@@ -28,7 +28,7 @@ struct HostBatch {
 
 class StepInput {
  public:
-  // tokens: of a micro-batch. The device outlives this.
+  // tokens: per micro-batch. The device outlives this object.
   StepInput(Device& device, int64_t micro_batches, int64_t tokens) {
     for (Side& side : sides_) {
       constexpr int64_t kArrays = 4;
@@ -44,13 +44,13 @@ class StepInput {
     }
   }
 
-  // The memory of the next step, when the device has read its last content.
+  // Returns the next step's memory, once the device has read its previous contents.
   std::span<HostBatch> take() {
     turn_ = 1 - turn_;
     sides_[turn_].read->synchronize();
     return sides_[turn_].batches;
   }
-  // Everything that reads the memory taken last is queued on `stream`.
+  // Called when everything that reads the memory taken last is queued on `stream`.
   void queued(Stream& stream) { stream.record(*sides_[turn_].read); }
 
  private:
