@@ -20,18 +20,18 @@ namespace {
 
 int64_t hash_of(const std::string& text) { return static_cast<int64_t>(XXH3_64bits(text.data(), text.size())); }
 
-// Identifies this host, also among containers with the same name. As for NCCL, NCCL_HOSTID overrides it (in tests,
-// processes that share a GPU use sockets where it differs).
+// Identifies this host, even among containers with the same name. As in NCCL, NCCL_HOSTID overrides it (in tests,
+// processes that share a GPU use sockets if theirs differ).
 std::string host_identity() {
   if (const char* id = std::getenv("NCCL_HOSTID")) return id;
   return host_name() + "/" + boot_id();
 }
 
-// The transport between ranks' GPU memory. Collective, and the same on all ranks. Throws ConfigError.
+// The transport between ranks' GPU memory. Collective; the result is the same on all ranks. Throws ConfigError.
 struct Exchange {
   enum Kind { none, staged, nccl } kind;
-  std::string name;   // for people
-  double part = 1.0;  // of most_ctas()
+  std::string name;   // human-readable
+  double part = 1.0;  // fraction of most_ctas()
 };
 Exchange choose_exchange(const Config& config, const Device& device, HostWorld& host) {
   const std::optional<CommBackend> asked = config.comm.backend;
@@ -47,7 +47,7 @@ Exchange choose_exchange(const Config& config, const Device& device, HostWorld& 
                     sharing, gpus, gpus == 1 ? "" : "s"));
   if (host.size() == 1) return {Exchange::none, "none: one rank"};
   std::string staged = "staged through host memory, ";
-  // Processes have queues of their own.
+  // Each process has queues of its own.
   const auto beside = launched_world_size() > 0 ? 1 : std::ranges::count(ids, ids[static_cast<size_t>(host.rank())]);
   const bool queue_up = beside * share.streams > kMostStreams;
   if (queue_up)
@@ -84,7 +84,7 @@ int default_threads_per_rank(const Communicator& world) {
   return std::max(1, cores / ranks);
 }
 
-// An Error on one rank is a ConfigError on all.
+// An Error on one rank becomes a ConfigError on all.
 template <class F>
 void all_succeed(HostWorld& host, F&& f) {
   std::string problem;
@@ -96,7 +96,7 @@ void all_succeed(HostWorld& host, F&& f) {
   if (problem = host.first_problem(problem); !problem.empty()) throw ConfigError(problem);
 }
 
-// device.cpu_isa; or the best of the least capable rank: all round the same way, so that replicated weights stay equal.
+// device.cpu_isa, or the best ISA of the least capable rank: all must round alike for replicated weights to stay equal.
 CpuIsa choose_cpu_isa(const Config& config, HostWorld& host) {
   const std::vector<int64_t> best = host.gather(static_cast<int64_t>(best_cpu_isa()));
   const CpuIsa isa = config.device.cpu_isa.value_or(static_cast<CpuIsa>(std::ranges::min(best)));
@@ -113,17 +113,17 @@ CpuIsa choose_cpu_isa(const Config& config, HostWorld& host) {
 GpuShare gpu_share_of(const Config& config, int ranks) {
   const OverlapConfig& o = config.overlap;
   const int t = config.parallel.tensor_model_parallel_size, p = config.parallel.pipeline_model_parallel_size;
-  const int c = config.parallel.context_parallel_size, shared = ranks / std::max(1, t * p);  // gradients are over d c
+  const int c = config.parallel.context_parallel_size, shared = ranks / std::max(1, t * p);  // d c: the gradient group
   const int lanes = o.collectives_in_flight * (o.overlap_grad_reduce + o.overlap_param_gather);
-  // Channels of a pipeline; where chunks lie in a V, activations and gradients go both ways.
+  // A pipeline rank's channels; if chunks lie in a V, activations and gradients go both ways.
   const int ends = p == 1 ? 0 : config.parallel.pipeline_schedule.ends_with("-v") ? 8 : 4;
   const int tensor = t > 1, context = c > 1 && o.overlap_cp_comm;
-  const int reversed = c > 1 && config.parallel.cp_comm_type == CpCommType::all_gather;  // a group, on the same stream
+  const int reversed = c > 1 && config.parallel.cp_comm_type == CpCommType::all_gather;  // one more group, same stream
   const int side = tensor + context + (shared > 1 ? lanes : 0);
-  // On the compute stream, in turns: of the world, tensor, context, pipeline and data ranks, a model, the first and last
-  // stage.
+  // Groups that take turns on the compute stream: the world, the tensor, context, pipeline and data ranks, a model, and
+  // the first and last stage.
   const int mesh = (ranks > 1) + tensor + (c > 1) + (p > 1) + (shared > 1) + (t * p > 1) + (p > 1);
-  return {.streams = 2 + tensor + context + lanes + ends,  // the first two compute and save
+  return {.streams = 2 + tensor + context + lanes + ends,  // 2: the compute and save streams
           .groups = mesh + side + reversed + ends,
           .multiprocessors = (1 + side) * most_ctas(comm_of("data")) + ends * most_ctas(comm_of("pipeline"))};
 }
@@ -142,10 +142,10 @@ int threads_of_rank(const Config& config, const Communicator& world) {
 
 bool computes_on_gpus(const Config& config, Communicator& world) {
   HostWorld host(world);
-  // On CPUs no driver is asked.
+  // With device.kind cpu, no driver is queried.
   const int64_t gpus = config.device.kind == DeviceKind::cpu ? 0 : cuda_device_count();
   if (on_gpus(config, host.gather(gpus))) return true;
-  choose_cpu_isa(config, host);  // one that a rank cannot use is an error
+  choose_cpu_isa(config, host);  // an ISA that a rank cannot use is an error
   return false;
 }
 
@@ -175,7 +175,7 @@ Backend make_backend(const Config& config, Communicator& world, int threads) {
                     exchange.name));
   backend.exchange_name = exchange.name;
   backend.exchange_on_device = exchange.kind == Exchange::nccl;
-  // Groups of their own: the engine uses the world for host memory.
+  // Separate groups, as the engine uses the world for host memory.
   backend.host = world.twin("device memory", comm_of("data"));
   backend.exchange = exchange.kind == Exchange::nccl ? create_nccl_communicator(*backend.host, *backend.device,
                                                                                 config.comm.timeout_s, exchange.part)

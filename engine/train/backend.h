@@ -1,5 +1,5 @@
 // Backend: a rank's Device, its Ops, and the Communicator for the device's memory. The only place that knows which back
-// ends there are.
+// ends exist.
 #pragma once
 
 #include <functional>
@@ -18,36 +18,36 @@ struct Config;
 struct Backend {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;
-  std::unique_ptr<Communicator> host;  // under `exchange`
-  // The world's ranks, for tensors of `device`; null: tensors are host memory, which the world itself moves.
+  std::unique_ptr<Communicator> host;  // underlies `exchange`
+  // Connects the world's ranks, for tensors of `device`; null: they are in host memory, which the world itself moves.
   std::unique_ptr<Communicator> exchange;
-  std::string exchange_name{};      // for people, as "NCCL"
+  std::string exchange_name{};      // human-readable, e.g. "NCCL"
   bool exchange_on_device = false;  // its calls run on the device's streams: NCCL
   std::optional<CpuIsa> cpu_isa{};  // of `ops`, on a CPU
 };
 
-// The most that a rank takes of a GPU that ranks share, apart from its own memory.
+// Upper bounds on what a rank uses of a GPU that ranks may share, besides its own memory.
 struct GpuShare {
   int streams;
-  // NCCL's: communicators, each with some kNcclGroupBytes, and the multiprocessors that most_ctas() gives all those
+  // For NCCL: communicators, of about kNcclGroupBytes each, and the multiprocessors that most_ctas() gives to all those
   // that can communicate concurrently.
   int groups, multiprocessors;
 };
 constexpr int64_t kNcclGroupBytes = int64_t{256} << 20;
 GpuShare gpu_share_of(const Config& config, int ranks);
-// A GPU has 32 queues for the streams of a process. Streams that share one wait for each other, so that ranks may wait
-// in a ring. Some are left for the libraries'.
+// A GPU has 32 hardware queues for a process's streams. Streams that share a queue wait for each other, which may make
+// ranks wait in a ring. Some queues are left for the libraries' streams.
 constexpr int kMostStreams = 28;
 
-// make_backend, or a test's replacement. threads: of a rank on a CPU.
+// make_backend, or a test's replacement. threads: per rank, on a CPU.
 using MakeBackend = std::function<Backend(const Config& config, Communicator& world, int threads)>;
 
-// By device.kind, device.cpu_isa and comm.backend; `world`: the ranks in host memory, which outlives the backend. With
-// GPUs, a rank takes the one of its local rank. Collective. Throws ConfigError, on every rank, where a rank has no GPU,
+// Chooses by device.kind, device.cpu_isa and comm.backend. `world`: the ranks in host memory; it outlives the backend.
+// With GPUs, a rank uses the GPU of its local rank. Collective. Throws ConfigError on every rank if a rank has no GPU,
 // shares one under NCCL, or has a CPU without the instructions.
 Backend make_backend(const Config& config, Communicator& world, int threads);
 
-// The backend's operations as graphs, or null, by device.cuda_graph_impl. The backend outlives them. Throws
+// The backend's operations as graphs, or null, as device.cuda_graph_impl says. The backend outlives them. Throws
 // ConfigError.
 std::unique_ptr<GraphOps> make_graphs(const Config& config, const Backend& backend);
 

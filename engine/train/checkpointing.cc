@@ -21,12 +21,12 @@
 namespace trivet {
 namespace {
 
-constexpr double kMargin = 1.25;            // on the expected time of a step and a save
-constexpr double kFirstGuess = 100e6;       // bytes a second, before a save was measured
-constexpr int64_t kLookNs = 2'000'000'000;  // between two looks at the run's directory
+constexpr double kMargin = 1.25;            // factor on the expected time of a step and a save
+constexpr double kFirstGuess = 100e6;       // bytes per second, until a save has been measured
+constexpr int64_t kLookNs = 2'000'000'000;  // between two checks of the run's directory
 constexpr int kInterrupted = 128 + 15;      // exit code of a stopped run without checkpoints
 
-// True if a checkpoint is in a run's folder.
+// True if `checkpoint` lies in `folder`, a run's checkpoints folder.
 bool is_in(const std::string& checkpoint, const std::string& folder) {
   std::error_code ignored;
   return std::filesystem::equivalent(std::filesystem::path(checkpoint).parent_path(), folder, ignored);
@@ -38,11 +38,11 @@ std::string random_run_name(HostWorld& host) {
 }
 
 // The end of the job on the steady clock, from an environment variable in seconds since the epoch. problem: receives
-// what is wrong with its value, which is then ignored.
+// the error if its value is invalid; the value is then ignored.
 std::optional<int64_t> job_end_ns(const char* variable, std::string& problem) {
   const char* text = std::getenv(variable);
   if (text == nullptr || *text == 0) return {};
-  constexpr int64_t kMost = 9'000'000'000;  // of which nanoseconds have room in 63 bits
+  constexpr int64_t kMost = 9'000'000'000;  // its nanoseconds fit in 63 bits
   const int64_t end = parse_integer(text).value_or(-1);
   if (end <= 0 || end > kMost) {
     problem = fmt::format("{}: found {}, expected seconds since the epoch: it is not looked at", variable, text);
@@ -53,14 +53,14 @@ std::optional<int64_t> job_end_ns(const char* variable, std::string& problem) {
   return now_ns() + (end - now) * 1'000'000'000;
 }
 
-// The duration of a run's longest save, by its records; 0: unknown.
+// The duration of a run's longest save, according to its records; 0: unknown.
 int64_t longest_save_of(const std::string& run_dir) {
   double seconds = 0;
   const auto look = [&](const nlohmann::ordered_json& record) {
     if (text_in(record, "event") == "checkpoint") seconds = std::fmax(seconds, number_in(record, "seconds"));
   };
   for_each_step(run_dir + "/metrics.jsonl", nullptr, look, /*most_bytes=*/0);
-  return static_cast<int64_t>(std::min(seconds, 1e6) * 1e9);  // whatever a record says
+  return static_cast<int64_t>(std::min(seconds, 1e6) * 1e9);  // capped, whatever a record says
 }
 
 std::string layout_text(const MeshShape& mesh, const Config& config) {
@@ -80,7 +80,7 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
       boundary_ns_(now_ns()) {
   if (config.train.exit_duration_in_mins > 0)
     deadline_ns_ = start_ns + static_cast<int64_t>(config.train.exit_duration_in_mins * 60e9);
-  // The scripts in launch/ set the former, under any scheduler; newer Slurms set the latter.
+  // The scripts in launch/ set the former, under any scheduler; newer versions of Slurm set the latter.
   for (const char* variable : {"TRIVET_END_TIME", "SLURM_JOB_END_TIME"})
     if (std::string text; const auto end = job_end_ns(variable, text)) deadline_ns_ = std::min(deadline_ns_, *end);
     else if (!text.empty()) note(text);
@@ -114,7 +114,7 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
       mirror_.emplace(store, CheckpointStore(config.checkpoint.mirror), keep);
     } catch (const IoError& error) {
       problem = fmt::format("checkpoint.mirror: {}", error.what());
-      // A missing second disk keeps no run from resuming.
+      // A missing second disk must not keep a run from resuming.
       if (store.steps().empty()) throw IoError(problem);
       note(problem + "; the run continues without it");
     }
@@ -173,7 +173,7 @@ void Checkpointing::resume(const std::string& candidates, bool fall_back) {
     if (problem.empty()) {
       check_same_everywhere({{"checkpoint " + path, fingerprint, true}}, gather_places(host.world()), host.world());
       trainer_.resume(state);
-      boundary_ns_ = now_ns();  // loading is no step
+      boundary_ns_ = now_ns();  // loading is not part of a step
       const double load_seconds = static_cast<double>(boundary_ns_ - begin_ns) * 1e-9;
       saved_step_ = state.step;
       resumed_step_ = state.step;
@@ -234,7 +234,7 @@ Votes Checkpointing::votes() {
 
 bool Checkpointing::interrupts_evaluation(Votes& sum) {
   sum.add(trainer_.host().sum(stop_votes()));
-  pass_boundary();  // a batch counts as a step: none that is longer is begun before the time is up
+  pass_boundary();  // batches count as steps: none begins that might outlast the time limit
   return sum.end_run();
 }
 
@@ -278,7 +278,7 @@ bool Checkpointing::after_step(const Votes& sum) {
       save_due_step();
     }
   }
-  boundary_ns_ = now_ns();  // a save is no part of a step
+  boundary_ns_ = now_ns();  // a save is not part of a step
   if (last && !config_.checkpoint.mirror.empty()) await_mirror();
   if (const std::string problem = mirror_ ? mirror_->take_problem() : ""; !problem.empty()) note(problem);
   if (!stop || last) return !last;
@@ -291,7 +291,7 @@ bool Checkpointing::after_step(const Votes& sum) {
   return false;
 }
 
-// The ranks meet again and again meanwhile, so that none takes another for hung.
+// The ranks keep meeting in collectives meanwhile, so that none takes another for hung.
 void Checkpointing::await_mirror() {
   struct Vote {
     int64_t busy = 0, stop = 0;
@@ -327,7 +327,7 @@ std::string Checkpointing::why_not_saved() const {
                      config_.train.skip_train ? "train.skip_train is true" : "checkpoint.save_interval is 0");
 }
 
-// ---- a directory that is gone
+// ---- loss of the run's directory
 
 void Checkpointing::leave_folder() {
   HostWorld& host = trainer_.host();
@@ -336,11 +336,11 @@ void Checkpointing::leave_folder() {
   throw ConfigError(fmt::format("{}; {}", why, save_beside()));
 }
 
-// Returns where the state is, or why it is not saved. Collective.
+// Returns where the state was saved, or why it was not. Collective.
 std::string Checkpointing::save_beside() {
   if (!saver_) return why_not_saved();
   HostWorld& host = trainer_.host();
-  finish_save();  // into the old directory, which fails or is lost with it
+  finish_save();  // into the old directory: it fails, or is lost with it
   std::string run_dir = config_.train.run_dir;
   while (run_dir.size() > 1 && run_dir.back() == '/') run_dir.pop_back();
   const CheckpointStore store(checkpoints_folder(run_dir + ".saved-" + random_run_name(host)),
@@ -364,7 +364,7 @@ void Checkpointing::save_due_step() {
                     "checkpoint.save_interval for this disk",
                     trainer_.steps_done(), saver_->step()));
   } else {
-    conclude(finish_save());  // of an earlier step, which one that is to be kept waits for
+    conclude(finish_save());  // of an earlier step: a step to be retained waits for it
     begin();
     if (!config_.checkpoint.async_save) conclude(finish_save());
   }

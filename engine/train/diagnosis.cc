@@ -12,7 +12,7 @@
 namespace trivet {
 namespace {
 
-// As op::FindNonFinite writes it.
+// The result of op::FindNonFinite.
 struct Found {
   int64_t mark, nans, infinities;
 };
@@ -30,10 +30,10 @@ const FlatSegment& segment_at(const RankState& state, const FlatBucket& bucket, 
 
 // This rank's gradients in one search.
 struct BadGradients {
-  int64_t order = RankNumbers::kNone;  // as RankNumbers has it
+  int64_t order = RankNumbers::kNone;  // as in RankNumbers
   const FlatSegment* first = nullptr;
-  int64_t at = 0;  // in elements of the layout
-  Found found{};   // the first one's mark; all NaNs and infinities of the rank
+  int64_t at = 0;  // index in the flat layout, in elements
+  Found found{};   // mark of the first; counts of all NaNs and infinities of the rank
 };
 
 BadGradients bad_gradients(const Rank& rank, RankState::NonFiniteSearch search) {
@@ -50,7 +50,7 @@ BadGradients bad_gradients(const Rank& rank, RankState::NonFiniteSearch search) 
     const int64_t begin = search == RankState::kReducedSearch ? bucket.own_begin : bucket.begin;
     const int64_t at = begin + element_of_mark(found.mark);
     const FlatSegment& segment = segment_at(state, bucket, at);
-    // The backward pass begins with the last stage, and in it with the last unit's, as each bucket does.
+    // The backward pass begins with the last stage, and there with the last unit, as each bucket does.
     const int chunk = state.params.units()[static_cast<size_t>(segment.param->unit)].stage;
     const int64_t stages_after = rank.schedule.stages() - 1 - rank.schedule.stage_of(rank.mesh.at[Axis::pp], chunk);
     const int64_t units_after = static_cast<int64_t>(state.params.units().size()) - segment.param->unit;
@@ -61,7 +61,7 @@ BadGradients bad_gradients(const Rank& rank, RankState::NonFiniteSearch search) 
   return bad;
 }
 
-// The first of the weights that this rank owns which is not finite; "": all are.
+// Describes the first non-finite weight that this rank owns; "": all are finite.
 std::string bad_weight(const Rank& rank) {
   const RankState& state = rank.state;
   std::vector<std::byte> copy;
@@ -140,7 +140,7 @@ NonFiniteSource find_source(const std::vector<RankNumbers>& ranks) {
   const int64_t replica = *replicas.begin();
   source.replicas = static_cast<int>(replicas.size());
   source.replica = ranks_where([&](const RankNumbers& r) { return r.replica == replica; });
-  // A loss that is not finite makes all gradients so.
+  // A non-finite loss makes all gradients non-finite.
   if (as(NonFiniteSource::loss, ranks_where([&](const RankNumbers& r) { return r.replica == replica && r.loss != 0; })))
     return source;
   int64_t first = RankNumbers::kNone;
@@ -153,7 +153,7 @@ NonFiniteSource find_source(const std::vector<RankNumbers>& ranks) {
 void search_non_finite(Rank& rank) {
   const RankState& state = rank.state;
   Stream& compute = *rank.compute;
-  // The host has read the previous step's; the next step's search of local gradients may start right away.
+  // The host has read the previous step's copy; the next step's search of local gradients may start immediately.
   rank.ops.run(
       op::Convert{state.non_finite_of(RankState::kLocalSearch), state.non_finite_of(RankState::kReportedSearch)},
       compute);

@@ -9,36 +9,36 @@
 
 namespace trivet {
 
-// The non-finite numbers of one rank, as ranks exchange them. Gradients are identified by the place of the first
-// bad one in the order in which the backward pass makes them, the same on all ranks; kNone: all are finite.
+// The non-finite numbers of one rank, in the form that ranks exchange. Gradients are identified by the index of the
+// first bad one in the backward pass's order, which is the same on all ranks; kNone: all are finite.
 struct RankNumbers {
   static constexpr int64_t kNone = INT64_MAX;
-  int64_t replica = 0;                       // the rank's place among the data-parallel ranks
-  int64_t weight = 0, loss = 0;              // 1: one, or the rank's part of it, is not finite
+  int64_t replica = 0;                       // the rank's index among the data-parallel ranks
+  int64_t weight = 0, loss = 0;              // 1: a weight, or the rank's part of the loss, is not finite
   int64_t local_grad = kNone, grad = kNone;  // before the sums over ranks, and after them
 };
 
-// The first of these numbers to appear. Weights precede the step; NaN spreads over the ranks of a replica with the
-// activations and their gradients, and over replicas only with the sums.
+// The first of these numbers to appear. Weights precede the step; NaN spreads across the ranks of a replica with
+// activations and their gradients, but across replicas only with the sums.
 struct NonFiniteSource {
   enum Kind { weight, loss, local_grad, grad, none } kind = none;
-  std::vector<int> ranks;    // that have it; more than one: which of them was first cannot be known
-  std::vector<int> replica;  // of loss and local_grad: all ranks of the first one's replica
-  int replicas = 0;          // of them: those with such numbers
+  std::vector<int> ranks;    // those that have it; if several, which was first cannot be known
+  std::vector<int> replica;  // for loss and local_grad: all ranks of the first such replica
+  int replicas = 0;          // for the same: the number of replicas with such numbers
 };
 NonFiniteSource find_source(const std::vector<RankNumbers>& ranks);
 
 struct NonFinite {
-  int rank = -1;            // of the source; -1: cannot be known
-  bool in_weights = false;  // since before the step: skipping it mends nothing
+  int rank = -1;            // the source's rank; -1: cannot be known
+  bool in_weights = false;  // bad since before the step: skipping it repairs nothing
   std::string what{};       // whose loss or weight; the parameter, its stage and rank, how many, and the first number
 };
 
-// Queues the search of this rank's reduced gradients. It runs in a refused step only, before the next step overwrites
-// them. Before their reduction GradSync has searched them in any step.
+// Queues the search of this rank's reduced gradients. It runs only in a refused step, before the next step overwrites
+// them. GradSync searches the gradients before their reduction in every step.
 void search_non_finite(Rank& rank);
 
-// The source of the numbers that the searches found, on all ranks. own_loss: this rank's part of the loss. Collective.
+// The source of the numbers that the searches found; same on all ranks. own_loss: this rank's part of it. Collective.
 NonFinite find_non_finite(const Rank& rank, float own_loss, HostWorld& host);
 
 struct ReplicaMismatch {
@@ -46,12 +46,12 @@ struct ReplicaMismatch {
   std::string what{};  // the tensor, and which ranks differ
 };
 
-// Data-parallel ranks that hold the same weights must hold the same bits. After a memory or compute fault on one rank
-// training continues, and averaged gradients hide the difference; hashes show it.
+// Data-parallel ranks that replicate weights must hold the same bits. After a memory or compute fault on one rank,
+// training continues and averaged gradients hide the difference; hashes reveal it.
 //
-// Compares replicated weights parameter by parameter, and where the optimizer is not sharded its main weights and
+// Compares replicated weights parameter by parameter and, if the optimizer is not sharded, its main weights and
 // moments. REQUIRES: weights are whole (ParamGather::finish). Collective over `data`, the ranks of one data-parallel
-// group, with one result. world_ranks: of the group, for the text.
+// group, which all get the same result. world_ranks: the group's, for the text.
 ReplicaMismatch compare_replicas(const Rank& rank, HostWorld& data, const std::vector<int>& world_ranks);
 
 }  // namespace trivet

@@ -53,7 +53,7 @@ std::vector<int32_t> generate(Rank& rank, std::span<const int32_t> prompt, const
 
   std::vector<int32_t> text(prompt.begin(), prompt.end());
   const auto most = static_cast<size_t>(shape.whole_seq());
-  size_t seen = std::min(text.size(), most), known = 0;  // the last of the text; of these, those of the last pass
+  size_t seen = std::min(text.size(), most), known = 0;  // context length; how much of it the last pass saw
   while (static_cast<int64_t>(text.size() - prompt.size()) < sampling.tokens) {
     if (seen > most) {
       seen = std::max<size_t>(1, most / 2);

@@ -1,6 +1,6 @@
-// Generates text by sampling one token after another. The keys and values of the tokens before are kept in the rank's
-// activations, so a token costs one position. A text that outgrows the rank's positions continues after the last half
-// of them, which is computed again: every later position's embedding has changed.
+// Generates text by sampling one token after another. The keys and values of earlier tokens stay in the rank's
+// activations, so a token costs one position. A text that outgrows the rank's positions keeps its last tokens, half as
+// many as positions, and recomputes them, as all their positions have changed.
 #pragma once
 
 #include <functional>
@@ -12,22 +12,22 @@
 namespace trivet {
 
 struct Sampling {
-  int64_t tokens = 64;       // at most this many new ones
+  int64_t tokens = 64;       // at most this many new tokens
   double temperature = 0.8;  // 0: the most likely token each time
-  int64_t top_k = 40;        // 0: from the whole vocabulary
+  int64_t top_k = 40;        // 0: the whole vocabulary
   double top_p = 1;          // nucleus of this probability, at least one token (Holtzman et al. 2020)
   uint64_t seed = 0;
-  int32_t stop_token = -1;  // ends the text, but not where the prompt ends with it: a new document; -1: none
-  int64_t vocab = 0;  // of the tokenizer, whose ids alone are drawn, where the model has more; 0: all of the model
+  int32_t stop_token = -1;  // ends the text; at the end of the prompt it begins a new document instead; -1: none
+  int64_t vocab = 0;        // of the tokenizer: only its ids are drawn if the model has more; 0: all of the model's
 };
 
-// The new tokens, the same on every rank; on_token is called with each. Collective over the model's ranks. Throws
-// ConfigError for an empty prompt or a token outside the vocabulary. Of a prompt longer than the rank's positions the
-// end is used.
+// Returns the new tokens, the same on every rank; on_token is called with each. Collective over the model's ranks.
+// Throws ConfigError for an empty prompt or a token outside the vocabulary. If the prompt is longer than the rank's
+// positions, only its end is used.
 std::vector<int32_t> generate(Rank& rank, std::span<const int32_t> prompt, const Sampling& sampling,
                               const std::function<void(int32_t token)>& on_token = {});
 
-// A draw from softmax(logits / temperature), limited by top_k and top_p, with the uniform number u in [0, 1).
+// Draws from softmax(logits / temperature), limited by top_k and top_p, with the uniform number u in [0, 1).
 int32_t sample_token(std::span<const float> logits, const Sampling& sampling, double u);
 
 }  // namespace trivet

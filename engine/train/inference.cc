@@ -37,7 +37,7 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
 void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_length) {
   RankState& state = rank.state;
   Stream& compute = *rank.compute;
-  // A parameter at a time: fp32 straight to its place, others through fp32 staging.
+  // One parameter at a time: fp32 directly, other types through fp32 staging.
   int64_t largest = 0;
   for (const Param& param : state.params.all()) largest = std::max(largest, param.shape.numel());
   Arena staging_arena(rank.device, "staging");
@@ -46,7 +46,7 @@ void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_leng
   const auto read = [&](const Param& param) {
     Slice slice = slice_of(param, 0, param.shape.numel());
     if (param.spec.name == name_of(Module::position_embeddings) + ".weight")
-      slice.global.dims[0] = seq_length;  // of which this has the first rows
+      slice.global.dims[0] = seq_length;  // rows in the checkpoint, of which this has the first
     if (slice.count == 0) return;
     const Tensor target = param.weight.view({param.weight.numel()}).slice(0, slice.count);
     const StateTensor wanted{param.spec.name, slice, staging ? staging.slice(0, slice.count) : target};
@@ -59,7 +59,7 @@ void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_leng
 }
 
 int threads_for_tokens(const Config& config, Communicator& world) {
-  constexpr int64_t kElementsPerThread = 1 << 18;  // 0.5 MB of bf16, longer to read than threads take to start
+  constexpr int64_t kElementsPerThread = 1 << 18;  // 0.5 MB in bf16: reading it takes longer than starting a thread
   const int most = threads_of_rank(config, world);
   if (config.device.threads_per_rank > 0) return most;
   const ModelSpec spec = model_spec_of(config.model);
@@ -69,13 +69,13 @@ int threads_for_tokens(const Config& config, Communicator& world) {
 
 std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Communicator& world,
                                  const OpenCheckpoint& checkpoint, int64_t positions) {
-  // Sequence parallelism splits them evenly, as it does the model's sequences.
+  // Sequence parallelism splits positions evenly, as it does the model's sequences.
   const int64_t t = config.parallel.tensor_model_parallel_size;
   if (config.parallel.sequence_parallel) positions = (positions + t - 1) / t * t;
   auto rank = std::make_unique<Rank>(config, layout, make_backend(config, world, threads_of_rank(config, world)), world,
                                      RankOptions{.positions = positions});
-  // All together also because freeing pinned memory, as read_weights() does, may wait for the streams of all GPUs; a
-  // thread rank ahead of this one would have a stream that waits for it in NCCL.
+  // All ranks wait for each other also because freeing pinned memory, as read_weights() does, may wait for the streams
+  // of all GPUs: a thread rank ahead of this one would have a stream that waits for it in NCCL.
   const auto read = [&] { read_weights(*rank, checkpoint, config.model.seq_length); };
   if (const auto failure = failure_of_all(HostWorld(world), read)) {
     rank.reset();

@@ -1,5 +1,5 @@
-// Inference: forward passes only, with the weights of a checkpoint of any layout in the run's dtype, the keys and
-// values of every layer, the other activations of one block at a time, and no gradients or optimizer.
+// Inference: forward passes only. A rank holds the weights of a checkpoint of any layout, in the run's dtype, the keys
+// and values of every layer, and the other activations of one block at a time; no gradients or optimizer.
 #pragma once
 
 #include <exception>
@@ -14,8 +14,8 @@
 
 namespace trivet {
 
-// Runs f on all ranks, and returns the error to throw on each: its own, or if another rank had one a DataError with
-// that text, or nothing. A Rank has to end before it is thrown.
+// Runs f on all ranks and returns the error that each must throw: its own, or a DataError with the text of another
+// rank's, or null. A Rank must be destroyed before it is thrown.
 template <class F>
 std::exception_ptr failure_of_all(HostWorld host, const F& f) {
   try {
@@ -29,25 +29,25 @@ std::exception_ptr failure_of_all(HostWorld host, const F& f) {
 }
 
 // The config of a run that samples from `checkpoint`: its model and precision, on `tensor` x `pipeline` ranks, one
-// sequence at a time. `sets`: as of load_config(). Throws ConfigError, DataError.
+// sequence at a time. `sets`: as in load_config(). Throws ConfigError, DataError.
 LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int pipeline,
                               std::span<const std::string> sets);
 
-// A rank with its weights. Collective over `world`, which like `layout` outlives it. `config`: inference_config(),
-// resolved. positions: of the longest context, at most the model's seq_length; the memory of activations grows with it.
+// A rank with its weights. Collective over `world`; it and `layout` outlive the rank. `config`: resolved
+// inference_config(). positions: of the longest context, up to the model's seq_length; activation memory grows with it.
 std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Communicator& world,
                                  const OpenCheckpoint& checkpoint, int64_t positions);
 
-// Compute threads of a CPU rank that generates one token at a time: device.threads_per_rank, or by the size of the MLP's
-// matrices, as the threads of a small model would wait for each other longer than they work. Logits have the same bits
-// with any number.
+// Compute threads of a CPU rank that generates one token at a time: device.threads_per_rank, or a number chosen by the
+// size of the MLP's matrices, as the threads of a small model would spend longer waiting than working. Logits have the
+// same bits with any number of threads.
 int threads_for_tokens(const Config& config, Communicator& world);
 
 // Reads the weights of a rank that does not train, in its dtype.
 void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_length);
 
-// The file of the tokenizer of the run that saved the checkpoint, for load_tokenizer(), or "bytes"; "": the run's files
-// do not lead to it.
+// The tokenizer file, for load_tokenizer(), of the run that saved the checkpoint, or "bytes"; "": the checkpoint's
+// configuration does not lead to one.
 std::string tokenizer_of(const OpenCheckpoint& checkpoint);
 
 }  // namespace trivet

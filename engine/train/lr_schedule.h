@@ -11,7 +11,7 @@
 
 namespace trivet {
 
-// The remainder of the decay after a share r of it, 0 to 1.
+// The fraction of the decay that remains after a fraction r of it.
 inline double left_of_decay(const OptimizerConfig& c, double r) {
   const double cosine = 0.5 * (std::cos(std::numbers::pi * r) + 1);
   if (c.lr_decay_style != LrDecay::wsd) return c.lr_decay_style == LrDecay::linear ? 1 - r : cosine;
@@ -24,10 +24,10 @@ inline double left_of_decay(const OptimizerConfig& c, double r) {
   return 0;
 }
 
-// at: the step, counted from 1, or the samples consumed with those of the step, as `span` counts. Warm-up: linear from
-// lr_warmup_init to lr, which it reaches at span.warmup. Then the decay, which ends at span.decay and is at min_lr
-// after it: since the warm-up (cosine, linear), over the last span.wsd_decay (WSD, before which lr stays), or
-// lr * sqrt(warmup / at). lr, min_lr: of decoupled parameters, or those of all. REQUIRES: the span is resolved.
+// at: the step, counted from 1, or the samples consumed including the step's, in the unit of `span`. Warm-up is linear
+// from lr_warmup_init to lr, reached at span.warmup. Then lr decays until span.decay, and is min_lr after it: from the
+// end of the warm-up (cosine, linear), over the last span.wsd_decay (WSD, constant before it), or as
+// lr * sqrt(warmup / at). lr, min_lr: for decoupled parameters, or for all. REQUIRES: the span is resolved.
 inline double learning_rate(const OptimizerConfig& c, const LrSpan& span, int64_t at, double lr, double min_lr) {
   const int64_t warmup = span.warmup.value(), decay = span.decay.value();
   const auto now = static_cast<double>(at), warm = static_cast<double>(warmup);
@@ -43,7 +43,7 @@ inline double learning_rate(const OptimizerConfig& c, const LrSpan& span, int64_
 }
 
 struct LearningRates {
-  double all = 0, decoupled = 0;  // decoupled: of word embeddings and output layer
+  double all = 0, decoupled = 0;  // decoupled: for word embeddings and the output layer
 };
 inline LearningRates learning_rates(const Config& config, int64_t step, int64_t consumed_samples) {
   const OptimizerConfig& c = config.optimizer;
@@ -53,7 +53,7 @@ inline LearningRates learning_rates(const Config& config, int64_t step, int64_t 
   return {rate(c.lr, min_lr), rate(c.decoupled_lr.value_or(c.lr), c.decoupled_min_lr.value_or(min_lr))};
 }
 
-// From start_weight_decay, before the first step, to end_weight_decay, of the last one.
+// Ramps from start_weight_decay, before the first step, to end_weight_decay, at the last one.
 inline double weight_decay(const Config& config, int64_t step, int64_t consumed_samples) {
   const OptimizerConfig& c = config.optimizer;
   if (c.weight_decay_incr_style == Ramp::constant) return c.weight_decay;

@@ -45,8 +45,7 @@ std::unique_ptr<DataParallel> make_data_parallel(const Config& config, const Lay
                                         reduce, gather);
 }
 
-// The ranks of the first and last stage where they share tied embeddings; null on other ranks, or where one rank has
-// both.
+// The ranks of the first and last stage if they share tied embeddings; null on other ranks, or if one rank has both.
 std::unique_ptr<Communicator> make_embedding_group(const Mesh& mesh, const GptShape& shape, const Schedule& schedule) {
   const int first = schedule.rank_of(0), last = schedule.rank_of(schedule.stages() - 1);
   if (!shape.tied_embeddings || first == last) return nullptr;
@@ -111,7 +110,7 @@ void Rank::initialize_weights(uint64_t seed, int threads) {
   state.optimizer->reset(ops, *compute);
   ops.run(op::Clear{{state.non_finite}}, *compute);
   if (!state.flat.options.gathers_fp8) return;
-  // The whole weights are gone: quantised and gathered, first without the other ranks (Trainer::prepare_device).
+  // The full weights are gone: quantise and gather them, first without the other ranks (Trainer::prepare_device).
   for (const bool prepares : {true, false}) {
     ranks->only_prepare(prepares);
     data_parallel->weights.updated();
@@ -144,19 +143,19 @@ std::vector<float> Rank::next_token_logits(std::span<const int32_t> context, int
   check(size > 0 && size <= shape.whole_seq() && known >= 0 && known < size,
         fmt::format("a context has 1 to {} tokens, of which some are new, not {} and {}", shape.whole_seq(), size,
                     size - known));
-  // Sequence parallelism splits whole groups of t positions; a few known ones are computed again.
+  // Sequence parallelism splits whole groups of t positions; a few known positions are recomputed.
   const int64_t unit = shape.sequence_parallel ? shape.t : 1;
   const int64_t first = state.keeps_keys ? known / unit * unit : 0, count = (size - first + unit - 1) / unit * unit;
   const std::span<HostBatch> taken = input.take();
   taken.front().fill_with(context.subspan(static_cast<size_t>(first)), static_cast<size_t>(shape.micro_batch));
   batches = {.batches = taken, .training = false, .positions = PositionRange{first, count, size - 1 - first}};
-  // No graphs: no two passes of a text are the same calls.
+  // No graphs: no two passes over a text make the same calls.
   executor.run_forward_only(1, {shape.with_positions(count).local_seq()});
   input.queued(*compute);
   return read_logits();
 }
 
-// The logits that the last pass left, of batch entry 0 of micro-batch 0, from the last stage.
+// The logits of the last pass, for batch entry 0 of micro-batch 0, from the last stage.
 std::vector<float> Rank::read_logits() {
   const GptShape& shape = state.shape;
   const int last_stage = schedule.stages() - 1, last_rank = schedule.rank_of(last_stage);

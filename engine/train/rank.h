@@ -1,4 +1,4 @@
-// Rank: one rank of a model, for training or inference, built in one order: back end, groups, streams, memory,
+// Rank: one rank of a model, for training or inference, built in this order: back end, groups, streams, memory,
 // communication streams, chunks, executor.
 //
 // The constructor draws and reads no weights, starts no thread, opens no file, and communicates only to split groups.
@@ -26,10 +26,10 @@
 namespace trivet {
 
 struct RankOptions {
-  int64_t positions = 0;     // as RankState has it
-  bool poison = false;       // for tests: NaN into memory that must not be read
-  Trace* trace = nullptr;    // of its streams; null: nothing is recorded
-  Memory* memory = nullptr;  // of weights and gradients; null: the device's, registered with NCCL where asked for
+  int64_t positions = 0;     // as in RankState
+  bool poison = false;       // for tests: fills memory that must not be read with NaN
+  Trace* trace = nullptr;    // for its streams; null: nothing is recorded
+  Memory* memory = nullptr;  // for weights and gradients; null: the device's, registered with NCCL if configured
 };
 
 class Rank {
@@ -37,18 +37,18 @@ class Rank {
   // Collective. `world`: the ranks, in host memory. All references except `config` outlive the rank.
   Rank(const Config& config, const Layout& layout, Backend backend, Communicator& world, const RankOptions& options);
 
-  // Initialises weights, with `threads` host threads, and optimizer state. Collective. REQUIRES: it trains.
+  // Initialises weights, with `threads` host threads, and optimizer state. Collective. REQUIRES: the rank trains.
   void initialize_weights(uint64_t seed, int threads);
-  // The next steps have m micro-batches each: the layout's, or those of a smaller batch.
+  // The next steps have m micro-batches each: the layout's number, or that of a smaller batch.
   void use_micro_batches(int64_t m);
-  // Completes the reduction of the step's gradients, each rank's own part. REQUIRES: it trains.
+  // Completes the reduction of each rank's own part of the step's gradients. REQUIRES: the rank trains.
   void finish_gradients();
   // True if a reduction adds other ranks' gradients to this rank's.
   bool sums_gradients() const;
-  // The logits after `context`, 1 to as many tokens as the rank has positions: [vocab_size], the same on every rank.
-  // known: the tokens, not all, that began the context of the last call too, if nothing has run since: where
-  // the activations of each layer are saved, their keys and values are still there, and only the other tokens are
-  // computed. On a CPU the logits have the same bits for any `known`. Collective over the model's ranks.
+  // The logits after `context`, which has 1 to as many tokens as the rank has positions: [vocab_size], the same on
+  // every rank. known: how many of its first tokens, but not all, also began the last call's context, if nothing has
+  // run since. If the activations of each layer are saved, their keys and values still exist, and only the other tokens
+  // are computed. On a CPU the logits have the same bits for any `known`. Collective over the model's ranks.
   std::vector<float> next_token_logits(std::span<const int32_t> context, int64_t known = 0);
 
   Backend backend;
@@ -58,7 +58,7 @@ class Rank {
   std::unique_ptr<Communicator> ranks;  // the world, for the device's memory, over emulated links
   Mesh mesh;
   const Layout& layout;
-  const Schedule& schedule;  // of the largest batch
+  const Schedule& schedule;  // for the largest batch
   StepInput input;
   HostBuffer host_numbers;  // [2, RankState::kStepNumbers] fp32: of the last two steps
   std::unique_ptr<Stream> compute;
@@ -67,10 +67,10 @@ class Rank {
   std::unique_ptr<TensorCommStream> tensor_comm_stream;  // null: no tensor-parallel communication is overlapped
   std::unique_ptr<ContextGroup> context_group;           // null: the rank has whole sequences
   std::unique_ptr<DataParallel> data_parallel;           // null: the rank does not train
-  std::unique_ptr<Communicator> embedding_group;  // first and last stage, where they share the embedding; else null
-  StepBatches batches;                            // of the current step
-  std::deque<WeightGradQueue> weight_grads;       // [chunk]
-  std::deque<GptChunk> chunks;                    // [chunk]
+  std::unique_ptr<Communicator> embedding_group;         // first and last stage, if they share the embedding; else null
+  StepBatches batches;                                   // of the current step
+  std::deque<WeightGradQueue> weight_grads;              // [chunk]
+  std::deque<GptChunk> chunks;                           // [chunk]
   Executor executor;
 
  private:
@@ -78,7 +78,7 @@ class Rank {
   std::vector<float> read_logits();
 
   UnitHooks no_hooks_;
-  FailureGuard guard_;  // last: it is the first to end
+  FailureGuard guard_;  // last, so that it is destroyed first
 };
 
 }  // namespace trivet

@@ -25,9 +25,9 @@ Recompute recompute_of(const ModelConfig& c) {
   return recompute;
 }
 
-// Spans of a step, counted generously: what each pass queues for a layer, the embedding and the head, with rings over
-// the tensor and context groups and bias gradients, its messages and phases; the other chunks of a loss in chunks; and
-// the buckets of gradients and weights. A step with more than the most is not measured.
+// A generous upper bound on a step's spans: what each pass queues for a layer, the embedding and the head, with rings
+// over the tensor and context groups and bias gradients, its messages and phases; the further chunks of a chunked loss;
+// and the buckets of gradients and weights. A step with more spans is not measured.
 int64_t spans_of_step(const Program& program, const std::deque<GptStage>& stages, const GptShape& shape,
                       int64_t buckets) {
   constexpr int64_t kMost = 1 << 18;
@@ -35,13 +35,13 @@ int64_t spans_of_step(const Program& program, const std::deque<GptStage>& stages
   const int64_t chunks = (shape.tokens() + shape.logit_rows() - 1) / shape.logit_rows();
   for (const Op& op : program) {
     const StageRange& stage = stages[static_cast<size_t>(op.chunk)].range();
-    const int64_t operands = shape.fp8.format == Fp8::none ? 0 : 36;  // of 4 GEMMs: amax, its reductions, quantize
+    const int64_t operands = shape.fp8.format == Fp8::none ? 0 : 36;  // for 4 GEMMs: amax, its reductions, quantize
     spans += (stage.num_layers + 2) * (20 + 8 * shape.t + 16 * (shape.c - 1) + operands);
     if (stage.has_head) spans += 10 * (chunks - 1);
   }
   return std::min(spans, kMost);
 }
-// Bytes a span: the step's and the next one's records, and StepMeter's intervals.
+// Bytes per span: the step's and the next one's records, and StepMeter's intervals.
 constexpr int64_t kBytesOfSpan = 2 * sizeof(Span) + 4 * sizeof(Interval);
 
 }  // namespace
@@ -95,7 +95,7 @@ GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition&
   shape.cp_comm_type = c.parallel.cp_comm_type;
   shape.sequence_parallel = c.parallel.sequence_parallel;
   shape.dtype = c.precision.dtype;
-  if (positions == 0)  // a text is generated in the model's type
+  if (positions == 0)  // generation runs in the model's dtype
     shape.fp8 = {c.precision.fp8, c.precision.fp8_wgrad, c.precision.fp8_recipe};
   if (c.precision.first_last_layers_bf16) {
     shape.bf16_layers_at_start = c.precision.num_layers_at_start_in_bf16;
@@ -103,11 +103,11 @@ GptShape gpt_shape_of(const Config& c, const Layout& layout, const MeshPosition&
   }
   shape.keeps_fp8_weights = !trains(c, positions) || c.precision.fp8_param_gather ||
                             c.parallel.data_parallel_sharding_strategy != Sharding::optim_grads_params;
-  // A rank that only generates reads the logits of a token at a time; without a head none needs a chunk's scratch.
+  // A rank that only generates reads the logits of one token at a time; without a head it needs no chunk's scratch.
   if (at[Axis::pp] == layout.schedule.rank_of(layout.schedule.stages() - 1))
     shape.cross_entropy_rows = positions > 0 ? 1 : cross_entropy_rows_of(c, layout);
   shape.decay_norms_and_biases = c.optimizer.decay_norms_and_biases;
-  // A context is a text, or a part of one.
+  // A generation context is a single text, or a part of one.
   shape.reset_position_ids = positions == 0 && c.data.reset_position_ids;
   shape.reset_attention_mask = positions == 0 && c.data.reset_attention_mask;
   shape.qkv_overlap = overlap(c.overlap.tp_comm_overlap_qkv, true);
@@ -124,7 +124,7 @@ int deferred_heads_of(const Config& config, const Layout& layout) {
 }
 
 PipelineOptions pipeline_options_of(const Config& config, const Layout& layout, bool poison_slots) {
-  // With fewer than channel_depth the ranks would wait for each other in a ring.
+  // With fewer receives posted than channel_depth, the ranks would wait for each other in a ring.
   const OverlapConfig& overlap = config.overlap;
   const int ahead = overlap.overlap_p2p_comm ? overlap.p2p_receive_ahead : 0;
   return {.overlap_p2p_comm = overlap.overlap_p2p_comm,
@@ -184,7 +184,7 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
   non_finite = optimizer_arena.allocate(
       DType::i64, {kNonFiniteSearches, static_cast<int64_t>(flat.buckets.size()), kNonFiniteNumbers});
   most_spans = spans_of_step(program, stages, shape, static_cast<int64_t>(flat.buckets.size() + flat.quantised.size()));
-  std::vector<int> slots(stages.size()), stashes(stages.size());  // enough for each of the schedules
+  std::vector<int> slots(stages.size()), stashes(stages.size());  // enough for every schedule
   layout.each_schedule([&](const Schedule& schedule) {
     const SlotPlan plan = plan_slots(schedule.programs[static_cast<size_t>(pp)], schedule.v, SlotPool::per_chunk);
     for (size_t chunk = 0; chunk < stages.size(); ++chunk) {
@@ -218,7 +218,7 @@ MemoryPlan plan_memory(const Config& config, const Layout& layout, const MeshPos
 
 PlannedBytes planned_bytes(const Config& config, const Layout& layout) {
   PlannedBytes bytes;
-  for (int pp = 0; pp < layout.schedule.p; ++pp) {  // tensor- and data-parallel ranks are equal
+  for (int pp = 0; pp < layout.schedule.p; ++pp) {  // tensor- and data-parallel ranks need the same
     const int64_t of_rank = plan_memory(config, layout, {{Axis::pp, pp}}).total();
     bytes.largest = std::max(bytes.largest, of_rank);
     bytes.all += of_rank * (layout.mesh.world() / layout.schedule.p);

@@ -1,5 +1,5 @@
-// RankState: all memory of a rank, built in one order: the stages declare their parameters, the flat buffer lays them
-// out, arenas allocate by purpose. On a planning device, which allocates nothing, the same code counts the bytes of
+// RankState: all memory of a rank, built in this order: the stages declare their parameters, the flat buffer lays them
+// out, and arenas allocate by purpose. On a planning device, which allocates nothing, the same code counts the bytes of
 // each purpose, so that `trivet config` predicts exactly what a run allocates.
 #pragma once
 
@@ -19,14 +19,14 @@
 
 namespace trivet {
 
-// Options of the floors below, from a resolved config.
-// True if a rank has gradients and an optimizer; positions: as of RankState.
+// The functions below derive the lower floors' options from a resolved config.
+// True if a rank has gradients and an optimizer; positions: as in RankState.
 inline bool trains(const Config& config, int64_t positions) { return positions == 0 && !config.train.skip_train; }
-// positions: of the longest context; 0: of the model's sequences.
+// positions: length of the longest context; 0: that of the model's sequences.
 GptShape gpt_shape_of(const Config& config, const Layout& layout, const MeshPosition& at, int64_t positions = 0);
-// Micro-batches of a step whose gradient of the output weight is deferred.
+// The number of a step's micro-batches whose output-weight gradient is deferred.
 int deferred_heads_of(const Config& config, const Layout& layout);
-// trains: it has gradients and an optimizer.
+// trains: the rank has gradients and an optimizer.
 FlatOptions flat_options_of(const Config& config, const Layout& layout, const GptShape& shape, const MeshPosition& at,
                             bool trains);
 PipelineOptions pipeline_options_of(const Config& config, const Layout& layout, bool poison_slots = false);
@@ -37,9 +37,9 @@ std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const
                                  const MeshPosition& at);
 
 struct RankState {
-  // positions: of the longest context, at most the model's seq_length; 0: that. Where the rank does not train, it has
-  // whole weights and the activations of one micro-batch only. buffers: allocates weights and gradients; null: the
-  // device.
+  // positions: length of the longest context, at most the model's seq_length; 0: seq_length. A rank that does not train
+  // has whole weights and the activations of only one micro-batch. buffers: allocates weights and gradients; null: the
+  // device does.
   RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device, int64_t positions = 0,
             Memory* buffers = nullptr);
   RankState(const RankState&) = delete;
@@ -55,7 +55,7 @@ struct RankState {
   ParamList params;
   std::deque<GptStage> stages;  // [chunk]
   FlatBuffer flat;
-  std::unique_ptr<Optimizer> optimizer;  // null, like all below except the loss, where the rank does not train
+  std::unique_ptr<Optimizer> optimizer;  // null if the rank does not train, like step_numbers, non_finite and snapshot
   Scratch scratch;
   std::vector<Tensor> boundary_buffers;  // [s*, b, h] each: for the executor
   // A step's results, [kStepNumbers] fp32. The first four are summed over pipeline and data ranks, so that every rank
@@ -63,29 +63,29 @@ struct RankState {
   enum StepNumber { kMissing, kLoss, kNorm, kWatchedNorm, kOwnLoss, kOwnNorm, kAccepted, kStepNumbers };
   Tensor step_numbers;
   Tensor step_number(StepNumber which) const { return step_numbers.slice(which, 1); }
-  Tensor missing_and_loss;  // [2] fp32: step_number(kMissing) and the next one, or of its own
-  Tensor loss;              // [1] fp32, of it
-  // op::FindNonFinite of each bucket's gradients, [kNonFiniteSearches, buckets, kNonFiniteNumbers] int64: this rank's
-  // before their reduction, during the step; the same of the last step whose update is queued, of which the host
-  // reads them; and those that this rank owns after their reduction, searched in a refused step only.
+  Tensor missing_and_loss;  // [2] fp32: step_number(kMissing) and kLoss, or its own if the rank does not train
+  Tensor loss;              // [1] fp32: the second of these
+  // Results of op::FindNonFinite per bucket, [kNonFiniteSearches, buckets, kNonFiniteNumbers] int64: for this rank's
+  // gradients before their reduction, during the step; the same for the last step whose update is queued, for the host
+  // to read; and for the gradients that this rank owns after their reduction, searched only in a refused step.
   enum NonFiniteSearch { kLocalSearch, kReportedSearch, kReducedSearch, kNonFiniteSearches };
   Tensor non_finite;
   Tensor non_finite_of(NonFiniteSearch which) const {
     return non_finite.slice(which, 1).view({non_finite.shape[1], kNonFiniteNumbers});
   }
-  int64_t most_spans = 0;  // of a step, that the rank's trace has room for
-  Tensor snapshot;         // [saved_bytes] u8, in host memory: what an asynchronous save writes; else null
+  int64_t most_spans = 0;  // per step, for which the rank's trace has room
+  Tensor snapshot;         // [saved_bytes] u8, in host memory: source of an asynchronous save; else null
 };
 
 // The memory of the rank at `at`, without allocating it.
 MemoryPlan plan_memory(const Config& config, const Layout& layout, const MeshPosition& at);
 
 struct PlannedBytes {
-  int64_t largest = 0, all = 0;  // of the rank that holds most, and of all ranks
+  int64_t largest = 0, all = 0;  // for the rank that needs most, and in total
 };
 PlannedBytes planned_bytes(const Config& config, const Layout& layout);
-// Throws ConfigError if ranks on CPUs need more memory than this process can have: all of them, where they are
-// threads of it, or one of them.
+// Throws ConfigError if ranks on CPUs need more memory than this process can have: all ranks if they are its threads,
+// else one rank.
 void check_memory(const Config& config, const Layout& layout, bool threads);
 
 }  // namespace trivet

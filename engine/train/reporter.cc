@@ -26,17 +26,17 @@ struct StepSums {
   Votes votes;
   int64_t above_peak = 0;  // rank 0 was faster than the peak, which can be measured again
   int64_t lost_spans = 0;
-  int64_t seen_keys = 0;  // tensor and pipeline ranks of one batch have the same
+  int64_t seen_keys = 0;  // equal on the tensor and pipeline ranks of one batch
   int64_t gpus = 0, energy_mj = 0, clock_mhz = 0, slowed_by_power = 0, slowed_by_heat = 0;
 };
 
 struct FoundPeak {
-  double tflops = 0;  // of one rank
+  double tflops = 0;  // per rank
   std::string origin;
   bool measured = false;
 };
 
-// Every rank measures at the same time, as they will compute at the same time; the mean is one rank's share.
+// All ranks measure at the same time, just as they will compute; the mean is one rank's share.
 GemmPeak measure_peak(const Config& config, Trainer& trainer) {
   HostWorld& host = trainer.host();
   host.barrier();
@@ -58,7 +58,7 @@ FoundPeak find_peak(const Config& config, Trainer& trainer, Console* console) {
     if (const auto known = on_gpu ? peak_tflops_by_name(trainer.device().name(), of) : std::nullopt)
       return {*known, "data sheet of " + trainer.device().name() + ", dense " + of};
   if (console) console->note("measuring the peak");
-  // If the runs of one GEMM differ, so will the peak that steps are measured against.
+  // If runs of one GEMM vary, so does the peak that steps are measured against.
   const auto [tflops, median] = measure_peak(config, trainer);
   return {tflops,
           fmt::format("GEMMs in {} measured on all ranks together; the median run reached {}{}", arithmetic,
@@ -67,7 +67,7 @@ FoundPeak find_peak(const Config& config, Trainer& trainer, Console* console) {
           true};
 }
 
-// The arenas of each pipeline rank, on every rank; tensor- and data-parallel peers have the same sizes.
+// The arenas of every pipeline rank, gathered on all ranks; tensor- and data-parallel peers have the same sizes.
 std::vector<MemoryPlan> gather_memory(Trainer& trainer) {
   MemoryPlan mine = trainer.state().memory();
   if (trainer.rank().backend.exchange_on_device)
@@ -99,7 +99,7 @@ std::optional<Link> netlab_link() {
   return Link{.latency_us = delay_us ? std::strtod(delay_us, nullptr) : 0, .gbps = std::strtod(gbps, nullptr)};
 }
 
-// An emulated link, or one measured now, or the netlab's. Collective.
+// The links of each class: emulated, measured now, or the netlab's. Collective.
 KnownLinks known_links(const CommConfig& config, Trainer& trainer) {
   KnownLinks links;
   const Mesh& mesh = trainer.mesh();
@@ -166,7 +166,7 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const RunOr
       time_(host_.size(), links_),
       meter_(links_) {
   const bool first = host_.rank() == 0;
-  // Ranks that share a GPU cannot tell their own energy.
+  // Ranks that share a GPU cannot tell how much energy each of them uses.
   if (trainer.rank().backend.exchange_on_device || host_.size() == 1) gpu_ = create_gpu_monitor(trainer.device());
   if (first) console_.emplace(out, [] { return terminal_columns(STDOUT_FILENO); });
   const FoundPeak peak = find_peak(config_, trainer, console_ ? &*console_ : nullptr);
@@ -198,12 +198,12 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const RunOr
         observers_.push_back(of_tools_.emplace_back(std::move(observer)).get());
   }
   collect_spans();
-  // A GPU gets a whole step in one go.
+  // A GPU is given a whole step at a time, so there is no progress to show.
   if (console_ && trainer.device().kind() == DeviceKind::cpu)
     trainer.rank().executor.on_progress([this](size_t done, size_t of) { show_progress(done, of); });
 }
 
-// A step of less than a second is not shown in parts.
+// A step that takes less than a second shows no progress.
 void Reporter::show_progress(size_t ops_done, size_t ops) {
   const int64_t now = now_ns();
   if (ops_done == 1) step_begun_ns_ = now, next_progress_ns_ = now + 1'000'000'000;
@@ -227,7 +227,7 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
   work.tokens = result.samples * config_.model.seq_length;
   work.flops *= static_cast<double>(work.tokens) / static_cast<double>(work_.tokens);
   const bool above_peak = console_ && peak_measurements_left_ > 0 && mfu_of(work, seconds) > 1;
-  // One all-reduce for all.
+  // One all-reduce for everything.
   StepSums sums{mine, votes, above_peak, my_lost_spans, result.seen_keys};
   if (measures && gpu_) {
     const GpuReading now = gpu_();
@@ -282,10 +282,10 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
                                     static_cast<double>(seen_keys / (mesh[Axis::tp] * mesh[Axis::pp])));
     report.mfu_in_documents = mfu_of(work, seconds);
   }
-  if (trainer_.mesh().shape[Axis::pp] == 1) report.bubble_fraction = 0;  // idle time there is not the pipeline's
+  if (trainer_.mesh().shape[Axis::pp] == 1) report.bubble_fraction = 0;  // with one stage, idle time is no bubble
   if (report.mfu > 1) limit_mfu(report);
   report.remaining_seconds = static_cast<double>(report.total_steps - report.step) * speed_.recent_step_seconds();
-  // The line of the step redraws the bar below it, which counts the step.
+  // The step's line redraws the progress bar below it, which must already count this step.
   console_->progress(static_cast<double>(result.step), config_.train.train_iters, speed_.recent_step_seconds());
   tell(&RunObserver::step, report);
   return sum;
@@ -407,7 +407,7 @@ void Reporter::measure_peak_again(int64_t step, double tflops) {
   const double before = work_.peak_tflops;
   work_.peak_tflops = std::max(before, measure_peak(config_, trainer_).tflops);
   peak_measurements_left_ = work_.peak_tflops > before ? peak_measurements_left_ - 1 : 0;
-  collect_spans();  // these GEMMs are no part of the next step
+  collect_spans();  // these GEMMs are not part of the next step
   note(
       fmt::format("step {} made {:.5g} TFLOP/s a rank, more than the measured peak of {:.5g}, probably because other "
                   "work ran during the measurement: measured again, the peak is {:.5g}",

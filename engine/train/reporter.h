@@ -1,4 +1,4 @@
-// Reporter: tells what happens to the observers of the run on rank 0, the console and metrics.jsonl, and writes each
+// Reporter: reports events to the run's observers on rank 0, such as the console and metrics.jsonl, and writes each
 // rank's part of the trace. Each rank has one and makes the same calls.
 #pragma once
 
@@ -26,8 +26,8 @@
 namespace trivet {
 
 // Votes: what the ranks agree on between two steps. Their sums travel in the all-reduce of a step's statistics, so that
-// all ranks draw the same conclusions. A rank that stopped alone would leave the others waiting in a collective.
-// Nothing but int64_t, for the all-reduce.
+// all ranks draw the same conclusions. A rank that stopped alone would leave the others waiting in a collective. All
+// members are int64_t, for the all-reduce.
 struct Votes {
   int64_t stop_signal = 0;  // the process was asked to stop
   int64_t out_of_time = 0;  // the next step might exceed the time limit
@@ -47,9 +47,9 @@ struct Votes {
 
 // The origin of a run, for its records.
 struct RunOrigin {
-  TextBlock data;        // its input
-  std::string program;   // its version
-  int64_t start_ns = 0;  // of the rank
+  TextBlock data;        // the run's input
+  std::string program;   // the program's version
+  int64_t start_ns = 0;  // when the rank started
 };
 
 class Reporter {
@@ -65,19 +65,19 @@ class Reporter {
   void evaluation(const EvalReport& report);
   void note(const std::string& line);
   void text(const std::string& piece);
-  // One of the two, before the first step. `goes_on`: in its own folder, of whose metrics.jsonl the records that are
-  // done again are removed; with `evaluates_again` the evaluation of `step` is one of them. With train.skip_train the
-  // evaluation is added to the records of the folder.
+  // Call one of the two before the first step. `goes_on`: the run continues in its own folder, where the records in
+  // metrics.jsonl of what will be repeated are removed; with `evaluates_again`, also that of the evaluation of `step`.
+  // With train.skip_train, the evaluation is added to the folder's records.
   void starts();
   void resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again, double load_seconds);
   void saved(const SaveReport& report);
   void look_for_slow_disks(int64_t write_ns);  // collective
   void flush();                                // before a save
   // Collective: gathers the ranks' times and joins their traces.
-  void finish(const std::vector<TextBlock>& more = {});  // more: after the tables of time
+  void finish(const std::vector<TextBlock>& more = {});  // more: printed after the time tables
 
  private:
-  // One call of each observer.
+  // Calls every observer once.
   template <class... Args, class... Given>
   void tell(void (RunObserver::*event)(Args...), const Given&... given) {
     for (RunObserver* const observer : observers_) (observer->*event)(given...);
@@ -85,14 +85,14 @@ class Reporter {
   void begin(RunBegin run);
   std::string trace_part(int rank) const;
   void open_trace();
-  void trace_step(int64_t step);                    // collective; spans_ are of rank 0's clock after it
-  void show_progress(size_t ops_done, size_t ops);  // of a step under way
+  void trace_step(int64_t step);                    // collective; converts spans_ to rank 0's clock
+  void show_progress(size_t ops_done, size_t ops);  // of the step in progress
   void look_for_stragglers(int64_t step, const StepStats& stats);
   int64_t collect_spans();  // returns how many were lost
   void tell_lost_spans(int64_t step, int64_t lost);
-  // Collective, after a step that was faster than the peak. tflops: a rank's, on rank 0.
+  // Collective, after a step that was faster than the peak. tflops: per rank; only rank 0's counts.
   void measure_peak_again(int64_t step, double tflops);
-  // For a step that is still faster: makes its rate the peak if that is measured, else leaves its MFU unknown.
+  // For a step that is still faster: makes its rate the peak if the peak was measured, else its MFU unknown.
   void limit_mfu(StepReport& report);
 
   const Config& config_;
@@ -109,12 +109,12 @@ class Reporter {
   RunningSpeed speed_;
   TimeTable time_;
   StepMeter meter_;
-  StepStats own_work_;          // since the last look for stragglers
-  int64_t own_work_steps_ = 0;  // measured ones
+  StepStats own_work_;          // since the last straggler check
+  int64_t own_work_steps_ = 0;  // measured steps in it
   int64_t step_begun_ns_ = 0, next_progress_ns_ = 0;
   std::vector<std::vector<Span>> spans_;                                  // [row]
   GpuMonitor gpu_;                                                        // empty: no GPU
-  int64_t energy_mj_ = -1, energy_read_ns_ = 0, energy_read_tokens_ = 0;  // at the last look
+  int64_t energy_mj_ = -1, energy_read_ns_ = 0, energy_read_tokens_ = 0;  // at the last reading
   std::string evaluated_;                                                 // the checkpoint, with train.skip_train
   // On rank 0.
   std::optional<Console> console_;
@@ -125,7 +125,7 @@ class Reporter {
   std::vector<RunObserver*> observers_;
   std::string banner_;
   std::optional<PerfettoWriter> trace_;
-  std::optional<ClockOffsets> clocks_;  // with a trace, whose times are of rank 0's clock
+  std::optional<ClockOffsets> clocks_;  // with a trace, whose times are on rank 0's clock
 };
 
 }  // namespace trivet

@@ -20,7 +20,7 @@ namespace {
 // Sections whose changes matter to a resumed run.
 constexpr std::array<std::string_view, 5> kRunSections{"model", "batch", "optimizer", "precision", "data"};
 
-// The keys compared by Megatron's OptimizerParamScheduler; the length of a run is that of its ramp of the weight decay.
+// The keys that Megatron's OptimizerParamScheduler compares. The run's length counts if weight decay ramps over it.
 bool is_of_schedules(const Field& field, const Config& config) {
   if (field.name == "train.train_iters" || field.name == "train.train_samples")
     return config.optimizer.weight_decay_incr_style != Ramp::constant;
@@ -28,7 +28,7 @@ bool is_of_schedules(const Field& field, const Config& config) {
   return field.section() == "optimizer" && (has("lr") || has("weight_decay"));
 }
 
-// Rates that are auto's, as auto: they are the same schedule.
+// Resets rates that equal auto's to auto: the schedule is the same.
 Config with_auto_rates(Config config) {
   OptimizerConfig& o = config.optimizer;
   if (o.decoupled_lr == o.lr) o.decoupled_lr.reset();
@@ -65,7 +65,7 @@ void settle_schedules(const OpenCheckpoint& checkpoint, Config& config, std::vec
       problems += fmt::format("\n  {}: found {} in the checkpoint, and this run's {}", field.name, then, now);
     }
   }
-  const bool other_length = saved.train.train_iters != config.train.train_iters;  // which auto's schedules follow
+  const bool other_length = saved.train.train_iters != config.train.train_iters;  // auto's schedules follow it
   if (!problems.empty())
     throw ConfigError(fmt::format(
         "{}: the checkpoint has other schedules:{}\nexpected the same; "
@@ -87,7 +87,7 @@ std::map<std::string, std::string> values_of(const Config& config) {
 
 void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, const std::string& remedy) {
   Config saved = parse_saved_config(checkpoint.state.config, checkpoint.directory + "/train_state.json");
-  // With rope the weights are of any context: an imported model names its longest, and a run that begins with another
+  // With RoPE the weights fit any context: an imported model states its longest, and a run that starts from another
   // run's checkpoint may use a longer one. Only training that extends the context adapts them to other angles.
   Config own = config;
   const bool extends = !config.train.skip_train && config.model.seq_length > saved.model.seq_length;
@@ -140,7 +140,7 @@ std::vector<std::string> checkpoints_to_resume(const std::string& how, Config& c
                       store.folder()));
     if (const std::string problem = store.latest_problem(); !problem.empty()) notes.push_back(problem);
     const std::vector<std::string> paths = store.paths();
-    for (const std::string& path : paths) {  // a run has one model: the first that can be read has it
+    for (const std::string& path : paths) {  // a run has one model: check the first readable checkpoint
       std::optional<OpenCheckpoint> checkpoint;
       try {
         checkpoint = open_checkpoint(path);

@@ -36,8 +36,8 @@ struct RunContext {
   const RunOptions& options;
   const TrainingData& data;
   RunGuard& guard;
-  RunProcedure* procedure;  // null: there is none
-  std::ostream& out;        // of rank 0
+  RunProcedure* procedure;  // null: none
+  std::ostream& out;        // rank 0 prints to it
   int64_t start_ns;
 };
 
@@ -70,7 +70,7 @@ void write_sample(const RunContext& run, Trainer& trainer, Reporter& reporter) {
   printer.finish();
 }
 
-// A file in the place of the run's folder, or of one that holds it.
+// Throws ConfigError if train.run_dir cannot be a run's folder, as when a file is in its place or on its path.
 void check_run_folder(const std::string& run_dir) {
   const auto refuse = [&](const std::string& what) { throw ConfigError("train.run_dir: " + run_dir + what); };
   std::error_code ignored;
@@ -92,7 +92,7 @@ void check_run_folder(const std::string& run_dir) {
   }
 }
 
-// A set to evaluate on, with its samples in batches.
+// An evaluation set, with its samples in batches.
 struct EvalSet {
   EvalSet(const char* name, bool at_end, const Samples& data, const BatchPlan& plan, const Config& config,
           const DocumentRules& documents)
@@ -104,7 +104,7 @@ struct EvalSet {
         labels(evaluates_in_order(config.train) ? data.labels_of(samples) : samples * data.seq_length()),
         batches(data, plan.of_full_batches(samples), config.data.prefetch, documents) {}
   const char* name;
-  bool at_end;  // of the run only
+  bool at_end;  // evaluated only at the end of the run
   int64_t samples, labels;
   BatchLoader batches;
 };
@@ -120,8 +120,8 @@ std::deque<EvalSet> eval_sets_of(const RunContext& run, const BatchPlan& plan) {
   return sets;
 }
 
-// The evaluation after a step, and a sample. The votes to end the run that come meanwhile are added to `votes`. Returns
-// the loss of the first set; empty: it was interrupted.
+// Evaluates after a step, and generates a sample. Votes to end the run that arrive meanwhile are added to `votes`.
+// Returns the loss on the first set; empty: the evaluation was interrupted.
 std::optional<double> evaluate(const RunContext& run, std::deque<EvalSet>& sets, Trainer& trainer,
                                Checkpointing& checkpointing, Reporter& reporter, Votes& votes) {
   const Config& config = run.loaded.config;
@@ -152,7 +152,7 @@ std::optional<double> evaluate(const RunContext& run, std::deque<EvalSet>& sets,
   return first;
 }
 
-// From where the trainer is to the last step, or to where the run is asked to stop.
+// Trains from the current step to the last one, or until the run is asked to stop.
 void train_steps(const RunContext& run, Trainer& trainer, Checkpointing& checkpointing, Reporter& reporter,
                  std::deque<EvalSet>& sets) {
   const Config& config = run.loaded.config;
@@ -170,12 +170,12 @@ void train_steps(const RunContext& run, Trainer& trainer, Checkpointing& checkpo
     evaluate_now(votes);
     going_on = checkpointing.after_step(votes) && trains;
   }
-  // On a GPU the next step is queued before the host reads the last one, so that the GPU never waits for the host. A
-  // trace needs every step's spans apart.
+  // On a GPU the next step is queued before the host reads the last one's result, so that the GPU never waits for the
+  // host. A trace needs each step's spans separately.
   const bool ahead = trainer.device().kind() == DeviceKind::cuda && !config.train.trace;
   reporter.forget_spans();
   while (going_on) {
-    std::optional<Votes> votes;  // none: no step has ended yet
+    std::optional<Votes> votes;  // empty: no step has ended yet
     const auto report = [&](const StepResult& result) {
       run.guard.set_steps_done(result.step);
       const Votes sum = reporter.step(result, checkpointing.votes());
@@ -196,7 +196,7 @@ void train_steps(const RunContext& run, Trainer& trainer, Checkpointing& checkpo
 int train(const RunContext& run, const std::vector<std::string>& candidates, Communicator& world) {
   const auto& [loaded, layout, options, data, guard, procedure, out, start_ns] = run;
   const Config& config = loaded.config;
-  // That of a run is not replaced by its evaluation's.
+  // An evaluation does not replace the training run's file.
   const std::string resolved = config.train.run_dir + "/config.resolved.yaml";
   if (world.rank() == 0 && !(config.train.skip_train && file_exists(resolved))) write_file(resolved, to_yaml(config));
   world.barrier();
@@ -237,7 +237,7 @@ int train(const RunContext& run, const std::vector<std::string>& candidates, Com
                               start_ns);
   for (const std::string& note : layout.notes) reporter.note(note);
   const bool own = options.resume == "auto";
-  // As rank 0 sees them: hosts may see changes of a folder at different times.
+  // The list as rank 0 sees it: hosts may see changes to a folder at different times.
   auto find = [&, first = true]() mutable {
     std::vector<std::string> paths = candidates;
     if (!std::exchange(first, false) && world.rank() == 0)
@@ -263,7 +263,7 @@ int train(const RunContext& run, const std::vector<std::string>& candidates, Com
   std::vector<TextBlock> more;
   if (quantisation)
     more.push_back(quantisation->table(trainer.state().params.units(), config.model.num_layers, trainer.host()));
-  if (quantisation && more[0].rows.size() == 1) more.clear();  // all was done before
+  if (quantisation && more[0].rows.size() == 1) more.clear();  // all steps were done before
   reporter.finish(more);
   return checkpointing.exit_code();
 }
@@ -311,7 +311,7 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
     throw ConfigError(
         "--generate: texts are generated in bf16, but of weights that are gathered in FP8 no rank has a full bf16 one; "
         "leave it out and generate from a checkpoint (trivet generate), or set precision.fp8_param_gather to false");
-  if (options.prompt) tokenizer_of(config.data);  // a missing one is an error before training
+  if (options.prompt) tokenizer_of(config.data);  // a missing tokenizer is an error before training
   for (const auto& [dataset, fingerprint] : data.fingerprints) inputs.push_back({dataset, fingerprint, true});
   inputs.push_back({"tokenizer " + data.tokenizer.source,
                     fmt::format("{} ids, fingerprint {}", data.tokenizer.size, data.tokenizer.fingerprint), true});

@@ -19,13 +19,13 @@
 namespace trivet {
 
 struct RunOptions {
-  // To generate a sample from after each evaluation and after training; "": a new document; none: no sample.
+  // The prompt of a sample after each evaluation and after training; "": a new document; none: no sample.
   std::optional<std::string> prompt{};
-  Sampling sampling{.tokens = 80};     // a sample's; its stop token is the tokenizer's
+  Sampling sampling{.tokens = 80};     // of samples; the stop token is the tokenizer's
   std::string resume = "auto";         // auto | none | a path: see checkpoints_to_resume()
   std::function<int()> stop_signal{};  // the signal that asked this process to stop; 0: none
-  std::string program{};               // its version, for the records
-  Disk::Fault disk_fault{};            // of checkpoint writes
+  std::string program{};               // the program's version, for the records
+  Disk::Fault disk_fault{};            // in checkpoint writes
   std::vector<Fault> faults{};         // to inject
   MakeBackend make_backend = trivet::make_backend;
 };

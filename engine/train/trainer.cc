@@ -22,7 +22,7 @@ BatchPlan batch_plan_of(const Config& config, const Layout& layout, int rank) {
 
 namespace {
 
-// More missing labels than this count as all: sums over ranks are in fp32, which tell no millionth apart.
+// More missing labels than this count as all: sums over ranks are in fp32, which cannot resolve a millionth.
 float most_missing(int64_t labels) { return static_cast<float>((1 - 1e-6) * static_cast<double>(labels)); }
 
 }  // namespace
@@ -59,8 +59,8 @@ int Trainer::load_step(BatchSource& source, bool training, float loss_scale, siz
   const GptShape& shape = rank_.state.shape;
   for (HostBatch& to : batches) {
     const Batch& batch = source.next();
-    // Labels are made before the sequence is cut: the last one of a piece is the first token of another. Where nothing
-    // looks at tokens there are none.
+    // Labels are made before the sequence is split: the last label of one part is the first token of another. If
+    // nothing reads tokens, a batch has none.
     const int64_t rows = batch.tokens.empty() ? 0 : shape.rank_seq();
     shape.cut().positions().for_runs(rows, [&](int64_t row, int64_t count, int64_t position) {
       const int64_t b = shape.micro_batch;
@@ -132,7 +132,7 @@ void Trainer::warm_up(BatchSource& synthetic, size_t most) {
   check(!out_, "a step is pending");
   queue_passes(synthetic, batch_sizes_.of_step(consumed_samples_), most);
   rank_.finish_gradients();
-  const double refused = -1;  // every loss and norm is above
+  const double refused = -1;  // every loss and norm exceeds it
   queue_update({.step = step_ + 1}, {.loss = refused, .grad_norm = refused, .finite = true});
   rank_.compute->synchronize();
   rank_.executor.finish_sends();
@@ -143,7 +143,7 @@ void Trainer::prepare_device() {
   const GptShape& shape = rank_.state.shape;
   SyntheticBatches synthetic(shape.whole_seq() * shape.micro_batch, shape.vocab);
   rank_.ranks->only_prepare(true);
-  if (trains) warm_up(synthetic, 2);  // the first gradient is written, the second added to it
+  if (trains) warm_up(synthetic, 2);  // the first overwrites the gradients, the second adds to them
   load_step(synthetic, false, 1, 1);
   rank_.executor.run_forward_only(1);
   rank_.input.queued(*rank_.compute);
@@ -151,9 +151,9 @@ void Trainer::prepare_device() {
   rank_.executor.finish_sends();
   rank_.ranks->only_prepare(false);
   host_.world().barrier();
-  rank_.state.flat.weights_changed();  // they were quantised without the other ranks
+  rank_.state.flat.weights_changed();  // the weights were quantised without the other ranks
   if (!trains) return;
-  rank_.data_parallel->weights.updated();  // other ranks' parts, which did not arrive
+  rank_.data_parallel->weights.updated();  // gathers the other ranks' parts, which did not arrive
   rank_.data_parallel->weights.finish();
   rank_.compute->synchronize();
 }
@@ -172,7 +172,7 @@ std::optional<StepResult> Trainer::queue_step() {
   begin(StepPhase::step);
   // 1. Forward and backward of all micro-batches; gradients accumulate, and are reduced as they become complete.
   queue_passes(*train_, batch);
-  // 2. What has not been reduced yet.
+  // 2. Reduce what has not been reduced yet.
   begin(StepPhase::reduce);
   rank_.finish_gradients();
   end(StepPhase::reduce);
@@ -188,7 +188,7 @@ std::optional<StepResult> Trainer::queue_step() {
   }
   next.seen_keys = seen_keys_;
   next.learning_rate = learning_rates(config_, next.step, next.consumed_samples).all;
-  // 3. and 4.; then this step's numbers, for the host to read.
+  // 3. and 4. Then copy this step's numbers for the host to read.
   queue_update(next, numbers_.limits());
   rank_.device.copy_to_host(state.step_numbers,
                             static_cast<float*>(rank_.host_numbers.data()) + slot * RankState::kStepNumbers, compute);
@@ -227,7 +227,7 @@ void Trainer::queue_update(const StepResult& step, const NumberCheck::Limits& li
   const auto at_most = [](double limit, int64_t times) {
     return static_cast<float>(limit * static_cast<double>(times));
   };
-  // The device decides, on every rank alike, without the host.
+  // The device decides, identically on every rank, without the host.
   ops.run(
       op::AcceptStep{
           .numbers = sums,
@@ -238,8 +238,8 @@ void Trainer::queue_update(const StepResult& step, const NumberCheck::Limits& li
       compute);
   search_non_finite(rank_);
 
-  // The last gather has read the weights before they change: AdamW of what this rank owns, clipped; nothing if the step
-  // is refused.
+  // Wait until the last gather has read the weights, then update what this rank owns by AdamW with clipped gradients. A
+  // refused step changes nothing.
   rank_.data_parallel->weights.finish();
   const LearningRates rates = learning_rates(config_, step.step, step.consumed_samples);
   state.optimizer->step(ops, number(RankState::kAccepted),
@@ -248,14 +248,14 @@ void Trainer::queue_update(const StepResult& step, const NumberCheck::Limits& li
                          .weight_decay = weight_decay(config_, step.step, step.consumed_samples),
                          .step = step.step - numbers_.skipped()},
                         compute);
-  rank_.data_parallel->weights.updated();  // 4. The others' parts.
+  rank_.data_parallel->weights.updated();  // 4. Gather the other ranks' parts.
 }
 
 StepResult Trainer::finish_step() {
   check(out_.has_value(), "no step is pending");
   StepResult result = read_result();
   rank_.compute->synchronize();   // throws if the stream has failed
-  rank_.executor.finish_sends();  // whose spans are the step's
+  rank_.executor.finish_sends();  // their spans belong to the step
   result.end_ns = now_ns();
   return result;
 }

@@ -7,7 +7,7 @@
 //   3. optimizer      norm over the model, clip, update, unless the device refuses the step
 //   4. param_gather   with a sharded optimizer, gathers the weights, during the next forward passes or immediately
 // All of it is queued on the device's streams. The host reads a step's loss and norm immediately or, so that the device
-// never waits for the host, when it has queued the next step; the numbers are the same.
+// never waits for the host, after it has queued the next step; the numbers are the same.
 #pragma once
 
 #include <algorithm>
@@ -34,25 +34,25 @@ struct StepResult {
   double loss = 0;   // mean cross-entropy per token over the global batch, nats
   double grad_norm = 0;
   double learning_rate = 0;
-  int64_t samples = 0;                                // of the step
-  int64_t consumed_samples = 0, consumed_tokens = 0;  // with those of this step
-  int64_t seen_keys = 0;  // of all queries of this rank's step, where documents have attention of their own
+  int64_t samples = 0;                                // in the step
+  int64_t consumed_samples = 0, consumed_tokens = 0;  // including this step's
+  int64_t seen_keys = 0;  // over all queries of this rank's step, if attention stays within documents
   // When this rank's step began and ended; a step that was queued ahead begins at the end of the previous one.
   int64_t start_ns = 0, end_ns = 0;
   bool skipped = false;   // the weights are those before the step
-  std::string warning{};  // of NaN, Inf or a spike; empty: none
+  std::string warning{};  // about NaN, Inf or a spike; empty: none
 };
 
-// The micro-batches of the rank with that number in the world.
+// The micro-batches of world rank `rank`.
 BatchPlan batch_plan_of(const Config& config, const Layout& layout, int rank);
 
 class Trainer {
  public:
   struct Options {
-    bool poison = false;              // for tests: NaN into memory that must not be read
+    bool poison = false;              // for tests: fills memory that must not be read with NaN
     FaultInjector* faults = nullptr;  // null: none
     MakeBackend make_backend = trivet::make_backend;
-    bool draw_weights = true;  // false: nothing reads them
+    bool draw_weights = true;  // false: leaves them undefined, as nothing reads them
   };
   // Collective over `world`, the ranks in host memory. train: follows batch_plan_of(); null with train.skip_train. All
   // references except `config` outlive the trainer.
@@ -60,9 +60,9 @@ class Trainer {
   Trainer(const Config& config, const Layout& layout, Communicator& world, BatchSource* train)
       : Trainer(config, layout, world, train, Options{}) {}
 
-  // One global batch. Where the loss or a gradient is not finite, or a spike, all ranks follow the configured policy
-  // (number_check.h): a skipped step, or a NumericsError that names parameter, rank and batch; the weights do not
-  // change. NumericsError too where data-parallel replicas differ (diagnosis.h).
+  // Trains on one global batch. If the loss or a gradient is not finite, or a spike, all ranks follow the configured
+  // policy (number_check.h): a warning, or, with unchanged weights, a skipped step or a NumericsError that names
+  // parameter, rank and batch. Also throws NumericsError if data-parallel replicas differ (diagnosis.h).
   StepResult step() {
     queue_step();
     return finish_step();
@@ -72,19 +72,19 @@ class Trainer {
   std::optional<StepResult> queue_step();
   StepResult finish_step();
 
-  // A step on synthetic data whose update the device refuses: weights, moments and counters stay as they are. So
-  // everything that a first step sets up exists: kernels that are chosen by timing, graphs, connections. REQUIRES: no
-  // step is pending. Collective.
+  // Runs a step on synthetic data whose update the device refuses: weights, moments and counters stay unchanged. After
+  // it, everything that a first step sets up exists: autotuned kernels, graphs, connections. REQUIRES: no step is
+  // pending. Collective.
   void warm_up(BatchSource& synthetic) { warm_up(synthetic, kAll); }
 
-  // Two micro-batches of synthetic data through this rank's chunks, forward, backward and a refused update, and one
-  // forward without dropout, in which nothing is sent or received. So each kernel is loaded, and each plan, workspace
-  // and buffer of a step is there, before a stream waits for another rank: what a first use waits for may be that
-  // stream. Nothing that training reads changes. REQUIRES: no step is pending. Collective.
+  // Runs two micro-batches of synthetic data through this rank's chunks (forward, backward and a refused update), and
+  // one forward pass without dropout; nothing is sent or received. So every kernel is loaded, and every plan, workspace
+  // and buffer of a step exists, before a stream waits for another rank: a first use may wait for that very stream.
+  // Nothing that training reads changes. REQUIRES: no step is pending. Collective.
   void prepare_device();
 
   // Mean loss per token, without dropout, over the first `batches` global batches of `data` (by batch_plan_of() with
-  // full batches), which hold `labels` labels. stop() is asked before each batch, on all ranks with the same answer;
+  // full batches), which hold `labels` labels. stop() is called before each batch, and returns the same on all ranks;
   // true: the evaluation ends there, without a result.
   std::optional<double> evaluate(BatchSource& data, int64_t batches, int64_t labels, const std::function<bool()>& stop);
 
@@ -98,7 +98,7 @@ class Trainer {
   const Config& config() const { return config_; }
   int64_t steps_done() const { return step_; }
   int64_t skipped_steps() const { return numbers_.skipped(); }
-  // Throws NumericsError if data-parallel ranks do not hold the same. Collective.
+  // Throws NumericsError if data-parallel replicas differ. Collective.
   void check_replicas();
   // True if the weights may be saved as the latest checkpoint: the last step was taken, and the replicas agreed when
   // they were last compared. REQUIRES: no step is pending.
@@ -111,8 +111,7 @@ class Trainer {
   RankState& state() { return rank_.state; }
   DataParallel& data_parallel() { return *rank_.data_parallel; }
   Trace& trace() { return trace_; }
-  // True if spans tell where the time of that step went: not for every step of a GPU, where they take two events an
-  // operation.
+  // True if that step's spans are measured. On a GPU not every step is, as spans cost two events per operation.
   bool measures(int64_t step) const {
     return rank_.device.kind() == DeviceKind::cpu || config_.train.trace || step <= kMeasuredEvery ||
            step % std::max(kMeasuredEvery, config_.train.log_interval) == 0;
@@ -128,18 +127,18 @@ class Trainer {
   // A queued step whose result has not been read yet.
   struct QueuedStep {
     StepResult result;
-    size_t slot = 0;  // of Rank::host_numbers
+    size_t slot = 0;  // index in Rank::host_numbers
   };
 
   // Returns the number of micro-batches it loads: a step's, at most `most`; one if the rank does not train. Adds to
-  // missing_ the labels of this rank's loss that eod_mask_loss leaves out, and to seen_keys_.
+  // seen_keys_, and to missing_ the labels of this rank's loss that eod_mask_loss leaves out.
   int load_step(BatchSource& source, bool training, float loss_scale, size_t most = kAll);
   // Sets the loss to 0, and on the device the count of missing labels to missing_.
   void begin_loss();
   // The mean loss over those of `labels` labels that count.
   double read_loss(int64_t labels);
   void sum_over_stages_and_replicas(Tensor numbers);
-  // Queues the forward and backward passes of a step of `batch` samples, or of its first micro-batches.
+  // Queues the forward and backward passes of a step of `batch` samples, or of its first `most` micro-batches.
   void queue_passes(BatchSource& source, int64_t batch, size_t most = kAll);
   void warm_up(BatchSource& synthetic, size_t most);
   // Queues norm, acceptance and update.
@@ -147,7 +146,7 @@ class Trainer {
   // The result of the pending step. Throws NumericsError.
   StepResult read_result();
   void judge(StepResult& result, std::span<const float> numbers);
-  // Where collectives average, the loss, and so the gradients, are multiplied with the number of data-parallel ranks.
+  // If collectives average, the loss, and so the gradients, are multiplied by the number of data-parallel ranks.
   int64_t loss_multiplier() const { return config_.overlap.average_in_collective ? mesh().data->size() : 1; }
 
   void begin(StepPhase phase) {
@@ -169,10 +168,10 @@ class Trainer {
   const int deferred_heads_;
   const BatchSizes batch_sizes_;
   const int64_t samples_of_micro_batches_;  // samples of one micro-batch on all data-parallel ranks
-  std::unique_ptr<Event> step_through_;     // of the last queued step
+  std::unique_ptr<Event> step_through_;     // completes with the last queued step
   std::optional<QueuedStep> out_;
-  std::unique_ptr<Communicator> replicas_;  // of the data-parallel group, in host memory; made at the first comparison
-  int64_t step_ = 0, consumed_samples_ = 0, consumed_tokens_ = 0;  // with the pending step
+  std::unique_ptr<Communicator> replicas_;  // the data-parallel group, in host memory; created at the first comparison
+  int64_t step_ = 0, consumed_samples_ = 0, consumed_tokens_ = 0;  // including the pending step
   int64_t missing_ = 0, seen_keys_ = 0;                            // of the batch being loaded
 };
 
