@@ -16,7 +16,7 @@ namespace trivet {
 
 class Arena {
  public:
-  enum class Where { device, host };  // host: memory of the host from which the device copies well
+  enum class Where { device, host };  // host: host memory that the device copies efficiently
   Arena(Device& device, std::string name, Where where = Where::device)
       : device_(device), memory_(device), name_(std::move(name)), where_(where) {}
   // Its blocks come from `memory`, which the device can use and which outlives the arena.

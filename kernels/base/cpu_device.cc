@@ -17,8 +17,8 @@
 namespace trivet {
 namespace {
 
-// Counts records: `recorded` by the feeding thread, `completed` by the stream that got there. Queued work shares the
-// state, so an event may be destroyed, or recorded anew, while a stream still has to pass it.
+// Counts records: `recorded` by the feeding thread, `completed` by the stream that reached them. Queued work shares the
+// state, so an event may be destroyed, or recorded again, while a stream has yet to reach it.
 struct EventState {
   std::mutex mutex;
   std::condition_variable changed;
@@ -114,7 +114,7 @@ class WorkerStream : public Stream {
   }
 
  private:
-  using Item = std::function<void(std::exception_ptr)>;  // told of the error that poisons the stream, if any
+  using Item = std::function<void(std::exception_ptr)>;  // receives the error that poisons the stream, if any
   void push(Item item) {
     {
       std::lock_guard lock(mutex_);
@@ -150,7 +150,7 @@ class WorkerStream : public Stream {
   std::deque<Item> queue_;
   std::exception_ptr error_;
   bool busy_ = false, stopping_ = false;
-  std::thread thread_;  // last: it starts when the other members exist
+  std::thread thread_;  // last, so that it starts once the other members exist
 };
 
 class CpuGate : public Gate {

@@ -33,21 +33,20 @@ bool has_happened(cudaEvent_t event) {
 
 namespace {
 
-// CUDA reads both when it starts, which may be in MPI_Init: they are set before main(), while there is no other thread
-// that may read the environment. Each prevents deadlocks of ranks that wait for each other on streams.
-// Streams that share a queue of the hardware wait for each other, whatever they have been told: as many queues as there
-// can be.
+// CUDA reads both variables when it starts, which may be in MPI_Init: they are set before main(), while no other thread
+// may read the environment. Each prevents deadlocks of ranks that wait for each other on streams.
+// Streams that share a hardware queue wait for each other, whatever their dependencies: use as many queues as possible.
 [[maybe_unused]] const int kQueuesAreSet = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-// Loading a kernel at its first use may wait until the GPU is idle, also for a receive of what this rank has yet to
-// compute: all are loaded when CUDA starts.
+// Loading a kernel at its first use may wait until the GPU is idle, and so for a receive that depends on what this rank
+// has yet to compute: load all kernels when CUDA starts.
 [[maybe_unused]] const int kLoadingIsSet = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 
-// A stream's queue has room for some 1,024 entries: kernels, copies, events. Whoever finds it full blocks in the
-// driver, perhaps with a lock that the rank needs which this stream waits for. So a stream is given no more than
-// kMostQueued + kMarkEvery entries by this count, which takes an op for two kernels.
+// A stream's queue has room for about 1,024 entries: kernels, copies, events. A thread that finds it full blocks in the
+// driver, perhaps holding a lock needed by the rank for which this stream waits. So a stream is given at most
+// kMostQueued + kMarkEvery entries, with an op counted as two kernels.
 constexpr int64_t kMostQueued = 512, kMarkEvery = 256, kOpEntries = 2;
 
-// Why a device's streams cannot be relied upon, once that is so.
+// Holds the reason why a device's streams can no longer be relied upon, if there is one.
 class Poison {
  public:
   void set(const std::string& why) noexcept {
@@ -71,12 +70,12 @@ class Poison {
 class CudaEvent : public Event {
  public:
   CudaEvent(int device, const Poison& poison) : device_(device), poison_(poison) {
-    // A host thread that waits sleeps: a spinning one would take the core of another rank.
+    // A waiting host thread sleeps: a spinning one would take a core from another rank.
     check_cuda(cudaEventCreateWithFlags(event_.out(), cudaEventDisableTiming | cudaEventBlockingSync),
                "cudaEventCreate");
   }
   void synchronize() override {
-    // Any thread may come here: one that has no device yet would start up GPU 0.
+    // Any thread may call this: one without a current device would initialise GPU 0.
     check_cuda(cudaSetDevice(device_), "cudaSetDevice");
     check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize");
     poison_.check();
@@ -142,8 +141,8 @@ class CudaStream : public Stream {
     make_room(1);
     return *spans_;
   }
-  // Waits, without blocking in the driver, until that many more entries have room. Nothing waits in a capture, whose
-  // entries are queued when the graph is launched.
+  // Waits, without blocking in the driver, until there is room for that many more entries. Never waits during a
+  // capture, whose entries are queued only when the graph is launched.
   void make_room(int64_t entries) {
     if (captures_) return;
     if (queued_ - marked_ >= kMarkEvery) {
@@ -178,7 +177,7 @@ class CudaStream : public Stream {
   };
   struct Mark {
     explicit Mark(int64_t after) : after(after) {}
-    int64_t after;  // in entries
+    int64_t after;  // value of queued_ at the mark
     Handle<cudaEvent_t, cudaEventDestroy> event;
   };
   void rethrow_error() {
@@ -190,7 +189,7 @@ class CudaStream : public Stream {
     try {
       item->stream->rethrow_error();
       item->work();
-    } catch (...) {  // an exception must not cross CUDA's thread: synchronize() rethrows it
+    } catch (...) {  // an exception must not escape into CUDA's thread: synchronize() rethrows it
       std::lock_guard lock(item->stream->mutex_);
       item->stream->error_ = std::current_exception();
     }
@@ -200,13 +199,13 @@ class CudaStream : public Stream {
   cudaStream_t stream_ = nullptr;
   std::optional<CudaSpans> spans_;
   bool captures_ = false;
-  int64_t queued_ = 0, marked_ = 0;  // entries, ever; those before the last mark
-  std::deque<Mark> marks_;           // not known to have happened
+  int64_t queued_ = 0, marked_ = 0;  // entries in total; those before the last mark
+  std::deque<Mark> marks_;           // not known to have completed
   std::mutex mutex_;
   std::exception_ptr error_;
 };
 
-// The stream waits in the GPU's front end for a number in pinned memory: no thread and no multiprocessor waits with it.
+// The stream waits in the GPU's front end for a number in pinned memory, and occupies no thread or multiprocessor.
 class CudaGate : public Gate {
  public:
   CudaGate() {
@@ -310,7 +309,7 @@ class CudaDevice : public Device {
   bool captures() const override { return true; }
   std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) override {
     use();
-    // Events in a graph tell no times: while there is no row, operations record none.
+    // Events in a graph have no timestamps: without a trace row, operations record none.
     const auto restore = [row = stream.trace_row()](CudaStream* s) { s->set_trace_row(row), s->set_captures(false); };
     const std::unique_ptr<CudaStream, decltype(restore)> captured(&static_cast<CudaStream&>(stream), restore);
     captured->set_trace_row(nullptr);

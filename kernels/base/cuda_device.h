@@ -28,8 +28,8 @@ cudaEvent_t raw(Event& event);
 void begin_span(Stream& stream, const SpanInfo& info);
 void end_span(Stream& stream);
 
-// Queues f(cudaStream_t), the work of one span, and checks that its kernels were launched. For a profiler the host's
-// part of it is a range of the span's name.
+// Queues f(cudaStream_t), the work of one span, and checks that its kernels were launched. A profiler shows its host
+// side as a range named after the span.
 template <class F>
 void enqueue(Stream& stream, const SpanInfo& info, F&& f) {
   const HostRange range(info.name);
@@ -39,8 +39,8 @@ void enqueue(Stream& stream, const SpanInfo& info, F&& f) {
   end_span(stream);
 }
 
-// A function of the driver's library, which is not linked: a build machine may have none. Throws Error if the driver
-// that is loaded lacks it.
+// Looks up a function of the driver library, which is not linked, as a build machine may lack it. Throws Error if the
+// loaded driver does not have the function.
 template <class F>
 F* driver_function(const char* name) {
   void* function = nullptr;
@@ -51,7 +51,7 @@ F* driver_function(const char* name) {
   return reinterpret_cast<F*>(function);
 }
 
-// Owns one C handle, which `destroy` ends; its result is ignored, as a destructor cannot report it.
+// Owns one C handle and frees it with `destroy`, whose result is ignored, as a destructor cannot report it.
 template <class T, auto destroy>
 class Handle {
  public:
@@ -66,7 +66,7 @@ class Handle {
     return *this;
   }
   operator T() const { return raw_; }  // NOLINT: it stands in for the handle
-  T* out() { return &raw_; }           // where a create function puts it
+  T* out() { return &raw_; }           // for a create function to fill
 
  private:
   T raw_{};

@@ -1,5 +1,5 @@
-// CudaSpans: when the work of a CUDA stream began and ended, measured by timing events around it and added to the
-// stream's trace row once the GPU is past them. The host never waits for that: complete spans are added whenever the
+// CudaSpans: measures when the work of a CUDA stream began and ended, by timing events around it, and adds spans to the
+// stream's trace row once the GPU has passed them. The host never waits for that: complete spans are added whenever the
 // next one begins, and the rest when the stream is synchronised. Used by the thread that feeds the stream.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace trivet {
 
 class CudaSpans {
  public:
-  // The stream is new: its first event fixes the GPU's clock against the host's.
+  // The stream must be new: its first event relates the GPU's clock to the host's.
   explicit CudaSpans(cudaStream_t stream) : stream_(stream), anchor_(recorded()) {
     check_cuda(cudaEventSynchronize(anchor_), "cudaEventSynchronize");
     anchor_ns_ = now_ns();
@@ -30,7 +30,7 @@ class CudaSpans {
     pending_.push_back({info, &row, recorded(), {}});
   }
   void end() { pending_.back().end = recorded(); }
-  // Phases lie over spans, and nest.
+  // Phases enclose spans, and nest.
   void begin_phase(const SpanInfo& info, TraceRow& row) {
     attach(row);
     phases_.push_back({info, &row, recorded(), {}});
@@ -45,8 +45,8 @@ class CudaSpans {
         Pending& span = spans->front();
         if (!has_happened(span.end)) break;
         report(span);
-        // A float of milliseconds grows coarse with time: the clock restarts here now and then. Phases begin before
-        // the spans under them end, so the clock is theirs to set only when none is open or unreported.
+        // Milliseconds in a float lose resolution with time, so the anchor moves up now and then. Phases begin before
+        // the spans inside them end, so it moves only when no phase is open or unreported.
         if (phases_.empty() && nanoseconds_at(span.end) - anchor_ns_ > 10'000'000'000) {
           anchor_ns_ = nanoseconds_at(span.end);
           std::swap(anchor_, span.end);
@@ -95,10 +95,10 @@ class CudaSpans {
 
   const cudaStream_t stream_;
   std::vector<TimingEvent> free_;
-  TraceRow* row_ = nullptr;      // whose take() asks for what is complete
+  TraceRow* row_ = nullptr;      // its take() fetches the complete spans
   std::deque<Pending> pending_;  // in stream order; the last may still lack its end
-  std::deque<Pending> phases_;   // in the order of their beginnings; those still open lack their ends
-  TimingEvent anchor_;           // passed at anchor_ns_ of the host's clock
+  std::deque<Pending> phases_;   // in the order in which they began; those still open lack their ends
+  TimingEvent anchor_;           // passed at anchor_ns_ on the host's clock
   int64_t anchor_ns_ = 0;
 };
 

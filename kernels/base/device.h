@@ -1,4 +1,4 @@
-// Device: where memory lives and streams run. One Device a rank, owned by the rank, outlives its arenas and streams.
+// Device: where memory lives and streams run. Each rank owns one Device, which outlives its arenas and streams.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace trivet {
 enum class DeviceKind { cpu, cuda };
 enum class StreamPriority { normal, high };
 
-// A point at which a stream waits for a host thread: so slow host work (a message from another rank) blocks a stream
+// A point at which a stream waits for a host thread. Slow host work (a message from another rank) thus blocks a stream,
 // but no thread that serves streams. Opened once for each wait, in order.
 class Gate {
  public:
@@ -29,11 +29,11 @@ class Graph {
   virtual void launch(Stream& stream) = 0;  // under one span, "graph"
 };
 
-// The source of memory blocks.
+// A source of memory blocks.
 class Memory {
  public:
   virtual ~Memory() = default;
-  // Bytes aligned to at least 256; contents undefined. Throws Error that names the size when there is no room.
+  // Aligned to at least 256 bytes; contents undefined. Throws an Error that names the size if there is no room.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void deallocate(void* data, int64_t bytes) noexcept = 0;
 };
@@ -42,8 +42,8 @@ class Device : public Memory {
  public:
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;              // e.g. "NVIDIA H200", "Intel(R) Xeon(R) Processor"
-  virtual int64_t memory_bytes() const = 0;          // of the device, in all
-  virtual std::string id() const { return name(); }  // no other device of this host has it: a GPU's UUID
+  virtual int64_t memory_bytes() const = 0;          // total memory of the device
+  virtual std::string id() const { return name(); }  // unique on this host: a GPU's UUID
 
   // The stream that a rank computes on: inline on a CPU.
   virtual std::unique_ptr<Stream> create_compute_stream() = 0;
@@ -51,24 +51,24 @@ class Device : public Memory {
   virtual std::unique_ptr<Stream> create_side_stream(StreamPriority priority) = 0;
   virtual std::unique_ptr<Event> create_event() = 0;
 
-  // Between host memory and this device's, in stream order. The host memory must stay valid until the stream is past.
+  // Copies to and from this device's memory, in stream order. The host memory must stay valid until the copy is done.
   virtual void copy_to_device(const void* host, Tensor to, Stream& stream) = 0;
   virtual void copy_to_host(Tensor from, void* host, Stream& stream) = 0;
 
-  // Host memory for such copies: pinned on a GPU, so that they overlap with other work. Ordinary memory by default.
+  // Host memory for such copies: pinned for a GPU, so that they overlap with other work. Ordinary memory by default.
   virtual void* allocate_host(int64_t bytes);
   virtual void deallocate_host(void* data, int64_t bytes) noexcept;
 
   // Null if the device has no real streams (a planning device).
   virtual std::unique_ptr<Gate> create_gate() { return nullptr; }
 
-  // Captures what work() queues on `stream`, without running it. Error where work() queues elsewhere, records or waits
-  // for an event, or allocates. REQUIRES: captures().
+  // Captures what work() queues on `stream`, without running it. Throws Error if work() queues elsewhere, records or
+  // waits for an event, or allocates. REQUIRES: captures().
   virtual bool captures() const { return false; }
   virtual std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work);
 
-  // Results of this device's streams are invalid from now on, because work on them was aborted: waiting for them or
-  // querying their events throws Error with `why`. Any thread; the first reason counts. No-op by default: on a CPU
+  // Marks results of this device's streams as invalid from now on, because work on them was aborted: waiting for them
+  // or querying their events throws Error with `why`. Any thread; the first reason counts. No-op by default: on a CPU
   // stream the work itself throws.
   virtual void poison(const std::string&) noexcept {}
 };
@@ -90,8 +90,8 @@ class HostBuffer {
 };
 
 std::unique_ptr<Device> create_cpu_device();
-// A Device on which nothing happens: its addresses are distinct but have no memory, its streams drop what is queued,
-// and its events are complete. Anything built on it reports the memory that it would take.
+// A Device on which nothing happens: its addresses are distinct but not backed by memory, its streams drop what is
+// queued, and its events are complete. Anything built on it reports the memory that it would need.
 std::unique_ptr<Device> create_planning_device();
 // GPU `index` of this host. Throws ConfigError if the build has no CUDA (no_cuda.cc) or the host no such GPU.
 std::unique_ptr<Device> create_cuda_device(int index);

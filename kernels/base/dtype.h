@@ -1,4 +1,4 @@
-// Element types of tensors, and the jump from a run-time DType to a compile-time C++ type.
+// Element types of tensors, and the dispatch from a run-time DType to a compile-time C++ type.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ struct bf16 {
   uint16_t bits = 0;
   bf16() = default;
   explicit bf16(float value) {
-    // One shift after the choice, so that a loop of these is few vector instructions.
+    // A single shift after the select, so that a loop of conversions takes few vector instructions.
     const uint32_t u = std::bit_cast<uint32_t>(value);
     const uint32_t rounded = u + 0x7fffu + ((u >> 16) & 1u), quiet = u | 0x400000u;
     bits = static_cast<uint16_t>((value == value ? rounded : quiet) >> 16);
@@ -54,7 +54,7 @@ constexpr DType dtype_of() {
   }
 }
 
-// Calls f.template operator()<float>() or <bf16>(): the two types in which activations and weights are kept.
+// Calls f.template operator()<float>() or <bf16>(): the two types in which activations and weights are stored.
 //     dispatch_float(x.dtype, [&]<class T>() { gelu<T>(x.as<T>(), …); });
 template <class F>
 decltype(auto) dispatch_float(DType dtype, F&& f) {

@@ -4,8 +4,8 @@
 //     E4M3   1, 4, 3                    448                 2^-9            NaN (0x7f)
 //     E5M2   1, 5, 2                    57344               2^-16           infinity (0x7c), NaN
 //
-// Conversion from fp32 rounds to nearest even and saturates large numbers. NaN and Inf stay: a broken run must not be
-// saturated into a healthy one.
+// Conversion from fp32 rounds to nearest even and saturates large numbers. NaN and Inf are preserved: saturation must
+// not make a broken run look healthy.
 #pragma once
 
 #include <algorithm>
@@ -18,18 +18,18 @@ namespace trivet {
 
 template <int kMantissa, int kBias, int kLargest, bool kInfinity>
 struct Fp8Format {
-  static constexpr int kDropped = 23 - kMantissa;  // bits of an fp32 mantissa
+  static constexpr int kDropped = 23 - kMantissa;  // bits dropped from an fp32 mantissa
   static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
   static constexpr float kMax = kLargest;
   static constexpr float kSmallest = std::bit_cast<float>(static_cast<uint32_t>(128 - kBias - kMantissa) << 23);
 
-  // Without branches, so that loops become vector instructions.
+  // Branch-free, so that loops vectorise.
   TRIVET_HOST_DEVICE static uint8_t encode(float x) {
     const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7fffffffu;
     const uint32_t finite = std::min(magnitude, std::bit_cast<uint32_t>(kMax));
     const uint32_t rounded = finite + ((1u << (kDropped - 1)) - 1) + ((finite >> kDropped) & 1u);
     const uint32_t normal = (rounded - kRebias) >> kDropped;
-    // The last bit of a sum with this is worth the smallest number, so that the addition rounds.
+    // The last bit of a sum with kShift is worth kSmallest, so that the addition rounds.
     constexpr float kShift = kSmallest * (1 << 23);
     const uint32_t subnormal =
         std::bit_cast<uint32_t>(std::bit_cast<float>(finite) + kShift) - std::bit_cast<uint32_t>(kShift);
@@ -45,8 +45,8 @@ struct Fp8Format {
     const bool special = kInfinity ? magnitude >= 0x7cu : magnitude == 0x7fu;
     return std::bit_cast<float>((special ? normal | 0x7f800000u : finite) | sign);
   }
-  // The power of two with which a tensor is multiplied before it is encoded: the largest that keeps its largest
-  // magnitude finite, at most 2^126, whose reciprocal is a normal number too. 1 where amax is 0 or not finite.
+  // The power of two by which a tensor is multiplied before encoding: the largest that keeps its largest magnitude
+  // finite, at most 2^126, whose reciprocal is a normal number too. 1 if amax is 0 or not finite.
   TRIVET_HOST_DEVICE static float scale_for(float amax) {
     const uint32_t u = std::bit_cast<uint32_t>(amax), largest = std::bit_cast<uint32_t>(kMax);
     if (u == 0 || u >= 0x7f800000u) return 1;

@@ -1,4 +1,4 @@
-// The twin of nvtx_host_range.cc in a build without NVTX.
+// Replaces nvtx_host_range.cc in a build without NVTX.
 #include "kernels/base/trace.h"
 
 namespace trivet {

@@ -1,4 +1,4 @@
-// NVTX is headers only: they look for a tool's library when the first range begins, and call nothing without one.
+// NVTX is header-only: it looks for a tool's library when the first range begins, and calls nothing without one.
 #include <nvtx3/nvToolsExt.h>
 
 #include "kernels/base/trace.h"

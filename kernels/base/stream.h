@@ -1,8 +1,8 @@
 // Stream and Event: the only concurrency vocabulary of the project.
 //
-// A Stream is a queue of work that runs in order; two streams run side by side unless an Event orders them. On a GPU
-// a stream is a cudaStream_t; on a CPU it is a worker thread, or `inline`: the caller runs the work itself (the
-// compute stream's default). So an overlap bug shows on a laptop: a missing wait gives wrong numbers there, and a
+// A Stream is a queue of work that runs in order; two streams run concurrently unless an Event orders them. On a GPU a
+// stream is a cudaStream_t; on a CPU it is a worker thread, or `inline`: the caller runs the work itself (the compute
+// stream's default). So an overlap bug shows on a laptop: a missing wait gives wrong numbers there, and a
 // ThreadSanitizer report.
 //
 // A stream is fed by one host thread at a time. Work that throws poisons its stream: later work is dropped, and the
@@ -20,8 +20,8 @@
 
 namespace trivet {
 
-// A point in a stream. Waiting for an event means: for its last record() at the time of the wait; an event that was
-// never recorded is complete.
+// A point in a stream. Waiting for an event means waiting for its latest record() at the time of the wait; an event
+// that was never recorded is complete.
 class Event {
  public:
   virtual ~Event() = default;
@@ -40,16 +40,16 @@ class Stream {
   virtual void wait(Event& event) = 0;    // work queued from now on starts after the event
   virtual void synchronize() = 0;         // blocks the host thread until the queue is empty
 
-  // Queues a host function in stream order, under a span: f(), or f(SpanClock&) to report on it. On a GPU it must not
-  // call CUDA.
+  // Queues a host function in stream order, under a span: f(), or f(SpanClock&) to report on the span. On a GPU it must
+  // not call CUDA.
   template <class F>
   void run(const SpanInfo& info, F&& f) {
     if (inline_) call(labelled(info), f);
     else enqueue([this, info = labelled(info), f = std::forward<F>(f)]() mutable { call(info, f); });
   }
 
-  // A phase is a span over the work that is queued between its two ends; phases of a stream nest. On a CPU stream the
-  // stream itself looks at the clock when it gets there.
+  // A phase is a span over the work that is queued between its begin and end; phases of a stream nest. On a CPU stream
+  // the stream itself reads the clock when it gets there.
   virtual void begin_phase(const SpanInfo& info) {
     flush();
     if (trace_row_) mark([this, info = labelled(info)] { phases_.push_back({info, now_ns()}); });
@@ -82,8 +82,8 @@ class Stream {
     info.label = label_;
     return info;
   }
-  // For a rank's compute stream. The work that `to` gets from now on is for what this stream works for, and its input
-  // is ready when this stream has done what it was given so far: a phase "ready" of no length tells when, with the same
+  // For a rank's compute stream. Work queued on `to` from now on serves the same purpose as this stream's, and its
+  // input is ready once the work queued here so far is done: a zero-length phase "ready" records when, with the same
   // number as the spans there.
   void hand_over(Stream& to) {
     label_.hand_over = ++hand_overs_;
@@ -116,10 +116,10 @@ class Stream {
   SpanLabel label_;
   int64_t hand_overs_ = 0;
   std::function<void()> held_;
-  std::vector<Span> phases_;  // begun and not ended, where the stream is
+  std::vector<Span> phases_;  // begun and not yet ended, where the stream is
 };
 
-// RAII: the label of a scope.
+// RAII: sets the label in a scope.
 struct ScopedLabel {
   ScopedLabel(Stream& s, const SpanLabel& label) : stream(s), before(std::exchange(s.label(), label)) {}
   ~ScopedLabel() { stream.label() = before; }
@@ -129,7 +129,7 @@ struct ScopedLabel {
   const SpanLabel before;
 };
 
-// RAII: the phase of a scope.
+// RAII: a phase over a scope.
 class ScopedPhase {
  public:
   ScopedPhase(Stream& stream, const SpanInfo& info) : stream_(stream), exceptions_(std::uncaught_exceptions()) {

@@ -1,5 +1,5 @@
-// Tensor: a view of memory that an Arena owns. Pointer, element type, shape of up to four
-// dimensions, row-major and contiguous. Copy it freely; views and slices are functions that return another one.
+// Tensor: a view of memory that an Arena owns: pointer, element type, and a shape of up to four dimensions, row-major
+// and contiguous. Copy it freely; views and slices are functions that return another Tensor.
 #pragma once
 
 #include <array>
@@ -58,7 +58,7 @@ struct Tensor {
     if (other.numel() != numel()) fail("view of " + to_string(shape) + " as " + to_string(other));
     return {data, dtype, other};
   }
-  // The first elements, in this shape. REQUIRES: no more than there are.
+  // The first elements, in another shape. REQUIRES: it has no more elements than this.
   Tensor front(Shape other) const {
     if (other.numel() > numel()) fail("front of " + to_string(shape) + " as " + to_string(other));
     return {data, dtype, other};

@@ -23,8 +23,8 @@
 
 namespace trivet {
 
-// The classes of communication, by which traces, metrics and emulated links tell it apart: named after the groups of
-// the mesh. In the order in which a step's time is counted (engine/metrics/step_stats.h).
+// The classes of communication that traces, metrics and emulated links distinguish, named after the mesh's groups.
+// Their order is that in which a step's time is counted (engine/metrics/step_stats.h).
 constexpr std::array<std::string_view, 4> kCommClasses = {"tensor", "context", "pipeline", "data"};
 
 // compute: arithmetic. host: data loading and the like. phase: a name laid over other spans (forward, backward,
@@ -48,34 +48,34 @@ inline std::string name_of(Category category) {  // "comm.tensor"
 
 // A communication's load on its rank's port.
 struct WireCost {
-  int64_t bytes = 0;    // 0: nothing. A buffered send's are told by its receive
-  int hops = 0;         // latencies, one after the other
+  int64_t bytes = 0;    // 0: none. A buffered send's are reported by its receive
+  int hops = 0;         // latencies in sequence
   bool queues = false;  // waits for earlier collectives; a transfer does not
   bool operator==(const WireCost&) const = default;
 };
 
 // The purpose of a stream's current work.
 struct SpanLabel {
-  int microbatch = -1;                  // -1: none; so are the others
-  int chunk = -1;                       // of a pipeline rank's model chunks
-  int first_unit = -1, last_unit = -1;  // of the rank's model (ParamList::units)
-  int bucket = -1;                      // of gradients or weights (FlatBuffer::buckets)
-  int64_t hand_over = 0;                // Stream::hand_over that this was ready at; of a rank, from 1
+  int microbatch = -1;                  // -1: none, as for the others
+  int chunk = -1;                       // index among the pipeline rank's model chunks
+  int first_unit = -1, last_unit = -1;  // indices in the rank's ParamList::units
+  int bucket = -1;                      // index in FlatBuffer::buckets, of gradients or weights
+  int64_t hand_over = 0;                // Stream::hand_over that made its input ready; counted per rank, from 1
   bool operator==(const SpanLabel&) const = default;
 };
 
 struct SpanInfo {
   const char* name = "";  // a string literal
   Category category = Category::compute;
-  int64_t bytes = 0;     // of the tensor that a communication is about; 0 if it means nothing
-  int ranks = 0;         // of its group
+  int64_t bytes = 0;     // of the tensor that is moved; 0 if that means nothing
+  int ranks = 0;         // in its group
   WireCost cost = {};    // of a communication
   SpanLabel label = {};  // the stream's, when the work was queued
 };
 
-// A communication is on the wire from when its first byte may move until its last has, as the transport tells:
-// [wire_start, wire_end). That is the same on all ranks of a call where they have one clock, and need not lie within
-// the span: received data may have been sent before. Before its wire, a span waits for peers; after it, or without
+// A communication is on the wire from when its first byte may move until its last has moved, as the transport reports:
+// [wire_start, wire_end). This is the same on all ranks of a call if they share a clock, and need not lie within the
+// span: received data may have been sent earlier. Before its wire time, a span waits for peers; after it, or without
 // any, it copies.
 struct Span {
   SpanInfo info;
@@ -95,8 +95,8 @@ inline int64_t now_ns() {
       .count();
 }
 
-// The number of spans that the rows of a rank hold together between two calls of take(), and whether spans are wanted
-// that a device has to be asked for.
+// The room for spans that a rank's rows share between two calls of take(), and whether to measure spans for which a
+// device must record events.
 struct SpanRoom {
   std::atomic<bool> measures = true;
   std::atomic<int64_t> left = std::numeric_limits<int64_t>::max(), lost = 0;
@@ -107,7 +107,7 @@ class TraceRow {
   explicit TraceRow(std::string name, SpanRoom* room = nullptr) : name_(std::move(name)), room_(room) {}
   const std::string& name() const { return name_; }
   bool measures() const { return !room_ || room_->measures.load(std::memory_order_relaxed); }
-  // Without room the span is dropped and counted: a full trace neither ends a run nor makes a destructor throw.
+  // If there is no room, the span is dropped and counted: a full trace neither ends a run nor makes a destructor throw.
   void add(const Span& span) noexcept {
     std::lock_guard lock(mutex_);
     if (!room_ || room_->left.fetch_sub(1) > 0) try {
@@ -131,14 +131,14 @@ class TraceRow {
 
  private:
   std::string name_;
-  SpanRoom* room_;  // null: without a limit
+  SpanRoom* room_;  // null: no limit
   std::function<void()> source_;
   std::mutex mutex_;
   std::vector<Span> spans_;
 };
 
 // HostRange: a range of a host thread for profilers (NVTX: Nsight Systems and others), named after the trace's span. On
-// a GPU it is the time in which work is queued; the profiler shows next to it when the work ran. Without a profiler
+// a GPU it covers the time in which work is queued; the profiler shows next to it when the work ran. Without a profiler
 // attached a range costs two pointer tests; in a build without NVTX (no_nvtx.cc) two empty calls.
 // RAII. Ranges of a thread nest. name: a string literal.
 class HostRange {
@@ -150,13 +150,13 @@ class HostRange {
   HostRange& operator=(const HostRange&) = delete;
 };
 
-// By which work reports on its own span while it runs.
+// Lets work report on its own span while it runs.
 class SpanClock {
  public:
-  // When the first byte may move, and when the last has; 0: when the span ends.
+  // When the first byte may move, and when the last has moved; 0: when the span ends.
   void set_wire(int64_t start_ns, int64_t end_ns = 0) { wire_start_ns_ = start_ns, wire_end_ns_ = end_ns; }
   void set_no_wire() { wire_start_ns_ = wire_end_ns_ = kNoWire; }
-  int64_t wire_start_ns() const { return wire_start_ns_; }  // 0: not told
+  int64_t wire_start_ns() const { return wire_start_ns_; }  // 0: not set
   void set_transfer_id(uint64_t id) { transfer_id_ = id; }
 
  private:
@@ -195,7 +195,7 @@ class Trace {
   // A new row; valid as long as the Trace. Called while the rank is built.
   TraceRow* add_row(std::string name) { return &rows_.emplace_back(std::move(name), &room_); }
   std::deque<TraceRow>& rows() { return rows_; }
-  // The maximum number of spans held. Call it before the first one; without it there is no limit.
+  // The maximum number of spans held. Call it before the first span; without it there is no limit.
   void set_room(int64_t spans) { room_.left = spans; }
   // Off: a GPU's streams record no events for spans and phases. On at first; neither begins or ends across a change.
   void set_measures(bool on) { room_.measures = on; }
