@@ -14,8 +14,8 @@ AttentionSizes sizes_of(const Op& op) {
   return {q.s, keys, q.b, q.groups, q.members, q.d, op.causal ? keys - q.s : keys};
 }
 
-// In how many shares a head's queries are dealt out, so that all threads have about as much to do. Every share packs
-// the head's keys and values for itself.
+// The number of shares into which a head's queries are split, so that all threads have about the same amount of work.
+// Every share packs the head's keys and values itself.
 int64_t shares_of_head(const AttentionSizes& z, int threads) {
   const int64_t heads = z.b * z.heads();
   if (heads % threads == 0 || heads >= 8 * threads) return 1;

@@ -37,8 +37,8 @@ class GroupBackward {
            2 * z.panels() * kPanel * static_cast<int64_t>(sizeof(float));
   }
 
-  // One query head of the group; its lse: [s]. Called for the members in their order, which is that of the sums: the
-  // first one packs the keys and values, the last one stores dk and dv.
+  // One query head of the group; lse: [s]. run() is called for the members in order, which is also the order of the
+  // sums: the first member packs the keys and values, the last one stores dk and dv.
   struct Head {
     int64_t member;
     HeadMatrix<const T> dout, q, k, v, out;
@@ -78,13 +78,13 @@ class GroupBackward {
 
  private:
   using Element = typename Panels::Element;
-  static constexpr int64_t kTile = 4;  // panels of keys, and of queries, of a tile
+  static constexpr int64_t kTile = 4;  // panels of keys, and of queries, per tile
   struct Range {
     int64_t begin, end;
   };
 
   static int64_t query_blocks(const AttentionSizes& z) { return z.panels() * z.d_panels(); }
-  // Panels of keys whose dk and dv sums are stored: one tile's, or all where several heads add to them.
+  // Panels of keys whose dk and dv sums are stored: one tile's, or all if several heads add to them.
   static int64_t sum_panels(const AttentionSizes& z) {
     return z.members == 1 ? kTile : (z.key_panels() + kTile - 1) / kTile * kTile;
   }
@@ -100,7 +100,7 @@ class GroupBackward {
     return seeing;
   }
 
-  // lse and D of each query; of one that sees no key, and past the end, what makes its probabilities 0.
+  // lse and D of each query; those that see no key, and rows past the end, get values that make probabilities 0.
   void set_rows(HeadMatrix<const T> dout, HeadMatrix<const T> out, const float* lse) {
     for (int64_t i = 0; i < z_.s; ++i) {
       lse_[i] = lse[i] == -kInfinity ? kInfinity : lse[i];
@@ -196,7 +196,7 @@ class GroupBackward {
   Element *queries_, *douts_;               // right
   Element* key_columns_;                    // left, by column
   Element *query_columns_, *dout_columns_;  // right, by column
-  // A tile: keys x queries, a step each.
+  // A tile of keys x queries, with a step per pair of panels.
   Element *p_, *ds_;             // left:  [keys][queries]
   Element* ds_right_;            // right: [queries][keys]
   float* dq_;                    // [panels][d panels] blocks, transposed

@@ -23,7 +23,7 @@ class HeadForward {
     return kBlock * (elements * static_cast<int64_t>(sizeof(Element)) + floats * static_cast<int64_t>(sizeof(float)));
   }
 
-  // Query panels first, first + stride, …  lse: [s].
+  // Computes query panels first, first + stride, …  lse: [s].
   void run(HeadMatrix<const T> q, HeadMatrix<const T> k, HeadMatrix<const T> v, HeadMatrix<T> out, float* lse,
            const AttentionDropout& dropout, const FirstKeys& first_keys, int64_t first, int64_t stride) {
     if (k.data != packed_) {
@@ -45,12 +45,12 @@ class HeadForward {
   static int64_t matrix_blocks(const AttentionSizes& z) { return z.key_panels() * z.d_panels(); }
 
   void query_panel(int64_t i, const AttentionDropout& dropout, const FirstKeys& first_keys) {
-    // In documents a query may see no key of a tile that others see: -infinity - -infinity would be NaN.
+    // With documents, a query may see no key of a tile that others see: -infinity - -infinity would be NaN.
     largest_ = filled_row(first_keys.any() ? std::numeric_limits<float>::lowest() : -kInfinity);
     total_ = {};
     const int64_t panels = z_.seen_key_panels(i), first = std::min(first_keys.panel(i), panels);
     if (first == panels) std::fill_n(sums_, z_.d_panels() * kBlock, 0.0f);
-    // Tiles end at multiples of kTile wherever they begin, so that a query's sums do not depend on the panel's others.
+    // Tiles end at multiples of kTile wherever they begin: a query's sums do not depend on its panel's other queries.
     for (int64_t tile = first, count; tile < panels; tile += count) {
       count = std::min((tile / kTile + 1) * kTile, panels) - tile;
       score_tile(i, tile, count, tile == first, first_keys);
@@ -70,7 +70,7 @@ class HeadForward {
     }
   }
 
-  // Computes a tile's scores and the new maxima, and rescales the sums under the old ones.
+  // Computes a tile's scores and the new maxima, and rescales the sums made with the old ones.
   void score_tile(int64_t i, int64_t tile, int64_t count, bool first, const FirstKeys& first_keys) {
     PanelRow largest = largest_;
     for (int64_t j = 0; j < count; ++j) {
@@ -147,7 +147,7 @@ class HeadForward {
   float* const scores_;           // [kTile] blocks
   float* const sums_;             // [d panels] blocks: the output transposed, not yet divided by the totals
   float* const keep_;             // a block
-  PanelRow largest_, total_;      // of each query: the largest score so far, and the sum of exp(score - largest)
+  PanelRow largest_, total_;      // per query: the largest score so far, and the sum of exp(score - largest)
 };
 
 }  // namespace trivet::TRIVET_CPU

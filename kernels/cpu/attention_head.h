@@ -22,7 +22,7 @@ struct AttentionSizes {
   // The first panel of queries that sees a key of panel j, and the panels of keys that panel i of queries sees.
   int64_t first_query_panel(int64_t j) const { return std::max<int64_t>(0, j - panels_of(past)); }
   int64_t seen_key_panels(int64_t i) const { return std::min(key_panels(), i + panels_of(past) + 1); }
-  int64_t d_panels() const { return panels_of(d); }  // of a head's columns; steps where those are summed over
+  int64_t d_panels() const { return panels_of(d); }  // of a head's columns; steps if those are summed over
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(d)); }
 };
 
@@ -67,7 +67,7 @@ inline PanelRow filled_row(float value) {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// The first row of keys of each query's document, in one batch entry; 0 without documents.
+// The first key row of each query's document, in one batch entry; 0 without documents.
 class FirstKeys {
  public:
   FirstKeys(const DocumentStarts& documents, int64_t entry, int64_t batch)
@@ -86,8 +86,8 @@ class FirstKeys {
   PositionMap keys_;
 };
 
-// The scores of panel j of keys and panel i of queries become -infinity where the query does not see the key, or there
-// is no such key.
+// Sets the scores of key panel j and query panel i to -infinity if the query does not see the key, or if there is no
+// such key.
 inline void mask_unseen(const AttentionSizes& z, const FirstKeys& first_keys, int64_t j, int64_t i, float* scores) {
   const int64_t ahead = z.past + (i - j) * kPanel, there = z.keys - j * kPanel;
   if (ahead < kPanel - 1 || there < kPanel)
@@ -102,7 +102,7 @@ inline void mask_unseen(const AttentionSizes& z, const FirstKeys& first_keys, in
   }
 }
 
-// The first `rows` rows and `columns` columns of a block, times `factor`, to where the top left element is.
+// Stores the first `rows` rows and `columns` columns of a block, times `factor`. `to`: the top left element.
 template <class T>
 void store_block(const float* block, float factor, T* to, int64_t ld, int64_t rows, int64_t columns) {
   for (int64_t r = 0; r < std::min(rows, kPanel); ++r)
@@ -110,7 +110,7 @@ void store_block(const float* block, float factor, T* to, int64_t ld, int64_t ro
                 [&](auto at) { at.store(to + r * ld, at.load(block + r * kPanel) * factor); });
 }
 
-// 1 / (1 - probability) or 0 for each of a block [32 keys, 32 queries] of one head's probabilities.
+// Dropout factors, 1 / (1 - probability) or 0, for a block [32 keys, 32 queries] of one head's probabilities.
 class AttentionDropout {
  public:
   AttentionDropout(const Dropout& dropout, int64_t batch, int64_t head)
@@ -121,7 +121,7 @@ class AttentionDropout {
 
   bool active() const { return dropout_.probability > 0; }
 
-  // A vector of squares of consecutive queries at a time.
+  // Draws a vector of squares of consecutive queries at a time.
   void draw(int64_t query_panel, int64_t key_panel, float* block) const {
     static_assert(kPanel % 16 == 0 && 8 % kCounters == 0);
     const uint32_t threshold = dropout_threshold(dropout_.probability);
@@ -145,7 +145,7 @@ class AttentionDropout {
  private:
   const Dropout& dropout_;
   int64_t pairs_;     // of positions
-  int64_t head_ = 0;  // of all heads of all samples
+  int64_t head_ = 0;  // index among all heads of all samples
 };
 
 }  // namespace trivet::TRIVET_CPU

@@ -1,10 +1,10 @@
 // GEMM of large matrices, blocked so that the innermost loops find their operands in the caches, after Goto and van de
 // Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
 //
-// A chunk of b is packed into right panels by all threads and stays in the last cache. Each thread packs blocks of its
-// rows of a into left panels that stay in its second cache, with the sums that they add to, while the right panels pass
-// them. An element's products are added in the order of k whatever the blocking (panels.h), so results have the same
-// bits with any number of threads and any caches.
+// All threads pack a chunk of b into right panels, which stay in the last-level cache. Each thread packs blocks of its
+// rows of a into left panels, which stay in its L2 cache, with the sums that they add to, while the right panels stream
+// past. An element's products are added in the order of k whatever the blocking (panels.h), so results have the same
+// bits with any number of threads and any cache sizes.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ namespace trivet::TRIVET_CPU {
 template <class T, class C>
 struct Gemm {
   int64_t m, n, k;
-  const T* a;  // [m, k], or [k, m] where transpose_a
-  const T* b;  // [k, n], or [n, k] where transpose_b
+  const T* a;  // [m, k], or [k, m] if transpose_a
+  const T* b;  // [k, n], or [n, k] if transpose_b
   C* c;
   const T* bias;  // [n], or null
   bool transpose_a, transpose_b, accumulate;
@@ -30,12 +30,12 @@ struct Blocking {
   int64_t m_panels, n_panels, steps;
   int64_t k_chunk, n_chunk;       // of b, packed at a time
   int64_t k_block, m_block;       // of a, packed at a time by a thread
-  int64_t k_slice, n_block;       // of a block of a, and panels of b that it multiplies before the next slice
-  bool keep_sums;                 // sums wait from one chunk of k to the next: those of m_chunk by n_chunk panels
+  int64_t k_slice, n_block;       // of a slice of a's block, and panels of b that it multiplies before the next slice
+  bool keep_sums;                 // sums are kept from one chunk of k to the next: those of m_chunk by n_chunk panels
   int64_t m_chunk;                // all rows, unless the sums would be too many
-  int64_t sum_rows, sum_columns;  // of sums that are kept at a time: of all threads where keep_sums, else of each
+  int64_t sum_rows, sum_columns;  // of sums kept at a time: by all threads together if keep_sums, else by each
 
-  // slice_steps: at most, of a slice (Panels).
+  // slice_steps: the most steps of a slice (Panels::kSliceSteps).
   Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes, int64_t slice_steps);
   int64_t sums(int threads) const { return sum_rows * sum_columns * (keep_sums ? 1 : threads); }
   int64_t workspace_bytes(int threads, int64_t element_bytes) const {
@@ -82,7 +82,7 @@ class BlockedGemm {
   }
 
   // Packs panels of a matrix over some steps. Panels that lie side by side in memory are packed together, step by step:
-  // so a row of the matrix, which may be far from the next, gives more than a line of the cache at a time.
+  // each row of the matrix, which may be far from the next, thus yields more than one cache line at a time.
   template <Side side>
   void pack(const T* from, bool rows_first, int64_t rows, Range panels, Range steps, Element* to) const {
     const auto pack_steps = [&](int64_t panel, int64_t step, int64_t count) {
@@ -93,7 +93,7 @@ class BlockedGemm {
     };
     const int64_t count = rows_first ? steps.size() : 1;
     for (int64_t step = steps.begin; step < steps.end; step += count) {
-      if (!rows_first && step + 1 < steps.end)  // rows too short for the processor to foresee the next
+      if (!rows_first && step + 1 < steps.end)  // rows are too short for the hardware prefetcher
         prefetch<0>(from + (step + 1) * kPanel * rows + panels.begin * kPanel, rows,
                     std::min(kPanel, p_.k - (step + 1) * kPanel), panels.size() * kPanel);
       for (int64_t panel = panels.begin; panel < panels.end; ++panel) pack_steps(panel, step, count);
@@ -145,13 +145,13 @@ class BlockedGemm {
     }
   }
 
-  // No two of the rows and columns that a thread works on at a time have the same place.
+  // No two of the row and column panels that a thread works on at a time share sums.
   float* sums_at(int64_t i, int64_t j, int part) const {
     const int64_t row = i % blocking_.sum_rows + (blocking_.keep_sums ? 0 : part * blocking_.sum_rows);
     return sums_ + kBlock * (row * blocking_.sum_columns + j % blocking_.sum_columns);
   }
 
-  // Prefetches what finish() reads and writes, while the processor multiplies.
+  // Prefetches the block of c that finish() reads and writes, while the processor multiplies.
   void prefetch_c(int64_t i, int64_t j) const {
     prefetch<1>(p_.c + i * kPanel * p_.n + j * kPanel, p_.n, std::min(kPanel, p_.m - i * kPanel), kPanel);
   }
@@ -162,7 +162,7 @@ class BlockedGemm {
       for (int64_t j = 0; j < blocking_.n_panels; ++j) finish(zero, i, j);
   }
 
-  // A block of sums is complete: to c.
+  // Writes a complete block of sums to c.
   void finish(const float* sum, int64_t i, int64_t j) const {
     const int64_t rows = std::min(kPanel, p_.m - i * kPanel), columns = std::min(kPanel, p_.n - j * kPanel);
     C* c = p_.c + i * kPanel * p_.n + j * kPanel;
@@ -175,7 +175,7 @@ class BlockedGemm {
           if (p_.accumulate) total += load(c + x);
           store(c + x, total);
         }
-    } else {  // the same; as one loop of unknown length it costs the whole columns much
+    } else {  // the same: one shared loop of unknown length would slow down whole columns much
       for (int64_t r = 0; r < rows; ++r, c += p_.n, sum += kPanel)
         for_vectors(columns, [&](auto at) {
           Floats total = at.load(sum);

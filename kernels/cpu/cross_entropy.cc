@@ -24,7 +24,7 @@ float maximum(const T* x, int64_t n) {
   return largest;
 }
 
-// Online softmax by blocks that stay in the L1 cache: the running sum is rescaled only where a block has a new maximum.
+// Online softmax by blocks that stay in the L1 cache: the running sum is rescaled only if a block has a new maximum.
 template <class T>
 void forward_row(const T* logits, int64_t n, float& row_max, float& row_sum) {
   constexpr int64_t kBlock = 2048;
@@ -47,7 +47,7 @@ void forward_row(const T* logits, int64_t n, float& row_max, float& row_sum) {
   row_sum = static_cast<float>(sum);
 }
 
-// target: its column on this rank, -1 if it is on another.
+// target: the target's column on this rank; -1 if it is on another rank.
 template <class T>
 void backward_row(T* logits, int64_t n, int64_t v, int64_t target, float row_max, float row_sum, float scale) {
   const float factor = scale / row_sum;

@@ -1,4 +1,4 @@
-// Dropout masks on the CPU: the contract of trivet::Dropout (kernels/ops.h), a run of consecutive elements at a time.
+// Dropout masks on the CPU, by the contract of trivet::Dropout (kernels/ops.h), for runs of consecutive elements.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +11,13 @@ namespace trivet::TRIVET_CPU {
 
 inline constexpr int64_t kDropoutChunk = 512;  // elements that are drawn together, into a buffer on the stack
 
-// Philox for kCounters consecutive counters in parallel, each in a 64-bit lane of which the upper half is ignored.
+// Philox for kCounters consecutive counters in parallel, each in a 64-bit lane whose upper half is ignored.
 using Words = uint64_t __attribute__((vector_size(kVectorBytes)));
 inline constexpr int kCounters = kVectorBytes / 8;
 
 // The products of the lanes' lower halves with m.
 inline Words multiply_lower(Words x, uint32_t m) {
-#if defined(__AVX512F__)  // one instruction; GCC multiplies 64 by 64 bits
+#if defined(__AVX512F__)  // one instruction; GCC would multiply 64 by 64 bits
   return std::bit_cast<Words>(_mm512_maskz_mul_epu32(0xff, std::bit_cast<__m512i>(x), _mm512_set1_epi64(m)));
 #elif defined(__AVX2__)
   return std::bit_cast<Words>(_mm256_mul_epu32(std::bit_cast<__m256i>(x), _mm256_set1_epi64x(m)));
@@ -31,7 +31,7 @@ inline Words multiply_lower(Words x, uint32_t m) {
 struct FourWords {
   Words w[4];
 };
-// The words' lower halves alone.
+// Only the lower halves of the words.
 using NarrowWords = uint32_t __attribute__((vector_size(kVectorBytes / 2)));
 using NarrowFloats = float __attribute__((vector_size(kVectorBytes / 2)));
 inline NarrowWords narrow(Words x) { return __builtin_convertvector(x, NarrowWords); }
@@ -40,7 +40,7 @@ template <int... lane>
 inline Words lane_numbers(std::integer_sequence<int, lane...>) {
   return Words{static_cast<uint64_t>(lane)...};
 }
-// a0 b0 a1 b1 …: from lane `first` of each on.
+// a0 b0 a1 b1 …, starting at lane `first` of each.
 template <int first, int... lane>
 inline Words interleave(Words a, Words b, std::integer_sequence<int, lane...>) {
   return __builtin_shufflevector(a, b, (first + lane / 2 + lane % 2 * kCounters)...);
@@ -62,8 +62,8 @@ inline FourWords philox_vector(uint64_t first_counter, uint64_t counter_high, ui
   return {{c0, c1, c2, c3}};
 }
 
-// For elements [first, first + count) by global index: 0 if one is dropped, 1 / (1 - probability) if it is kept.
-// Returns where in `buffer`, which has room for count + kDropoutSlack, they start.
+// The factors of elements [first, first + count) by global index: 0 if dropped, 1 / (1 - probability) if kept. Returns
+// where they start in `buffer`, which has room for count + kDropoutSlack.
 inline constexpr int64_t kDropoutSlack = 4 * kCounters + 4;
 inline const float* dropout_scales(const Dropout& dropout, int64_t first, int64_t count, float* buffer) {
   const uint32_t threshold = dropout_threshold(dropout.probability);
@@ -92,8 +92,8 @@ inline int64_t dropout_row_index(const Dropout& dropout, int64_t r, int64_t b, i
   return (sample * dropout.seq_length + dropout.positions.at(r / b)) * width;
 }
 
-// Calls f(at, scale) for each vector of columns of a row; the columns' values are to be multiplied by `scale`: always
-// 1, and nothing drawn, where the probability is 0.
+// Calls f(at, scale) for each vector of a row's columns; f multiplies their values by `scale`. If the probability is 0,
+// `scale` is always 1 and nothing is drawn.
 template <class F>
 inline void dropout_row(const Dropout& dropout, int64_t row_index, int64_t width, const F& f) {
   if (dropout.probability == 0) {

@@ -12,7 +12,7 @@
 namespace trivet::TRIVET_CPU {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // elements worth a thread
+constexpr int64_t kGrain = 16384;  // fewest elements worth a thread
 
 // out[i] = f(in[i], …), by vectors.
 template <class In, class Out, class F, class... Inputs>
@@ -35,10 +35,10 @@ struct Math {
     return a / b;
   }
 };
-constexpr int64_t kActivationGrain = 8192;  // elements worth a thread
+constexpr int64_t kActivationGrain = 8192;  // fewest elements worth a thread
 
-// sum[c] += over rows of x[r * stride + c], for c < kColumns at most. Groups of rows are summed on their own first:
-// long sums in fp32 lose less that way.
+// sum[c] += the sum over rows r of x[r * stride + c], for at most kColumns columns c. Groups of rows are summed
+// separately first, so that long fp32 sums lose less precision.
 constexpr int64_t kColumns = 512, kGroup = 64;
 
 template <class T>
@@ -55,8 +55,8 @@ void column_sum_tile(const T* x, int64_t rows, int64_t stride, int64_t columns, 
   for (int64_t c = 0; c < columns; ++c) sum[c] += total[c];
 }
 
-// out = residual + (x + added) * mask, of [s, b, h]. added [n / repeats, h]: each row is for `repeats` rows of x, or
-// its only one for all (0), or row ids[r] for row r. Without added, or residual, that is left out.
+// out = residual + (x + added) * mask, each [s, b, h]. added [n / repeats, h]: each row is for `repeats` rows of x; if
+// 0, its only row is for all; with ids, row ids[r] is for row r. Without `added` or `residual`, that term is left out.
 void dropout_add(int threads, const Tensor& x, const Tensor& added, int64_t repeats, const Tensor& residual,
                  const Dropout& dropout, const Tensor& out, const Tensor& ids = {}) {
   const int64_t b = x.shape[1], h = x.shape[2];
@@ -125,7 +125,7 @@ void Kernels::compute(const op::ActivationBackward& op) {
 void Kernels::compute(const op::ColumnSum& op) {
   const int64_t n = op.x.rows(), columns = op.x.cols();
   dispatch_float(op.x.dtype, [&]<class T>() {
-    // Cut by columns: the order of additions does not depend on the number of threads.
+    // Split by columns, so that the order of additions does not depend on the number of threads.
     const int64_t grain = std::max<int64_t>(32, (rows_per_grain(n) + 31) / 32 * 32);
     parallel_for(threads_, columns, grain, [&](Range part, int) {
       for (int64_t c = part.begin; c < part.end; c += kColumns)
@@ -151,7 +151,7 @@ void Kernels::compute(const op::Fill& op) {
   const auto fill_as = [&]<class T>(T element) {
     parallel_for(threads_, op.x.numel(), kGrain, [&](Range part, int) {
       T* const begin = static_cast<T*>(op.x.data) + part.begin;
-      // memset knows how to write much memory without reading it first.
+      // memset can write large blocks without reading them first.
       if (op.value == 0 && !std::signbit(op.value))
         std::memset(static_cast<void*>(begin), 0, sizeof(T) * static_cast<size_t>(part.size()));
       else std::fill(begin, begin + part.size(), element);

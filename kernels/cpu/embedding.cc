@@ -23,7 +23,7 @@ void Kernels::compute(const op::EmbeddingForward& op) {
 void Kernels::compute(const op::EmbeddingBackward& op) {
   const int64_t n = op.tokens.numel(), h = op.dout.cols(), table_rows = op.dtable.rows();
   dispatch_float(op.dout.dtype, [&]<class T>() {
-    // Cut by columns: each thread adds all tokens in order, so equal tokens need no care.
+    // Split by columns: each thread adds all tokens in order, so repeated tokens cause no races.
     const int64_t grain = std::max<int64_t>(32, (rows_per_grain(n) + 31) / 32 * 32);
     parallel_for(threads_, h, grain, [&](Range columns, int) {
       for (int64_t r = 0; r < n; ++r) {

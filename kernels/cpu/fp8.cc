@@ -1,4 +1,4 @@
-// FP8: the largest magnitude of a tensor, and its values on the grid of a format.
+// FP8: the largest magnitude of a tensor (amax), and its quantisation to a format.
 #include "kernels/base/fp8.h"
 
 #include <atomic>
@@ -9,9 +9,9 @@
 namespace trivet::TRIVET_CPU {
 namespace {
 
-constexpr int64_t kFp8Grain = 16384;  // elements worth a thread
+constexpr int64_t kFp8Grain = 16384;  // fewest elements worth a thread
 
-// The largest magnitude's bits: magnitudes are in the order of their bits, and NaN is beyond infinity.
+// The largest magnitude's bits: magnitudes compare as their bits do, with NaN above infinity.
 uint32_t largest_bits(const float* x, int64_t n) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
@@ -23,14 +23,14 @@ uint32_t largest_bits(const bf16* x, int64_t n) {
   return static_cast<uint32_t>(largest) << 16;
 }
 
-// Values, not references: bytes that are written may be anything, so the compiler would read those again each time.
+// Takes values, not references: stores of bytes may alias anything, so the compiler would reload references each time.
 template <class Format, class T>
 void encode(const T* __restrict from, uint8_t* __restrict to, int64_t n, float scale) {
   for (int64_t i = 0; i < n; ++i) to[i] = Format::encode(static_cast<float>(from[i]) * scale);
 }
 
-// The codes of x [rows, n], and the scales [blocks] of its blocks of `columns` columns and all rows. `scale` first
-// holds their largest magnitudes, then the factors of x, and finally the inverses of those.
+// Computes the codes of x [rows, n], and the scales [blocks] of its blocks, of `columns` columns and all rows each.
+// `scale` first holds the blocks' largest magnitudes, then the factors on x, and finally their inverses.
 template <class Format, class T>
 void encode_blocks(const T* __restrict x, uint8_t* __restrict to, float* __restrict scale, int64_t blocks,
                    int64_t columns, int64_t rows, int64_t n) {

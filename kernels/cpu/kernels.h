@@ -1,11 +1,11 @@
 // Kernels: the ops of kernels/ops.h on the CPU. Each .cc file of this folder computes a few of them.
 //
-// All of this folder is compiled once for each instruction set (CpuIsa), with its compiler flags, as the namespace
-// TRIVET_CPU: cpu_avx2, for example. Code of which a compiler may emit a copy wherever it is used (inline functions,
-// templates, the standard library's too) would be linked once for the whole program, and might be the copy that an
-// older processor cannot run. Therefore CMakeLists.txt makes one object of an instruction set's code, in which only
-// names of its namespace stay visible; tests/kernels/isolated_isas.sh checks that. Nothing here may need a constructor
-// before main, which would run on every processor.
+// This whole folder is compiled once per instruction set (CpuIsa), with that set's compiler flags, as the namespace
+// TRIVET_CPU: cpu_avx2, for example. Code that a compiler may emit wherever it is used (inline functions and templates,
+// the standard library's too) would be linked once for the whole program, and might be a copy that an older processor
+// cannot run. So CMakeLists.txt combines an instruction set's code into one object, in which only names of its
+// namespace stay visible; tests/kernels/isolated_isas.sh checks that. Nothing here may need a constructor before main,
+// which would run on every processor.
 //
 // GEMM and attention work on panels (panels.h); the rest are loops over vectors (vector.h). All are split over
 // OpenMP threads in a fixed way, so that a run repeats bit for bit.
@@ -28,10 +28,10 @@ class Kernels final : public CpuKernels {
   void decode(const Tensor& values, const Tensor& scale, bf16* to) const;
 
   int threads_;
-  Workspaces workspaces_;  // of GEMM and attention
+  Workspaces workspaces_;  // for GEMM and attention
 };
 
-// The one function that code outside of the namespace calls, by its declaration in kernels/cpu_isa.cc.
+// The only function that code outside the namespace calls; kernels/cpu_isa.cc declares it.
 std::unique_ptr<CpuKernels> create_kernels(int threads);
 
 }  // namespace trivet::TRIVET_CPU

@@ -9,7 +9,7 @@
 namespace trivet::TRIVET_CPU {
 namespace {
 
-// kCentered: else RMSNorm, with neither mean nor beta.
+// kCentered: LayerNorm; else RMSNorm, with neither mean nor beta.
 template <bool kCentered, class T>
 void forward_row(const T* x, const T* gamma, const T* beta, float eps, int64_t h, T* y, float* mean, float& rstd) {
   float mu = 0;
@@ -35,7 +35,7 @@ void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rst
   LaneSum g_sum, gx_sum;
   for_sum_vectors(h, [&](auto at, int k) {
     const Floats g = at.load(dy) * at.load(gamma), xhat = (at.load(x) - mean) * rstd;
-    if constexpr (kCentered) g_sum.add(k, g);  // 0 if there is no element, as gamma is
+    if constexpr (kCentered) g_sum.add(k, g);  // 0 in lanes without an element, as gamma is
     gx_sum.add(k, g * xhat);
   });
   const float g_mean = kCentered ? g_sum.total() / static_cast<float>(h) : 0;
@@ -50,7 +50,7 @@ void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rst
   });
 }
 
-// Offsets of a norm's rows, in elements. A token has one row a head; without heads it is a row.
+// Offsets of a norm's rows, in elements. A token has one row per head, or without heads a single row.
 struct RowPlaces {
   const HeadRows &x, &y;
   const HeadsLayout of_x, of_y;
@@ -59,7 +59,7 @@ struct RowPlaces {
   RowPlaces(const op::NormRows& rows, const Tensor& x, const Tensor& y)
       : x(rows.x), y(rows.y), of_x(rows.x.of(x)), of_y(rows.y.of(y)) {}
 
-  // f(row, where it begins in x, and in y)
+  // Calls f(row, its offset in x, its offset in y).
   template <class F>
   void for_each(int64_t token, const F& f) const {
     const int64_t position = token / of_x.b, entry = token % of_x.b;
@@ -92,7 +92,7 @@ void Kernels::compute(const op::LayernormBackward& op) {
   const RowPlaces rows(op.rows, op.x, op.dy);
   const int64_t h = rows.h, grain = rows_per_grain(rows.heads * h);
   const int parts = parts_of(threads_, rows.tokens, grain);
-  std::vector<float> partials(static_cast<size_t>(parts * 2 * h));  // a part's dgamma, then its dbeta: some KiB
+  std::vector<float> partials(static_cast<size_t>(parts * 2 * h));  // per part, dgamma and then dbeta: a few KiB
   dispatch_float(op.x.dtype, [&]<class T>() {
     parallel_for(threads_, rows.tokens, grain, [&](Range tokens, int part) {
       float* const dg = partials.data() + part * 2 * h;

@@ -2,8 +2,8 @@
 //
 // Squares of fp32 are exact in double. Blocks that fit the L1 cache are summed in doubles without rounding, by cutting
 // the squares at a few bit positions: with an anchor S = 1.5 * 2^52 * q, the sum S + r is a multiple of q, its gain
-// over S the part of r above q, and what is left of r is exact too (Rump, Ogita, Oishi 2008). The running sum is its
-// own anchor. Each lane's gain is an integer multiple of q, and goes to the 64-bit bins once per block.
+// over S is the part of r above q, and the remainder of r is exact too (Rump, Ogita, Oishi 2008). The running sum is
+// its own anchor. Each lane's gain is an integer multiple of q, and goes to the 64-bit bins once per block.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -95,7 +95,7 @@ void add_block(const float* x, int top, int bottom, Bins& bins) {
 }
 
 void add_squares(const float* x, Bins& bins) {
-  uint32_t largest = 0, smallest = ~0u;  // of the magnitudes' bits; the smallest one's less one, so that 0 is left out
+  uint32_t largest = 0, smallest = ~0u;  // of the magnitudes' bits; the smallest minus 1, so that 0 does not count
   for (int64_t i = 0; i < kElements; ++i) {
     const uint32_t magnitude = std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu;
     largest = std::max(largest, magnitude);
@@ -130,7 +130,7 @@ void Kernels::compute(const op::SumOfSquares& op) {
         add_squares(padded, local);
       }
     });
-    // Integers: the order in which the threads get here does not matter.
+    // These are integers, so the order of the threads does not matter.
     for (size_t k = 0; k < local.size(); ++k) std::atomic_ref(total[k]).fetch_add(local[k], std::memory_order_relaxed);
   });
   exact_canonicalize(total);
@@ -138,7 +138,7 @@ void Kernels::compute(const op::SumOfSquares& op) {
 
 namespace {
 
-// A NaN stays one: gradients that are not finite must not pass for good ones.
+// NaN stays NaN: gradients that are not finite must not pass for good ones.
 float clipped(double multiplier, double max_norm, double norm) {
   const double coefficient = max_norm > 0 ? max_norm / (norm + 1e-6) : 1;
   return static_cast<float>(multiplier * (coefficient >= 1 ? 1 : coefficient));

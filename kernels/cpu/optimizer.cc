@@ -1,5 +1,5 @@
-// The optimizer's step: whether it is taken, where a refused one went wrong, and AdamW, fused with the rounding of the
-// new weight into the model's: one pass over all of the optimizer's memory.
+// The optimizer's step: acceptance, the search for what is not finite, and AdamW, fused with the rounding of the new
+// weight into the model's: one pass over all of the optimizer's memory.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -12,7 +12,7 @@
 namespace trivet::TRIVET_CPU {
 namespace {
 
-constexpr int64_t kSearched = 1024;  // elements looked at together
+constexpr int64_t kSearched = 1024;  // elements checked together
 
 bool all_finite(const float* x, int64_t n) {
   uint32_t largest = 0;  // of the magnitudes' bits

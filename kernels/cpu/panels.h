@@ -39,20 +39,20 @@ struct PanelRow {
   Floats v[kVectors];
 };
 
-// For functions, and after the parameters of lambdas, that work on arrays which have to be registers.
+// For functions, and after the parameters of lambdas, that work on arrays that have to be registers.
 #define TRIVET_INLINE __attribute__((always_inline))
-// For functions that need all registers: compiled into another one they find some taken, and keep sums in memory.
+// For functions that need all registers: inlined, they would find some taken and keep sums in memory.
 #define TRIVET_NOINLINE __attribute__((noinline))
 
-// f(i) for i = 0…n - 1 as constants, so that arrays they index can be registers at any level of optimization.
+// Calls f(i) for constant i = 0…n - 1, so that arrays indexed by i can be registers at any optimization level.
 template <int n, class F>
 TRIVET_INLINE inline void unrolled(const F& f) {
   [&]<int... i>(std::integer_sequence<int, i...>) TRIVET_INLINE { (f(std::integral_constant<int, i>()), ...); }
   (std::make_integer_sequence<int, n>());
 }
 
-// f<size>(first) for groups of a block's rows, as many as hold the first `rows`: the sums of a group, two vectors of
-// columns each, fill the registers. A single row, which generation has, is a group of its own.
+// Calls f<size>(first) for groups of a block's rows until they cover the first `rows`: a group's sums, two vectors of
+// columns per row, fill the registers. A single row, as in generation, is a group of its own.
 template <class F>
 inline void for_row_groups(int64_t rows, const F& f) {
   if (rows == 1) return f.template operator()<1>(0);
@@ -63,7 +63,7 @@ inline void for_row_groups(int64_t rows, const F& f) {
   group.template operator()<12>(0);
   group.template operator()<12>(12);
   group.template operator()<8>(24);
-#else  // 16; four rows hide the latency of two multiply-adds a cycle, two would not
+#else  // 16; four rows hide the latency of two multiply-adds per cycle, two would not
   group.template operator()<6>(0);
   group.template operator()<6>(6);
   group.template operator()<6>(12);
@@ -73,8 +73,8 @@ inline void for_row_groups(int64_t rows, const F& f) {
 #endif
 }
 
-// body(sums) with the first rows and two vectors of columns of a block's part at c in registers: Floats[rows][2], c's
-// or zero. Its results go to c.
+// Calls body(sums) with the first rows and two vectors of columns of the block part at c in registers: Floats[rows][2],
+// loaded from c or zero. Stores its results to c.
 template <bool accumulate, int rows, class Body>
 TRIVET_INLINE inline void with_sums(float* c, const Body& body) {
   Floats sums[rows][2];
@@ -87,8 +87,8 @@ TRIVET_INLINE inline void with_sums(float* c, const Body& body) {
   });
 }
 
-// x[i][j] becomes x[j][i], for 32-bit elements: each round deals the elements of the first half of the rows and of the
-// second out in turn, as one riffles cards.
+// x[i][j] becomes x[j][i], for 32-bit elements: each round interleaves the elements of the first and the second half of
+// the rows, like a riffle shuffle.
 inline void transpose(Bits (&x)[kLanes]) {
   const auto riffle = []<int... i>(Bits a, Bits b, int half, std::integer_sequence<int, i...>) {
     return half == 0 ? __builtin_shufflevector(a, b, (i % 2 * kLanes + i / 2)...)

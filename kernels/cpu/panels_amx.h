@@ -8,9 +8,9 @@
 namespace trivet::TRIVET_CPU {
 
 struct AmxPanels : PairPanels {
-  static constexpr int64_t kSliceSteps = 8;  // 16 KiB: half the first cache
+  static constexpr int64_t kSliceSteps = 8;  // 16 KiB: well within the L1 cache
 
-  // The tile unit of this thread, set up for eight full tiles.
+  // Configures this thread's tile unit for eight full tiles.
   struct Session {
     Session() {
       struct alignas(64) {
@@ -30,7 +30,7 @@ struct AmxPanels : PairPanels {
   // Four tiles of sums, two of a and two of b: each tile that is loaded is used twice.
   template <bool accumulate>
   static void multiply(const bf16* a, const bf16* b, int64_t steps, float* c, int64_t = kPanel) {
-    // The compiler does not know that tile loads read memory: packed data has to be written by now.
+    // The compiler does not know that tile loads read memory: packed data must have been written by now.
     asm volatile("" ::: "memory");
     constexpr int64_t kRowBytes = kPanel * sizeof(float), kRows = 16 * kPanel;
     if constexpr (accumulate) {
@@ -73,7 +73,7 @@ using Bf16Panels = AmxPanels;
 using Bf16Panels = DotPanels;
 #endif
 
-// f.template operator()<Panels, T>() for the panels that suit tensors of this type on this instruction set.
+// Calls f.template operator()<Panels, T>() with the panels that suit tensors of this type on this instruction set.
 template <class F>
 void with_panels(DType dtype, const F& f) {
   if (dtype == DType::f32) f.template operator()<F32Panels, float>();

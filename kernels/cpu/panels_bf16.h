@@ -2,7 +2,7 @@
 // tile unit's (panels_amx.h) and AVX-512-BF16's vdpbf16ps, below.
 //
 // A step of a left panel is [32 rows, 32 k]. A step of a right panel is two halves of 16 columns, each
-// [16 pairs of k, 16 columns, 2]: the one is the other transposed in units of 32 bits.
+// [16 pairs of k, 16 columns, 2]: one layout is the other transposed in units of 32 bits.
 #pragma once
 
 #include "kernels/cpu/panels_f32.h"
@@ -65,7 +65,7 @@ struct PairPanels {
   }
   static void store(bf16* to, Bits x) { _mm512_store_si512(to, std::bit_cast<__m512i>(x)); }
 
-  // Interleaves two runs of the 64 elements of x and y: those from `even` on and those from `odd` on.
+  // Interleaves two runs of the 64 elements of x and y: one starting at `even`, one at `odd`.
   template <int even, int odd>
   static Bits pairs(Bits x, Bits y) {
     using Elements = uint16_t __attribute__((vector_size(64)));
@@ -79,8 +79,8 @@ struct PairPanels {
   static Bits rounded(Floats low, Floats high) { return std::bit_cast<Bits>(_mm512_cvtne2ps_pbh(high, low)); }
 };
 
-// A sum takes the products of a pair one after the other, the odd k first, each rounded to fp32, subnormal numbers as
-// zero; pairs in the order of k. So its bits depend on nothing else.
+// A sum adds the products of a pair one after the other, the odd k first, each rounded to fp32, with subnormals as
+// zero, and takes pairs in the order of k. So its bits depend on nothing else.
 struct DotPanels : PairPanels {
   struct Session {};
   static constexpr int64_t kSliceSteps = kWholeBlock;

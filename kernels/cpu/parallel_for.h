@@ -1,6 +1,6 @@
-// parallel_for: a loop cut over the threads of one rank, in a way that depends only on its length and the number of
-// threads, so that sums come out the same bit for bit. Only for the .cc files of this folder, which alone are compiled
-// with OpenMP.
+// parallel_for: a loop split over the threads of one rank, in a way that depends only on its length and the number of
+// threads, so that sums repeat bit for bit. Only for the .cc files of this folder, which alone are compiled with
+// OpenMP.
 //
 // Ranks may be threads of one process: each has an OpenMP team of its own. With one thread, or little work, the
 // caller does it alone and no team is woken.
@@ -23,7 +23,7 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
-// Part `index` of [0, n) cut into `parts` of about equal size, at multiples of `grain`.
+// Part `index` of [0, n) split into `parts` of about equal size, at multiples of `grain`.
 inline Range cut(int64_t n, int64_t grain, int parts, int index) {
   const int64_t grains = (n + grain - 1) / grain;
   return {std::min(n, grains * index / parts * grain), std::min(n, grains * (index + 1) / parts * grain)};
@@ -48,8 +48,8 @@ inline void acquire(char* token) {
   (void)token;
 }
 
-// Calls call(context, part) for each part in [0, parts), side by side. OpenMP may lend fewer threads than asked for.
-// Its own reads of the arguments come before ThreadSanitizer could know of the fork, so they are not watched.
+// Calls call(context, part) for each part in [0, parts), concurrently. OpenMP may provide fewer threads than requested.
+// It reads the arguments before ThreadSanitizer can know of the fork, so that is not instrumented.
 __attribute__((no_sanitize("thread"))) inline void run_team(int parts, void (*call)(const void*, int),
                                                             const void* context) {
   char fork = 0, join = 0;
@@ -64,7 +64,7 @@ __attribute__((no_sanitize("thread"))) inline void run_team(int parts, void (*ca
 }
 
 // Calls body(range, part) for each part of [0, n). `grain`: the least work worth a thread, and the granularity of the
-// cut. The body must not throw.
+// split. The body must not throw.
 template <class F>
 void parallel_for(int threads, int64_t n, int64_t grain, const F& body) {
   const int parts = parts_of(threads, n, grain);
@@ -91,7 +91,7 @@ void for_slices(size_t tensors, const Size& size, Range part, const F& f) {
 
 // The grain in rows for rows of `row_elements` elements each.
 inline int64_t rows_per_grain(int64_t row_elements) {
-  constexpr int64_t kElements = 16384;  // some microseconds of work: about the cost of waking a thread
+  constexpr int64_t kElements = 16384;  // a few microseconds of work: about the cost of waking a thread
   return std::max<int64_t>(1, kElements / std::max<int64_t>(1, row_elements));
 }
 

@@ -1,4 +1,4 @@
-// Rotary positions: the table of angles, and queries and keys turned by it.
+// Rotary position embeddings: the table of angles, and the rotation of queries and keys by it.
 #include <cmath>
 #include <vector>
 
@@ -12,7 +12,7 @@ void Kernels::compute(const op::RotaryTable& op) {
   const int64_t half = op.rotary.width / 2;
   std::vector<double> frequencies;
   for (int64_t i = 0; i < half; ++i) frequencies.push_back(rotary_frequency(op.rotary, i));
-  for_rows(threads_, op.table.rows(), 64 * half, [&](int64_t position) {  // some 64 operations an angle
+  for_rows(threads_, op.table.rows(), 64 * half, [&](int64_t position) {  // about 64 operations per angle
     float* const row = op.table.as<float>() + position * 2 * half;
     for (int64_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(op.first + position) * frequencies[static_cast<size_t>(i)];

@@ -2,8 +2,8 @@
 //
 //     for_vectors(n, [=](auto at) { at.store(y, exp(at.load(x))); });      // y[i] = e^x[i] for i in [0, n)
 //
-// All arithmetic is fp32. `at` is a place in the arrays: a whole vector of elements, or the last few, which are loaded
-// into a vector of which the rest is 0. An element comes out the same wherever in a vector it is.
+// All arithmetic is fp32. `at` is a position in the arrays: of a whole vector of elements, or of the last few, which
+// are loaded into a vector padded with 0. An element's result does not depend on its place in a vector.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 
 namespace trivet::TRIVET_CPU {
 
-// The widest of the instruction set.
+// The widest vectors of the instruction set.
 #if defined(__AVX512F__)
 inline constexpr int kVectorBytes = 64;
 #elif defined(__AVX2__)
@@ -35,10 +35,10 @@ using Floats = float __attribute__((vector_size(kVectorBytes)));
 using Bits = uint32_t __attribute__((vector_size(kVectorBytes)));
 using HalfBits = uint16_t __attribute__((vector_size(kVectorBytes / 2)));
 
-// ---- instructions that the compiler does not find by itself. larger(): a > b ? a : b, so b where one of them is NaN.
+// ---- instructions that the compiler does not find by itself. larger(): a > b ? a : b, so b if either is NaN.
 
 #if defined(__AVX512F__)
-// GCC 12 takes the plain intrinsics for uses of uninitialized variables; under a mask of all lanes they are the same.
+// GCC 12 warns of uninitialized variables in the plain intrinsics; under a mask of all lanes they are the same.
 inline constexpr __mmask16 kAllLanes = 0xffff;
 inline Floats larger(Floats a, Floats b) { return _mm512_maskz_max_ps(kAllLanes, a, b); }
 inline Floats smaller(Floats a, Floats b) { return _mm512_maskz_min_ps(kAllLanes, a, b); }
@@ -79,7 +79,7 @@ inline Floats load(const bf16* x) {
   return std::bit_cast<Floats>(widen(half) << 16);
 }
 inline void store(float* x, Floats v) { std::memcpy(x, &v, sizeof v); }
-// As the constructor of bf16 rounds, but that the instruction for it makes subnormal numbers 0.
+// Rounds as the constructor of bf16 does, except that the instruction for it makes subnormal numbers 0.
 inline void store(bf16* x, Floats v) {
 #if defined(__AVX512BF16__)
   const __m256bh half = _mm512_cvtneps_pbh(v);
@@ -95,7 +95,7 @@ inline void store(bf16* x, Floats v) {
 inline Floats at_least(Floats x, float bound) { return larger(Floats{} + bound, x); }
 inline Floats at_most(Floats x, float bound) { return smaller(Floats{} + bound, x); }
 
-// A whole vector of elements, from index i on.
+// A whole vector of elements, starting at index i.
 struct WholeVector {
   int64_t i;
   template <class T>
@@ -110,7 +110,7 @@ struct WholeVector {
   WholeVector moved_by(int64_t offset) const { return {i + offset}; }
 };
 
-// The `count` <= kLanes elements from index i on.
+// The `count` <= kLanes elements starting at index i.
 struct PartOfVector {
   int64_t i, count;
   template <class T>
@@ -125,7 +125,7 @@ struct PartOfVector {
     TRIVET_CPU::store(lanes, v);
     std::copy_n(lanes, count, x + i);
   }
-  // v with 0 in the lanes that are no elements, for sums.
+  // v with 0 in lanes without an element, for sums.
   Floats keep(Floats v) const {
     float lanes[kLanes];
     TRIVET_CPU::store(lanes, v);
@@ -143,8 +143,8 @@ inline void for_vectors(int64_t n, const F& f) {
   if (i < n) f(PartOfVector{i, n - i});
 }
 
-// Sums of fp32 in an order that depends on neither alignment nor the machine's vectors: 64 running sums, terms dealt
-// out in turn, added up as a tree.
+// Sums of fp32 in an order that depends on neither alignment nor the machine's vectors: 64 running sums that take terms
+// in turn, added up as a tree.
 class LaneSum {
  public:
   static constexpr int kSumLanes = 64, kVectors = kSumLanes / kLanes;
@@ -188,7 +188,7 @@ inline float sum_over(int64_t n, const F& f) {
 // x = n ln 2 + r with |r| <= ln 2 / 2, n integer; e^r by its minimax polynomial, 2^n by its bits. At the ends of the
 // range n is -127 and 128, whose bits happen to be those of 0 and infinity.
 inline Floats exp_in_range(Floats x) {
-  // Adding 1.5 * 2^23 rounds to an integer, which then is the low bits of the sum.
+  // Adding 1.5 * 2^23 rounds to an integer, whose bits are then the low bits of the sum.
   constexpr float kRound = 12582912.0f;
   const Floats shifted = x * 1.44269504f + kRound;
   const Floats n = shifted - kRound;
