@@ -1,4 +1,4 @@
-// Activations of an MLP, between its two linear layers: the kinds and their formulas, once for all back ends.
+// Activations of an MLP, between its two linear layers: the kinds and their formulas, shared by all back ends.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 namespace trivet {
 
 enum class Activation : uint8_t {
-  gelu,    // of each column (Hendrycks, Gimpel 2016), in the tanh form of GPT-2
+  gelu,    // on each column (Hendrycks, Gimpel 2016), in the tanh form of GPT-2
   swiglu,  // gated (Shazeer 2020): x has the columns of a gate, then as many others: silu(gate) * others
 };
 constexpr bool is_gated(Activation kind) { return kind == Activation::swiglu; }
 
-// V: float, or a vector of floats. Math: a back end's exp(V), exp_in_range(V) where e^x is a normal number,
-// quotient(V, V) and clamp(V, float, float), which passes NaN.
+// V: float, or a vector of floats. Math: a back end's exp(V), exp_in_range(V) for normal results, quotient(V, V) and
+// clamp(V, float, float), which passes NaN through.
 template <class V>
 struct ValueAndSlope {
   V value, slope;
@@ -30,7 +30,7 @@ struct Gelu {
   TRIVET_HOST_DEVICE static V value(V x) {
     return Math::quotient(x, 1.0f + Math::exp(x * (kLinear + kCubic * (x * x))));
   }
-  // Beyond 9 the derivative is 0 or 1 to within 1e-25; further out e would overflow, and e s be NaN.
+  // Beyond 9 the derivative is 0 or 1 to within 1e-25; further out, e would overflow and e * s would be NaN.
   template <class V>
   TRIVET_HOST_DEVICE static V slope(V far) {
     const V x = Math::clamp(far, -9.0f, 9.0f), x2 = x * x;
@@ -53,7 +53,7 @@ struct Silu {
   }
 };
 
-// plain(formulas) of a kind that takes each column on its own, gated(formulas) of one with a gate.
+// Calls plain(formulas) for a kind that works on each column alone, gated(formulas) for one with a gate.
 template <class Math, class Plain, class Gated>
 void with_formulas(Activation kind, const Plain& plain, const Gated& gated) {
   switch (kind) {
