@@ -1,12 +1,12 @@
-// FlightRecorder: the last calls of one rank's communicators and the progress of each group, for the post-mortem of a
-// run that hangs or a rank that dies.
+// FlightRecorder: records the last calls of one rank's communicators and each group's progress, for the post-mortem of
+// a run that hangs or a rank that dies.
 //
-// A rank owns one; its communicators write to it, a watchdog reads it. Any thread may call any method. A call costs
-// three short locked sections without contention.
+// Each rank owns one; its communicators write to it and a watchdog reads it. Any thread may call any method. A call
+// costs three short, uncontended critical sections.
 //
-// A call is enqueued by the host, started when its stream reaches it, and done when this rank's part is over. A call
-// that is not done is never overwritten: memory grows to the most ever open at a time, as a host may run far ahead of
-// its GPU.
+// A call is enqueued by the host, started when its stream reaches it, and done when this rank's part has finished. An
+// unfinished call is never overwritten: a host may run far ahead of its GPU, so memory grows to the largest number of
+// calls ever open at the same time.
 #pragma once
 
 #include <cstdint>
@@ -27,37 +27,37 @@ enum class FlightState : uint8_t { none, enqueued, started, done, failed };
 constexpr auto words_of(FlightState) { return word_list("none", "enqueued", "started", "done", "failed"); }
 
 struct FlightRecord {
-  uint64_t number = 0;  // of this rank's calls, from 0
-  int group = 0;        // index of FlightLog::groups
-  CallSignature call;   // sequence: of the group's collectives, or of this pair's transfers in this direction
-  int peer = -1;        // of a transfer, rank of the group
-  bool sends = false;   // a transfer: this rank is the sender
+  uint64_t number = 0;  // index among this rank's calls
+  int group = 0;        // index in FlightLog::groups
+  CallSignature call;   // sequence: counts the group's collectives, or this pair's transfers in this direction
+  int peer = -1;        // transfers: the peer's rank in the group
+  bool sends = false;   // transfers: this rank is the sender
   FlightState state = FlightState::none;
-  int64_t enqueued_ns = 0, started_ns = 0, done_ns = 0;  // of now_ns(); 0: not yet
+  int64_t enqueued_ns = 0, started_ns = 0, done_ns = 0;  // in now_ns(); 0: not yet
 };
-std::string to_string(const FlightRecord& record);  // without its times
+std::string to_string(const FlightRecord& record);  // without the times
 
 struct FlightGroup {
   std::string name;
-  std::vector<int> world_ranks;                                 // of the members, in group order
-  int rank = 0;                                                 // this rank's
+  std::vector<int> world_ranks;                                 // the members', in group order
+  int rank = 0;                                                 // this rank's index in the group
   uint64_t enqueued = 0, started = 0, done = 0;                 // collectives so far
   std::vector<uint64_t> sends_enqueued{}, receives_enqueued{};  // transfers so far, by peer
-  std::vector<uint64_t> sent{};                                 // sends that are done
+  std::vector<uint64_t> sent{};                                 // sends done, by peer
 };
 
-// A snapshot.
+// A snapshot of a recorder.
 struct FlightLog {
   int rank = 0;
   int64_t taken_ns = 0;
-  int64_t last_activity_ns = 0;  // when a call last changed its state, or the recorder was made
+  int64_t last_activity_ns = 0;  // when a call last changed state, or the recorder was created
   std::vector<FlightGroup> groups{};
-  std::vector<FlightRecord> records{};  // in order of their numbers
+  std::vector<FlightRecord> records{};  // ordered by number
 };
 
 class FlightRecorder {
  public:
-  static constexpr size_t kCapacity = 256;  // calls; more where more are open
+  static constexpr size_t kCapacity = 256;  // calls; grows if more are open
 
   explicit FlightRecorder(int rank) : rank_(rank), records_(kCapacity), last_activity_ns_(now_ns()) {}
 
@@ -68,11 +68,11 @@ class FlightRecorder {
   void start(int slot) noexcept;
   void finish(int slot, bool failed) noexcept;
 
-  // Called before each read, on the reader's thread, to call start() and finish() for what has happened since. Null:
-  // none.
+  // `source` runs before each read, on the reader's thread, and calls start() and finish() for what has happened since
+  // the previous read. Null: no source.
   void set_source(std::function<void()> source);
 
-  // The started call that has been open for longest.
+  // The started call that has been open longest.
   std::optional<FlightRecord> oldest_started() const;
   int64_t last_activity_ns() const;
   FlightLog log() const;
@@ -93,8 +93,8 @@ class FlightRecorder {
 
 class CallFaults;
 class Communicator;
-// The same group as `world`; records its calls and those of the groups split off it. `recorder` and `faults` (null:
-// none) outlive the result. On a device, events on the stream tell when a call runs (device_calls.h).
+// Returns the same group as `world`, recording its calls and those of groups split from it. `recorder` and `faults`
+// (null: none) must outlive the result. On a device, events on the stream tell when a call runs (device_calls.h).
 std::unique_ptr<Communicator> with_flight_recorder(Communicator& world, FlightRecorder& recorder,
                                                    CallFaults* faults = nullptr);
 

@@ -28,7 +28,7 @@ HostWorld::RankText HostWorld::first_text(const std::string& mine) {
 std::string HostWorld::first_problem(const std::string& mine) {
   const auto [rank, text] = first_text(mine);
   if (rank < 0) return {};
-  const bool alone = size() > 1 && max(mine.starts_with(text) ? 0 : 1) > 0;  // text: perhaps cut
+  const bool alone = size() > 1 && max(mine.starts_with(text) ? 0 : 1) > 0;  // text may be truncated
   return alone ? "rank " + std::to_string(rank) + ": " + text : text;
 }
 

@@ -1,6 +1,6 @@
 // HostWorld: exchanges times, votes, texts and ids in host memory between the ranks of a group. (Training moves device
-// memory over communicators of its own.) Every call but send and receive is collective, and returns its result. For one
-// thread of each rank.
+// memory over its own communicators.) Every call except send and receive is collective and returns its result. To be
+// used by one thread per rank.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace trivet {
 
 class HostWorld {
  public:
-  // `world`, whose ranks exchange host memory, outlives this.
+  // The ranks of `world`, which must outlive this object, exchange host memory.
   explicit HostWorld(Communicator& world);
 
   int rank() const { return world_.rank(); }
@@ -23,7 +23,7 @@ class HostWorld {
   void barrier() { world_.barrier(); }
   Communicator& world() { return world_; }
 
-  // Over the ranks. T: int64_t, or a struct of int64_t only.
+  // Reductions over the ranks. T: int64_t, or a struct of int64_t members only.
   template <class T>
   T sum(T numbers) {
     world_.all_reduce(tensor_of(&numbers), Reduce::sum, *stream_);
@@ -33,7 +33,7 @@ class HostWorld {
     world_.all_reduce(tensor_of(&number), Reduce::max, *stream_);
     return number;
   }
-  // [rank], or the ranks' lists concatenated, all as long as this one.
+  // Returns the ranks' values, or the concatenation of their lists, which must all have the same length, by rank.
   template <class T>
   std::vector<T> gather(const T& mine) {
     return gather(std::vector<T>{mine});
@@ -56,20 +56,20 @@ class HostWorld {
     return number;
   }
 
-  // Returns rank 0's.
+  // Returns rank 0's value.
   template <class T>
   T broadcast(T mine) {
     world_.broadcast(tensor_of(&mine), 0, *stream_);
     return mine;
   }
   std::string broadcast(const std::string& mine);
-  // The first rank whose text is not empty, and at most 1000 characters of it; rank -1: all are empty.
+  // The first rank with a non-empty text, and that text, truncated to 999 characters; rank -1: all are empty.
   struct RankText {
     int rank = -1;
     std::string text{};
   };
   RankText first_text(const std::string& mine);
-  // The same as "rank 3: TEXT", or TEXT if it is that of all ranks; empty if all are.
+  // The same in the form "rank 3: TEXT", or TEXT if all ranks have that text; empty if all texts are empty.
   std::string first_problem(const std::string& mine);
 
  private:
@@ -81,7 +81,7 @@ class HostWorld {
 
   Communicator& world_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;  // inline: a call is complete when it returns
+  std::unique_ptr<Stream> stream_;  // runs inline: a call is complete when it returns
 };
 
 }  // namespace trivet

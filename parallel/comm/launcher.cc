@@ -1,4 +1,4 @@
-// launched_world_size, launched_rank: from the environment variables of launchers.
+// launched_world_size and launched_rank, read from the launchers' environment variables.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -8,14 +8,14 @@
 namespace trivet {
 namespace {
 
-// 0 if the variable is not set or is no number.
+// 0 if the variable is not set or is not a number.
 long long environment_number(const char* name) {
   const char* text = std::getenv(name);
   return text ? std::atoll(text) : 0;
 }
 
-// The tasks of this process's srun step; 0 outside of one. The shell of salloc and the script of sbatch have
-// SLURM_NTASKS too, but no step, or one of the reserved numbers: srun has not started them.
+// The number of tasks in this process's srun step; 0 outside a step, or if it has only one. salloc's shell and sbatch's
+// script have SLURM_NTASKS set too, but no step ID or a reserved one: srun did not start them.
 long long srun_tasks() {
   constexpr long long kFirstReservedStep = 0xfffffff0;
   if (!std::getenv("SLURM_STEP_ID") || environment_number("SLURM_STEP_ID") >= kFirstReservedStep) return 0;

@@ -13,13 +13,13 @@
 namespace trivet {
 namespace {
 
-constexpr double kLongest = 1e15;  // ns: eleven days, and far from the end of the clock
+constexpr double kLongest = 1e15;  // ns: eleven days, far from overflowing the clock
 
 int64_t nanoseconds(double ns) { return static_cast<int64_t>(std::min(ns, kLongest)); }
 
-// Sent before each transfer, in a message of its own.
+// Sent before each transfer, as a separate message.
 struct Stamp {
-  int64_t start_ns = 0, arrival_ns = 0;  // of the first byte's way, and the last byte's
+  int64_t start_ns = 0, arrival_ns = 0;  // when the first byte leaves; when the last byte arrives
   Tensor tensor() { return {this, DType::i64, {2}}; }
 };
 static_assert(sizeof(Stamp) == 2 * sizeof(int64_t));
@@ -43,8 +43,8 @@ int64_t EmulatedLinks::perform(const Link& link, HostBackEnd& back_end, const Ca
   return collective(wire, back_end, call, clock);
 }
 
-// Each rank's data leaves through its own port: the ranks tell each other when. How long the copy in memory takes, on
-// cores that others may use, is no part of the wire.
+// Each rank's data leaves through its own port, so the ranks exchange the times. The copy in memory, on cores that
+// others may be using, does not count as wire time.
 int64_t EmulatedLinks::collective(const WireTime& wire, HostBackEnd& back_end, const Call& call, SpanClock& clock) {
   back_end.perform(call, clock);
   const int64_t left_ns = port_of(back_end.group.category).send(clock.wire_start_ns(), wire.busy_ns);
@@ -77,7 +77,7 @@ WireTime wire_time(const Link& link, const WireCost& cost) {
 }
 
 Link measure_link(Communicator& group, Device& device, Stream& stream) {
-  constexpr int64_t kMeasuredBytes = 8 << 20;  // of the gathered tensor
+  constexpr int64_t kMeasuredBytes = 8 << 20;  // size of the gathered tensor
   constexpr int kTimes = 5;
   const int64_t n = group.size();
   Arena arena(device, "link");
@@ -100,7 +100,7 @@ Link measure_link(Communicator& group, Device& device, Stream& stream) {
           .gbps = 8 * static_cast<double>(cost.bytes) / std::max(large_ns - latency_ns, 1.0)};
 }
 
-// On one host ranks share a clock.
+// Ranks on one host share a clock.
 void check_one_host(Communicator& world) {
   const int64_t hash = clock_number();
   HostWorld host(world);

@@ -7,10 +7,10 @@
 namespace trivet {
 namespace {
 
-// Chunks are small enough to be added while they are in the cache and not to hold up other messages, and large enough
-// to amortise the cost of a message.
+// Chunks are small enough to be summed while in cache and not to delay other messages, and large enough to amortise the
+// cost of a message.
 constexpr int64_t kSmallestChunk = 32 << 10, kLargestSumChunk = 256 << 10, kGatherChunk = 512 << 10;
-constexpr int64_t kMostBounce = 16 << 20;  // bytes a group, for all peers
+constexpr int64_t kMostBounce = 16 << 20;  // bytes per group, for all peers together
 
 constexpr int64_t slice_begin(int64_t numel, int rank, int size) { return numel * rank / size; }
 static_assert(slice_begin(int64_t{1} << 40, 1023, 1024) == (int64_t{1} << 40) - (1 << 30));
@@ -64,7 +64,7 @@ void MpiCollective::all_reduce(Tensor full, Reduce op) {
     Peer& peer = peer_of(p);
     set_stream(p, gather_out, slice(group_.rank), own_bytes, chunk);
     peer.streams[gather_out].gate = &sum_.done;
-    // The sum arrives where this rank's term lies: not before that has been sent.
+    // The sum overwrites this rank's term, so it must not arrive before the term has been sent.
     set_stream(p, gather_in, slice(p), slice(p + 1) - slice(p), chunk);
     peer.streams[gather_in].gate = &peer.streams[scatter_out].done;
   });
@@ -199,7 +199,7 @@ void MpiCollective::pump(int p) {
   for (int kind = 0; kind < kStreams; ++kind) {
     ChunkStream& stream = peer.streams[kind];
     const bool in = kind == scatter_in || kind == gather_in;
-    // Receives nothing before the header has shown that the peer makes the same call.
+    // Post no receive before the header has shown that the peer makes the same call.
     if (in && !peer.header_arrived) continue;
     int64_t limit = std::min(stream.chunks, stream.done + kWindow);
     if (!in && between_hosts_ && headers_missing_ > 0) limit = std::min(limit, kEarlyChunks);
@@ -230,7 +230,7 @@ void MpiCollective::completed(int slot, int64_t chunk, int64_t bytes) {
   count_down();
 }
 
-// Adds the chunks that have arrived from all peers. That frees their places in the bounce buffer and lets an all_reduce
+// Adds the chunks that have arrived from all peers. That frees their slots in the bounce buffer and lets an all_reduce
 // send the sums.
 void MpiCollective::add_arrived() {
   int64_t arrived = INT64_MAX;
@@ -252,7 +252,7 @@ void MpiCollective::header_arrived(int p, int64_t bytes) {
                                           " bytes from rank " + std::to_string(group_.world_rank(p)) +
                                           " is no header of this program");
   if (peer.in.signature != signature_) {
-    // The lower rank first, so that both ranks report the same.
+    // Name the lower rank first, so that both ranks report the same error.
     const int mine = group_.world_rank(), theirs = group_.world_rank(p);
     if (mine < theirs) fail_mismatch(group_.name, mine, signature_, theirs, peer.in.signature);
     fail_mismatch(group_.name, theirs, peer.in.signature, mine, signature_);

@@ -1,20 +1,20 @@
 // MpiCollective: the collectives of one group over point-to-point messages, one at a time.
 //
-// Every call starts with a header from each rank to each other rank: the call's signature, and small data. Large data
-// follows in chunks, straight between the ranks' tensors if nothing is added, and each slice travels to its owner
-// only: as many bytes as in a ring, but the owner has all ranks' slices and adds them in rank order.
+// Every call starts with a header from each rank to every other: the call's signature, and the data if it is small.
+// Large data follows in chunks, directly between tensors unless it is summed. Each slice of a sum goes to its owner
+// only: as many bytes as in a ring, but the owner has every rank's slice and adds them in rank order.
 //
 //   reduce_scatter  scatter: slice p goes to rank p; the peers' terms of this rank's slice arrive in a bounce buffer
 //   all_gather      gather: the shard goes to all
 //   all_reduce      both; a chunk is gathered as soon as its sum is complete
 //   broadcast       gather from the root
 //
-// Between hosts only a first chunk leaves for each peer before the headers of all ranks have come: it fills the link
-// while they travel. More would move while a rank has yet to call, and nothing could tell when: its span would be
-// shorter than its bytes can take. Within a host MPI copies a chunk on request, which follows the header.
+// Between hosts, only one chunk leaves for each peer before all ranks' headers have arrived; it fills the link until
+// then. More would move before the last rank calls, that is, before the call's span begins, and the span would be
+// shorter than its bytes take. Within a host, MPI copies a chunk on the receiver's request, which follows the header.
 //
 // The thread that moves the messages (mpi_progress.h; mostly the caller itself) adds a chunk as soon as all its terms
-// have arrived, while they are in its cache. Another thread for that was slower: two context switches per chunk.
+// have arrived, while they are in its cache. A separate thread was slower: it costs two context switches per chunk.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ class MpiCollective : public MpiTask {
   // Any call but a transfer; a split gathers Call::in. One caller at a time; returns when this rank is done. REQUIRES:
   // more than one rank.
   void perform(const Call& call, const CallSignature& mine);
-  // When the last rank made the last call; where the ranks have several clocks, when this one learnt of it.
+  // When the last rank made the latest call; if the ranks do not share a clock, when this one learnt of it.
   int64_t matched_ns() const { return matched_ns_; }
 
   void advance() override;
@@ -41,14 +41,14 @@ class MpiCollective : public MpiTask {
 
  private:
   // One direction of one phase between this rank and a peer: chunks of contiguous memory, or of a ring of kBounceWindow
-  // chunks. A gated stream waits for another one, or for sums.
+  // chunks. A gated stream waits for another stream, or for sums.
   struct ChunkStream {
     std::byte* base = nullptr;
     int64_t bytes = 0, chunk = 1, chunks = 0;
     bool ring = false;
     const int64_t* gate = nullptr;  // chunks below *gate + slack may be posted
     int64_t slack = 0;
-    int64_t posted = 0, done = 0;  // done: all chunks below
+    int64_t posted = 0, done = 0;  // done: all chunks below it are complete
     uint64_t early = 0;            // bit i: chunk done + i is complete
   };
   enum StreamKind { scatter_out, scatter_in, gather_out, gather_in, kStreams };
@@ -67,8 +67,8 @@ class MpiCollective : public MpiTask {
     Reduce op = Reduce::sum;
     int64_t done = 0;  // chunks
   };
-  // Messages of a stream in flight: many between tensors, so that a rank which is not scheduled does not hold up the
-  // other; few in the bounce buffer, which is to stay in the cache.
+  // Most messages in flight per stream: many between tensors, so that a descheduled rank does not hold up the other;
+  // few through the bounce buffer, so that it stays in cache.
   static constexpr int64_t kWindow = 32, kBounceWindow = 4, kEarlyChunks = 1;
 
   // On the caller's thread.
@@ -76,7 +76,7 @@ class MpiCollective : public MpiTask {
   void reduce_scatter(Tensor full, Tensor shard, Reduce op);
   void all_gather(Tensor shard, Tensor full);
   void broadcast(Tensor data, int root);
-  // Sends the bytes at `from` to each peer, and receives as many of peer p at in(p); null: none.
+  // Sends the bytes at `from` to each peer, and receives as many from peer p at in(p). A null address: nothing.
   template <class In>
   void swap(int64_t bytes, std::byte* from, const In& in);
   void run_call();
@@ -96,7 +96,7 @@ class MpiCollective : public MpiTask {
 
   Peer& peer_of(int rank) { return peers_[static_cast<size_t>(rank)]; }
   template <class F>
-  void for_each_peer(F&& f) {  // starting after this rank, so that ranks do not all address the same one
+  void for_each_peer(F&& f) {  // starts after this rank, so that ranks do not all address the same peer
     for (int i = 1; i < group_.size(); ++i) f((group_.rank + i) % group_.size());
   }
 
@@ -104,11 +104,11 @@ class MpiCollective : public MpiTask {
   std::vector<Peer> peers_;  // [rank]; this rank's own is unused
   CallSignature signature_;
   GrowOnlyBuffer bounce_;
-  std::vector<const void*> inputs_;  // of one addition; a member so that calls do not allocate
+  std::vector<const void*> inputs_;  // of one reduction; a member, so that calls do not allocate
   Sum sum_;
-  int64_t remaining_ = 0;  // messages of this call that are not complete
+  int64_t remaining_ = 0;  // incomplete messages of this call
   int headers_missing_ = 0;
-  int64_t matched_ns_ = 0;  // once no header is missing
+  int64_t matched_ns_ = 0;  // final once no header is missing
   bool between_hosts_ = false;
 };
 

@@ -21,9 +21,9 @@ void check_mpi(int code, const char* call) {
 }  // namespace
 
 void MpiEndpoint::start() {
-  // Over TCP, Open MPI asks the receiver before it sends more than 64 KiB, and the answer queues after the data that
-  // travels the other way: two ranks that exchange chunks would get little more than half of a slow link. So chunks are
-  // sent eagerly, unless the user has set the limit.
+  // Over TCP, Open MPI asks the receiver before it sends more than 64 KiB, and the reply queues behind data travelling
+  // the other way: two ranks exchanging chunks would get little more than half the bandwidth of a slow link. So chunks
+  // are sent eagerly, unless the user has set the limit.
   setenv("OMPI_MCA_btl_tcp_eager_limit", "1048576", 0);
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
@@ -83,7 +83,7 @@ bool MpiEndpoint::poll() {
   indices_.resize(requests_.size());
   statuses_.resize(requests_.size());
   int count = 0, code = MPI_SUCCESS;
-  // Open MPI looks at the requests first, then moves messages: only the next call reports what one completes.
+  // Open MPI tests the requests before it moves messages, so only the next call reports what this one completes.
   for (int i = 0; i < 2 && count == 0; ++i) {
     code =
         MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());

@@ -1,5 +1,5 @@
-// MpiEndpoint: MPI itself, and the messages of this process that are in flight. One thread at a time calls it: the one
-// that holds the progress token of MpiProgress; start() and stop() are for the progress thread.
+// MpiEndpoint: wraps MPI and tracks this process's messages in flight. Only the thread that holds the progress token of
+// MpiProgress may call it; start() and stop() are for the progress thread.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,17 @@ class MpiEndpoint {
   void stop();                // MPI_Finalize
   void abort(int exit_code);  // MPI_Abort: does not return
 
-  // Constant after start(): any thread.
+  // Constant after start(), so any thread may call these.
   int rank() const { return rank_; }
   int size() const { return size_; }
   int max_tag() const { return max_tag_; }
   bool one_clock() const { return one_clock_; }  // all ranks share now_ns()
-  // True if MPI copies from that rank's memory to this one's, when both ask for it; else sends start immediately.
+  // True if MPI copies from that rank's memory to this one's once both ask for it; otherwise sends start immediately.
   bool shares_memory(int rank) const { return shares_memory_[static_cast<size_t>(rank)] != 0; }
 
   void post_send(MpiTask& task, int slot, int64_t chunk, const void* data, int64_t bytes, int to, int tag);
   void post_recv(MpiTask& task, int slot, int64_t chunk, void* data, int64_t bytes, int from, int tag);
-  // Calls completed() of the tasks whose messages are done. Returns whether there were any.
+  // Calls completed() on its task for each finished message. Returns true if there were any.
   bool poll();
 
  private:
@@ -38,14 +38,14 @@ class MpiEndpoint {
   MPI_Request* add(const Owner& owner);
   void find_neighbours();
 
-  MPI_Comm comm_ = MPI_COMM_NULL;  // a duplicate, so that a benchmark's messages stay apart
+  MPI_Comm comm_ = MPI_COMM_NULL;  // a duplicate, so that a benchmark's messages stay separate
   std::vector<MPI_Request> requests_;
-  std::vector<Owner> owners_;  // of the requests
-  std::vector<int> indices_;   // poll()'s, as the next
+  std::vector<Owner> owners_;  // [request]
+  std::vector<int> indices_;   // poll()'s; so are statuses_
   std::vector<MPI_Status> statuses_;
   int rank_ = 0, size_ = 1, max_tag_ = 0;
   bool one_clock_ = false;
-  std::vector<char> shares_memory_;  // by rank
+  std::vector<char> shares_memory_;  // [rank]
 };
 
 }  // namespace trivet

@@ -1,7 +1,7 @@
 // Tags, headers and buffers of the MPI back end's messages.
 //
-// All groups share one MPI communicator; a group's number gives its tags, so that groups never see each other's
-// messages. Between two ranks the messages of one tag arrive in order.
+// All groups share one MPI communicator; a group's number determines its tags, so that groups never see each other's
+// messages. Between two ranks, messages with the same tag arrive in order.
 #pragma once
 
 #include <array>
@@ -40,7 +40,7 @@ struct MpiHeader {
 static_assert(offsetof(MpiHeader, payload) == MpiHeader::kBytes - MpiHeader::kPayload &&
               sizeof(MpiHeader) == MpiHeader::kBytes);
 
-// Large buffers ask for huge pages: the kernel, which copies from one process to another, has far fewer to look up.
+// Large buffers ask for huge pages, so that the kernel, which copies between processes, has far fewer pages to look up.
 class GrowOnlyBuffer {
  public:
   std::byte* at_least(int64_t bytes) {

@@ -11,8 +11,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A thread without news yields for this long before it sleeps: the other rank is usually close, and sleepers wake up
-// late.
+// A thread that sees no news yields for this long before it sleeps: a message is usually about to arrive, and sleepers
+// wake up late.
 constexpr auto kYields = 500us;
 constexpr auto kLongestPause = 50us;
 // With no task in flight a turn only lets MPI finish a buffered message or accept a connection.
@@ -20,12 +20,12 @@ constexpr auto kLongestIdle = 10000us;
 constexpr unsigned long kTimerSlack = 1000;  // nanoseconds; the default would add 50 microseconds to each sleep
 // After this many turns without news, all messages that a rank had sent before its goodbye have arrived.
 constexpr int kTurnsToSeeAll = 20;
-constexpr auto kUnreceivedSends = 10s;  // how long a rank that ends waits for its sends to be received
+constexpr auto kUnreceivedSends = 10s;  // how long an ending rank waits for its sends to be received
 constexpr int kGoodbyeTag = 0;
 
 }  // namespace
 
-// The time without news.
+// How long there has been no news.
 struct MpiProgress::Quiet {
   int turns = 0;
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
@@ -37,8 +37,8 @@ struct MpiProgress::Quiet {
   std::chrono::nanoseconds length() const { return std::chrono::steady_clock::now() - since; }
 };
 
-// Tells every other rank that this one has ended, and listens for theirs. Never "in flight": their messages may come at
-// any time.
+// Tells every other rank that this one has ended, and listens for the same from them. Never "in flight", as their
+// messages may come at any time.
 class MpiProgress::Goodbye : public MpiTask {
  public:
   explicit Goodbye(MpiProgress& progress) : MpiTask(progress) {}
@@ -205,7 +205,7 @@ void MpiProgress::run(MpiTask& task) {
   if (others_in_flight || !submitted_.empty() || phase_ != Phase::running || halt_wanted_) poke();
 }
 
-// Submits the task in any case.
+// Submits the task whether or not it gets the token.
 bool MpiProgress::borrow_token(MpiTask& task) {
   std::lock_guard lock(mutex_);
   submitted_.push_back(&task);
@@ -260,7 +260,7 @@ void MpiProgress::thread_main() {
   } catch (const std::exception& e) {
     halt(e.what());
   }
-  // From here on this thread touches no task: their owners may leave.
+  // From here on owners may destroy their tasks: this thread touches only those still registered.
   halted_.store(true, std::memory_order_release);
   {
     std::lock_guard lock(tasks_mutex_);

@@ -2,28 +2,28 @@
 // (MPI_THREAD_SERIALIZED).
 //
 // Messages belong to tasks. A task is a small state machine: the token's holder calls advance() after submit() and
-// completed() when one of the task's messages is done; both may post more. Neither takes longer than the copy of a
-// chunk, so that messages of other tasks wait no longer.
+// completed() when one of the task's messages is done; both may post more. Neither may take longer than copying a
+// chunk, as other tasks' messages wait meanwhile.
 //
-// The token belongs to the progress thread, from MPI_Init_thread to MPI_Finalize. A thread that would block for a task
+// The token belongs to the progress thread, from MPI_Init_thread to MPI_Finalize. A thread that would block on a task
 // borrows it while the progress thread is not in MPI: a call then costs no context switch, and the thread whose cache
-// has the data copies it. The borrower moves all tasks; when its own is done it returns the token, and wakes the
-// progress thread if others are in flight. Both happen under mutex_, which orders accesses to tasks and requests.
+// has the data copies it. The borrower advances all tasks; when its own is done it returns the token, and wakes the
+// progress thread if others are in flight. It does both under mutex_, which orders accesses to tasks and requests.
 //
 // The holder polls only while tasks are in flight. Without news it yields first and then sleeps, longer each time, so
 // that compute gets the core.
 //
-// The story of an all-reduce that a compute thread calls:
-//   1. The thread makes the task and calls run(). borrow_token() submits the task; the progress thread sleeps with
+// How an all-reduce that a compute thread calls proceeds:
+//   1. The thread sets up the task and calls run(). borrow_token() submits the task; the progress thread sleeps with
 //      nothing in flight, so the token is free, and the thread takes it.
-//   2. drive() takes turns. A turn calls advance() of what was submitted, which posts the first chunk's messages; then
-//      it asks MPI which messages are done, and calls completed() for each, which adds the chunk and posts the next.
+//   2. drive() loops over turns. A turn calls advance() on submitted tasks, which posts the first messages; it then
+//      asks MPI which messages are done, and calls completed() for each, which adds the chunk and posts the next.
 //   3. While nothing arrives, the thread yields the core, then sleeps between turns. A thread that submits another task
-//      wakes it, and its next turn moves that task as well.
-//   4. The last completed() calls end(). The thread returns the token and goes on; if other tasks are in flight, it
-//      wakes the progress thread, which takes turns in the same way.
-// Where the token is taken in 1, its holder does 2 and 3, and the caller waits on its task's condition variable. A
-// stream on a thread of its own, as overlapped communication has, makes the same calls from there.
+//      wakes it, and its next turn advances that task as well.
+//   4. The last completed() calls end(). The thread returns the token and continues; if other tasks are in flight, it
+//      wakes the progress thread, which runs turns in the same way.
+// If the token is taken in step 1, its holder does steps 2 and 3, and the caller waits on its task's condition
+// variable. A stream with its own thread, as used for overlapped communication, makes the same calls from there.
 //
 // When a task or MPI fails, or halt() is called, the progress thread keeps the token, abandons all tasks and makes no
 // MPI call but MPI_Abort; every thread that waits for a task throws.
@@ -54,17 +54,17 @@ class MpiTask {
   MpiTask(const MpiTask&) = delete;
   MpiTask& operator=(const MpiTask&) = delete;
 
-  // On the token's holder. They throw Error to fail the rank.
+  // Called by the token's holder. They throw Error to fail the rank.
   virtual void advance() = 0;
-  virtual void completed(int slot, int64_t chunk, int64_t bytes) = 0;  // bytes: of a received message
-  // While the task is in flight: this rank of the world has ended, and all its messages have been seen.
+  virtual void completed(int slot, int64_t chunk, int64_t bytes) = 0;  // bytes: size of a received message
+  // Called while the task is in flight: this rank of the world has ended, and all its messages have been seen.
   virtual void rank_ended(int) {}
 
  protected:
-  // On the thread that waits for the task: moves messages if the token is free, and blocks until end(); throws when the
-  // rank has halted.
+  // Called by the thread that waits for the task: moves messages if the token is free, and blocks until end(); throws
+  // if the rank has halted.
   void run();
-  // The last call of advance() or completed(): releases the waiting thread.
+  // advance() or completed() calls it last: releases the waiting thread.
   void end();
 
   MpiProgress& progress_;
@@ -81,25 +81,25 @@ class MpiTask {
 
 class MpiProgress {
  public:
-  MpiProgress();   // returns when MPI is up
-  ~MpiProgress();  // ends the thread; MPI_Finalize when finish() was not called and nothing failed
+  MpiProgress();   // returns once MPI is initialised
+  ~MpiProgress();  // ends the thread; only finish() finalises MPI
   MpiProgress(const MpiProgress&) = delete;
   MpiProgress& operator=(const MpiProgress&) = delete;
 
   int rank() const { return mpi_.rank(); }
   int size() const { return mpi_.size(); }
-  // For the token's holder; constants for any thread.
+  // For the token's holder; its constants are for any thread.
   MpiEndpoint& mpi() { return mpi_; }
 
-  // Any thread, without waiting: the token's holder will call task.advance().
+  // Any thread; does not wait. The token's holder will call task.advance().
   void submit(MpiTask& task);
   // Any thread: fails the rank; the first reason counts.
   void halt(const std::string& why) noexcept;
   bool halted() const { return halted_.load(std::memory_order_acquire); }
   [[noreturn]] void throw_halted();
-  Failure failure();  // of this rank
+  Failure failure();  // this rank's
 
-  // The main thread, at the end of the rank: tells the other ranks, waits until all have ended and finalises.
+  // For the main thread, at the end of the rank: tells the other ranks, waits until all have ended and finalises MPI.
   void finish();
   // Ends the whole job.
   [[noreturn]] void abort_job(int exit_code);
@@ -131,10 +131,10 @@ class MpiProgress {
   // Guarded by the token.
   MpiEndpoint mpi_;
   int tasks_in_flight_ = 0;
-  std::vector<char> ended_;  // by rank of the world
+  std::vector<char> ended_;  // [world rank]
   std::vector<MpiTask*> advancing_;
 
-  std::mutex mutex_;                       // guards what follows down to why_
+  std::mutex mutex_;                       // guards what follows, down to cause_
   std::condition_variable changed_;        // phase_, halted_
   std::condition_variable news_;           // for the progress thread: poked_, or the token is free
   std::condition_variable borrower_news_;  // for the token's borrower: poked_
@@ -144,10 +144,10 @@ class MpiProgress {
   std::atomic<bool> poked_ = false;  // there is news for the token's holder; set under mutex_
   int abort_code_ = -1;
   std::string why_;
-  std::exception_ptr cause_;  // null: none of this process
+  std::exception_ptr cause_;  // null: no exception in this process
   std::atomic<bool> halt_wanted_ = false, halted_ = false;
   std::mutex tasks_mutex_;
-  std::vector<MpiTask*> tasks_;  // all: a halt wakes them
+  std::vector<MpiTask*> tasks_;  // all tasks, for a halt to wake
   std::unique_ptr<Goodbye> goodbye_;
   std::thread thread_;  // last: it uses the others
 };

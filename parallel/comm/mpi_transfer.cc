@@ -9,7 +9,7 @@ constexpr int64_t kChunk = 512 << 10;
 constexpr int64_t kWindow = 4;  // chunks that a receiver posts in advance
 enum Slot { header_slot, data_slot };
 
-// 0: the data fits into the header.
+// 0 if the data fits into the header.
 int64_t chunks_of(const CallSignature& s) {
   return bytes_of(s) <= MpiHeader::kPayload ? 0 : (bytes_of(s) + kChunk - 1) / kChunk;
 }
@@ -43,7 +43,7 @@ class MpiSend : public MpiTask {
     }
   }
 
-  // The n-th call: chunk n has been copied.
+  // The n-th call means that chunk n has been copied.
   void advance() override {
     if (posted_ < 0) {
       progress_.set_in_flight(*this, true);
@@ -83,7 +83,7 @@ void MpiSendPool::send(const CommGroup& group, int to, const CallSignature& sign
 
 MpiSend& MpiSendPool::take(int64_t bytes) {
   std::lock_guard lock(mutex_);
-  // The smallest that fits: large buffers stay free for large tensors.
+  // The smallest that fits, so that large buffers stay free for large tensors.
   MpiSend* best = nullptr;
   for (const auto& send : sends_) {
     if (send->busy.load(std::memory_order_acquire)) continue;

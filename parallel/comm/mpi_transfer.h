@@ -12,7 +12,7 @@ namespace trivet {
 
 class MpiSend;
 
-// All sends of a process, so that a send outlives its communicator; it grows to the most ever in flight.
+// All sends of a process, so that a send may outlive its communicator. Grows to the most ever in flight at a time.
 class MpiSendPool {
  public:
   explicit MpiSendPool(MpiProgress& progress);
@@ -31,8 +31,8 @@ class MpiSendPool {
 class MpiReceive : public MpiTask {
  public:
   MpiReceive(MpiProgress& progress, const CommGroup& group) : MpiTask(progress), group_(group) {}
-  // Returns after the data has arrived: since when it could move. Between hosts that is since the send (where the ranks
-  // have several clocks, since its header arrived); within a host MPI copies when both ends ask. One caller at a time.
+  // Waits for the data; returns when it could begin to move: within a host, when both ends had called, as MPI copies
+  // then; between hosts, when it was sent or, without a shared clock, when its header arrived. One caller at a time.
   int64_t receive(int from, const CallSignature& signature, void* data);
 
   void advance() override;

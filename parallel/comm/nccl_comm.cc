@@ -18,7 +18,7 @@ ncclDataType_t nccl_type(DType dtype) {
     case DType::i64: return ncclInt64;
     case DType::u8:
     case DType::e4m3:
-    case DType::e5m2: return ncclUint8;  // only moved
+    case DType::e5m2: return ncclUint8;  // moved, never reduced
   }
   return ncclUint8;
 }
@@ -37,14 +37,14 @@ class NcclBackEnd : public DeviceBackEnd {
   void enqueue(std::span<const Call> calls, Stream& stream) override {
     const Call& first = calls.front();
     if (group.size() == 1) return copy_alone(first, stream);
-    SpanInfo span = span_of(calls.back());  // of an exchange its receive
+    SpanInfo span = span_of(calls.back());  // in an exchange, the receive's
     if (calls.size() > 1) span.name = "exchange";
     trivet::enqueue(stream, span, [&](cudaStream_t on) {
       try {
         group_->call(span.name,
                      [&](ncclComm_t comm) { return calls.size() > 1 ? both(calls, comm, on) : one(first, comm, on); });
       } catch (const Error&) {
-        rank_->poll();  // it may be an earlier call's
+        rank_->poll();  // the error may be an earlier call's
         throw;
       }
     });
@@ -64,7 +64,7 @@ class NcclBackEnd : public DeviceBackEnd {
   }
 
   void abort(const std::string& why) noexcept override {
-    host_->abort(why);  // first, so that other ranks report this cause and not the peer that NCCL misses
+    host_->abort(why);  // first, so that other ranks report this cause, not a peer that NCCL finds missing
     rank_->abort(why);
   }
   Failure failure() const override { return host_->failure(); }
@@ -123,8 +123,8 @@ class NcclBackEnd : public DeviceBackEnd {
     if (group.size() == 2 && group.category == comm_of("pipeline")) connect_pair();
   }
 
-  // NCCL connects two ranks in their first transfer, which blocks both hosts until both have called. The ends of a
-  // pipeline's channels would call at different times and deadlock over other channels: they are connected now.
+  // NCCL connects two ranks in their first transfer, which blocks both hosts until both have called. The two ends of a
+  // pipeline channel would call at different times and deadlock through other channels, so they are connected now.
   void connect_pair() {
     const auto stream = rank_->device.create_side_stream(StreamPriority::normal);
     void* const memory = rank_->device.allocate(2);
@@ -144,7 +144,7 @@ class NcclBackEnd : public DeviceBackEnd {
 
   const std::shared_ptr<Communicator> host_;
   const std::shared_ptr<NcclRank> rank_;
-  std::shared_ptr<NcclGroup> group_;  // null: one rank
+  std::shared_ptr<NcclGroup> group_;  // null if the group has one rank
 };
 
 }  // namespace

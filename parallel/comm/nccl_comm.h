@@ -1,19 +1,19 @@
 // The NCCL back end: one GPU per rank, and one NCCL call per operation.
 //
-// Every group has a twin on the host, threads or MPI, for exchanging ids, barriers and splits. Groups are created
-// eagerly and do not block inside NCCL: a call that times out ends the world with an error that names the group, the
-// rank and the call. NCCL's resources of a group are freed when the last group of the rank ends.
+// Every group has a twin on the host (threads or MPI) for id exchange, barriers and splits. Groups are created eagerly
+// and do not block inside NCCL: a call that times out ends the world with an error that names the group, the rank and
+// the call. A group's NCCL resources are freed when the rank's last group ends.
 //
-// A thread of each rank polls for NCCL's asynchronous errors and for failures of other ranks (Communicator::failure).
-// Then it aborts NCCL on this rank and the world; waits for the device and later calls throw an Error with the group,
-// the rank, NCCL's own text and, with a flight recorder, the call.
+// A thread on each rank polls for NCCL's asynchronous errors and for failures of other ranks (Communicator::failure).
+// On either, it aborts NCCL on this rank and the world; waits for the device and later calls then throw an Error with
+// the group, the rank, NCCL's own text and, with a flight recorder, the call.
 //
-// Departures from comm.h: sums are taken in NCCL's order (two runs with the same NCCL, layout and machine agree), bf16
+// Differences from comm.h: sums are taken in NCCL's order (two runs with the same NCCL, layout and machine agree), bf16
 // is rounded after each addition, and a maximum ignores NaN; ranks' calls are not compared; a send may wait for its
 // receiver, and the first transfer between two ranks blocks both hosts until both have called (except in a pair of
-// comm_of("pipeline")); events tell when a call's kernel ran, which includes waiting for peers, and nothing of when
-// bytes moved: all of such a span counts as wire, which is an upper bound. An abort leaves the device poisoned
-// (device.h): it can only be destroyed.
+// comm_of("pipeline")); events tell when a call's kernel ran, which includes waiting for peers, but not when bytes
+// moved: the whole span counts as wire time, which is an upper bound. An abort leaves the device poisoned (device.h):
+// it can only be destroyed.
 #pragma once
 
 #include <memory>
@@ -25,16 +25,16 @@ namespace trivet {
 
 bool built_with_nccl();
 
-// The most multiprocessors that a group of that class takes while it communicates. A kernel that waits for a peer
-// holds them; where all groups together could hold more than kMostOfGpu of a GPU, each gets its part of that.
+// The most multiprocessors that a group of this class occupies while it communicates. A kernel that waits for a peer
+// holds them; if all groups together could hold more than kMostOfGpu of a GPU, each gets its share of that.
 constexpr int most_ctas(Category category) { return category == comm_of("pipeline") ? 8 : 16; }
 constexpr double kMostOfGpu = 0.75;
 int gpu_multiprocessors();  // of the current GPU; 0 in a build without NCCL
 
-// The same ranks as `world`, for tensors of `device`, a CUDA device that no other rank has; both outlive it. Collective
-// over `world`, which it alone uses from then on. timeout_s: of a call that sets up or enqueues. part: of most_ctas()
-// that each group gets, the same on all ranks. Throws Error if NCCL fails, and ConfigError in a build without NCCL
-// (no_nccl.cc).
+// A communicator over the ranks of `world`, for tensors on `device`, a CUDA device that no other rank uses; both must
+// outlive it. Collective over `world`, which nothing else may use from then on. timeout_s: for each call that sets up
+// or enqueues. part: the fraction of most_ctas() that each group gets, the same on all ranks. Throws Error if NCCL
+// fails, and ConfigError in a build without NCCL (no_nccl.cc).
 std::unique_ptr<Communicator> create_nccl_communicator(Communicator& world, Device& device, double timeout_s,
                                                        double part = 1.0);
 

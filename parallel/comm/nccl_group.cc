@@ -10,9 +10,9 @@
 namespace trivet {
 namespace {
 
-// Connects collectives when a group is created, as before NCCL 2.22: in its first call the host would wait for the
-// other ranks, which may wait for this one in the first call of another group. It also makes NCCL allocate its memory
-// before the engine allocates the rest. Set before main(), when no other thread may read the environment.
+// Connects collectives when a group is created, as before NCCL 2.22. Otherwise the host would wait for the other ranks
+// in a group's first call, while they may wait for this one in another group's. It also makes NCCL allocate its memory
+// before the engine allocates the rest. Set before main(), while no other thread can read the environment.
 [[maybe_unused]] const int kConnectsEarly = setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 
 constexpr std::chrono::milliseconds kPollInterval{100};
@@ -84,7 +84,7 @@ void* NcclGroup::register_buffer(Tensor memory) {
 
 void NcclGroup::deregister(void* handle) noexcept {
   std::lock_guard lock(mutex_);
-  if (comm_ && handle) ncclCommDeregister(comm_, handle);  // else it went with the communicator, or NCCL wanted none
+  if (comm_ && handle) ncclCommDeregister(comm_, handle);  // else freed with the communicator, or NCCL made none
 }
 
 std::string NcclGroup::error() noexcept {
@@ -107,7 +107,7 @@ std::unique_lock<std::mutex> NcclGroup::stop(const std::string& why) noexcept {
 
 void NcclGroup::revoke() noexcept {
 #ifdef NCCL_REVOKE_DEFAULT
-  if (comm_ && ncclCommRevoke)  // NCCL may be older where this runs than where it was built
+  if (comm_ && ncclCommRevoke)  // NCCL may be older at run time than at build time
     ncclCommRevoke(comm_, NCCL_REVOKE_DEFAULT);
 #endif
 }
@@ -148,7 +148,7 @@ void* NcclMemory::allocate(int64_t bytes) {
 
 void NcclMemory::deallocate(void* data, int64_t) noexcept { ncclMemFree(data); }
 
-// ---- all of a rank
+// ---- all groups of a rank
 
 NcclRank::NcclRank(Communicator& host, Device& device, double timeout_s, double part)
     : host(host),

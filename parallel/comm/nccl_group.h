@@ -17,7 +17,7 @@
 
 namespace trivet {
 
-// One NCCL communicator. stop() and error() may come from any thread.
+// One NCCL communicator. Any thread may call stop() and error().
 class NcclGroup {
  public:
   NcclGroup(const std::string& name, int rank, int size, int most_ctas, double timeout_s);
@@ -25,9 +25,9 @@ class NcclGroup {
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
-  // Precedes all other calls but stop(). Collective.
+  // Must precede all other calls except stop(). Collective.
   void open(const ncclUniqueId& id);
-  // No call follows close(); end() waits for the peers' close(). False: they did not come, and it must be aborted.
+  // Only end() may follow close(); it waits for the peers' close(). False: that failed, and the group must be aborted.
   void close() noexcept;
   bool end() noexcept;
 
@@ -41,16 +41,16 @@ class NcclGroup {
     last_ = what;
   }
 
-  // NCCL's handle of `memory`, which deregister() takes.
+  // Returns NCCL's handle for `memory`, to be passed to deregister().
   void* register_buffer(Tensor memory);
   void deregister(void* handle) noexcept;
 
-  // NCCL's asynchronous error; empty: none, or a thread is inside NCCL, which reports it there.
+  // NCCL's asynchronous error. Empty: none, or a thread is inside NCCL and will get the error there.
   std::string error() noexcept;
-  // Interrupts a call that waits, and makes all later ones throw `why`. The lock excludes other threads from NCCL.
+  // Interrupts a waiting call and makes all later ones throw `why`. The returned lock keeps other threads out of NCCL.
   std::unique_lock<std::mutex> stop(const std::string& why) noexcept;
-  // Both REQUIRE the lock of stop(), until the end of the NCCL group in which abort() is called. revoke() ends what its
-  // kernels wait for, and waits for nothing, where NCCL has it; abort() frees the communicator too.
+  // Both REQUIRE stop()'s lock, until the end of the NCCL group in which abort() is called. revoke(), if NCCL has it,
+  // releases waiting kernels without waiting itself; abort() also frees the communicator.
   void revoke() noexcept;
   void abort() noexcept;
 
@@ -69,7 +69,7 @@ class NcclGroup {
   ncclComm_t comm_ = nullptr;
   ncclResult_t finalized_ = ncclInvalidUsage;  // result of close()
   int64_t calls_ = 0;
-  const char* last_ = "";  // of them
+  const char* last_ = "";  // the latest
   bool failed_ = false;
   std::string why_;
   std::atomic<bool> aborting_ = false;
@@ -85,11 +85,11 @@ class NcclMemory : public Memory {
 // All groups of one rank, which end together: ncclCommFinalize waits for the peers, so ranks that ended their groups
 // one by one, in different orders, would deadlock.
 //
-// When a rank or a connection fails, streams wait inside NCCL, and hosts for these streams: failures in the host's
-// world do not reach them, and NCCL reports asynchronous errors only on request. So a thread of each rank polls for
-// both until its groups have ended. On either it aborts NCCL on this rank and poisons the device, so that a waiting
+// When a rank or a connection fails, streams wait inside NCCL, and hosts wait for these streams: failures in the host
+// world do not reach them, and NCCL reports asynchronous errors only on request. So a thread on each rank polls for
+// both until its groups have ended. On either, it aborts NCCL on this rank and poisons the device, so that a waiting
 // host throws the error instead of using incomplete data. All communicators are revoked, then aborted in one NCCL
-// group: each frees memory, which may wait for the whole GPU, and so, one after another, for the kernels of later ones.
+// group: an abort frees memory, which may wait for the whole GPU, including the kernels of groups not yet aborted.
 class NcclRank {
  public:
   NcclRank(Communicator& host, Device& device, double timeout_s, double part);  // part: of most_ctas
@@ -114,7 +114,7 @@ class NcclRank {
   std::mutex mutex_;  // guards the next three
   std::vector<std::shared_ptr<NcclGroup>> groups_;
   std::function<std::string()> abort_diagnostics_;
-  std::string why_;  // not empty, and constant: aborted
+  std::string why_;  // constant once aborted; empty before
   std::mutex poll_mutex_;
 
   std::mutex watch_mutex_;

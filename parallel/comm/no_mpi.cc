@@ -1,4 +1,4 @@
-// The twin of mpi_comm.cc in a build without MPI.
+// Replaces mpi_comm.cc in a build without MPI.
 #include "parallel/comm/world.h"
 
 namespace trivet {

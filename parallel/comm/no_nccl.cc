@@ -1,4 +1,4 @@
-// The twin of nccl_comm.cc in a build without NCCL.
+// Replaces nccl_comm.cc in a build without NCCL.
 #include "parallel/comm/nccl_comm.h"
 
 namespace trivet {

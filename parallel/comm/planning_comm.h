@@ -1,5 +1,5 @@
-// A communicator without peers: calls move nothing and never wait, so that one thread can plan a rank of a world of any
-// size.
+// A communicator without peers: calls move nothing and never wait, so that one thread can plan any rank of a world of
+// any size.
 #pragma once
 
 #include <memory>

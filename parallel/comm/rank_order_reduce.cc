@@ -6,17 +6,17 @@
 namespace trivet {
 namespace {
 
-// Elements summed at a time: the accumulator stays in the first-level cache, and is written to every output from there.
+// Elements summed at a time: the accumulator stays in the L1 cache, and is written to every output from there.
 constexpr int64_t kBlock = 1024;
 
 struct Add {
-  // Unsigned, because an int64 sum that wraps around is not undefined behaviour in a communication library.
+  // Unsigned, so that an int64 sum that overflows wraps around and is not undefined behaviour.
   int64_t operator()(int64_t a, int64_t b) const {
     return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
   }
   float operator()(float a, float b) const { return a + b; }
 };
-// The sum as well; reduce_blocks divides it.
+// Also a sum, which reduce_blocks divides.
 struct Average : Add {};
 struct Max {
   int64_t operator()(int64_t a, int64_t b) const { return b > a ? b : a; }

@@ -7,14 +7,14 @@
 namespace trivet {
 namespace {
 
-// Elements [first, first + count), in one row.
+// Elements [first, first + count), as a 1-D tensor.
 Tensor flat(const Tensor& whole, int64_t first, int64_t count) {
   return {static_cast<std::byte*>(whole.data) + first * size_of(whole.dtype), whole.dtype, {count}};
 }
 
-// Pinned memory of a group and of all that are split from it, freed when the last group ends. Freeing it synchronises
-// all streams of the GPU, and allocating may, too (CUDA's guide: implicit synchronization). In between that could
-// deadlock: a stream of another rank on the same GPU may wait for what this rank or a third one has yet to queue.
+// Pinned memory of a group and of all groups split from it, freed when the last of them ends. Freeing it synchronises
+// all streams of the GPU, and allocating it may too (CUDA's guide: implicit synchronization). During a run that could
+// deadlock: another rank's stream on the same GPU may wait for work that this rank or a third one has yet to queue.
 class Pinned {
  public:
   HostBuffer& add_buffer(Device& device, int64_t bytes) {
@@ -73,14 +73,14 @@ class StagedBackEnd : public DeviceBackEnd {
     }
   };
 
-  // Host memory, shared by all calls: on a stream, a call's first copy starts after the last call's copy back.
+  // Host memory, shared by all calls: on a stream, a call's first copy starts after the previous call's copy back.
   void* buffer(int64_t bytes) {
     if (!buffer_ || buffer_->bytes() < bytes)
       buffer_ = &pinned_->add_buffer(device, std::max(bytes, buffer_ ? 2 * buffer_->bytes() : 0));
     return buffer_->data();
   }
 
-  // The same call in host memory, where a shard has its place within `whole`.
+  // The same call on host memory, where a shard lies at its place within the whole tensor.
   Call on_host(const Call& call) {
     Call host = call;
     const bool reduces = call.kind == CommCall::reduce_scatter, gathers = call.kind == CommCall::all_gather;
@@ -91,7 +91,7 @@ class StagedBackEnd : public DeviceBackEnd {
     return host;
   }
 
-  // Skips tensors that the call did not change: a rank's own shard of what it gathers in place, and a root's broadcast.
+  // Skips what the call did not change: a rank's own shard in an in-place gather, and the root's tensor in a broadcast.
   void copy_back(const Call& call, const Call& host, Stream& stream) {
     const auto copy = [&](int64_t first, int64_t count) {
       const Tensor from = flat(host.out, first, count), to = flat(call.out, first, count);
@@ -111,7 +111,7 @@ class StagedBackEnd : public DeviceBackEnd {
     const Call host = on_host(call);
     const bool goes_out = call.in && (call.kind != CommCall::broadcast || group.rank == call.peer);
     if (goes_out && call.in.bytes() > 0) device.copy_to_host(call.in, host.in.data, stream);
-    // One event per call: recorded again, it would make the worker wait for the next call.
+    // One event per call: if it were recorded again, the worker would wait for the next call.
     std::shared_ptr<Event> arrived = device.create_event();
     stream.record(*arrived);
     worker_->run(span_of(call), [this, arrived, host, row = stream.trace_row(), label = stream.label()] {
@@ -123,7 +123,7 @@ class StagedBackEnd : public DeviceBackEnd {
       } catch (...) {
         outcome_->fail(std::current_exception());
       }
-      gate_.open();  // after errors, too: a stream that waits for ever would hang its process
+      gate_.open();  // after errors too: a stream that waits forever would hang its process
     });
     gate_.wait(stream);
     copy_back(call, host, stream);

@@ -17,7 +17,7 @@ namespace {
 // The state that all ranks of a group share.
 class Board {
  public:
-  // `world_ranks`: of the members, in group order.
+  // `world_ranks`: the members', in group order.
   Board(std::shared_ptr<ThreadWorld> world, std::vector<int> world_ranks, std::string name)
       : world(std::move(world)),
         world_ranks(std::move(world_ranks)),
@@ -38,16 +38,16 @@ class Board {
     void* data = nullptr;
   };
   // Written by its rank before meet(), read by the others after it. Calls alternate between the two posts: the first
-  // rank of the next call may write while the last of this one still reads.
+  // rank in the next call may write while the last rank in this one still reads.
   struct Member {
     Post posts[2];
     std::vector<int> split_into;   // members of its new group
-    std::shared_ptr<Board> child;  // of the new group: made by the first of these
+    std::shared_ptr<Board> child;  // the new group's, made by its first member
     uint64_t meetings = 0;         // guarded by the board
   };
 
-  // Waits until every rank of the group has come to the same meeting, and returns when the last one did. `rank` is of
-  // the group.
+  // Waits until every rank of the group has come to the same meeting; returns the time at which the last one did.
+  // `rank`: in the group.
   int64_t meet(int rank, const char* call) {
     std::unique_lock lock(point_->mutex);
     if (world->failed()) world->throw_peer_failure();
@@ -63,8 +63,8 @@ class Board {
     return held_since_ns_;
   }
 
-  // The meeting after ranks have read each other's memory: no rank may return, and reuse its memory, while another
-  // reads. Ranks wait for nothing in between, so all come: a failure elsewhere does not end this short wait.
+  // The meeting after ranks have read each other's memory: no rank may return and reuse its memory while another still
+  // reads it. Ranks wait for nothing in between, so all will come; a failure elsewhere does not end this short wait.
   void leave(int rank) {
     std::unique_lock lock(point_->mutex);
     const uint64_t meeting = arrive(rank);
@@ -76,10 +76,10 @@ class Board {
   const std::string name;
   const uint64_t number;  // unique in the world
   std::vector<Member> members;
-  std::vector<std::unique_ptr<Mailbox>> inboxes;  // one a receiver
+  std::vector<std::unique_ptr<Mailbox>> inboxes;  // [receiver]
 
  private:
-  // Returns the number of the meeting that the rank arrives at; the last one to arrive opens it. REQUIRES: the lock.
+  // Returns the number of the meeting that the rank arrives at; the last one to arrive ends it. REQUIRES: the lock.
   uint64_t arrive(int rank) {
     const uint64_t meeting = ++members[static_cast<size_t>(rank)].meetings;
     if (++present_ == members.size()) {
@@ -92,9 +92,9 @@ class Board {
   }
 
   std::shared_ptr<WaitPoint> point_;
-  size_t present_ = 0;         // ranks in the current meeting
+  size_t present_ = 0;         // ranks that have come to the current meeting
   uint64_t held_ = 0;          // meetings that have ended
-  int64_t held_since_ns_ = 0;  // since when the last of them is: the next needs every rank
+  int64_t held_since_ns_ = 0;  // when the last of them ended; stable, as the next needs every rank
 };
 
 class ThreadBackEnd : public HostBackEnd {
@@ -149,7 +149,7 @@ class ThreadBackEnd : public HostBackEnd {
   void take_part(const Call& call) {
     switch (call.kind) {
       case CommCall::all_reduce: {
-        // Each rank owns one slice: it alone reads that of all ranks, adds, and writes the sum to all ranks.
+        // Each rank owns one slice: it alone reads all ranks' terms, adds them, and writes the sum to all ranks.
         const int64_t n = call.in.numel(), begin = n * group.rank / group.size(),
                       end = n * (group.rank + 1) / group.size();
         post_addresses(begin * size_of(call.in.dtype));
@@ -173,8 +173,8 @@ class ThreadBackEnd : public HostBackEnd {
     for (int r = 0; r < group.size(); ++r) inputs_.push_back(static_cast<std::byte*>(post_of(r).data) + offset);
   }
 
-  // Copies each rank's tensor, in rank order. Each rank starts with its own, so that they do not all read from the same
-  // one.
+  // Concatenates the ranks' tensors, in rank order. Each rank copies its own first, so that they do not all read from
+  // the same one.
   void gather(int64_t bytes, void* to) {
     post_addresses(0);
     for (int i = 0; i < group.size(); ++i) {
@@ -197,8 +197,8 @@ class ThreadBackEnd : public HostBackEnd {
 
   const Board::Post& post_of(int rank) const { return board_->members[static_cast<size_t>(rank)].posts[turn_]; }
 
-  // Publishes this rank's call, waits for all ranks and returns when the last one called; throws when a call differs
-  // from the first rank's.
+  // Publishes this rank's call and waits for all ranks; returns the time at which the last one called. Throws if a call
+  // differs from the first rank's.
   int64_t rendezvous(const CallSignature& mine, void* data) {
     turn_ = mine.sequence % 2;
     board_->members[static_cast<size_t>(group.rank)].posts[turn_] = {mine, data};
@@ -211,12 +211,12 @@ class ThreadBackEnd : public HostBackEnd {
   }
 
   std::shared_ptr<Board> board_;
-  size_t turn_ = 0;                  // the posts of the current call
-  std::vector<const void*> inputs_;  // of one call; members so that a call allocates nothing
+  size_t turn_ = 0;                  // index of the current call's posts
+  std::vector<const void*> inputs_;  // of one call; members, so that a call allocates nothing
   std::vector<void*> outputs_;
 };
 
-// With its rank, unless it concerns all: several failed alike, or the configuration, which they share, is wrong.
+// Adds the rank, unless the error concerns all ranks: several failed alike, or their shared configuration is wrong.
 [[noreturn]] void rethrow_with_rank(int rank, bool alone, const std::exception_ptr& cause) {
   const auto text = [&](const std::exception& e) {
     return alone ? "rank " + std::to_string(rank) + ": " + e.what() : std::string(e.what());

@@ -1,5 +1,5 @@
-// ThreadWorld: which ranks of one run_thread_ranks have failed or ended. Every wait in every group ends when a rank
-// fails, or when a rank it waits for has returned from its main function. Any thread may call it.
+// ThreadWorld: knows which ranks of one run_thread_ranks have failed or ended. Every wait in every group ends when a
+// rank fails, or when a rank it waits for has returned from its main function. Any thread may call it.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct PeerFailure : Error {
   using Error::Error;
 };
 
-// A place where ranks wait, and the world can wake them.
+// A place where ranks wait and the world can wake them.
 struct WaitPoint {
   std::mutex mutex;
   std::condition_variable changed;
@@ -32,7 +32,7 @@ class ThreadWorld {
  public:
   explicit ThreadWorld(int size) : ended_(static_cast<size_t>(size)) {}
 
-  // Registers a point to wake, as long as it has another owner.
+  // Registers a point to be woken for as long as it has another owner.
   void add(std::shared_ptr<WaitPoint> point) {
     std::lock_guard lock(mutex_);
     const auto free = std::ranges::find_if(points_, [](const auto& p) { return p.expired(); });
@@ -40,7 +40,7 @@ class ThreadWorld {
     else points_.push_back(std::move(point));
   }
 
-  // The first call decides which rank failed; its `cause` may follow in a later one (null: not caught yet).
+  // The first call decides which rank failed; its `cause` may follow in a later call (null: not caught yet).
   void fail(int rank, const std::string& why, std::exception_ptr cause) noexcept {
     try {
       std::lock_guard lock(mutex_);
@@ -53,7 +53,7 @@ class ThreadWorld {
         why_ = why;
       }
       if (failed_rank_ != rank && cause) others_.push_back(why);
-    } catch (const std::bad_alloc&) {  // of the text; the rank and the cause are known
+    } catch (const std::bad_alloc&) {  // no memory for the text; the rank is recorded
     }
     failed_.store(true, std::memory_order_release);
     wake_all();
@@ -67,7 +67,7 @@ class ThreadWorld {
     std::lock_guard lock(mutex_);
     throw PeerFailure("rank " + std::to_string(failed_rank_) + " failed: " + why_);
   }
-  // The rank of the first failure, and the exception that caused it; whether another rank failed with the same words.
+  // The first failure's rank, whether another rank failed with the same message, and the exception that caused it.
   struct FirstFailure {
     int rank;
     bool shared;
@@ -89,8 +89,8 @@ class ThreadWorld {
 
  private:
   void wake_all() noexcept {
-    // One at a time, as a copy would take memory, whose end may be the failure. No point changes its place, and who
-    // waits at one that comes meanwhile has seen the news.
+    // One at a time: a copy of the list would need memory, and running out of it may be the failure. Points never move,
+    // and a rank that waits at one added meanwhile has seen the news.
     for (size_t i = 0;; ++i) {
       std::shared_ptr<WaitPoint> point;
       {
@@ -99,7 +99,7 @@ class ThreadWorld {
         point = points_[i].lock();
       }
       if (!point) continue;
-      // A waiter holds the mutex between its test and its sleep: after this it has seen the news, or sleeps.
+      // A waiter holds the mutex from its test until it sleeps: after this it has seen the news, or is asleep.
       { std::lock_guard lock(point->mutex); }
       point->changed.notify_all();
     }

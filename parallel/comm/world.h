@@ -23,14 +23,14 @@ int launched_rank();
 // unknown before MPI is initialised.
 bool has_mpi_launcher();
 
-// Initialises MPI, runs rank_main on the calling thread and finalises. When it throws, the message goes to stderr,
-// prefixed with the rank, and the whole job is aborted with the error's exit code. Throws ConfigError when the world
-// has another size than the launcher announced, and in a build without MPI (no_mpi.cc).
+// Initialises MPI, runs rank_main on the calling thread and finalises MPI. If it throws, the message goes to stderr,
+// prefixed with the rank, and the whole job is aborted with the error's exit code. Throws ConfigError if the world's
+// size differs from what the launcher announced, and in a build without MPI (no_mpi.cc).
 void run_mpi_rank(const std::function<void(Communicator& world)>& rank_main);
 bool built_with_mpi();
 
 // Declare it after a rank's streams. When an exception unwinds the rank, it aborts the calls in which those streams
-// still wait, perhaps for this rank; else the streams' destructors would block forever.
+// still wait, perhaps for this rank; otherwise the streams' destructors would block forever.
 class FailureGuard {
  public:
   explicit FailureGuard(Communicator& world) : world_(world), exceptions_(std::uncaught_exceptions()) {}
