@@ -65,7 +65,7 @@ Shape kv_shape(const HeadsLayout& k, int64_t positions) { return {positions, k.b
 HeadsView half_of(const Tensor& kv, const HeadsLayout& k, bool values) {
   return {kv, values ? k.d : 0, HeadsLayout::in_groups(kv.shape[0], k.b, k.groups, 1, k.d, 2 * k.d)};
 }
-// The views of a tensor of kv_shape, or of some of its positions, with these queries.
+// These queries, with views of the keys and values in a tensor of kv_shape or in some of its positions.
 QkvViews with_kv(const HeadsView& q, const Tensor& kv, const HeadsLayout& k) {
   return {q, half_of(kv, k, false), half_of(kv, k, true)};
 }
@@ -80,12 +80,12 @@ Dropout part_of(Dropout dropout, int64_t first_query, const PositionMap& keys, i
   return dropout;
 }
 
-// The starts for some of the rank's queries, and keys at these positions.
+// The document starts for some of the rank's queries and for keys at these positions.
 DocumentStarts part_of(Tensor starts, int64_t first_query, int64_t queries, const PositionMap& keys) {
   return starts ? DocumentStarts{starts.slice(first_query, queries), keys} : DocumentStarts{};
 }
 
-// ---- p2p. Marks: 0 the next keys and values, 1 the sums of gradients.
+// ---- p2p. Mark 0: the next keys and values; mark 1: the gradient sums.
 
 int owner_at(const ContextCut& cut, int hop) { return (cut.rank - hop + cut.ranks) % cut.ranks; }
 
@@ -125,7 +125,7 @@ void ring_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, c
   if (sums.data != out.data) ctx.run(op::Convert{sums, out});
 }
 
-// The gradients that a rank's queries give its own keys stay here; the sums that travel begin at hop 1.
+// The gradients of a rank's own keys from its own queries stay here; the travelling sums begin at hop 1.
 void ring_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out, Tensor lse, const QkvViews& dqkv,
                    const Dropout& dropout, Tensor starts) {
   ContextGroup& group = *ctx.context;
@@ -137,7 +137,7 @@ void ring_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out,
   for (Tensor& side : kv) side = frame.tensor(out.dtype, kv_shape(k, cut.rows()));
   for (Tensor& side : dkv) side = frame.tensor(DType::f32, kv_shape(k, cut.rows()));
   const Tensor dq_sums = frame.tensor(DType::f32, out.shape);
-  // As large on every rank, so that all ranks have the same memory.
+  // The same size on every rank, so that all ranks need the same memory.
   const Tensor dq_terms = frame.tensor(out.dtype, out.shape);
   const Tensor dkv_terms = frame.tensor(out.dtype, kv_shape(k, cut.rows()));
   const HeadsView dq = heads_view(dq_sums, q.heads(), q.groups);
@@ -171,7 +171,7 @@ void ring_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out,
     copy_kv(ctx, terms, with_kv(heads.q, sums.slice(visit.first_key, visit.keys), k), true);
     group.pass_on(sums, dkv[(hop + 1) % 2], 1);
   }
-  // While the sums go home: the first half of the own queries.
+  // While the sums travel home: the first half of this rank's own queries.
   const Tensor& home = dkv[cut.ranks % 2];
   const auto first_half = [&](const HeadsView& view) { return positions_of(view, 0, half); };
   const QkvViews terms = with_kv(heads.q, dkv_terms.slice(0, half), k);
@@ -185,10 +185,10 @@ void ring_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out,
 
 // ---- all_gather
 
-// The kv heads in parts, with the query heads that share them; two parts are held at a time.
+// Splits the kv heads, with the query heads that share them, into parts; two parts are held at a time.
 struct HeadParts {
   static constexpr int64_t kMost = 4;
-  int64_t count, groups;  // of a part
+  int64_t count, groups;  // parts; kv heads per part
 
   explicit HeadParts(int64_t all) : count(std::min(all, kMost)) {
     while (all % count != 0) --count;
@@ -200,7 +200,7 @@ struct HeadParts {
   }
 };
 
-// A part's keys and values of all ranks, in the order of positions: marks 0 and 1.
+// A part's keys and values from all ranks, in position order. Uses marks 0 and 1.
 class GatheredKv {
  public:
   GatheredKv(Context& ctx, const QkvViews& heads, const HeadParts& parts, DType dtype, Scratch::Frame& frame)
@@ -208,7 +208,7 @@ class GatheredKv {
     for (Tensor& side : whole_) side = frame.tensor(dtype, kv_shape(layout_, ctx.context->cut().seq));
     begin(0);
   }
-  // The part's keys and values, [s, b, 2 d times its kv heads]. Begins to gather the next part.
+  // Returns the part's keys and values, [s, b, 2 d times its kv heads], and begins to gather the next part.
   const Tensor& take(int64_t part) {
     if (part + 1 < parts_.count) begin(part + 1);
     ctx_.context->wait(static_cast<int>(part % 2));
@@ -235,7 +235,7 @@ class GatheredKv {
   Tensor whole_[2];
 };
 
-// This rank's first half of queries, or its last, and the keys that they see.
+// This rank's first or last half of queries, and how many keys they see.
 struct Prefix {
   int64_t first_query, keys;
 };
@@ -275,7 +275,7 @@ void gathered_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor 
   Scratch::Frame frame(ctx.scratch);
   GatheredKv gathered(ctx, heads, parts, out.dtype, frame);
   const HeadsLayout& k = gathered.layout();
-  Tensor terms[2];  // of all positions: marks 2 and 3
+  Tensor terms[2];  // for all positions; marks 2 and 3
   for (Tensor& side : terms) side = frame.tensor(out.dtype, kv_shape(k, cut.seq));
   const auto take_sums = [&](int64_t part) {
     const int mark = static_cast<int>(part % 2);
@@ -290,12 +290,12 @@ void gathered_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor 
     const QkvViews own = parts.of(heads, part), own_grads = parts.of(dqkv, part);
     const int64_t first_head = part * own.q.layout.heads();
     const Tensor &kv = gathered.take(part), &sums = terms[part % 2];
-    // The last queries see more: they write, and the first ones' results are added.
+    // The last queries see more keys: their terms are written first, and those of the first queries are added.
     const int64_t seen = cut.seen_by_last();
     if (seen < cut.seq) ctx.run(op::Fill{sums.slice(seen, cut.seq - seen), 0});
     for (const Prefix& prefix : prefixes(cut)) {
       Scratch::Frame added(ctx.scratch);
-      // As large on every rank, so that all ranks have the same memory.
+      // The same size on every rank, so that all ranks need the same memory.
       const bool first = prefix.first_query == 0;
       const Tensor to = first ? added.tensor(out.dtype, kv_shape(k, cut.seq / 2)) : sums;
       Dropout drop = part_of(dropout, prefix.first_query, {}, 0);
