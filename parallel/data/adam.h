@@ -11,8 +11,8 @@ class Adam : public Optimizer {
   struct Constants {
     double beta1 = 0, beta2 = 0, eps = 0;
   };
-  // Moments, and main weights, come from `arena`. decoupled: parameters with ParamSpec::decoupled_lr have a learning
-  // rate of their own.
+  // Moments and main weights are allocated in `arena`. decoupled: parameters with ParamSpec::decoupled_lr have their
+  // own learning rate.
   Adam(FlatBuffer& flat, Arena& arena, const Constants& constants, bool decoupled = false);
 
   void step(Ops& ops, Tensor accepted, const UpdateStep& how, Stream& stream) override;

@@ -8,7 +8,7 @@
 namespace trivet {
 namespace {
 
-// The segment in its shape, in a tensor that begins at element `begin` of the layout; null in a null one.
+// A view of the segment, in its shape, in a tensor that begins at element `begin` of the layout; null if that is null.
 Tensor view_of(Tensor flat, int64_t begin, const FlatSegment& segment) {
   if (!flat) return {};
   return flat.slice(segment.offset - begin, segment.param->shape.numel()).view(segment.param->shape);
@@ -21,7 +21,7 @@ FlatBuffer::FlatBuffer(ParamList& params, const FlatOptions& given, Arena& weigh
   for (const ParamUnit& unit : params.units()) stage_of_unit.push_back(unit.stage);
   lay_out(params);                                  // 1. parameters, last to first, into buckets
   allocate(weight_arena, gradient_arena);           // 2. their memory: all of a bucket, or this rank's part
-  allocate_streamed(weight_arena, gradient_arena);  // 3. two units' whole gradients and weights, where parts are kept
+  allocate_streamed(weight_arena, gradient_arena);  // 3. two units' whole gradients and weights, if streamed
 }
 
 void FlatBuffer::lay_out(ParamList& params) {
@@ -31,8 +31,8 @@ void FlatBuffer::lay_out(ParamList& params) {
   const auto aligned = [](const Param& param) {
     return (param.shape.numel() + kAlignment - 1) / kAlignment * kAlignment;
   };
-  std::vector<Param*> open;  // of the bucket, or of two: those that are gathered in FP8 follow the others
-  int64_t elements = 0;      // theirs
+  std::vector<Param*> open;  // in the open bucket, or in two: those that are gathered in FP8 follow the others
+  int64_t elements = 0;      // in `open`
   const auto close = [&] {
     const int64_t begin = numel;
     for (const bool quantised : {false, true}) {
@@ -61,7 +61,7 @@ void FlatBuffer::lay_out(ParamList& params) {
     open.clear();
     elements = 0;
   };
-  // Backward order. A bucket ends where it is large enough, or at a unit if it is streamed.
+  // Backward order. A bucket closes when it is large enough, or at a unit's end if it is streamed.
   const Param* last = nullptr;
   for (auto at = params.all().rbegin(); at != params.all().rend(); ++at) {
     Param& param = *at;
@@ -139,7 +139,7 @@ void FlatBuffer::allocate(Arena& weight_arena, Arena& gradient_arena) {
 }
 
 void FlatBuffer::allocate_streamed(Arena& weight_arena, Arena& gradient_arena) {
-  int64_t largest = 0, plain = 0, quantised_ones = 0;  // of a unit's streamed elements
+  int64_t largest = 0, plain = 0, quantised_ones = 0;  // largest numbers of streamed elements in a unit
   for (const FlatBucket& bucket : buckets) {
     if (bucket.resident) continue;
     largest = std::max(largest, bucket.streamed_at + bucket.numel());
@@ -167,7 +167,7 @@ void FlatBuffer::allocate_streamed(Arena& weight_arena, Arena& gradient_arena) {
 void FlatBuffer::initialize(const std::function<void(const Param&)>& write, Ops& ops, Stream& stream) const {
   for (size_t i = 0; i < buckets.size(); ++i) {
     const FlatBucket& bucket = buckets[i];
-    // Weights that are stored as FP8 alone are initialised in the memory of gradients, which has room.
+    // Weights that are stored only in FP8 are initialised in gradient memory, which has room for them.
     const Tensor whole =
         bucket.quantised
             ? Tensor{(bucket.grads ? bucket.grads : streamed_grads[0].whole).data, options.dtype, {bucket.numel()}}

@@ -19,9 +19,9 @@
 // Under the last two a bucket is a unit (ParamUnit), whose full weights or gradients are streamed: they exist only
 // while the unit runs. A weight that two stages may share (tied embeddings) is used by two units and is never streamed.
 //
-// With FlatOptions::gathers_fp8 weights that GEMMs take in FP8 have buckets of their own, one for each bucket of the
-// others. Their whole weights are E4M3 codes; a rank has its own part in bf16 too, which the optimizer writes. That is
-// n + 2 n / d bytes under optim and optim_grads (without it 2 n, and n of codes), and 3 n / d under optim_grads_params.
+// With FlatOptions::gathers_fp8, weights that GEMMs read in FP8 have buckets of their own, next to those of the others.
+// Whole weights are E4M3 codes; a rank also holds its own part in bf16, which the optimizer writes. That is n + 2 n / d
+// bytes under optim and optim_grads (otherwise 2 n, and n for codes), and 3 n / d under optim_grads_params.
 #pragma once
 
 #include <array>
@@ -47,17 +47,17 @@ struct FlatSegment {
 
 struct FlatBucket {
   int64_t begin = 0, end = 0;                 // in elements
-  size_t first_segment = 0, end_segment = 0;  // of FlatBuffer::segments
-  std::vector<int> units{};                   // that use its weights, ascending; one entry each
-  bool resident = false;                      // never streamed, in any strategy
+  size_t first_segment = 0, end_segment = 0;  // in FlatBuffer::segments
+  std::vector<int> units{};                   // the units that use its weights, ascending; one entry each
+  bool resident = false;                      // never streamed, under any strategy
   bool quantised = false;                     // its weights are gathered in FP8
-  int64_t streamed_at = 0;                    // in the buffer of its unit's gradients, in elements
+  int64_t streamed_at = 0;                    // offset in its unit's gradient buffer, in elements
   Tensor weights{};                           // model dtype, or E4M3 codes; null if they are streamed
   Tensor grads{};                             // fp32; null if they are streamed
   Tensor own_weights{};                       // model dtype; this rank's part: a slice of `weights`, or separate memory
-  Tensor own_codes{};                         // if quantised: the same
-  Tensor own_grads{};                         // this rank's part of the reduced gradients: the same
-  int64_t own_begin = 0;                      // of this rank's part, in elements of the layout
+  Tensor own_codes{};                         // if quantised: the same, as codes
+  Tensor own_grads{};                         // this rank's part of the reduced gradients; likewise
+  int64_t own_begin = 0;                      // where this rank's part begins in the layout, in elements
   int64_t numel() const { return end - begin; }
 };
 
@@ -70,7 +70,7 @@ struct OwnedShard {
   Tensor grad;        // [n] fp32
 };
 
-// The part that this rank owns of a weight that is gathered in FP8; of no elements: none.
+// This rank's part of a weight that is gathered in FP8; no elements if it owns none.
 struct QuantisedShard {
   Param* param = nullptr;
   Tensor weight;  // [n] model dtype
@@ -80,21 +80,21 @@ struct QuantisedShard {
 
 struct FlatOptions {
   DType dtype = DType::f32;
-  int64_t bucket_size = 0;  // elements; not under the strategies whose buckets are units
+  int64_t bucket_size = 0;  // elements; unused by the strategies whose buckets are units
   Sharding sharding = Sharding::no_shard;
-  int rank = 0, ranks = 1;   // of the group over kGradientAxes
+  int rank = 0, ranks = 1;   // in the group over kGradientAxes
   bool trains = true;        // else weights only: no gradients, no owned shards
-  bool gathers_fp8 = false;  // weights that GEMMs take in FP8. REQUIRES: trains; sharded
+  bool gathers_fp8 = false;  // gather in FP8 the weights that GEMMs read in FP8. REQUIRES: trains; sharded
 };
 
 struct FlatBuffer {
   static constexpr int64_t kAlignment = 64;  // elements
   static constexpr int kStreamed = 2;        // units: one in use by compute, one in flight
 
-  // Lays the parameters out, allocates the memory (contents undefined), streaming buffers included, and points every
-  // parameter's weight and grad into it where they are not streamed. A bucket closes with the parameter that brings it
-  // to bucket_size elements, at a stage's end, and before and after a weight that two stages may share, so that both
-  // own the same parts of it; if it is streamed, at each unit's end.
+  // Lays out the parameters, allocates the memory (contents undefined), including streaming buffers, and points every
+  // parameter's weight and grad into it unless they are streamed. A bucket closes with the parameter that brings it to
+  // bucket_size elements, at a stage's end, and before and after a weight that two stages may share, so that both own
+  // the same parts of it; if it is streamed, at each unit's end.
   FlatBuffer(ParamList& params, const FlatOptions& options, Arena& weight_arena, Arena& gradient_arena);
 
   bool shards_optimizer() const { return options.sharding != Sharding::no_shard; }
@@ -102,8 +102,8 @@ struct FlatBuffer {
   bool streams_weights() const { return options.sharding == Sharding::optim_grads_params; }
   // Calls write(param) for all parameters, bucket by bucket, with their full weights zeroed; stores this rank's part.
   void initialize(const std::function<void(const Param&)>& write, Ops& ops, Stream& stream) const;
-  // Prepares the gradients that are not streamed for a step's sums: 0, or overwritten on first use
-  // (Param::take_overwrite), which nearly all are.
+  // Prepares the gradients that are not streamed for a step's sums: nearly all will be overwritten on first use
+  // (Param::take_overwrite); the rest are zeroed.
   void clear_grads(Ops& ops, Stream& stream) const;
   // The same for a bucket's gradients in `whole` [bucket's numel].
   void clear_grads(size_t bucket, Tensor whole, Ops& ops, Stream& stream) const;
@@ -112,11 +112,11 @@ struct FlatBuffer {
     point(bucket, whole, buckets[bucket].quantised ? &Param::fp8 : &Param::weight);
   }
   void point_grads(size_t bucket, Tensor whole) const { point(bucket, whole, &Param::grad); }
-  // Call it after writing weights: their quantised copies are stale, unless they are gathered.
+  // To be called after writing weights: their quantised copies are stale, unless those are gathered.
   void weights_changed() const {
     for (const FlatSegment& segment : segments) segment.param->fp8_is_current = options.gathers_fp8;
   }
-  // The label of work on that bucket, which is `in` otherwise.
+  // The label of work on that bucket: `in`, with the bucket and its units filled in.
   SpanLabel label_of(size_t bucket, SpanLabel in) const {
     const std::vector<int>& units = buckets[bucket].units;
     if (!units.empty()) in.first_unit = units.front(), in.last_unit = units.back();
@@ -134,12 +134,12 @@ struct FlatBuffer {
   std::vector<QuantisedShard> quantised;  // a shard for each weight that is gathered in FP8
   Tensor amaxes;                          // [quantised.size()] fp32: the largest magnitudes of these weights
   std::vector<std::vector<size_t>> buckets_of_unit;
-  std::vector<std::vector<size_t>> streamed_of_unit;  // its buckets whose gradients are streamed
+  std::vector<std::vector<size_t>> streamed_of_unit;  // those whose gradients are streamed
   std::vector<int> stage_of_unit;
-  int64_t numel = 0;                                  // of the layout
-  int64_t owned_numel = 0;                            // of this rank's parts: numel, or numel / ranks
+  int64_t numel = 0;                                  // elements in the layout
+  int64_t owned_numel = 0;                            // elements in this rank's parts: numel, or numel / ranks
   Tensor stored_weights, stored_codes, stored_grads;  // the memory of all buckets, concatenated
-  // Buffers of the streamed buckets of a unit; empty: none are streamed.
+  // Buffers for the streamed buckets of a unit; empty if none are streamed.
   struct StreamedGrads {
     Tensor whole;  // [largest] fp32
     Tensor part;   // [largest / ranks] this rank's part of the sum
@@ -155,10 +155,10 @@ struct FlatBuffer {
     return {whole.slice(bucket.streamed_at, bucket.numel()),
             part.slice(bucket.streamed_at / options.ranks, bucket.numel() / options.ranks)};
   }
-  // Owned gradients that are partial on more axes (Param::summed_over), by these axes.
+  // Owned gradients that are partial on further axes (Param::summed_over), keyed by these axes.
   struct PartialGrads {
     std::vector<const OwnedShard*> shards;
-    Tensor staged;  // [their elements] fp32: concatenated for the sum; null: one shard, summed in place
+    Tensor staged;  // [their total numel] fp32: concatenated for the sum; null: one shard, summed in place
   };
   std::map<AxisSet, PartialGrads> partial_grads;
 

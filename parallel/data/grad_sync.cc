@@ -69,7 +69,7 @@ void GradSync::after_backward(int unit) {
     if (options_.delay) delayed_.push_back({i, backward_passes_ + *options_.delay});
     else start(i);
   }
-  // ZeRO-2 and -3: the unit's gradients of this micro-batch, whose sum is added to the rank's own part later.
+  // ZeRO-2 and -3: reduces the unit's gradients of this micro-batch; the sum is added to the rank's own part later.
   for (size_t at = 0; at < streamed_.size(); ++at) {
     Streamed& buffer = streamed_[at];
     // The other buffer may hold the previous micro-batch's gradients of the same unit, still in flight.
@@ -101,13 +101,13 @@ void GradSync::accumulate(size_t streamed) {
 
 void GradSync::finish(const SumGroups& groups) {
   delayed_.clear();
-  // 3. Buckets first, then what was streamed: its reduction has begun, and its sum is added.
+  // 3. Buckets first, then streamed gradients, whose reductions have already begun: adds their sums.
   for (size_t i = 0; i < flat_.buckets.size(); ++i)
     if (flat_.buckets[i].grads && pending_[i] >= 0) start(i);
   for (size_t i = 0; i < flat_.buckets.size(); ++i)
     if (flat_.buckets[i].grads) compute_.wait(*reduced_[i]);
-  // The older first: where a rank has a single unit, both buffers hold its gradients, which are added in the order of
-  // the micro-batches.
+  // The older buffer first: if a rank has a single unit, both buffers hold its gradients, which are added in the order
+  // of the micro-batches.
   for (size_t i = 0; i < streamed_.size(); ++i) accumulate(next_streamed_++ % streamed_.size());
   // 4.
   for (const auto& [axes, partial] : flat_.partial_grads) {
@@ -117,7 +117,7 @@ void GradSync::finish(const SumGroups& groups) {
   }
 }
 
-// In one all-reduce: these gradients are many and small.
+// Uses a single all-reduce, as these gradients are many and small.
 void GradSync::sum_partial(const FlatBuffer::PartialGrads& partial, Communicator& group) {
   if (!partial.staged) return group.all_reduce(partial.shards.front()->grad, Reduce::sum, compute_);
   const auto for_each_part = [&](auto&& visit) {

@@ -80,8 +80,8 @@ void ParamGather::start_stage(int stage) {
   }
 }
 
-// Megatron's rule: the next chunk's weights are due when pass k + ahead is the first of a chunk; the first chunk's, at
-// once.
+// Megatron's rule: when pass k + ahead is the first of a chunk, the next chunk's weights are due; the first chunk's are
+// due immediately.
 void ParamGather::begin_forward_pass() {
   if (options_.forward_chunks.empty()) return;
   start_stage(0);
@@ -101,7 +101,7 @@ void ParamGather::finish() {
   wait_for_prefetches();
 }
 
-// If the last group that a later stage recomputes has one layer, it prefetches the next, which goes unused.
+// If the last group that a later stage recomputes has one layer, it prefetches the next unit, which goes unused.
 void ParamGather::wait_for_prefetches() {
   for (const int unit : streamed_)
     if (unit >= 0)
