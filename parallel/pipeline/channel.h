@@ -1,5 +1,5 @@
-// The two ends of a pipeline channel (schedule.h): a FIFO of boundary tensors from one rank to another, over a
-// communicator and a stream of its own, so that transfers overlap compute and channels never wait for each other.
+// The two ends of a pipeline channel (schedule.h): a FIFO of boundary tensors from one rank to another, over its own
+// communicator and stream, so that transfers overlap compute and channels never wait for each other.
 //
 // Buffers are swapped, never copied: take() returns the buffer of the oldest message, give() posts another one in its
 // place.
@@ -17,7 +17,7 @@
 
 namespace trivet {
 
-// The part of a boundary tensor that crosses in one run: the first rows of dimension 0, or all of it if empty.
+// The part of a boundary tensor that is transferred in a run: the first `count` rows of dimension 0; empty: all of it.
 struct BoundaryRows {
   std::optional<int64_t> count = {};
   Tensor of(const Tensor& whole) const { return count ? whole.slice(0, *count) : whole; }
@@ -25,7 +25,7 @@ struct BoundaryRows {
 
 struct BoundaryBuffer {
   Tensor data;
-  Event* free = nullptr;  // after it the buffer may be written again; null: now. Outlives the buffer's use.
+  Event* free = nullptr;  // after it the buffer may be overwritten; null: now. Outlives the buffer's use.
 };
 
 class SendEnd {
@@ -36,7 +36,7 @@ class SendEnd {
         written_(device.create_event()) {
     stream_->set_trace_row(row);
   }
-  // Sends what `compute` has written to data by now; `sent` completes when data may be written again.
+  // Sends what `compute` has queued to write to data by now; `sent` completes when data may be overwritten.
   void send(Tensor data, Stream& compute, Event& sent) {
     compute.record(*written_);
     stream_->wait(*written_);
@@ -62,14 +62,14 @@ class ReceiveEnd {
     stream_->set_trace_row(row);
   }
 
-  // Begins a step of these messages, and posts the first receives. REQUIRES: the last step's were all taken.
+  // Begins a step with these messages and posts the first receives. REQUIRES: the previous step's were all taken.
   void start(std::deque<SpanLabel> messages, const BoundaryRows& rows) {
     check(posted_.empty() && unposted_.empty(), "a pipeline channel starts a step with messages left over");
     unposted_ = std::move(messages);
     rows_ = rows;
     post();
   }
-  // The oldest message not yet taken: `compute` waits for it. give() must follow before the next take().
+  // Returns the oldest message not yet taken, and makes `compute` wait for it. give() must precede the next take().
   Tensor take(Stream& compute) {
     check(!posted_.empty(), "no message is posted in this pipeline channel");
     const Posted message = posted_.front();
@@ -107,8 +107,8 @@ class ReceiveEnd {
   size_t next_event_ = 0;
   std::deque<BoundaryBuffer> idle_;
   std::deque<Posted> posted_;
-  std::deque<SpanLabel> unposted_;  // messages of this step that no receive has been posted for
-  BoundaryRows rows_;               // of each
+  std::deque<SpanLabel> unposted_;  // messages of this step whose receives are not yet posted
+  BoundaryRows rows_;               // of each message
 };
 
 }  // namespace trivet

@@ -12,7 +12,7 @@ namespace {
 
 size_t size(int n) { return static_cast<size_t>(n); }
 
-// Problems with which the other checks cannot run.
+// Problems that keep the other checks from running.
 std::vector<std::string> out_of_range(const Schedule& schedule) {
   if (schedule.p < 1 || schedule.m < 1 || schedule.v < 1)
     return {fmt::format("p = {}, m = {} and v = {} have to be at least 1", schedule.p, schedule.m, schedule.v)};
@@ -61,7 +61,7 @@ void check_program(const Schedule& schedule, int rank, std::vector<std::string>&
     }
 }
 
-// Rule 3. A maker and its taker have the same micro-batch and neighbouring stages.
+// Rule 3. A message's sending and receiving ops have the same micro-batch and neighbouring stages.
 void check_order(const Schedule& schedule, const Channel& channel, const Traffic& traffic,
                  std::vector<std::string>& problems) {
   const int step = channel.payload == Payload::activation ? 1 : -1;
@@ -73,11 +73,11 @@ void check_order(const Schedule& schedule, const Channel& channel, const Traffic
       continue;
     problems.push_back(fmt::format("{}: message {} comes from {}, but {} takes it", to_string(channel), i,
                                    to_string(sent, chunks), to_string(received, chunks)));
-    return;  // all that follow are wrong too
+    return;  // all later ones are wrong too
   }
 }
 
-// The smallest depth >= `from` that is good. Deeper channels are never worse.
+// The smallest depth >= `from` for which good(depth) holds. Deeper channels are never worse.
 template <class Good>
 int smallest_depth(int from, Good&& good) {
   int low = from, high = from;

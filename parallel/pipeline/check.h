@@ -32,11 +32,11 @@ struct ChannelDepths {
 ChannelDepths channel_depths(const Schedule& schedule);
 int safe_channel_depth(const Schedule& schedule);  // ChannelDepths::safe alone: much faster
 
-// Every stage adds its weight gradients in the order of micro-batches, as one rank alone would: the sums are bitwise
+// True if every stage adds its weight gradients in micro-batch order, as a single rank would: then the sums are bitwise
 // the same.
 bool gradients_in_order(const Schedule& schedule);
 
-// The messages of a channel, as the ops that send and that receive them, in program order.
+// The messages of a channel, as the ops that send and receive them, in program order.
 struct Traffic {
   std::vector<Op> sent, received;
 };

@@ -1,8 +1,8 @@
 // Closed forms of the generated schedules' bubbles.
 //
-// They hold for stages of equal cost and free transfers, with tF, tI, tW the times of a whole rank (all its chunks) for
-// one micro-batch and T = tF + tI + tW, less the saving of a whole backward pass. The tests compare the simulator with
-// them exactly. The papers' forms are the cases tW <= tF <= tI; the rest was found by simulation.
+// They hold for stages of equal cost and free transfers, with tF, tI, tW the times of a whole rank (all its chunks) per
+// micro-batch, and T = tF + tI + tW less what a whole backward pass saves. The tests compare the simulator with them
+// exactly. The papers' forms cover tW <= tF <= tI; the others were found by simulation.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +16,10 @@ namespace trivet {
 
 struct ClosedForm {
   double bubble = 0;
-  std::optional<double> without_barrier;  // Barrier::none; empty if it has no form of its own
+  std::optional<double> without_barrier;  // for Barrier::none; empty if it has no form of its own
   std::string formula;                    // of `bubble`
 };
-// `costs` of every stage. Empty if no form holds, and for schedules that make_schedule did not make.
+// `costs`: every stage's. Empty if no form holds, and for schedules that make_schedule did not make.
 inline std::optional<ClosedForm> closed_form(const Schedule& schedule, const StageCosts& costs) {
   const double p = schedule.p, m = schedule.m, v = schedule.v;
   const double f = v * costs.forward, i = v * costs.backward_input, w = v * costs.backward_weight;

@@ -10,8 +10,8 @@ namespace {
 
 bool needs_gradient(const Op& op) { return op.kind == OpKind::backward || op.kind == OpKind::backward_input; }
 
-// Gradient buffers in use at a time: the current op's, those passed between stages of this rank (v-shaped maps), and
-// one more where gradients are sent, so that the next op does not wait for the last transfer.
+// Most gradient buffers in use at a time: the current op's, those passed between stages of this rank (v-shaped maps),
+// and one more if gradients are sent, so that the next op does not wait for the last transfer.
 int gradient_buffers(const Schedule& schedule, int rank) {
   int waiting = 0, most = 1, sends = 0;
   for (const Op& op : schedule.programs[static_cast<size_t>(rank)]) {
@@ -96,7 +96,7 @@ void Executor::run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows,
       if (schedule_->receives(rank_, program()[i]) == channel) messages.push_back(label_of(program()[i]));
     receive->start(std::move(messages), rows);
   }
-  // The program.
+  // Run the program.
   size_t done = 0;
   for (const size_t i : ops) {
     const Op& op = program()[i];
@@ -107,12 +107,12 @@ void Executor::run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows,
     else if (op.kind == OpKind::backward_weight) stage.backward_weight(plan_.stash[i]);
     else backward(op, plan_.slot[i], plan_.stash[i]);
     const bool frees_slot = op.kind == OpKind::backward || op.kind == OpKind::backward_weight;
-    // The output has been received: its gradient has arrived.
+    // The output must have been received by now, as its gradient has arrived.
     if (options_.poison_slots && frees_slot && !forward_only) stage.poison(plan_.slot[i]);
     if (on_progress_ && !forward_only) on_progress_(++done, ops.size());
   }
 } catch (const std::exception& error) {
-  // Transfers under way on the channels' streams end only with their peers: abort the world first, or the destructors
+  // Transfers in flight on the channels' streams end only with their peers: abort the world first, or the destructors
   // would wait for them.
   pipeline_.abort(error.what());
   throw;
@@ -128,13 +128,13 @@ void Executor::forward(const Op& op, int slot) {
     ReceiveEnd& end = *receives_.at(*channel);
     stage.set_input(slot, end.take(compute_));
     end.give({old, &free_event(old)});
-  } else if (number > 0) {  // the stage before is on this rank: its output stays in its slot until its backward
+  } else if (number > 0) {  // the previous stage is on this rank: its output stays in its slot until its backward
     const Stage& before = *stages_[static_cast<size_t>(schedule_->chunk_of(number - 1))];
     stage.copy_input(slot, rows_.of(before.output(forward_slot_.at({number - 1, op.microbatch}))));
   }
   forward_slot_[{number, op.microbatch}] = slot;
 
-  // 2. First an earlier output must have left this slot.
+  // 2. An earlier output must have left this slot first.
   compute_.wait(free_event(stage.output(slot)));
   stage.forward(op.microbatch, slot);
   // 3.
@@ -144,7 +144,7 @@ void Executor::forward(const Op& op, int slot) {
 void Executor::backward(const Op& op, int slot, int stash) {
   Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
   const Tensor gradient = take_gradient(op);  // 1.
-  // 2. In place: it becomes the gradient of the stage's input.
+  // 2. In place: `gradient` becomes the gradient of the stage's input.
   if (op.kind == OpKind::backward) stage.backward(op.microbatch, slot, gradient);
   else stage.backward_input(op.microbatch, slot, stash, gradient);
   pass_on_gradient(op, gradient);  // 3.

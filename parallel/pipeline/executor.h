@@ -4,9 +4,9 @@
 //             2. the stage's forward   3. the output is sent, if the next stage is on another rank
 //   backward  1. the gradient of the output: received, or from this rank   2. the stage's backward
 //             3. the gradient of the input is sent, likewise
-//   a weight half communicates nothing between stages
+//   a weight half needs no communication between stages
 // Buffers rotate: a received buffer becomes a stage's input, and the stage's old input buffer receives next. An event
-// for each buffer says when it may be written again.
+// per buffer marks when it may be overwritten.
 //
 // The constructor plans slots and stashes from the program and gives the rank's channels their communicators, streams
 // and buffers. A transfer runs on its channel's stream during compute; without overlap_p2p_comm, the compute stream
@@ -33,7 +33,7 @@ namespace trivet {
 
 struct PipelineOptions {
   bool overlap_p2p_comm = true;
-  int receives_posted = 1;    // ahead on each channel; at least safe_channel_depth() of the schedule
+  int receives_posted = 1;    // ahead on each channel; at least the schedule's safe_channel_depth()
   bool poison_slots = false;  // fill a slot with NaN when it is freed
 };
 
@@ -43,29 +43,29 @@ class Executor {
   static int boundary_buffers(const Schedule& schedule, int rank, const PipelineOptions& options);
 
   // Collective over `pipeline`, the p ranks in order. `schedule`: one that check_schedule() accepts. `buffers`: as many
-  // as boundary_buffers says. Channels get rows in `trace`. Everything passed by reference outlives the executor.
+  // as boundary_buffers() returns. Channels get rows in `trace`. Everything passed by reference outlives the executor.
   Executor(const Schedule& schedule, Communicator& pipeline, Device& device, Stream& compute, Trace* trace,
            const std::vector<Tensor>& buffers, PipelineOptions options);
 
-  // The stage of each chunk, in order: before the first run.
+  // Sets the stage of each chunk, in order. To be called before the first run.
   void set_stages(std::vector<Stage*> stages);
 
-  // The next runs are of this schedule, with the stages and channels of the first one. Slots, stashes and buffers are
-  // enough for both.
+  // Makes the next runs follow this schedule, with the stages and channels of the first one. Slots, stashes and buffers
+  // must be enough for both.
   void use(const Schedule& schedule);
   const Schedule& schedule() const { return *schedule_; }
 
   // One step: forward and backward of all micro-batches, or of the first `microbatches`.
   void run(int microbatches = std::numeric_limits<int>::max());
-  // f is called in run(), on its thread, when an op of the program is queued (on a CPU: done), with how many are.
+  // run() calls f, on its thread, after each op of the program is queued (on a CPU: done), with how many are.
   void on_progress(std::function<void(size_t done, size_t of)> f) { on_progress_ = std::move(f); }
   // The forwards of the first `microbatches` micro-batches, in the program's order.
   void run_forward_only(int microbatches, const BoundaryRows& rows = {});
-  // Waits for pending sends: a receive can complete before the sender's stream has noted the end.
+  // Waits for pending sends: a receive can complete before the sender's stream has recorded the end.
   void finish_sends() {
     for (auto& [channel, send] : sends_) send->synchronize();
   }
-  // The slot with the activations of the last run's forward of a micro-batch through a stage of this rank.
+  // The slot that holds a micro-batch's activations from the last run's forward through a stage of this rank.
   int slot_of(int stage, int microbatch) const { return forward_slot_.at({stage, microbatch}); }
 
  private:
@@ -75,7 +75,7 @@ class Executor {
   Tensor take_gradient(const Op& op);
   void pass_on_gradient(const Op& op, Tensor gradient);
   void send(const Channel& channel, Tensor data);
-  // The event after which a buffer that crosses stage boundaries may be written again.
+  // The event after which a buffer that crosses stage boundaries may be overwritten.
   Event& free_event(Tensor buffer);
 
   const Schedule* schedule_;

@@ -57,8 +57,8 @@ std::string to_string(const Channel& channel);  // "pp 0 -> pp 1 (activations)":
 struct Schedule {
   std::string kind = "custom";
   int p = 1;  // pipeline ranks
-  int m = 1;  // micro-batches a step
-  int v = 1;  // model chunks a rank
+  int m = 1;  // micro-batches per step
+  int v = 1;  // model chunks per rank
   StageMap map = StageMap::interleaved;
   std::optional<int> group_size{};  // interleaved: consecutive micro-batches of one chunk
   std::vector<Program> programs{};  // [p]
@@ -88,7 +88,7 @@ Schedule read_schedule_file(const std::string& path);  // throws IoError too
 // ---- slots
 
 // Storage for a rank's activations of the micro-batches in flight. F takes a slot, which B or W frees. I takes a
-// stash for W's needs besides the slot (the gradients of the layers' outputs); W frees it. Both are numbered from 0
+// stash for what W needs besides the slot (the gradients of the layers' outputs); W frees it. Both are numbered from 0
 // in pools; the lowest free one is taken, so no pool is larger than its peak.
 enum class SlotPool : uint8_t {
   per_chunk,  // one pool per chunk: chunks may have slots of different sizes
@@ -97,8 +97,8 @@ enum class SlotPool : uint8_t {
 struct SlotPlan {
   std::vector<int> slot;     // of each op of the program, in its pool
   std::vector<int> stash;    // of each I and W, in its pool; -1 for F and B
-  std::vector<int> slots;    // [pool] how many there are
-  std::vector<int> stashes;  // [pool]
+  std::vector<int> slots;    // [pool] number of slots
+  std::vector<int> stashes;  // [pool] number of stashes
 };
 // Throws Error for an op whose F (or I) is missing.
 SlotPlan plan_slots(const Program& program, int chunks, SlotPool pool);
@@ -117,11 +117,11 @@ struct ScheduleKind {
   std::string_view name;
   std::string_view summary;
   Chunks chunks;
-  Program (*program)(const Schedule& schedule, int rank);  // of a schedule with all numbers set
+  Program (*program)(const Schedule& schedule, int rank);  // for a schedule with all numbers set
 };
 std::span<const ScheduleKind> schedule_kinds();
 
-// The part of a request that is impossible.
+// A request that cannot be met; `part` is the impossible part.
 struct ScheduleError : ConfigError {
   enum Part { kind, micro_batches, chunks, group_size };
   ScheduleError(Part of, const std::string& what) : ConfigError(what), part(of) {}

@@ -1,4 +1,4 @@
-// The text form of a schedule; see the head of schedule.h.
+// The text form of a schedule; see the top of schedule.h.
 #include <algorithm>
 #include <charconv>
 #include <fmt/format.h>
@@ -11,11 +11,11 @@
 namespace trivet {
 namespace {
 
-constexpr int kMost = 1 << 20;  // of ranks, micro-batches or chunks: beyond it is a typing error
+constexpr int kMost = 1 << 20;  // ranks, micro-batches or chunks: more must be a typo
 
 const char* name_of(StageMap map) { return map == StageMap::interleaved ? "interleaved" : "v"; }
 
-// A word of a line, and its place, so that errors can point at it.
+// A word of a line, with its column, so that errors can point at it.
 struct Word {
   std::string_view text;
   int column;  // from 1

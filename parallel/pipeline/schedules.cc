@@ -1,4 +1,4 @@
-// The generators. The schedules with whole backward passes differ in two things only: the order in which a rank's
+// The generators. The schedules with whole backward passes differ in only two things: the order in which a rank's
 // micro-batches come, and how many forwards it runs before its first backward (`warm_up`). The zero-bubble schedules
 // split the backward pass and use its weight half to fill waits.
 //
@@ -31,7 +31,7 @@ std::vector<Op> order(OpKind kind, int m, int v, int group) {
   return ops;
 }
 
-// `warm_up` forwards, then one forward and one backward in turn, then the remaining backwards.
+// `warm_up` forwards, then forwards and backwards alternately, then the remaining backwards.
 // GPipe: warm_up = m v. 1F1B: p - 1 - r, one fewer on each later rank.
 Program fused(const Schedule& s, int group, int warm_up) {
   const std::vector<Op> forwards = order(OpKind::forward, s.m, s.v, group);
@@ -49,7 +49,7 @@ Program fused(const Schedule& s, int group, int warm_up) {
 
 // ---- split backward passes
 
-// Builds a program with split backward passes: weight halves wait in the order of their input halves.
+// Builds a program with split backward passes: weight halves queue in the order of their input halves.
 class SplitProgram {
  public:
   explicit SplitProgram(int m) : m_(m) {}
@@ -101,10 +101,10 @@ Program zero_bubble_h(int p, int m, int r, int k) {
   return program.finish();
 }
 
-// V-shaped, two chunks: the rank that starts a micro-batch also ends it.
+// V-shaped, two chunks: the rank that starts a micro-batch also finishes it.
 Program zero_bubble_v(int p, int m, int r) {
   SplitProgram program(m);
-  const int n = std::max(m, 2 * p - 1);  // with fewer, the same order with gaps
+  const int n = std::max(m, 2 * p - 1);  // with fewer micro-batches, the same order with gaps
   const auto repeat = [](int times, auto&& body) {
     for (int i = 0; i < times; ++i) body();
   };
@@ -156,7 +156,7 @@ Program dualpipe_v(int p, int m, int r) {
     program.forward(1);
     program.backward(0);
   }
-  // From the middle of the drain on, the halves part.
+  // From the middle of the drain on, backward passes are split.
   for (int i = 0; i < r + 1; ++i) {
     const bool odd = r % 2 == 1;
     const int half = (r + 1) / 2;

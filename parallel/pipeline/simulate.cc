@@ -24,7 +24,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // A value that flows between neighbouring stages: one for each (payload, receiving stage, micro-batch).
 struct Value {
-  double there = kNever;  // from when the receiving stage can use it
+  double there = kNever;  // when the receiving stage can first use it
   Op maker;
   std::optional<Channel> channel;  // empty: both stages are on the same rank
   size_t ticket = 0;               // its place in the channel's queue
@@ -33,20 +33,20 @@ struct Value {
 struct ChannelState {
   size_t sent = 0;
   size_t taken = 0;
-  std::optional<size_t> waiting;  // the Value that its sender could not send yet
+  std::optional<size_t> waiting;  // the Value that the sender could not send yet
 };
 
 struct RankState {
-  size_t next = 0;       // the op that runs, or else the one to start
+  size_t next = 0;       // the running op, or else the one to start
   bool engaged = false;  // runs `next`, or will at a known time
-  bool held_up = false;  // its last result finds the channel full
-  double free_at = 0;    // blocking: the end of its last send
+  bool held_up = false;  // its last result is blocked by a full channel
+  double free_at = 0;    // if sends block: the end of its last one
 };
 
 struct RankEvent {
   enum class Kind : uint8_t { start, end } kind;
   double time;
-  size_t sequence;  // events of equal time run in the order in which they were queued, so that runs repeat
+  size_t sequence;  // events of equal time run in the order in which they were queued: runs are reproducible
   int rank;
   bool operator>(const RankEvent& other) const {
     return time != other.time ? time > other.time : sequence > other.sequence;
@@ -114,7 +114,7 @@ class Engine {
     return (step > 0 ? 0 : values_.size() / 2) + size(taker) * size(schedule_.m) + size(op.microbatch);
   }
 
-  // Both stage maps are rings: a rank sends to the next or to the previous one.
+  // In both stage maps the ranks form a ring: each sends only to the next or the previous one.
   size_t wire_of(const Channel& channel) const {
     return 2 * size(channel.from) + (channel.to == (channel.from + 1) % schedule_.p ? 0 : 1);
   }
@@ -124,7 +124,7 @@ class Engine {
 
   void push(RankEvent::Kind kind, double time, int rank) { events_.push({kind, time, sequence_++, rank}); }
 
-  // The kind of op on the same rank that has to run before `op`; empty: it has run, or there is none.
+  // The kind of op on the same rank that must still run before `op`; empty: it has run, or there is none.
   std::optional<OpKind> missing_before(int rank, const Op& op) const {
     const bool is_weight_half = op.kind == OpKind::backward_weight;
     if (op.kind == OpKind::forward) return std::nullopt;
@@ -132,8 +132,8 @@ class Engine {
     return is_weight_half ? OpKind::backward_input : OpKind::forward;
   }
 
-  // Starts the rank's next op at `now`, or when its input arrives, if that is known. Called after every change that may
-  // unblock the rank.
+  // Starts the rank's next op at `now`, or when its input arrives if that time is known. Called after every change that
+  // may unblock the rank.
   void go_on(int rank, double now) {
     RankState& state = ranks_[size(rank)];
     if (state.engaged || state.held_up || state.next == program(rank).size()) return;

@@ -1,5 +1,5 @@
-// Simulate: when every op of a schedule would run, given the costs of ops and transfers. Event-driven: O(n log n) for n
-// ops.
+// Simulate: computes when every op of a schedule would run, given the costs of ops and transfers. Event-driven:
+// O(n log n) for n ops.
 //
 // A rank runs its program in order, one op at a time. An op starts when its rank is free and its input has arrived; its
 // result is sent when it ends:
@@ -17,7 +17,7 @@
 
 namespace trivet {
 
-// For one stage and one micro-batch.
+// Costs per micro-batch on one stage.
 struct StageCosts {
   double forward = 1;
   double backward_input = 1;
@@ -27,10 +27,10 @@ struct StageCosts {
 };
 
 struct Costs {
-  std::vector<StageCosts> stages = std::vector<StageCosts>(1);  // one for all stages alike, or one a stage
+  std::vector<StageCosts> stages = std::vector<StageCosts>(1);  // one for all stages, or one per stage
   double latency = 0;
-  double bytes = 0;      // of a message
-  double bandwidth = 0;  // of a wire, bytes a unit of time; 0: no limit
+  double bytes = 0;      // per message
+  double bandwidth = 0;  // of a wire, in bytes per unit of time; 0: no limit
   bool blocking = false;
   int channel_depth = 0;  // as in ChannelDepths (check.h); 0: no limit
   std::string unit{};     // of the times, for the Timeline
@@ -47,7 +47,7 @@ std::string to_string(const Schedule& schedule, const StuckRank& stuck);
 // Throws ConfigError if `costs` does not fit the schedule, or if ranks get stuck; the text shows each stuck rank's op.
 Timeline simulate(const Schedule& schedule, const Costs& costs);
 
-// The ranks that get stuck. REQUIRES: ops in range; the schedule may be invalid otherwise. Empty: it runs to its end.
+// The ranks that get stuck; empty: it runs to its end. REQUIRES: ops in range; the schedule may otherwise be invalid.
 std::vector<StuckRank> find_stuck_ranks(const Schedule& schedule, const Costs& costs);
 
 }  // namespace trivet

@@ -1,5 +1,5 @@
-// Stage: one chunk of a model as the pipeline's executor drives it. It knows nothing of schedules; the executor knows
-// nothing of models.
+// Stage: one chunk of a model, as the pipeline executor sees it. It knows nothing about schedules; the executor knows
+// nothing about models.
 //
 // A micro-batch in flight occupies a slot from its forward to its backward, and a stash from backward_input to
 // backward_weight. One tensor of a fixed shape, or its first rows, crosses a stage boundary: the activation forward,
@@ -18,16 +18,16 @@ class Stage {
   // the same shape in its place (a receive buffer), which saves a copy.
   virtual Tensor input(int slot) const = 0;
   virtual void set_input(int slot, Tensor input) = 0;
-  virtual void copy_input(int slot, Tensor input) = 0;  // of a tensor that belongs to another stage of this rank
+  virtual void copy_input(int slot, Tensor input) = 0;  // from a tensor of another stage on this rank
   virtual Tensor output(int slot) const = 0;            // valid after forward, until the slot's next forward
 
   virtual void forward(int microbatch, int slot) = 0;
-  // grad: the gradient of the output (undefined on the model's last stage), becomes that of the input.
+  // grad: holds the gradient of the output (undefined on the model's last stage); becomes that of the input.
   virtual void backward(int microbatch, int slot, Tensor grad) = 0;
   virtual void backward_input(int microbatch, int slot, int stash, Tensor grad) = 0;
   virtual void backward_weight(int stash) = 0;
 
-  // Fills the slot's activations with NaN, as a test that nothing reads them later.
+  // Fills the slot's activations with NaN, to test that nothing reads them later.
   virtual void poison(int slot) = 0;
 };
 
