@@ -4,7 +4,7 @@ namespace trivet {
 
 namespace {
 
-// row_max: of all ranks. row_sum and target_logit: this rank's terms.
+// row_max: over all ranks. row_sum and target_logit: this rank's terms.
 void local_statistics(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale, Tensor row_max,
                       Tensor row_sum, Tensor target_logit, bool with_gradient) {
   Scratch::Frame frame(ctx.scratch);
@@ -50,7 +50,7 @@ void vocab_parallel_cross_entropy_forward(Context& ctx, Vocab logits, Tensor tar
 
 void vocab_parallel_cross_entropy_backward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,
                                            const CrossEntropyState& state) {
-  if (ctx.tensor.size() == 1) return;  // it went with the forward pass
+  if (ctx.tensor.size() == 1) return;  // the forward pass has already computed it
   ctx.run(op::CrossEntropyBackward{.logits = logits,
                                    .targets = targets,
                                    .first_column = range.first_column,

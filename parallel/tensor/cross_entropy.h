@@ -1,6 +1,6 @@
 // Cross-entropy over logits whose vocabulary columns are partitioned over the tensor-parallel group. The full logits
-// are never gathered: three numbers per token are reduced (Shoeybi et al. 2019, section 3). Padding is not in the
-// softmax.
+// are never gathered: three numbers per token are reduced (Shoeybi et al. 2019, section 3). Padding is excluded from
+// the softmax.
 #pragma once
 
 #include "parallel/context.h"
@@ -18,7 +18,7 @@ struct VocabRange {
   int64_t vocab_size = 0;    // entries from here on are padding
 };
 
-// logits: [n, v/t] T; targets: [n] int32, below 0 if a token has no label and does not count. loss[0] += scale * sum
+// logits: [n, v/t] T; targets: [n] int32, negative if a token has no label and does not count. loss[0] += scale * sum
 // over tokens of the cross-entropy, the same on every tensor rank. with_gradient: the backward pass below will follow;
 // on one tensor rank its work is done here, while the logits are at hand.
 void vocab_parallel_cross_entropy_forward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,
@@ -27,14 +27,14 @@ void vocab_parallel_cross_entropy_forward(Context& ctx, Vocab logits, Tensor tar
 void vocab_parallel_cross_entropy_backward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,
                                            const CrossEntropyState& state);
 
-// Both passes, a chunk of rows at a time, so that only a chunk's logits exist. Rows do not depend on each other, and the
-// loss is summed over all of them at the end: it has the bits of the functions above.
+// Both passes, one chunk of rows at a time, so that only one chunk's logits exist. Rows are independent, and the loss
+// is summed over all of them at the end: it is bitwise that of the functions above.
 class ChunkedCrossEntropy {
  public:
-  // targets: [n], of all rows. Holds 12 n bytes of the context's scratch.
+  // targets: [n], for all rows. Holds 12 n bytes of the context's scratch.
   ChunkedCrossEntropy(Context& ctx, Tensor targets, VocabRange range, float scale);
 
-  // logits: of the rows from `first` on; with_gradient: overwritten by their gradient.
+  // logits: for the rows from `first` on; with_gradient: overwritten with their gradient.
   void add(Vocab logits, int64_t first, bool with_gradient);
   // After all rows. loss[0] += scale * sum over tokens of the cross-entropy.
   void add_loss(Tensor loss);

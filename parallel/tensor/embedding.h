@@ -1,5 +1,5 @@
 // The token embedding, partitioned by vocabulary rows over the tensor-parallel group (Shoeybi et al. 2019, section 3):
-// each rank looks up its own tokens, the others contribute zero, and the sum over the group is the embedding.
+// each rank looks up the tokens in its rows and contributes zero for others; the sum over the group is the embedding.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ namespace trivet {
 
 class VocabParallelEmbedding {
  public:
-  // padded_vocab is a multiple of the tensor parallel size; rows from vocab_size on are padding. on_pp: partial where
-  // another stage uses the weight, too.
+  // padded_vocab is a multiple of the tensor-parallel size; rows from vocab_size on are padding. on_pp: partial if
+  // another stage also uses the weight.
   VocabParallelEmbedding(ParamList& params, const std::string& name, int64_t vocab_size, int64_t padded_vocab,
                          int64_t hidden, Init init, Placement on_pp);
 

@@ -7,7 +7,7 @@ namespace {
 
 Hidden rows_of(const Hidden& x, int64_t first, int64_t rows) { return x ? x.slice(first, rows) : x; }
 
-// dW += dy^T x, and dbias += the sum of dy, unless bias is null. d: dy as the GEMM takes it.
+// dW += dy^T x, and dbias += the sum of dy, unless bias is null. d: dy as the GEMM reads it.
 template <Place kDy, Place kX>
 void add_gradients(const Context& ctx, Param& weight, const Param* bias, const Operand<kDy>& d, const Operand<kX>& x,
                    const Tensor& dy) {
@@ -47,7 +47,7 @@ void ColumnParallelLinear::forward(Context& ctx, const Input& x, Hidden y, Hidde
   Scratch::Frame frame(ctx.scratch);
   const auto weight = operands_.weight(ctx, weight_, frame);
   const auto in = operands_.activation(ctx, x, frame);
-  // 2. Rows of y, of all positions of x or those that have arrived.
+  // 2. Rows of y, for all positions of x or those that have just arrived.
   const auto multiply = [&](int64_t first, int64_t rows, Whole whole) {
     ctx.run(op::Matmul{.a = whole.slice(first, rows),
                        .b = weight.values,
@@ -170,7 +170,7 @@ void RowParallelLinear::backward(Context& ctx, const Operand<Place::hidden>& x, 
   Scratch::Frame frame(ctx.scratch);
   const auto weight = operands_.weight(ctx, weight_, frame);
   const auto d = operands_.gradient(ctx, dy, frame);
-  // 4. Rows of dx = dy W, times act'(pre_activation), of the whole gradient or of the positions that have arrived.
+  // 4. Rows of dx = dy W, times act'(pre_activation), for all positions or those that have just arrived.
   const auto multiply = [&](int64_t first, int64_t rows, Whole whole) {
     ctx.run(op::Matmul{.a = whole.slice(first, rows),
                        .b = weight.values,
@@ -183,7 +183,7 @@ void RowParallelLinear::backward(Context& ctx, const Operand<Place::hidden>& x, 
   // 5. Now, or when the schedule says so.
   const Operands of_weight = operands_.of_weight_grad();
   if (of_weight == operands_ && !ctx.weight_grads.deferring()) return backward_weight(ctx, x, {whole, d.scale}, dy);
-  // A gathered dy is gone by then, or was gathered in FP8: gather again, which is more on the wire.
+  // A gathered dy is gone by then, or was gathered in FP8: gather it again, at the cost of more communication.
   ctx.weight_grads.push([this, &ctx, x, dy, of_weight] {
     Scratch::Frame later(ctx.scratch);
     const auto again = of_weight.gradient(ctx, dy, later);
@@ -195,8 +195,8 @@ void RowParallelLinear::backward_weight(Context& ctx, const Operand<Place::hidde
                                         const Operand<Place::whole>& dy_whole, Residual dy) const {
   Scratch::Frame frame(ctx.scratch);
   const auto in = operands_.of_weight_grad().activation(ctx, x, frame);
-  // The bias: without sequence parallelism dy has all positions, and the GEMM sums them; else this rank's are summed
-  // here, and the ranks' sums at the end of the step (GradSync).
+  // The bias: without sequence parallelism dy has all positions, and the GEMM sums them; otherwise this rank's are
+  // summed here, and the ranks' sums are added at the end of the step (GradSync).
   const bool all_positions = !ctx.tensor.sequence_parallel();
   add_gradients(ctx, weight_, all_positions ? bias_ : nullptr, dy_whole, in, dy);
   if (bias_ && !all_positions) ctx.run(op::ColumnSum{dy, bias_->grad});

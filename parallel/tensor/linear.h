@@ -9,8 +9,8 @@
 //
 // "Gathers" is an all-gather under sequence parallelism and nothing otherwise; "reduces" is a reduce-scatter or an
 // all-reduce. Shoeybi et al. call these conjugates f (column: identity forward, all-reduce backward) and g (row:
-// all-reduce forward, identity backward), as this page does. Korthikanti et al. call what becomes of f under sequence
-// parallelism g, and what becomes of g, g-bar. The steps, by number in the .cc:
+// all-reduce forward, identity backward), as this file does. Under sequence parallelism, Korthikanti et al. write g for
+// what replaces f, and g-bar for what replaces g. The steps, by number in the .cc:
 //
 //   column   1. gather x   2. y = x W^T, row by row as x arrives
 //            3. dx = dy W, a partial sum   4. reduce it (f)   5. dW += dy^T x, which gathers x again: a slice is saved
@@ -35,23 +35,23 @@ enum class Bias : uint8_t { none, kept, decayed };  // decayed: by the optimizer
 class ColumnParallelLinear {
  public:
   // out: {columns of y}, or {2, columns} for two layers side by side, each partitioned on its own: a rank's y has its
-  // columns of the first, then those of the second. overlap: of the communication under sequence parallelism; needs a
-  // Context with a tensor stream, unless it is none.
+  // columns of the first, then those of the second. overlap: of communication under sequence parallelism; except for
+  // `none`, it needs a Context with a tensor stream.
   ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, const Shape& out, Init init, Bias bias,
                        TensorOverlap overlap = TensorOverlap::none, const Fp8Mode& fp8 = {});
 
-  // y = x W^T + bias; or, with pre_activation, which is as y: pre_activation = x W^T + bias and y =
-  // act(pre_activation). act: one without a gate.
+  // y = x W^T + bias; or, with pre_activation, of y's shape: pre_activation = x W^T + bias and y = act(pre_activation).
+  // act: must not have a gate.
   void forward(Context& ctx, const Operand<Place::residual>& x, Hidden y, Hidden pre_activation = {},
                Activation act = {}) const;
-  // Both halves below, the second through the context's weight-gradient queue: x and dy must live until it has run.
+  // Both halves below, the second through the context's weight-gradient queue; x and dy must live until that has run.
   void backward(Context& ctx, const Operand<Place::residual>& x, Hidden dy, Residual dx) const;
   const Param& weight() const { return weight_; }
 
  private:
   using Input = Operand<Place::residual>;
   using Gradient = Operand<Place::hidden>;
-  // d is dy as the GEMM of dx takes it, quantised or not. Returns it as the GEMM of the weight's gradient does.
+  // d: dy as the dx GEMM reads it, quantised or not. Returns dy as the weight-gradient GEMM reads it.
   Gradient for_weight(Context& ctx, Hidden dy, const Gradient& d, Scratch::Frame& frame) const;
   void backward_in_bulk(Context& ctx, const Input& x, Hidden dy, const Gradient& d, Residual dx) const;
   void backward_input(Context& ctx, const Gradient& d, Partial dx) const;  // dx = dy W
@@ -71,11 +71,11 @@ class RowParallelLinear {
                     TensorOverlap overlap = TensorOverlap::none, const Fp8Mode& fp8 = {});
 
   void forward(Context& ctx, const Operand<Place::hidden>& x, Residual y) const;  // y = x W^T
-  // out = residual + dropout(x W^T + bias). out: not residual.
+  // out = residual + dropout(x W^T + bias). `out` must not be `residual`.
   void forward_onto(Context& ctx, const Operand<Place::hidden>& x, Residual residual, const Dropout& dropout,
                     Residual out) const;
-  // As ColumnParallelLinear::backward. dy: [s*, b, out]. pre_activation (null: x is used as it is), as x, which then is
-  // act(pre_activation): dx becomes the gradient of pre_activation instead of that of x.
+  // As ColumnParallelLinear::backward. dy: [s*, b, out]. pre_activation (null: none) has x's shape, and x is
+  // act(pre_activation): dx becomes the gradient of pre_activation instead of x's.
   void backward(Context& ctx, const Operand<Place::hidden>& x, Residual dy, Hidden dx, Hidden pre_activation = {},
                 Activation act = {}) const;
   // dy_whole: the gradient of y at all positions (gather_sequence). dW += dy^T x, dbias += sum of dy.

@@ -30,8 +30,8 @@ namespace {
 template <Place kPlace>
 struct Sequence {
   Placed<kPlace> whole;
-  int64_t rows;  // of one rank
-  int t, rank;   // this one
+  int64_t rows;  // per rank
+  int t, rank;   // group size; this rank
 
   Sequence(const Context& ctx, Residual slice, Scratch::Frame& frame)
       : whole(frame.tensor(slice.dtype, whole_sequence(ctx, slice.shape))),
@@ -54,7 +54,7 @@ void gather_in_parts(TensorCommStream& comm_stream, bool ring, const Sequence<Pl
     else if (i > 0) comm_stream.exchange(x.of(x.previous(i - 1)), x.next(1), x.of(x.previous(i)), x.previous(1));
     comm_stream.mark(i);
   }
-  // 2. Compute's: this rank's own rows, then each slice when it has arrived.
+  // 2. Compute's row: this rank's own rows, then each slice once it has arrived.
   multiply(x.rank * x.rows, x.rows, x.whole);
   for (int i = 0; i < x.t; ++i) {
     const int owner = ring ? x.previous(i) : i;
@@ -83,7 +83,7 @@ void reduce_in_ring(Context& ctx, const Sequence<Place::partial>& partial, Resid
     comm_stream.after_compute();
     comm_stream.exchange(partial.of(owner), owner, term(from), from);
   }
-  // 2. This rank's own, then all terms in rank order, whichever came first: in fp32 the bits are those of none.
+  // 2. This rank's own, then all terms in rank order, however they arrived: in fp32, bitwise equal to mode none.
   multiply(rank * partial.rows, partial.rows, partial.of(rank));
   comm_stream.join();
   ctx.run(op::Add{term(0), term(1), y});

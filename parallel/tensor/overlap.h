@@ -1,7 +1,7 @@
 // Overlap of tensor-parallel communication with its GEMMs, under sequence parallelism. The methods are those of
-// TransformerEngine's user buffers, as far as a rank-ordered sum allows.
+// Transformer Engine's user buffers, as far as a rank-ordered sum allows.
 //
-// A timeline of rank 2 of 4. xi are the rows that rank i holds; yi is this rank's term of the rows that rank i will
+// Timelines of rank 2 of 4. xi are the rows that rank i holds; yi is this rank's term of the rows that rank i will
 // hold.
 //
 //   all-gather -> GEMM: multiply the rows that have arrived while the next ones are in flight
@@ -25,9 +25,9 @@
 //               wire      gather x | reduce-scatter dx
 //               compute   dx = dy W | dW += dy^T x
 //
-// Elsewhere bulk does as none, and in that backward pass ring and pipeline do as bulk (not if its weight half is
-// deferred). In fp32 all are bitwise equal to none: the rows of a GEMM are independent, and sums are taken in rank
-// order. In bf16 the ring rounds after each addition.
+// Elsewhere bulk behaves like none, and in that backward pass ring and pipeline behave like bulk (unless its weight
+// half is deferred). In fp32 all are bitwise equal to none: the rows of a GEMM are independent, and sums are taken in
+// rank order. In bf16 the ring rounds after each addition.
 #pragma once
 
 #include <functional>
@@ -47,7 +47,7 @@ class TensorCommStream {
 
   // Later calls on the stream run after what compute has queued so far.
   void after_compute() { comm_streams_.after_compute(); }
-  // As TensorGroup::gather and reduce under sequence parallelism.
+  // Like TensorGroup::gather and reduce under sequence parallelism.
   void gather(Residual part, Whole whole) { comm_stream_.group->all_gather(part, whole, *comm_stream_.stream); }
   void reduce(Partial term, Residual sum) {
     comm_stream_.group->reduce_scatter(term, sum, Reduce::sum, *comm_stream_.stream);
@@ -60,10 +60,10 @@ class TensorCommStream {
   // wait(i): compute waits for the stream's work up to the last mark(i). 0 <= i < size of the group.
   void mark(int i);
   void wait(int i);
-  void join();  // compute waits for all that the stream has queued
+  void join();  // compute waits for everything that the stream has queued
 
  private:
-  CommStreams comm_streams_;  // of one stream
+  CommStreams comm_streams_;  // a single one
   CommStream& comm_stream_;
   Stream& compute_;
   std::vector<std::unique_ptr<Event>> marks_;
@@ -72,12 +72,12 @@ class TensorCommStream {
 
 // multiply(first, rows, whole): the GEMM of rows [first, first + rows) of the whole sequence.
 using MultiplyWhole = std::function<void(int64_t first, int64_t rows, Whole whole)>;
-// x: this rank's positions [s*, b, h]. Multiplies the whole sequence, in one GEMM or as slices arrive; returns it, [s,
-// b, h], in `frame` or x itself. Modes other than none need sequence parallelism and a Context with a stream.
+// x: this rank's positions [s*, b, h]. Multiplies the whole sequence, in one GEMM or as slices arrive, and returns that
+// sequence, [s, b, h], in `frame` or x itself. Modes but none need sequence parallelism and a Context with a stream.
 Whole gather_and_multiply(Context& ctx, TensorOverlap mode, Residual x, Scratch::Frame& frame,
                           const MultiplyWhole& multiply);
 
-// multiply(first, rows, partial): the GEMM of those rows into `partial`, which has room for them alone.
+// multiply(first, rows, partial): the GEMM of those rows into `partial`, which has room for only those.
 using MultiplyPartial = std::function<void(int64_t first, int64_t rows, Partial partial)>;
 // y: this rank's positions [s*, b, n] of the sum over ranks of the partial results [s, b, n].
 void multiply_and_reduce(Context& ctx, TensorOverlap mode, Residual y, const MultiplyPartial& multiply);

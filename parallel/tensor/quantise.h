@@ -1,16 +1,16 @@
-// Operands of the linear layers' GEMMs in FP8 by current scaling: a scale is a power of two that follows from the
-// largest magnitude of its own elements, so there is no history and no state. HYBRID (Micikevicius et al. 2022):
-// weights and activations in E4M3, gradients in E5M2.
+// FP8 operands of the linear layers' GEMMs, with current scaling: each scale is a power of two derived from the largest
+// magnitude of its own elements, so there is no history and no state. HYBRID (Micikevicius et al. 2022): weights and
+// activations in E4M3, gradients in E5M2.
 //
-// tensorwise (Transformer Engine's Float8CurrentScaling): the largest magnitude is that of the whole tensor, over the
-// ranks that hold parts of it: under every layout the same elements have the same codes, where they have the same
-// values. Only a micro-batch has a scale of its own.
+// tensorwise (Transformer Engine's Float8CurrentScaling): the largest magnitude is taken over the whole tensor, across
+// the ranks that hold parts of it, so that equal values give equal codes under every layout. Each micro-batch has its
+// own scale.
 //
-// blockwise (DeepSeek-V3 2024; Transformer Engine's Float8BlockScaling): an activation or gradient has a scale for each
-// 128 elements of the dimension that its GEMM sums over, a weight one for each 128 x 128. So what two GEMMs sum over
-// different dimensions is quantised for each: dy along columns for dx, x and dy along tokens for the weight's gradient.
-// Blocks begin at the rank's own first element: nothing is reduced, and where parts are multiples of 128 elements long
-// codes do not depend on the layout. Along columns no position's codes depend on another position.
+// blockwise (DeepSeek-V3 2024; Transformer Engine's Float8BlockScaling): an activation or gradient has a scale per 128
+// elements along the dimension that its GEMM sums over, a weight one per 128 x 128 block. So a tensor that two GEMMs
+// sum over different dimensions is quantised for each: dy along columns for dx, x and dy along tokens for the weight's
+// gradient. Blocks begin at the rank's own first element: no maximum is reduced across ranks, and if parts are
+// multiples of 128 long, codes do not depend on the layout. Along columns, positions do not affect each other's codes.
 #pragma once
 
 #include "parallel/context.h"
@@ -19,8 +19,8 @@
 
 namespace trivet {
 
-// A tensor as a GEMM takes it. scale: fp32, what its elements are multiplied with; null: they are not quantised. Of
-// blocks it has all positions, also where values are a rank's.
+// A tensor as a GEMM reads it. scale: fp32, by which its elements are multiplied; null: they are not quantised.
+// Blockwise scales cover all positions, even if `values` has only this rank's.
 template <Place kPlace>
 struct Operand {
   Placed<kPlace> values;
@@ -42,9 +42,9 @@ class Operands {
   explicit Operands(const Fp8Mode& mode) : mode_(mode) {}
   bool quantised() const { return mode_.format != Fp8::none; }
   bool by_blocks() const { return quantised() && mode_.recipe == Fp8Recipe::blockwise; }
-  // The forward GEMM and that of the weight's gradient take the same codes of x, which are saved in place of x.
+  // True if the forward and weight-gradient GEMMs read the same codes of x, which are then saved in place of x.
   bool saves_codes() const { return quantised() && of_weight_grad() == *this; }
-  // The operands of the GEMM that computes the weight's gradient; equal where a gradient is quantised once for both.
+  // The operands of the weight-gradient GEMM; equal to *this if a gradient is quantised once for both GEMMs.
   Operands of_weight_grad() const {
     Operands of = mode_.weight_grads || !quantised() ? *this : Operands({});
     of.sums_tokens_ = of.by_blocks();
@@ -52,14 +52,14 @@ class Operands {
   }
   bool operator==(const Operands&) const = default;
 
-  // x [s*, b, n], an activation or its gradient: itself, or its FP8 values and their scale, in `frame` if it is not
-  // quantised yet.
+  // x [s*, b, n], an activation or (below) a gradient: as it is, or as FP8 values and their scale, in `frame` if it is
+  // not quantised yet.
   template <Place kPlace>
   Operand<kPlace> activation(Context& ctx, const Operand<kPlace>& x, Scratch::Frame& frame) const {
     return x.scale ? x : quantise(ctx, x.values, op::Quantize::activation, frame);
   }
-  // The activation that write(x) writes: to `saved`, or, where `saved` is for codes, of `dtype` to `frame`, and its
-  // codes to `saved`.
+  // Has write(x) write an activation to `saved` or, if `saved` is for codes, to `frame` in `dtype`, from where its
+  // codes go to `saved`.
   template <Place kPlace, class Write>
   static Operand<kPlace> save(Context& ctx, const Operand<kPlace>& saved, DType dtype, Scratch::Frame& frame,
                               Write&& write) {
@@ -73,7 +73,7 @@ class Operands {
   Operand<kPlace> gradient(Context& ctx, Placed<kPlace> dy, Scratch::Frame& frame) const {
     return quantise(ctx, dy, op::Quantize::gradient, frame);
   }
-  // Quantised once for all micro-batches of a step, if it has memory for that; else in `frame`.
+  // Quantised once per step for all micro-batches if the parameter has memory for that; otherwise in `frame`.
   Operand<Place::whole> weight(Context& ctx, Param& weight, Scratch::Frame& frame) const;
 
  private:
@@ -90,11 +90,11 @@ class Operands {
     quantise(ctx, x, role, is_part(ctx, kPlace), true, values, scale);
     return {Placed<kPlace>(values), scale};
   }
-  // A tensor rank has a part of its columns, or of its positions.
+  // True if a tensor rank has only some of its columns or positions.
   static bool is_part(const Context& ctx, Place place) {
     return place == Place::hidden || ctx.tensor.sequence_parallel();
   }
-  // The scales, of all positions.
+  // Returns the scales, for all positions.
   Tensor quantise_blocks(Context& ctx, const Tensor& x, Role role, bool of_residual, const Tensor& values,
                          Scratch::Frame& frame) const;
   // over_tensor, over_context: x is a part of a tensor that the ranks of the group share.
@@ -102,7 +102,7 @@ class Operands {
                        const Tensor& values, const Tensor& scale);
 
   Fp8Mode mode_;
-  bool sums_tokens_ = false;  // blocks are along tokens
+  bool sums_tokens_ = false;  // blocks run along tokens
 };
 
 }  // namespace trivet

@@ -1,4 +1,4 @@
-// Between a slice of the sequence and all of it. Under sequence parallelism a tensor rank holds its own positions
+// From a slice of the sequence to all of it, and back. Under sequence parallelism a tensor rank holds its own positions
 // [s/t, b, n] between the linear layers, which read, or compute a partial sum of, all positions [s, b, n].
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace trivet {
 
-// The shape of all positions, from that of one rank's.
+// The shape of the whole sequence, from that of one rank's slice.
 inline Shape whole_sequence(const Context& ctx, Shape slice) {
   slice.dims[0] *= ctx.tensor.size();
   return slice;
