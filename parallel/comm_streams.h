@@ -1,5 +1,5 @@
-// CommStreams: streams next to the compute stream, each with a communicator of its own over one group, so that as many
-// collectives may be in flight. Collectives take the streams in turn, in the same order on all ranks. With no streams
+// CommStreams: streams alongside the compute stream, each with its own communicator over one group, so that as many
+// collectives can be in flight. Collectives rotate through the streams, in the same order on all ranks. With no streams
 // they run on the compute stream, over the group itself.
 #pragma once
 
@@ -17,7 +17,7 @@ struct CommStream {
   std::unique_ptr<Stream> stream;
 };
 
-// All of it outlives the streams.
+// All of it must outlive the streams.
 struct CommStreamSite {
   Device& device;
   Stream& compute;
@@ -27,7 +27,7 @@ struct CommStreamSite {
 
 class CommStreams {
  public:
-  // Collective over on.group. name: the row of the streams in the trace.
+  // Collective over on.group. name: the streams' row in the trace.
   CommStreams(const CommStreamSite& on, Category category, const std::string& name, int count)
       : group_(on.group), compute_(on.compute), computed_(on.device.create_event()) {
     for (int i = 0; i < count; ++i) {
@@ -61,7 +61,7 @@ class CommStreams {
   }
 
   // Runs collective(group, stream) after what compute has queued so far. `done` is recorded after it; without streams,
-  // compute needs no event and `done` stays as it is, complete.
+  // compute needs no event, and `done` is left as it is, complete.
   template <class F>
   void run(Event& done, F&& collective) {
     if (!beside_compute()) return collective(group_, compute_);

@@ -1,6 +1,6 @@
-// Context: everything that the forward and backward pass of a layer needs from its rank, passed by reference: there are
-// no singletons, globals or thread-locals. Its parts are here, too: the tensor-parallel group as layers see it, the
-// callbacks for units, and the queue of weight gradients.
+// Context: everything that a layer's forward and backward passes need from their rank, passed by reference: there are
+// no singletons, globals or thread-locals. Its parts are defined here too: the tensor-parallel group as layers see it,
+// the callbacks for units, and the queue of weight gradients.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,11 @@
 
 namespace trivet {
 
-// The tensor-parallel group: layers gather partitioned tensors and reduce partial ones, and can do nothing else over
+// The tensor-parallel group: layers gather partitioned tensors and reduce partial ones, and can do nothing else with
 // it.
 class TensorGroup {
  public:
-  // sequence_parallel: residuals hold this rank's positions.
+  // sequence_parallel: residuals hold only this rank's positions.
   TensorGroup(Communicator& group, bool sequence_parallel) : group_(group), sequence_parallel_(sequence_parallel) {}
 
   int size() const { return group_.size(); }
@@ -27,7 +27,7 @@ class TensorGroup {
 
   // whole = the positions of all ranks. REQUIRES: sequence_parallel().
   void gather(Residual part, Whole whole, Stream& stream) const { group_.all_gather(part, whole, stream); }
-  // sum = the ranks' terms, added. REQUIRES: without sequence_parallel() both are the same memory.
+  // sum = the sum of the ranks' terms. REQUIRES: without sequence_parallel() both are the same memory.
   void reduce(Partial term, Residual sum, Stream& stream) const {
     if (sequence_parallel_) group_.reduce_scatter(term, sum, Reduce::sum, stream);
     else if (group_.size() > 1) group_.all_reduce(term, Reduce::sum, stream);
@@ -46,26 +46,26 @@ class TensorGroup {
 // A pass of one stage over one micro-batch. A backward pass may recompute units.
 enum class Pass { forward, backward };
 
-// Callbacks of a stage that runs, for its passes and its units (parameters that are used together: the embedding, a
-// block, the head; ParamList numbers them). Data parallelism gathers weights and reduces gradients in them.
+// Callbacks from a running stage for its passes and its units (parameters that are used together: the embedding, a
+// block, the head; ParamList numbers them). In them data parallelism gathers weights and reduces gradients.
 class UnitHooks {
  public:
   virtual ~UnitHooks() = default;
   virtual void begin_pass(Pass) {}
-  // After the pass's last callback for a unit, deferred weight halves included.
+  // Follows the pass's last callback for a unit, deferred weight halves included.
   virtual void end_pass(Pass) {}
-  // After it, the compute stream may read the unit's weights; after before_backward also add to its gradients.
+  // After these, the compute stream may read the unit's weights and, after before_backward, add to its gradients.
   virtual void before_forward(int) {}
   virtual void before_backward(int) {}
   // The unit's gradients of one micro-batch are complete.
   virtual void after_backward(int) {}
 };
 
-// Runs the weight-gradient halves of a backward pass, immediately or deferred.
+// Runs the weight-gradient halves of backward passes, immediately or later.
 //
-// A layer's backward pushes its backward_weight here, which usually runs it. A zero-bubble schedule defers it: between
-// defer(stash) and run_now() pushes are queued under the stash with their activations and gradients; run(stash) runs
-// them in order, when the schedule comes to W.
+// A layer's backward pushes its backward_weight here, which usually runs at once. A zero-bubble schedule defers it:
+// pushes between defer(stash) and run_now() are queued under the stash, with their activations and gradients;
+// run(stash) runs them in order when the schedule reaches W.
 class WeightGradQueue {
  public:
   void defer(int stash) {
@@ -106,11 +106,11 @@ struct Context {
   Scratch& scratch;
   TensorCommStream* tensor_comm_stream = nullptr;  // null: tensor-parallel communication is not overlapped
   ContextGroup* context = nullptr;                 // null: the rank has all positions
-  Communicator* sequence = nullptr;                // the same: the ranks that share the sequence
-  bool quantises = true;  // false: for a growing text, in which no number may depend on how many tokens come at a time
+  Communicator* sequence = nullptr;                // the ranks that share the sequence; null: the same
+  bool quantises = true;  // false to generate text, where no number may depend on how many tokens come at a time
 
   void run(const AnyOp& op) const { ops.run(op, compute); }
-  // Tells `units`, and labels compute's spans with the unit from now on.
+  // Notifies `units`, and labels compute's spans with the unit from now on.
   void before_forward(int unit) const { label(unit), units.before_forward(unit); }
   void before_backward(int unit) const { label(unit), units.before_backward(unit); }
 

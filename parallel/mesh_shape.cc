@@ -70,7 +70,7 @@ int rank_of(const MeshPosition& at, const MeshShape& shape) {
 
 namespace {
 
-// text(row) of each axis worth a word, those of a model's ranks before those of its replicas.
+// Joins text(row) for each axis worth mentioning, those of a model's ranks before those of its replicas.
 template <class Text>
 std::string join_axes(const MeshShape& shape, std::string_view between, const Text& text) {
   std::string joined;

@@ -16,14 +16,14 @@
 namespace trivet {
 
 using AxisOrder = std::array<Axis, kAxes.size()>;
-// Every order names these axes. Another one that it leaves out follows its predecessor in the table.
+// Every order names these axes. Any other axis that it leaves out follows its predecessor in the table.
 inline constexpr std::array kNamedAxes = {Axis::tp, Axis::dp, Axis::pp};
 inline constexpr AxisOrder kUsualOrder = [] {
   AxisOrder order{};
   for (size_t i = 0; i < order.size(); ++i) order[i] = kAxes[i].axis;
   return order;
 }();
-// Names of the table separated by '-': tp, dp and pp once each, others at most once. Empty if the text is invalid.
+// Parses axis names separated by '-': tp, dp and pp once each, others at most once. Empty if the text is invalid.
 std::optional<AxisOrder> parse_axis_order(std::string_view text);
 std::string to_text(const AxisOrder& order, bool whole = false);  // not whole: without the axes that may be left out
 
@@ -36,7 +36,7 @@ struct MeshShape : PerAxis<int> {
       : PerAxis(1), order(axis_order) {
     set(sizes);
   }
-  int size(AxisSet axes) const;  // of a group
+  int size(AxisSet axes) const;  // of a group over these axes
   int world() const { return size(kGradientAxes) * size(kModelAxes); }
 
   AxisOrder order;
@@ -44,11 +44,11 @@ struct MeshShape : PerAxis<int> {
 
 MeshPosition position_of(int rank, const MeshShape& shape);
 int rank_of(const MeshPosition& position, const MeshShape& shape);
-// For people, the axes that every order names and those of several ranks: "rank 3 (tp 1, pp 0, dp 1)", and
+// For people, with the axes that every order names and those with several ranks: "rank 3 (tp 1, pp 0, dp 1)", and
 // "tensor 2 x pipeline 1 x data 2".
 std::string rank_name(int rank, const MeshShape& shape);
 std::string sizes_text(const MeshShape& shape);
-// The ranks that differ from this position in `axes` only, ascending; and the index of this one among them.
+// The ranks that differ from this position in `axes` only, ascending; and this rank's index among them.
 std::vector<int> group_members(const MeshPosition& at, const MeshShape& shape, AxisSet axes);
 int place_in_group(const MeshPosition& at, const MeshShape& shape, AxisSet axes);
 

@@ -16,28 +16,28 @@ namespace trivet {
 // Initial values; see engine/model/init.h.
 struct Init {
   enum Kind { zeros, ones, normal } kind = zeros;
-  float std = 0;  // of `normal`
+  float std = 0;  // for `normal`
 };
 
 // A layer's declaration. The name, global shape and initial values are the same in every layout.
 struct ParamSpec {
   std::string name;    // e.g. "decoder.layers.3.mlp.fc1.weight"
   Shape global_shape;  // whole model
-  // On each axis, as {{Axis::tp, partitioned(0)}}; kAxes has the defaults. Equal contiguous slices, along one
-  // dimension. Partial on pp: another stage declares the same weight (tied embeddings).
+  // Per axis, as in {{Axis::tp, partitioned(0)}}; kAxes has the defaults. Partitions are equal, contiguous slices along
+  // one dimension. Partial on pp: another stage declares the same weight (tied embeddings).
   Placements placement{};
   Init init{};
   bool weight_decay = true;   // false for biases and norms
-  bool decoupled_lr = false;  // has a learning rate of its own: word embeddings and output layer
-  // The place of the activation that it is added to or multiplied with. ParamList derives from it whether a weight that
+  bool decoupled_lr = false;  // has its own learning rate: word embeddings and output layer
+  // The Place of the activation that it is added to or multiplied with. From it ParamList derives whether a weight that
   // every tensor rank holds in full is replicated or partial.
   Place used_on = Place::whole;
   // Rows of global_shape[0] from this one on are padding (vocabulary): initialised to zero, never trained. -1: none.
   int64_t padding_from = -1;
-  // The gradient is overwritten on first use (Param::take_overwrite()), so that it is never zeroed.
+  // The gradient is overwritten on first use (Param::take_overwrite()), so it is never zeroed.
   bool first_one_writes = false;
-  bool quantised = false;         // GEMMs take it in FP8
-  bool scaled_by_blocks = false;  // and it has a scale for each 128 x 128 of its elements
+  bool quantised = false;         // GEMMs read it in FP8
+  bool scaled_by_blocks = false;  // and it has one scale per 128 x 128 block
 };
 
 // A parameter as a matrix: three dimensions are flattened to [first, rest]; a vector stays a vector.
@@ -47,15 +47,15 @@ inline Shape as_matrix(const Shape& shape) {
 
 struct Param {
   ParamSpec spec;
-  int unit = 0;                  // the one that declared it
-  Shape shape;                   // of this rank's part
-  int partition_dim = -1;        // dimension of which this rank has a part; -1: none
-  int64_t partition_offset = 0;  // first index of the part
+  int unit = 0;                  // the unit that declared it
+  Shape shape;                   // this rank's part
+  int partition_dim = -1;        // dimension along which it is partitioned; -1: none
+  int64_t partition_offset = 0;  // first index of this rank's part
   AxisSet summed_over;           // the axes over which the gradient is summed, besides kGradientAxes
   Tensor weight;                 // shape, model dtype; a view of the flat weight buffer
   Tensor grad;                   // shape, fp32; a view of the flat gradient buffer
-  bool first_copy = true;        // among the ranks of one model: counted by the norm, and stored in checkpoints
-  bool overwrite = false;        // where spec.first_one_writes: `grad` holds stale values
+  bool first_copy = true;        // among the ranks of one model: counted in the norm, and stored in checkpoints
+  bool overwrite = false;        // if spec.first_one_writes: `grad` holds stale values
   // If spec.quantised and the whole weight is stored: its FP8 copy, refreshed once a step, and the fp32 scales.
   Tensor fp8, fp8_scale;
   bool fp8_is_current = false;
@@ -65,12 +65,12 @@ struct Param {
     return {shape.rank == 3 ? shape[0] : 1, ScaleBlocks::count(shape[-2]), ScaleBlocks::count(shape[-1])};
   }
 
-  // Where this rank's part begins in the whole parameter as a matrix; of a vector the row is 0.
+  // Where this rank's part begins in the whole parameter as a matrix; for a vector, the row is 0.
   int64_t first_row() const { return by_rows() ? partition_offset : 0; }
   int64_t first_column() const {
     return partition_dim < 0 || by_rows() ? 0 : partition_offset * (as_matrix(shape)[-1] / shape[partition_dim]);
   }
-  // True: the caller overwrites all of `grad`, and the next one adds.
+  // True: the caller must overwrite all of `grad`; the next one adds.
   bool take_overwrite() { return std::exchange(overwrite, false); }
 
  private:
@@ -79,18 +79,18 @@ struct Param {
 
 // Parameters of a stage that are used together: its embedding, a block, its head.
 struct ParamUnit {
-  int stage = 0;                      // of this rank, in the order of their declaration
+  int stage = 0;                      // index among this rank's stages, in declaration order
   std::string name{};                 // "layer 3", numbered over the whole model from 0
   const Param* shared_use = nullptr;  // another unit's weight, on this rank, that this one uses too
 };
 
-// All parameters of a rank in the order of the forward pass; addresses stay valid.
+// All parameters of a rank, in the order of the forward pass; their addresses stay valid.
 class ParamList {
  public:
   explicit ParamList(const MeshShape& mesh = {}, const MeshPosition& at = {}, bool sequence_parallel = false)
       : mesh_(mesh), at_(at), sequence_parallel_(sequence_parallel) {}
 
-  // The parameters declared from now on make up a unit. Returns its number, from 0 in the order of declaration.
+  // Begins a unit: the parameters declared from now on belong to it. Returns its index, in declaration order.
   int begin_unit(int stage, std::string name = {}) {
     units_.push_back({stage, std::move(name)});
     return static_cast<int>(units_.size()) - 1;
@@ -99,7 +99,7 @@ class ParamList {
   void share(const Param& weight) { units_.back().shared_use = &weight; }
   const std::vector<ParamUnit>& units() const { return units_; }
 
-  // Throws ConfigError when a partitioned dimension does not divide by the size of its axis.
+  // Throws ConfigError if a partitioned dimension is not divisible by the size of its axis.
   Param& declare(ParamSpec spec) {
     Param param;
     param.spec = std::move(spec);

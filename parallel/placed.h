@@ -1,15 +1,15 @@
-// Placed: a tensor whose C++ type states its placement over the tensor-parallel group. Layers exchange these, so that
-// layers whose placements disagree do not compile.
+// Placed: a tensor whose C++ type states its placement over the tensor-parallel group. Layers exchange these, so code
+// that connects layers whose placements disagree does not compile.
 //
-// A Placed converts to a Tensor implicitly, and from one explicitly, where its producer vouches for the placement;
-// never from one of another place.
+// A Placed converts to a Tensor implicitly. A Tensor becomes a Placed only explicitly, where its producer vouches for
+// the placement; a Placed of another Place never does.
 #pragma once
 
 #include "kernels/base/tensor.h"
 
 namespace trivet {
 
-// s* is s, or s/t under sequence parallelism; s are this context rank's positions.
+// s* is s, or s/t under sequence parallelism; s is the number of positions on this context rank.
 enum class Place {
   residual,  // [s*, b, n]  all positions, the same on every rank; under sequence parallelism those of this rank
   whole,     // [s, b, n]   all positions, the same on every rank
