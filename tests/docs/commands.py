@@ -143,7 +143,7 @@ def check_not_run(block, source, build):
     for command, _ in block.parts():
         for word in re.findall(r"(?<![\w/.-])(?:build|launch|tests)/[\w./-]+", command or ""):
             name = word.removeprefix("build/")
-            places = [source / word, build / name]
+            places = [source / word, build / name, build / "tests" / name]
             if word.startswith("build/tests/"):
                 places.append(source / "tests" / "bench" / (pathlib.Path(word).name + ".cc"))
             if not any(place.exists() for place in places):
