@@ -19,7 +19,7 @@ AttentionArgs args_of(const Attention& op) {
           .documents = op.documents};
 }
 
-// True if vectors of 16 bytes may be read at the start of each row of each head.
+// True if 16-byte vectors can be read at the start of each row of each head.
 bool aligned(const HeadsView& x) {
   const HeadsLayout& z = x.layout;
   const int64_t pack = 16 / size_of(x.memory.dtype);
@@ -28,11 +28,11 @@ bool aligned(const HeadsView& x) {
 }
 bool aligned(const QkvViews& views) { return aligned(views.q) && aligned(views.k) && aligned(views.v); }
 
-// Tensor cores work on tiles of 16 rows: with fewer queries after others, such as the new tokens of a growing text,
-// most of the work would be on empty rows, in one block a head. The plain kernels give each query of each head a warp.
+// Tensor cores work on tiles of 16 rows. With fewer queries after earlier ones, as in text generation, most of the work
+// would be on empty rows, in one block per head. The plain kernels use one warp per query and head.
 constexpr int64_t kFewestAfterOthers = 16;
 
-// True if the tensor-core kernels can take it: type, head size, alignment, and the number of queries.
+// True if the tensor-core kernels support type, head size, alignment and number of queries. Fails if no kernel does.
 bool by_flash(const char* op, const AttentionArgs& a) {
   if (flash_attention_has(a.dtype(), a.d()) && (a.past() == 0 || a.s() >= kFewestAfterOthers) && aligned(a.qkv) &&
       aligned(a.out) && aligned(a.dout) && aligned(a.dqkv))
@@ -45,7 +45,7 @@ bool by_flash(const char* op, const AttentionArgs& a) {
 
 }  // namespace
 
-// Views that the TMA has no map of are left to the older kernels.
+// Views without a TMA tensor map are left to the older kernels.
 bool CudaOps::by_hopper(const AttentionArgs& a) const {
   return hopper_ && tile_map_has(a.qkv.q) && tile_map_has(a.qkv.k) && tile_map_has(a.qkv.v);
 }

@@ -1,9 +1,9 @@
 // Flash attention on the tensor cores, forward (Dao 2023, "FlashAttention-2"). A block has 128 queries of one
-// head and walks its keys and values in tiles of 64, which arrive in shared memory while the tile before is worked on.
-// No score leaves the registers.
+// head and iterates over its keys and values in tiles of 64. The next tile is copied to shared memory while the current
+// one is processed. Scores stay in registers.
 //
-// Roofline: 4 s^2 d / 2 operations a head (causal: half of the scores lie in the future) for 8 s d bytes: bound by
-// the tensor cores from s of a few hundred on.
+// Roofline: 4 s^2 d / 2 operations per head (causal: half of the scores are masked) for 8 s d bytes: bound by the
+// tensor cores once s reaches a few hundred.
 #include "kernels/cuda/attention_head.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_core.cuh"
@@ -11,7 +11,7 @@
 namespace trivet {
 namespace {
 
-constexpr int kQueries = 128, kKeys = 64;          // of a block; of a tile
+constexpr int kQueries = 128, kKeys = 64;          // per block; per tile
 constexpr int kWarps = 4, kThreads = 32 * kWarps;  // a warp has 32 queries, as two groups of 16
 constexpr int kGroups = 2, kKeyBlocks = kKeys / 8;
 
@@ -22,8 +22,8 @@ constexpr size_t shared_bytes() {  // queries, and two stages of keys and values
 
 // ---- kernel
 
-// Lane with g = lane / 4, t = lane % 4 holds of its warp's queries the rows 16 m + g and 16 m + g + 8, m = 0, 1, and of
-// each 8 keys or columns those 2t and 2t + 1.
+// With g = lane / 4 and t = lane % 4, a lane holds rows 16 m + g and 16 m + g + 8 (m = 0, 1) of its warp's queries, and
+// keys or columns 2t and 2t + 1 of each 8.
 template <int kD, bool kDocuments>
 __global__ void __launch_bounds__(kThreads)
     flash_forward_kernel(HeadArgs<__nv_bfloat16, kDocuments> a, int query_tiles, int heads) {
@@ -57,14 +57,14 @@ __global__ void __launch_bounds__(kThreads)
 
   for (int j = first_tile; j < key_tiles; ++j) {
     if (j + 1 < key_tiles) fetch(j + 1);
-    cp_async_commit_group();  // maybe an empty one: the count stays the same
+    cp_async_commit_group();  // possibly an empty group, which keeps the count constant
     cp_async_wait_group<1>();
     __syncthreads();
     const __nv_bfloat16* const keys = stages + j % 2 * 2 * kTile;
     const __nv_bfloat16* const values = keys + kTile;
     const int first_key = j * kKeys;
 
-    // Else the whole tile is in this warp's future, or before its documents.
+    // Otherwise the whole tile is in this warp's future, or before its documents.
     if (first_key < a.seen(warp_query + 31) && !a.hides(which, warp_query, first_key + kKeys - 1)) {
       Sums scores[kGroups][kKeyBlocks] = {};
 #pragma unroll
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
           }
         }
       }
-      // Some queries do not see all of the tile.
+      // True if some queries see only part of the tile.
       const bool partly = first_key + kKeys > a.seen(warp_query) || a.hides(which, warp_query + 31, first_key);
 #pragma unroll
       for (int m = 0; m < kGroups; ++m) {
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads)
         }
       }
     }
-    __syncthreads();  // all have read this stage before the next fetch writes it
+    __syncthreads();  // all warps have read this stage before the next fetch overwrites it
   }
 
 #pragma unroll

@@ -1,10 +1,10 @@
 // The backward pass of flash attention. With D = rowsum(dO * O) and P recomputed from the forward pass's log-sum-exps,
 //   P = exp(scale S - lse)   dV = P^T dO   dP = dO V^T   dS = P * (dP - D)   dQ = scale dS K   dK = scale dS^T Q
-// and dropout's factors between P and dV, and on dP.
+// with dropout's factors applied to P in dV, and to dP.
 //
-// Two kernels: one walks the queries of its keys for dK and dV, one the keys of its queries for dQ. S and dP are
-// computed in both, 7 GEMMs of s^2 d in place of 5; in return no block waits for another, nothing is added by atomics,
-// and a second run gives the same bits.
+// Two kernels: one iterates over queries for dK and dV, the other over keys for dQ. Both compute S and dP: 7 GEMMs of
+// s^2 d instead of 5. In return no block waits for another, nothing is added with atomics, and a second run gives the
+// same bits.
 #include "kernels/cuda/attention_head.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/tensor_core.cuh"
@@ -12,9 +12,9 @@
 namespace trivet {
 namespace {
 
-constexpr int kRows = 128, kTile = 64;             // of a block's own matrices; of those it walks over
+constexpr int kRows = 128, kTile = 64;             // rows of a block's own matrices; of those it iterates over
 constexpr int kWarps = 8, kThreads = 32 * kWarps;  // a warp has 16 rows
-constexpr int kBlocks = kTile / 8;                 // of 8 columns of a warp's scores
+constexpr int kBlocks = kTile / 8;                 // blocks of 8 columns in a warp's scores
 
 // ---- device helpers
 
@@ -52,8 +52,8 @@ __device__ inline void gemm_nn(Sums (&sums)[kD / 8], const Left (&left)[kTile / 
     }
 }
 
-// Scores and dP of a warp's tile, whose rows and columns begin at these positions, to P with dropout and dS.
-// lse(n, e), as an exponent of 2, and delta(n, e) are those of the query of element [n][e].
+// Turns scores and dP of a warp's tile, whose rows and columns begin at these positions, into P with dropout and dS.
+// lse(n, e), as an exponent of 2, and delta(n, e) belong to the query of element [n][e].
 template <bool kRowsAreQueries, class Args, class Lse, class Delta>
 __device__ inline void differentiate(Sums (&p)[kBlocks], Sums (&ds)[kBlocks], const Args& a, int which, int first_row,
                                      int first_column, const Lse& lse, const Delta& delta) {
@@ -81,13 +81,13 @@ __device__ inline void differentiate(Sums (&p)[kBlocks], Sums (&ds)[kBlocks], co
 // ---- kernels
 
 template <int kD>
-constexpr size_t shared_bytes() {  // two matrices that the block owns, two stages of the two that it walks over
+constexpr size_t shared_bytes() {  // two matrices that the block owns, two stages of the two that it iterates over
   return (2 * kRows + 4 * kTile) * (kD + 8) * sizeof(__nv_bfloat16) + 4 * kTile * sizeof(float);
 }
 
-// A block has 128 keys of one kv head, a warp 16 of them, and walks over the queries of each query head of its group,
-// from the first that sees one of them. Scores lie with keys as rows: a lane with g = lane / 4, t = lane % 4 has keys g
-// and g + 8, and of each 8 queries those 2t and 2t + 1.
+// A block has 128 keys of one kv head, 16 per warp, and iterates over the queries of each query head of its group, from
+// the first that sees one of the keys. Scores have keys as rows: a lane with g = lane / 4 and t = lane % 4 holds keys g
+// and g + 8, and queries 2t and 2t + 1 of each 8.
 template <int kD, bool kDocuments>
 __global__ void __launch_bounds__(kThreads, 1)
     flash_backward_keys_kernel(HeadArgs<__nv_bfloat16, kDocuments> a, int kv_heads) {
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   // The first keys have the most queries: they start first.
   const int kv = static_cast<int>(blockIdx.x) % kv_heads, first_key = static_cast<int>(blockIdx.x) / kv_heads * kRows;
   const int first_tile = a.first_query(first_key) / kTile;
-  // For one query head.
+  // Per query head.
   const int tiles = a.query_tiles(kv * a.members, first_key + kRows - 1, first_tile, kTile) - first_tile;
   const auto head_of = [&](int step) { return kv * a.members + step / tiles; };
   const auto query_of = [&](int step) { return (first_tile + step % tiles) * kTile; };
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const float* const delta = lse + kTile;
     const int first_query = query_of(step);
 
-    // Else no query of the tile sees a key of this warp.
+    // Otherwise no query of the tile sees a key of this warp.
     if (warp_key < a.past + first_query + kTile && !a.hides(kv * a.members, first_query, warp_key + 15)) {
       Sums p[kBlocks], ds[kBlocks];
       gemm_nt<kD>(p, keys + 16 * warp * kLd, queries);
@@ -151,15 +151,15 @@ __global__ void __launch_bounds__(kThreads, 1)
       to_lefts(left, ds);
       gemm_nn<kD>(dk, left, queries);
     }
-    __syncthreads();  // all have read this stage before the next fetch writes it
+    __syncthreads();  // all warps have read this stage before the next fetch overwrites it
   }
 
   store_warp_rows(a.kv_head(a.dk, kv), a.dk.position, dk, {a.scale, a.scale}, warp_key, a.keys);
   store_warp_rows(a.kv_head(a.dv, kv), a.dv.position, dv, {1.0f, 1.0f}, warp_key, a.keys);
 }
 
-// A block has 128 queries of one head, a warp 16 of them, and walks over the keys that one of them sees. Scores lie
-// with queries as rows.
+// A block has 128 queries of one head, 16 per warp, and iterates over the keys that any of them sees. Scores have
+// queries as rows.
 template <int kD, bool kDocuments>
 __global__ void __launch_bounds__(kThreads, 1)
     flash_backward_queries_kernel(HeadArgs<__nv_bfloat16, kDocuments> a, int query_tiles, int heads) {
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
   const int warp_query = first_query + 16 * warp;
-  float offset[2], delta[2];  // of this lane's two queries: lse as an exponent of 2, and D
+  float offset[2], delta[2];  // for this lane's two queries: lse as an exponent of 2, and D
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int query = warp_query + g + 8 * half;
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const __nv_bfloat16* const values = keys + kTileSize;
     const int first_key = j * kTile;
 
-    // Else the whole tile is in this warp's future, or before its documents.
+    // Otherwise the whole tile is in this warp's future, or before its documents.
     if (first_key < a.seen(warp_query + 15) && !a.hides(which, warp_query, first_key + kTile - 1)) {
       Sums p[kBlocks], ds[kBlocks];
       gemm_nt<kD>(p, queries + 16 * warp * kLd, keys);

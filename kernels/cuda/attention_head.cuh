@@ -1,4 +1,4 @@
-// The place of one head of one batch entry in the views of attention, as kernels see it.
+// Locates a head of a batch entry in attention's views, for kernels.
 #pragma once
 
 #include <cfloat>
@@ -17,8 +17,8 @@ struct Heads : HeadsLayout {
   explicit Heads(const HeadsView& x) : HeadsLayout(x.layout), data(static_cast<T*>(x.data())) {}
 };
 
-// AttentionArgs for a kernel: typed, with what does not depend on the head worked out. kDocuments: there may be some; a
-// kernel without them is compiled as if there were none.
+// AttentionArgs for a kernel: typed, with values that do not depend on the head precomputed. kDocuments: there may be
+// documents; a kernel without it ignores them.
 template <class T, bool kDocuments_ = true>
 struct HeadArgs {
   static constexpr bool kDocuments = kDocuments_;
@@ -30,8 +30,8 @@ struct HeadArgs {
   float* delta;
   AttentionPart part;
   int s, keys, past, groups, members, out_heads, d;
-  int64_t out_stride, out_entry;  // of out and dout, from a position to the next, and from a batch entry
-  float scale;                    // of scores: 1 / sqrt(d)
+  int64_t out_stride, out_entry;  // strides of out and dout, between positions and between batch entries
+  float scale;                    // applied to scores: 1 / sqrt(d)
   DropoutArgs dropout;
   const int32_t* starts;
   PositionMap key_positions;
@@ -62,8 +62,8 @@ struct HeadArgs {
         starts(static_cast<const int32_t*>(a.documents.starts.data)),
         key_positions(a.documents.keys) {}
 
-  // `which` counts query heads of batch entries, entry * heads + head, and which / members kv heads, entry * groups +
-  // group. Column 0 of position 0:
+  // `which` numbers the query heads of all batch entries, entry * heads + head; which / members numbers the kv heads,
+  // entry * groups + group. A pointer to, or the offset of, column 0 of position 0:
   template <class U>
   __device__ U* query_head(const Heads<U>& x, int which) const {
     return kv_head(x, which / members) + which % members * x.member;
@@ -74,32 +74,32 @@ struct HeadArgs {
   }
   __device__ int64_t out_at(int which) const { return which / heads() * out_entry + which % heads() * d; }
   __device__ int heads() const { return groups * members; }
-  // As out and lse count heads, of which there may be more (AttentionPart), from the first one here on.
+  // The head's number in out and lse, which may have more heads (AttentionPart), relative to the part's first head.
   __device__ int out_head(int which) const { return which / heads() * out_heads + which % heads(); }
   __device__ int64_t lse_at(int which) const { return lse_of(out_head(which)); }
   __device__ int64_t lse_of(int out_head) const { return part.lse_at(q, 0, out_head); }
 
-  // The number of keys, from the first on, that a query sees; and the tiles of `size` keys they fill.
+  // How many keys, from the first on, causality lets a query see; and how many tiles of `size` keys they fill.
   __device__ int seen(int query) const { return min(past + query + 1, keys); }
   __device__ int key_tiles(int query, int size) const { return (seen(query) + size - 1) / size; }
   // The first query that sees a key.
   __device__ int first_query(int key) const { return max(0, key - past); }
 
-  // The first row of keys of a query's document. Queries past the end count as the last one.
+  // The row of the first key of a query's document. Queries past the end count as the last one.
   __device__ int first_key(int which, int query) const {
     if (!kDocuments || !starts) return 0;
     const int64_t row = min(query, s - 1);
     return static_cast<int>(key_positions.before(starts[row * q.b + which / heads()]));
   }
-  // True if that is after this key.
+  // True if the query's document begins after this key.
   __device__ bool hides(int which, int query, int key) const { return kDocuments && key < first_key(which, query); }
-  // The first of the `tiles` of `size` keys, all that causality leaves, that queries from this one on walk over. Those
-  // that see no key walk over the last tile, masked, so that no kernel has a case without tiles.
+  // The first tile of `size` keys that queries from this one on need, of the `tiles` that causality leaves. Queries
+  // that see no key get the last tile, masked, so that no kernel needs a case without tiles.
   __device__ int first_key_tile(int which, int query, int size, int tiles) const {
     return kDocuments ? min(first_key(which, query) / size, tiles - 1) : 0;
   }
   // The end of the tiles of `size` queries, from tile `first` on, that see keys up to this one: a binary search, as
-  // starts ascend. At least one tile, too.
+  // starts ascend. Leaves at least one tile as well.
   __device__ int query_tiles(int which, int key, int first, int size) const {
     int end = (s + size - 1) / size;
     if constexpr (kDocuments)
@@ -111,7 +111,7 @@ struct HeadArgs {
     return end;
   }
 
-  // The square that the probability of a query and a key belongs to, for dropout.
+  // The dropout square (kernels/philox.h) that holds the probability of a query and a key.
   __device__ int64_t dropout_square(int which, int query, int key) const {
     const int64_t row = dropout.sample(which / heads()) * dropout.total_heads + dropout.first_head + which % heads();
     const int64_t pairs = dropout_pairs(dropout.seq_length);
@@ -119,19 +119,19 @@ struct HeadArgs {
   }
 };
 
-// A mask of this lane's sums of 16 rows and 8 kBlocks columns (tensor_core.cuh) that dropout keeps: bit 4 n + e for
-// sums[n][e]. Rows and columns begin at multiples of 16; one are queries, the others keys. A square is a column of two
-// rows and the column 8 further. Columns may continue elsewhere (PositionMap), from a multiple of 16 on. In a loop that
-// stays one: the generator is long.
+// A mask of those of this lane's sums, in 16 rows and 8 kBlocks columns (tensor_core.cuh), that dropout keeps: bit
+// 4 n + e for sums[n][e]. Rows and columns begin at multiples of 16; one are queries, the others keys. A square covers
+// the lane's two rows in a column and in the column 8 further. Columns may jump (PositionMap) at a multiple of 16. The
+// loop is not unrolled because the generator is long.
 template <bool kRowsAreQueries, int kBlocks, class Args>
 __device__ inline uint64_t kept_by_dropout(const Args& a, int which, int first_row, int first_column) {
   static_assert(kBlocks <= 16 && kBlocks % 2 == 0);
-  constexpr int kNextKey = kRowsAreQueries ? 4 : 2, kNextQuery = kRowsAreQueries ? 2 : 4;  // from bit to bit
+  constexpr int kNextKey = kRowsAreQueries ? 4 : 2, kNextQuery = kRowsAreQueries ? 2 : 4;  // bit distances
   const int lane = threadIdx.x % 32, row = first_row + lane / 4, column = first_column + lane % 4 * 2;
   const DropoutArgs& dropout = a.dropout;
   const int64_t first = kRowsAreQueries ? a.dropout_square(which, row, column) : a.dropout_square(which, column, row);
   const PositionMap& columns = kRowsAreQueries ? dropout.keys : dropout.positions;
-  // Squares of these columns: the distance to the next one, the number before a jump, and how many it skips.
+  // For the squares of these columns: the distance to the next, the number before a jump, and how many it skips.
   const int stride = kRowsAreQueries ? static_cast<int>(dropout_pairs(dropout.seq_length)) : 1;
   const int split = static_cast<int>(columns.split), jump = static_cast<int>(columns.jump) / 2;
   const int before = first_column < split ? (split - first_column) / 2 : 8 * kBlocks;
@@ -160,14 +160,14 @@ __device__ inline void apply_dropout(float (&x)[kBlocks][4], const DropoutArgs& 
   for (int i = 0; i < 4 * kBlocks; ++i) x[i / 4][i % 4] *= dropout_scale(dropout, kept, i);
 }
 
-// Scores of a key that its query does not see become `value`, in a warp's tile whose 16 rows and whose columns begin at
-// these positions. Rows are queries, or else keys, whose rows past the last one are left alone: they are unused.
+// Sets scores of keys that their query does not see to `value`, in a warp's tile of 16 rows that begins at this row and
+// column. Rows are queries, or else keys; rows past the last key are not masked, as they are unused.
 template <bool kRowsAreQueries, int kBlocks, class Args>
 __device__ inline void mask_unseen(float (&x)[kBlocks][4], const Args& a, int which, int first_row, int first_column,
                                    float value) {
   const int lane = threadIdx.x % 32, row = first_row + lane / 4, column = first_column + lane % 4 * 2;
-  // In each of this lane's two rows the first column, counted from its own first one, of a key that the query does not
-  // see, or of a query that sees the key.
+  // In each of this lane's two rows, relative to its first column: the first key that the query does not see, or the
+  // first query that sees the key.
   const int edge[2] = {(kRowsAreQueries ? a.seen(row) : row - a.past) - column,
                        (kRowsAreQueries ? a.seen(row + 8) : row + 8 - a.past) - column};
 #pragma unroll
@@ -188,16 +188,16 @@ __device__ inline void mask_unseen(float (&x)[kBlocks][4], const Args& a, int wh
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-// The online softmax (Milakov, Gimelshein 2018) of the two queries that a lane has of 16 rows of scores.
+// The online softmax (Milakov, Gimelshein 2018) of a lane's two queries among 16 rows of scores.
 template <bool kDocuments>
 struct OnlineSoftmax {
   // Without documents every query sees the first key, so after the first tile the maximum is finite. With them it
-  // always is: -infinity - -infinity would be NaN.
+  // is finite from the start, because -infinity - -infinity would be NaN.
   static constexpr float kNone = kDocuments ? -FLT_MAX : -INFINITY;
   float max[2] = {kNone, kNone}, total[2] = {};  // of raw scores; this lane's part of the sum
-  float factor[2];                               // rescales the sums before the last tile
+  float factor[2];                               // rescales the sums of the tiles before the latest
 
-  // Raw scores of a tile to probabilities, under the largest score so far.
+  // Turns a tile's raw scores into probabilities, relative to the largest score so far.
   template <int kBlocks>
   __device__ void to_probabilities(float (&scores)[kBlocks][4], float to_log2) {
 #pragma unroll
@@ -228,8 +228,8 @@ struct OnlineSoftmax {
 #pragma unroll
       for (int e = 0; e < 4; ++e) sums[n][e] *= factor[e / 2];
   }
-  // After the last tile: stores the log-sum-exps of this lane's queries, `first` and first + 8, to lse[query] where
-  // they are below s, and sets `factor` to what normalises their sums: for one that has seen no key, 0.
+  // After the last tile: stores the log-sum-exps of this lane's queries, `first` and first + 8, to lse[query] if
+  // they are below s, and sets `factor` to normalise their sums: 0 for a query that has seen no key.
   __device__ void finish(float* lse, int first, int s, float scale) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

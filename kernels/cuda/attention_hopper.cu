@@ -1,28 +1,28 @@
 // Flash attention on Hopper's tensor cores, forward (Shah et al. 2024, "FlashAttention-3"). A block has 128
-// queries of one head (192 with 64 columns), each warpgroup that computes has 64 of them, and walks their keys and
-// values in tiles of 128. A warpgroup starts the scores of the next tile, and the GEMM with this one's values, before
-// it turns scores into probabilities; and warpgroups take turns to start GEMMs, so that the tensor cores work for one
-// while another computes probabilities. It skips tiles that only others' queries see. No score leaves the registers.
+// queries of one head (192 with 64 columns), 64 per computing warpgroup, and iterates over their keys and values in
+// tiles of 128. A warpgroup starts two GEMMs, for the next tile's scores and with this tile's values, and then turns
+// the scores into probabilities. Warpgroups take turns starting GEMMs, so that the tensor cores work for one while
+// another computes probabilities. A warpgroup skips tiles that only the others' queries see. Scores stay in registers.
 //
-// Roofline, an estimate by counting: a tile of 128 keys takes a warpgroup 4 * 64 * 128 d operations, 1024 cycles of the
-// tensor cores with d = 128, 512 with d = 64 (4096 operations a cycle). Each of its warps, one a scheduler, issues 490
-// instructions (440) meanwhile, as nvcc 13.0 compiles the loop, of which 66 are exponentials: 528 cycles of the special
-// function units. With d = 128 two warpgroups need 2048 cycles of the tensor cores and 1060 of these units: bound by
-// the tensor cores. With d = 64 three need 1536 and 1584: by both alike. Heads of 80 columns take the sums of 96.
+// Roofline, an estimate by counting: for a tile of 128 keys a warpgroup needs 4 * 64 * 128 d operations, 1024 cycles of
+// the tensor cores with d = 128, 512 with d = 64 (4096 operations per cycle). Meanwhile each of its warps, one per
+// scheduler, issues 490 instructions (440), as nvcc 13.0 compiles the loop; 66 of them are exponentials: 528 cycles of
+// the special function units. With d = 128 two warpgroups need 2048 cycles of the tensor cores and 1060 of these units:
+// bound by the tensor cores. With d = 64 three need 1536 and 1584: bound by both. Heads of 80 columns use sums of 96.
 #include "kernels/cuda/attention_hopper.cuh"
 
 namespace trivet {
 namespace {
 
-// Two stages of queries: a warpgroup moves on to the next task while others are at this one's last tiles.
+// Two stages of queries: a warpgroup moves on to the next task while others finish the last tiles of this one.
 constexpr int kQueryStages = 2;
 
-// The numbers of a block, and its shared memory: tiles, then barriers.
+// A block's constants and its shared memory: tiles, then barriers.
 template <int kD>
 struct Block {
   static constexpr int kGroups = kD == 64 ? 3 : 2, kThreads = (1 + kGroups) * kWarpgroup, kFetchers = 1;
   static constexpr int kQueries = 64 * kGroups, kKeys = 128;
-  static constexpr int kStages = kD == 128 ? 2 : 3;  // as many as there is room for
+  static constexpr int kStages = kD == 128 ? 2 : 3;  // as many as fit
   static constexpr int kFetcherRegisters = kGroups == 2 ? 24 : 32, kRegisters = kGroups == 2 ? 240 : 160;
   static_assert(registers_suffice(kGroups, kFetcherRegisters, kRegisters));
   using Queries = Tile<kQueries, kD>;
@@ -52,7 +52,7 @@ constexpr int kKeys = Block<64>::kKeys, kKeyBlocks = kKeys / 8;
 
 // ---- device helpers
 
-// By one thread.
+// Called by one thread.
 template <int kD, bool kDocuments>
 __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
                       const HeadArgs<__nv_bfloat16, kDocuments>& a, const HeadTiles& tiles, const TileMaps& maps) {
@@ -79,7 +79,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
   end_tasks(schedule);
 }
 
-// By a warpgroup, the `group`-th of those that compute.
+// Called by a warpgroup, the `group`-th of those that compute.
 template <bool kDropout, int kD, bool kDocuments>
 __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
                         const HeadArgs<__nv_bfloat16, kDocuments>& a, int group) {
@@ -88,23 +88,23 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const float to_log2 = a.scale * kLog2E;
   auto& b = block.barriers;
-  // Turns to start GEMMs: barrier 1 + group lets the group in. The first one's is open.
+  // Turns at starting GEMMs: barrier 1 + group admits the group. The first group's is open at the start.
   const auto my_turn = [&] { meet(1 + group, 2 * kWarpgroup); };
   const auto next_turn = [&] { arrive_at(1 + (group + 1) % B::kGroups, 2 * kWarpgroup); };
   if (group == B::kGroups - 1) next_turn();
 
   float scores[kKeyBlocks][4], out[kBlocks][4];
-  uint32_t left[kKeys / 16][4];  // probabilities of the tile before
+  uint32_t left[kKeys / 16][4];  // the previous tile's probabilities
   PipelineState<B::kStages> keys, values;
   PipelineState<kQueryStages> queries;
   for (int which, tile; schedule.task(b.queries.wait_task(queries), which, tile);) {
     const int block_query = (schedule.tiles - 1 - tile) * B::kQueries, first_query = block_query + 64 * group;
     const int count = a.key_tiles(block_query + B::kQueries - 1, kKeys);
     const int first = kDocuments ? b.queries.task_bound(queries) : 0;
-    // The end of those that queries of this warpgroup see. One whose queries are all past the end works on one.
+    // The end of the tiles that this warpgroup's queries see. If they are all past the end, it works on one tile.
     const int seen = first_query < a.s ? max(a.key_tiles(first_query + 63, kKeys), first + 1) : first + 1;
     OnlineSoftmax<kDocuments> softmax;
-    uint64_t kept = 0;  // of the next tile's probabilities; drawn before its scores need registers
+    uint64_t kept = 0;  // for the next tile's probabilities; drawn before its scores need registers
     const auto draw = [&](int j) {
       if constexpr (kDropout) kept = kept_by_dropout<true, kKeyBlocks>(a, which, first_query + 16 * warp, j * kKeys);
     };
@@ -165,7 +165,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
     if (seen < count) pass();  // the others need not wait for this GEMM
     wgmma_wait_group<0>(out, left);
     b.values.release(values);
-    for (int j = seen; j < count; ++j) {  // tiles that only others see: released unread
+    for (int j = seen; j < count; ++j) {  // tiles that only other groups see: released unread
       if (j > seen) pass();
       b.keys.wait_full(keys);
       b.keys.release(keys);

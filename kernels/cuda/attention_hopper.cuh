@@ -1,11 +1,11 @@
-// Shared by Hopper's attention kernels: how blocks take their work, pipelines of tiles, stores, and the kernels' frame.
+// Shared by Hopper's attention kernels: task scheduling, tile pipelines, stores, and the kernel template.
 //
-// A block has a warpgroup that fetches and two or three that compute. One thread of the first has the TMA copy tiles
-// into stages of shared memory, as they become free; the others wait for stages, compute, and release them (warp
-// specialization). So the two halves never meet at a __syncthreads, and registers go to the warps that compute. A grid
-// has one block a multiprocessor, which takes one tile of one head after another from a counter; the first tiles of the
-// next task are fetched while it finishes this one. A block whose multiprocessor is taken, by communication, leaves its
-// share to the others: with tasks dealt out beforehand it would begin them when the others are done.
+// A block has one warpgroup that fetches and two or three that compute. One thread of the first has the TMA copy tiles
+// into stages of shared memory as they become free; the others wait for stages, compute, and release them (warp
+// specialization). So the two roles never meet at a __syncthreads, and registers go to the warps that compute. A grid
+// has one block per multiprocessor, which takes one tile of one head after another from a counter; it fetches the first
+// tiles of the next task while it finishes this one. If communication occupies a block's multiprocessor, other blocks
+// take its share of the tasks; if tasks were assigned in advance, it would begin them when the others are done.
 #pragma once
 
 #include <algorithm>
@@ -19,23 +19,23 @@
 namespace trivet {
 
 inline constexpr int kWarpgroup = 128;             // threads
-inline constexpr size_t kMostShared = 227 * 1024;  // bytes that a block may have
+inline constexpr size_t kMostShared = 227 * 1024;  // most bytes per block
 
-// True if the warpgroups may have `each` registers a thread, out of those that the launch bounds give a block at the
-// start. One that asked for more than the others have released would wait forever.
+// True if each computing warpgroup can get `each` registers per thread, out of those that the launch bounds give a
+// block at the start. A warpgroup that requested more than the others have released would wait forever.
 constexpr bool registers_suffice(int groups, int fetcher, int each) {
   const int at_start = 65536 / ((1 + groups) * kWarpgroup) / 8 * 8;
   return fetcher <= at_start && at_start <= each && fetcher + groups * each <= (1 + groups) * at_start;
 }
 
-// Tiles of one head are read again and again: heads are taken in sets whose tiles fit the L2 cache together. Of the
-// last set, those tiles come first that have the most to do; of the one before it, last; and so on in turn, so that
-// from task to task the work hardly changes, and the last tasks are the shortest.
+// A head's tiles are read repeatedly, so heads are processed in sets whose tiles fit in the L2 cache together. The last
+// set begins with the tiles that have the most work, the set before it ends with them, and so on alternately. So the
+// work hardly changes from task to task, and the last tasks are the shortest.
 struct HeadSchedule {
   int tiles, heads, set, sets;
   int* counters;  // TaskCounters
 
-  // `bytes`: of one head, read by each of its tiles.
+  // `bytes`: the bytes of a head that each of its tiles reads.
   HeadSchedule(int64_t tiles, int64_t heads, int64_t bytes, int* counters)
       : tiles(static_cast<int>(tiles)),
         heads(static_cast<int>(heads)),
@@ -43,18 +43,18 @@ struct HeadSchedule {
         sets((this->heads + set - 1) / set),
         counters(counters) {}
 
-  // The index-th task: `tile` counts from the one with the most work. False: there are fewer.
+  // The index-th task; `tile` counts from the one with the most work. False if there are fewer tasks.
   __host__ __device__ bool task(int index, int& which, int& tile) const {
     if (index >= tiles * heads) return false;
     const int number = index / (set * tiles), first = number * set, rest = index - first * tiles;
-    const int here = set < heads - first ? set : heads - first;  // heads of this set
+    const int here = set < heads - first ? set : heads - first;  // heads in this set
     which = first + rest % here;
     tile = (sets - number) % 2 == 1 ? rest / here : tiles - 1 - rest / here;
     return true;
   }
 };
 
-// In which matrices of their tile maps the heads lie; which and kv count them as in HeadArgs.
+// The index of each head's matrix in its tile map; which and kv number the heads as in HeadArgs.
 struct HeadTiles {
   TileSteps q, k, v;
   int groups, members;
@@ -80,7 +80,7 @@ template <int kStages>
 struct PipelineState {
   int stage = 0;
   uint32_t parity = 0;
-  // After `turn` advances: computed where it is needed, it takes no registers in between.
+  // The state after `turn` advances. Computed where it is needed, it takes no registers in between.
   __device__ static PipelineState after(int turn) {
     return {turn % kStages, static_cast<uint32_t>(turn / kStages % 2)};
   }
@@ -98,17 +98,17 @@ struct Pipeline {
   using State = PipelineState<kStages>;
   Barrier full[kStages], empty[kStages];
 
-  // By one thread. producers: arrivals that fill a stage, in addition to its bytes. consumers: warps that release it.
+  // Called by one thread. producers: arrivals that fill a stage, besides its bytes. consumers: warps that release it.
   __device__ void initialize(uint32_t producers, uint32_t consumers) {
     for (int stage = 0; stage < kStages; ++stage) {
       trivet::initialize(&full[stage], producers);
       trivet::initialize(&empty[stage], consumers);
     }
   }
-  // The producer waits for the other parity, whose phase counts as over from the start.
+  // The producer waits for the opposite parity, whose phase counts as complete from the start.
   __device__ void wait_empty(const State& at) { wait_for(&empty[at.stage], at.parity ^ 1); }
   __device__ void wait_full(const State& at) { wait_for(&full[at.stage], at.parity); }
-  // By one thread: announces the bytes of a stage, and returns the barrier that the copies complete on.
+  // Called by one thread: announces a stage's bytes, and returns the barrier on which the copies complete.
   __device__ Barrier* expect(const State& at, uint32_t bytes) {
     arrive_and_expect(&full[at.stage], bytes);
     return &full[at.stage];
@@ -117,7 +117,7 @@ struct Pipeline {
     wait_empty(at);
     return expect(at, bytes);
   }
-  // By all of a warp: it has read the stage.
+  // Called by a whole warp once it has read the stage.
   __device__ void release(State& at) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) arrive(&empty[at.stage]);
@@ -125,21 +125,21 @@ struct Pipeline {
   }
 };
 
-// The index of a block's next task, which no block has taken. By one thread, until there is none.
+// Takes the next task for a block and returns its index. Called by one thread, until there are no more tasks.
 __device__ inline int take_task(const HeadSchedule& schedule) {
-  // The shuffle makes it known to be the same in all lanes, of which there is one.
+  // The shuffle tells the compiler that the index is the same in all active lanes, of which there is one.
   return __shfl_sync(1u, atomicAdd(schedule.counters, 1), 0);
 }
-// Then, once: the last block of all makes the counters 0 again.
+// Called once after that: the last block to finish resets the counters to 0.
 __device__ inline void end_tasks(const HeadSchedule& schedule) {
   const int blocks = static_cast<int>(gridDim.x);
   if (atomicAdd(schedule.counters + 1, 1) != blocks - 1) return;
-  atomicAdd(schedule.counters, -schedule.tiles * schedule.heads - blocks);  // each block has asked once in vain
+  atomicAdd(schedule.counters, -schedule.tiles * schedule.heads - blocks);  // each block asked once in vain
   atomicAdd(schedule.counters + 1, -blocks);
 }
 
-// With tiles that are fetched once a task comes its index, to the warps that compute; at the end, without tiles. With
-// documents, a bound of the tiles that it walks over comes, too: looked up once, it is the same for all.
+// A pipeline of tiles that are fetched once per task. It also passes the task's index to the computing warps (the last
+// one comes without tiles) and, with documents, a bound on the tiles to iterate over, looked up once for all warps.
 template <int kStages>
 struct TaskPipeline : Pipeline<kStages> {
   using State = PipelineState<kStages>;
@@ -151,7 +151,7 @@ struct TaskPipeline : Pipeline<kStages> {
     bound[at.stage] = task_bound;
     return this->expect(at, bytes);
   }
-  // By all of a warp. (The shuffle makes the index known to be the same in all lanes.)
+  // Called by a whole warp. (The shuffle tells the compiler that the index is the same in all lanes.)
   __device__ int wait_task(const State& at) {
     this->wait_full(at);
     return __shfl_sync(0xffffffffu, index[at.stage], 0);
@@ -159,16 +159,16 @@ struct TaskPipeline : Pipeline<kStages> {
   __device__ int task_bound(const State& at) const { return __shfl_sync(0xffffffffu, bound[at.stage], 0); }
 };
 
-// A warpgroup's 64 rows of sums from row `first` on, times a factor for each half of this lane's rows, to rows of
-// kD columns that are `stride` elements apart; rows from s on are left out. Four lanes have eight columns of a row, of
-// each block of eight: they trade, so that each has all eight of every fourth block, and stores 16 bytes.
+// Stores a warpgroup's 64 rows of sums from row `first` on, times a factor for each half of this lane's rows, to rows
+// of kD columns that are `stride` elements apart; rows from s on are skipped. Four lanes share the eight columns of a
+// row in each block. They trade, so that each lane has all eight columns of every fourth block and stores 16 bytes.
 template <int kD, int kBlocks>
 __device__ inline void store_rows(__nv_bfloat16* to, int64_t stride, const float (&sums)[kBlocks][4],
                                   const float (&factor)[2], int first, int s) {
   static_assert(kBlocks % 4 == 0);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, g = lane / 4, t = lane % 4;
   const bool odd = t & 1, high = t & 2;
-  // Exchanges a with the b of the lane that has the other of a pair.
+  // Exchanges the b of the first lane of a pair with the a of the second.
   const auto trade = [](uint32_t& a, uint32_t& b, bool second, int flip) {
     const uint32_t got = __shfl_xor_sync(0xffffffffu, second ? a : b, flip);
     (second ? a : b) = got;
@@ -193,16 +193,16 @@ __device__ inline void store_rows(__nv_bfloat16* to, int64_t stride, const float
   }
 }
 
-// ---- the frame of a kernel
+// ---- the kernel template
 
 // The tensor maps of a kernel; dout is a null map in the forward pass.
 struct TileMaps {
   TileMap q, k, v, dout;
 };
 
-// From a Block: the numbers of threads, registers and bytes, the rows of tiles, and initialize(), by which one thread
-// sets up its barriers. Added here: fetch(), by the first kFetchers threads, and compute(), by each warpgroup from the
-// second on.
+// Block gives the numbers of threads, registers and bytes, the rows of tiles, and initialize(), with which one thread
+// sets up the barriers. Each kernel's file also defines fetch(), called by the first kFetchers threads, and compute(),
+// called by each warpgroup from the second on.
 template <class Block, bool kDropout, bool kDocuments>
 __global__ void __launch_bounds__(Block::kThreads, 1)
     hopper_kernel(HeadArgs<__nv_bfloat16, kDocuments> a, HeadSchedule schedule, HeadTiles tiles,
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(Block::kThreads, 1)
     publish_barriers();
   }
   __syncthreads();
-  // The same in all lanes of a warp, and known to be: descriptors are kept in uniform registers.
+  // The shuffle tells the compiler that all lanes of a warp agree, so it keeps descriptors in uniform registers.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
   if (group < 0) {
     setmaxnreg_dec<Block::kFetcherRegisters>();
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(Block::kThreads, 1)
   }
 }
 
-// Queues it for `tiles` tiles of each of `heads` heads; a tile reads `bytes` that the head's others read too.
+// Queues the kernel for `heads` heads of `tiles` tiles each; all tiles of a head read the same `bytes` bytes.
 template <class Block, bool kDocuments>
 void launch_hopper(const AttentionArgs& args, int64_t tiles, int64_t heads, int64_t bytes, const TaskCounters& counters,
                    cudaStream_t stream) {

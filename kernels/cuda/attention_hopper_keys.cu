@@ -1,29 +1,28 @@
 // The backward pass of flash attention on Hopper's tensor cores: gradients of keys and values.
-// (attention_flash_backward.cu has the formulas, attention_hopper_queries.cu the gradient of the queries: 7 GEMMs of
-// s^2 d in place of 5, for which no block waits for another, nothing is added by atomics, and a second run gives the
-// same bits.)
+// (attention_flash_backward.cu has the formulas, attention_hopper_queries.cu the gradient of the queries. Together they
+// take 7 GEMMs of s^2 d instead of 5; in return no block waits for another, nothing is added with atomics, and a second
+// run gives the same bits.)
 //
-// A block has 128 keys of one kv head, a warpgroup 64 of them, and walks over the queries of each query head of its
-// group, from the first that sees one of them, 64 at a time. Scores lie with keys as rows: probabilities and the
-// gradients of scores are left operands as they stand in registers. For a tile a warpgroup starts four GEMMs: scores
-// S and dP, then dV, once S is turned into probabilities, and dK, once both are turned into gradients of scores: the
-// tensor cores work on dP, then on dV, while it computes the operand of the next GEMM, and on the other warpgroup's
-// GEMMs besides.
+// A block has 128 keys of one kv head, 64 per warpgroup, and iterates over the queries of each query head of its group,
+// 64 at a time, from the first that sees one of the keys. Scores have keys as rows, so probabilities and gradients of
+// scores are left operands straight from registers. For each tile a warpgroup starts four GEMMs: scores S and dP, then
+// dV, once S is turned into probabilities, and dK, once both are turned into gradients of scores. The tensor cores work
+// on dP, then on dV, while the warpgroup computes the next GEMM's operand, and also on the other warpgroup's GEMMs.
 //
-// Roofline, an estimate by counting: a tile of 64 queries takes a warpgroup 4 GEMMs of 2 * 64 * 64 d operations,
-// 1024 cycles of the tensor cores with d = 128, 512 with d = 64. Each of its warps issues 310 instructions (290)
-// meanwhile, as nvcc 13.0 compiles the loop, of which 32 are exponentials: 256 cycles of the special function units.
-// Bound by the tensor cores, as far as S and dP, of only 64 columns, get the 128 bytes of shared memory that they read
-// a cycle, which is all there is.
+// Roofline, an estimate by counting: for a tile of 64 queries a warpgroup needs 4 GEMMs of 2 * 64 * 64 d operations,
+// 1024 cycles of the tensor cores with d = 128, 512 with d = 64. Meanwhile each of its warps issues 310 instructions
+// (290), as nvcc 13.0 compiles the loop; 32 of them are exponentials: 256 cycles of the special function units. Bound
+// by the tensor cores, provided that S and dP, with only 64 columns, get the 128 bytes per cycle that they read from
+// shared memory, which is its full bandwidth.
 #include "kernels/cuda/attention_hopper.cuh"
 
 namespace trivet {
 namespace {
 
-// Two stages of keys and values: the next task's arrive while this one's last queries are worked on.
+// Two stages of keys and values: the next task's arrive while this one's last queries are processed.
 constexpr int kStages = 3, kKeyStages = 2;
 
-// The numbers of a block, and its shared memory: tiles, then numbers of queries (lse as an exponent of 2) and barriers.
+// A block's constants and its shared memory: tiles, then per-query values (lse as an exponent of 2) and barriers.
 template <int kD>
 struct Block {
   static constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup, kFetchers = 32, kKeys = 128, kQueries = 64;
@@ -56,7 +55,7 @@ constexpr int kKeys = Block<64>::kKeys, kQueries = Block<64>::kQueries, kBlocks 
 
 // ---- device helpers
 
-// By one warp: one of its threads has the TMA copy tiles, all copy the numbers of queries.
+// Called by one warp: one of its threads has the TMA copy tiles; all copy the per-query values.
 template <int kD, bool kDocuments>
 __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
                       const HeadArgs<__nv_bfloat16, kDocuments>& a, const HeadTiles& heads, const TileMaps& maps) {
@@ -76,7 +75,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
       block.keys(keys.stage).fetch(maps.k, heads.key(kv), tile * kKeys, full);
       block.values(keys.stage).fetch(maps.v, heads.value(kv), tile * kKeys, full);
     }
-    // Worked out here: a division needs registers. Heads of a group lie side by side in dout.
+    // Computed here, because a division needs registers. The heads of a group are adjacent in dout.
     int query_matrix = heads.query(kv * heads.members), dout_matrix = a.out_head(kv * heads.members);
     for (const int last = dout_matrix + heads.members; dout_matrix < last;
          ++dout_matrix, query_matrix += heads.q.member)
@@ -90,7 +89,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
           delta[k] = query < a.s ? a.delta[a.lse_of(dout_matrix) + query] : 0.0f;
         }
         r.queries.wait_empty(at);
-        if (lane == 0) {  // before lse and delta are here
+        if (lane == 0) {  // before lse and delta have arrived
           Barrier* const full = r.queries.expect(at, 2 * B::Queries::kBytes);
           block.queries(at.stage).fetch(maps.q, query_matrix, i * kQueries, full);
           block.douts(at.stage).fetch(maps.dout, dout_matrix, i * kQueries, full);
@@ -108,7 +107,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
   end_tasks(schedule);
 }
 
-// By a warpgroup, the `group`-th of those that compute.
+// Called by a warpgroup, the `group`-th of those that compute.
 template <bool kDropout, int kD, bool kDocuments>
 __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
                         const HeadArgs<__nv_bfloat16, kDocuments>& a, int group) {
@@ -120,8 +119,8 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
 
   float p[kBlocks][4], ds[kBlocks][4], dk[kSums][4], dv[kSums][4];
   uint32_t p_left[kQueries / 16][4], ds_left[kQueries / 16][4];
-  // dV and dK may run on into the next tile, so that its scores follow them without a gap. With 128 columns there are
-  // too few registers for that (and with dropout some 90 bytes a thread spill as it is).
+  // The GEMMs for dV and dK may still run during the next tile, so that its scores follow them without a gap. With 128
+  // columns there are too few registers for that (and with dropout some 90 bytes per thread spill even so).
   constexpr bool kRunOn = kD < 128;
   PipelineState<kStages> at, oldest;
   PipelineState<kKeyStages> keys;

@@ -1,14 +1,14 @@
 // The backward pass of flash attention on Hopper's tensor cores: the gradient of queries. (attention_hopper_keys.cu has
 // those of keys and values.)
 //
-// A block has 128 queries of one head, a warpgroup 64 of them, and walks over the keys that one of them sees, 128 at a
-// time. Scores lie with queries as rows. For a tile a warpgroup starts the GEMMs S and dP, turns S into probabilities
-// while dP runs, computes the gradients of the scores from both, and adds their GEMM with the keys to dQ.
+// A block has 128 queries of one head, 64 per warpgroup, and iterates over the keys that any of them sees, 128 at a
+// time. Scores have queries as rows. For each tile a warpgroup starts the GEMMs S and dP, turns S into probabilities
+// while dP runs, computes the gradients of the scores from both, and accumulates their GEMM with the keys in dQ.
 //
-// Roofline, an estimate by counting: a tile of 128 keys takes a warpgroup 3 GEMMs of 2 * 64 * 128 d operations, 1536
-// cycles of the tensor cores with d = 128, 768 with d = 64. Each of its warps issues 420 instructions (400) meanwhile,
-// as nvcc 13.0 compiles the loop, of which 64 are exponentials: 512 cycles of the special function units. Bound by the
-// tensor cores. Together the two kernels take them 7/5 of the time of the 5 GEMMs that one would need.
+// Roofline, an estimate by counting: per tile of 128 keys a warpgroup needs 3 GEMMs of 2 * 64 * 128 d operations, 1536
+// cycles of the tensor cores with d = 128, 768 with d = 64. Meanwhile each of its warps issues 420 instructions (400),
+// as nvcc 13.0 compiles the loop; 64 of them are exponentials: 512 cycles of the special function units. Bound by the
+// tensor cores. Together the two kernels use them for 7/5 of the time that the 5 GEMMs of a single kernel would take.
 #include "kernels/cuda/attention_hopper.cuh"
 
 namespace trivet {
@@ -16,13 +16,13 @@ namespace {
 
 constexpr int kStages = 2;
 
-// The numbers of a block, and its shared memory: tiles, then barriers.
+// A block's constants and its shared memory: tiles, then barriers.
 template <int kD>
 struct Block {
   static constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup, kFetchers = 1, kQueries = 128, kKeys = 128;
   static constexpr int kFetcherRegisters = 24, kRegisters = 240;
   static_assert(registers_suffice(kGroups, kFetcherRegisters, kRegisters));
-  // Two if there is room: a warpgroup moves on to the next task while the other one is at this one's.
+  // Two if they fit: then a warpgroup moves on to the next task while the other one finishes this one.
   static constexpr int kQueryStages = kD == 128 ? 1 : 2;
   using Queries = Tile<kQueries, kD>;
   using Keys = Tile<kKeys, kD>;
@@ -50,7 +50,7 @@ constexpr int kQueries = Block<64>::kQueries, kKeys = Block<64>::kKeys, kBlocks 
 
 // ---- device helpers
 
-// By one thread.
+// Called by one thread.
 template <int kD, bool kDocuments>
 __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
                       const HeadArgs<__nv_bfloat16, kDocuments>& a, const HeadTiles& tiles, const TileMaps& maps) {
@@ -69,7 +69,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
       block.keys(at.stage).fetch(maps.k, key, j * kKeys, full);
       block.values(at.stage).fetch(maps.v, value, j * kKeys, full);
       if (j > first) continue;
-      // The last task's queries are read longer than all keys but its last: a stage of keys is free before.
+      // The previous task's queries are in use until its last tile of keys, so a stage of keys is free before theirs.
       Barrier* const queries_full = b.queries.acquire(queries, 2 * B::Queries::kBytes, task, first);
       block.queries(queries.stage).fetch(maps.q, tiles.query(which), first_query, queries_full);
       block.douts(queries.stage).fetch(maps.dout, a.out_head(which), first_query, queries_full);
@@ -79,7 +79,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
   end_tasks(schedule);
 }
 
-// By a warpgroup, the `group`-th of those that compute.
+// Called by a warpgroup, the `group`-th of those that compute.
 template <bool kDropout, int kD, bool kDocuments>
 __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
                         const HeadArgs<__nv_bfloat16, kDocuments>& a, int group) {
@@ -95,7 +95,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
   for (int which, tile; schedule.task(b.queries.wait_task(queries), which, tile);) {
     const int block_query = (schedule.tiles - 1 - tile) * kQueries, first_query = block_query + 64 * group;
     const int warp_query = first_query + 16 * warp, count = a.key_tiles(block_query + kQueries - 1, kKeys);
-    float offset[2], delta[2];  // of this lane's two queries: lse as an exponent of 2, and D
+    float offset[2], delta[2];  // for this lane's two queries: lse as an exponent of 2, and D
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int query = warp_query + lane / 4 + 8 * half;

@@ -1,5 +1,5 @@
-// Attention for every type and head size: one warp a query (backward: and one a key), fp32 throughout. It serves
-// fp32, which exists for tests, head sizes that the tensor-core kernels leave out, and a few new tokens of a text.
+// Attention for every type and head size: one warp per query (backward: also one per key), fp32 throughout. Used for
+// fp32, which exists for tests, head sizes without tensor-core kernels, and a few new tokens in text generation.
 #include "kernels/cuda/attention_head.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/reduce.cuh"
@@ -7,8 +7,8 @@
 namespace trivet {
 namespace {
 
-constexpr int kWarps = 8;                              // of a block
-constexpr int kColumns = kPlainAttentionColumns / 32;  // of a head, each lane's at most: lane, lane + 32, …
+constexpr int kWarps = 8;                              // per block
+constexpr int kColumns = kPlainAttentionColumns / 32;  // most columns of a head per lane: lane, lane + 32, …
 
 // ---- device helpers
 
@@ -28,7 +28,7 @@ __device__ void add_row(float (&sum)[kColumns], float weight, const T* row, int 
     if (const int c = lane + 32 * k; c < d) sum[k] += weight * to_float(row[c]);
 }
 
-// By one thread, and so it draws four words for one: see kept_by_dropout.
+// Called by one thread, which therefore draws four words to use one: see kept_by_dropout.
 template <class T>
 __device__ float dropout_factor(const HeadArgs<T>& a, int which, int query, int key) {
   const auto square = static_cast<uint64_t>(a.dropout_square(which, query, key));
@@ -44,7 +44,7 @@ __device__ void store_row(T* row, const float (&sum)[kColumns], float factor, in
     if (const int c = lane + 32 * k; c < d) row[c] = from_float<T>(sum[k] * factor);
 }
 
-// The (head of a batch entry, position) of this warp; false: none.
+// This warp's head of a batch entry, and position; false if it has none.
 __device__ bool warp_task(int positions, int64_t tasks, int& which, int& position) {
   const int64_t task = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   which = static_cast<int>(task / positions);
@@ -52,7 +52,7 @@ __device__ bool warp_task(int positions, int64_t tasks, int& which, int& positio
   return task < tasks;
 }
 
-// A query head, and the keys and values that it meets.
+// A query head, and the keys and values that it attends to.
 template <class T>
 struct PairedHeads {
   const T *queries, *keys, *values, *douts;
@@ -66,8 +66,8 @@ struct PairedHeads {
 
 // ---- kernels
 
-// A warp has one query, and takes the keys that it sees 32 at a time: a lane works out the score of one key; then all
-// lanes, each for its columns, add the 32 values.
+// A warp has one query, and processes the keys that it sees 32 at a time: each lane computes the score of one key; then
+// all lanes add the 32 values, each lane for its columns.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> a, int64_t tasks) {
   int which, query;
@@ -96,9 +96,9 @@ __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> 
   if (lane == 0) a.lse[a.lse_at(which) + query] = max + logf(total);
 }
 
-// Sixteen lanes have one query of one head, and take packs of its columns; a block has 16 heads of one position, which
-// lie side by side. (No row's number is divided: 64 bits of it would take longer than the memory.)
-constexpr int kRowLanes = 16, kRows = 32 * kWarps / kRowLanes;  // of a block
+// Sixteen lanes have one query of one head, and take packs of its columns; a block has 16 adjacent heads of one
+// position. (This avoids dividing a row number: a 64-bit division would take longer than the memory accesses.)
+constexpr int kRowLanes = 16, kRows = 32 * kWarps / kRowLanes;  // kRows: per block
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) delta_kernel(HeadArgs<T> a, int heads, bool vectors) {
   const int query = static_cast<int>(blockIdx.x);
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(32 * kWarps) delta_kernel(HeadArgs<T> a, int h
   if (which < heads && lane == 0) a.delta[a.lse_at(which) + query] = sum;
 }
 
-// The probability of a pair and the gradient of its score, with the dropout's factor: by one thread.
+// The probability of a query-key pair and the gradient of its score, with dropout applied. Computed by one thread.
 template <class T>
 struct Pair {
   float p_kept, ds;
@@ -135,7 +135,7 @@ struct Pair {
   }
 };
 
-// A warp has one query: dq = scale * sum over keys of ds * k. A lane works out ds of one key of 32 at a time.
+// A warp has one query: dq = scale * sum over keys of ds * k. A lane computes ds for one of 32 keys at a time.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) plain_backward_queries_kernel(HeadArgs<T> a, int64_t tasks) {
   int which, query;
@@ -154,8 +154,8 @@ __global__ void __launch_bounds__(32 * kWarps) plain_backward_queries_kernel(Hea
   store_row(a.query_head(a.dq, which) + query * a.dq.position, dq, a.scale, a.d, lane);
 }
 
-// A warp has one key: dk = scale * sum over queries of ds * q, dv = sum of p * dout, of all query heads that meet it. A
-// lane has one query of 32.
+// A warp has one key: dk = scale * sum of ds * q and dv = sum of p * dout, over the queries of all query heads that
+// attend to it. A lane has one of 32 queries at a time.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) plain_backward_keys_kernel(HeadArgs<T> a, int64_t tasks) {
   int kv, key;
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(32 * kWarps) plain_backward_keys_kernel(HeadAr
 
 // ---- launchers
 
-// f.template operator()<T>(tasks, grid): a warp for each position of each head.
+// Calls f.template operator()<T>(tasks, grid), with one warp for each position of each head.
 template <class F>
 void for_positions(const AttentionArgs& args, int64_t heads, int64_t positions, const F& f) {
   const int64_t tasks = heads * positions;

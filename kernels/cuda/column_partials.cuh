@@ -1,5 +1,5 @@
-// The second step of sums over rows: blocks have summed their rows to partials[parts][columns]; these are added up in a
-// fixed order and then to the result. Two results of equal length may lie side by side in a part.
+// The second step of sums over rows: blocks have summed their rows into partials[parts][columns]; these are added up in
+// a fixed order and then added to the result. A part may hold two results of equal length side by side.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace trivet {
 
-// A block has 32 columns, a lane each; its warps share the parts, every 8th each, and a column's 8 sums are added last.
+// A block has 32 columns, one per lane. Each of its 8 warps sums every 8th part; a column's 8 sums are added last.
 static __global__ void __launch_bounds__(256)
     add_column_partials_kernel(const float* partials, int64_t parts, int64_t columns, int64_t of_first, float* first,
                                float* second) {
@@ -31,7 +31,7 @@ static __global__ void __launch_bounds__(256)
   else second[column - of_first] += total;
 }
 
-// first[c] += over parts of partials[part][c], and, unless null, second[c] += of partials[part][columns + c].
+// first[c] += the sum over parts of partials[part][c]; unless null, second[c] += that of partials[part][columns + c].
 inline void add_column_partials(const float* partials, int64_t parts, int64_t columns, float* first, float* second,
                                 cudaStream_t stream) {
   const int64_t all = second ? 2 * columns : columns;

@@ -1,4 +1,4 @@
-// Heads copied from one view to another, or added to its contents; and attention's results over more keys merged in.
+// Copies heads from one view to another, or adds them to its contents; merges in attention results over more keys.
 // Bound by memory: each element is read and written once.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
@@ -9,7 +9,7 @@ namespace {
 
 // ---- kernels
 
-// A row is a position of a batch entry; a thread has one pack of one of its heads, as RowGrid deals them out.
+// A row is a position of a batch entry; a thread has one pack of one of its heads, as RowGrid assigns them.
 template <class From, class To>
 __global__ void copy_heads_kernel(HeadsLayout from, const From* source, HeadsLayout to, To* target, bool accumulate,
                                   int chunks, bool vectors) {
@@ -30,11 +30,11 @@ __global__ void copy_heads_kernel(HeadsLayout from, const From* source, HeadsLay
   });
 }
 
-// The factors of out and more, and lse's new value: a thread a query. They come first, as lse is read and
-// written.
+// Computes the factors of `out` and `more`, and lse's new value, one thread per query. This is a kernel of its own, as
+// lse is both read and written.
 __global__ void merge_factors_kernel(const float* more_lse, float* lse, float2* factors, int64_t rows, int64_t n,
                                      int64_t s, int64_t first) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;  // of more_lse [b * heads][n]
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;  // index in more_lse [b * heads][n]
   if (i >= rows * n) return;
   float& old = lse[i / n * s + first + i % n];
   const float more = more_lse[i];
@@ -55,7 +55,7 @@ __global__ void merge_kernel(const T* more, float* out, const float2* factors, i
   if (head >= heads) return;
   const int64_t row = blockIdx.x / chunks, offset = (row * heads + head) * d;
   const float2 factor = factors[(row % b * heads + head) * n + row / b];
-  if (factor.y == 0.0f) return;  // whatever `more` holds then
+  if (factor.y == 0.0f) return;  // whatever `more` holds
   with_flag(vectors, [&](auto whole) {
     Pack x = load_pack(out + offset, at, d, whole);
     const Pack add = load_pack(more + offset, at, d, whole);

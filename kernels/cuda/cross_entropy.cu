@@ -1,5 +1,5 @@
-// Softmax cross-entropy over a rank's columns. Logits are by far the largest activation, so each of the two passes goes
-// over them once, or both together where a row waits in shared memory; an exponential an element keeps up with that.
+// Softmax cross-entropy over a rank's columns. Logits are by far the largest activation, so each of the two passes
+// reads them once, or both together do if a row fits in shared memory; one exponential per element keeps up with that.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
@@ -11,18 +11,18 @@ namespace {
 
 // ---- device helpers
 
-// The sum of exp(x - max) of elements seen so far, and their maximum.
+// The sum of exp(x - max) over the elements seen so far, and their maximum.
 struct OnlineSum {
   float max = -INFINITY, sum = 0;
 
-  // To a maximum that is not smaller. (Where both are -infinity, their difference would be NaN.)
+  // Rescales to a maximum that is not smaller. (If both are -infinity, their difference would be NaN.)
   __device__ void rescale(float larger) {
     if (larger != max) sum *= __expf(max - larger);
     max = larger;
   }
 };
 
-// The logits of a pack from column i on become their gradient. factor: scale over the row's sum.
+// Replaces the logits of a pack, from column i on, by their gradient. factor: scale / the row's sum.
 __device__ inline void to_gradient(Pack& pack, int64_t i, int64_t columns, int64_t target, float max, float factor,
                                    float scale) {
 #pragma unroll
@@ -35,8 +35,8 @@ __device__ inline void to_gradient(Pack& pack, int64_t i, int64_t columns, int64
 
 // ---- kernels
 
-// A block has one row; a thread has every blockDim.x-th pack of its real columns, with a maximum of its own. `vectors`:
-// rows are whole packs, of which the last real one may end in padding. kWaits: a thread's packs wait for the row's sum
+// A block has one row; a thread has every blockDim.x-th pack of its real columns, and its own maximum. `vectors`: rows
+// are whole packs; the last one with real columns may end in padding. kWaits: a thread's packs wait for the row's sum
 // in dynamic shared memory, which no other thread reads, and their gradient goes to `gradient`: the logits themselves.
 template <class T, bool kWaits>
 __global__ void __launch_bounds__(512)
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(512)
       float max = mine.max;
 #pragma unroll
       for (int k = 0; k < kPack; ++k)
-        if (i + k < columns) max = fmaxf(max, pack.v[k]);  // a NaN is left out, and caught by the sum
+        if (i + k < columns) max = fmaxf(max, pack.v[k]);  // fmaxf ignores a NaN; the sum catches it
       mine.rescale(max);
 #pragma unroll
       for (int k = 0; k < kPack; ++k)
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(512)
   });
 }
 
-// A thread has one pack of a row, as RowGrid deals them out; columns from `columns` on are padding.
+// A thread has one pack of a row, as RowGrid assigns them; columns from `columns` on are padding.
 template <class T>
 __global__ void cross_entropy_backward_kernel(T* logits, const int* targets, int64_t v, int64_t columns,
                                               int64_t first_column, int chunks, bool vectors, const float* row_max,
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(1024)
 void CudaOps::launch(const op::CrossEntropyForward& op, cudaStream_t stream) {
   const int64_t n = op.logits.rows(), v = op.logits.cols();
   if (n == 0) return;
-  // Two blocks to a multiprocessor, so that one reads while the other writes: its 228 KiB, less 1 KiB for each block.
+  // Two blocks per multiprocessor, so that one reads while the other writes: they share 228 KiB, less 1 KiB per block.
   const int64_t row_bytes = ceil_div(v, kPack) * kPack * size_of(op.logits.dtype);
   const bool waits = op.gradient && row_bytes <= 112 * 1024;
   const auto shared = static_cast<size_t>(waits ? row_bytes : 0);

@@ -22,7 +22,7 @@ cudaDataType_t cuda_type(DType dtype) {
   return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-// Milliseconds of the work that queue() queues, the mean of a few. The caller has queued it once, to warm up.
+// The mean time in ms of a few runs of the work that queue() queues. The caller has queued it once as a warm-up.
 template <class F>
 float milliseconds_of(cudaStream_t stream, const F& queue) {
   constexpr int kRuns = 4;
@@ -40,7 +40,7 @@ float milliseconds_of(cudaStream_t stream, const F& queue) {
 
 }  // namespace
 
-// The functions of libcublasLt that are used, by their names without the prefix.
+// The functions of libcublasLt in use, named without the prefix.
 struct CudaGemms::Library {
   Library() { check(create(&handle), "cublasLtCreate"); }
   ~Library() { destroy(handle); }
@@ -49,10 +49,10 @@ struct CudaGemms::Library {
     if (status != CUBLAS_STATUS_SUCCESS) fail(std::string(call) + ": " + status_text(status), at);
   }
 
-  // The GEMM is left to a slow kernel, or a slower type, which should not go unseen.
+  // Warns that the GEMM falls back to a slow kernel or a slower type.
   void tell_refusal(const CudaGemm& p, const char* call, cublasStatus_t status) const {
     cudaGetLastError();            // or the next launch would report it
-    if (p.has_epilogue()) return;  // kernels of their own, of which the GEMM is the library's
+    if (p.has_epilogue()) return;  // falls back to separate kernels; the GEMM is still the library's
     const std::string line =
         fmt::format("trivet: {}: {}: GEMMs of {} x {} x {} in {} take {}\n", call, status_text(status), p.m, p.n, p.k,
                     name_of(p.dtype), is_fp8(p.dtype) ? "bf16" : "Trivet's own slow kernel");
@@ -70,7 +70,7 @@ struct CudaGemms::Library {
     return {made, destroy};
   }
 
-  const SharedLibrary file{"cuBLASLt", {TRIVET_CUBLAS_LT}, Lack::gpu};  // the files: from the build
+  const SharedLibrary file{"cuBLASLt", {TRIVET_CUBLAS_LT}, Lack::gpu};  // the file name is set by the build
   cublasLtHandle_t handle = nullptr;
   const decltype(&cublasLtCreate) create = file["cublasLtCreate"];
   const decltype(&cublasLtDestroy) destroy = file["cublasLtDestroy"];
@@ -87,8 +87,8 @@ struct CudaGemms::Library {
   const decltype(&cublasLtMatmul) matmul = file["cublasLtMatmul"];
 };
 
-// A shape's descriptors and the chosen algorithm. cuBLASLt counts columns first: row-major c = a b is its
-// column-major c^T = b^T a^T, so b is its first operand and the bias runs along its rows, as it wants.
+// A shape's descriptors and the chosen algorithm. cuBLASLt is column-major: row-major c = a b is its
+// c^T = b^T a^T, so b is its first operand, and the bias runs along its rows as it requires.
 struct CudaGemms::Plan {
   Plan(const Library& library, const CudaGemm& p, bool tf32) : library(library) {
     const cublasComputeType_t compute =
@@ -98,10 +98,10 @@ struct CudaGemms::Plan {
     const cublasOperation_t second = p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     set(CUBLASLT_MATMUL_DESC_TRANSA, first);
     set(CUBLASLT_MATMUL_DESC_TRANSB, second);
-    // The library's GELU is the tanh form, like ours. With DGELU it could sum the bias gradient too (DGELU_BGRAD), but
+    // The library's GELU is the tanh form, like ours. With DGELU it could also sum the bias gradient (DGELU_BGRAD), but
     // only write it, in c's type: it would be rounded to bf16 before it is added to the fp32 gradient. And that sum
-    // belongs to the half of the backward pass that a schedule may put off. So the weight gradient has it: its c is
-    // fp32, and ours is the library's second operand.
+    // belongs to the half of the backward pass that a schedule may defer. So the weight gradient's GEMM computes it:
+    // its c is fp32, and the operand to sum, our a, is the library's second (BGRADB).
     if (p.pre_activation)
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX);
     else if (p.activation_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU);
@@ -110,7 +110,7 @@ struct CudaGemms::Plan {
     if (p.bias || p.bias_grad)
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, is_fp8(p.dtype) ? CUDA_R_16BF : cuda_type(p.c_dtype));
     if (p.fast) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
-    if (p.has_activation()) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);  // it lies as c does, in c's type
+    if (p.has_activation()) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);  // it has c's layout and type
     point_at(p);
     const auto layout = [&](DType dtype, int64_t rows, int64_t columns) {
       return library.make(library.layout_create, library.layout_destroy, "cublasLtMatrixLayoutCreate", cuda_type(dtype),
@@ -134,7 +134,7 @@ struct CudaGemms::Plan {
     if (p.activation_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.activation_backward);
   }
   static const void* added(const CudaGemm& p) { return p.residual ? p.residual : p.c; }
-  // out: where the result goes, p.c but for trials.
+  // out: where the result goes; p.c except in trials.
   cublasStatus_t run(const CudaGemm& p, const cublasLtMatmulAlgo_t& with, void* out, std::byte* workspace,
                      cudaStream_t stream) const {
     const float alpha = 1, beta = p.accumulate || p.residual ? 1 : 0;
@@ -151,7 +151,7 @@ struct CudaGemms::Plan {
                     "cublasLtMatmulPreferenceSetAttribute");
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(kWorkspaceBytes));
-    // A sum that is cut over blocks is added up in fp32: never in c's own type.
+    // A sum that is split over blocks (split-K) is reduced in fp32, never in c's own type.
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(alignment_of(p.b)));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(alignment_of(p.a)));
@@ -171,7 +171,7 @@ struct CudaGemms::Plan {
     return found;
   }
 
-  // Milliseconds of one GEMM; infinite where it does not run.
+  // The time of one GEMM in milliseconds; infinite if it fails to run.
   float trial(const CudaGemm& p, const cublasLtMatmulAlgo_t& with, void* out, std::byte* workspace,
               cudaStream_t stream) const {
     if (run(p, with, out, workspace, stream) != CUBLAS_STATUS_SUCCESS) {
@@ -219,15 +219,15 @@ std::unique_ptr<CudaGemms::Plan> CudaGemms::make_plan(const CudaGemm& p, const C
   plan->algorithm = found[0].algo;
   if (!tries || (found.size() == 1 && !apart)) return plan;
 
-  // Trials must not add to c. A result that is not accumulated is overwritten by the GEMM itself.
-  // In stream order: cudaFree would wait for the whole GPU, also for another rank's stream that waits for this rank.
+  // Trials must not add to c. A result that is not accumulated is overwritten by the GEMM itself. Memory is allocated
+  // in stream order: cudaFree would wait for the whole GPU, including another rank's stream that waits for this rank.
   void* out = p.c;
   if (p.accumulate) {
     const auto bytes = static_cast<size_t>(p.m * p.n * size_of(p.c_dtype));
     if (const cudaError_t status = cudaMallocAsync(&out, bytes, stream); status != cudaSuccess) {
       if (status != cudaErrorMemoryAllocation) check_cuda(status, "cudaMallocAsync");
       cudaGetLastError();  // or the next launch would report it
-      return plan;         // no room: the library's first choice
+      return plan;         // no memory: use the library's first choice
     }
   }
   float best = std::numeric_limits<float>::infinity();
@@ -265,19 +265,19 @@ CudaGemms::Plan& CudaGemms::plan_of(const CudaGemm& gemm, const CudaGemmApart* a
 
 bool CudaGemms::run(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte* workspace, cudaStream_t stream) {
   // The library's only activation is GELU, possibly with an approximate tanh: good enough for bf16, not for fp32, which
-  // is there for tests. And it requires some alignment of the GELU's input matrix.
+  // exists for tests. It also requires some alignment of the GELU's input matrix.
   if (gemm.has_activation()) {
     const void* const matrix = gemm.pre_activation ? gemm.pre_activation : gemm.activation_backward;
     const bool both_bf16 = gemm.dtype == DType::bf16 && gemm.c_dtype == DType::bf16;
     if (gemm.activation != Activation::gelu || !both_bf16 || gemm.n % 8 != 0 || alignment_of(matrix) < 16) return false;
   }
-  // The library asks 16 bytes of scales, too.
+  // The library also requires scales to be 16-byte aligned.
   if (is_fp8(gemm.dtype) && std::min(alignment_of(gemm.a_scale), alignment_of(gemm.b_scale)) < 16) return false;
   Plan& plan = plan_of(gemm, apart, workspace, stream);
   if (!plan.possible) return false;
   const cublasStatus_t status = plan.run(gemm, plan.algorithm, gemm.c, workspace, stream);
   if (status == CUBLAS_STATUS_SUCCESS) return true;
-  library_->tell_refusal(gemm, "cublasLtMatmul", status);  // an algorithm that does not run
+  library_->tell_refusal(gemm, "cublasLtMatmul", status);  // the algorithm fails to run
   return plan.possible = false;
 }
 

@@ -1,7 +1,7 @@
-// CudaGemms: GEMMs by cuBLASLt, autotuned. The first GEMM of a shape asks the library for its proposals, times each on
-// its own operands, and stores the fastest for later ones. An epilogue competes with separate kernels: which is
+// CudaGemms: GEMMs with cuBLASLt, autotuned. The first GEMM of a shape asks the library for its proposals, times each
+// on its own operands, and keeps the fastest for later ones. An epilogue competes with separate kernels: which is
 // faster differs from GPU to GPU. The library is loaded when an instance is made: a cold load takes half a second,
-// which a program that runs on the CPU should not spend.
+// which a program that runs on the CPU should not pay for.
 #pragma once
 
 #include <functional>
@@ -14,28 +14,28 @@
 
 namespace trivet {
 
-// c[m, n] (+)= a[m, k] b[k, n] (+ bias) (+ residual), or with an activation, as op::Matmul, row-major.
+// c[m, n] (+)= a[m, k] b[k, n] (+ bias) (+ residual), or with an activation as in op::Matmul. Row-major.
 struct CudaGemm {
   int64_t m, n, k;
   bool transpose_a, transpose_b, accumulate;
-  bool fast;                      // FP8: may be summed with fewer bits than fp32 has
-  DType dtype, b_dtype, c_dtype;  // of a; of b, another one in FP8 alone; of c and, but for FP8, the bias
-  const void *a_scale, *b_scale;  // FP8: on the device; null else
+  bool fast;                      // FP8: sums may have fewer bits than fp32
+  DType dtype, b_dtype, c_dtype;  // of a; of b, different from a's in FP8 only; of c and, except in FP8, the bias
+  const void *a_scale, *b_scale;  // FP8: on the device; otherwise null
   const void *a, *b;
   void* c;
   const void* bias;                 // null: none
-  void* pre_activation;             // null: none; of c's type, as the next
+  void* pre_activation;             // null: none; of c's type, like the next
   const void* activation_backward;  // null: none
-  Activation activation;            // of these
-  void* bias_grad;                  // null: none; [m] of c's type, is overwritten
+  Activation activation;            // of the two above
+  void* bias_grad;                  // null: none; [m] of c's type, overwritten
   const void* residual;             // null: none; of c's type
 
   bool has_activation() const { return pre_activation || activation_backward; }
   bool has_epilogue() const { return has_activation() || bias_grad || residual; }  // beyond a bias
 };
 
-// The same without an epilogue: a GEMM, and the kernels that do the rest. Timed, they may write what the GEMM with the
-// epilogue would, and nothing else.
+// The same computation without an epilogue: a GEMM, and separate kernels for the rest. When timed, they may write what
+// the GEMM with the epilogue would write, and nothing else.
 struct CudaGemmApart {
   CudaGemm gemm;
   std::function<void()> timed_rest;
@@ -46,13 +46,13 @@ class CudaGemms {
   explicit CudaGemms(const CudaOptions& options);
   ~CudaGemms();
 
-  // Bytes of workspace that run() is to be given.
+  // Bytes of workspace that run() requires.
   static constexpr int64_t kWorkspaceBytes = 32 << 20;
 
-  // Queues the GEMM; false, and nothing is queued, where the library has no algorithm for it or fails, or where it has
-  // an activation and is not bf16, or an epilogue that is not faster than what does without. The library wants FP8 with
-  // transpose_b alone, and k a multiple of 16. The first call of a shape that accumulates allocates memory of the size
-  // of c for its trials, if there is any. apart: where it has an epilogue.
+  // Queues the GEMM. Returns false and queues nothing if the library has no algorithm for it or fails, if it has an
+  // activation and is not bf16, or if its epilogue is no faster than separate kernels. The library requires FP8
+  // operands with transpose_b alone, and k % 16 == 0. The first call of a shape that accumulates allocates as much
+  // memory as c takes for its trials, if available. apart: given if the GEMM has an epilogue.
   bool run(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte* workspace, cudaStream_t stream);
 
  private:

@@ -1,5 +1,5 @@
-// A GpuMonitor over NVML, whose few functions are declared here: their types are plain, and its header is not
-// everywhere where CUDA is.
+// A GpuMonitor on top of NVML. The few functions in use are declared here: their types are plain, and NVML's header is
+// not installed everywhere that CUDA is.
 #include <algorithm>
 #include <cuda_runtime_api.h>
 #include <memory>
@@ -17,7 +17,7 @@ using Number = unsigned int;
 using Large = unsigned long long;
 
 constexpr int kSuccess = 0, kSmClock = 1, kUncorrected = 1, kVolatile = 0;
-// Reasons why clocks are lower: of nvmlClocksThrottleReasons.
+// Reasons for reduced clocks: bits of nvmlClocksThrottleReasons.
 constexpr int64_t kPower = 0x4 | 0x80, kHeat = 0x8 | 0x20 | 0x40;
 
 class Nvml {
@@ -39,7 +39,7 @@ class Nvml {
   }
 
  private:
-  // A number of the device, by the function that tells it; -1: it does not.
+  // Reads a number of the device with this NVML function; -1 if that fails.
   template <class T, class... Kind>
   int64_t get(const char* function, Kind... kind) const {
     int (*const ask)(Handle, Kind..., T*) = library_[function];
@@ -61,7 +61,7 @@ GpuMonitor create_gpu_monitor(Device& device) {
     check_cuda(cudaGetDevice(&index), "cudaGetDevice");
     check_cuda(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index), "cudaDeviceGetPCIBusId");
     return [nvml = std::make_shared<Nvml>(bus_id)] { return nvml->read(); };
-  } catch (const Error&) {  // what only watches ends nothing
+  } catch (const Error&) {  // failed monitoring must not end the run
     return nullptr;
   }
 }

@@ -14,7 +14,7 @@ int attribute_of_current_device(cudaDeviceAttr attribute) {
   return value;
 }
 
-// Exactly: what Hopper's instructions can do beyond its PTX, its successors cannot.
+// Exactly 9.0: later GPUs do not have Hopper's architecture-specific instructions (sm_90a).
 bool current_device_is_hopper() {
   return attribute_of_current_device(cudaDevAttrComputeCapabilityMajor) == 9 &&
          attribute_of_current_device(cudaDevAttrComputeCapabilityMinor) == 0;
@@ -65,7 +65,7 @@ int* CudaWorkspaces::counters(cudaStream_t stream) {
 std::byte* CudaWorkspaces::take(cudaStream_t stream, int64_t bytes) {
   std::vector<Block>& blocks = blocks_[stream];
   if (blocks.empty() || blocks.back().bytes < bytes) {
-    // At least twice as much, so that the ones that are kept are never more than the one in use.
+    // At least doubles, so that the old blocks together are never larger than the one in use.
     const int64_t size = std::max(bytes, blocks.empty() ? 0 : 2 * blocks.back().bytes);
     blocks.push_back({static_cast<std::byte*>(device_.allocate(size)), size});
   }

@@ -1,8 +1,8 @@
-// CudaOps: the operations of kernels/ops.h on one NVIDIA GPU. Each .cu file of this folder holds a few of them, in
+// CudaOps: the ops of kernels/ops.h on one NVIDIA GPU. Each .cu file in this folder holds a few of them, in
 // three sections: device helpers, kernels (raw pointers and sizes), launchers (the methods: grid, launch).
 //
-// Every call queues its kernels on the stream given and returns; nothing synchronises, except the first GEMM of
-// each shape, which times the algorithms it may choose from. No kernel of this folder adds floating-point numbers by
+// Every call queues its kernels on the given stream and returns. Nothing synchronises, except the first GEMM of
+// each shape, which times the candidate algorithms. No kernel in this folder adds floating-point numbers with
 // atomics, so a second run gives the same bits. An instance belongs to one rank and is used on the thread that made its
 // Device.
 #pragma once
@@ -23,7 +23,7 @@ class CudaOps : public Ops {
   void run(const AnyOp& op, Stream& stream) override;
 
  private:
-  // void launch(const op::Matmul& op, cudaStream_t stream), and so on: queues kernels, of arguments that are checked.
+  // void launch(const op::Matmul& op, cudaStream_t stream), and so on: queues kernels; arguments are already checked.
 #define TRIVET_LAUNCH(Op) launch(const op::Op& op, CUstream_st* stream)
   void TRIVET_OPS(TRIVET_LAUNCH);
 
@@ -32,7 +32,7 @@ class CudaOps : public Ops {
   Device& device_;
   const CudaOptions options_;
   const int multiprocessors_;
-  const bool hopper_;  // has kernels of its own for attention that the tensor-core kernels take
+  const bool hopper_;  // uses Hopper's own kernels for attention that the tensor-core kernels support
   CudaWorkspaces workspaces_;
   std::unique_ptr<CudaGemms> gemms_;
 };

@@ -1,4 +1,4 @@
-// Tensor maps: descriptions of tensors for the tensor memory accelerator (ptx_hopper.cuh copies by them).
+// Tensor maps: descriptions of tensors for the tensor memory accelerator (ptx_hopper.cuh copies with them).
 #pragma once
 
 #include <cuda.h>
@@ -7,9 +7,9 @@
 
 namespace trivet {
 
-// True if the view has a map: bf16, 16-byte aligned, heads of a multiple of 8 columns, positions outermost, and
-// all strides multiples of a head's columns. The view is then [positions, matrices, d], and a matrix the rows of one
-// head: number entry * TileSteps::entry + group * TileSteps::group + member * TileSteps::member.
+// True if the view can have a map: bf16, 16-byte aligned, d % 8 == 0, positions outermost, and all strides multiples of
+// d. The view is then [positions, matrices, d], and a matrix holds the rows of one head. Its index is
+// entry * TileSteps::entry + group * TileSteps::group + member * TileSteps::member.
 bool tile_map_has(const HeadsView& view);
 struct TileSteps {
   int entry, group, member;
@@ -19,9 +19,8 @@ struct TileSteps {
         member(static_cast<int>(z.member / z.d)) {}
 };
 
-// A map by which a copy takes `box_rows` rows of one matrix and `box_columns` columns, 32 or 64, and swizzles the bytes
-// of a row.
-// REQUIRES: tile_map_has.
+// A map for copies of `box_rows` rows and `box_columns` columns, 32 or 64, of one matrix, which swizzle the bytes of
+// each row. REQUIRES: tile_map_has(view).
 CUtensorMap make_tile_map(const HeadsView& view, int box_rows, int box_columns);
 
 }  // namespace trivet

@@ -1,4 +1,4 @@
-// Dropout masks on the GPU: the contract of trivet::Dropout (kernels/ops.h), a pack at a time.
+// Dropout masks on the GPU: the contract of trivet::Dropout (kernels/layer_ops.h), one pack at a time.
 #pragma once
 
 #include "kernels/cuda/pack.cuh"
@@ -7,7 +7,7 @@
 
 namespace trivet {
 
-// A Dropout as kernels take it.
+// A Dropout in the form that kernels use.
 struct DropoutArgs : Dropout {
   bool active;
   uint32_t threshold;
@@ -26,7 +26,7 @@ struct DropoutArgs : Dropout {
     return (sample(r % b) * seq_length + positions.at(r / b)) * width;
   }
 
-  // For the eight elements from `column` on of row r of an activation [s, b, width]; all 1 if nothing is dropped.
+  // The factors of the eight elements from `column` on in row r of an activation [s, b, width]; all 1 without dropout.
   __device__ Pack scales(int64_t r, int64_t b, int64_t width, int64_t column) const {
     Pack pack;
     if (!active) {
@@ -35,7 +35,7 @@ struct DropoutArgs : Dropout {
       return pack;
     }
     const int64_t index = row_index(r, b, width) + column;
-    // They lie in two blocks of four words, or in three.
+    // Their words lie in two or three blocks of four.
     uint32_t w[12] = {};
     const uint64_t block = static_cast<uint64_t>(index) / 4;
     const bool by_one = index & 1, by_two = index & 2;
@@ -46,7 +46,7 @@ struct DropoutArgs : Dropout {
 #pragma unroll
       for (int k = 0; k < 4; ++k) w[4 * j + k] = words.w[k];
     }
-    // Moved down by index % 4, with constant positions only, so that the words stay in registers.
+    // Shifts the words down by index % 4, with constant indices only, so that they stay in registers.
 #pragma unroll
     for (int k = 0; k < 11; ++k) w[k] = by_one ? w[k + 1] : w[k];
 #pragma unroll

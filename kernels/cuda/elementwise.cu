@@ -1,6 +1,6 @@
 // Activations, add, convert; bias or position, dropout and residual; sums over rows; fill and clear. All of these only
-// move memory: each element is read once and written once, in accesses of 16 bytes, and the roofline is the bandwidth.
-// (GELU: about 20 instructions an element for 4 bytes in bf16, forward; some 27 would fit.)
+// move memory: each element is read once and written once, in 16-byte accesses, and the roofline is the bandwidth.
+// (GELU forward: about 20 instructions per element for 4 bytes in bf16; some 27 would fit.)
 #include <bit>
 
 #include "kernels/base/fp8.h"
@@ -62,8 +62,8 @@ void launch_map(const char* op, F f, const Tensor& out, cudaStream_t stream, con
 
 // ---- kernels
 
-// A thread has one pack of a row of [n, f] and the two of [n, 2 f] that belong to it, as RowGrid deals them out. dy
-// null: y of x; else dx of x and dy.
+// A thread has one pack of a row of [n, f] and the two packs of [n, 2 f] that belong to it, as RowGrid assigns them. If
+// dy is null, out is y, from x; otherwise it is dx, from x and dy.
 template <class Formulas, class T>
 __global__ void gated_kernel(const T* x, const T* dy, int64_t f, int chunks, bool vectors, T* out) {
   const int64_t row = blockIdx.x / chunks;
@@ -90,9 +90,9 @@ __global__ void gated_kernel(const T* x, const T* dy, int64_t f, int chunks, boo
   });
 }
 
-// A thread has one pack of a row of [n, h], as RowGrid deals them out.
-// out = residual + (x + added) * mask. added [n / repeats, h]: each row is for `repeats` rows of x, or its only one for
-// all (0). added and residual may be null (0).
+// A thread has one pack of a row of [n, h], as RowGrid assigns them.
+// out = residual + (x + added) * mask. Row r of x gets row ids[r] of `added`; without ids, row r / repeats, or row 0 if
+// repeats is 0. added and residual may be null (0), and ids too.
 template <class T>
 __global__ void dropout_add_kernel(const T* x, const T* added, int64_t repeats, const int* ids, const T* residual,
                                    DropoutArgs dropout, T* out, int64_t b, int64_t h, int chunks, bool vectors) {
@@ -114,7 +114,7 @@ __global__ void dropout_add_kernel(const T* x, const T* added, int64_t repeats, 
   });
 }
 
-// A thread writes 16 bytes of a pattern that repeats every 8 bytes; the last ones, byte by byte.
+// A thread writes 16 bytes of a pattern that repeats every 8 bytes; byte by byte at the end, or if x is not aligned.
 __global__ void fill_kernel(unsigned char* x, uint64_t pattern, int64_t bytes) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 16;
   if (i >= bytes) return;
@@ -130,7 +130,7 @@ struct Bytes {
 };
 using Cleared = ChunkTable<Bytes, 400>;  // a block clears a chunk
 
-// A thread writes 16 zeros, or the last few or those of a tensor that is not aligned one by one.
+// A thread writes 16 zeros; one by one at the end, or if the tensor is not aligned.
 __global__ void __launch_bounds__(kBlockThreads) clear_kernel(const __grid_constant__ Cleared cleared) {
   const int which = cleared.find(blockIdx.x);
   const Bytes& t = cleared.entry[which];
@@ -140,12 +140,12 @@ __global__ void __launch_bounds__(kBlockThreads) clear_kernel(const __grid_const
     for (int64_t k = i; k < min(i + 16, t.bytes); ++k) t.x[k] = 0;
 }
 
-// A block takes a tile of 256 columns (a lane has a pack of them) and every gridDim.y-th group of 8 rows (a warp has
-// one of them); its sums over rows go to partials[blockIdx.y][columns].
+// A block takes a tile of 256 columns (one pack per lane) and every gridDim.y-th group of 8 rows (one row per warp);
+// its sums over rows go to partials[blockIdx.y][columns].
 template <class T>
 __global__ void __launch_bounds__(256)
     column_sum_kernel(const T* x, int64_t n, int64_t columns, bool vectors, float* partials) {
-  constexpr int kRows = 8;  // warps
+  constexpr int kRows = 8;  // one per warp
   __shared__ float shared[kRows][256 + 8];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * 256, column = first + lane * kPack;
@@ -215,7 +215,7 @@ void CudaOps::launch(const op::ActivationBackward& op, cudaStream_t stream) {
 void CudaOps::launch(const op::ColumnSum& op, cudaStream_t stream) {
   const int64_t n = op.x.rows(), columns = op.x.cols();
   if (n * columns == 0) return;
-  // Enough blocks to fill the GPU, but at least 32 rows for each.
+  // Enough blocks to fill the GPU, but at least 32 rows each.
   const int64_t tiles = ceil_div(columns, 256);
   const int64_t parts = std::clamp<int64_t>(ceil_div(6 * multiprocessors_, tiles), 1, ceil_div(n, 32));
   auto* const partials = reinterpret_cast<float*>(workspaces_.take(stream, parts * columns * 4));

@@ -1,6 +1,6 @@
 // The token embedding, and the gradient of the position embedding. The backward pass of the token embedding
-// adds equal tokens in their order, so it has the CPU's bits: the positions of each token are collected and sorted
-// first, a few thousand integers.
+// adds the gradients of equal tokens in order, so it has the CPU's bits: the positions of each token, a few thousand
+// integers, are collected and sorted first.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/launch.h"
@@ -22,22 +22,22 @@ __global__ void embedding_forward_kernel(const int* tokens, const T* table, int6
   store_pack(out + r * h, i, h, vectors, pack);
 }
 
-// The positions r of each row of the table, among the n of this call. Rows without any are not read.
+// For each row of the table, the positions r among this call's n where it occurs. Rows without any are not read.
 struct Occurrences {
-  int *count, *offset;     // [table rows]: how many, and where in `sorted` they begin
-  int* slot;               // [n]: as the how-manieth of its row a position was counted
+  int *count, *offset;     // [table rows]: how many there are, and where they begin in `sorted`
+  int* slot;               // [n]: a position's index in its row, in the order of counting; -1: no row here
   int *unsorted, *sorted;  // [n]: positions, row by row
-  int* total;              // [1]: of `sorted` allotted
+  int* total;              // [1]: elements of `sorted` allocated so far
 };
 
-// A thread has one position. Which position is counted first is up to chance; nothing that leaves here depends on it.
+// A thread has one position. The order of counting is not deterministic, but no result depends on it.
 __global__ void count_kernel(const int* tokens, int n, int64_t first_row, int64_t table_rows, Occurrences o) {
   const int r = blockIdx.x * blockDim.x + threadIdx.x;
   if (r >= n) return;
   const int64_t row = tokens[r] - first_row;
   o.slot[r] = row >= 0 && row < table_rows ? atomicAdd(o.count + row, 1) : -1;
 }
-// The position that was counted first takes a place for its row.
+// The position that was counted first allocates space for its row.
 __global__ void place_kernel(const int* tokens, int n, int64_t first_row, Occurrences o) {
   const int r = blockIdx.x * blockDim.x + threadIdx.x;
   if (r >= n || o.slot[r] != 0) return;
@@ -60,7 +60,7 @@ __global__ void sort_kernel(const int* tokens, int n, int64_t first_row, Occurre
   o.sorted[o.offset[row] + smaller] = r;
 }
 
-// RowGrid over the n positions; only that which took its row's place works, for all of the row's positions in order.
+// RowGrid over the n positions. Only the one that was counted first in its row works: it adds all of them in order.
 template <class T>
 __global__ void embedding_backward_kernel(const int* tokens, const T* dout, int64_t first_row, int64_t h, int chunks,
                                           bool vectors, Occurrences o, float* dtable) {
@@ -72,8 +72,8 @@ __global__ void embedding_backward_kernel(const int* tokens, const T* dout, int6
   const int count = o.count[row];
   with_flag(vectors, [&](auto whole) {
     Pack sum = load_pack(dtable + row * h, i, h, whole);
-    // In text one token in twenty may be the same: thousands of rows for one block, of which many are to be on their
-    // way.
+    // In text one token in twenty may be the same: thousands of rows for one block, so many loads must be in flight
+    // together.
 #pragma unroll 16
     for (int k = 0; k < count; ++k) {
       const Pack pack = load_pack(dout + static_cast<int64_t>(positions[k]) * h, i, h, whole);
@@ -84,7 +84,7 @@ __global__ void embedding_backward_kernel(const int* tokens, const T* dout, int6
   });
 }
 
-// RowGrid over the s positions; a thread adds its pack of the b rows of its position, in order.
+// RowGrid over the s positions; a thread adds up its pack of the b rows at its position, in order.
 template <class T>
 __global__ void position_backward_kernel(const T* dout, DropoutArgs dropout, T* dx, float* dpositions, int64_t b,
                                          int64_t h, int chunks, bool vectors) {

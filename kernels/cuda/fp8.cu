@@ -1,5 +1,5 @@
-// FP8: the largest magnitude of a tensor, and its values on the grid of a format. Each element is read once, in
-// accesses of 16 bytes, and its code is written once. What GEMMs want of FP8 operands beyond that is in matmul.cu.
+// FP8: the largest magnitude of a tensor, and its values converted to a format. Each element is read once, in 16-byte
+// accesses, and its code is written once. Whatever else GEMMs require of FP8 operands is in matmul.cu.
 #include <cuda_fp8.h>
 
 #include "kernels/base/fp8.h"
@@ -13,9 +13,9 @@ namespace {
 
 // ---- kernels
 
-// amax = the largest of itself and all |x|, by their bits: magnitudes are in the order of their bits, and NaN, which is
-// beyond infinity, counts as that. A maximum of integers does not depend on the order in which blocks come. vectors: n
-// is a multiple of a pack, too.
+// amax = the maximum of itself and all |x|, compared by their bits: magnitudes sort like their bits, and NaN, which
+// sorts above infinity, counts as infinity. A maximum of integers does not depend on the order of the blocks. vectors:
+// n is also a multiple of kPack.
 template <class T>
 __global__ void __launch_bounds__(kBlockThreads) amax_kernel(const T* x, int64_t n, bool vectors, unsigned int* amax) {
   __shared__ unsigned int shared[32];
@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(kBlockThreads) amax_kernel(const T* x, int64_t
   if (threadIdx.x == 0) atomicMax(amax, largest);
 }
 
-// A thread has one pack. The GPU's own conversion makes infinities finite, so it is for tensors that have none; with
-// kernels/base/fp8.h's, some 12 operations an element, arithmetic would take longer than memory.
+// A thread has one pack. The GPU's own conversion makes infinities finite, so it is only used for tensors without any;
+// with that of kernels/base/fp8.h, some 12 operations per element, arithmetic would take longer than memory.
 template <class Format, class T>
 __global__ void __launch_bounds__(kBlockThreads)
     quantize_kernel(const T* x, const float* amax, uint8_t* values, float* inverse, int64_t n, bool vectors) {
@@ -86,7 +86,7 @@ void CudaOps::launch(const op::Amax& op, cudaStream_t stream) {
 void CudaOps::launch(const op::Quantize& op, cudaStream_t stream) {
   check(op.amax.data != nullptr, "quantize: GPUs have a scale for each tensor, not for blocks");
   const int64_t n = op.x.numel(),
-                grid = std::max<int64_t>(ceil_div(n, kBlockThreads * kPack), 1);  // a scale in any case
+                grid = std::max<int64_t>(ceil_div(n, kBlockThreads * kPack), 1);  // always writes a scale
   dispatch_fp8(op.values.dtype, [&]<class Format>() {
     dispatch_device(op.x.dtype, [&]<class T>() {
       launch_kernel(quantize_kernel<Format, T>, {blocks(grid, op.kSpan.name), kBlockThreads, stream}, elements<T>(op.x),

@@ -1,4 +1,4 @@
-// Shared by all launchers: the checks of grids, the jump from trivet::bf16 to the compiler's type, and the launch.
+// Shared by all launchers: grid checks, the step from trivet::bf16 to the compiler's type, and the launch.
 #pragma once
 
 #include <algorithm>
@@ -11,49 +11,49 @@
 
 namespace trivet {
 
-// The type that kernels know for an element type of tensors: __nv_bfloat16 for bf16.
+// The type that kernels use for a tensor's element type: __nv_bfloat16 for bf16.
 template <class T>
 using DeviceType = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat16, T>;
 
-// The elements of a tensor as kernels take them; null of a null tensor.
+// A tensor's elements in the type that kernels use; null for a null tensor.
 template <class T>
 DeviceType<T>* elements(const Tensor& t) {
   return reinterpret_cast<DeviceType<T>*>(t.data);
 }
 
-// Calls f.template operator()<float>() or <bf16>(), as dispatch_float, but with the compiler's type.
+// Calls f.template operator()<float>() or <bf16>(), like dispatch_float, but with the compiler's type.
 template <class F>
 void dispatch_device(DType dtype, F&& f) {
   dispatch_float(dtype, [&]<class T>() { f.template operator()<DeviceType<T>>(); });
 }
 
-inline constexpr int kBlockThreads = 256;  // of a block of a kernel that only moves memory
+inline constexpr int kBlockThreads = 256;  // per block, in kernels that only move memory
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// A grid of one dimension has room for 2^31 - 1 blocks; no op needs more on memory that exists.
+// A one-dimensional grid holds up to 2^31 - 1 blocks; no op needs more with any memory that exists.
 inline unsigned int blocks(int64_t count, const char* op) {
   if (count > 0x7fffffff) fail(std::string(op) + ": " + std::to_string(count) + " blocks are more than a grid holds");
   return static_cast<unsigned int>(count);
 }
 
-// True if vectors of 16 bytes may be read at the start of each of these tensors (a null tensor is fine).
+// True if 16-byte vectors can be read at the start of each of these tensors (a null tensor is fine).
 template <class... Tensors>
 bool aligned(const Tensors&... tensors) {
   return ((reinterpret_cast<uintptr_t>(tensors.data) % 16 == 0) && ...);
 }
 
-// True if vectors of eight elements may be read at the start of each head.
+// True if vectors of eight elements can be read at the start of each head.
 template <class Memory>
 bool heads_are_aligned(const HeadsOf<Memory>& x) {
   const HeadsLayout& z = x.layout;
   return (x.first | z.position | z.entry | z.group | z.member) % 8 == 0 && aligned(x.memory);
 }
 
-// A kernel that walks rows of a matrix [n, c] by packs of 8 columns: a block takes one chunk of one row.
+// The grid of a kernel over the rows of a matrix [n, c] in packs of 8 columns: one chunk of one row per block.
 struct RowGrid {
   unsigned int grid = 0, block = 0;
-  int chunks = 0;  // of a row: block i has row i / chunks, and from pack (i % chunks) * blockDim.x on
+  int chunks = 0;  // per row: block i has row i / chunks, from pack (i % chunks) * blockDim.x on
 
   RowGrid(int64_t rows, int64_t columns, const char* op) {
     const int64_t packs = ceil_div(columns, 8);
@@ -64,7 +64,7 @@ struct RowGrid {
   }
 };
 
-// A launch configuration: threads, stream, and bytes of dynamic shared memory a block.
+// A launch configuration: threads, stream, and bytes of dynamic shared memory per block.
 struct Launch {
   dim3 grid, block;
   cudaStream_t stream;
@@ -81,8 +81,8 @@ void launch_kernel(void (*kernel)(Parameters...), const Launch& how, Arguments&&
   check_cuda(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), "cudaLaunchKernelEx");
 }
 
-// For kernels that want much dynamic shared memory. A launch has 48 KiB without asking, but for that and the kernel's
-// own shared variables together: at most 16 KiB in this folder.
+// For kernels that need much dynamic shared memory. By default a launch has 48 KiB for that and the kernel's own shared
+// variables together; the latter take at most 16 KiB in this folder.
 template <class Kernel>
 void allow_shared(Kernel* kernel, size_t bytes) {
   if (bytes > 32 * 1024)

@@ -1,7 +1,7 @@
-// Layer and RMS normalisation by rows. Both kernels read a row from memory once: a thread keeps up to four packs of it
-// in registers, as they came, for the passes over the row that need its mean, its variance and its sums. Bound by
-// memory: 2 elements moved for each of the forward pass, 3 (4 with a residual) of the backward. Rows may be heads;
-// those of 64 columns are 8 threads' work, so a warp takes several.
+// Layer and RMS normalisation of rows. Both kernels read a row from memory once: a thread keeps up to four packs of it
+// in registers, unconverted, for the passes over the row that need its mean, its variance and its sums. Bound by
+// memory: per element the forward pass moves 2 elements, the backward pass 3 (4 with a residual). Rows may be heads;
+// a head of 64 columns occupies only 8 threads, so a warp takes several.
 #include "kernels/cuda/column_partials.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
@@ -14,8 +14,8 @@ namespace {
 
 // ---- device helpers
 
-// A thread's part of a row of h elements: packs thread, thread + stride, …; the first four stay in registers, those of
-// longer rows are read again each time.
+// A thread's part of a row of h elements: packs thread, thread + stride, …; the first four stay in registers; the
+// rest of a longer row is read again each time.
 template <class T, class Whole>
 struct RowPart {
   static constexpr int kHeld = 4;
@@ -45,9 +45,9 @@ struct RowPart {
 
 __device__ inline float4 plus(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
-constexpr int kMostThreads = 512;  // of a block, so that a thread may have 128 registers: one such block fills them
+constexpr int kMostThreads = 512;  // per block, so that a thread may have 128 registers: one such block uses them all
 
-// The offset of a row of h elements from the first: a head, or, in a layout without heads, the next h elements.
+// The offset from the first row of a row of h elements: a head or, in a layout without heads, the next h elements.
 // REQUIRES: fewer than 2^31 rows.
 __device__ inline int64_t row_begin(const HeadsLayout& z, int64_t row, int h) {
   if (z.d == 0) return row * h;
@@ -57,18 +57,18 @@ __device__ inline int64_t row_begin(const HeadsLayout& z, int64_t row, int h) {
   return token / b * z.position + token % b * z.entry + head / members * z.group + head % members * z.member;
 }
 
-// kCentered: of all kernels; else RMSNorm, with neither mean, beta nor dbeta.
+// kCentered, in all kernels: LayerNorm; otherwise RMSNorm, which has no mean, beta and dbeta.
 
 // ---- kernels
 
-// A block has blockDim.y teams of threads, each for a row; a thread has every blockDim.x-th pack of it.
+// A block has blockDim.y teams of threads, one row per team; a thread has every blockDim.x-th pack of its row.
 template <class T, class Whole, bool kCentered>
 __global__ void __launch_bounds__(kMostThreads)
     layernorm_forward_kernel(const T* x, HeadsLayout x_rows, const T* gamma, const T* beta, float eps, int64_t n, int h,
                              T* y, HeadsLayout y_rows, float* mean, float* rstd) {
   __shared__ float shared[32];
   const int64_t mine = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  // Teams of a warp reduce together. Those past the end read nothing: y may be written over x.
+  // The teams of a warp reduce together. Those past the end join in but read nothing, as y may be written over x.
   const int64_t row = mine < n ? mine : n - 1;
   const RowPart<T, Whole> part(x + row_begin(x_rows, row, h), mine < n ? h : 0, threadIdx.x, blockDim.x);
   T* const out = y + row_begin(y_rows, row, h);
@@ -104,11 +104,11 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-// A block has blockDim.y teams of blockDim.x threads, each for a row, and takes every (gridDim.x * blockDim.y)-th row.
-// A thread owns the same columns of all of its rows, and sums their part of dgamma and dbeta in shared memory:
-// sums[team][kSums][padded], which no other thread touches. At the end the block adds up its teams and leaves
-// partials[block][kSums][h]. A pack's halves lie apart, [2][packs] of float4, so that the lanes of a warp touch all
-// banks.
+// A block has blockDim.y teams of blockDim.x threads; each team takes every (gridDim.x * blockDim.y)-th row. A thread
+// owns the same columns in all of its rows, and sums their part of dgamma and dbeta in shared memory,
+// sums[team][kSums][padded], where no other thread touches them. At the end the block adds up its teams and writes
+// partials[block][kSums][h]. The halves of a pack are stored separately, as [2][packs] of float4, so that the lanes of
+// a warp access all banks.
 template <class T, class Whole, bool kCentered>
 __global__ void __launch_bounds__(kMostThreads)
     layernorm_backward_kernel(const T* dy, HeadsLayout y_rows, const T* x, HeadsLayout x_rows, const T* gamma,
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(kMostThreads)
   __syncthreads();
 
   const auto team_sum = [&](float value) { return block_reduce(value, Sum(), 0.0f, shared); };
-  // All threads leave the loop together, so that reductions are complete; teams past the end add nothing. (They may not
-  // read another's row: its team may write dx over it by now.)
+  // All threads leave the loop together, so that reductions are complete; teams past the end add nothing. (They must
+  // not read another team's row, which may already be overwritten by dx.)
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * teams; first < n;
        first += static_cast<int64_t>(gridDim.x) * teams) {
     const bool is_mine = first + team < n;
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kMostThreads)
   const int threads = blockDim.x * blockDim.y, me = threadIdx.y * blockDim.x + threadIdx.x;
   for (int i = me; i < kSums * h; i += threads) {
     const int column = i < h ? i : i - h, which = i < h ? 0 : 2;
-    const int at = ((which + column % kPack / 4) * packs + column / kPack) * 4 + column % 4;  // of a team's floats
+    const int at = ((which + column % kPack / 4) * packs + column / kPack) * 4 + column % 4;  // in a team's floats
     float total = 0;
     for (int other = 0; other < teams; ++other) total += reinterpret_cast<const float*>(sums + other * team_packs)[at];
     partials[static_cast<int64_t>(blockIdx.x) * kSums * h + i] = total;
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kMostThreads)
 
 // ---- launchers
 
-// f.template operator()<T, Whole, kCentered>(): elements, and whether rows are read and written by whole packs.
+// Calls f.template operator()<T, Whole, kCentered>(). Whole: whether rows are read and written in whole packs.
 template <class F>
 void dispatch_kernel(DType dtype, bool vectors, bool centered, const F& f) {
   dispatch_device(dtype, [&]<class T>() {
@@ -212,8 +212,8 @@ void check_rows(const char* op, int64_t n, int64_t h) {
 
 bool is_short(int64_t h) { return h <= 1024; }
 
-// For rows of h elements: of short ones, eight warps of teams, each as large as a row has packs, at most a warp. Of
-// others one team, whole warps, of which a thread has `packs` packs.
+// The block for rows of h elements. Short rows: eight warps of teams, each with a thread per pack of a row, at most a
+// warp. Other rows: one team of whole warps, with `packs` packs per thread.
 dim3 row_teams(int64_t h, int64_t packs) {
   unsigned int threads = 1;
   if (!is_short(h))
@@ -222,7 +222,7 @@ dim3 row_teams(int64_t h, int64_t packs) {
   return {threads, kBlockThreads / threads};
 }
 
-// True if each row begins and ends at a multiple of a pack.
+// True if each row begins and ends at a multiple of kPack.
 bool whole_packs(const HeadRows& rows, int64_t h) {
   const HeadsLayout& z = rows.layout;  // without heads: zeros
   return (h | rows.first | z.position | z.entry | z.group | z.member) % kPack == 0;
@@ -250,7 +250,7 @@ void CudaOps::launch(const op::LayernormBackward& op, cudaStream_t stream) {
   const int64_t n = op.rows.count(op.x), h = op.rows.width(op.x), packs = ceil_div(h, kPack);
   if (n * h == 0) return;
   check_rows(op.kSpan.name, n, h);
-  // A block's teams share one row of partial sums; of long rows a thread has four packs, if its block is large enough.
+  // A block's teams share one row of partial sums; a thread has four packs of a long row, if its block is large enough.
   const dim3 block = is_short(h) ? row_teams(h, 1) : dim3(h <= 4096 ? 128 : h <= 8192 ? 256 : kMostThreads);
   const int64_t sums = op.mean ? 2 : 1;  // dgamma, dbeta
   const auto shared = static_cast<size_t>(block.y * sums * 2 * packs) * sizeof(float4);

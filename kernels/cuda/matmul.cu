@@ -1,5 +1,5 @@
 // GEMMs: cuBLASLt (cuda_gemms.h), and small kernels for the rest: k = 0, shapes without an algorithm, a bf16 bias on an
-// fp32 result, what is no epilogue, and FP8 operands in a layout that the library does not take.
+// fp32 result, work that is not in an epilogue, and FP8 operands in a layout that the library does not accept.
 #include "kernels/base/arena.h"
 #include "kernels/base/fp8.h"
 #include "kernels/cuda/column_partials.cuh"
@@ -13,7 +13,7 @@ namespace {
 
 // ---- kernels
 
-// A thread has one element of c. Right for every shape, and slow. bias: null for none.
+// A thread has one element of c. Correct for every shape, but slow. bias: null for none.
 template <class T, class C>
 __global__ void plain_gemm_kernel(const T* a, const T* b, const T* bias, C* c, int64_t m, int64_t n, int64_t k,
                                   bool transpose_a, bool transpose_b, bool accumulate) {
@@ -36,26 +36,26 @@ __global__ void add_bias_kernel(const T* bias, C* c, int64_t m, int64_t n) {
   if (i < m * n) c[i] = from_float<C>(to_float(c[i]) + to_float(bias[i % n]));
 }
 
-// A thread has one number.
+// A thread has one value.
 template <class Format>
 __global__ void decode_kernel(const uint8_t* values, const float* scale, __nv_bfloat16* to, int64_t n) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < n) to[i] = from_float<__nv_bfloat16>(Format::decode(values[i]) * scale[0]);
 }
 
-// to[columns, rows] = the transpose of from[rows, columns], of bytes. REQUIRES: rows is a multiple of 16, and `to` is
-// aligned to as much. vectors: the same holds of columns and `from`.
+// to[columns, rows] = the transpose of the bytes from[rows, columns]. REQUIRES: rows % 16 == 0, and `to` is 16-byte
+// aligned. vectors: the same holds for columns and `from`.
 //
-// Hopper multiplies FP8 operands only if both are K-major, which forward passes have: the gradient of the input takes
-// the weight transposed, that of the weight both of its operands. By counting, for fc1 of Llama 3.1 8B at 8,192 tokens
-// (28,672 x 4,096) on an H200: the weight's 117 MB, read and written at 4.8 TB/s, are 49 us next to a GEMM of 972 us
-// (1.92 TFLOP at 1,979 TFLOP/s), and the 268 MB of dy and x are 112 us next to another one: 5.5 % of the three GEMMs. A
-// quantiser that wrote both orders would save the reading, half of that. But tensors gathered over positions are no
-// concatenation in the other order, weights in both orders would take another byte a parameter, and CPUs need only one.
+// Hopper multiplies FP8 operands only if both are K-major, as they are in the forward pass. The input gradient needs
+// the weight transposed, the weight gradient both of its operands. By counting, for fc1 of Llama 3.1 8B at 8,192 tokens
+// (28,672 x 4,096) on an H200: reading and writing the weight's 117 MB at 4.8 TB/s takes 49 us next to a GEMM of 972 us
+// (1.92 TFLOP at 1,979 TFLOP/s), the 268 MB of dy and x take 112 us next to another one: 5.5 % of the three GEMMs. A
+// quantiser that wrote both orders would save the reads, half of that. But tensors gathered over positions are not
+// concatenated in the other order, weights in both would take another byte per parameter, and CPUs need only one.
 constexpr int kTile = 128;
 
 // A block has a tile. A thread loads 16 columns of 4 rows, and stores each column's 4 bytes as a word; then it loads
-// 16 bytes of a column. The 16 bytes lie in an order of their own in every 16 columns, so that neither the 32 words
+// 16 bytes of a column. Each group of 16 columns permutes its 16-byte vectors differently, so that neither the 32 words
 // that a warp stores at a time (8 columns, 16 apart, by 4) nor the 8 vectors that a quarter of it loads share a bank.
 __global__ void __launch_bounds__(256)
     transpose_kernel(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns, bool vectors) {
@@ -114,7 +114,7 @@ const void* transpose(const Tensor& from, std::byte* to, cudaStream_t stream) {
   return to;
 }
 
-// f.template operator()<T, C>() for a GEMM's types.
+// Calls f.template operator()<T, C>() for a GEMM's types.
 template <class F>
 void with_types(DType dtype, DType c_dtype, const F& f) {
   if (dtype == DType::f32) f.template operator()<float, float>();
@@ -155,7 +155,7 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
                 .residual = op.residual.data};
   const int64_t a_bytes = fp8 && op.transpose_a ? Scratch::padded(m * k) : 0,
                 b_bytes = fp8 && !op.transpose_b ? n * k : 0;
-  const int64_t behind = CudaGemms::kWorkspaceBytes;  // the library's
+  const int64_t behind = CudaGemms::kWorkspaceBytes;  // the library's comes first
   std::byte* const workspace = workspaces_.take(stream, behind + (op.bias_grad ? m * 4 : a_bytes + b_bytes));
   if (fp8 && k % 16 == 0) {
     if (op.transpose_a) gemm.a = transpose(op.a, workspace + behind, stream);
@@ -163,7 +163,7 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
     gemm.transpose_a = false, gemm.transpose_b = true;
   }
   const auto run = [&](const CudaGemmApart* apart) { return k > 0 && gemms_->run(gemm, apart, workspace, stream); };
-  // Without an epilogue, after the GEMM.
+  // What follows a GEMM without an epilogue.
   const auto rest = [&](const Tensor& bias_grad) {
     if (op.pre_activation) launch(activation_of(op), stream);
     if (op.activation_backward) launch(activation_backward_of(op), stream);
@@ -173,11 +173,11 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
   if (gemm.has_epilogue() || op.bias_grad) {
     CudaGemm plain = gemm;
     plain.residual = nullptr;
-    if (op.residual) plain.bias = nullptr;  // added with it
+    if (op.residual) plain.bias = nullptr;  // added with the residual
     plain.pre_activation = nullptr;
     plain.activation_backward = nullptr;
     if (op.pre_activation) plain.c = op.pre_activation.data;
-    // The library overwrites the sum, so it goes after its workspace, and is then added.
+    // The library overwrites the bias gradient, so it writes a sum to memory after its workspace, which is then added.
     const Tensor sum{op.bias_grad ? workspace + behind : nullptr, DType::f32, {m}};
     gemm.bias_grad = op.c.dtype == DType::f32 ? sum.data : nullptr;
     const CudaGemmApart apart{plain, [&] { rest(sum); }};
@@ -188,13 +188,13 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
     gemm = plain;
   }
   const bool done = run(nullptr);
-  if (!done && fp8) {  // in bf16, as on a CPU: exact, but for numbers that are too small for one
+  if (!done && fp8) {  // in bf16, as on a CPU: exact, except for values too small for bf16
     std::byte* const at = workspaces_.take(stream, behind + Scratch::padded(2 * m * k) + 2 * n * k) + behind;
     op::Matmul decoded = op;
     decoded.a = decode(op.a, op.scales.a, at, stream);
     decoded.b = decode(op.b, op.scales.b, at + Scratch::padded(2 * m * k), stream);
     decoded.scales = {};
-    return launch(decoded, stream);  // which takes no more workspace than is in front of them
+    return launch(decoded, stream);  // needs no more workspace than precedes its operands
   }
   const Tensor bias = op.residual ? Tensor{} : Tensor(op.bias);
   if (!done || (bias && !fused_bias))

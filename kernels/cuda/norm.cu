@@ -1,9 +1,9 @@
-// The gradient norm: an exact sum of squares (kernels/exact_sum.h), and the scale that clips by it. The bins are
-// integers, so their sums do not depend on the order in which blocks come, and are the CPU's to the last bit.
+// The gradient norm: an exact sum of squares (kernels/exact_sum.h), and the clipping scale. The bins are
+// integers, so their sums do not depend on the order of the blocks, and equal the CPU's to the last bit.
 //
-// The squares are summed as in kernels/cpu/norm.cc, by runs of 512 elements, a warp's, 16 for each lane: in doubles
-// without rounding, by cutting each square at a bit position that the whole warp shares. Five double operations and
-// some fifteen others an element, where reading four bytes leaves time for about 27.
+// The squares are summed as in kernels/cpu/norm.cc, in runs of 512 elements, one run per warp, 16 elements per lane: in
+// doubles without rounding, by cutting each square at a bit position that the whole warp shares. That takes five double
+// operations and some fifteen others per element; reading four bytes leaves time for about 27.
 #include "kernels/cuda/chunk_table.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
@@ -16,13 +16,13 @@ namespace {
 // ---- device helpers
 
 constexpr int kLaneElements = 16, kRun = 32 * kLaneElements;
-// A lane takes 16 parts of up to 2^45 units q of its anchor, so its sum moves by at most 2^49 q: less than the 2^51 q
-// to the next power of two on either side of the anchor 1.5 * 2^52 q. See kernels/cpu/norm.cc.
+// A lane adds 16 parts of at most 2^45 q each, so its sum moves by at most 2^49 q: less than the 2^51 q to the next
+// power of two on either side of its anchor, 1.5 * 2^52 q. See kernels/cpu/norm.cc.
 constexpr int kLevelBits = 45;
-// The remainder of a level is added without a cut if all 512 together stay below 2^56 units.
+// A level's remainders are added without another cut if all 512 together stay below 2^56 units.
 constexpr int kRestBits = 45;
 
-// 2^exponent. REQUIRES: a normal number.
+// 2^exponent. REQUIRES: the result is a normal number.
 __device__ inline double power_of_two(int exponent) {
   return __longlong_as_double(static_cast<long long>(1023 + exponent) << 52);
 }
@@ -49,7 +49,7 @@ __device__ inline void flush(double sum, double anchor, int exponent, int64_t* b
 
 // bins += the squares of the warp's 512 elements, of which this lane has x. Called by the whole warp.
 __device__ void add_squares(const float (&x)[kLaneElements], int64_t* bins) {
-  // Extremes of the magnitudes' bits; the smallest is less by one, so that 0 is left out.
+  // The largest and smallest magnitude, as bits; the smallest minus one, so that 0 wraps around and is left out.
   unsigned int largest = 0, smallest = ~0u;
 #pragma unroll
   for (int i = 0; i < kLaneElements; ++i) {
@@ -60,7 +60,7 @@ __device__ void add_squares(const float (&x)[kLaneElements], int64_t* bins) {
   largest = __reduce_max_sync(kAllLanes, largest);
   smallest = __reduce_min_sync(kAllLanes, smallest);
   if (largest == 0) return;
-  if (largest >= 0x7f800000u) {  // not all are finite: a lane after the other, by the definition
+  if (largest >= 0x7f800000u) {  // not all are finite: one lane after another, by the definition
     for (int lane = 0; lane < 32; ++lane) {
       if (static_cast<int>(threadIdx.x) % 32 == lane) {
 #pragma unroll
@@ -112,8 +112,8 @@ struct NormInput {
 };
 using NormInputs = ChunkTable<NormInput, 400>;  // a chunk is a run of 512 elements
 
-// A warp takes every (gridDim.x * kWarps)-th run and keeps bins of its own; at the end the block adds its warps' to the
-// result, one thread a bin.
+// A warp takes every (gridDim.x * kWarps)-th run and keeps its own bins; at the end the block adds its warps' bins to
+// the result, one thread per bin.
 __global__ void __launch_bounds__(kBlockThreads, 2)
     sum_of_squares_kernel(const __grid_constant__ NormInputs inputs, unsigned long long* result) {
   __shared__ int64_t bins[kWarps][kExactSumBins];
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   int which = 0;
   for (int64_t run = static_cast<int64_t>(blockIdx.x) * kWarps + warp; run < runs;
        run += static_cast<int64_t>(gridDim.x) * kWarps) {
-    if (run >= inputs.first[which + 1]) which = inputs.find(run);  // seldom: most elements are in a few large tensors
+    if (run >= inputs.first[which + 1]) which = inputs.find(run);  // rare: most elements are in a few large tensors
     const NormInput& p = inputs.entry[which];
     const int64_t begin = (run - inputs.first[which]) * kRun;
     float mine[kLaneElements];
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
 
 __global__ void canonicalize_kernel(int64_t* bins) { exact_canonicalize(bins); }
 
-// A NaN stays one: gradients that are not finite must not pass for good ones.
+// A NaN stays a NaN: gradients that are not finite must not pass as valid.
 __device__ float clipped(double multiplier, double max_norm, double norm) {
   const double coefficient = max_norm > 0 ? max_norm / __dadd_rn(norm, 1e-6) : 1;
   return static_cast<float>(multiplier * (coefficient >= 1 ? 1 : coefficient));

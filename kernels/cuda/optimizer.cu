@@ -1,8 +1,8 @@
-// The optimizer's step: whether it is taken, where a refused one went wrong, and AdamW.
+// The optimizer's step: whether it is taken, where a rejected step went wrong, and AdamW.
 //
 // AdamW is fused with the rounding of the new weight into the model's: one pass over all of the optimizer's memory, 30
-// bytes an element, which is all it costs. All shards go in one launch, or a few: many of them are biases of some
-// thousand elements, whose launches would take longer than they.
+// bytes per element, which is its entire cost. All shards share one launch, or a few: many of them are biases of some
+// thousand elements, for which a launch would take longer than the work.
 #include "kernels/cuda/chunk_table.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
@@ -17,13 +17,13 @@ struct Shard {
   float *m, *v;
   __nv_bfloat16* model_weight;  // or null
   int64_t n;
-  bool decays, vectors, model_vectors;  // vectors: of 16 bytes, of fp32 and of the model's
+  bool decays, vectors, model_vectors;  // vectors: 16-byte accesses, to fp32; to the model's weight
 };
-using Shards = ChunkTable<Shard, 200>;  // a chunk is a block's
+using Shards = ChunkTable<Shard, 200>;  // one chunk per block
 
 // ---- kernels
 
-// A block has kBlockThreads packs of one shard, a thread has one. Shards begin at any element, so each of the arrays
+// A block has kBlockThreads packs of one shard, one per thread. Shards begin at any element, so each of the arrays
 // may start at any alignment.
 __global__ void __launch_bounds__(kBlockThreads) adamw_kernel(const __grid_constant__ Shards shards, AdamWConstants c,
                                                               const float* grad_scale, const float* accepted) {
@@ -52,14 +52,14 @@ __global__ void __launch_bounds__(kBlockThreads) adamw_kernel(const __grid_const
   });
 }
 
-// One thread: a few numbers.
+// One thread, as there are only a few numbers.
 __global__ void accept_step_kernel(const float* numbers, int n, StepLimits limits, float* accepted) {
   bool passes = true;
   for (int i = 0; i < n; ++i) passes &= isfinite(numbers[i]) ? numbers[i] <= limits.at_most[i] : !limits.finite;
   *accepted = passes ? 1.0f : 0.0f;
 }
 
-// Each thread takes packs of x in turn, and has something to write only where one is not finite.
+// Each thread strides over packs of x, and writes only if it has found an element that is not finite.
 __global__ void __launch_bounds__(kBlockThreads)
     find_non_finite_kernel(const float* x, int64_t n, bool vectors, const float* accepted, unsigned long long* found) {
   if (accepted && *accepted != 0) return;

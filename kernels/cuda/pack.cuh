@@ -1,9 +1,9 @@
-// Packs: eight neighbouring elements as a thread loads, holds and stores them. bf16 comes in one access of 16 bytes,
-// fp32 in two. Where rows are not aligned, or end inside a pack, elements come one by one: the same arithmetic, slower.
+// Packs: eight adjacent elements that a thread loads, holds and stores together. bf16 takes one 16-byte access, fp32
+// two. If rows are not aligned, or end inside a pack, elements are accessed one by one: the same arithmetic, slower.
 //
-// `whole` is whether a pack is read or written as vectors: it is aligned to 16 bytes, and all of it is there. A kernel
-// of several loads asks once, by with_flag, and is compiled twice: with a branch at each load the compiler lets it wait
-// for that load before it starts the next, and a thread has one load on its way in place of all of them.
+// `whole` is whether a pack is read or written as vectors: it is 16-byte aligned and complete. A kernel with several
+// loads tests it once, through with_flag, and is compiled twice: with a branch at each load, the compiler makes it wait
+// for that load before it starts the next, and a thread has one load in flight instead of all of them.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ __device__ inline T from_float(float x) {
   else return x;
 }
 
-// As it lies in memory.
+// A pack as stored in memory.
 template <class T>
 struct alignas(16) RawPack {
   T v[kPack];
@@ -40,14 +40,14 @@ __device__ inline Pack unpack(const RawPack<T>& raw) {
   return pack;
 }
 
-// body(std::true_type()) or body(std::false_type()).
+// Calls body(std::true_type()) or body(std::false_type()).
 template <class Body>
 __device__ inline void with_flag(bool flag, const Body& body) {
   if (flag) body(std::true_type());
   else body(std::false_type());
 }
 
-// If `whole` is a bool: x is aligned to 16 bytes, and i a multiple of 8.
+// If `whole` is a bool: says that x is 16-byte aligned and i a multiple of 8.
 template <class Whole>
 __device__ inline bool is_whole(int64_t i, int64_t n, Whole whole) {
   if constexpr (std::is_same_v<Whole, bool>) return whole && i + kPack <= n;

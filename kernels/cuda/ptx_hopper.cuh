@@ -1,8 +1,7 @@
-// Hopper's own instructions (sm_90a, and no other GPU: only *_hopper*.cu are compiled for it), one function each:
+// Hopper's own instructions (sm_90a, for which only *_hopper*.cu are compiled), one function each:
 // GEMMs that a warpgroup, four consecutive warps, starts on matrices in shared memory; copies of tiles to shared memory
-// by the tensor memory accelerator (TMA); and the barriers by which threads wait for such copies. Names of sections are
-// the PTX ISA's. (A build that emulates CUDA has a file of its own in this one's place:
-// tests/emulation/kernels/cuda/ptx_hopper.cuh.)
+// by the tensor memory accelerator (TMA); and the barriers with which threads wait for such copies. Section names are
+// the PTX ISA's. (A build that emulates CUDA replaces this file with tests/emulation/kernels/cuda/ptx_hopper.cuh.)
 #pragma once
 
 #include <cstdint>
@@ -12,33 +11,33 @@
 
 namespace trivet {
 
-// Dynamic shared memory that ought to be aligned to 1024 bytes; CUDA promises less.
+// Dynamic shared memory, declared with 1024-byte alignment, which CUDA does not guarantee.
 __device__ inline unsigned char* dynamic_shared_1024() {
   extern __shared__ __align__(1024) unsigned char tiles[];
   return tiles;
 }
 __device__ inline void trap() { asm volatile("trap;"); }
 
-// ---- barriers in shared memory ("mbarrier"): a phase is over when as many threads have arrived as the barrier was
-// initialised for, and all bytes that they have announced are there. Phases are even and odd in turn, from even on.
+// ---- barriers in shared memory ("mbarrier"): a phase completes when as many threads have arrived as the barrier was
+// initialised for, and all bytes that they announced have arrived. Phases alternate between even and odd, even first.
 
 using Barrier = uint64_t;
 
 __device__ inline void initialize(Barrier* barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
-// By the thread that has initialised barriers; the block's threads meet before they use them.
+// Called by the thread that initialised the barriers; the block must synchronise before its threads use them.
 __device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ inline void arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-// Arrives, and announces bytes that copies will bring in this phase.
+// Arrives, and announces the bytes that copies will deliver in this phase.
 __device__ inline void arrive_and_expect(Barrier* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(bytes)
                : "memory");
 }
-// Waits until the phase of that parity ends: the present one, or else the last one.
+// Waits until the phase with this parity is complete: the current phase, or the previous one.
 __device__ inline void wait_for(Barrier* barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -55,11 +54,11 @@ __device__ inline void wait_for(Barrier* barrier, uint32_t parity) {
 
 // ---- copies ("cp.async.bulk.tensor")
 
-// A TMA descriptor of a tensor in global memory: made by the host (cuda_tile_map.h), a kernel's parameter. Columns past
-// the tensor's arrive as zeros, and so do rows.
+// A TMA descriptor of a tensor in global memory: made by the host (cuda_tile_map.h), passed as a kernel parameter. Rows
+// and columns past the end of the tensor arrive as zeros.
 using TileMap = CUtensorMap;
 
-// By one thread: the map's box of columns and rows from (column, row) on of matrix `matrix`. `barrier`
+// Called by one thread: copies the map's box of columns and rows from (column, row) of matrix `matrix` on. `barrier`
 // counts the bytes.
 __device__ inline void copy_tile(void* to, const TileMap& map, int column, int matrix, int row, Barrier* barrier) {
   asm volatile(
@@ -69,9 +68,9 @@ __device__ inline void copy_tile(void* to, const TileMap& map, int column, int m
       : "memory");
 }
 
-// ---- warps among each other
+// ---- synchronisation between warps
 
-// Barriers of hardware, 1 to 15 ("bar", "barrier"): `threads` threads meet, of which those that only arrive go on.
+// Hardware barriers, 1 to 15 ("bar", "barrier"), for `threads` threads; those that only arrive do not wait.
 __device__ inline void meet(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -79,7 +78,7 @@ __device__ inline void arrive_at(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// By all warps of a warpgroup: how many registers a thread has from now on ("setmaxnreg").
+// Called by all warps of a warpgroup: sets the number of registers per thread from here on ("setmaxnreg").
 template <int kCount>
 __device__ inline void setmaxnreg_inc() {
   static_assert(kCount >= 24 && kCount <= 256 && kCount % 8 == 0);
@@ -91,10 +90,10 @@ __device__ inline void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
-// ---- GEMMs of a warpgroup ("wgmma"): they run asynchronously. Until a wait that covers one, no thread may touch its
+// ---- GEMMs of a warpgroup ("wgmma"): they run asynchronously. Until a wait covers a GEMM, no thread may touch its
 // sums or change its operands. warpgroup.cuh says which thread holds what.
 
-// Keeps the compiler from moving accesses to these registers across this point: it sees no dependence on a wait.
+// Keeps the compiler, which sees no dependence on a wait, from moving accesses to these registers across this point.
 __device__ inline void fence_operand(float& x) { asm volatile("" : "+f"(x)::"memory"); }
 __device__ inline void fence_operand(uint32_t& x) { asm volatile("" : "+r"(x)::"memory"); }
 template <class T, int kBlocks>
@@ -105,27 +104,27 @@ __device__ inline void fence_operand(T (&registers)[kBlocks][4]) {
     for (int e = 0; e < 4; ++e) fence_operand(registers[n][e]);
 }
 
-// Before GEMMs on registers, sums or left operands, that other instructions have written or read.
+// Required before GEMMs on registers (sums or left operands) that other instructions have written or read.
 template <class... Registers>
 __device__ inline void wgmma_fence(Registers&... registers) {
   (fence_operand(registers), ...);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 // Computes `x` before the next wait, while GEMMs run. (ptxas moves a wait ahead of arithmetic that does not need it,
-// but not ahead of a store: so x is stored, in shared memory that is never read.)
+// but not ahead of a store: so x is stored to shared memory that is never read.)
 __device__ inline void work_before_waiting(float x, float* place) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared_address(place)), "f"(x) : "memory");
 }
-// The GEMMs since the last call become a group.
+// Makes the GEMMs since the last call a group.
 __device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits until all groups but the last `pending` are complete; `registers` are those that they have used.
+// Waits until all groups but the last `pending` are complete; `registers` are those that they use.
 template <int pending, class... Registers>
 __device__ inline void wgmma_wait_group(Registers&... registers) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
   (fence_operand(registers), ...);
 }
 
-// A lane's operands of asm: its sums of columns 8 n to 8 n + 31, with the constraint `how`, and their names.
+// A lane's asm operands: its sums of columns 8 n to 8 n + 31, with constraint `how`, and their names.
 #define TRIVET_SUMS_4(how, n) how(sums[n][0]), how(sums[n][1]), how(sums[n][2]), how(sums[n][3])
 #define TRIVET_SUMS_16(how, n) \
   TRIVET_SUMS_4(how, n), TRIVET_SUMS_4(how, n + 1), TRIVET_SUMS_4(how, n + 2), TRIVET_SUMS_4(how, n + 3)
@@ -136,13 +135,13 @@ __device__ inline void wgmma_wait_group(Registers&... registers) {
   TRIVET_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define TRIVET_NAMES_64 \
   TRIVET_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-// The instruction: how many columns, the names of its operands, whether it adds, which operands are transposed.
+// The instruction: number of columns, names of its operands, whether it adds, which operands are transposed.
 #define TRIVET_PRODUCT(size, names, left, right, adds, transposed)                                     \
   "wgmma.mma_async.sync.aligned.m64n" size "k16.f32.bf16.bf16 {" names "}, " left ", " right ", " adds \
   ", 1, 1, " transposed ";"
 
-// sums[64, kN] = (kAdd ? sums : 0) + left[64, 16] right[16, kN], both in shared memory and told by their descriptors,
-// with k in a row of each. Sums that are not added to need not be anything before.
+// sums[64, kN] = (kAdd ? sums : 0) + left[64, 16] right[16, kN], both in shared memory, K-major, and given by their
+// descriptors. Without kAdd the sums need not be initialised.
 template <int kN, bool kAdd>
 __device__ inline void wgmma_ss(float (&sums)[kN / 8][4], uint64_t left, uint64_t right) {
   static_assert(kN == 64 || kN == 128);
@@ -164,7 +163,7 @@ __device__ inline void wgmma_ss(float (&sums)[kN / 8][4], uint64_t left, uint64_
                  : "l"(left), "l"(right));
 }
 
-// sums[64, kN] += left[64, 16] right[16, kN], left in registers, and right with its columns in a row.
+// sums[64, kN] += left[64, 16] right[16, kN], with left in registers, and right row-major.
 template <int kN>
 __device__ inline void wgmma_rs(float (&sums)[kN / 8][4], const uint32_t (&left)[4], uint64_t right) {
   static_assert(kN == 64 || kN == 96 || kN == 128);

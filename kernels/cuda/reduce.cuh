@@ -1,5 +1,5 @@
 // Sums and maxima over the threads of a warp, a part of it or a block, by a fixed tree: every thread gets the result,
-// and a second run gets the same bits.
+// and a second run gives the same bits.
 #pragma once
 
 namespace trivet {
@@ -24,7 +24,7 @@ __device__ inline T warp_reduce(T x, Op op) {
   return x;
 }
 
-// Over each team of blockDim.x <= 32 threads, a power of two, side by side in a warp. Called by the whole warp.
+// Reduces over each team of blockDim.x <= 32 threads, a power of two, side by side in a warp. Called by a whole warp.
 template <class T, class Op>
 __device__ inline T team_reduce(T x, Op op) {
   for (int offset = static_cast<int>(blockDim.x) / 2; offset > 0; offset /= 2)
@@ -32,9 +32,9 @@ __device__ inline T team_reduce(T x, Op op) {
   return x;
 }
 
-// Over the threads of a block that differ in threadIdx.x. REQUIRES: they are such a team, or all of a block of whole
-// warps, all of which call it; `shared` has room for 32 elements, and may be used again by the next call. `none`: what
-// changes nothing.
+// Reduces over the threads of a block that differ in threadIdx.x. REQUIRES: they are such a team, or all threads of a
+// block of whole warps, which all call it; `shared` has room for 32 elements, and the next call may reuse it. `none`:
+// the identity of `op`.
 template <class T, class Op>
 __device__ inline T block_reduce(T x, Op op, T none, T* shared) {
   if (blockDim.x <= 32) return team_reduce(x, op);

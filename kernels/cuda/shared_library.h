@@ -13,7 +13,7 @@ namespace trivet {
 
 class SharedLibrary {
  public:
-  // name: as people know it. files: the first that can be loaded. If none can: ConfigError of `lack`.
+  // name: for messages. files: the first one that can be loaded is used. If none can: ConfigError with `lack`.
   SharedLibrary(std::string name, std::initializer_list<std::string> files, Lack lack = Lack::none)
       : name_(std::move(name)) {
     for (const std::string& file : files)
@@ -21,7 +21,7 @@ class SharedLibrary {
     if (!handle_) throw ConfigError(name_ + " cannot be loaded: " + dlerror(), lack);
   }
 
-  // A function by its name, for a pointer of its type. ConfigError if the library has none.
+  // A function found by name, convertible to a pointer of its type. ConfigError if the library lacks it.
   class Function {
    public:
     template <class F>

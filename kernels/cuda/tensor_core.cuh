@@ -5,10 +5,10 @@
 //   Sums   [16, 8] fp32   rows g, g, g + 8, g + 8; columns 2t, 2t + 1, 2t, 2t + 1
 //   Left   [16, 16] bf16  pairs of columns 2t, 2t + 1 (then those 8 further) of rows g and g + 8
 //   Right  [16, 8] bf16   pairs of rows 2t, 2t + 1 (then those 8 further) of column g
-// Two Sums side by side hold the very elements that a lane needs of a Left: probabilities become an operand in place.
+// Two Sums side by side hold exactly a lane's elements of a Left, so probabilities become an operand in place.
 //
-// Tiles lie by rows, each `ld` elements from the last; ld = columns + 8 puts the eight rows that one ldmatrix reads at
-// once into different banks (for 64, 80, 96 and 128 columns).
+// Tiles are row-major, with rows `ld` elements apart; ld = columns + 8 puts the eight rows that one ldmatrix reads
+// together into different banks (for 64, 80, 96 and 128 columns).
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ __device__ inline void load_right_of_rows(uint32_t (&b)[4], const __nv_bfloat16*
   ldmatrix(b, tile + (lane % 8 + lane / 16 * 8) * ld + lane / 8 % 2 * 8);
 }
 
-// The same for an operand that lies as it is meant: tile row k, tile column n.
+// The same for an operand that is not transposed: tile row k, tile column n.
 __device__ inline void load_right_of_columns(uint32_t (&b)[4], const __nv_bfloat16* tile, int ld) {
   const int lane = threadIdx.x % 32;
   ldmatrix_transposed(b, tile + lane % 16 * ld + lane / 16 * 8);
@@ -61,15 +61,15 @@ __device__ inline void clear(Sums (&sums)[kBlocks]) {
     for (int e = 0; e < 4; ++e) sums[n][e] = 0;
 }
 
-// Rounds 16 kSteps columns of sums to the left operand of the next GEMM.
+// Rounds 16 kSteps columns of sums into the left operand of the next GEMM.
 template <int kSteps>
 __device__ inline void to_lefts(Left (&left)[kSteps], const Sums (&sums)[2 * kSteps]) {
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) to_left(left[step], sums[2 * step], sums[2 * step + 1]);
 }
 
-// A warp's 16 rows of sums, from row `first` on, to rows of 8 kBlocks columns that are `stride` elements apart; each
-// half of the lane's rows times its factor; rows from s on are left out.
+// Stores a warp's 16 rows of sums, from row `first` on, to rows of 8 kBlocks columns that are `stride` elements apart,
+// with a factor for each half of the lane's rows; rows from s on are skipped.
 template <int kBlocks>
 __device__ inline void store_warp_rows(__nv_bfloat16* to, int64_t stride, const Sums (&sums)[kBlocks],
                                        const float (&factor)[2], int first, int s) {
@@ -88,8 +88,8 @@ __device__ inline void store_warp_rows(__nv_bfloat16* to, int64_t stride, const 
 
 // ---- asynchronous copies to shared memory
 
-// By the whole block: rows [first, first + kRows) of a matrix, each kColumns long and `stride` elements from the last,
-// to a tile; rows from `rows` on become zeros.
+// Called by the whole block: copies rows [first, first + kRows) of a matrix, each kColumns long and `stride` elements
+// apart, to a tile; rows from `rows` on become zeros.
 template <int kRows, int kColumns, int kThreads>
 __device__ inline void copy_tile_async(__nv_bfloat16* tile, const __nv_bfloat16* matrix, int64_t stride, int first,
                                        int rows) {

@@ -1,12 +1,12 @@
 // Tiles in shared memory as wgmma reads them, and GEMMs of whole tiles.
 //
-// A tile [rows, columns] of bf16 lies in blocks of kBlock columns, one after the other, each by rows of kBlock
-// elements; within a block the 16-byte chunks are swizzled as the TMA does it: over 128 bytes, with 64 columns, chunk c
-// of row r lies where chunk c ^ r % 8 would; over 64 bytes, with 32 columns, c ^ r / 2 % 4. So eight rows of one chunk,
-// which wgmma reads together, lie in different banks (PTX ISA, "Asynchronous Warpgroup Level Swizzle").
+// A tile [rows, columns] of bf16 is stored in blocks of kBlock columns, one after the other, each row-major. Within a
+// block the 16-byte chunks are swizzled as by the TMA: over 128 bytes, with 64 columns, chunk c of row r is stored
+// where chunk c ^ r % 8 would be; over 64 bytes, with 32 columns, chunk c ^ r / 2 % 4. So one chunk of eight rows,
+// which wgmma reads together, lies in different banks (PTX ISA, "Asynchronous Warpgroup Level Swizzle").
 //
-// Sums and left operands lie in registers as mma's do (tensor_core.cuh): warp w of the warpgroup has rows 16 w to
-// 16 w + 15, and of those a lane with g = lane / 4 and t = lane % 4 the rows g and g + 8, columns 2t and 2t + 1 of
+// Sums and left operands are laid out in registers as for mma (tensor_core.cuh): warp w of the warpgroup has rows 16 w
+// to 16 w + 15; a lane with g = lane / 4 and t = lane % 4 has rows g and g + 8 of these, and columns 2t and 2t + 1 of
 // each eight (PTX ISA, "Matrix Fragments for wgmma.mma_async.m64nNk16").
 #pragma once
 
@@ -15,21 +15,21 @@
 namespace trivet {
 
 // A matrix descriptor (PTX ISA, "Matrix Descriptor Format"): bits 0-13 the address, 16-29 the leading, 32-45 the stride
-// dimension byte offset, each without its last four bits; 62-63 the swizzle, 1: 128 bytes, 2: 64 bytes.
+// dimension byte offset, each without its lowest four bits; 62-63 the swizzle, 1: 128 bytes, 2: 64 bytes.
 __device__ constexpr uint64_t matrix_descriptor(uint32_t address, uint32_t leading, uint32_t stride, int swizzle) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(swizzle == 128 ? 1 : 2) << 62;
 }
 
-// Over 1024 bytes the widest swizzle repeats: tiles that began elsewhere would be read as other numbers.
+// The widest swizzle repeats every 1024 bytes: tiles that are not aligned to that would be read in the wrong order.
 __device__ inline unsigned char* dynamic_shared_tiles() {
   unsigned char* const tiles = dynamic_shared_1024();
   if (shared_address(tiles) % 1024 != 0) trap();
   return tiles;
 }
 
-// kRows rows of a head of kD columns. Heads of 80 columns take 96, of which the last are zeros: blocks of 16 columns
-// would need none, but GEMMs on them would be slow.
+// kRows rows of a head of kD columns. Heads of 80 columns are padded to 96 with zeros: blocks of 16 columns
+// would need no padding, but GEMMs on them would be slow.
 template <int kRows, int kD>
 struct Tile {
   static constexpr int kBlock = kD % 64 == 0 ? 64 : 32, kBlocks = (kD + kBlock - 1) / kBlock;
@@ -39,20 +39,20 @@ struct Tile {
 
   unsigned char* data;
 
-  // Rows from `row` on with k along them; of that, the 16 columns of each step are by_row_step(step) further.
+  // Describes rows from `row` on, with k as the column; add by_row_step(i) for step i of 16 columns.
   __device__ uint64_t by_rows(int row) const {
     return matrix_descriptor(shared_address(data) + row * kSwizzle, 16, 8 * kSwizzle, kSwizzle);
   }
   static constexpr uint64_t by_row_step(int step) {
     return (16 * step / kBlock * kBlockBytes + 32 * step % kSwizzle) >> 4;
   }
-  // All columns, with k along the rows; the 16 rows of each step are by_column_step(step) further.
+  // Describes all columns, with k as the row; add by_column_step(i) for step i of 16 rows.
   __device__ uint64_t by_columns() const {
     return matrix_descriptor(shared_address(data), kBlockBytes, 8 * kSwizzle, kSwizzle);
   }
   static constexpr uint64_t by_column_step(int step) { return (16 * step * kSwizzle) >> 4; }
 
-  // By one thread: rows from `row` on, into this tile. Announces nothing.
+  // Called by one thread: copies rows from `row` on into this tile. Does not announce the bytes.
   __device__ void fetch(const TileMap& map, int matrix, int row, Barrier* barrier) const {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block)

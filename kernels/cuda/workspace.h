@@ -1,7 +1,7 @@
-// CudaWorkspaces: device memory that ops need while they run, one block a stream. Ops on a stream run in order, so they
-// share its block. A block is replaced when an op needs more than any before it, which happens in the first of equal
-// steps only. The old block is freed at the end: queued ops may still use it, and cudaFree waits for the whole GPU, so
-// also for another rank's stream that waits for this rank.
+// CudaWorkspaces: device memory that ops need while they run, one block per stream. Ops on a stream run in order, so
+// they share its block. A block is replaced when an op needs more than any before it, which happens only in the first
+// of equal steps. The old block is freed at the end: queued ops may still use it, and cudaFree waits for the whole GPU,
+// including another rank's stream that waits for this rank.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class CudaWorkspaces {
 
   // At least `bytes`, contents undefined, for the op that is being queued on `stream`.
   std::byte* take(cudaStream_t stream, int64_t bytes);
-  // Two numbers of the stream, 0 at first, of which each op that uses them makes 0 again.
+  // Two counters for the stream, 0 at first; each op that uses them resets them to 0.
   int* counters(cudaStream_t stream);
 
  private:
