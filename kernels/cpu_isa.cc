@@ -39,16 +39,16 @@ const Built* find_built(CpuIsa isa) {
 }
 
 #if defined(__x86_64__)
-// True if there is a tile unit and Linux lets this process use it, for which it has to be asked.
+// True if the CPU has a tile unit and Linux grants this process its use, which must be requested.
 bool has_amx() {
-  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;      // of leaf 7's edx
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;      // bits in leaf 7's edx
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   unsigned eax, ebx, ecx, edx;
   return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & kBf16) && (edx & kTile) &&
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// Only those that the ISAs before it lack. The built-in asks the operating system, too.
+// Checks only the instructions that the ISAs before it lack. The built-in also checks for operating system support.
 bool has_own_instructions(CpuIsa isa) {
   switch (isa) {
     case CpuIsa::portable: return true;
@@ -65,7 +65,7 @@ bool has_own_instructions(CpuIsa isa) {
 bool has_own_instructions(CpuIsa isa) { return isa == CpuIsa::portable; }
 #endif
 
-// The last ISA such that the machine has it and all before it.
+// The last ISA that the machine supports along with every ISA before it.
 CpuIsa last_of_machine() {
   static const CpuIsa last = [] {
     CpuIsa isa = CpuIsa::portable;

@@ -1,5 +1,5 @@
-// CpuIsa: the instruction sets that kernels/cpu is compiled for, all in one program. Each includes the ones before it,
-// and which one computes is chosen at run time. Results of two of them differ by rounding.
+// CpuIsa: the instruction sets that kernels/cpu is compiled for, all in one program. Each includes the ones before it;
+// which one to use is chosen at run time. Results differ between them by rounding.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 namespace trivet {
 
 enum class CpuIsa : uint8_t {
-  portable,     // what every processor of the architecture has: SSE2 on x86-64, NEON on AArch64
+  portable,     // the architecture's baseline: SSE2 on x86-64, NEON on AArch64
   avx2,         // AVX2, FMA
   avx512,       // AVX-512 F, BW, DQ, VL
   avx512_bf16,  // AVX-512-BF16
@@ -20,11 +20,11 @@ enum class CpuIsa : uint8_t {
 constexpr std::array<std::string_view, 5> kCpuIsaNames = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
 constexpr std::string_view name_of(CpuIsa isa) { return kCpuIsaNames[static_cast<size_t>(isa)]; }
 
-// Those that this build has and this machine can run, slowest first; portable is always one of them.
+// The ISAs that this build has and this machine can run, slowest first; portable is always included.
 std::span<const CpuIsa> usable_cpu_isas();
 inline CpuIsa best_cpu_isa() { return usable_cpu_isas().back(); }
 
-// Why this process cannot compute with it; empty if it can.
+// Why this process cannot use the ISA; empty if it can.
 std::string cpu_isa_problem(CpuIsa isa);
 
 }  // namespace trivet

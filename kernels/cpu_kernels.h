@@ -8,8 +8,8 @@
 
 namespace trivet {
 
-// Computes synchronously, with arguments that are checked, over `threads` OpenMP threads, the caller's included. An
-// instance belongs to one rank; any thread may call it. A Matmul is computed without its epilogue.
+// Computes synchronously, on arguments already checked, with `threads` OpenMP threads including the caller's. An
+// instance belongs to one rank; any thread may call it. Matmul is computed without its epilogue.
 class CpuKernels {
  public:
   virtual ~CpuKernels() = default;

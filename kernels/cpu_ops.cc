@@ -1,4 +1,4 @@
-// CpuOps: the ops on the CPU's streams, by the kernels of one instruction set.
+// CpuOps: runs ops on CPU streams, with the kernels of one instruction set.
 #include "kernels/cpu/test_hooks.h"
 #include "kernels/cpu_kernels.h"
 
@@ -27,8 +27,8 @@ class CpuOps : public Ops {
     std::visit(queue, any);
     if (const auto* const loss = std::get_if<op::CrossEntropyForward>(&any); loss && loss->gradient)
       queue(backward_of(*loss));
-    // An activation on each block of a GEMM's sums while it is in the cache takes 1.0 to 1.1 times as long (GPT-2 124M,
-    // fp32 and bf16): this is bound by arithmetic.
+    // Applying the activation to each block of a GEMM's sums while it is in the cache takes 1.0 to 1.1 times as long
+    // (GPT-2 124M, fp32 and bf16), as this is bound by arithmetic.
     if (const auto* const matmul = std::get_if<op::Matmul>(&any)) {
       if (matmul->pre_activation) queue(activation_of(*matmul));
       if (matmul->residual) queue(residual_of(*matmul));

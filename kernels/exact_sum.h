@@ -1,15 +1,15 @@
-// The exact sum of squares of the gradient norm: a fixed-point number so wide that no square of an fp32 number, nor
-// any sum of them, is rounded. Integer additions associate, so the sum has the same bits however its terms are split
-// over calls, threads and ranks. The idea is Demmel and Nguyen's, "Parallel Reproducible Summation" (IEEE Transactions
-// on Computers, 2015), taken to the point where nothing is rounded off.
+// The exact sum of squares for the gradient norm: a fixed-point number so wide that no square of an fp32 number, nor
+// any sum of them, is rounded. Integer addition is associative, so the sum has the same bits however its terms are
+// split over calls, threads and ranks. The idea is Demmel and Nguyen's, "Parallel Reproducible Summation" (IEEE
+// Transactions on Computers, 2015), taken to the point where nothing is rounded off.
 //
 // The state is kExactSumBins int64: bin i < 23 counts units of 2^(28 i - 308), and the last counts elements that were
-// not finite. A square is a multiple of 2^-298 and less than 2^256, so bins 0 to 20 take any, and 21 and 22 the
-// carries. Each value has many representations, one of which is canonical: bins 0 to 21 in [0, 2^28).
+// not finite. A square is a multiple of 2^-298 and less than 2^256, so bins 0 to 20 take any square, and 21 and 22
+// the carries. Each value has many representations, one of which is canonical: bins 0 to 21 in [0, 2^28).
 //
 // Range. Adding one number moves a bin by at most 2^28, so 2^34 numbers may be added to canonical bins before they are
-// made canonical again; canonical bins of 2^34 ranks may be added up; and as 2^256 is 2^52 units of bin 20 away from
-// the end of bin 22, 2^80 elements of the largest size fit the whole.
+// made canonical again; canonical bins of 2^34 ranks may be added up; and as 23 bins of 28 bits each hold
+// values up to 2^336, 2^80 elements of the largest size fit in all.
 #pragma once
 
 #include <bit>
@@ -37,7 +37,7 @@ TRIVET_HOST_DEVICE inline void exact_add(int64_t* bins, int64_t value, int expon
   bins[bin + 2] += high >> kExactSumBinBits;
 }
 
-// bins += x^2, or one more element that is not finite. The definition; a back end adds many squares at a time.
+// bins += x^2, or counts one more non-finite element. This is the definition; back ends add many squares at a time.
 TRIVET_HOST_DEVICE inline void exact_add_square(int64_t* bins, float x) {
 #if defined(__CUDA_ARCH__)
   const uint32_t bits = __float_as_uint(x) & 0x7fffffffu;
@@ -62,7 +62,7 @@ TRIVET_HOST_DEVICE inline void exact_canonicalize(int64_t* bins) {
   }
 }
 
-// The sum as a double, by a fixed order of operations and within one unit in the last place; NaN if an element was
+// The sum as a double, in a fixed order of operations and within one unit in the last place; NaN if an element was
 // not finite. The bins need not be canonical.
 TRIVET_HOST_DEVICE inline double exact_total(const int64_t* bins) {
   if (bins[kExactSumDigits] != 0) return std::numeric_limits<double>::quiet_NaN();

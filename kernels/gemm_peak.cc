@@ -15,14 +15,14 @@ GemmPeak measure_gemm_peak(Device& device, Ops& ops, DType dtype) {
   const auto stream = device.create_compute_stream();
   GemmPeak peak;
   for (const Size& size : kSizes) {
-    Arena arena(device, "gemm peak");  // of one size at a time: no memory plan counts it
+    Arena arena(device, "gemm peak");  // for one size at a time, as no memory plan counts it
     const Tensor a = arena.allocate(dtype, {size.m, size.k}), b = arena.allocate(dtype, {size.n, size.k});
     const Tensor c = arena.allocate(dtype, {size.m, size.n});
     ops.run(op::Fill{a, 0.5f}, *stream);
     ops.run(op::Fill{b, 0.25f}, *stream);
     const double flops = 2.0 * static_cast<double>(size.m * size.n) * static_cast<double>(size.k);
     std::vector<double> runs;
-    // The first run creates the kernel and touches the pages; it may be slow, but it is a run too.
+    // The first run creates the kernel and touches the pages; it may be slow, but it counts as a run.
     for (const int64_t begin = now_ns(); static_cast<double>(now_ns() - begin) * 1e-9 < kSeconds;) {
       const int64_t start = now_ns();
       ops.run(op::Matmul{.a = a, .b = b, .c = c, .transpose_b = true}, *stream);

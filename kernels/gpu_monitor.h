@@ -9,17 +9,17 @@ namespace trivet {
 
 class Device;
 
-// -1 is unknown: not every GPU knows all of it.
+// -1: unknown. Not every GPU reports everything.
 struct GpuReading {
   int64_t energy_mj = -1;  // since the driver was loaded, millijoules
   int64_t sm_clock_mhz = -1;
-  int64_t ecc_errors = -1;  // that could not be corrected, since the driver was loaded
+  int64_t ecc_errors = -1;  // uncorrectable, since the driver was loaded
   int64_t pcie_lanes = -1;
-  bool slowed_by_power = false, slowed_by_heat = false;  // clocks are held down by a power limit or a brake; by heat
+  bool slowed_by_power = false, slowed_by_heat = false;  // clocks are reduced by a power limit or power brake; by heat
 };
 using GpuMonitor = std::function<GpuReading()>;
 
-// For the GPU `device`, which is the calling thread's; empty if it is no GPU, or there is no NVML.
+// Monitors `device`, the calling thread's GPU; empty if it is not a GPU, or NVML is missing.
 GpuMonitor create_gpu_monitor(Device& device);
 
 }  // namespace trivet

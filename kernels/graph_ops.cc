@@ -17,20 +17,20 @@ void add_to(Key& key, T number) {
 }
 
 void add_to(Key& key, const Tensor& tensor) {
-  const auto& [data, dtype, shape] = tensor;  // a member more does not compile
+  const auto& [data, dtype, shape] = tensor;  // fails to compile if Tensor gains a member
   key.push_back(address(data));
   if (!data) return;
   key.push_back(static_cast<uint64_t>(dtype) << 32 | static_cast<uint64_t>(shape.rank));
   for (int i = 0; i < shape.rank; ++i) add_to(key, shape[i]);
 }
 
-// Ops of the optimizer, and those that take lists, run once a step, and a table is made once: a graph would save
-// nothing.
+// The optimizer's ops, and those that take lists, run once per step, and the rotary table is made once: a graph would
+// save nothing.
 template <class Op>
 constexpr bool kOnceAStep =
     Op::kSpan.category == Category::optimizer || std::is_same_v<Op, op::Clear> || std::is_same_v<Op, op::RotaryTable>;
 
-// A launch costs the host about what a call does.
+// A graph launch costs the host about as much as a call.
 constexpr size_t kFewestCalls = 2;
 
 }  // namespace
@@ -81,7 +81,7 @@ void GraphOps::run(const AnyOp& any, Stream& stream) {
 
 void GraphOps::queue_segment() {
   SpanLabel label = stream_->label();
-  label.first_unit = label.last_unit = -1;  // it may span several
+  label.first_unit = label.last_unit = -1;  // the segment may span several units
   const ScopedLabel scope(*stream_, label);
   const auto queue_calls = [this] {
     for (const AnyOp& call : calls_) ops_.run(call, *stream_);

@@ -2,12 +2,12 @@
 // longer than the GPU takes to run it; but its micro-batches make the same calls again and again, and a graph
 // (device.h) of hundreds of them costs the host one launch.
 //
-// While over() runs, calls on its stream are recorded until something else is queued on the stream: an event, a wait, a
-// copy, a collective, a phase of the trace, or the end. The calls recorded by then are a segment. Its key is everything
-// that its calls were given: ops, addresses, types, shapes, numbers. A segment with a new key is queued call by call (a
-// first call may measure algorithms, and take memory); the second time it is captured, and from then on its graph is
-// launched. So a graph only ever replays exactly the calls it was captured from, and where segments end is a matter of
-// speed alone.
+// While over() runs, calls on its stream are recorded until something else is queued on the stream (an event, a wait, a
+// copy, a collective, a phase of the trace) or over() ends. The calls recorded by then are a segment. Its key is
+// everything that its calls were given: ops, addresses, types, shapes, numbers. A segment with a new key is queued call
+// by call (a first call may time algorithms and allocate memory); the second time it is captured, and from then on its
+// graph is launched. So a graph only ever replays exactly the calls it was captured from, and where segments end
+// affects speed alone.
 #pragma once
 
 #include <unordered_map>
@@ -19,14 +19,14 @@ namespace trivet {
 
 class GraphOps : public Ops {
  public:
-  // Both outlive this. most_calls: stored in keys and graphs; a segment beyond that is always queued call by call.
-  // REQUIRES: device.captures().
+  // Both outlive this. most_calls: how many to keep in keys and graphs; a segment beyond that is always queued call
+  // by call. REQUIRES: device.captures().
   GraphOps(Ops& ops, Device& device, int64_t most_calls = 100'000);
   ~GraphOps() override;
 
   void run(const AnyOp& op, Stream& stream) override;
 
-  // Runs f(). Calls on other streams, and the optimizer's, once a step, are queued as they come.
+  // Runs f(). Calls on other streams, and those that are made once per step, are queued immediately.
   template <class F>
   void over(Stream& stream, F&& f) {
     begin(stream);
@@ -44,7 +44,7 @@ class GraphOps : public Ops {
     int64_t graphs = 0;    // captured
     int64_t launches = 0;  // of graphs
     int64_t replayed = 0;  // calls that these launches queued
-    int64_t calls = 0;     // recorded in all
+    int64_t calls = 0;     // recorded in total
   };
   const Counts& counts() const { return counts_; }
 
@@ -62,12 +62,12 @@ class GraphOps : public Ops {
   Ops& ops_;
   Device& device_;
   const int64_t most_calls_;
-  Stream* stream_ = nullptr;  // of the over() that runs
+  Stream* stream_ = nullptr;  // of the over() in progress
   // The segment that is being recorded.
   Key key_;
   std::vector<AnyOp> calls_;
   std::unordered_map<Key, std::unique_ptr<Graph>, Hash> graphs_;  // null: queued once
-  int64_t kept_calls_ = 0;                                        // of all keys
+  int64_t kept_calls_ = 0;                                        // over all keys
   Counts counts_;
 };
 

@@ -1,11 +1,11 @@
 // HeadsView: where the heads of queries, keys or values lie in a tensor. Attention reads and writes nothing else, so
 // every layout is a choice of strides:
 //
-//   a tensor for all    [s, b, kv_heads * (heads / kv_heads + 2) * d], of each group its queries, then its key and its
-//                       value: Megatron's order. With as many kv heads as heads, the query, key and value of each head.
-//   a tensor each       [s, b, heads * d] for queries, [s, b, kv_heads * d] for keys and for values
+//   one fused tensor    [s, b, kv_heads * (heads / kv_heads + 2) * d]: for each group its queries, then its key and its
+//                       value, in Megatron's order. With kv_heads == heads: the query, key and value of each head.
+//   separate tensors    [s, b, heads * d] for queries, [s, b, kv_heads * d] for keys and for values
 //
-// Heads are counted by groups: the query heads of a group share one head of keys and one of values (grouped-query
+// Heads are numbered by group: the query heads of a group share one head of keys and one of values (grouped-query
 // attention, Ainslie et al. 2023), so query head h reads kv head h / members.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace trivet {
 
 // Sizes, and strides in elements. A head's columns are contiguous.
 struct HeadsLayout {
-  int64_t s = 0, b = 0, groups = 0, members = 0, d = 0;    // members: heads of a group; 1 for keys and values
+  int64_t s = 0, b = 0, groups = 0, members = 0, d = 0;    // members: heads per group; 1 for keys and values
   int64_t position = 0, entry = 0, group = 0, member = 0;  // from a position, batch entry … to the next
 
   TRIVET_HOST_DEVICE int64_t heads() const { return groups * members; }
@@ -25,14 +25,14 @@ struct HeadsLayout {
   TRIVET_HOST_DEVICE int64_t at(int64_t p, int64_t e, int64_t head) const {
     return p * position + e * entry + head / members * group + head % members * member;
   }
-  // As one tensor [s, b, groups, group_width] in which a group has `members` heads side by side.
+  // The layout of one tensor [s, b, groups, group_width] in which a group has `members` heads side by side.
   static HeadsLayout in_groups(int64_t s, int64_t b, int64_t groups, int64_t members, int64_t d, int64_t group_width) {
     return {s, b, groups, members, d, b * groups * group_width, groups * group_width, group_width, d};
   }
   bool operator==(const HeadsLayout&) const = default;
 };
 
-// The rows of a tensor that an op works on: the heads of this view, or, if there are none, its own rows.
+// The rows of a tensor that an op works on: the heads of this view or, if there are none, the tensor's own rows.
 struct HeadRows {
   int64_t first = 0;
   HeadsLayout layout{};
@@ -47,7 +47,7 @@ struct HeadRows {
 template <class Memory>
 struct HeadsOf {
   Memory memory{};    // all heads lie in it
-  int64_t first = 0;  // column 0 of head 0 of batch entry 0 at position 0: the element of `memory`
+  int64_t first = 0;  // index in `memory` of column 0 of head 0 of batch entry 0 at position 0
   HeadsLayout layout{};
 
   void* data() const { return static_cast<std::byte*>(memory.data) + first * size_of(memory.dtype); }
@@ -68,7 +68,7 @@ struct QkvOf {
 using HeadsView = HeadsOf<Tensor>;
 using QkvViews = QkvOf<Tensor>;
 
-// Query heads of a group. Throws Error if kv_heads do not divide heads.
+// Query heads per group. Throws Error if kv_heads does not divide heads.
 inline int64_t group_members(int64_t heads, int64_t kv_heads) {
   if (kv_heads < 1 || heads < 1 || heads % kv_heads != 0)
     fail("attention: " + std::to_string(heads) + " query heads, expected a multiple of the " +
@@ -76,7 +76,7 @@ inline int64_t group_members(int64_t heads, int64_t kv_heads) {
   return heads / kv_heads;
 }
 
-// qkv: [s, b, kv_heads * (heads / kv_heads + 2) * d], the tensor for all.
+// qkv: [s, b, kv_heads * (heads / kv_heads + 2) * d], the fused tensor.
 inline QkvViews qkv_views(const Tensor& qkv, int64_t heads, int64_t kv_heads) {
   const int64_t members = group_members(heads, kv_heads), units = kv_heads * (members + 2);
   if (qkv.shape.rank != 3 || qkv.shape[2] % units != 0)
@@ -89,7 +89,7 @@ inline QkvViews qkv_views(const Tensor& qkv, int64_t heads, int64_t kv_heads) {
   return {part(0, members), part(members, 1), part(members + 1, 1)};
 }
 
-// x: [s, b, heads * d], a tensor of one kind of heads; keys and values have as many as groups.
+// x: [s, b, heads * d], a tensor of queries, keys or values; for keys and values, heads == groups.
 inline HeadsView heads_view(const Tensor& x, int64_t heads, int64_t groups) {
   const int64_t members = group_members(heads, groups);
   if (x.shape.rank != 3 || x.shape[2] % heads != 0)
@@ -98,7 +98,7 @@ inline HeadsView heads_view(const Tensor& x, int64_t heads, int64_t groups) {
   return {x, 0, HeadsLayout::in_groups(x.shape[0], x.shape[1], groups, members, d, members * d)};
 }
 
-// `count` positions of a view, from `first` on; and its heads of `count` groups.
+// `count` positions of a view, from `first` on; and the heads of `count` of its groups.
 template <class Memory>
 HeadsOf<Memory> positions_of(HeadsOf<Memory> view, int64_t first, int64_t count) {
   view.first += first * view.layout.position;
@@ -117,8 +117,8 @@ inline HeadsView last_positions(const HeadsView& view, int64_t count) {
   return positions_of(view, view.layout.s - count, count);
 }
 
-// The place of an attention op's queries in `out` [positions, b, heads * d] and `lse` [b, heads, positions]: from
-// first_position and first_head on. Sizes of 0: those of the queries, all of it.
+// Where an attention op's queries lie in `out` [positions, b, heads * d] and `lse` [b, heads, positions]: from
+// first_position and first_head on. Sizes of 0 mean those of the queries, which then fill all of it.
 struct AttentionPart {
   int64_t first_position = 0, first_head = 0;
   int64_t positions = 0, heads = 0;
@@ -140,7 +140,7 @@ struct AttentionPart {
   }
 };
 
-// There, of this type, and inside its memory.
+// Checks that the view is not null, is of this type, and lies within its memory.
 template <class Memory>
 void expect_heads(const Expect& expect, const char* argument, const HeadsOf<Memory>& x, DType dtype) {
   const auto& [s, b, groups, members, d, position, entry, group, member] = x.layout;
@@ -158,13 +158,13 @@ inline std::string describe_heads(const HeadsLayout& z, int64_t members) {
   return to_string(Shape{z.s, z.b, z.groups * members, z.d}) + " in " + std::to_string(z.groups) + " groups";
 }
 
-// The sizes of `like`, but for `members` heads a group.
+// Checks for the sizes of `like`, but with `members` heads per group.
 inline void expect_sizes_like(const Expect& expect, const char* argument, const HeadsLayout& z, const HeadsLayout& like,
                               int64_t members) {
   if (z.s != like.s || z.b != like.b || z.groups != like.groups || z.members != members || z.d != like.d) [[unlikely]]
     expect.fail(argument, describe_heads(z, z.members), describe_heads(like, members));
 }
-// The type, too.
+// Checks the type as well.
 template <class Memory>
 void expect_heads_like(const Expect& expect, const char* argument, const HeadsOf<Memory>& x, const HeadsOf<In>& like,
                        int64_t members) {

@@ -15,13 +15,13 @@
 
 namespace trivet {
 
-// The elements that dropout zeroes: a pure function of the seed, the site (one number a dropout in the model) and the
+// The elements that dropout zeroes: a pure function of the seed, the site (one number per dropout in the model) and the
 // element's global coordinates, so that it is the same under every layout. With 7 rounds of Philox (kernels/philox.h),
 // an activation of a micro-batch has word index % 4 of philox4x32(index / 4, site, seed), where
 //   index = ((first_sample + batch entry) * seq_length + positions.at(row)) * width + column,
 // and a probability of attention word query / 8 % 2 * 2 + key / 8 % 2 of philox4x32(square, site, seed), where
 //   square = (((first_sample + batch entry) * total_heads + first_head + head) * pairs + dropout_pair(key)) * pairs +
-//            dropout_pair(query)   with pairs = dropout_pairs(seq_length), and query and key by `positions` and `keys`.
+//            dropout_pair(query)   with pairs = dropout_pairs(seq_length), and query, key from `positions`, `keys`.
 // The element is kept when its word >= dropout_threshold(probability), and is then scaled by 1 / (1 - probability).
 // The sample's number is read on the device when the op runs: everything else is the same in every micro-batch, so that
 // one graph serves all.
@@ -31,10 +31,10 @@ struct Dropout {
   uint64_t site = 0;
   OptionalIn first_sample = {};  // [1] int64, the micro-batch's first; null if nothing is drawn
   int64_t seq_length = 0;        // of the whole sequence
-  PositionMap positions{};       // of the rows that the op has; of attention, its queries
-  PositionMap keys{};            // attention only, as are
-  int64_t first_head = 0;        // of the op, and
-  int64_t total_heads = 0;       // of the model
+  PositionMap positions{};       // of the op's rows; for attention, of its queries
+  PositionMap keys{};            // attention only, of its keys
+  int64_t first_head = 0;        // attention only, the op's first head
+  int64_t total_heads = 0;       // attention only, the model's heads
 
   void check(const Expect& expect) const {
     if (!(probability >= 0 && probability < 1)) [[unlikely]]
@@ -43,11 +43,11 @@ struct Dropout {
   }
 };
 
-// Attention inside the documents of a sequence: a query sees no key before the first one of its document. Kernels skip
+// Attention within the documents of a sequence: a query sees no key before the first one of its document. Kernels skip
 // tiles by the starts of their first and last queries, so starts must not descend along the rows of a batch entry.
 struct DocumentStarts {
-  OptionalIn starts{};  // [s, b] int32 of the op's queries: the position of the first key that each sees; null: all
-  PositionMap keys{};   // of the rows of keys and values; ascending
+  OptionalIn starts{};  // [s, b] int32, per query of the op: the position of the first key that it sees; null: all
+  PositionMap keys{};   // positions of the rows of keys and values; ascending
 
   void check(const Expect& expect, const HeadsLayout& q) const {
     if (starts) expect.matrix("documents.starts", starts, DType::i32, q.s, q.b);
@@ -56,8 +56,8 @@ struct DocumentStarts {
 
 // The scales of FP8 operands: an element stands for its FP8 value times the scale, a power of two.
 struct OperandScales {
-  OptionalIn a, b;           // fp32, [1] or of blocks (ScaleBlocks) each; null if the operands are T
-  bool narrow_sums = false;  // on CPUs: 14 bits at a time, as Hopper's tensor cores (kernels/cpu/matmul.cc)
+  OptionalIn a, b;           // fp32, each [1] or per block (ScaleBlocks); null if the operands are T
+  bool narrow_sums = false;  // on CPUs: sums with 14 bits, as on Hopper's tensor cores (kernels/cpu/matmul.cc)
 };
 inline void expect_scale(const Expect& expect, const char* name, const Tensor& scale, const Tensor& values) {
   if (!ScaleBlocks::given(scale)) return expect.vector(name, scale, DType::f32, 1);
@@ -69,7 +69,7 @@ namespace op {
 
 // ---- matmul
 
-// amax[0] = the largest |x|; infinity where an element is not finite. x: T; amax: [1] fp32.
+// amax[0] = the largest |x|; infinity if an element is not finite. x: T; amax: [1] fp32.
 struct Amax {
   static constexpr SpanInfo kSpan{"amax"};
   In x;
@@ -81,9 +81,9 @@ struct Amax {
   }
 };
 
-// Current scaling: values = x * s in FP8, and scale = 1 / s. With amax, s is what Fp8Format::scale_for(amax[0]) says;
-// without, that of the largest |x| of each block. x: T; values: as x, E4M3 or E5M2; amax: [1] fp32; scale: as amax, or
-// fp32 of the blocks (ScaleBlocks) that its shape says, on CPUs alone.
+// Current scaling: values = x * s in FP8, and scale = 1 / s. With amax, s = Fp8Format::scale_for(amax[0]); without,
+// s follows from the largest |x| of each block. x: T; values: shaped like x, E4M3 or E5M2; amax: [1] fp32; scale: like
+// amax, or fp32 per block (ScaleBlocks) as its shape says, on CPUs only.
 struct Quantize {
   static constexpr SpanInfo kSpan{"quantize"};
   enum Role : uint8_t { weight, activation, gradient };
@@ -107,19 +107,19 @@ struct Quantize {
 struct Matmul {
   static constexpr SpanInfo kSpan{"matmul"};
   In a, b;
-  InOut c;                   // read where it accumulates
+  InOut c;                   // read if it accumulates
   bool transpose_a = false;  // a is given as [k, m]
   bool transpose_b = false;  // b is given as [n, k]
   bool accumulate = false;   // c += a b; else c = a b
   OptionalIn bias{};         // [n] T, added to every row; not with accumulate
-  // An epilogue of an activation without a gate, which saves passes over memory. At most one of the two; c is T then,
-  // and nothing is accumulated. On a CPU it has the bits of this op followed by ActivationForward or
-  // ActivationBackward; elsewhere it is close to them.
+  // Epilogues with an ungated activation, which save passes over memory. At most one of the two; c is then T,
+  // and nothing is accumulated. On a CPU the result has the bits of this op followed by ActivationForward or
+  // ActivationBackward; elsewhere it is close.
   OptionalOut pre_activation{};      // [m, n] T: a b + bias; c = act(pre_activation)
   OptionalIn activation_backward{};  // [m, n] T: c = (a b) * act'(activation_backward); not with a bias
-  // [m] fp32: += sum over k of a, the gradient of a bias where c is that of the weight. On a CPU: as by ColumnSum.
+  // [m] fp32: += sum over k of a, the bias gradient if c is the weight gradient. On a CPU: same bits as ColumnSum.
   OptionalInOut bias_grad{};  // with transpose_a only
-  // [m, n] T, apart from c: c = residual + a b + bias. On a CPU: as by BiasDropoutAdd; elsewhere it is rounded once.
+  // [m, n] T, not c: c = residual + a b + bias. On a CPU: same bits as BiasDropoutAdd; elsewhere it is rounded once.
   OptionalIn residual{};
   Activation activation = Activation::gelu;  // act
   OperandScales scales{};
@@ -168,7 +168,7 @@ struct Matmul {
   }
 };
 
-// sum[c] += over rows of x[n, c]. x: T, sum: fp32. The gradient of a bias.
+// sum[c] += the sum over rows of x[n, c]. x: T, sum: fp32. The gradient of a bias.
 struct ColumnSum {
   static constexpr SpanInfo kSpan{"column_sum"};
   In x;
@@ -184,7 +184,7 @@ struct ColumnSum {
 
 // The rows of a norm: those of x and y, or n heads of h columns in each, ordered as [s, b, heads].
 struct NormRows {
-  HeadRows x{}, y{};  // of both or neither
+  HeadRows x{}, y{};  // heads in both or neither
 
   int64_t count(const Tensor& of_x) const { return x.any() ? x.layout.numel() / x.layout.d : of_x.rows(); }
   int64_t width(const Tensor& of_x) const { return x.any() ? x.layout.d : of_x.cols(); }
@@ -225,7 +225,7 @@ struct LayernormForward {
 };
 
 // dx = residual + gradient of x; dgamma += , dbeta += (fp32). residual: [n, h] T, may be dx itself. dx may alias dy.
-// Heads lie in dy, residual and dx as they do in y. Without mean and dbeta: of RMSNorm.
+// Heads are laid out in dy, residual and dx as in y. Without mean and dbeta: RMSNorm.
 struct LayernormBackward {
   static constexpr SpanInfo kSpan{"layernorm_backward"};
   In dy, x, gamma;
@@ -254,7 +254,7 @@ struct LayernormBackward {
 
 // ---- activation (kernels/activation.h)
 
-// x: [n, f] T, and y as it; of a gated kind x is [n, 2 f].
+// x: [n, f] T, and y like x; for a gated kind x is [n, 2 f] and y [n, f].
 inline void expect_activation(const Expect& expect, Activation kind, const Tensor& x, const char* name,
                               const Tensor& y) {
   expect.floats("x", x);
@@ -274,7 +274,7 @@ struct ActivationForward {
   void check(const Expect& expect) const { expect_activation(expect, kind, x, "y", y); }
 };
 
-// dx, as x: its gradient, from that of y. Without a gate dx may alias dy.
+// dx, shaped like x: the gradient of x, from that of y. Without a gate dx may alias dy.
 struct ActivationBackward {
   static constexpr SpanInfo kSpan{"activation_backward"};
   In x, dy;
@@ -287,8 +287,8 @@ struct ActivationBackward {
   }
 };
 
-// The op that follows the product of a Matmul with a pre_activation, which the product then is, or with an
-// activation_backward, in c.
+// The ops that follow a plain GEMM in place of a Matmul's epilogue: with a pre_activation, which the GEMM writes, or
+// with an activation_backward, after a GEMM into c.
 inline ActivationForward activation_of(const Matmul& op) {
   return {.x = op.pre_activation, .y = op.c, .kind = op.activation};
 }
@@ -298,8 +298,8 @@ inline ActivationBackward activation_backward_of(const Matmul& op) {
 
 // ---- rotary positions (Su et al. 2021)
 
-// table[r] = the cosines of width / 2 angles at position first + r, then their sines: rotary_frequency(), in double,
-// rounded once. table: [positions, width] fp32.
+// table[r] = the cosines of width / 2 angles at position first + r, then their sines, from rotary_frequency() in
+// double, rounded once. table: [positions, width] fp32.
 struct RotaryTable {
   static constexpr SpanInfo kSpan{"rotary_table"};
   Rotary rotary;
@@ -313,12 +313,12 @@ struct RotaryTable {
   }
 };
 
-// Turns each head's columns i and i + width / 2 by their angle at the head's position, in place, where width is the
-// table's; the columns from there on stay. inverse: back again, as gradients are. table: [s, width], of the s positions
-// of the views; or with ids, [s, b] int32, the rows of [n, width] that they name.
+// Rotates each head's columns i and i + width / 2 by their angle at the head's position, in place; width is the
+// table's, and columns from `width` on are unchanged. inverse: rotates back, as for gradients. table: [s, width], for
+// the s positions of the views; or with ids, [s, b] int32, [n, width], whose rows they select.
 struct Rope {
   static constexpr SpanInfo kSpan{"rope"};
-  HeadsOf<InOut> q, k;  // of one type, T, and of the same s, b, groups and d
+  HeadsOf<InOut> q, k;  // of the same type, T, and the same s, b, groups and d
   In table;
   bool inverse = false;
   OptionalIn ids{};
@@ -334,9 +334,9 @@ struct Rope {
   }
 };
 
-// ---- heads from one place to another
+// ---- copies of heads
 
-// to = from, or with `accumulate` to += from in fp32, rounded once: of the same sizes, in any two float types.
+// to = from, or with `accumulate` to += from in fp32, rounded once. Equal sizes; any two float types.
 struct CopyHeads {
   static constexpr SpanInfo kSpan{"copy_heads"};
   HeadsOf<In> from;
@@ -352,7 +352,7 @@ struct CopyHeads {
   }
 };
 
-// ---- multi-head attention with online softmax (Dao et al. 2022); never holds more than a tile-row of scores a thread
+// ---- multi-head attention with online softmax (Dao et al. 2022); holds at most a tile-row of scores per thread
 
 inline void expect_attention(const Expect& expect, const QkvOf<In>& qkv, bool causal, const Tensor& out,
                              const Tensor& lse, const AttentionPart& part, const Dropout& dropout) {
@@ -375,17 +375,17 @@ inline void expect_attention(const Expect& expect, const QkvOf<In>& qkv, bool ca
     fail(std::string(expect.op) + ": dropout needs positions that begin at multiples of 16");
 }
 
-// softmax(q k^T / sqrt(d), masked) v of each query head. The views are of one type, T, and of the same b, groups and d;
-// q has any number of heads a group, k and v one. Causal: the s queries are those of the last s positions of the keys
-// and values, all of them, or some: new tokens of a growing text, or a part of the sequence; none sees a later key.
-// Otherwise each sees all keys. Of these, with documents, those from its start on: a query that sees
+// softmax(q k^T / sqrt(d), masked) v for each query head. The views have the same type, T, and the same b, groups and
+// d; q has any number of heads per group, k and v one. Causal: the s queries are at the last s positions of the keys
+// and values (all of them, new tokens in text generation, or a part of the sequence), and none sees a later key.
+// Otherwise each sees all keys. With documents, a query sees only those of its keys from its start on; one that sees
 // none has out = 0 and lse = -infinity. On a CPU a query's result has the same bits whatever other queries there are.
 struct AttentionForward {
   static constexpr SpanInfo kSpan{"attention_forward"};
   QkvOf<In> qkv;
-  InOut out;          // [s, b, heads * d] T; only `part` of it is written, and of
-  InOut lse;          // [b, heads, s] fp32, log of the sum of exp of the scaled scores
-  Dropout dropout{};  // of the probabilities, each a function of its query head
+  InOut out;          // [s, b, heads * d] T; only `part` of it is written
+  InOut lse;          // [b, heads, s] fp32, likewise: log of the sum of exp of the scaled scores
+  Dropout dropout{};  // on the probabilities, by query head
   bool causal = true;
   AttentionPart part{};
   DocumentStarts documents{};
@@ -396,16 +396,16 @@ struct AttentionForward {
   }
 };
 
-// Recomputes the probabilities from q, k and lse, which may be of more keys than there are here: so may out. dk and dv
-// are sums over the query heads of their group, in the order of the heads, and of each over its queries, kept in fp32
+// Recomputes the probabilities from q, k and lse. lse and out may be over more keys than are given here. dk and dv
+// are sums over the query heads of their group, in the order of the heads, and over each head's queries, kept in fp32
 // and rounded once. So they have the same bits on every layout that keeps whole groups on a rank. A key that no query
-// sees has gradients of 0, and so has a query that sees no key.
+// sees has gradients of 0, and so does a query that sees no key.
 struct AttentionBackward {
   static constexpr SpanInfo kSpan{"attention_backward"};
-  In dout;  // as out
+  In dout;  // like out
   QkvOf<In> qkv;
-  In out, lse;      // of the forward pass
-  QkvOf<Out> dqkv;  // of the sizes of qkv; the strides are its own
+  In out, lse;      // from the forward pass
+  QkvOf<Out> dqkv;  // same sizes as qkv, with its own strides
   Dropout dropout{};
   bool causal = true;
   AttentionPart part{};  // of out, dout and lse
@@ -421,12 +421,12 @@ struct AttentionBackward {
   }
 };
 
-// Adds attention over more keys to that over others (Dao et al. 2022): with l = log(exp(lse) + exp(more_lse)),
+// Merges attention over more keys into that over other keys (Dao et al. 2022): with l = log(exp(lse) + exp(more_lse)),
 //   out = exp(lse - l) out + exp(more_lse - l) more,   lse = l.
-// An lse of -infinity is that of no keys.
+// An lse of -infinity means no keys.
 struct AttentionMerge {
   static constexpr SpanInfo kSpan{"attention_merge"};
-  In more, more_lse;  // [n, b, heads * d] T; [b, heads, n] fp32: of the queries from first_position on
+  In more, more_lse;  // [n, b, heads * d] T; [b, heads, n] fp32: for queries from first_position on
   InOut out, lse;     // [s, b, heads * d] fp32; [b, heads, s] fp32
   int64_t first_position = 0;
 
@@ -445,7 +445,7 @@ struct AttentionMerge {
 
 // ---- embeddings
 
-// out[r] = table[tokens[r] - first_row], or zero where that is no row of this rank's table.
+// out[r] = table[tokens[r] - first_row], or zero if that is not a row of this rank's table.
 // tokens: [s, b] int32; table: [rows, h] T; out: [s, b, h] T.
 struct EmbeddingForward {
   static constexpr SpanInfo kSpan{"embedding_forward"};
@@ -475,8 +475,8 @@ struct EmbeddingBackward {
   }
 };
 
-// out = dropout(x + positions[position]). x, out: [s, b, h] T; positions: [s, h] T; or with ids, [s, b] int32, the rows
-// of positions [n, h] that they name. out may alias x.
+// out = dropout(x + positions[position]). x, out: [s, b, h] T; positions: [s, h] T; or with ids, [s, b] int32,
+// [n, h] T, whose rows they select. out may alias x.
 struct PositionForward {
   static constexpr SpanInfo kSpan{"position_forward"};
   In x, positions;
@@ -493,7 +493,7 @@ struct PositionForward {
   }
 };
 
-// dx = dropped dout; dpositions[position] += over the batch of dx. dpositions: [s, h] fp32. dx may alias dout.
+// dx = dropout(dout); dpositions[position] += the sum over the batch of dx. dpositions: [s, h] fp32. dx may alias dout.
 struct PositionBackward {
   static constexpr SpanInfo kSpan{"position_backward"};
   In dout;
@@ -529,14 +529,14 @@ struct BiasDropoutAdd {
   }
 };
 
-// Turns a product, in c and without the bias, into that of a Matmul with a residual.
+// Turns a GEMM's result, in c and without the bias, into that of a Matmul with a residual.
 inline BiasDropoutAdd residual_of(const Matmul& op) {
   const Shape rows{op.c.rows(), 1, op.c.cols()};
   return {
       .x = op.c.view(rows), .bias = op.bias, .residual = op.residual.view(rows), .dropout = {}, .out = op.c.view(rows)};
 }
 
-// dx = dropped dout: the gradient of x above, by the same mask. [s, b, h] T. dx may alias dout.
+// dx = dropout(dout), with the same mask: the gradient of x above. [s, b, h] T. dx may alias dout.
 struct DropoutBackward {
   static constexpr SpanInfo kSpan{"dropout_backward"};
   In dout;

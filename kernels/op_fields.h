@@ -1,6 +1,6 @@
-// The fields of an op's struct (kernels/ops.h): tensors whose types say if the op reads or writes them, lists, numbers,
-// and plain structs of these. for_each_field() walks through them in the order in which they are declared, so that
-// code that handles every argument of every op alike (keys of graphs, mirrors of tensors, recorders) knows no op.
+// The fields of an op's struct (kernels/ops.h): tensors whose types say whether the op reads or writes them, lists,
+// numbers, and plain structs of these. for_each_field() visits them in the order of declaration, so that code that
+// handles every argument of every op alike (graph keys, tensor mirrors, recorders) does not depend on any op.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace trivet {
 
-// in: read. out: written and never read. in_out: read and written, as a sum that is added to.
+// in: read. out: written and never read. in_out: read and written, like a sum that is added to.
 enum class Role { in, out, in_out };
 
 // A tensor argument of an op. Only an optional one may be null.
@@ -32,7 +32,7 @@ using OptionalIn = Argument<Role::in, true>;
 using OptionalOut = Argument<Role::out, true>;
 using OptionalInOut = Argument<Role::in_out, true>;
 
-// Elements that no longer change, shared by all copies: an op may run long after its call.
+// Immutable elements, shared by all copies: an op may run long after its call.
 template <class T>
 class List {
  public:
@@ -73,7 +73,7 @@ constexpr size_t count() {
   else return sizeof...(Fields);
 }
 
-// f(field) for the fields of a plain struct. (A pack in a structured binding will do without the cases: C++26.)
+// Calls f(field) for each field of a plain struct. (C++26's packs in structured bindings will replace the cases.)
 template <class Struct, class F>
 void visit(Struct& all, F&& f) {
   constexpr size_t n = count<std::remove_const_t<Struct>>();

@@ -1,6 +1,6 @@
 // Ops: every numerical operation of Trivet. An op is a plain struct of tensors and numbers (kernels/layer_ops.h,
-// kernels/step_ops.h) with its contract above it. CpuOps (kernels/cpu) and CudaOps (kernels/cuda) meet the same
-// contracts, so that everything above this floor is one code path:
+// kernels/step_ops.h) with its contract above it. CpuOps (kernels/cpu) and CudaOps (kernels/cuda) fulfil the same
+// contracts, so that everything above this layer is one code path:
 //     ops.run(op::Add{.a = x, .b = y, .out = sum}, stream);
 //
 // Conventions
@@ -10,13 +10,12 @@
 //   * T is fp32 or bf16, the same for all T of an op. Sums are kept in fp32 at least, whatever T is.
 //   * Gradients of weights are fp32 and are added to (+=); gradients of activations are written (=).
 //   * Outputs alias inputs only where the contract says so. Only optional tensors may be null.
-//   * Every op is deterministic for a given number of threads per rank; another thread count may partition sums
-//   differently.
-//   * A wrong shape or dtype throws Error that names the op, the argument, found and expected.
+//   * Every op is deterministic for a given number of threads per rank; another number may split sums differently.
+//   * A wrong shape or dtype throws an Error that names the op, the argument, and what was found and expected.
 //
-// A new op is a struct in layer_ops.h or step_ops.h and its name in TRIVET_OPS; a Kernels::compute in kernels/cpu and a
-// CudaOps::launch in kernels/cuda; a sample for the tests of all ops (tests/support/op_samples.h), and a test of its
-// own.
+// A new op needs a struct in layer_ops.h or step_ops.h and its name in TRIVET_OPS; a Kernels::compute in kernels/cpu
+// and a CudaOps::launch in kernels/cuda; a sample for the tests of all ops (tests/support/op_samples.h), and a test of
+// its own.
 #pragma once
 
 #include <memory>
@@ -30,7 +29,7 @@
 
 namespace trivet {
 
-// Every op, once: of(Op), with commas between. All that exists for each op is generated from this list.
+// Every op once, as of(Op), separated by commas. Everything that exists per op is generated from this list.
 #define TRIVET_OPS(of)                                                                                                 \
   of(Amax), of(Quantize), of(Matmul), of(ColumnSum), of(LayernormForward), of(LayernormBackward),                      \
       of(ActivationForward), of(ActivationBackward), of(RotaryTable), of(Rope), of(CopyHeads), of(AttentionForward),   \
@@ -57,11 +56,11 @@ class Ops {
   virtual void run(const AnyOp& op, Stream& stream) = 0;
 };
 
-// threads: that each op uses, the caller's included. isa: of the CPU's kernels; empty: the machine's best. Throws
+// threads: the number that each op uses, including the caller's. isa: of the kernels; empty: the machine's best. Throws
 // ConfigError, "CPU kernels for avx512: this machine …", if they cannot run here. narrow_fp8_sums: for all FP8 GEMMs.
 std::unique_ptr<Ops> create_cpu_ops(int threads, std::optional<CpuIsa> isa = {}, bool narrow_fp8_sums = false);
 // The peak that MFU is measured against on a CPU: TFLOP/s of the fastest of a few large GEMMs in `dtype` on `ops`, and
-// of the median run of the same size, far below it if other work is running. Takes less than a second.
+// of the median run of the same size, which is far lower if other work is running. Takes less than a second.
 struct GemmPeak {
   double tflops = 0, median_tflops = 0;
 };
@@ -72,15 +71,15 @@ inline double measure_gemm_peak_tflops(Device& device, Ops& ops, DType dtype) {
 
 struct CudaOptions {
   bool tf32 = false;  // fp32 GEMMs on the tensor cores, which round their operands to 10 bits of mantissa
-  // GEMM autotuning: how many of cuBLASLt's proposals are timed when a shape first comes; 1 takes the first one
-  // untimed, so that two runs choose alike.
+  // GEMM autotuning: how many of cuBLASLt's proposals are timed when a shape first occurs; 1 uses the first one
+  // untimed, so that two runs make the same choice.
   int gemm_candidates = 8;
-  // GEMMs of fewer multiplications and additions take the first proposal too: they are bound by launch latency.
+  // GEMMs of fewer multiplications and additions also use the first proposal: they are bound by launch latency.
   double trial_operations = 1e9;
   // GPUs of compute capability 9.0 (H100, H200) have attention kernels of their own, which no other GPU can run.
   bool hopper_attention = true;
 };
-// On the GPU of `device`, which outlives them. Called by the thread that made the device. In a build without CUDA
+// Ops on the GPU of `device`, which outlives them. Called by the thread that made the device. In a build without CUDA
 // (no_cuda.cc): ConfigError.
 std::unique_ptr<Ops> create_cuda_ops(Device& device, const CudaOptions& options = {});
 

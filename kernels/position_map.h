@@ -1,4 +1,4 @@
-// PositionMap: which positions of a sequence the rows of a tensor are.
+// PositionMap: maps the rows of a tensor to positions in a sequence.
 #pragma once
 
 #include <algorithm>
@@ -8,10 +8,10 @@
 
 namespace trivet {
 
-// Consecutive positions with one jump: so the two pieces of a zigzag cut lie in a rank's memory
+// Consecutive positions with one jump, as in the two pieces of a zigzag cut in a rank's memory
 // (parallel/context/cut.h).
 struct PositionMap {
-  int64_t first = 0;            // of row 0
+  int64_t first = 0;            // position of row 0
   int64_t split = 0, jump = 0;  // rows from `split` on are `jump` positions further
 
   TRIVET_HOST_DEVICE int64_t at(int64_t row) const { return first + row + (row >= split ? jump : 0); }
@@ -25,7 +25,7 @@ struct PositionMap {
   PositionMap from(int64_t row) const {
     return row >= split ? PositionMap{at(row)} : PositionMap{first + row, split - row, jump};
   }
-  // f(row, count, position) for each run of consecutive positions of `rows` rows: one or two.
+  // Calls f(row, count, position) for each run of consecutive positions in `rows` rows: one or two.
   template <class F>
   void for_runs(int64_t rows, const F& f) const {
     const int64_t before = jump == 0 ? rows : std::clamp<int64_t>(split, 0, rows);

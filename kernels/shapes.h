@@ -1,8 +1,8 @@
 // Expect: the checks of shapes and types that every back end makes before it queues an op. A check that passes compares
-// a few integers; only one that fails builds a text.
+// a few integers; only one that fails builds a message.
 //
 // As in kernels/ops.h, "[n, c]" is a matrix: the last dimension is c, all others together are n. A vector "[n]" may
-// have any shape of n elements (a mean a row may come as [s, b]).
+// have any shape of n elements (one mean per row may come as [s, b]).
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace trivet {
 
-// Checks of the arguments of the op of this name, none of which may be null.
+// Checks the arguments of the op of this name, none of which may be null.
 struct Expect {
   const char* op;
 
@@ -53,7 +53,7 @@ struct Expect {
     if (!t || t.dtype != dtype || t.cols() != cols || t.rows() != rows) [[unlikely]]
       mismatch(argument, t, describe({rows, cols}, dtype));
   }
-  // The type, and the matrix, of another argument.
+  // The same type and matrix shape as another argument.
   void like(const char* argument, const Tensor& t, const Tensor& other) const {
     matrix(argument, t, other.dtype, other.rows(), other.cols());
   }

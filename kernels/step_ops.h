@@ -40,7 +40,7 @@ inline AdamWConstants constants_of(const AdamW& how) {
           .decay = static_cast<float>(static_cast<double>(how.learning_rate) * how.weight_decay)};
 }
 
-// n elements of the optimizer's state, all [n] fp32 but model_weight.
+// n elements of the optimizer's state, all [n] fp32 except model_weight.
 struct AdamWShard {
   InOut weight;
   In grad;
@@ -53,15 +53,15 @@ struct AdamWShard {
 // sum is exact, so its bits do not depend on the order of the terms or on the number of ranks.
 inline constexpr int64_t kExactSumBins = 24;
 
-// Limits of a step's numbers, up to kStepNumbers of them.
+// Limits on a step's numbers, of which there are up to kStepNumbers.
 inline constexpr size_t kStepNumbers = 4;
 struct StepLimits {
-  std::array<float, kStepNumbers> at_most;  // a finite number above it is refused; +inf: none is
-  bool finite = true;                       // a number that is not finite is refused
+  std::array<float, kStepNumbers> at_most;  // a finite number above it is rejected; +inf: none is
+  bool finite = true;                       // a number that is not finite is rejected
 };
 
 // The factor that turns sums over `labels` labels of weight 1 / labels into means over those that count; 0 if none
-// does.
+// do.
 TRIVET_HOST_DEVICE inline double counted_share(double missing, double labels) {
   return missing < labels ? labels / (labels - missing) : 0;
 }
@@ -85,11 +85,11 @@ namespace op {
 // 3)
 
 // One pass over this rank's columns. logits: [n, v] T, whose column j is vocabulary entry first_column + j; entries
-// from `vocab_size` on are padding and never enter. targets: [n] int32. Outputs, [n] fp32: row_max (-inf where all
+// from `vocab_size` on are padding and ignored. targets: [n] int32. Outputs, [n] fp32: row_max (-inf if all
 // columns are padding), row_sum = sum of exp(logit - row_max), target_logit (0 if the target is on another rank).
 // A row whose target is below 0 is left out: it has neither loss nor gradient.
-// With gradient, which is the logits: CrossEntropyBackward follows immediately, with these row_max and row_sum, with
-// the same bits; on GPUs it may read the logits from where this pass left them.
+// With gradient, which must be the logits: CrossEntropyBackward follows immediately, with these row_max and row_sum,
+// and with the same bits; on GPUs it may read the logits that this pass left in shared memory.
 struct CrossEntropyForward {
   static constexpr SpanInfo kSpan{"cross_entropy_forward"};
   In logits, targets;
@@ -108,7 +108,7 @@ struct CrossEntropyForward {
   }
 };
 
-// row_sum *= exp(row_max - global_max): from this rank's maximum to the one over all ranks. [n] fp32.
+// row_sum *= exp(row_max - global_max): rescales from this rank's maximum to that of all ranks. [n] fp32.
 struct CrossEntropyRescale {
   static constexpr SpanInfo kSpan{"cross_entropy_rescale"};
   In row_max, global_max;
@@ -160,7 +160,7 @@ inline CrossEntropyBackward backward_of(const CrossEntropyForward& op) {
 
 // AdamW with decoupled decay (Loshchilov, Hutter 2019), on all shards in one call:
 //   g = grad * grad_scale[0];  weight -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * weight)
-// grad_scale: [1] fp32. accepted: [1] fp32; where it is 0, nothing is written. Both are read on the device. How
+// grad_scale: [1] fp32. accepted: [1] fp32; if it is 0, nothing is written. Both are read on the device. How
 // elements are split into shards changes no bit.
 struct AdamWStep {
   static constexpr SpanInfo kSpan{"adamw", Category::optimizer};
@@ -181,7 +181,7 @@ struct AdamWStep {
   }
 };
 
-// bins += the exact sum of squares of all xs (fp32), or bins.last() += the count of their non-finite elements.
+// bins += the exact sum of squares of all xs (fp32); the last bin += the count of their non-finite elements.
 // bins: [kExactSumBins] int64.
 struct SumOfSquares {
   static constexpr SpanInfo kSpan{"sum_of_squares", Category::optimizer};
@@ -195,7 +195,7 @@ struct SumOfSquares {
 };
 
 // norm[0] = multiplier * sqrt(the sum in bins), NaN if an element was not finite; grad_scale[0] = multiplier *
-// min(1, max_norm / (norm + 1e-6)), or just multiplier where max_norm <= 0. All [1] fp32. As Megatron clips.
+// min(1, max_norm / (norm + 1e-6)), or just multiplier if max_norm <= 0. Both [1] fp32. Clips as Megatron does.
 struct ClipScale {
   static constexpr SpanInfo kSpan{"clip_scale", Category::optimizer};
   In bins;
@@ -226,7 +226,7 @@ struct CountLabels {
 
 // ---- whether a step is taken, decided on the device
 
-// accepted[0] = 1, or 0 if one of the numbers is refused. numbers: [n] fp32, accepted: [1] fp32.
+// accepted[0] = 1, or 0 if one of the numbers is rejected. numbers: [n] fp32, accepted: [1] fp32.
 struct AcceptStep {
   static constexpr SpanInfo kSpan{"accept_step", Category::optimizer};
   In numbers;
@@ -241,9 +241,9 @@ struct AcceptStep {
 };
 
 // Searches x for elements that are not finite, so that a report can name them after x is overwritten: found[0] = the
-// larger of it and the first one's non_finite_mark(), found[1] += NaNs, found[2] += infinities. Searches add up; before
-// the first, `found` is 0. accepted: [1] fp32 (null: 0); where it is not 0, nothing is searched. x: [n] fp32, n < 2^61;
-// found: [kNonFiniteNumbers] int64.
+// larger of itself and the first one's non_finite_mark(), found[1] += NaNs, found[2] += infinities. Searches add up,
+// and `found` is 0 before the first. accepted: [1] fp32 (null: 0); if it is not 0, nothing is searched. x: [n] fp32,
+// n < 2^61; found: [kNonFiniteNumbers] int64.
 struct FindNonFinite {
   static constexpr SpanInfo kSpan{"find_non_finite", Category::optimizer};
   In x;

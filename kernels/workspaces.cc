@@ -22,7 +22,7 @@ Workspaces::Lease Workspaces::lease(int64_t bytes) {
     }
     if (!idle_.empty()) idle_.erase(--found);  // too small: it is replaced, so that blocks do not pile up
   }
-  constexpr int64_t kHugePage = 2 << 20;  // panels are walked end to end; 4 KiB pages would cost TLB misses
+  constexpr int64_t kHugePage = 2 << 20;  // panels are read end to end; 4 KiB pages would cost TLB misses
   const int64_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   const MemoryPurpose purpose("a kernel's workspace");
   void* const data = std::aligned_alloc(kHugePage, static_cast<size_t>(rounded));

@@ -1,5 +1,5 @@
 // Workspaces: memory that ops on a CPU need while they run. A lease returns its block when it ends; blocks are reused,
-// so that a step which repeats allocates nothing. Any thread may lease; a lease belongs to one op.
+// so that a repeated step allocates nothing. Any thread may lease; a lease belongs to one op.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class Workspaces {
     int64_t bytes;
     void operator()(std::byte* data) const noexcept;
   };
-  using Lease = std::unique_ptr<std::byte, Return>;  // aligned to a cache line at least
+  using Lease = std::unique_ptr<std::byte, Return>;  // aligned to at least a cache line
 
   // At least `bytes`, contents undefined.
   Lease lease(int64_t bytes);
@@ -28,7 +28,7 @@ class Workspaces {
     void operator()(std::byte* data) const { std::free(data); }
   };
   std::mutex mutex_;
-  std::multimap<int64_t, std::unique_ptr<std::byte, Free>> idle_;  // by their sizes
+  std::multimap<int64_t, std::unique_ptr<std::byte, Free>> idle_;  // by size
 };
 
 }  // namespace trivet
