@@ -21,7 +21,7 @@ enum class Axis : uint8_t { tp, cp, dp, pp };
 struct Placement {
   enum Kind : uint8_t {
     replicated,   // the ranks hold the same weight and compute the same gradient
-    partial,      // they hold the same weight, and each computes a term of the gradient: a sum over them
+    partial,      // they hold the same weight, and each computes a term of the gradient, which is their sum
     partitioned,  // each holds a slice along `dim`; -1: one rank of the axis holds the whole weight
   } kind = replicated;
   int dim = -1;
@@ -31,7 +31,7 @@ constexpr Placement partitioned(int dim = -1) { return {Placement::partitioned, 
 
 struct AxisInfo {
   Axis axis;
-  std::string_view name;  // as an order of axes ("tp-cp-dp-pp") has it
+  std::string_view name;  // as written in an order of axes ("tp-cp-dp-pp")
   const char* group;      // name of its groups, in the trace and in errors
   Category category;      // of its communication
   Placement usual;        // unless a parameter's layer declares another

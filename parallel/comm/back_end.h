@@ -31,7 +31,7 @@ struct Failure {
 struct CommGroup {
   std::string name;                     // for the trace and for errors
   std::vector<int> world_ranks;         // of the members, in group order
-  int rank = 0;                         // this rank's index in it; -1: no member
+  int rank = 0;                         // this rank's index in it; -1: not a member
   Category category = comm_of("data");  // of its calls, in the trace
   uint64_t number = 0;                  // unique among the groups that share two ranks with it
 
@@ -45,7 +45,7 @@ struct CommGroup {
     std::iota(group.world_ranks.begin(), group.world_ranks.end(), 0);
     return group;
   }
-  // The group of these members of this one. Throws Error if one is no member, or is named twice.
+  // The group of these members of this group. Throws Error if one is not a member, or is named twice.
   CommGroup part(std::span<const int> members, std::string part_name, Category part_category) const {
     CommGroup group{.name = std::move(part_name), .world_ranks = {}, .rank = -1, .category = part_category};
     for (const int member : members) {
@@ -81,7 +81,7 @@ class CommBackEnd {
   virtual Memory* buffer_memory() { return nullptr; }
   virtual std::shared_ptr<void> register_buffer(Tensor) { return nullptr; }
 
-  // A send has no cost: the receive tells what moved.
+  // A send has no cost: the receive accounts for the transfer.
   SpanInfo span_of(const Call& call) const {
     const int64_t bytes = call.whole().bytes();
     return {.name = name_of(call),
@@ -156,8 +156,8 @@ class HostBackEnd : public CommBackEnd {
 
 // The arithmetic of all_reduce and reduce_scatter: the same in every CPU back end, so that they agree bitwise.
 // Each of `outputs`[i] = (((inputs[0][i] + inputs[1][i]) + inputs[2][i]) + …), or their maximum, for i < count.
-// inputs[r] is rank r's. fp32 adds in fp32; bf16 adds in fp32 and rounds once; int64 is exact, modulo 2^64. The
-// maximum of anything and a NaN is a NaN. An output may be one of the inputs; else they do not overlap.
+// inputs[r] is rank r's. fp32 is added in fp32; bf16 in fp32, rounded once; int64 is exact, modulo 2^64. The
+// maximum of anything and a NaN is a NaN. An output may be one of the inputs; otherwise they must not overlap.
 // Throws Error for other element types. Any thread may call it.
 void reduce_in_rank_order(Reduce op, DType dtype, std::span<const void* const> inputs, std::span<void* const> outputs,
                           int64_t count);
@@ -167,10 +167,10 @@ class DeviceBackEnd : public CommBackEnd {
  public:
   DeviceBackEnd(CommGroup of, Device& on) : CommBackEnd(std::move(of)), device(on) {}
 
-  // Queues a call and its span, or a send and a receive of which neither waits for the other. In a group of one rank it
+  // Queues a call and its span, or a send and a receive that do not wait for each other. In a group of one rank it
   // copies Call::in to Call::out.
   virtual void enqueue(std::span<const Call> calls, Stream& stream) = 0;
-  // Takes the host memory that such a call will need.
+  // Allocates the host memory that such a call will need.
   virtual void prepare(const Call&) {}
   // The callback names the call that this rank is in. It is called, on any thread, before an abort ends such calls.
   virtual void set_abort_diagnostics(std::function<std::string()>) {}

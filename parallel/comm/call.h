@@ -1,5 +1,5 @@
-// Call: one call of a Communicator, as its back end gets it. CallSignature: what ranks compare before any data moves,
-// so that a skipped call, a wrong size or a wrong type is an error that names both sides, not a hang or silent
+// Call: one call of a Communicator, as its back end receives it. CallSignature: what ranks compare before any data
+// moves, so that a skipped call, a wrong size or a wrong type is an error that names both sides, not a hang or silent
 // corruption.
 #pragma once
 
@@ -107,7 +107,7 @@ inline uint64_t transfer_id(uint64_t group, int from_world, int to_world, uint64
   return id;
 }
 
-// Two ranks disagree about a call. Which of them is wrong, no one knows: the rank that throws it may be either.
+// Two ranks disagree about a call. Either may be wrong, including the rank that throws this.
 struct MismatchError : Error {
   using Error::Error;
 };
@@ -120,7 +120,7 @@ struct MismatchError : Error {
                                   to_string(a), rank_b, to_string(b)));
 }
 
-// ---- fault injection into the collectives of a Communicator, for tests of ranks that do not call as the others do
+// ---- fault injection into the collectives of a Communicator, for tests of ranks whose calls differ from the others'
 
 enum class CallFault { none, skip, extra, wrong_size, wrong_type };
 
@@ -131,7 +131,7 @@ class CallFaults {
   virtual CallFault next_call() = 0;
 };
 
-// Applies the fault: the tensors become shorter, or of another type that is no larger. A shard stays in its place
+// Applies the fault: shortens the tensors, or gives them another type that is no larger. A shard keeps its place
 // within the full tensor.
 inline Call changed(Call call, CallFault fault, int rank, int size) {
   if (fault != CallFault::wrong_size && fault != CallFault::wrong_type) return call;

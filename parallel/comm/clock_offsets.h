@@ -1,9 +1,9 @@
 // ClockOffsets: by how much the clock of this rank's host differs from rank 0's.
 //
 //   1. Ranks with the same clock number share a clock. The first rank of each other clock asks rank 0 several times for
-//      its time. In the exchange with the shortest round trip, offset = rank 0's time - the middle between question and
-//      answer, which is wrong by half the round trip at most (D. L. Mills, RFC 5905).
-//   2. It tells the others with its clock.
+//      its time. In the exchange with the shortest round trip, offset = rank 0's time - the midpoint between question
+//      and answer, which is wrong by half the round trip at most (D. L. Mills, RFC 5905).
+//   2. That rank passes the offset on to the other ranks with its clock.
 //   3. Between two measurements the offset is interpolated: clocks drift apart by microseconds a second.
 #pragma once
 
@@ -19,25 +19,25 @@ namespace trivet {
 
 class ClockOffsets {
  public:
-  // Collective, and the first measurement. `ranks` outlives this.
+  // Collective; makes the first measurement. `ranks` outlives this.
   explicit ClockOffsets(HostWorld& ranks, int64_t clock_number = trivet::clock_number(),
                         std::function<int64_t()> now = now_ns);
 
   void measure();  // collective
   bool one_clock() const { return leaders_.size() == 1; }
-  // The offset to add to `ns` of this rank's clock to get rank 0's: interpolated between the last two measurements, and
-  // as far off as the nearer one outside of them.
+  // The offset to add to `ns`, by this rank's clock, to get rank 0's time: interpolated between the last two
+  // measurements; outside of them, that of the nearer one.
   int64_t offset(int64_t ns) const;
   int64_t round_trip() const { return last_.round_trip; }
 
  private:
   struct Measurement {
-    int64_t at = 0, offset = 0, round_trip = 0;  // at: of this rank's clock
+    int64_t at = 0, offset = 0, round_trip = 0;  // at: by this rank's clock
   };
   HostWorld& ranks_;
   std::function<int64_t()> now_;
   std::set<int> leaders_;  // the first rank of each clock
-  int leader_ = 0;         // of this rank's
+  int leader_ = 0;         // that of this rank's clock
   Measurement before_, last_;
 };
 

@@ -39,7 +39,7 @@ void Communicator::exchange(Tensor out, int to, Tensor in, int from, Stream& str
                                  Call{.kind = CommCall::transfer, .out = in, .peer = from}};
   for (const Call& call : both) check_arguments(call);
   if (prepared(both[0]) && prepared(both[1])) return;
-  if (host_) {  // where sends are buffered
+  if (host_) {  // sends are buffered
     for (const Call& call : both) queue(call, stream);
   } else if (tools_.device_calls) {
     DeviceCalls& calls = *tools_.device_calls;
@@ -104,7 +104,7 @@ void Communicator::queue(const Call& call, Stream& stream) {
   if (device_) return device_->enqueue({&call, 1}, stream);
   const SpanInfo info = back_end_->span_of(call);
   stream.run(info, [this, call, slot](SpanClock& clock) {
-    // A call is open, for the watchdog, until its link has brought the last byte.
+    // For the watchdog, a call is open until its link has delivered the last byte.
     recorded(slot, [&] {
       if (tools_.link.none()) host_->perform(call, clock);
       else sleep_until(tools_.links->perform(tools_.link, *host_, call, clock));
@@ -131,7 +131,7 @@ void Communicator::recorded(int slot, F&& f) {
   tools_.recorder->finish(slot, false);
 }
 
-// ---- groups. Those of a device are created and synchronised over a host's, which records the calls.
+// ---- groups. A device's group is created and synchronised over a host group, which records the calls.
 
 void Communicator::barrier() {
   if (device_ || size() == 1) return back_end_->barrier();

@@ -1,24 +1,24 @@
 // Communicator: one group of ranks and the collectives over it.
 //
-// Calls enqueue on `stream` and return; the result is ready when the stream gets there (on an inline CPU stream, when
-// the call returns). All ranks of a group make the same calls, with equal sizes, in the same order. A Communicator is
-// used by one stream at a time; different communicators make progress independently.
+// Calls enqueue on `stream` and return; the result is ready when the stream reaches them (on an inline CPU stream,
+// when the call returns). All ranks of a group make the same calls, with equal sizes, in the same order. A Communicator
+// is used by one stream at a time; different communicators make progress independently.
 //
 // A send is buffered: two ranks may send to each other before they receive. On a GPU it may wait for its receiver:
-// ranks that send to each other, or in a ring, call exchange().
+// ranks that send to each other, or in a ring, must call exchange().
 //
 // Sums are taken in rank order in fp32, (((x0 + x1) + x2) + …), and rounded once for bf16. So a sum does not depend on
 // how a buffer is split into calls, two runs agree bitwise, and so do all back ends but NCCL (nccl_comm.h).
 //
-// Ranks compare their calls before data moves: another call, size, type or root on another rank is an Error that names
-// both. A failure on any rank of the world makes every waiting call on every rank throw Error: no rank hangs.
+// Ranks compare their calls before data moves: a different call, size, type or root on another rank is an Error that
+// names both. A failure on any rank of the world makes every waiting call on every rank throw Error: no rank hangs.
 //
 // The span of a call carries the bytes of `full`, `data` or the tensor sent, what that costs on the wire, and when the
-// call was on the wire (trace.h), as its transport tells: between threads and MPI processes a collective is from when
-// all ranks have made it, a transfer from its send on. A group of one rank copies at most, and leaves no span
-// otherwise.
+// call was on the wire (trace.h), as reported by its transport: between threads and MPI processes, a collective is from
+// when all ranks have made it, a transfer from its send on. A group of one rank copies at most; a call that copies
+// nothing leaves no span.
 //
-// The Communicator does once what every back end (back_end.h) needs: argument checks, span, flight record
+// The Communicator implements once what every back end (back_end.h) needs: argument checks, span, flight record
 // (flight_recorder.h), emulated link (link.h) and injected faults (call.h).
 #pragma once
 
@@ -69,20 +69,20 @@ class Communicator {
   void recv(Tensor data, int from, Stream& stream) {
     call({.kind = CommCall::transfer, .out = data, .peer = from}, stream);
   }
-  // Both concurrently: neither waits for the other.
+  // A send and a receive that do not wait for each other.
   void exchange(Tensor out, int to, Tensor in, int from, Stream& stream);
-  // Any of these but exchange, described.
+  // Any of these except exchange, given as a Call.
   void call(Call call, Stream& stream);
 
-  // Allocates memory that can be registered, which saves copies (NCCL's user buffers); null: not supported. One for all
-  // groups of this world, which it outlives.
+  // Allocates memory that can be registered, which saves copies (NCCL's user buffers); null: not supported. Shared by
+  // all groups of this world, which it outlives.
   Memory* buffer_memory() { return back_end_->buffer_memory(); }
-  // Registers `memory`, of buffer_memory(), for operands of this group's later calls, at the same offset on every rank.
-  // The handle deregisters it, before the memory is freed.
+  // Registers `memory`, from buffer_memory(), for operands of this group's later calls, at the same offset on every
+  // rank. Destroying the handle deregisters it, which must precede freeing the memory.
   std::shared_ptr<void> register_buffer(Tensor memory) { return back_end_->register_buffer(memory); }
 
-  // While this is on, calls on a device, of this group and of all that have been split from it, are only prepared, not
-  // queued. By the thread that makes the calls.
+  // While this is on, device calls of this group and of all groups that were split from it are only prepared, not
+  // queued. Called by the thread that makes the calls.
   void only_prepare(bool on) { *tools_.only_prepares = on; }
 
   void barrier();  // of the host threads, not of a stream
@@ -91,7 +91,7 @@ class Communicator {
   // Collective over this group; all members of a new group pass the same list. `name` and `category` are for the trace
   // and for errors.
   std::unique_ptr<Communicator> split(const std::vector<int>& members, std::string name, Category category);
-  // All ranks of this group once more.
+  // Another group of all ranks of this one.
   std::unique_ptr<Communicator> twin(std::string name, Category category);
 
   // Fails this rank: its waiting and later calls in all groups throw Error with `why`, and the world ends. Any thread.
@@ -116,7 +116,7 @@ class Communicator {
   Communicator(std::shared_ptr<CommBackEnd> back_end, Tools tools);
 
   void check_arguments(const Call& call) const;
-  bool prepared(const Call& call);  // and nothing more is to be done
+  bool prepared(const Call& call);  // if true, nothing is left to be done
   void queue(const Call& call, Stream& stream);
   void copy_alone(const Call& call, Stream& stream);
   int enter(const Call& call);  // into the flight record; returns its slot
@@ -125,7 +125,7 @@ class Communicator {
 
   std::shared_ptr<CommBackEnd> back_end_;
   HostBackEnd* host_;      // back_end_, or null
-  DeviceBackEnd* device_;  // the same
+  DeviceBackEnd* device_;  // likewise
   Tools tools_;
   int64_t extra_ = 0;  // the operand of an injected extra call on a host
 };

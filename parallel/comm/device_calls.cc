@@ -37,7 +37,7 @@ void DeviceCalls::run(int slot, Stream& stream, const std::function<void()>& cal
   try {
     stream.record(*followed.begun);
     {
-      std::lock_guard lock(mutex_);  // before the call, which may begin, and fail, before it returns to the host
+      std::lock_guard lock(mutex_);  // before the call, which may start and fail before it returns to the host
       under_way_[&stream].push_back(std::move(followed));
     }
     call();
@@ -59,7 +59,7 @@ Tensor DeviceCalls::extra() {
   return {extra_, DType::i64, {1}};
 }
 
-// Calls on a stream begin in order, so polling stops at the first that has not begun: a step's worth may follow.
+// Calls on a stream begin in order, so polling stops at the first that has not begun: a step's worth may follow it.
 void DeviceCalls::poll() {
   std::lock_guard lock(mutex_);
   for (auto& [stream, calls] : under_way_)
@@ -76,7 +76,7 @@ void DeviceCalls::poll() {
 
 std::string DeviceCalls::end_calls() {
   const std::optional<FlightRecord> first = recorder_.oldest_started();
-  const FlightLog log = recorder_.log();  // before the lock: it polls
+  const FlightLog log = recorder_.log();  // before taking the lock, as it polls
   std::lock_guard lock(mutex_);
   for (auto& [stream, calls] : under_way_)
     for (Followed& call : calls) {

@@ -1,4 +1,4 @@
-// DeviceCalls: follows the calls on a device's streams by an event before and after each, for the flight recorder,
+// DeviceCalls: tracks the calls on a device's streams with an event before and after each, for the flight recorder,
 // which polls the events when it is read.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace trivet {
 
 class DeviceCalls {
  public:
-  // Both outlive it.
+  // Both outlive this.
   DeviceCalls(FlightRecorder& recorder, Device& device);
   ~DeviceCalls();
   DeviceCalls(const DeviceCalls&) = delete;
@@ -27,13 +27,13 @@ class DeviceCalls {
   void run(int slot, Stream& stream, const std::function<void()>& call);
   // The operand of an injected extra call.
   Tensor extra();
-  // Names the call that has been running for longest, and marks all calls as failed. Any thread.
+  // Names the call that has been running the longest, and marks all calls as failed. Any thread.
   std::string end_calls();
 
  private:
   struct Followed {
     int slot = -1;
-    bool started = false, queued = false;  // queued: all of it, `ended` too
+    bool started = false, queued = false;  // queued: all of it, including `ended`
     std::unique_ptr<Event> begun, ended;
   };
 
@@ -45,7 +45,7 @@ class DeviceCalls {
   Device& device_;
   void* extra_ = nullptr;
   std::mutex mutex_;
-  std::map<const Stream*, std::deque<Followed>> under_way_;  // in the order in which they were queued
+  std::map<const Stream*, std::deque<Followed>> under_way_;  // in the order of queuing
   std::vector<Followed> free_;
 };
 
