@@ -15,6 +15,7 @@ void add_commands(CLI::App& app, int& exit_code) {
   add_schedule_command(app);
   add_study_command(app);
   add_plan_command(app);
+  add_explain_command(app);
   add_trace_command(app);
   add_contention_command(app);
   add_preflight_command(app, exit_code);

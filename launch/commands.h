@@ -46,6 +46,7 @@ void add_schedule_command(CLI::App& app);
 void add_flight_command(CLI::App& app);
 void add_study_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
+void add_explain_command(CLI::App& app);
 void add_trace_command(CLI::App& app);
 void add_watch_commands(CLI::App& app);
 void add_contention_command(CLI::App& app);

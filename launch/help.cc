@@ -39,6 +39,7 @@ constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
     {"trivet trace", "trivet trace runs/tiny --svg step.svg"},
     {"trivet contention", "trivet contention configs/tiny.yaml --ranks 4"},
     {"trivet plan", "trivet plan configs/gpt3_175b.yaml --system h100-sxm --ranks 1024"},
+    {"trivet explain", "trivet explain configs/tiny.yaml --ranks 8 --rank 5"},
     {"trivet flight", "trivet flight runs/tiny"},
     {"trivet mlperf", "trivet mlperf lint results/SYSTEM/llama31_8b --round 5.1"},
     {"trivet mlperf summary", "trivet mlperf summary runs/mlperf --svg losses.svg"},

@@ -15,7 +15,8 @@ namespace trivet {
 namespace {
 
 const std::vector<std::string> kFloors = {"base", "kernels", "parallel", "engine", "tools", "launch"};
-const std::map<std::string, std::set<std::string>> kToolsBelow = {{"plan", {"draw"}}, {"study", {"draw", "plan"}}};
+const std::map<std::string, std::set<std::string>> kToolsBelow = {
+    {"plan", {"draw"}}, {"explain", {"draw", "plan"}}, {"study", {"draw", "plan"}}};
 
 size_t floor_of(const std::string& path) {
   const auto found = std::ranges::find(kFloors, path.substr(0, path.find('/')));

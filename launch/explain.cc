@@ -1,0 +1,39 @@
+// trivet explain RUN.yaml: what one rank of the run holds, queues and sends, on one page.
+#include "tools/explain/explain.h"
+
+#include <fmt/format.h>
+#include <memory>
+
+#include "engine/train/run.h"
+#include "launch/commands.h"
+
+namespace trivet {
+namespace {
+
+struct ExplainOptions {
+  std::string path;
+  std::vector<std::string> sets;
+  int ranks = 0, rank = 0;  // ranks 0: not given
+};
+
+void run(const ExplainOptions& options) {
+  LoadedConfig loaded = load_config(options.path, options.sets);
+  const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
+  const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
+  for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
+  fmt::print("{}", explain(loaded, layout, options.rank));
+}
+
+}  // namespace
+
+void add_explain_command(CLI::App& app) {
+  const auto options = std::make_shared<ExplainOptions>();
+  CLI::App* command = app.add_subcommand("explain", "a page about what a rank of a run holds, computes and sends");
+  add_argument(*command, "RUN.yaml", options->path, "YAML file of the run");
+  add_ranks_option(*command, options->ranks, "ranks of the run; without it, as many as one model needs");
+  add_number(*command, "--rank", options->rank, whole_number(0, kMostRanks - 1), "the rank to explain");
+  add_set_option(*command, options->sets, "a value instead of the file's");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace trivet

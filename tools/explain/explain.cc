@@ -1,0 +1,268 @@
+#include "tools/explain/explain.h"
+
+#include <algorithm>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <ranges>
+#include <set>
+
+#include "engine/config/explain.h"
+#include "engine/metrics/accounting.h"
+#include "engine/train/rank_state.h"
+#include "parallel/pipeline/simulate.h"
+#include "tools/draw/render.h"
+#include "tools/plan/planned_run.h"
+
+namespace trivet {
+
+std::vector<Queued> RecordedStep::of_unit(int unit, int microbatch) const {
+  std::vector<Queued> of;
+  for (const Queued& q : queued)
+    if (q.label.microbatch == microbatch && q.label.first_unit == unit && q.label.last_unit == unit) of.push_back(q);
+  return of;
+}
+
+RecordedStep record_step(const Config& run, const Layout& layout, int rank) {
+  Config config = run;
+  config.device.cuda_graph_impl = CudaGraphs::none;
+  RecordedStep step;
+  const Tape& tape = step.tape;
+  step.tape = record_tape(config, layout, rank, step.groups,
+                          {.steps = 2, .one_ahead = false, .cpu = config.device.kind != DeviceKind::cuda});
+  std::vector<std::string_view> phases;  // open on the compute stream
+  int marks = 0;
+  for (const TapeRecord& record : tape.records) {
+    if (record.kind == TapeRecord::mark) ++marks;
+    if (record.stream == 0 && record.kind == TapeRecord::begin_phase) phases.push_back(tape.works[record.what].name);
+    if (record.stream == 0 && record.kind == TapeRecord::end_phase) phases.pop_back();
+    if (marks != 1 || (record.kind != TapeRecord::call && record.kind != TapeRecord::work)) continue;
+    const TapeCall* const call = record.kind == TapeRecord::call ? &tape.calls[record.what] : nullptr;
+    step.queued.push_back({.work = call ? nullptr : &tape.works[record.what],
+                           .call = call,
+                           .group = call ? &step.groups[tape.groups[static_cast<size_t>(call->group)]] : nullptr,
+                           .label = tape.labels[record.label],
+                           .pass = phases.empty() ? "" : phases.back(),
+                           .stream = tape.streams[record.stream]});
+  }
+  return step;
+}
+
+namespace {
+
+using Cells = std::vector<std::string>;
+
+// Lines that Markdown shows as they are.
+std::string code(std::string_view text) {
+  std::string out;
+  for (const auto part : std::views::split(text, '\n'))
+    if (const std::string_view line(part.begin(), part.end()); !line.empty()) out += fmt::format("    {}\n", line);
+  return out + '\n';
+}
+
+// What a call has in the column of this name.
+std::string cell(const Queued& q, std::string_view column) {
+  const TapeGroups::Group& group = *q.group;
+  if (column == "class") return std::string(kCommClasses.at(class_of(group.category)));
+  if (column == "call") return q.call->name;
+  if (column == "pass") return std::string(q.pass);
+  if (column == "group") return q.stream == group.name ? group.name : fmt::format("{}: {}", q.stream, group.name);
+  std::vector<int> ranks = group.world_ranks;
+  std::ranges::sort(ranks);
+  return ranks.size() <= 8 ? fmt::format("{}", fmt::join(ranks, ", "))
+                           : fmt::format("{}, {}, … {}: {} ranks", ranks[0], ranks[1], ranks.back(), ranks.size());
+}
+
+// Sums of the calls that are alike in these columns, in the order of the first of each.
+std::string sums_of(const std::vector<Queued>& queued, const Cells& columns) {
+  struct Sum {
+    Cells cells;
+    int64_t calls = 0, bytes = 0, wire = 0;
+    std::set<int> buckets = {};
+  };
+  std::vector<Sum> sums;
+  for (const Queued& q : queued) {
+    if (!q.call) continue;
+    Cells cells;
+    for (const std::string& column : columns) cells.push_back(cell(q, column));
+    auto sum = std::ranges::find(sums, cells, &Sum::cells);
+    if (sum == sums.end()) sum = sums.insert(sum, {.cells = cells});
+    ++sum->calls, sum->bytes += q.call->bytes, sum->wire += q.wire_bytes();
+    if (q.label.bucket >= 0) sum->buckets.insert(q.label.bucket);
+  }
+  TextBlock block;
+  for (const std::string& column : columns) block.column(column, 'l');
+  for (const char* name : {"calls", "bytes", "on the wire", "buckets"}) block.column(name, 'r');
+  for (const Sum& sum : sums) {
+    Cells& row = block.rows.emplace_back(sum.cells);
+    for (const int64_t n : {sum.calls, sum.bytes, sum.wire, std::ssize(sum.buckets)}) row.push_back(grouped(n));
+  }
+  return code(render({block}));
+}
+
+struct Page {
+  Page(const LoadedConfig& loaded, const Layout& of, int rank)
+      : config(loaded.config),
+        layout(of),
+        state(config, of, position_of(rank, of.mesh), *device),
+        step(record_step(config, of, rank)),
+        summary(describe_run(config, of, {state.memory()})),
+        unit(static_cast<int>(state.params.units().size() / 2)) {
+    while (unit >= 0 && !is_layer(unit)) --unit;
+    say("# {} on {}, as {} sees it", loaded.path, counted(of.mesh.world(), "rank"), rank_name(rank, of.mesh));
+    say("Recorded from the engine on a device without memory: operations, order, groups and bytes are those of a run. "
+        "How long they take, `trivet plan` predicts and `trivet trace` shows.");
+    add_ranks();
+    if (unit >= 0) add_layer();
+    add_step();
+  }
+
+  const std::string& name_of_unit(int number) const { return state.params.units()[static_cast<size_t>(number)].name; }
+  bool is_layer(int number) const { return name_of_unit(number).starts_with("layer"); }
+  template <class... Args>
+  void say(fmt::format_string<Args...> format, Args&&... args) {
+    text += wrapped(fmt::format(format, std::forward<Args>(args)...), kColumns) + "\n\n";
+  }
+  void add_summary(std::string_view of) { text += code(render({*std::ranges::find(summary, of, &TextBlock::title)})); }
+
+  void add_ranks() {
+    say("## 1. Ranks");
+    add_summary("layout");
+    say("Its groups, and their calls in a step:");
+    text += sums_of(step.queued, {"class", "ranks"});
+    std::string held;
+    for (const GptStage& stage : state.stages)
+      held +=
+          fmt::format("{}{}{} from layer {} on{}", held.empty() ? "" : "; ",
+                      stage.range().has_embedding ? "the embedding, " : "", counted(stage.range().num_layers, "layer"),
+                      stage.range().first_layer, stage.range().has_head ? ", the output layer" : "");
+    say("It has {}. Of the matrices at the ends of the model, and of one layer, it has these parts:", held);
+    text += code(render({weights()}));
+    const FlatBuffer& flat = state.flat;
+    const auto numbers = [](const Tensor& stored) { return stored ? stored.numel() : 0; };
+    say("Of {} numbers in {}, padding included, it stores {} weights and {} gradients, and its optimizer updates {} "
+        "({}).",
+        grouped(flat.numel), counted(std::ssize(flat.buckets), "bucket"),
+        grouped(numbers(flat.stored_weights) + numbers(flat.stored_codes)), grouped(numbers(flat.stored_grads)),
+        grouped(flat.owned_numel), word_of(config.parallel.data_parallel_sharding_strategy));
+    say("Read: docs/course/10-three-dimensions.md, docs/course/05-zero.md, parallel/mesh_shape.cc:position_of, "
+        "parallel/param.h:placement_of, parallel/data/flat_buffer.h:FlatBuffer");
+  }
+
+  TextBlock weights() const {
+    TextBlock block = {"", {{"weight", "whole", "its part", "numbers", "updates"}}, "lllrr"};
+    for (const Param& param : state.params.all()) {
+      const int dim = param.partition_dim;
+      if (param.shape.rank < 2 || (param.unit != unit && is_layer(param.unit))) continue;
+      int64_t updates = 0;
+      for (const OwnedShard& shard : state.flat.owned) updates += shard.param == &param ? shard.weight.numel() : 0;
+      block.rows.push_back(
+          {param.spec.name, to_string(param.spec.global_shape), "all", grouped(param.shape.numel()), grouped(updates)});
+      if (const int64_t first = param.partition_offset; dim >= 0)
+        block.rows.back()[2] = fmt::format("{} {} to {}", dim + 1 == param.shape.rank ? "columns" : "rows", first,
+                                           first + param.shape[dim] - 1);
+    }
+    return block;
+  }
+
+  void add_layer() {
+    say("## 2. One layer");
+    say("The first micro-batch in {}, pass by pass. Sizes are m x n x k of a GEMM, and heads x queries x keys x width "
+        "of attention. Bytes are those read and written; of a call, those of its tensor. Steps are those in "
+        "engine/model/block.h. The gradients of weights that a schedule leaves to W are not in this list.",
+        name_of_unit(unit));
+    const std::vector<Queued> all = step.of_unit(unit, 0);
+    TextBlock block = {"", {{"", "", "size or group", "MFLOP", "bytes", "stream", "of"}}, "lllrr"};
+    Cells last;
+    for (int count = 0; const Queued& q : all) {
+      const Cells row = row_of(q);
+      count = row == last ? count + 1 : 1;
+      if (count == 1) block.rows.push_back(row);
+      else block.rows.back()[1] = fmt::format("{} x {}", row[1], count);
+      last = row;
+    }
+    text += code(render({block}));
+    say("Its calls:");
+    text += sums_of(all, {"pass", "call", "group"});
+    say("Read: docs/course/06-tensor.md, docs/course/07-sequence.md, docs/course/09-recompute.md, "
+        "engine/model/block.cc:forward, parallel/tensor/linear.h:ColumnParallelLinear");
+  }
+
+  Cells row_of(const Queued& q) const {
+    Cells row{std::string(q.pass), "", "", "", "", std::string(q.stream)};
+    if (q.call) row[1] = q.call->name, row[2] = q.group->name, row[4] = grouped(q.call->bytes);
+    if (!q.work) return row;
+    const TapeWork& w = *q.work;
+    row[1] = w.name, row[4] = grouped(w.bytes);
+    if (w.flops > 0) row[3] = fmt::format("{:.3f}", static_cast<double>(w.flops) * 1e-6);
+    if (w.kind == TapeWork::attention)
+      row[2] = fmt::format("{} x {} x {} x {}", w.batch, w.m, w.n, w.k), row.push_back("step 3");
+    if (w.kind == TapeWork::gemm) row[2] = fmt::format("{} x {} x {}", w.m, w.n, w.k), row.push_back(linear_of(q));
+    return row;
+  }
+
+  // The linear layer with a weight [out, in] of these sizes; "": several have them.
+  std::string linear_of(const Queued& q) const {
+    constexpr std::pair<const char*, int> kSteps[] = {{"qkv", 2}, {"proj", 4}, {"fc1", 5}, {"fc2", 6}};
+    const auto [m, n, k] = std::tuple(q.work->m, q.work->n, q.work->k);
+    std::set<std::string> fits;
+    for (const Param& param : state.params.all())
+      for (const auto& [name, number] : kSteps) {
+        if (param.unit != unit || !param.spec.name.ends_with(fmt::format("{}.weight", name))) continue;
+        const int64_t in = param.shape[-1], out = param.shape.numel() / in;
+        const bool fits_this = q.pass == "B" || q.pass == "I" ? n == in && (k == out || m == out) : n == out && k == in;
+        if (fits_this) fits.insert(fmt::format("{}, step {}", name, number));
+      }
+    return fits.size() == 1 ? *fits.begin() : "";
+  }
+
+  void add_step() {
+    say("## 3. A step");
+    add_summary("work");
+    const TokenFlops token = flops_per_token(model_spec_of(config.model), config.train.flops_convention);
+    int64_t flops = 0, recomputed = 0;
+    for (const Queued& q : step.queued)
+      if (q.work) flops += q.work->flops, recomputed += q.work->recomputed ? q.work->flops : 0;
+    say("Of a token's model FLOPs {:.6g} are for weights, 6 for each, {:.6g} for attention and {:.6g} for the output "
+        "layer. This rank computes {:.6g} in a step, {:.6g} of them to recompute activations. (Attention's backward "
+        "pass computes its scores again, too.)",
+        token.layers, token.attention, token.logits, static_cast<double>(flops), static_cast<double>(recomputed));
+    say("Read: docs/course/02-roofline.md, engine/metrics/accounting.cc:flops_per_token");
+    say("Its communication:");
+    text += sums_of(step.queued, {"class", "call", "pass", "group"});
+    say("The pass is that in which the host queued the call. Without `compute:` a call has a stream of its own, for "
+        "which compute waits when it needs the result. A message is on the wire of its receiver.");
+    add_summary("memory a rank");
+    say("Read: docs/course/03-collectives.md, docs/course/04-data-parallelism.md, docs/course/09-recompute.md, "
+        "parallel/comm/call.h:wire_cost, engine/train/rank_state.h:RankState");
+    const Schedule& schedule = layout.schedule;
+    const Timeline timeline = simulate(schedule, {});
+    say("## 4. Schedule");
+    say("{} of {}, where F, I and W take equally long, and B as long as I and W: {}. Slots of activations, by pipeline "
+        "rank: {}.",
+        schedule.kind, counted(schedule.m, "micro-batch"), bubble_text(timeline),
+        fmt::join(peaks_of(programs_of(timeline), schedule.v) | std::views::transform(&Peak::slots), " "));
+    if (schedule.m <= kMostDrawn) text += code(render_text(timeline, {.columns = kColumns}));
+    say("Read: docs/course/08-pipelines.md, docs/schedules.md, parallel/pipeline/executor.cc:run_ops");
+  }
+
+  static constexpr int kColumns = 105, kMostDrawn = 16;  // micro-batches
+  const Config& config;
+  const Layout& layout;
+  const std::unique_ptr<Device> device = create_planning_device();
+  const RankState state;
+  const RecordedStep step;
+  const std::vector<TextBlock> summary;
+  int unit;  // a layer in the middle of the rank's units; -1: it has none
+  std::string text;
+};
+
+}  // namespace
+
+std::string explain(const LoadedConfig& loaded, const Layout& layout, int rank) {
+  if (const int world = layout.mesh.world(); rank < 0 || rank >= world)
+    throw ConfigError(fmt::format("--rank: found {}, expected a rank from 0 to {}", rank, world - 1));
+  check_is_planned(loaded.config);
+  return Page(loaded, layout, rank).text;
+}
+
+}  // namespace trivet

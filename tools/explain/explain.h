@@ -1,0 +1,43 @@
+// explain: a page of Markdown about a run as one of its ranks sees it: its groups, what it holds of the model, one
+// layer's operations in the order in which they are queued, a step's communication, FLOPs, memory and schedule. All
+// numbers are the engine's: its layout, memory plan and accounting, and the planner's tape of it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/config/load.h"
+#include "tools/plan/tape.h"
+
+namespace trivet {
+
+// An op, or a call of a communicator: one of the two is null. Pointers are into the tape and its groups.
+struct Queued {
+  const TapeWork* work = nullptr;
+  const TapeCall* call = nullptr;
+  const TapeGroups::Group* group = nullptr;  // of the call
+  SpanLabel label = {};
+  std::string_view pass = {};    // of the compute stream when it was queued: F, B, I, W or recompute; "": none
+  std::string_view stream = {};  // its name in a trace
+  // As metrics.jsonl counts it: a message, at its receiver.
+  int64_t wire_bytes() const { return call && !call->sends ? call->cost.bytes : 0; }
+};
+
+struct RecordedStep {
+  Tape tape;
+  TapeGroups groups;
+  std::vector<Queued> queued;
+
+  // One micro-batch in one unit of the rank's model (ParamList::units), streamed weights and gradients included.
+  std::vector<Queued> of_unit(int unit, int microbatch) const;
+};
+
+// The second step, which is like all that follow. CUDA graphs are left out: they have the same operations, labelled
+// as their launch. REQUIRES: a step of one size (check_is_planned).
+RecordedStep record_step(const Config& config, const Layout& layout, int rank);
+
+// loaded, layout: resolved. Throws ConfigError if there is no such rank, or no step of one size.
+std::string explain(const LoadedConfig& loaded, const Layout& layout, int rank);
+
+}  // namespace trivet
