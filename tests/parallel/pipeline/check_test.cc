@@ -155,7 +155,7 @@ TEST(Check, MessagesAreTakenInTheOrderInWhichTheyAreMade) {
   const auto problems = problems_of("F0 F1 B0 B1\n F1 F0 B0 B1");
   EXPECT_TRUE(says(problems, {"pp 0 -> pp 1 (activations): message 0 comes from F0, but F1 takes it"}));
   EXPECT_TRUE(says(problems, {"rank 1 is stuck before F1 (op 0 of 4): it waits for F1 of rank 0, which "
-                              "queued in the channel after"}));
+                              "is queued in the channel after"}));
 }
 
 TEST(Check, ErrorsOfAWholeScheduleAreOneText) {
