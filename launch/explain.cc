@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <memory>
 
+#include "base/files.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
 
@@ -11,7 +12,7 @@ namespace trivet {
 namespace {
 
 struct ExplainOptions {
-  std::string path;
+  std::string path, svg;
   std::vector<std::string> sets;
   int ranks = 0, rank = 0;  // ranks 0: not given
 };
@@ -21,7 +22,9 @@ void run(const ExplainOptions& options) {
   const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
   const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
   for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
-  fmt::print("{}", explain(loaded, layout, options.rank));
+  const Explained explained = explain(loaded, layout, options.rank);
+  if (options.svg.empty()) fmt::print("{}", explained.page);
+  else write_file(options.svg, explained.picture);
 }
 
 }  // namespace
@@ -32,6 +35,8 @@ void add_explain_command(CLI::App& app) {
   add_argument(*command, "RUN.yaml", options->path, "YAML file of the run");
   add_ranks_option(*command, options->ranks, "ranks of the run; without it, as many as one model needs");
   add_number(*command, "--rank", options->rank, whole_number(0, kMostRanks - 1), "the rank to explain");
+  command->add_option("--svg", options->svg, "write its picture to this file instead: a layer, a step's communication")
+      ->check(svg_name());
   add_set_option(*command, options->sets, "a value instead of the file's");
   command->callback([options] { run(*options); });
 }

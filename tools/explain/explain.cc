@@ -11,6 +11,7 @@
 #include "engine/train/rank_state.h"
 #include "parallel/pipeline/simulate.h"
 #include "tools/draw/render.h"
+#include "tools/explain/picture.h"
 #include "tools/plan/planned_run.h"
 
 namespace trivet {
@@ -108,7 +109,9 @@ struct Page {
         summary(describe_run(config, of, {state.memory()})),
         unit(static_cast<int>(state.params.units().size() / 2)) {
     while (unit >= 0 && !is_layer(unit)) --unit;
-    say("# {} on {}, as {} sees it", loaded.path, counted(of.mesh.world(), "rank"), rank_name(rank, of.mesh));
+    title =
+        fmt::format("{} on {}, as {} sees it", loaded.path, counted(of.mesh.world(), "rank"), rank_name(rank, of.mesh));
+    say("# {}", title);
     say("Recorded from the engine on a device without memory: operations, order, groups and bytes are those of a run. "
         "How long they take, `trivet plan` predicts and `trivet trace` shows.");
     add_ranks();
@@ -170,33 +173,49 @@ struct Page {
         "of attention. Bytes are those read and written; of a call, those of its tensor. Steps are those in "
         "engine/model/block.h. The gradients of weights that a schedule leaves to W are not in this list.",
         name_of_unit(unit));
-    const std::vector<Queued> all = step.of_unit(unit, 0);
     TextBlock block = {"", {{"", "", "size or group", "MFLOP", "bytes", "stream", "of"}}, "lllrr"};
-    Cells last;
-    for (int count = 0; const Queued& q : all) {
-      const Cells row = row_of(q);
-      count = row == last ? count + 1 : 1;
-      if (count == 1) block.rows.push_back(row);
-      else block.rows.back()[1] = fmt::format("{} x {}", row[1], count);
-      last = row;
+    layer = layer_rows();
+    for (const LayerRow& row : layer) {
+      const Queued& q = row.queued;
+      const int64_t flops = q.work ? q.work->flops : 0;
+      block.rows.push_back({std::string(q.pass), row.name, row.size,
+                            flops > 0 ? fmt::format("{:.3f}", static_cast<double>(flops) * 1e-6) : "",
+                            grouped(q.call ? q.call->bytes : q.work->bytes), std::string(q.stream), row.linear});
     }
     text += code(render({block}));
     say("Its calls:");
-    text += sums_of(all, {"pass", "call", "group"});
+    text += sums_of(step.of_unit(unit, 0), {"pass", "call", "group"});
     say("Read: docs/course/06-tensor.md, docs/course/07-sequence.md, docs/course/09-recompute.md, "
         "engine/model/block.cc:forward, parallel/tensor/linear.h:ColumnParallelLinear");
   }
 
-  Cells row_of(const Queued& q) const {
-    Cells row{std::string(q.pass), "", "", "", "", std::string(q.stream)};
-    if (q.call) row[1] = q.call->name, row[2] = q.group->name, row[4] = grouped(q.call->bytes);
-    if (!q.work) return row;
+  std::vector<LayerRow> layer_rows() const {
+    std::vector<LayerRow> rows;
+    int count = 1;
+    for (const Queued& q : step.of_unit(unit, 0)) {
+      LayerRow row = row_of(q);
+      if (!rows.empty() && alike(rows.back().queued, q) && rows.back().size == row.size) {
+        rows.back().name = fmt::format("{} x {}", row.name, ++count);
+        continue;
+      }
+      rows.push_back(std::move(row)), count = 1;
+    }
+    return rows;
+  }
+
+  static bool alike(const Queued& a, const Queued& b) {
+    if (a.pass != b.pass || a.stream != b.stream || !a.call != !b.call) return false;
+    if (a.call) return a.call->name == b.call->name && a.call->bytes == b.call->bytes;
+    return a.work->name == b.work->name && a.work->bytes == b.work->bytes && a.work->flops == b.work->flops;
+  }
+
+  LayerRow row_of(const Queued& q) const {
+    if (q.call) return {q, q.call->name, q.group->name, ""};
     const TapeWork& w = *q.work;
-    row[1] = w.name, row[4] = grouped(w.bytes);
-    if (w.flops > 0) row[3] = fmt::format("{:.3f}", static_cast<double>(w.flops) * 1e-6);
+    LayerRow row{q, w.name, "", ""};
     if (w.kind == TapeWork::attention)
-      row[2] = fmt::format("{} x {} x {} x {}", w.batch, w.m, w.n, w.k), row.push_back("step 3");
-    if (w.kind == TapeWork::gemm) row[2] = fmt::format("{} x {} x {}", w.m, w.n, w.k), row.push_back(linear_of(q));
+      row.size = fmt::format("{} x {} x {} x {}", w.batch, w.m, w.n, w.k), row.linear = "step 3";
+    if (w.kind == TapeWork::gemm) row.size = fmt::format("{} x {} x {}", w.m, w.n, w.k), row.linear = linear_of(q);
     return row;
   }
 
@@ -253,16 +272,20 @@ struct Page {
   const RecordedStep step;
   const std::vector<TextBlock> summary;
   int unit;  // a layer in the middle of the rank's units; -1: it has none
-  std::string text;
+  std::vector<LayerRow> layer;
+  std::string title, text;
 };
 
 }  // namespace
 
-std::string explain(const LoadedConfig& loaded, const Layout& layout, int rank) {
+Explained explain(const LoadedConfig& loaded, const Layout& layout, int rank) {
   if (const int world = layout.mesh.world(); rank < 0 || rank >= world)
     throw ConfigError(fmt::format("--rank: found {}, expected a rank from 0 to {}", rank, world - 1));
   check_is_planned(loaded.config);
-  return Page(loaded, layout, rank).text;
+  const Page page(loaded, layout, rank);
+  std::vector<std::string> units;
+  for (const auto& unit : page.state.params.units()) units.push_back(unit.name);
+  return {page.text, render_explained_svg(page.title, page.layer, page.step, units)};
 }
 
 }  // namespace trivet

@@ -37,7 +37,11 @@ struct RecordedStep {
 // as their launch. REQUIRES: a step of one size (check_is_planned).
 RecordedStep record_step(const Config& config, const Layout& layout, int rank);
 
+struct Explained {
+  std::string page;     // Markdown
+  std::string picture;  // SVG of the layer and of the step's communication
+};
 // loaded, layout: resolved. Throws ConfigError if there is no such rank, or no step of one size.
-std::string explain(const LoadedConfig& loaded, const Layout& layout, int rank);
+Explained explain(const LoadedConfig& loaded, const Layout& layout, int rank);
 
 }  // namespace trivet

@@ -23,7 +23,7 @@ RecordedStep recorded(const Config& config, int ranks, int rank) {
 
 std::string page_of(const Config& config, int ranks, int rank) {
   const Resolved run = resolved(config, ranks);
-  return explain({.config = run.config, .origins = {}, .path = "test"}, run.layout, rank);
+  return explain({.config = run.config, .origins = {}, .path = "test"}, run.layout, rank).page;
 }
 
 struct Calls {
@@ -132,6 +132,30 @@ TEST(Explain, APageNamesSourcesAndChaptersThatExist) {
   EXPECT_GT(places, 15);
 }
 
+// The picture has the same calls: those of a layer as rows, those of a step as titles of its cells.
+TEST(Explain, ThePictureShowsEachCallAndItsBytes) {
+  const Cut layout{.t = 2, .d = 2, .sequence_parallel = true, .strategy = "optim_grads_params"};
+  const Resolved run = resolved(cut(tiny_config(), layout), 4);
+  const std::string svg = explain({.config = run.config, .origins = {}, .path = "test"}, run.layout, 3).picture;
+  const auto count = [&](const std::string& text) {
+    const std::regex pattern(text);
+    return std::distance(std::sregex_iterator(svg.begin(), svg.end(), pattern), std::sregex_iterator());
+  };
+  EXPECT_EQ(count(">all_gather  tensor<"), 6);
+  EXPECT_EQ(count(">reduce_scatter  tensor<"), 4);
+  EXPECT_EQ(count(fmt::format(">{} bytes</text>", grouped(kBoundary))), 10);
+
+  const RecordedStep step = record_step(run.config, run.layout, 3);
+  int64_t queued = 0, calls = 0, drawn = 0, drawn_calls = 0;
+  for (const Queued& q : step.queued)
+    if (q.call) ++calls, queued += q.call->bytes;
+  const std::regex cell("<title>([0-9]+) calls?, [^:]*: ([0-9,]+) bytes</title>");
+  for (std::sregex_iterator at(svg.begin(), svg.end(), cell), end; at != end; ++at)
+    drawn_calls += std::stoll((*at)[1]), drawn += std::stoll(std::regex_replace((*at)[2].str(), std::regex(","), ""));
+  EXPECT_EQ(drawn_calls, calls);
+  EXPECT_EQ(drawn, queued);
+}
+
 TEST(Explain, RefusesARankThatIsNotThere) {
   for (const int rank : {-1, 2})
     EXPECT_EQ(message_of([&] { page_of(cut(tiny_config(), {.t = 2}), 2, rank); }),
@@ -154,6 +178,9 @@ TEST(ExplainProgram, PrintsAPageOrOneMessage) {
   const std::string file = source_path("docs/course/one_rank.yaml") + " --set model.vocab_size=257";
   EXPECT_EQ(run(file + " --ranks 3 --rank 2 --set parallel.tensor_model_parallel_size=3"), 0) << read_text(dir / "err");
   EXPECT_NE(read_text(dir / "out").find("\n## 4. Schedule\n"), std::string::npos);
+  EXPECT_EQ(run(file + " --svg " + (dir / "a.svg")), 0);
+  EXPECT_EQ(read_text(dir / "a.svg").substr(0, 4), "<svg");
+  EXPECT_EQ(read_text(dir / "out"), "");
   EXPECT_EQ(run(dir / "none.yaml"), 64);
   EXPECT_EQ(read_text(dir / "err"), fmt::format("trivet: {}: no such file\n", dir / "none.yaml"));
   EXPECT_EQ(run(file + " --rank 1"), 64);

@@ -1,0 +1,25 @@
+// The picture of `trivet explain`: a layer, its forward pass downwards and its backward pass upwards beside it, with
+// the collectives between the operations; and the calls of a step, in the order in which the host queues them. Bytes,
+// no times.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/explain/explain.h"
+
+namespace trivet {
+
+// An operation of a layer, or several alike in a row.
+struct LayerRow {
+  Queued queued;
+  std::string name, size;  // "matmul x 2", "256 x 48 x 48"; the group of a call
+  std::string linear;      // "qkv, step 2", or empty
+};
+
+// units: the names of the rank's units. layer: empty if the rank has none.
+std::string render_explained_svg(std::string_view title, const std::vector<LayerRow>& layer, const RecordedStep& step,
+                                 const std::vector<std::string>& units);
+
+}  // namespace trivet
