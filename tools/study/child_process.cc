@@ -87,7 +87,7 @@ ChildEnd run_child(const ChildCommand& command, const std::function<bool()>& sto
     ::kill(-child, SIGTERM);
     wait_for_end(pidfd, kGraceSeconds, never);
   }
-  if (end.how != ChildEnd::exited) ::kill(-child, SIGKILL);  // the rest of its group
+  if (end.how != ChildEnd::exited) ::kill(-child, SIGKILL);  // the rest of its process group
   ::close(pidfd);
   int status = 0;
   rusage usage{};

@@ -1,5 +1,5 @@
-// A child process with a time-out, for programs with one thread that waits for it. Ctrl-C reaches the parent only,
-// which ends the child's whole process group; and the child ends when its parent dies, so that no run disturbs the
+// A child process with a timeout, for single-threaded programs that wait for it. Ctrl-C reaches only the parent, which
+// then ends the child's whole process group. The child also ends when its parent dies, so that no run disturbs the
 // next study.
 #pragma once
 
@@ -22,11 +22,11 @@ struct ChildEnd {
   int64_t peak_rss_bytes = 0;  // the largest resident set of the child, or of a process that it waited for
 };
 
-// `stop_asked`: true ends the child; polled when a signal comes, and ten times a second. A program that
-// cannot be started exits with 127 and gives the reason in its stderr file. Throws IoError.
+// `stop_asked`: returning true ends the child; polled after each signal and ten times a second. A program that cannot
+// be started exits with 127 and leaves the reason in its stderr file. Throws IoError.
 ChildEnd run_child(const ChildCommand& command, const std::function<bool()>& stop_asked);
 
-// The arguments as a shell would take them.
+// The arguments, quoted for a shell.
 std::string shell_text(const std::vector<std::string>& arguments);
 
 }  // namespace trivet

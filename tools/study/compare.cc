@@ -15,8 +15,8 @@
 namespace trivet {
 namespace {
 
-// The levels that a row names, of factors that were added since the baseline's; empty if the study has no such
-// factors any more.
+// The levels that a row names; the baseline level for factors added since. Empty if the study no longer has a factor
+// or level that the row names.
 std::optional<Choice> choice_of(const Study& study, const RunRow& row) {
   std::map<std::string, std::string> labels(row.levels.begin(), row.levels.end());
   Choice choice;
@@ -30,7 +30,7 @@ std::optional<Choice> choice_of(const Study& study, const RunRow& row) {
   return labels.empty() ? std::optional(choice) : std::nullopt;
 }
 
-// "factor=label" of every factor, in any order of the factors.
+// "factor=label" for every factor, independent of the factors' order.
 std::set<std::string> point_names(const StudyResults& results, size_t point) {
   const std::vector<std::string> labels = labels_of(results.study, results.plan.points[point].choice);
   std::set<std::string> names;
@@ -38,7 +38,7 @@ std::set<std::string> point_names(const StudyResults& results, size_t point) {
   return names;
 }
 
-// For each of A's points that of B: the same run, or else the one with the same levels of the same factors.
+// [point of A]: the matching point of B: the same run, else the one with the same levels of the same factors.
 std::vector<std::optional<size_t>> matches(const StudyResults& a, const StudyResults& b) {
   std::vector<std::optional<size_t>> match(a.plan.points.size());
   std::set<size_t> taken;
@@ -55,7 +55,7 @@ std::vector<std::optional<size_t>> matches(const StudyResults& a, const StudyRes
   return match;
 }
 
-// The points of the rows. A choice that was run with several base configurations is the last of them.
+// The points in the rows. If a choice was run with several base configurations, the last one counts.
 Plan plan_of_rows(const Study& study, const std::vector<RunRow>& rows) {
   std::map<Choice, std::string> ids;
   for (const RunRow& row : rows)
@@ -65,12 +65,12 @@ Plan plan_of_rows(const Study& study, const std::vector<RunRow>& rows) {
     Point& point = plan.points.emplace_back();
     point.choice = choice, point.id = id;
   }
-  for (size_t i = 0; i < plan.points.size(); ++i)  // one without its baseline is its own: it has no effect
+  for (size_t i = 0; i < plan.points.size(); ++i)  // a point without a baseline is its own: no effect
     plan.baselines.push_back(plan.find(study.baseline_of(plan.points[i].choice)).value_or(i));
   return plan;
 }
 
-// "key 1 / 2", as the resolved configurations of a run of each have it.
+// "key IN_A / IN_B" for each setting that differs between the resolved configurations of a run of each point.
 std::set<std::string> differing_settings(const StudyResults& a, size_t i, const StudyResults& b, size_t j) {
   const auto config_of = [](const StudyResults& of, size_t point) {
     const auto run = std::ranges::find(of.rows, of.plan.points[point].id, &RunRow::point);
@@ -80,7 +80,7 @@ std::set<std::string> differing_settings(const StudyResults& a, size_t i, const 
   try {
     for (const auto& [key, in_a, in_b] : differences(config_of(a, i), config_of(b, j)))
       if (key != "train.run_dir") texts.insert(fmt::format("{} {} / {}", key, in_a, in_b));
-  } catch (const Error&) {  // the folders of runs may be gone, or of a version with other keys
+  } catch (const Error&) {  // a run's folder may be gone, or written by a version with other keys
   }
   return texts;
 }
@@ -124,7 +124,7 @@ StudyResults load_results(const std::string& folder) {
   results.rows = read_results(folder + "/results.jsonl");
   results.plan = plan_of_rows(results.study, results.rows);
   if (results.plan.points.empty()) throw ConfigError(folder + "/results.jsonl: has no run of the points of study.yaml");
-  // Rounds that a changed file no longer asks for were run all the same.
+  // Include every round that was run, even if the file has since been changed to request fewer.
   for (const RunRow& row : results.rows) results.study.repeats = std::max(results.study.repeats, row.repeat);
   return results;
 }
@@ -137,7 +137,7 @@ StudyComparison compare_studies(const StudyResults& a, const StudyResults& b) {
   const Rounds rounds_a(a.study, a.plan, a.rows), rounds_b(b.study, b.plan, b.rows);
   StudyComparison comparison;
   std::vector<std::string> only_a, only_b;
-  std::set<std::string> settings;  // that differ
+  std::set<std::string> settings;  // that differ between A and B
   const std::vector<std::optional<size_t>> match = matches(a, b);
   for (size_t i = 0; i < match.size(); ++i) {
     if (!match[i]) {
@@ -163,7 +163,7 @@ StudyComparison compare_studies(const StudyResults& a, const StudyResults& b) {
     throw ConfigError(fmt::format(
         "{} and {}: no point has finished runs in both; points are compared by the names of their factors and levels",
         a.folder, b.folder));
-  std::vector<Judged> metrics, effects;  // that have rounds enough
+  std::vector<Judged> metrics, effects;  // with enough rounds
   const auto add = [](Comparison& one, std::vector<Judged>& to) {
     if (one.ratio.rounds >= kFewestRounds) to.push_back({&one.ratio, &one.corrected_p, &one.verdict});
   };

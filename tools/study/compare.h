@@ -1,14 +1,14 @@
-// Comparison of two sets of results of a study: two machines, two commits, two environments. Point by point, as the
-// levels of the factors name them:
+// Comparison of two sets of results of a study: from two machines, commits or environments. Points are matched if they
+// are the same run, else by the levels of their factors:
 //
-//   ratio         the metric in B over that in A. The two were measured at different times, so whatever changed in
-//                 between is part of it
-//   effect ratio  a point's ratio to its baseline in B over that in A: whether a setting is worth the same on both.
-//                 Each is measured against a baseline next to it, so that the speed of the machines cancels
+//   ratio         the metric in B over that in A. The two were measured at different times, so the ratio includes
+//                 whatever else changed in between
+//   effect ratio  a point's ratio to its baseline in B over that in A: whether a setting gains the same on both. Each
+//                 ratio is to baseline runs close in time, so that the speed of the machines cancels
 //
-// Both are ratios of geometric means over rounds, which the two do not share: 95 % intervals and p-values by
-// Welch's t test on logarithms, corrected for the number of points (Holm). A verdict needs kFewestRounds of
-// both.
+// Both are ratios of geometric means over rounds. A and B share no rounds, so 95 % intervals and p-values are those of
+// Welch's t test on logarithms; p-values are corrected for the number of points (Holm). A verdict needs kFewestRounds
+// rounds in each.
 #pragma once
 
 #include <optional>
@@ -20,15 +20,15 @@
 
 namespace trivet {
 
-// The results in a study's folder, by themselves: the plan has the points that were run.
+// The results in a study's folder, read without a plan: `plan` holds only the points that were run.
 struct StudyResults {
   std::string folder;
   Study study;
   std::vector<RunRow> rows;
   Plan plan;
 };
-// From study.yaml and results.jsonl in `folder`. Throws ConfigError if they are not there or nothing has been
-// measured; DataError.
+// From study.yaml and results.jsonl in `folder`. Throws ConfigError if they are missing or nothing has been
+// measured; DataError if they are damaged.
 StudyResults load_results(const std::string& folder);
 
 struct Comparison {
@@ -37,19 +37,19 @@ struct Comparison {
   Verdict verdict = Verdict::too_few;
 };
 struct ComparedPoint {
-  size_t a = 0, b = 0;  // of StudyResults::plan
+  size_t a = 0, b = 0;  // points of A's plan and of B's
   bool same_settings = true;
   Comparison metric = {};                 // a, b: geometric means over rounds
-  std::optional<Comparison> effect = {};  // a, b: ratios to the baseline; empty of a baseline, or without one
+  std::optional<Comparison> effect = {};  // a, b: ratios to the baseline; empty for a baseline, or without one
 };
 struct StudyComparison {
   std::vector<ComparedPoint> points;  // in the order of A's plan
-  std::vector<std::string> texts;     // the subject, the differences, the table's conclusions: sentences, one an item
+  std::vector<std::string> texts;     // what is compared, how A and B differ, how to read the table: sentences
 };
-// Throws ConfigError if no point is in both, or their metrics differ.
+// Throws ConfigError if no point has finished runs in both, or if their metrics differ.
 StudyComparison compare_studies(const StudyResults& a, const StudyResults& b);
 
-// A row a point.
+// One row per point.
 TextBlock comparison_table(const StudyResults& a, const StudyComparison& comparison);
 
 }  // namespace trivet

@@ -48,7 +48,7 @@ class ContentionRank {
     side_->synchronize();
     return now_seconds() - begin;
   }
-  // Median time of a GEMM until over().
+  // Median time of a GEMM, repeated until over() returns true.
   double time_gemms(const std::function<bool()>& over) {
     std::vector<double> times;
     do {
@@ -62,7 +62,7 @@ class ContentionRank {
   double time_gemms_alone(double seconds) {
     return time_gemms([end = now_seconds() + seconds] { return now_seconds() >= end; });
   }
-  // The same while `count` collectives are made, each followed by a pause. busy, seconds: in collectives, and in all.
+  // The same during `count` collectives, each followed by a pause. busy: seconds in collectives; seconds: in total.
   double time_gemms_beside(int64_t count, double pause, double& busy, double& seconds) {
     std::future<void> link = std::async(std::launch::async, [&] {
       const double begin = now_seconds();
@@ -90,7 +90,7 @@ class ContentionRank {
 
 double mean_of(const std::vector<double>& values) { return estimate_mean(values).mean; }
 
-// A point of the curve. call: seconds of a collective. alone_times: gets those of the GEMM alone.
+// Measures a point of the curve. call: seconds per collective. Appends the GEMM's times alone to alone_times.
 nlohmann::ordered_json measure_use(ContentionRank& rank, HostWorld& host, double use, double call,
                                    const ContentionOptions& options, std::vector<double>& alone_times) {
   const double seconds = std::max(options.seconds, 4 * call), pause = call * (1 / use - 1);
@@ -122,10 +122,10 @@ nlohmann::ordered_json measure_contention(const Config& config, Communicator& wo
   if (world.size() < 2) throw ConfigError("contention is between a collective and GEMMs: expected at least 2 ranks");
   ContentionRank rank(config, world, options.bytes);
   HostWorld host(world);
-  rank.time_gemms_alone(options.seconds);  // the first ones create kernels and touch pages
+  rank.time_gemms_alone(options.seconds);  // the first GEMMs create kernels and touch pages
   std::vector<double> calls, alone_times;
   for (int i = 0; i < 5; ++i) calls.push_back(rank.time_collective());
-  const double call = std::ranges::max(host.gather(median(calls)));  // the same on all ranks, as the counts that follow
+  const double call = std::ranges::max(host.gather(median(calls)));  // equal on all ranks, and so the counts
   nlohmann::ordered_json curve;
   for (const double use : options.uses) curve.push_back(measure_use(rank, host, use, call, options, alone_times));
   const int64_t m = rank.c.shape[0], n = rank.c.shape[1], k = rank.a.shape[1];

@@ -13,13 +13,13 @@ std::optional<double> value_of(const RunRow* row, const std::string& metric) {
   return found == row->metrics.end() ? std::nullopt : std::optional(found->second);
 }
 
-// The logarithm; empty if there is no value above 0.
+// The logarithm of the metric's value; empty if there is none above 0.
 std::optional<double> log_of(const RunRow* row, const std::string& metric) {
   const auto value = value_of(row, metric);
   return value && *value > 0 ? std::optional(std::log(*value)) : std::nullopt;
 }
 
-// [round]: the mean of the values that were added for it.
+// [round]: the mean of its values.
 std::map<int64_t, double> mean_by_round(const std::vector<std::pair<int64_t, double>>& values) {
   std::map<int64_t, std::vector<double>> rounds;
   for (const auto& [round, value] : values) rounds[round].push_back(value);
@@ -34,7 +34,7 @@ Rounds::Rounds(const Study& study, const Plan& plan, const std::vector<RunRow>& 
   std::unordered_map<std::string_view, size_t> points;
   for (size_t i = 0; i < plan.points.size(); ++i) points.emplace(plan.points[i].id, i);
   using Run = std::pair<size_t, const RunRow*>;
-  std::map<std::pair<int64_t, int64_t>, std::vector<Run>> segments;  // of a round in a call, as they were run
+  std::map<std::pair<int64_t, int64_t>, std::vector<Run>> segments;  // by round and call, in run order
   for (const RunRow& row : rows)
     if (const auto point = points.find(row.point);
         point != points.end() && row.outcome == RunEnd::done && row.repeat <= study.repeats)
@@ -46,7 +46,7 @@ Rounds::Rounds(const Study& study, const Plan& plan, const std::vector<RunRow>& 
         return other.first == baseline;
       };
       Pairing pairing{.round = of.first, .call = of.second, .run = run->second};
-      // A baseline's run is its own run before.
+      // A baseline run counts as its own preceding run.
       const auto before = std::find_if(std::reverse_iterator(run + 1), runs.rend(), is_baseline);
       const auto after = std::find_if(run, runs.end(), is_baseline);
       if (before != runs.rend()) pairing.before = before->second;

@@ -18,7 +18,7 @@ int64_t export_steps(const Study& study, const std::vector<RunRow>& runs, const 
   std::vector<std::string> head{"study", "point", "round", "call", "outcome", "reason", "started", "run_seconds"};
   head.insert(head.end(), std::begin(kProvenance), std::end(kProvenance));
   std::set<std::string> metrics;
-  std::map<std::string, const RunRow*> owners;  // a folder belongs to the last run that was made in it
+  std::map<std::string, const RunRow*> owners;  // a folder belongs to the last run that wrote to it
   for (const RunRow& run : runs) owners[run.folder] = &run;
   for (const RunRow& run : runs) {
     Cells of_run{{"study", study.name},

@@ -27,7 +27,7 @@ struct LaunchKey {
 constexpr LaunchKey kLaunchKeys[] = {
     {"ranks", LaunchKey::integer, 1, 65536},         {"launcher", LaunchKey::launcher},
     {"mpirun_arguments", LaunchKey::arguments},      {"srun_arguments", LaunchKey::arguments},
-    {"netlab.gbps", LaunchKey::number, 8e-6, 1e6},  // netlab takes no less
+    {"netlab.gbps", LaunchKey::number, 8e-6, 1e6},  // netlab's minimum
     {"netlab.delay_us", LaunchKey::integer, 0, 1e6},
 };
 constexpr std::string_view kVariable = "env.";
@@ -37,7 +37,7 @@ const LaunchKey* find_launch_key(std::string_view key) {
   return found == std::end(kLaunchKeys) ? nullptr : found;
 }
 
-// The problem with the name of an environment variable; "": none.
+// The expected name of an environment variable, if this one is invalid; "": it is valid.
 std::string name_problem(std::string_view name) {
   const auto is_letter = [](char c) { return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   const bool good = !name.empty() && name.size() <= 100 && is_letter(name[0]) &&
@@ -56,7 +56,7 @@ bool is_in_path(const std::string& program) {
   return false;
 }
 
-// The script in the working directory, or next to the program's folder, as in a source tree; "": in neither.
+// netlab.sh in the working directory, or next to the program's folder, as in a source tree; "": in neither.
 std::string netlab_path() {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -76,7 +76,7 @@ std::string netlab_problem(const Launch& launch) {
   return "";
 }
 
-// Requirements of NCCL's variables that the ranks' machines lack. Those of mpirun and srun may be others than this one.
+// Why the ranks would not read the NCCL variables that are set; "": they do. mpirun and srun may use other machines.
 std::string nccl_problem(const Launch& launch, const Config& config) {
   const auto variable = std::ranges::find_if(
       launch.environment, [](const auto& entry) { return entry.second && entry.first.starts_with("NCCL_"); });

@@ -1,15 +1,15 @@
-// Launch: how the ranks of a point are started: by whom, with which arguments, over which links, in which environment.
+// Launch: how the ranks of a point are started: launcher, its arguments, links between hosts, environment.
 //
 //   key                              value
 //   ranks                            an integer
-//   launcher                         threads | mpirun | srun | netlab (launch/netlab/netlab.sh: MPI ranks, each on a
-//                                    host of its own, which is a network namespace with one rate-limited cable)
+//   launcher                         threads | mpirun | srun | netlab (launch/netlab/netlab.sh: MPI ranks, each on
+//                                    an emulated host: a network namespace with one rate-limited cable)
 //   mpirun_arguments, srun_arguments a list of arguments
 //   netlab.gbps, netlab.delay_us     rate (10^9 bits a second) and delay of each cable
-//   env.NAME                         an environment variable of the launcher and the ranks: env.NCCL_ALGO
+//   env.NAME                         an environment variable of the launcher and the ranks, such as env.NCCL_ALGO
 //
-// Levels set any of them; a study's `set` all but those that are keys of the file. A variable that some level sets is
-// unset where no level does, whatever the shell of the study has it at.
+// Levels may set any of these; a study's `set` may not set those that are top-level keys of the file. A variable that
+// some level sets is unset at points where no level does, whatever its value in the study's shell.
 #pragma once
 
 #include <map>
@@ -25,34 +25,33 @@ namespace trivet {
 struct Config;
 
 struct Launch {
-  int ranks = 0;  // 0: as many as one model needs
+  int ranks = 0;  // 0: as many as one model replica needs
   Launcher launcher = Launcher::threads;
-  std::vector<std::string> arguments = {};                             // of the launcher, between -n RANKS and program
-  std::map<std::string, std::optional<std::string>> environment = {};  // empty: unset
+  std::vector<std::string> arguments = {};                             // the launcher's, between -n RANKS and program
+  std::map<std::string, std::optional<std::string>> environment = {};  // an empty value: unset
 
   bool on_this_machine() const { return launcher == Launcher::threads || launcher == Launcher::netlab; }
   bool operator==(const Launch&) const = default;
 };
 
 bool is_launch_key(std::string_view key);
-// Those without env.NAME, for messages.
+// All launch keys except env.NAME, for messages.
 std::vector<std::string_view> launch_keys();
-// True if its value is a list of arguments, which a Setting holds with a newline after each.
+// True if the key's value is a list of arguments; a Setting stores it with a newline after each argument.
 bool takes_arguments(std::string_view key);
-// The expected value in place of `value`, or of an environment variable's name; "": it is valid.
+// The expected value, or the expected name of an environment variable, if the given one is invalid; "": it is valid.
 std::string launch_key_problem(std::string_view key, const std::string& value);
 // The launch of a point: the file's, overridden by `set` and by the levels.
 Launch launch_of(const Study& study, const Choice& choice);
 
-// Why it cannot be on this machine, with this program and this configuration; "": it can.
+// Why the launch is impossible on this machine, with this program and this configuration; "": it is possible.
 std::string launch_problem(const Launch& launch, const Config& config);
 
-// The part that matters to a run, as in the point's id. Empty for threads in the study's own environment.
+// The launcher's arguments and the variables, for the point's id. Empty for threads in the study's own environment.
 std::string launch_text(const Launch& launch);
 
-// The command that starts `program` (with its arguments, of which more may follow) as the ranks: environment, launcher,
-// program. The variables are set twice: for the launcher, whose own ones (OMPI_MCA_…, SLURM_…) act there, and on the
-// hosts of the ranks.
+// The command that starts the ranks: environment, launcher, `program` with its arguments (more may be appended). The
+// variables are set twice: for the launcher, which reads its own ones (OMPI_MCA_…, SLURM_…), and on the ranks' hosts.
 std::vector<std::string> launch_command(const Launch& launch, const std::vector<std::string>& program);
 
 }  // namespace trivet

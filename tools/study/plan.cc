@@ -20,14 +20,14 @@
 namespace trivet {
 namespace {
 
-// The problems of a configuration, which are lines, as one. That a value came by --set is the study's doing.
+// Joins a configuration's problems, one per line, into one line. Drops "--set: ": the study itself passed the value.
 std::string one_line(std::string text) {
   for (size_t at; (at = text.find("--set: ")) != std::string::npos;) text.erase(at, 7);
   for (size_t at; (at = text.find('\n')) != std::string::npos;) text.replace(at, 1, "; ");
   return text;
 }
 
-// As --set takes them, without keys of launch.h.
+// Appends settings as --set accepts them, without the keys of launch.h.
 void add_sets(const std::vector<Setting>& settings, std::vector<std::string>& sets) {
   for (const auto& [key, value] : settings)
     if (!is_launch_key(key)) sets.push_back(key + "=" + value);
@@ -36,7 +36,7 @@ void add_sets(const std::vector<Setting>& settings, std::vector<std::string>& se
 std::vector<std::string> sets_of(const Study& study, Launcher launcher) {
   std::vector<std::string> sets;
   add_sets(study.set, sets);
-  // So few steps are within the warm-up of the base, which is not the subject of the study.
+  // The run would end within the base's learning-rate warm-up, which is not the subject of the study.
   if (load_untrained(study.base, sets).config.optimizer.lr_warmup_iters > study.steps)
     sets.emplace_back("optimizer.lr_warmup_iters=0");
   sets.push_back(fmt::format("comm.backend={}", launcher == Launcher::threads ? "thread" : "mpi"));
@@ -63,14 +63,14 @@ std::string hash_of(const Study& study, const Point& point, const Config& config
   return content_hash(text).substr(0, 16);
 }
 
-// Makes compute wait for every call of `config`. Settings other than overlap of communication stay.
+// Makes compute wait for every communication call. Settings other than communication overlap are kept.
 void remove_overlap(Config& config) {
   const OverlapConfig& given = config.overlap;
   OverlapConfig none;
   none.average_in_collective = given.average_in_collective;
   none.defer_embedding_wgrad_compute = given.defer_embedding_wgrad_compute;
   none.wgrad_deferral_limit = given.wgrad_deferral_limit;
-  // On by default; a run without such ranks has the switch on, and nothing to switch.
+  // On by default, and without effect in a run without such ranks, so its value is kept there.
   none.overlap_p2p_comm = config.parallel.pipeline_model_parallel_size == 1 && given.overlap_p2p_comm;
   none.overlap_cp_comm = config.parallel.context_parallel_size == 1 && given.overlap_cp_comm;
   config.overlap = none;
@@ -83,7 +83,7 @@ std::string numbers_of(const Study& study, const Choice& choice) {
   return text;
 }
 
-// The levels of `levels` that resolve() did not leave out; why it left out the others.
+// Removes from `levels` the settings that resolve() found to have no effect. Returns why they have none.
 std::string remove_inert(std::vector<std::string>& levels, const LoadedConfig& loaded, const Layout& layout) {
   std::string why;
   std::erase_if(levels, [&](const std::string& level) {
@@ -96,8 +96,8 @@ std::string remove_inert(std::vector<std::string>& levels, const LoadedConfig& l
   return one_line(std::move(why));
 }
 
-// CPU threads that compute at the same time on this machine: of all ranks together; 0 if ranks may be elsewhere. A
-// rank whose device is a GPU has one, which queues.
+// CPU threads of all ranks that compute at the same time on this machine; 0 if ranks may be on other hosts. A rank with
+// a GPU counts one, which enqueues its work.
 int compute_threads(const Config& config, const Launch& launch) {
   const auto names_hosts = [](const std::string& argument) {
     return argument == "-H" || argument.find("host") != std::string::npos;
@@ -108,7 +108,7 @@ int compute_threads(const Config& config, const Launch& launch) {
   return here ? launch.ranks * (gpu ? 1 : std::max(1, config.device.threads_per_rank)) : 0;
 }
 
-// `inert`: why settings of its levels were left out.
+// `inert` receives the reasons why settings of its levels were dropped.
 Point resolve_point(const Study& study, const Choice& choice, std::string& inert) {
   Point point;
   point.choice = choice;
@@ -206,7 +206,7 @@ Study equal_points_of(const Study& study, const Plan& plan) {
 }
 
 std::vector<double> run_seconds(const Plan& plan, std::span<const RunRow> rows) {
-  std::vector<double> seconds, speeds;  // speeds: seconds a FLOP, of every measured point
+  std::vector<double> seconds, speeds;  // speeds: seconds per FLOP of each measured point
   for (const Point& point : plan.points) {
     std::vector<double> measured;
     for (const RunRow& row : rows)

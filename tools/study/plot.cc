@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kWidth = 880, kRow = 22, kCharacter = 6.9, kBoldCharacter = 7.8, kTop = 30;
 
-// Some columns of a table, which name the rows of a picture.
+// Some columns of a table, which label the rows of a plot.
 using Names = std::vector<std::vector<std::string>>;
 Names names_of(const TextBlock& table, size_t columns) {
   Names names;
@@ -24,7 +24,7 @@ Names names_of_points(const Study& study, const Plan& plan) {
   return names_of(table, table.rows[0].size() - 1);
 }
 
-// On the left the names of the rows, in columns under headings; on the right a scale from 0 to `end` for their bars.
+// Row labels on the left, in columns under headings; bars on the right, on a scale from 0 to `end`.
 class BarChart : public Canvas {
  public:
   BarChart(const Names& names, double end, const std::string& unit) : rows_(names.size() - 1) {
@@ -54,7 +54,7 @@ class BarChart : public Canvas {
   double x_of(double value) const { return left_ + value * scale_; }
   double y_of(size_t row) const { return kTop + static_cast<double>(row) * kRow; }
   double bottom() const { return y_of(rows_); }
-  // A part of a row's bar, from one value to another.
+  // One segment of a row's bar, from one value to another.
   void part(size_t row, double from, double to, const std::string& kind, std::string_view title) {
     bar(x_of(from), y_of(row) + 4, (to - from) * scale_, kRow - 8, kind.c_str(), title);
   }
@@ -70,22 +70,22 @@ class BarChart : public Canvas {
 
 std::string direction(const Study& study) { return is_better_high(study.metric) ? "more is better" : "less is better"; }
 
-// A row of a picture of estimates.
+// A row of estimate_chart().
 struct EstimateBar {
   std::optional<Estimate> estimate;
   const char* kind;
-  std::string value;    // of the estimate, or why there is none
+  std::string value;    // the estimate as text, or why there is none
   std::string details;  // the tooltip
 };
 
-// Bars with their 95 % intervals as whiskers. ratios: to 1. unseen: the largest ratio that the study does not see; 0:
-// unknown.
+// Bars with their 95 % intervals as whiskers. ratios: the values are ratios, and 1 is marked. unseen: the largest ratio
+// that the study cannot detect; 0: unknown.
 std::string estimate_chart(const Names& names, const std::vector<EstimateBar>& bars, bool ratios, double unseen,
                            const std::string& unit, const char* legend, const char* label) {
   double end = ratios ? 1.1 : 0, largest = 0;
   for (const EstimateBar& bar : bars)
     if (bar.estimate) largest = std::max(largest, bar.estimate->value);
-  // An interval of two or three rounds may be of any width.
+  // An interval from two or three rounds can be arbitrarily wide.
   for (const EstimateBar& bar : bars)
     if (bar.estimate) end = std::max(end, std::min(bar.estimate->high, 1.5 * largest) * 1.04);
   if (!(end > 0)) end = 1;
@@ -136,7 +136,7 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
       continue;
     }
     const std::string value = ratios ? ratio_text(estimate->value) : metric_text(study.metric, estimate->value);
-    // Few rounds tell a point from the leader: one that is worse than a baseline that was told apart is no candidate.
+    // Few rounds may not rule out a point that is worse than a baseline already ruled out: it is not green either.
     const bool behind = ratios && (is_better_high(study.metric) ? estimate->value < 1 : estimate->value > 1);
     const bool green = summary.may_be_best(i) && !(behind && !summary.may_be_best(summary.conclusion_of(i).baseline));
     bars.push_back({.estimate = estimate,

@@ -50,7 +50,7 @@ std::vector<Choice> listed(const Study& study) {
   return points;
 }
 
-// `of`: which factors.
+// `of` selects the factors.
 template <class Of>
 std::string describe(const Study& study, const Choice& choice, Of&& of) {
   std::string text;

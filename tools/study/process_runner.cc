@@ -68,7 +68,7 @@ std::string launcher_text(const Launch& launch) {
   return text.substr(0, text.find_last_not_of(' ') + 1);
 }
 
-// Why a run that did not exit with 0 did not, and how far it came. Never empty.
+// Why a run did not exit with 0, and how many steps it completed. Never empty.
 std::string reason_of(const Study& study, const std::string& run_dir, const ChildEnd& end) {
   int64_t done = 0;
   if (const std::string path = run_dir + "/metrics.jsonl"; std::filesystem::exists(path))
@@ -122,7 +122,7 @@ RunPoint process_runner(const Study& study, std::string program, std::function<b
       row.reason = reason_of(study, run_dir, end);
     }
     if (!row.reason.empty()) row.outcome = end.how == ChildEnd::timed_out ? RunEnd::timed_out : RunEnd::failed;
-    // Every run writes one, so that all are measured alike; one a point is enough to look at.
+    // Every run writes a trace, so that all are measured alike; one trace per point is enough to keep.
     std::error_code ignored;
     if (run.repeat > 1 || run.copy > 1) std::filesystem::remove(run_dir + "/trace.json", ignored);
     return row;

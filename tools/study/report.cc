@@ -16,7 +16,7 @@ TextBlock points_with_folders(const Study& study, const Plan& plan, const Summar
   return table;
 }
 
-// Failed runs, and points with other losses than they must have.
+// Failed runs, and points whose losses disagree with those they must match.
 TextBlock wrong_table(const Study& study, const Plan& plan, const Summary& summary, const std::vector<RunRow>& rows) {
   TextBlock table{.title = "", .rows = {{"point", "repeat", "what", "how", "files"}}, .align = "lrlll"};
   for (size_t i = 0; i < plan.points.size(); ++i) {
@@ -100,7 +100,7 @@ std::vector<PageSection> sections_of(const Study& study, const Plan& plan, const
 
 // ---- Markdown
 
-// Tables have no line breaks and no bars, and text is not to become markup.
+// A table cell cannot contain line breaks or bars, and text must not become markup.
 std::string markdown_cell(std::string_view text) {
   std::string out;
   for (const char c : text) {

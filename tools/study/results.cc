@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Numbers of a step in metrics.jsonl that only count.
+// True for a step's numbers in metrics.jsonl that are mere counters.
 bool is_counter(std::string_view key) { return key == "step" || key == "consumed_samples" || key == "consumed_tokens"; }
 
 RunRow row_of(const Json& json) {
@@ -80,7 +80,7 @@ std::vector<RunRow> read_results(const std::string& path) {
 
 namespace {
 
-// By point and repeat: its last row.
+// By point and repeat: the last row.
 std::map<std::pair<std::string_view, int64_t>, const RunRow*> last_rows(std::span<const RunRow> rows) {
   std::map<std::pair<std::string_view, int64_t>, const RunRow*> last;
   for (const RunRow& row : rows) last[{row.point, row.repeat}] = &row;

@@ -1,5 +1,5 @@
-// Results of a study: OUT/results.jsonl, a line a run, appended when the run has ended, whichever way. Nothing in it is
-// ever rewritten; of several lines of one point and repeat (failures that were retried) the last one counts.
+// Results of a study: OUT/results.jsonl, one line per run, appended when the run has ended, successfully or not.
+// Lines are never rewritten; if a point and repeat have several (retried failures), the last one counts.
 #pragma once
 
 #include <cstdint>
@@ -21,39 +21,39 @@ constexpr auto words_of(RunEnd) { return word_list("done", "failed", "timed_out"
 struct RunRow {
   std::string point;                                             // Point::id
   int64_t repeat = 1;                                            // the round, from 1
-  int64_t call = 0;                                              // of the program, from 1: runs of two are not paired
-  std::vector<std::pair<std::string, std::string>> levels = {};  // factor and label, for people
+  int64_t call = 0;                                              // of the program, from 1; never paired with another's
+  std::vector<std::pair<std::string, std::string>> levels = {};  // factor and label, for readers
   RunEnd outcome = RunEnd::done;
-  std::string reason = {};  // of a failure
+  std::string reason = {};  // why it failed
   int exit_code = 0;
   std::string started = {};                    // UTC, 2026-01-31T23:59:59Z
-  double seconds = 0;                          // of the whole run with its start-up
-  std::map<std::string, double> metrics = {};  // of each number in metrics.jsonl, the median over the measured steps
-  std::vector<double> losses = {};             // of every step
-  std::string folder = {};                     // of the run, within the study's
-  std::string command = {};                    // as a shell would take it
+  double seconds = 0;                          // of the whole run, start-up included
+  std::map<std::string, double> metrics = {};  // median over the measured steps of each number in metrics.jsonl
+  std::vector<double> losses = {};             // one per step
+  std::string folder = {};                     // the run's, within the study's
+  std::string command = {};                    // quoted for a shell
   Provenance provenance = {};
 };
 
 std::string to_json_line(const RunRow& row);  // ends in a newline
 
-// In the order of the file; none if there is no file. A last line without its end (the study was killed) is left
-// out. Throws DataError for a line that is no result, IoError.
+// In the order of the file; empty if there is no file. A truncated last line (the study was killed) is skipped. Throws
+// DataError for a line that is not a result, and IoError.
 std::vector<RunRow> read_results(const std::string& path);
 
-// By point: its last failed run without a later success of the same repeat, among the rows given.
+// By point: its failed run, unless the same repeat succeeded later. If several repeats failed, the highest one's run.
 std::map<std::string, const RunRow*, std::less<>> failures_of(std::span<const RunRow> rows);
 
-// Without the repeats that failed, which are then to be run again.
+// The rows without the repeats that failed, so that these are run again.
 std::vector<RunRow> without_failures(const std::vector<RunRow>& rows);
 
-// Reads a run's metrics.jsonl: fills in metrics and losses. Returns why the run does not count, or "": all
-// `steps` must be there, each with a finite loss.
+// Fills in metrics and losses from a run's metrics.jsonl. Returns why the run does not count, or "": all `steps` must
+// be present, each with a finite loss.
 std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_steps, RunRow& row);
 
-// The names of all metrics that runs may have: the numbers of metrics.jsonl; memory_bytes, planned, of the rank that
-// holds most; and peak_rss_bytes, the largest resident set of a process of the run (of all ranks where they are
-// threads; none with srun, whose processes are not the study's).
+// The names of all metrics that runs may have: the numbers in metrics.jsonl; memory_bytes, the plan's for the rank that
+// needs most; and peak_rss_bytes, the largest resident set of any process of the run (all ranks together if they are
+// threads; absent with srun, whose processes are not the study's children).
 std::vector<std::string> run_metrics();
 
 }  // namespace trivet

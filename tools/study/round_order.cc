@@ -10,18 +10,18 @@
 namespace trivet {
 namespace {
 
-// A random number for `what`, the same on every machine.
+// A pseudo-random string for `what`, the same on every machine.
 std::string draw(const Study& study, int64_t repeat, std::string_view what) {
   return content_hash(fmt::format("{} {} {}", study.seed, repeat, what));
 }
 
-// The points of one baseline that are run between two runs of it; none: the baseline alone.
+// Points that run between two runs of their baseline; none: the baseline alone.
 struct RoundBlock {
   size_t baseline;
   std::vector<size_t> points;
 };
 
-// Blocks of nearly equal size, of points in random order.
+// Splits the points, in random order, into blocks of nearly equal size.
 std::vector<RoundBlock> blocks_of(const Study& study, const Plan& plan, int64_t repeat, size_t baseline,
                                   std::vector<size_t> points) {
   std::map<std::string, size_t> shuffled;
@@ -36,11 +36,11 @@ std::vector<RoundBlock> blocks_of(const Study& study, const Plan& plan, int64_t 
 
 // The results of a round so far.
 struct Made {
-  std::map<std::string, const RunRow*, std::less<>> failed;       // points with a failed run, of any round
-  std::map<std::string, int64_t, std::less<>> runs;               // of this round
-  std::map<std::string, std::set<int64_t>, std::less<>> of_call;  // the calls that made them
+  std::map<std::string, const RunRow*, std::less<>> failed;       // points with a failed run in any round
+  std::map<std::string, int64_t, std::less<>> runs;               // by point: its runs in this round
+  std::map<std::string, std::set<int64_t>, std::less<>> of_call;  // by point: the calls that made them
 
-  // True if there is a run to compare: of a call that has run the baseline, too.
+  // True if the point has a run in a call that also ran the baseline, or any run if the baseline failed.
   bool has(const std::string& id, const std::string& baseline) const {
     const auto own = of_call.find(id), other = of_call.find(baseline);
     if (own == of_call.end() || failed.contains(baseline)) return own != of_call.end();

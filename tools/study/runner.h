@@ -1,5 +1,5 @@
-// The runner of a study: the remaining runs, one after another, each result in the file before the next begins.
-// How a point is run is up to the caller: process_runner() starts the program, a test makes the numbers up.
+// The runner of a study: makes the remaining runs one after another, and writes each result before the next run begins.
+// The caller decides how a point is run: process_runner() starts the program, a test makes the numbers up.
 #pragma once
 
 #include <cstdint>
@@ -13,43 +13,43 @@
 
 namespace trivet {
 
-// Empty: the run was stopped from outside, and is as if it had not begun.
+// Runs a point. Empty: the run was stopped from outside and counts as not started.
 using RunPoint = std::function<std::optional<RunRow>(const Point& point, const PlannedRun& run)>;
 
 // Reported after each run.
 struct StudyProgress {
   const RunRow& row;
-  size_t point;         // of the plan
-  int64_t done, total;  // runs of the study, with those of earlier calls; total: of the rounds known to be needed
-  double seconds_left;  // predicted; NaN if nothing was measured yet
-  bool round_ended;     // the next run, if any, is of another round
+  size_t point;         // index in Plan::points
+  int64_t done, total;  // runs of the study, earlier calls included; total: in the rounds known to be needed
+  double seconds_left;  // predicted; NaN if nothing has been measured yet
+  bool round_ended;     // the next run, if any, belongs to another round
 };
 
 struct RunnerOptions {
-  bool retry_failed = false;            // those of earlier calls
+  bool retry_failed = false;            // repeat the runs that failed in earlier calls
   std::function<double()> now_seconds;  // a clock
   std::function<bool()> stop_asked;
   std::function<void(const StudyProgress&)> ended = {};
 };
 
-// complete: all rounds are made; with auto_repeats as many as rounds_wanted() says, asked after each. stopped: asked
-// to. budget: the next run would have ended after budget_minutes (one run is always made).
+// complete: all rounds are done; with auto_repeats, as many as rounds_wanted() returns after each. stopped: on request.
+// budget: the next run would have ended after budget_minutes (one run is always made).
 enum class StudyEnd : uint8_t { complete, stopped, budget };
 
-// `rows`: those of read_results; grows. Throws IoError when a result cannot be written: a study that forgets its
-// measurements is no use.
+// `rows`: from read_results(); new results are appended. Throws IoError if a result cannot be written: a study that
+// loses its measurements is useless.
 StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& rows, const RunPoint& run,
                    const RunnerOptions& options);
 
-// OUT/results.jsonl, and its folder, which is made.
+// OUT/results.jsonl. Creates its folder.
 std::string results_path(const Study& study);
 
-// Held while a study is run, so that two calls do not disturb each other's times. Throws IoError when it is taken.
+// Held while a study runs, so that two calls do not disturb each other's timings. Throws IoError if another holds it.
 RunDirectory lock_study(const Study& study);
 
-// Runs a point as its own process: `trivet train`, or its launcher (launch.h). Its folder, folder_of(), keeps the run's
-// files, and its output in stdout.log and stderr.log. `program`: the path of trivet. `stop_asked`: ends a
-// run early. `provenance`: of the program, for the rows; launcher, threads and load are added.
+// Runs a point as its own process: `trivet train`, or its launcher (launch.h). The run's files, and its output as
+// stdout.log and stderr.log, are in folder_of(). `program`: the path of trivet. `stop_asked`: returning true ends a run
+// early. `provenance`: the program's, for the rows; launcher, threads and load are added.
 RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked,
                         Provenance provenance = {});
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMostFactors = 16, kMostLevels = 64, kMostListed = 10'000;
 
-// Keys that the study itself gives to each run, and their source in its file.
+// Why neither `set` nor a level may contain the key (the study sets it for each run); "": they may.
 std::string_view owner_of(std::string_view key) {
   if (key == "train.train_iters") return "the study's `steps` gives it";
   if (key == "train.run_dir") return "each run gets a folder of its own";
@@ -28,7 +28,7 @@ std::string_view owner_of(std::string_view key) {
   return "";
 }
 
-// A key without a section is one of the file itself, and so none of its `set`.
+// A key without a section belongs at the top level of the file: levels may contain it, `set` may not.
 bool takes_launch_key(std::string_view key, bool of_level) {
   return is_launch_key(key) && (of_level || key.find('.') != std::string_view::npos);
 }
@@ -39,7 +39,7 @@ class StudyReader : YamlReader {
 
   void read(const YamlNode& root) {
     if (root.kind != YamlNode::map) return problem(root, "", "expected a map with name, base and factors");
-    // Factors before what names their levels.
+    // Read after the whole map: the nodes that depend on factors or repeats.
     const YamlNode *baseline = nullptr, *points = nullptr, *interval_width = nullptr;
     constexpr auto kMinutes = "a number of minutes above 0";
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -78,7 +78,7 @@ class StudyReader : YamlReader {
   }
 
  private:
-  // ---- the keys of the file
+  // ---- top-level keys
 
   void read_name(const YamlNode& node, const std::string& where) {
     const auto name = value(node, where, "up to 100 letters, digits, - and _", [](const std::string& text) {
@@ -147,7 +147,7 @@ class StudyReader : YamlReader {
     if (!owner.empty()) problem(at, path_of(where, key), fmt::format("cannot be set here: {}", owner));
     return owner.empty();
   }
-  // A key and value that --set would take, or a key of launch.h.
+  // A key that --set accepts, or one of launch.h, with its value.
   std::optional<Setting> setting(const YamlNode& at, const std::string& where, const std::string& key,
                                  const YamlNode& node, bool of_level) {
     if (!settable(at, where, key, of_level)) return {};
@@ -196,7 +196,7 @@ class StudyReader : YamlReader {
                               fmt::join(launch, ", "))
                 : fmt::format("unknown key - did you mean {}?", meant));
   }
-  // Those of a map; none if there is nothing.
+  // The settings in a map; none for a null node.
   std::vector<Setting> settings(const YamlNode& node, const std::string& where, bool of_level) {
     std::vector<Setting> all;
     if (node.is_null()) return all;
@@ -244,7 +244,7 @@ class StudyReader : YamlReader {
     study_.factors.push_back(std::move(factor));
   }
 
-  // key: of the factor, whose levels are its values; "": each level has settings of its own.
+  // key: the factor's key, of which each level is a value; "": each level has its own settings.
   void read_levels(const YamlNode& levels, const std::string& key, Factor& factor) {
     const std::string where = "factors." + factor.name;
     const bool values = !key.empty() && levels.kind == YamlNode::list;
@@ -257,13 +257,13 @@ class StudyReader : YamlReader {
       auto one = setting(at, where, key, value, true);
       if (!one) return;
       if (values) label = one->value;
-      std::ranges::replace(label, '\n', ' ');  // between the arguments of a launcher
+      std::ranges::replace(label, '\n', ' ');  // separates a launcher's arguments
       add_level(at, factor, {label, {std::move(*one)}});
     };
     if (values)
       for (const YamlNode& value : levels.items) add(value, "", value);
     else entries(levels, where, add);
-    // Levels count here even where they have a problem of their own.
+    // Count invalid levels too.
     const size_t found = levels.items.size() / (values ? 1 : 2);
     if (found == 0 || found > kMostLevels)
       problem(levels, where, fmt::format("found {} levels, expected 1 to {}", found, kMostLevels));
@@ -277,7 +277,7 @@ class StudyReader : YamlReader {
       return problem(at, where, fmt::format("the level {} is there twice", quote(level.label)));
     factor.levels.push_back(std::move(level));
   }
-  // A key belongs to one factor, or to `set`.
+  // Registers the factor's keys: a key may belong to only one factor.
   void own_keys(const YamlNode& node, const Factor& factor) {
     std::set<std::string> keys;
     for (const Level& level : factor.levels)
@@ -287,7 +287,7 @@ class StudyReader : YamlReader {
         problem(node, "factors." + factor.name, fmt::format("{} is also set by the factor {}", key, owner->second));
   }
 
-  // ---- what names levels
+  // ---- references to levels
 
   void read_choice(const YamlNode& node, const std::string& where, Choice& choice) {
     entries(node, where, [&](const YamlNode& at, const std::string& name, const YamlNode& value) {
@@ -339,7 +339,7 @@ class StudyReader : YamlReader {
     all.insert(all.end(), study_.set.begin(), study_.set.end());
     for (const Factor& factor : study_.factors)
       for (const Level& level : factor.levels) all.insert(all.end(), level.settings.begin(), level.settings.end());
-    std::map<std::string, std::string> idle;  // keys, each once, and the launcher that no point has
+    std::map<std::string, std::string> idle;  // by key: its launcher, which no point uses
     for (const auto& [key, value] : all)
       if (const std::string launcher = key.substr(0, key.find_first_of("._")); parse_word<Launcher>(launcher))
         if (std::ranges::none_of(all,
@@ -358,8 +358,8 @@ class StudyReader : YamlReader {
   }
 
   Study& study_;
-  std::vector<std::string> keys_;              // of each factor; "" if it has none
-  std::map<std::string, std::string> owners_;  // of keys that factors set
+  std::vector<std::string> keys_;              // [factor]: its key; "" if it has none
+  std::map<std::string, std::string> owners_;  // by key: the factor that sets it
 };
 
 }  // namespace

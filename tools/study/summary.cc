@@ -28,7 +28,7 @@ PointSummary summarize_point(const Study& study, const Plan& plan, const Rounds&
   return summary;
 }
 
-// hidden and compute_inflation.
+// Fills in hidden and compute_inflation.
 void compare_with_plain(const Plan& plan, const Rounds& rounds, size_t point, Summary& summary) {
   const auto found = std::ranges::find(plan.points, plan.points[point].without_overlap, &Point::id);
   const auto plain = static_cast<size_t>(found - plan.points.begin());
@@ -81,7 +81,7 @@ void judge_points(const Study& study, Summary& summary) {
   judge(study, all);
 }
 
-// The points of each baseline.
+// One conclusion per baseline, with its points.
 std::vector<Conclusion> group(const Study& study, const Plan& plan, const Summary& summary) {
   std::vector<Conclusion> conclusions;
   for (size_t i = 0; i < plan.points.size(); ++i) {
@@ -97,8 +97,8 @@ std::vector<Conclusion> group(const Study& study, const Plan& plan, const Summar
   return conclusions;
 }
 
-// The points of a conclusion that can be its best: those that did not fail, have the losses that they must have, and
-// rounds enough if any has; the best first.
+// The points that can be a conclusion's best, best first: they did not fail, their losses agree, and they have enough
+// rounds if any point does.
 std::vector<size_t> candidates_of(const Study& study, const Summary& summary, const Conclusion& conclusion) {
   const auto ratio = [&](size_t i) { return summary.points[i].ratio(study.metric); };
   std::vector<size_t> candidates;
@@ -137,13 +137,13 @@ void find_best(const Study& study, const Rounds& rounds, Summary& summary) {
   }
 }
 
-// A level against the baseline level of its factor, in every setting of the others under the conditions.
+// A level against its factor's baseline level, in every setting of the other factors under these conditions.
 Effect effect_of(const Study& study, const Plan& plan, const Rounds& rounds, const Summary& summary,
                  const Conclusion& conclusion, size_t factor, size_t level) {
   std::vector<Choice> choices;
   for (const Point& point : plan.points) choices.push_back(point.choice);
   for (const SamePoint& same : plan.same) choices.push_back(same.choice);
-  std::map<std::pair<size_t, size_t>, LogRatios> contexts;  // by both points: some choices are the same run
+  std::map<std::pair<size_t, size_t>, LogRatios> contexts;  // by pair of points: choices may share a run
   size_t most = 0;
   for (const Choice& choice : choices) {
     Choice reference = choice;
@@ -157,7 +157,7 @@ Effect effect_of(const Study& study, const Plan& plan, const Rounds& rounds, con
     most = std::max(most, ratios.size());
     contexts[{*over, *under}] = std::move(ratios);
   }
-  // Points that were run in few rounds would take their rounds from all others.
+  // The mean uses only rounds that all contexts have: one with few rounds would discard the others' rounds.
   std::erase_if(contexts, [&](const auto& context) {
     return context.second.size() < std::max<size_t>(1, std::min<size_t>(most, kFewestRounds));
   });
@@ -223,7 +223,7 @@ struct Reference {
   Choice choice;
 };
 
-// The first step at which two runs differ by more than they may; "": none.
+// Describes the first step at which the losses differ by more than `tolerance`; "": none does.
 std::string difference(const std::vector<double>& losses, const std::vector<double>& expected, double tolerance) {
   if (losses.size() != expected.size()) return fmt::format("{} steps against {}", losses.size(), expected.size());
   for (size_t i = 0; i < losses.size(); ++i) {
@@ -235,8 +235,8 @@ std::string difference(const std::vector<double>& losses, const std::vector<doub
   return "";
 }
 
-// [point]: where its losses differ from those they must agree with, the first finished run of its group; "" if they
-// do not. Every finished repeat is compared, every step.
+// [point]: where its losses first differ from those of the first finished run of its group; "": nowhere. Every step of
+// every finished repeat is compared.
 std::vector<std::string> find_disagreements(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
   std::vector<std::string> found(plan.points.size());
   if (!study.check_agreement) return found;

@@ -1,19 +1,19 @@
 // Summary: the conclusions from the runs of a study.
 //
-// The unit is the round, one run of each point: the steps inside a run are correlated, so a run counts as one value per
-// metric. In a round the baseline of each condition runs again every `baseline_every` runs (plan.h). A run's value is
-// its log ratio to the baseline there and then: to the baseline runs before and after it, interpolated by position, so
-// that what drifts steadily in the machine cancels. Runs of two calls of the program are never divided by each other.
+// The statistical unit is the round, one run of each point: steps within a run are correlated, so a run counts as one
+// value per metric. In a round the baseline of each condition runs again every `baseline_every` runs (plan.h). A run's
+// value is its log ratio to the baseline at that time: to the baseline runs before and after it, interpolated by
+// position, so that steady drift of the machine cancels. Runs in different calls of the program never form a ratio.
 //
-// All conclusions come from these log ratios, one per point and round: the ratio to the baseline is their
-// geometric mean with a 95 % interval by Student's t over rounds; two points are compared by the differences of their
-// log ratios within the rounds that have both; a main effect is the mean difference, within a round, of a level and its
-// factor's baseline level over the settings of the other factors. A verdict needs kFewestRounds and is corrected for
-// the number of comparisons in the study (Holm 1979), so that all verdicts of a study are right together with 95 %.
+// All conclusions come from these log ratios, one per point and round: the ratio to the baseline is their geometric
+// mean with a 95 % interval by Student's t over rounds; two points are compared by the differences of their log ratios
+// in the rounds that have both; a main effect is the mean difference, within a round, between a level and its factor's
+// baseline level over the settings of the other factors. A verdict needs kFewestRounds and is corrected for the number
+// of comparisons in the study (Holm 1979), so that all verdicts of a study are jointly right with 95 % confidence.
 //
-// The best under a condition is a set: every point that no other one is better than (paired t, corrected for all
-// comparisons of that kind). It holds the truly best with 95 %; only where it is a single point is there a winner. The
-// comparison is two-sided, so points that are equal have a winner in at most 5 % of studies.
+// The best under a condition is a set: every point that no other point is shown to beat (paired t test, corrected for
+// all comparisons of that kind). It contains the true best with 95 % confidence; a set of one point is the winner. The
+// comparison is two-sided, so equal points have a winner in at most 5 % of studies.
 #pragma once
 
 #include <cstdint>
@@ -30,18 +30,18 @@
 
 namespace trivet {
 
-// A ratio, as its geometric mean over rounds; of hidden_fraction a difference of 1 and a ratio, as its mean.
+// A ratio: its geometric mean over rounds. For PointSummary::hidden, the arithmetic mean of 1 minus a ratio.
 struct Estimate {
   int64_t rounds = 0;
   double value = 1;
-  double low = 1, high = 1;  // 95 % interval by Student's t; `value` if there is one round
-  double p = 1;              // two-sided, that there is no effect; 1 if there is one round
+  double low = 1, high = 1;  // 95 % interval by Student's t; both `value` for a single round
+  double p = 1;              // two-sided p-value of no effect; 1 for a single round
   bool has_interval() const { return rounds > 1; }
   double width() const { return high / low - 1; }
 };
 
-// A point against the baseline of its conditions. within_noise: its corrected p is above 5 %.
-// differs: the losses are not the required ones.
+// A point against the baseline of its conditions. within_noise: its corrected p-value is above 5 %.
+// differs: its losses disagree with those they must match.
 enum class Verdict : uint8_t { not_measured, failed, baseline, too_few, better, worse, within_noise, differs };
 constexpr auto words_of(Verdict) {
   return word_list("not measured", "failed", "baseline", "too few", "better", "worse", "within noise", "losses differ");
@@ -49,23 +49,23 @@ constexpr auto words_of(Verdict) {
 
 struct PointSummary {
   int64_t done = 0;                        // rounds with a finished run
-  std::string failure;                     // of its last failed run; "": none. Such a point is never among the best
-  std::map<std::string, Sample> metrics;   // over the rounds; of several runs in a round, their mean
-  bool baseline = false;                   // of its conditions
-  std::map<std::string, Estimate> ratios;  // of each metric to the baseline
-  // The study's metric, adjusted: the baseline's geometric mean over its rounds, times the ratio. So points of one
-  // condition are in the same order by it and by their ratios. Without a ratio, the point's own geometric mean.
+  std::string failure;                     // of its last failed run; "": none. A failed point is never among the best
+  std::map<std::string, Sample> metrics;   // over the rounds; several runs in a round count as their mean
+  bool baseline = false;                   // true for the baseline of its conditions
+  std::map<std::string, Estimate> ratios;  // by metric: its ratio to the baseline
+  // The study's metric, adjusted: the baseline's geometric mean over its rounds, times the ratio. So points under one
+  // condition have the same order by it as by their ratios. Without a ratio, the point's own geometric mean.
   std::optional<double> adjusted;
   Verdict verdict = Verdict::not_measured;  // on the study's metric
-  double corrected_p = 1;                   // of the verdict, after Holm
-  // If the plan has the same point without overlap (Point::without_overlap): how much of the wire time that is
-  // exposed there overlap hides, 1 - exposed wire / the same without overlap, for plain runs that expose at least
-  // kMeasurable of their step; and the ratio of the time a rank computes, what sharing cores and memory costs.
+  double corrected_p = 1;                   // of the verdict, after Holm's correction
+  // Only if the plan also has the point without overlap (Point::without_overlap). hidden: the fraction of that point's
+  // exposed wire time that overlap hides, 1 - exposed / exposed without overlap, if it exposes at least kMeasurable of
+  // its step. compute_inflation: compute time over the same without overlap, the cost of sharing cores and memory.
   std::optional<Estimate> hidden, compute_inflation;
-  std::string disagreement;  // with the losses it must have; "": none
+  std::string disagreement;  // with the losses it must match; "": none
   std::string folder;        // of its first finished run
 
-  // Null, and empty, where the runs do not report it.
+  // Null, or empty, if the runs do not report the metric.
   const Sample* find(std::string_view metric) const;
   std::optional<double> median(std::string_view metric) const;
   const Estimate* ratio(std::string_view metric) const;
@@ -75,86 +75,86 @@ constexpr double kMeasurable = 0.01;
 
 // The main effect of a level against its factor's baseline level, under one condition.
 struct Effect {
-  int64_t contexts = 0;     // settings of the other factors it was seen in
-  Estimate ratio;           // the mean over them, within a round
-  double min = 1, max = 1;  // of the ratios in the single contexts: how much factors depend on each other
-  double corrected_p = 1;   // after Holm, over all main effects of the study
+  int64_t contexts = 0;     // settings of the other factors in which it was measured
+  Estimate ratio;           // the mean over the contexts, within a round
+  double min = 1, max = 1;  // of the ratios in single contexts: how much the factors interact
+  double corrected_p = 1;   // after Holm's correction over all main effects of the study
   Verdict verdict = Verdict::not_measured;
 };
 
-// The conclusion under one setting of the factors that are conditions; without such factors there is one.
+// The conclusion under one combination of conditions; a study without conditions has one conclusion.
 struct Conclusion {
-  std::vector<size_t> points;    // of the plan, under these conditions, in its order
-  size_t baseline = 0;           // of `points`
-  std::optional<size_t> leader;  // the best estimate of the points that did not fail; empty: nothing is measured
-  int64_t rounds = 0;            // of the point with the fewest, of those that did not fail
-  // The points that may be the best: the leader, and those that it is not told apart from, better ones first. Empty
-  // if there are too few rounds, or there is nothing to compare. One: the winner.
+  std::vector<size_t> points;    // indices in Plan::points, those under these conditions, in order
+  size_t baseline = 0;           // one of `points`
+  std::optional<size_t> leader;  // the candidate with the best estimate; empty: no candidates
+  int64_t rounds = 0;            // the most that any point has that did not fail
+  // The points that may be the best: those that no other is shown to beat, better ones first. Empty if there are too
+  // few rounds, or nothing to compare. A single point is the winner.
   std::vector<size_t> best;
-  std::vector<std::vector<Effect>> effects;  // [factor][level]; no level of conditions and of factors of one level
+  std::vector<std::vector<Effect>> effects;  // [factor][level]; empty for conditions and for factors with one level
 };
 
-// The resolution of the design: `deviation` is that of a point's log ratio from round to round.
+// The resolution of the design. `deviation`: standard deviation of a point's log ratio from round to round.
 struct Resolution {
   double deviation = 0;
   int64_t rounds = 0, comparisons = 0;
   bool equal_points = false;  // measured by an A/A study (trivet study FILE --aa); else from the study's own rounds
-  // The smallest effect, as a ratio minus 1, that a verdict finds in about four of five studies: (t of the corrected
+  // The smallest effect, as a ratio minus 1, that a verdict detects with a power of about 80 %: (t of the corrected
   // confidence + t of 80 %) standard errors.
   double effect() const;
 };
 
 struct Summary {
-  std::vector<PointSummary> points;     // of Plan::points
+  std::vector<PointSummary> points;     // [point], as in Plan::points
   std::vector<Conclusion> conclusions;  // in the order of the plan
   std::optional<Resolution> resolution;
-  int64_t rounds = 0;                      // asked for: rounds_wanted()
-  int64_t runs = 0, done = 0, failed = 0;  // runs: in those rounds, with repeated baselines. failed: points
+  int64_t rounds = 0;                      // requested: rounds_wanted()
+  int64_t runs = 0, done = 0, failed = 0;  // runs: in these rounds, repeated baselines included. failed: points
   int64_t other_rows = 0;                  // results of points that are no longer in the plan
   int64_t disagreements = 0;
-  std::set<std::string> metrics;  // of any point
+  std::set<std::string> metrics;  // that any point has
   std::set<std::string> machines;
-  int shared_cores = 0, threads = 0;  // of a run with more threads than its machine had cores; 0: there is none
+  int shared_cores = 0, threads = 0;  // of a run with more threads than its machine had cores; 0: no such run
 
   const Conclusion& conclusion_of(size_t point) const;
-  // True if it is the winner, or among several that may be.
+  // True if the point is the winner; if it may be the best.
   bool wins(size_t point) const;
   bool may_be_best(size_t point) const;
 };
 
 Summary summarize(const Study& study, const Plan& plan, const std::vector<RunRow>& rows);
 
-// Corrects the p-values of estimates that have rounds enough for their number by S. Holm's step-down procedure (1979),
-// and gives them a verdict: to call those effects whose corrected p is at most alpha is wrong about any of them with
-// probability alpha, however they depend on each other.
+// Corrects the p-values of estimates with enough rounds for multiple comparisons, by S. Holm's step-down procedure
+// (1979), and sets their verdicts. If effects with a corrected p-value of at most alpha are called real, at least
+// one of these calls is false with probability at most alpha, however the estimates depend on each other.
 struct Judged {
   const Estimate* ratio;
-  double* corrected_p;  // where to put it
+  double* corrected_p;  // output
   Verdict* verdict;
 };
 void judge(const Study& study, std::vector<Judged> all);
 
-// The rounds that a study needs: its repeats; with auto_repeats at least kFewestRounds, and one more as long as the
-// interval of some ratio is wider than interval_width, up to its repeats.
+// The number of rounds that a study needs: its repeats; with auto_repeats, at least kFewestRounds, and one more as long
+// as any ratio's interval is wider than interval_width, up to its repeats.
 int64_t rounds_wanted(const Study& study, const Plan& plan, const std::vector<RunRow>& rows);
 
 // ---- the estimator
 
-// [round]: the log ratio of a point, or of a factor's level, to its baseline; of a single value, to 1.
+// [round]: the log ratio of a point, or of a factor's level, to its baseline; for a single value, its logarithm.
 using LogRatios = std::map<int64_t, double>;
 
-// The finished runs of a study, each with the runs of its baseline that are next to it.
+// The finished runs of a study, each with the nearest baseline runs before and after it.
 class Rounds {
  public:
   Rounds(const Study& study, const Plan& plan, const std::vector<RunRow>& rows);
 
-  // A baseline has zeros. Rounds in which a run has no value of the metric above 0 are left out.
+  // Zeros for a baseline itself. Rounds without a ratio of two positive values are left out.
   LogRatios log_ratios(size_t point, const std::string& metric) const;
-  // The mean over the runs of a round.
+  // [round]: the mean over its runs.
   std::map<int64_t, double> values(size_t point, const std::string& metric) const;
-  // Their logarithms, of the values above 0.
+  // The logarithms of those values that are above 0.
   LogRatios log_values(size_t point, const std::string& metric) const;
-  // [round]: the quotient of two points' values, of runs of one call.
+  // [round]: the quotient of two points' values, from runs in the same call.
   std::map<int64_t, double> quotients(size_t over, size_t under, const std::string& metric) const;
   std::set<std::string> metrics(size_t point) const;  // that its runs report
   std::string first_folder(size_t point) const;       // of its first run; "": it has none
@@ -162,13 +162,13 @@ class Rounds {
  private:
   struct Pairing {
     int64_t round = 1, call = 0;
-    const RunRow *run = nullptr, *before = nullptr, *after = nullptr;  // before, after: of the baseline; may be null
+    const RunRow *run = nullptr, *before = nullptr, *after = nullptr;  // before, after: baseline runs; may be null
     double weight_of_after = 0;
   };
-  std::vector<std::vector<Pairing>> pairings_;  // [point], as they were run
+  std::vector<std::vector<Pairing>> pairings_;  // [point], in run order
 };
 
-LogRatios operator-(const LogRatios& a, const LogRatios& b);  // of the rounds that both have
+LogRatios operator-(const LogRatios& a, const LogRatios& b);  // over the rounds that both have
 MeanEstimate mean_of_logs(const LogRatios& values);
 Estimate ratio_of(const MeanEstimate& logs);
 inline Estimate estimate_ratio(const LogRatios& values) { return ratio_of(mean_of_logs(values)); }

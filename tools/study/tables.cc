@@ -7,7 +7,7 @@
 namespace trivet {
 namespace {
 
-constexpr size_t kLongestLabel = 40;  // characters; the report has longer ones elsewhere in full
+constexpr size_t kLongestLabel = 40;  // characters; the report has longer ones in full elsewhere
 
 std::string verdict_text(const Study& study, const Summary& summary, size_t i) {
   const PointSummary& point = summary.points[i];
@@ -23,7 +23,7 @@ std::string note_of(const PointSummary& point) {
   const std::string note = !point.failure.empty()        ? "failed: " + point.failure
                            : !point.disagreement.empty() ? "LOSS DIFFERS: " + point.disagreement
                                                          : "";
-  return shortened(note, 60);  // all of it is in the CSV, in results.jsonl and in the report's list
+  return shortened(note, 60);  // the full text is in the CSV, in results.jsonl and in the report's list
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace trivet {
 namespace {
 
-constexpr double kFloorLow = 0.95, kFloorHigh = 1.1;  // wire over floor, within what clocks of ranks and copies add
+constexpr double kFloorLow = 0.95, kFloorHigh = 1.1;  // wire over floor, with allowance for clock error and copies
 
 // A metric's median; "" if the runs do not report it.
 std::string median_cell(const PointSummary& point, const std::string& metric) {
@@ -72,7 +72,7 @@ TextBlock comm_table(const Study& study, const Plan& plan, const Summary& summar
       row.push_back(metric_text("bytes", *bytes));
       row.push_back(floor ? metric_text("seconds", *floor) : "unknown");
       row.push_back(median_cell(point, name + "_wire_seconds"));
-      // A wire that takes its floor is bounded by the link; less is a wrong measurement, more another bound.
+      // Wire time at the floor: the link is the bottleneck. Below: a measurement error. Above: another bottleneck.
       const double ratio = moves && floor && *floor > 0 ? *wire / *floor : 0;
       row.push_back(ratio == 0 ? ""
                                : fmt::format("{:.2f}{}", ratio, ratio < kFloorLow || ratio > kFloorHigh ? " !" : ""));

@@ -48,7 +48,7 @@ std::string conclusion_text(const Study& study, const Plan& plan, const Summary&
   return text;
 }
 
-// The number of points that a conclusion leaves out.
+// How many points the conclusion leaves out, and why.
 std::string left_out_text(const Study& study, const Summary& summary, const Conclusion& conclusion) {
   int64_t failed = 0, few = 0, differ = 0;
   for (const size_t i : conclusion.points) {
@@ -118,7 +118,7 @@ std::vector<std::string> explain_commands(const Study& study, const Plan& plan, 
 
 std::string resolution_text(const Summary& summary) {
   if (!summary.resolution) return "";
-  const auto effect_text = [](double effect) {  // two noisy rounds find nothing below a factor of millions
+  const auto effect_text = [](double effect) {  // two noisy rounds may detect only factors of millions
     return effect < 1 ? percent_text(effect) : fmt::format("a factor of {:.3g}", 1 + effect);
   };
   const Resolution& resolution = *summary.resolution;
