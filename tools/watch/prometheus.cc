@@ -20,7 +20,7 @@
 namespace trivet {
 namespace {
 
-// Each number of metrics.jsonl is a gauge of its key's name: trivet_loss; of an event trivet_checkpoint_seconds.
+// Each number in metrics.jsonl is a gauge named after its key: trivet_loss, or trivet_checkpoint_seconds for an event.
 class PrometheusObserver : public RunObserver {
  public:
   PrometheusObserver(const Config& config, const PrometheusConfig& keys)
@@ -34,7 +34,7 @@ class PrometheusObserver : public RunObserver {
 
   void record(const nlohmann::ordered_json& record) override {
     std::string event = text_in(record, "event");
-    if (event == "resume") event = "start";  // of the program
+    if (event == "resume") event = "start";  // both start the program
     for (const auto& [key, value] : record.items())
       if (value.is_number()) set(event + (event.empty() ? "" : "_") + key, value.get<double>());
     set(event + (event.empty() ? "" : "_") + "timestamp_seconds", unix_seconds());
@@ -64,13 +64,13 @@ class PrometheusObserver : public RunObserver {
     }
   }
 
-  // The push wakes the thread that writes; the file gets all that is known by then.
+  // The push wakes the writer thread; the file gets the values current when it is written.
   void publish() {
     published_ = now_seconds();
     if (queue_) queue_->push(" ");
   }
 
-  // warned: of the write before.
+  // warned: whether the previous write failed.
   static void write(const std::string& path, const prometheus::Registry& registry, bool& warned) {
     try {
       OutputFile file(path);

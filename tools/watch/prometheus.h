@@ -1,6 +1,6 @@
-// The section `prometheus:` of a configuration, and its observer, which shows the run to Prometheus, by a
-// file for the textfile collector of node_exporter, written by rename, and by an HTTP endpoint. Rank 0 has it, and its
-// numbers are of the whole run. Nothing that goes wrong with either ends or delays training.
+// The configuration section `prometheus:` and its observer, which exports the run's metrics to Prometheus: through a
+// file for node_exporter's textfile collector, replaced by rename, and through an HTTP endpoint. Only rank 0 has the
+// observer; its numbers cover the whole run. A failure of either export neither ends nor delays training.
 #pragma once
 
 #include <string>

@@ -22,8 +22,8 @@
 namespace trivet {
 namespace {
 
-// A run holds its lock by flock(), which also other hosts see on most file systems, and touches it. An outcome that is
-// older than the lock is of an earlier start.
+// A run holds its lock with flock(), which other hosts also see on most file systems, and touches it periodically. An
+// outcome older than the lock belongs to an earlier start.
 void look_at_state(RunRecord& run) try {
   using std::filesystem::last_write_time;
   const std::string lock = run.run_dir + "/lock", outcome = run.run_dir + "/outcome.json";
@@ -46,13 +46,13 @@ void look_at_state(RunRecord& run) try {
   if (!file_exists(flight_folder(run.run_dir) + "/ranks.json")) return;
   if (const FlightReport report = read_flight_folder(run.run_dir); report.end.empty())
     run.state += fmt::format("; {}; trivet flight {} says more", find_culprit(report).what, run.run_dir);
-} catch (const std::exception& error) {  // a file that is damaged, or gone meanwhile
+} catch (const std::exception& error) {  // a file is damaged, or was removed meanwhile
   run.state += error.what();
 }
 
 void add_step(RunRecord& run, StepNumbers step) {
   size_t known = run.of("step").size();
-  while (known > 0 && run.of("step")[known - 1] >= step["step"]) --known;  // done again, and could not be removed
+  while (known > 0 && run.of("step")[known - 1] >= step["step"]) --known;  // redone steps whose old records remain
   run.started = std::min(run.started, known), run.last_step = step["step"];
   for (const auto& [key, value] : step) run.numbers[key];
   for (auto& [key, values] : run.numbers) {
@@ -69,7 +69,7 @@ RunRecord::RunRecord(const std::string& folder, int64_t most_bytes) : run_dir(fo
     throw ConfigError(run_dir + ": is no directory, expected the folder of a run (train.run_dir)");
   if (!file_exists(log) && !file_exists(config))
     throw DataError(run_dir + ": no metrics.jsonl, expected the folder of a run: each begins one when it trains");
-  look_at_state(*this);  // before its records: those of a run that has ended are all there
+  look_at_state(*this);  // before its records, which are complete if the run has ended
   const auto add_event = [&](const nlohmann::ordered_json& event) {
     events.push_back(event), last_time = std::fmax(last_time, number_in(event, "time"));
     if (const std::string kind = text_in(event, "event"); kind == "start" || kind == "resume")
@@ -81,7 +81,7 @@ RunRecord::RunRecord(const std::string& folder, int64_t most_bytes) : run_dir(fo
   if (!of("time").empty()) last_time = std::fmax(last_time, of("time").back());
   try {
     if (total_steps == 0) total_steps = static_cast<double>(load_config(config).config.train.train_iters);
-  } catch (const Error&) {  // a folder without one, or another version's
+  } catch (const Error&) {  // the file is missing, or another version's
   }
 }
 
@@ -105,7 +105,7 @@ nlohmann::ordered_json RunRecord::last_with(const char* key) const {
 }
 
 std::string date_text(double time) {
-  tzset();  // which localtime_r() need not do
+  tzset();  // localtime_r() need not call it
   return time > 0 && time < 1e11 ? fmt::format("{:%F %T}", fmt::localtime(static_cast<std::time_t>(time))) : "-";
 }
 
