@@ -9,10 +9,10 @@
 namespace trivet {
 namespace {
 
-constexpr double kMostClockMs = 100;  // hosts that follow NTP differ by a few
+constexpr double kMostClockMs = 100;  // hosts synchronised by NTP differ by a few
 constexpr size_t kMostRanksShown = 64;
 
-// NaN, than which nothing is less, where ranks are not compared, or there are fewer than three values or links.
+// The median; NaN, which makes comparisons false, if ranks are not compared or there are fewer than 3 values or links.
 double usual_of(const Preflight& p, size_t number) {
   std::vector<double> values;
   for (const Preflight::Numbers& rank : p.typical)
@@ -37,7 +37,7 @@ std::vector<std::string> slow_parts(const Preflight& p) {
     };
     const auto is_slow = [&](size_t rank) {
       const auto is_end = [&](const Preflight::Link& x) { return x.kind == number && (x.a == rank || x.b == rank); };
-      // If the rank has a single link, that is named instead.
+      // If the rank has a single link, the link is named instead.
       return p.best[rank][number] < least && std::ranges::count_if(p.links, is_end) != 1;
     };
     for (const auto& [a, b, kind, rate] : p.links)

@@ -29,7 +29,7 @@ constexpr int64_t kFileBytes = 16 << 20, kMostReadBytes = 64 << 20;
 
 int64_t wall_ns() { return std::llround(unix_seconds() * 1e9); }
 
-// A round lasts `seconds`, so that it sees the pauses of a throttled core.
+// A round lasts at least `seconds`, long enough to include the pauses of a throttled core.
 template <class F>
 std::vector<double> rates_of(double amount, double seconds, int rounds, F&& f) {
   f();  // creates kernels, touches pages, connects
@@ -43,7 +43,7 @@ std::vector<double> rates_of(double amount, double seconds, int rounds, F&& f) {
   return rates;
 }
 
-// Names of the shared libraries, whose files end in their versions.
+// File names of the loaded shared libraries, which end in their versions.
 std::string library_names() {
   std::set<std::string> names;
   for_each_line("/proc/self/maps", [&](const std::string& line, int64_t) {
@@ -72,7 +72,7 @@ class Probe {
     record(kClock, {1e-6 * static_cast<double>(-ClockOffsets(host_, boot_number(), wall_ns).offset(wall_ns()))});
     compute();
     use_links();
-    compute();  // other work on the machine comes and goes
+    compute();  // again, because other load on the machine varies
     result_.best = host_.gather(best_), result_.typical = host_.gather(typical_);
     return result_;
   }
@@ -84,7 +84,7 @@ class Probe {
     best_[number] = std::ranges::max(all), typical_[number] = median(all);
   }
 
-  // An exception of f() is a failure, on all ranks.
+  // An exception in f() on any rank is a failure on all ranks.
   template <class F>
   bool tried(F&& f) {
     std::string problem;
@@ -111,7 +111,7 @@ class Probe {
       for (const auto& [name, text] : open_training_data(config_, samples_of_run(config_, layout)).fingerprints)
         shared.push_back({name, text, true});
     });
-    if (!has_data) shared.resize(without_data);  // the same on all ranks
+    if (!has_data) shared.resize(without_data);  // equal on all ranks
     tried([&] { check_same_everywhere(shared, places_, host_.world()); });
   }
 
@@ -135,7 +135,7 @@ class Probe {
     });
   }
 
-  // The first files against their hashes, which are others on each rank.
+  // Verifies the first kMostReadBytes or so of files against their hashes. Ranks begin with different files.
   void read_checkpoint(const std::string& path) {
     struct Enough {};
     OpenCheckpoint checkpoint = open_checkpoint(path);
@@ -178,8 +178,8 @@ class Probe {
     rate(kMemory, 2e-9 * static_cast<double>(from.bytes()), op::Convert{from, to});
   }
 
-  // A tournament of all ranks: in a round each meets the one whose number differs in the same bits. Where hosts have a
-  // power of two of ranks, these meet first, and then all ranks of two hosts together, so that they share a wire alike.
+  // An XOR tournament: in round r, rank i exchanges with rank i ^ r. If each host has a power of two of ranks, ranks of
+  // one host meet first, then all ranks of two hosts at once, so that all get equal shares of the wire.
   void use_links() {
     const auto rank = static_cast<size_t>(host_.rank()), ranks = static_cast<size_t>(host_.size());
     if (ranks == 1) return;
@@ -188,7 +188,7 @@ class Probe {
     const Tensor out = arena.allocate(DType::f32, {bytes / 4}), in = arena.allocate(DType::f32, {bytes / 4});
     backend_.ops->run(op::Fill{out, 0}, *compute_);
     std::vector<std::vector<double>> rates(ranks);  // [peer]
-    std::vector<double> own(ranks);                 // of those the best
+    std::vector<double> own(ranks);                 // [peer]: the best of these
     for (int again = 0; again < 3; ++again)
       for (size_t round = 1; round < std::bit_ceil(ranks); ++round) {
         host_.barrier();
@@ -208,7 +208,7 @@ class Probe {
       if (result_.hosts[a] == result_.hosts[rank]) host.push_back(static_cast<int>(a));
       for (size_t b = a + 1; b < ranks; ++b) {
         const Metric kind = result_.hosts[a] == result_.hosts[b] ? kInHost : kNetwork;
-        const double rate = std::min(all[a * ranks + b], all[b * ranks + a]);  // who began later saw less of it
+        const double rate = std::min(all[a * ranks + b], all[b * ranks + a]);  // a late starter overestimates the rate
         result_.links.push_back({a, b, kind, rate});
         if ((a == rank || b == rank) && !(rate <= best_[kind]))
           best_[kind] = rate, typical_[kind] = median(rates[a == rank ? b : a]);
@@ -216,7 +216,7 @@ class Probe {
     }
     const auto group = ranks_->split(host, "host", comm_of("data"));
     Communicator& reduced = group->size() > 1 ? *group : *ranks_;
-    const double sent = 2 * (1 - 1.0 / reduced.size());  // by a ring: nccl-tests' bus bandwidth
+    const double sent = 2 * (1 - 1.0 / reduced.size());  // by a ring, per byte: nccl-tests' bus bandwidth
     host_.barrier();
     record(kReduce, rates_of(8e-9 * static_cast<double>(bytes) * sent, 0, 5, [&] {
              reduced.all_reduce(out, Reduce::sum, *compute_);

@@ -1,4 +1,4 @@
-// Preflight: what would slow or end a run of days, found before it. All ranks measure their GEMMs, memory, wires, disk
+// Preflight: finds what would slow or end a run of days before it starts. All ranks measure GEMMs, memory, links, disk
 // and clocks at the same time, compare program, libraries, devices and data, and read the newest checkpoint.
 #pragma once
 
@@ -15,16 +15,16 @@ namespace trivet {
 
 struct MetricKind {
   const char *key, *heading, *unit;
-  double least;  // share of the median below which a rank is named; 0: it is not compared
+  double least;  // fraction of the median below which a rank is named; 0: ranks are not compared
 };
-// The last four are not speeds: NVML's report on a GPU that has just worked, and the wall clock against rank 0's.
+// The last four are not speeds: NVML's readings of a GPU right after a GEMM, and the wall clock against rank 0's.
 enum Metric { kGemm, kMemory, kInHost, kNetwork, kReduce, kWrite, kRead, kSmClock, kLanes, kErrors, kClock, kMetrics };
 constexpr std::array<MetricKind, kMetrics> kMetricKinds = {
     {{"gemm_tflops", "GEMM", "TFLOP/s", 0.9},
      {"memory_gb_per_s", "memory", "GB/s", 0.9},
-     {"in_host_gbit_per_s", "in host", "Gbit/s", 0.9},    // with the best of the other ranks there
-     {"network_gbit_per_s", "network", "Gbit/s", 0.9},    // and on other hosts
-     {"all_reduce_gbit_per_s", "reduce", "Gbit/s", 0.9},  // of the host's ranks, or where that is one, of all
+     {"in_host_gbit_per_s", "in host", "Gbit/s", 0.9},    // to the best peer on the same host
+     {"network_gbit_per_s", "network", "Gbit/s", 0.9},    // to the best peer on another host
+     {"all_reduce_gbit_per_s", "reduce", "Gbit/s", 0.9},  // over the host's ranks; if that is one, all
      {"write_mb_per_s", "write", "MB/s", 0.5},            // disks vary
      {"read_mb_per_s", "read", "MB/s", 0.5},
      {"sm_clock_mhz", "SM", "MHz", 0.9},
@@ -35,25 +35,25 @@ constexpr std::array<MetricKind, kMetrics> kMetricKinds = {
 struct Preflight {
   using Numbers = std::array<double, kMetrics>;  // NaN: not measured
   std::vector<std::string> hosts{};              // [rank]
-  // [rank] of several rounds, as other work on the machines comes and goes: a rank's best is compared with the median
+  // [rank], over several rounds, because other load on the machines varies: a rank's best is compared with the median
   // over ranks of typical values.
   std::vector<Numbers> best{}, typical{};
   struct Link {
     size_t a, b;  // ranks, a < b
     Metric kind;  // kInHost or kNetwork
-    double rate;  // the best
+    double rate;  // the best of the rounds
   };
   std::vector<Link> links{};
-  std::vector<std::string> failed{};  // what does not work, or is not the same on all ranks
-  int exit_code = 0;                  // the largest of these failures
+  std::vector<std::string> failed{};  // checks that failed, and differences between ranks
+  int exit_code = 0;                  // the largest of these failures' codes
 };
 
-// Collective, with a resolved `config`; the same on all ranks. Writes and removes a file of 16 MiB a rank in
-// train.run_dir. Throws what make_backend() throws.
+// Collective, with a resolved `config`; same result on all ranks. Each rank writes a 16 MiB file in train.run_dir and
+// removes it. Throws what make_backend() throws.
 Preflight measure_preflight(const Config& config, const Layout& layout, Communicator& world);
 
-// The slow parts, a line each. Fewer than three values are not judged: which of two is the slow one cannot be known.
-// If all links of a rank are slow it is named itself, else the link.
+// The slow parts, one per line. Fewer than three values are not judged: of two, the slow one cannot be identified.
+// If all links of a rank are slow, the rank is named, else the link.
 std::vector<std::string> slow_parts(const Preflight& measured);
 TextBlock table_of(const Preflight& measured);
 nlohmann::ordered_json json_of(const Preflight& measured);
