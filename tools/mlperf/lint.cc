@@ -23,7 +23,7 @@ using enum Level;
 
 // ---- rules about whole results
 
-// As the official seed checker has it: seeds are equal if the line of the program is, too.
+// As in the official seed checker, seeds are equal only if the same line of the program logged them.
 void check_seeds(const Result& result, const Report& report) {
   std::map<std::tuple<std::string, std::string, std::string>, std::pair<const Run*, const Record*>> taken;
   for (const Run& run : result.runs) {
@@ -75,7 +75,7 @@ void check_convergence(const Result& result, const Report& report) {
            result.folder, grouped(std::llround(mean)), grouped(std::llround(reference->mean)), reference->mean / mean);
 }
 
-// Runs that evaluate to the same numbers, several times, are one: of any results.
+// Runs with the same evaluations, at least three, are copies of one run, also across results.
 void check_copies(const std::vector<Result>& results, const Report& report) {
   constexpr size_t kFewest = 3;
   std::map<std::vector<double>, const Run*> seen;
@@ -107,7 +107,7 @@ constexpr RuleText kRound = {"round", cannot_know, "Benchmarks", "which round th
 
 // ---- reading
 
-// Accelerators of ORG/systems/SYSTEM.json, for a file in ORG/results/SYSTEM/BENCHMARK/.
+// Accelerators according to ORG/systems/SYSTEM.json, for a log in ORG/results/SYSTEM/BENCHMARK/.
 std::optional<int64_t> accelerators_of(const std::string& log) {
   const fs::path system = fs::absolute(log).lexically_normal().parent_path().parent_path();
   const fs::path path = system.parent_path().parent_path() / "systems" / (system.filename().string() + ".json");

@@ -1,6 +1,6 @@
-// The linter of MLPerf Training logs, for what the official checker omits. That one checks each line's form and the
-// values that a ruleset fixes; this one whether the numbers of a log, and of a result's runs, agree with each other and
-// with the rules of the round, in wordings that come from a study of 552 published logs of rounds 3.1 to 5.1.
+// A linter of MLPerf Training logs, for what the official checker omits. That checks each line's format and the values
+// that a ruleset fixes; this one checks that the numbers of a log, and of a result's runs, agree with each other and
+// with the rules of the round, as worded after a study of 552 published logs of rounds 3.1 to 5.1.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace trivet::mlperf {
 enum class Level { error, notice, cannot_know };
 constexpr auto words_of(Level) { return word_list("error", "notice", "cannot know"); }
 
-// A line that shows a finding.
+// A log line that supports a finding.
 struct Evidence {
   std::string file;
   int64_t line = 0;
@@ -29,7 +29,7 @@ struct Finding {
   std::vector<Evidence> lines = {};
 };
 
-// Level: the gravest that the rule reports.
+// Level: the most severe that the rule reports.
 struct RuleText {
   std::string_view id;
   Level level;
@@ -43,7 +43,7 @@ struct Lint {
   int64_t count(Level level) const;
 };
 
-// Lints each file by itself; of a directory all folders with files result_*.txt, and in each the rules about all runs
+// Lints each file by itself; in a directory, all folders with files result_*.txt, each also by the rules about all runs
 // of a result. `round`: one of kRounds; "": a benchmark's last. A path that does not exist, or a directory without
 // results, is a ConfigError.
 Lint lint(const std::vector<std::string>& paths, const std::string& round);

@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kToken = ":::MLLOG ";
 constexpr size_t kMostBroken = 10, kMostText = 100;
 
-// Megatron-LM's arguments, and the keys that log the same.
+// Megatron-LM's arguments, and the keys that log the same values.
 constexpr std::pair<std::string_view, std::string_view> kArguments[] = {
     {"tensor_model_parallel_size", "tensor_parallelism"},
     {"pipeline_model_parallel_size", "pipeline_parallelism"},
@@ -24,12 +24,12 @@ constexpr std::pair<std::string_view, std::string_view> kArguments[] = {
     {"seq_length", "max_sequence_length"},
 };
 
-// Lists and objects may be large, and so deep that the library's recursive functions overflow the stack.
+// Lists and objects may be large, and nested so deeply that the library's recursive functions overflow the stack.
 nlohmann::json scalar_of(nlohmann::json& value) {
   return value.is_structured() ? nlohmann::json(nlohmann::json::value_t::discarded) : std::move(value);
 }
 
-// With null for Python's NaN and Infinity, which JSON has not, and '?' for bytes that are no ASCII.
+// The text with null for Python's NaN and Infinity, which JSON lacks, and '?' for bytes that are not ASCII.
 std::string repaired(std::string_view text) {
   std::string out;
   bool quoted = false;
@@ -54,13 +54,13 @@ Printed printed(int64_t line, int64_t value, std::string_view text) {
   return {line, value, std::string(text.substr(0, kMostText))};
 }
 
-// The integer that begins the text, after spaces and dots.
+// The integer at the start of the text, after spaces and dots.
 std::optional<int64_t> leading_integer(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(" ."), text.size()));
   return parse_integer(text.substr(0, text.find_first_not_of("0123456789")));
 }
 
-// A line of the program itself.
+// Reads a line of the program's own output.
 void read_output(std::string_view line, int64_t number, Log& log) {
   constexpr std::string_view kSetting = "setting number of micro", kConstant = "batches to constant ";
   if (const size_t at = line.find(kSetting); at != line.npos) {
@@ -139,7 +139,7 @@ std::string record_line(const Record& record, EventType type) {
 Log read_log(const std::string& path) {
   Log log;
   log.path = path;
-  std::optional<Record> last;  // from run_start on
+  std::optional<Record> last;  // the previous record, from run_start on
   const auto read = [&](const std::string& line, int64_t number) {
     const auto text = record_text(line);
     if (!text) return read_output(line, number, log);

@@ -127,7 +127,7 @@ void MlperfRun::start(Trainer& trainer, int64_t train_samples, int64_t eval_samp
   trainer.fast_forward(first_step_);
   mlperf::RunDescription described = description_of(trainer.rank(), trainer.config(), first_step_);
   described.train_samples = train_samples;
-  // GPT-3 logs the tokens of the set: the labels, and the first token, which is no label.
+  // GPT-3 logs the tokens of the set: the labels, and the first token, which is not a label.
   described.eval_samples = counts_tokens_ ? eval_labels + 1 : eval_samples;
   described.config_file = config_file_;
   log_.describe(described);

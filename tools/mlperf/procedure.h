@@ -1,6 +1,6 @@
 // MlperfRun: the procedure of an MLPerf Training benchmark around a run (training_rules.adoc): drops the hosts' caches,
-// warms the engine up on synthetic data, starts the clock on all ranks together, decides which evaluations are made and
-// when the target is reached, and writes RUN_DIR/mlperf.log on rank 0. Each rank has one and makes the same calls.
+// warms the engine up on synthetic data, starts the clock on all ranks together, decides when to evaluate and when the
+// target is reached, and writes RUN_DIR/mlperf.log on rank 0. Each rank has one and makes the same calls.
 #pragma once
 
 #include <memory>
@@ -16,19 +16,19 @@
 
 namespace trivet {
 
-// The log's description of a run, from the engine that will do it; train_samples, eval_samples and config_file are left
-// to the caller.
+// The log's description of a run, from the engine that will execute it; train_samples, eval_samples and config_file are
+// left to the caller.
 mlperf::RunDescription description_of(const Rank& rank, const Config& engine, int64_t first_step);
 
 class MlperfRun : public RunProcedure {
  public:
   // Before anything is initialised: runs mlperf.cache_clear, once on each host. Throws ConfigError if train.run_dir
-  // holds the log of another run, or the run does not start from the benchmark's start. Collective.
+  // holds the log or checkpoints of another run, or the run does not start where the benchmark does. Collective.
   static std::unique_ptr<RunProcedure> begin(const LoadedConfig& loaded, bool from_checkpoint, Communicator& world);
 
   // Ends the initialisation of an engine that is ready, and starts the clock. Reads no training data; the run begins at
-  // their first sample, also after a checkpoint, whose samples count as steps of the run's batches, rounded up
-  // (init_checkpoint_step). train_samples, eval_samples: of the data sets; eval_labels: in the latter. Collective.
+  // the first sample even after a checkpoint, whose samples count as steps of the run's batch size, rounded up
+  // (init_checkpoint_step). train_samples, eval_samples: of the data sets; eval_labels: of the latter. Collective.
   void start(Trainer& trainer, int64_t train_samples, int64_t eval_samples, int64_t eval_labels) override;
   bool evaluates(int64_t step) const override {
     const int64_t done = step - first_step_;
@@ -37,7 +37,7 @@ class MlperfRun : public RunProcedure {
   void evaluation_begins() override { log_.eval_start(samples()); }
   void evaluation_ends(std::optional<double> loss) override;
   bool reached() const override { return reached_; }  // the target
-  // Throws IoError if the log is not whole.
+  // Throws IoError if the log is incomplete.
   std::string stop(const std::string& why) override;
 
  private:
@@ -49,10 +49,10 @@ class MlperfRun : public RunProcedure {
   const bool counts_tokens_;
   const double target_;
   const int64_t interval_, skipped_, batch_;
-  std::optional<AppendFile> file_;  // on rank 0, when its folder is there
-  std::string pending_;             // the lines logged before
+  std::optional<AppendFile> file_;  // on rank 0, once its folder exists
+  std::string pending_;             // the lines logged before that
   mlperf::RunLog log_;
-  Trainer* trainer_ = nullptr;  // when the clock runs
+  Trainer* trainer_ = nullptr;  // null before start()
   int64_t first_step_ = 0;
   bool reached_ = false, stopped_ = false, lost_ = false;
 };

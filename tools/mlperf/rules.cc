@@ -14,7 +14,7 @@ constexpr const char *kWarmup = "opt_learning_rate_warmup_steps", *kDecay = "opt
 
 double of(int64_t samples, int64_t batch) { return static_cast<double>(samples) / static_cast<double>(batch); }
 
-// ---- GPT-3 175B: "GPT3 hyperparameter constraints"; the checkpoint has seen 4,000 steps of 1,536 sequences
+// ---- GPT-3 175B: "GPT3 hyperparameter constraints"; the checkpoint was trained for 4,000 steps of 1,536 sequences
 
 std::vector<double> gpt3_rates(int64_t batch) {
   if (batch >= 1536 && batch <= 3072) return {2e-5};
@@ -30,7 +30,7 @@ double tenth(double base_rate) { return base_rate / 10; }
 
 // ---- Llama 3.1 405B: "Llama 3.1 405b hyperparameter constraints"
 
-// The number next to 8e-5 batch / 1152 that the checker, which compares products, takes; for some batches there is
+// The double at or next to 8e-5 * batch / 1152 that passes the checker, which compares products; some batches have
 // none.
 std::vector<double> llama_405b_rates(int64_t batch) {
   const double product = static_cast<double>(batch) * 8e-5, rate = product / 1152;
@@ -51,7 +51,7 @@ constexpr Steps kLlama405bSteps[] = {
 
 // ---- the rows
 
-// prefix: of the keys of Adam's constants; weight_decay: its key.
+// adam: the optimizer's name, also part of the keys of its constants; weight_decay: the key of that constant.
 Benchmark row_of(std::string_view name, std::string_view first, std::string_view last, const std::string& adam,
                  const char* weight_decay, double epsilon, int64_t sequence_length) {
   Benchmark row{.name = name, .first = first, .last = last, .sequence_length = sequence_length};
@@ -69,9 +69,9 @@ Benchmark row_of(std::string_view name, std::string_view first, std::string_view
 Benchmark gpt3(std::string_view first, std::string_view last, std::vector<ReferencePoint> points) {
   Benchmark row = row_of("gpt3", first, last, "adam", "opt_weight_decay", 1e-8, 2048);
   row.counts_tokens = true, row.target = 2.69, row.cadence = 24'576, row.runs = 3;
-  row.constants.push_back({"eval_samples", {24'567, 11'590'004}});  // sequences, or their tokens
+  row.constants.push_back({"eval_samples", {24'567, 11'590'004}});  // sequences, or tokens
   row.least_batch = 1536, row.most_batch = 8192;
-  if (first == "3.0") row.init_minutes = 60;  // its appendix; the checker has 30
+  if (first == "3.0") row.init_minutes = 60;  // from its appendix; the checker allows 30
   row.base_rates = gpt3_rates, row.end_rate = tenth;
   row.steps.assign(std::begin(kGpt3Steps), std::end(kGpt3Steps));
   row.reference_points = std::move(points);
@@ -86,7 +86,7 @@ Benchmark llama31_405b(std::string_view first, std::string_view last, int64_t ca
   row.least_batch = 1152, row.most_batch = 9216;
   row.base_rates = llama_405b_rates, row.scaled_rate = true, row.end_rate = llama_405b_end_rate;
   row.steps.assign(std::begin(kLlama405bSteps), std::end(kLlama405bSteps));
-  // Runs of round 5.0 logged the decay steps of batch 1,152 at any batch, and its ruleset takes any.
+  // Runs of round 5.0 logged the decay steps for batch 1,152 at every batch size, and its ruleset accepts any.
   if (first == "5.0") row.steps.back().logged = false;
   else row.skipped_evaluations = llama_405b_skipped;
   row.reference_points = std::move(points);
@@ -110,7 +110,7 @@ Benchmark llama31_8b() {
 // ---- reference points
 
 struct Point {
-  double batch, mean, deviation;  // of the population
+  double batch, mean, deviation;  // deviation: the population standard deviation
   int64_t runs;
 };
 
@@ -126,8 +126,8 @@ Point point_of(double batch, const std::vector<double>& positions) {
   return {batch, olympic_mean(positions), std::sqrt(squares / n), static_cast<int64_t>(positions.size())};
 }
 
-// The points that bound how fast the reference converges: none that is slower than its neighbours' interpolation, and
-// none of a smaller batch than the fastest.
+// The points that bound how fast the reference converges, without points slower than the interpolation between their
+// neighbours and points at smaller batches than the fastest.
 std::vector<Point> pruned_points(const Benchmark& benchmark) {
   std::vector<Point> points;
   for (const ReferencePoint& point : benchmark.reference_points) {
@@ -146,8 +146,8 @@ std::vector<Point> pruned_points(const Benchmark& benchmark) {
   return points;
 }
 
-// As _find_min_acceptable_mean() has it, by the quantile and not by bisection: the reference's runs count without best
-// and worst, and so do a result's.
+// As _find_min_acceptable_mean() computes it, but from the quantile instead of by bisection. The best and the worst run
+// of the reference are dropped, and so are those of a result.
 double least_mean(double mean, double deviation, int64_t reference_runs, int64_t runs) {
   reference_runs -= 2, runs -= 2;
   const double scale = std::sqrt(1.0 / static_cast<double>(reference_runs) + 1.0 / static_cast<double>(runs));
@@ -176,7 +176,7 @@ std::span<const Benchmark> benchmarks() {
                                     {8192, {{32, 4}, {33, 2}}}};
   static const Points gpt3_last = {{1536, {{23, 3}, {24, 1}, {25, 2}}},
                                    {2048, {{23, 4}, {24, 3}}},
-                                   {3072, {{24, 5}, {25, 1}, {274, 1}}},  // a digit too many, in the official file
+                                   {3072, {{24, 5}, {25, 1}, {274, 1}}},  // 274: a typo in the official file
                                    {4096, {{25, 5}, {26, 1}}},
                                    {6144, {{28, 6}}},
                                    {8192, {{32, 4}, {33, 2}}}};
@@ -238,7 +238,7 @@ std::optional<Convergence> reference_convergence(const Benchmark& benchmark, int
                        above->batch != x};
   const Point& low = above[-1];
   const double mean = between(x, low, *above, &Point::mean);
-  // Deviation of runs that were never made: the checker assumes that twice a result's runs remain.
+  // There were no runs at this batch size: the checker assumes that twice a result's runs remain.
   const double deviation = between(x, low, *above, &Point::deviation);
   return Convergence{mean, least_mean(mean, deviation, 2 * benchmark.runs + 2, benchmark.runs) - benchmark.leeway};
 }

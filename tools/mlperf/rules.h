@@ -27,7 +27,7 @@ struct ReferencePoint {
   int64_t interval = 0;  // sequences between evaluations, if not as in the rules
 };
 
-// A key that has to have one of these values.
+// A key that must have one of these values.
 struct Constant {
   std::string key;
   std::vector<nlohmann::json> allowed;
@@ -41,7 +41,7 @@ struct Steps {
   bool exact = false;  // the checker accepts no other number
 };
 
-// A benchmark in the rounds from `first` to `last`. A formula that is null constrains nothing.
+// A benchmark in the rounds from `first` to `last`. A null formula constrains nothing.
 struct Benchmark {
   std::string_view name = {};  // submission_benchmark
   std::string_view first = {}, last = {};
@@ -49,13 +49,13 @@ struct Benchmark {
   bool counts_tokens = false;  // positions are tokens, in metadata.epoch_num; else sequences, in samples_count
   double target = 0;           // log-perplexity: reached at or below
   int64_t cadence = 0;         // sequences from one evaluation to the next, before they are rounded up to batches
-  int runs = 0;                // of a result
+  int runs = 0;                // per result
   int64_t least_batch = 0,
           most_batch = std::numeric_limits<int64_t>::max();  // others need reference points of their own
   double init_minutes = 30;                                  // from init_start to run_start, in the closed division
   std::vector<Constant> constants = {};
   std::vector<double> (*base_rates)(int64_t batch) = nullptr;  // a run uses one of these
-  bool scaled_rate = false;  // base_rates() is in proportion to the batch, and the checker compares without tolerance
+  bool scaled_rate = false;  // base_rates() is proportional to the batch, and the checker compares without tolerance
   double (*end_rate)(double base_rate) = nullptr;
   std::vector<Steps> steps = {};
   int64_t (*skipped_evaluations)(int64_t batch) = nullptr;  // at most
@@ -81,7 +81,7 @@ const std::vector<std::string_view>& known_keys();
 
 // In sequences: the mean of the reference runs without the best and the worst, and the smallest mean of a result that a
 // one-sided t test with p = 0.05 does not call faster, less the leeway (rcp_checker.py, with pruned points). Both are
-// interpolated between points. A batch below the smallest is compared with that; one above the largest with nothing.
+// interpolated between points. A batch below the smallest is compared with that one; one above the largest with none.
 struct Convergence {
   double mean = 0, least = 0;
   bool below = false;  // the batch is smaller than every point's

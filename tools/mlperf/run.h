@@ -1,4 +1,4 @@
-// The input of the linter's rules, a log with its benchmark and the runs of a result, and their reports.
+// The input of the linter's rules (a log with its benchmark, and the runs of a result), and their reports.
 #pragma once
 
 #include <algorithm>
@@ -22,30 +22,30 @@ struct Evaluation {
 
 struct Run {
   Log log;
-  std::string_view round = {};               // asked for, or the benchmark's last
-  const Benchmark* benchmark = nullptr;      // null: none of the linter's
-  int64_t batch = 0;                         // global_batch_size; 0: none that can be
-  std::optional<int64_t> accelerators = {};  // of the system, where its description is in the tree
-  std::vector<Evaluation> evaluations = {};  // that say where they are; one that is logged again is left out
-  std::string status = {};                   // of the last run_stop
+  std::string_view round = {};               // as requested, or the benchmark's last
+  const Benchmark* benchmark = nullptr;      // null: unknown to the linter
+  int64_t batch = 0;                         // global_batch_size; 0: missing or invalid
+  std::optional<int64_t> accelerators = {};  // in the system; empty: its description is not in the tree
+  std::vector<Evaluation> evaluations = {};  // those with a position, without immediate repetitions
+  std::string status = {};                   // from the last run_stop
 
   const Evaluation* reached() const;  // the first evaluation on target; null: none
   Evidence at(const Record* record) const;
   Evidence at(std::string_view key) const { return at(log.first(key)); }
 };
 
-// The runs in a folder, or one file.
+// The runs in a folder, or the run in one file.
 struct Result {
   std::string folder;
-  bool whole = false;  // a folder: all of its runs are here
+  bool whole = false;  // true for a folder: all its runs are here
   std::vector<Run> runs = {};
 };
 
-// Takes the findings of one rule.
+// Collects the findings of one rule.
 class Report {
  public:
   Report(const RuleText& rule, std::vector<Finding>& findings) : rule_(rule), findings_(findings) {}
-  // Lines that are not there (line 0), or follow themselves, are left out.
+  // Missing lines (line 0) and consecutive duplicates are left out.
   template <class... Args>
   void operator()(Level level, std::vector<Evidence> lines, fmt::format_string<Args...> text, Args&&... args) const {
     std::erase_if(lines, [](const Evidence& evidence) { return evidence.line == 0; });
@@ -62,8 +62,8 @@ class Report {
 
 struct RunRule {
   void (*check)(const Run& run, const Report& report);
-  bool needs_benchmark;  // where it or the batch size is not known, nothing is checked
-  bool closed_only;      // the open division is free in it
+  bool needs_benchmark;  // skipped if the benchmark or the batch size is unknown
+  bool closed_only;      // skipped in the open division
   RuleText text;
 };
 const std::vector<RunRule>& run_rules();

@@ -55,7 +55,7 @@ void RunLog::describe(const RunDescription& f) {
   event("opt_base_learning_rate", f.base_rate);
   event("opt_end_learning_rate", f.end_rate);
   event("opt_learning_rate_warmup_steps", f.warmup_steps);
-  // GPT-3's rules mean the whole schedule, the others' the part after the warm-up.
+  // GPT-3's rules count the whole schedule, the others' the part after the warm-up.
   event("opt_learning_rate_decay_steps", benchmark_.counts_tokens ? f.decay_steps : f.decay_steps - f.warmup_steps);
   event("opt_learning_rate_decay_schedule", f.decay_schedule);
   event("max_steps", f.most_steps);
@@ -116,7 +116,7 @@ void RunLog::run_stop(int64_t samples, const std::string& reason) {
   metadata["status"] = reason.empty() ? "success" : "aborted";
   if (!reason.empty()) metadata["reason"] = reason;
   put(interval_end, "run_stop", nullptr, metadata, Where::current());
-  // GPT-3's are the tokens that the run took.
+  // GPT-3's are the tokens that the run consumed.
   if (benchmark_.counts_tokens) event("train_samples", samples * sequence_length_);
 }
 

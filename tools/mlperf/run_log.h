@@ -1,10 +1,10 @@
 // RunLog: writes the log of a run of an MLPerf Training benchmark, in the order that the compliance checker of
-// mlperf_logging 4.1.68 asks for:
+// mlperf_logging 4.1.68 requires:
 //
 //   cache_clear, init_start, submission_…, seed, global_batch_size, opt_…, …, init_stop, run_start,
 //   [block_start, block_stop, eval_start, eval_accuracy, eval_stop]*, run_stop
 //
-// It knows no engine: its values and its clock are passed in.
+// It is independent of the engine: its values and its clock are passed in.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct Submission {
   std::string org, division, status, platform;
 };
 
-// A run, as its engine has it. Precisions are ruleset 6.1.0's words; decay_steps count from step 0 on; lengths
-// are in samples, sequence_length in tokens.
+// A run, as its engine describes it. Precisions are words of ruleset 6.1.0; decay_steps counts from step 0; sizes are
+// in samples, sequence_length in tokens.
 struct RunDescription {
   int64_t seed = 0;
   int64_t global_batch_size = 0, micro_batch_size = 0, gradient_accumulation_steps = 0;
@@ -46,19 +46,19 @@ class RunLog {
   using Clock = std::function<int64_t()>;  // milliseconds since 1970
   using Where = std::source_location;
 
-  // `benchmark`: its name, units and constants, of which opt_name is one; `write` gets each line with its end.
+  // `benchmark` gives the name, units and constants, including opt_name; `write` gets each line with its newline.
   RunLog(Benchmark benchmark, Write write, Clock clock);
 
-  // The initialisation begins. cleared: whether caches were dropped before it.
+  // The initialisation begins. cleared: true if caches were dropped before it.
   void start(const Submission& submission, bool cleared);
   void describe(const RunDescription& run);
   void run_start();
-  // Training continues until an evaluation or the end. samples: of the run so far, those of its checkpoint not counted.
+  // Training continues until an evaluation or the end. samples: of the run so far, without those of its checkpoint.
   void block_start(int64_t samples, int64_t length);
   void eval_start(int64_t samples);
   void eval_accuracy(int64_t samples, double loss);
   void eval_stop(int64_t samples);
-  // Once. reason: why it was aborted; empty: it reached the target.
+  // Called once. reason: why the run was aborted; empty: it reached the target.
   void run_stop(int64_t samples, const std::string& reason);
 
  private:
@@ -66,13 +66,13 @@ class RunLog {
   void put(EventType type, const char* key, const Json& value, Json metadata, const Where& where);
   void event(const char* key, const Json& value, const Where& where = Where::current());
   Json position(int64_t samples) const;
-  void block_stop(int64_t samples);  // where one is open
+  void block_stop(int64_t samples);  // if one is open
 
   const Benchmark benchmark_;
   const Write write_;
   const Clock clock_;
   int64_t sequence_length_ = 0;
-  std::optional<int64_t> block_;  // where the open one began
+  std::optional<int64_t> block_;  // the samples at which the open block began
 };
 
 }  // namespace trivet::mlperf

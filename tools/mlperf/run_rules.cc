@@ -116,10 +116,10 @@ void stop(const Run& run, const Report& report) {
            (end->time_ms - hit->record->time_ms) / 1000, target);
 }
 
-// From the last line before an evaluation that says that training continues to the first that says that it paused. The
-// time before the first evaluation begins slowly.
+// Times training from the last line before an evaluation that says that it continues, to the next line that says that
+// it pauses. The stretch before the first evaluation is left out, as it starts slowly.
 void throughput(const Run& run, const Report& report) {
-  using Events = std::map<int64_t, double>;  // by line
+  using Events = std::map<int64_t, double>;  // time_ms by line
   Events begins, ends;
   const auto collect = [&](Events& events, std::initializer_list<const char*> keys) {
     for (const char* key : keys)
@@ -127,7 +127,7 @@ void throughput(const Run& run, const Report& report) {
   };
   collect(begins, {"eval_accuracy", "eval_stop", "block_start"});
   collect(ends, {"eval_accuracy", "eval_start", "block_stop"});
-  std::vector<double> times;  // of a sequence
+  std::vector<double> times;  // ms per sequence
   for (size_t i = 1; i < run.evaluations.size(); ++i) {
     const auto& [position, value, record] = run.evaluations[i];
     const auto [line, from] = *std::prev(begins.lower_bound(record->line));
@@ -232,7 +232,7 @@ void end_rate(const Run& run, const Report& report) {
          run.benchmark->end_rate(*base));
 }
 
-// As the formulas have them, rounded up or down. Near to one that is not exact, or without the warm-up: a notice.
+// Expects the formula's steps, rounded up or down. Off by at most 2, or without the warm-up: a notice, unless exact.
 void schedule_steps(const Run& run, const Report& report) {
   const double warmup = run.log.number("opt_learning_rate_warmup_steps").value_or(0);
   for (const auto& [key, formula, logged, exact_only] : run.benchmark->steps) {
@@ -265,7 +265,7 @@ void accumulation(const Run& run, const Report& report) {
   const auto steps = run.log.number("gradient_accumulation_steps"), micro = run.log.number("micro_batch_size");
   if (!steps) return;
   const auto batch = static_cast<double>(run.batch);
-  const double sequences = *steps * micro.value_or(1);  // of a data-parallel rank
+  const double sequences = *steps * micro.value_or(1);  // per data-parallel rank
   const auto ranks = ranks_of_a_sample(run);
   const std::vector<Evidence> lines = {run.at("global_batch_size"), run.at("gradient_accumulation_steps"),
                                        run.at("micro_batch_size")};

@@ -1,5 +1,5 @@
-// The rules of MLPerf Training's benchmarks on a configuration: values that they fix are derived if the configuration
-// does not give them; a different value is an error in the closed division, and a note in the open one.
+// Applies the rules of MLPerf Training's benchmarks to a configuration: values that they fix are derived if the
+// configuration does not set them; a different value is an error in the closed division, and a note in the open one.
 #include "tools/mlperf/section.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct Wanted {
   std::string value;
 };
 
-// The keys of the constants of the rules.
+// The configuration keys of the rules' constants.
 constexpr std::pair<std::string_view, std::string_view> kConstants[] = {
     {"opt_adam_beta_1", "optimizer.adam_beta1"},
     {"opt_adamw_beta_1", "optimizer.adam_beta1"},
@@ -45,8 +45,8 @@ constexpr std::pair<std::string_view, std::string_view> kConstants[] = {
     {"max_steps", "train.train_iters"},
 };
 
-// The models, by what makes their size: Brown et al. 2020, table 2.1; Grattafiori et al. 2024, table 3. What else
-// makes their numbers is the references': run_gpt3.sh, Llama31Config of NeMo.
+// The sizes of the models: Brown et al. 2020, table 2.1; Grattafiori et al. 2024, table 3. All other values are those
+// of the reference implementations: run_gpt3.sh, Llama31Config of NeMo.
 struct Model {
   MlperfBenchmark benchmark;
   int64_t layers, hidden, ffn, heads, groups, vocab;
@@ -74,7 +74,7 @@ std::vector<Wanted> wanted_model(MlperfBenchmark benchmark, bool from_checkpoint
                              {"optimizer.lr_warmup_init", "0"},
                              {"optimizer.decay_norms_and_biases", llama ? "false" : "true"}};
   if (llama) wanted.insert(wanted.end(), {{"model.rotary_base", "500000"}, {"model.use_rope_scaling", "true"}});
-  // Keys not named here have their defaults, but for those that only say how to compute, or that a checkpoint replaces.
+  // Other keys must have their defaults, except those that only say how to compute, or that a checkpoint makes moot.
   std::set<std::string_view> others = {"model.make_vocab_size_divisible_by",
                                        "model.recompute_granularity",
                                        "model.recompute_modules",
@@ -92,7 +92,7 @@ std::vector<Wanted> wanted_model(MlperfBenchmark benchmark, bool from_checkpoint
 
 std::string steps_text(double steps) { return fmt::to_string(static_cast<int64_t>(std::ceil(steps))); }
 
-// Values that the rules fix. batch: samples of a step. config: has those that the rules leave free.
+// Values that the rules fix. batch: samples per step. config: has the values that the rules leave free.
 std::vector<Wanted> wanted_values(const mlperf::Benchmark& b, const Config& config, int64_t batch) {
   const MlperfBenchmark benchmark = mlperf_of(config).benchmark;
   std::vector<Wanted> wanted = wanted_model(benchmark, b.starts_from_checkpoint());
@@ -100,7 +100,7 @@ std::vector<Wanted> wanted_values(const mlperf::Benchmark& b, const Config& conf
     for (const auto& [name, key] : kConstants)
       if (logged == name && !is_tiny(benchmark)) wanted.push_back({key, allowed.front().dump()});
   wanted.push_back({"train.eval_interval", fmt::to_string(b.interval(batch) / batch)});
-  // The schedule is the rules', whatever that of the checkpoint was.
+  // The schedule follows the rules, whatever the checkpoint's was.
   if (b.starts_from_checkpoint()) wanted.push_back({"optimizer.override_opt_param_scheduler", "true"});
   if (is_tiny(benchmark)) return wanted;
   wanted.push_back({"train.full_validation", benchmark == gpt3 ? "true" : "false"});

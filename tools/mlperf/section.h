@@ -1,5 +1,5 @@
-// The section `mlperf:` of a configuration: a benchmark of MLPerf Training, whose rules give what the other sections
-// leave out, and whose procedure directs the run (procedure.h).
+// The section `mlperf:` of a configuration: a benchmark of MLPerf Training, whose rules set the values that the other
+// sections leave out, and whose procedure directs the run (procedure.h).
 #pragma once
 
 #include <cstdint>
@@ -24,30 +24,30 @@ constexpr auto words_of(SubmissionStatus) { return word_list("onprem", "cloud", 
 
 struct MlperfConfig {
   MlperfBenchmark benchmark = MlperfBenchmark::none;
-  std::string round;  // "": the last that has the benchmark
+  std::string round;  // "": the last round that has the benchmark
   MlperfDivision division = MlperfDivision::closed;
-  std::string submission_org;       // who submits
+  std::string submission_org;       // the submitter
   std::string submission_platform;  // the system
   SubmissionStatus submission_status = SubmissionStatus::onprem;
-  std::optional<double> target;                  // validation loss at which the run ends; the rules'
-  std::optional<int64_t> eval_interval_samples;  // the rules'
-  int64_t skipped_evaluations = 0;               // the first ones
+  std::optional<double> target;                  // validation loss at which the run ends; empty: the rules'
+  std::optional<int64_t> eval_interval_samples;  // empty: the rules'
+  int64_t skipped_evaluations = 0;               // at the start of the run
   std::string cache_clear;                       // command that drops the hosts' caches
-  int64_t warmup_steps = 0;                      // on synthetic data, before the clock runs
+  int64_t warmup_steps = 0;                      // on synthetic data, before the clock starts
 };
 const MlperfConfig& mlperf_of(const Config& config);
 
 ToolSection mlperf_section();
 
-// The rules of the run's benchmark, with the configuration's target and cadence where it has some; empty: it has none.
+// The rules of the run's benchmark, with the configuration's target and cadence if it sets them; empty: no rules.
 std::optional<mlperf::Benchmark> benchmark_of(const MlperfConfig& config);
 
-// The time to the run's target if it converges as the rules' reference, from the start of the first step to the
-// end of the last evaluation. A sample of an evaluation counts as a third of one of a step: a forward pass.
+// The time to the target of a run that converges like the rules' reference, from the start of the first step to the end
+// of the last evaluation. An evaluated sample, a forward pass, counts as a third of a training sample.
 struct TimeToTarget {
   double steps = 0, evaluations = 0, minutes = 0;
 };
-// Empty if the run has no benchmark, or its batch no reference. config: resolved.
+// Empty if the run has no benchmark, or there is no reference for its batch size. config: resolved.
 std::optional<TimeToTarget> time_to_target(const Config& config, double step_seconds);
 
 }  // namespace trivet

@@ -1,5 +1,5 @@
-// The results of a benchmark's runs: time and samples to the target, the score, and whether they converge as a
-// reference does. training_rules.adoc, sections "Run Results" and "Reference Convergence Points".
+// The results of a benchmark's runs: time and samples to the target, the score, and whether they converge like a
+// reference. training_rules.adoc, sections "Run Results" and "Reference Convergence Points".
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 namespace trivet::mlperf {
 
 struct RunResult {
-  std::string file;  // its name, without folder
+  std::string file;  // its name, without the folder
   std::string benchmark;
   int64_t seed = -1, batch = 0;
-  std::string status{};  // of run_stop; "" without one
+  std::string status{};  // from run_stop; "": there is none
   double minutes = 0;    // from run_start to run_stop
   double target = 0;     // 0: unknown
   struct Evaluation {
@@ -36,7 +36,7 @@ RunResult result_of(const Log& log);
 // the slowest. Empty: fewer than three runs, or two that did not converge.
 std::optional<double> score_of(std::span<const RunResult> runs);
 
-// Samples to the target of a reference's runs.
+// Samples to the target, for each run of a reference.
 struct Reference {
   std::string benchmark;
   int64_t batch = 0;
@@ -44,12 +44,12 @@ struct Reference {
   std::vector<double> samples{};
 };
 Reference read_reference(const std::string& path);
-// As read_reference() takes it. Throws ConfigError if a run did not converge, or there are fewer than three.
+// The text that read_reference() reads. Throws ConfigError if a run did not converge, or there are fewer than three.
 std::string reference_text(std::span<const RunResult> runs);
 
-// The runs, the score, and the reference's test if there is one.
+// The runs, the score and, if there is a reference, the test against it.
 std::vector<TextBlock> summary_blocks(std::span<const RunResult> runs, const std::optional<Reference>& reference);
-// Loss over samples, a line a run.
+// Loss over samples as SVG, one line per run.
 std::string plot_evaluations(std::span<const RunResult> runs);
 
 }  // namespace trivet::mlperf
