@@ -22,7 +22,7 @@ class BpeTrainer {
   BpeTrainer(BpePattern pattern, const std::vector<std::string>& special) {
     model_.splits = splits_of(pattern);
     for (const std::string& text : special) model_.added.push_back({id_of(text), text});
-    std::set<std::string> alphabet;  // UTF-8 sorts as its code points do
+    std::set<std::string> alphabet;  // UTF-8 sorts in the order of its code points
     for (size_t byte = 0; byte < 256; ++byte) alphabet.insert(bpe_letter(static_cast<uint8_t>(byte)));
     for (const std::string& letter : alphabet) id_of(letter);
   }
@@ -40,7 +40,7 @@ class BpeTrainer {
       }
       if (top.count < 1) break;
       const auto [left, right] = top.pair;
-      // An existing id: the same token by another merge, or a special one.
+      // It may exist already: as the same token from another merge, or as a special token.
       const int32_t result =
           id_of(model_.tokens[static_cast<size_t>(left)] + model_.tokens[static_cast<size_t>(right)]);
       model_.merges.push_back({left, right, result});
@@ -59,7 +59,7 @@ class BpeTrainer {
   struct Queued {
     Pair pair;
     int64_t count;
-    std::vector<uint32_t> words;  // where it came up since it was queued last
+    std::vector<uint32_t> words;  // in which it appeared since it was last queued
     bool operator<(const Queued& other) const { return count != other.count ? count < other.count : pair > other.pair; }
   };
 
@@ -100,7 +100,7 @@ class BpeTrainer {
     fresh_.clear();
   }
 
-  // The pair's own count stays: `tokenizers` has it so, and it tells where a pair comes up again.
+  // Keeps the pair's own count, as `tokenizers` does: it decides the order of merges if the pair appears again.
   void merge(size_t word, const Pair& pair, int32_t result) {
     std::vector<int32_t>& tokens = words_[word].tokens;
     size_t out = 0;
@@ -131,7 +131,7 @@ class BpeTrainer {
   BpeModel model_;
   std::vector<Word> words_;
   std::unordered_map<Pair, int64_t, PairHash> counts_;
-  std::unordered_map<Pair, std::vector<uint32_t>, PairHash> fresh_;  // pairs that came up, and in which words
+  std::unordered_map<Pair, std::vector<uint32_t>, PairHash> fresh_;  // pairs that appeared, and the words with them
   std::vector<Queued> queue_;                                        // a heap
 };
 

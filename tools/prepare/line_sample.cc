@@ -9,7 +9,7 @@ namespace trivet {
 namespace {
 
 constexpr size_t kMaxLineBytes = 4096;
-constexpr uint64_t kSeed = 0x7472697665742e31;  // any
+constexpr uint64_t kSeed = 0x7472697665742e31;  // arbitrary
 
 }  // namespace
 

@@ -11,13 +11,13 @@ namespace trivet {
 
 class LineSample {
  public:
-  // Without `lines`: not lines but parts of some KiB, whose line ends are part of the text.
+  // `lines` false: samples parts of some KiB instead of lines; line ends are then part of the text.
   explicit LineSample(int64_t budget_bytes, bool lines = true) : budget_(budget_bytes), of_lines_(lines) {}
 
-  // Adds the lines of a document; the long ones in parts.
+  // Adds the lines of a document, long ones in parts.
   void add(std::string_view text);
 
-  // The sample in order, at most the budget, or one line.
+  // The sample in order: at most the budget, or one line.
   std::vector<std::string> take();
 
  private:
@@ -33,7 +33,7 @@ class LineSample {
   bool of_lines_;
   int64_t bytes_ = 0;  // of lines_
   uint64_t count_ = 0;
-  uint64_t limit_ = UINT64_MAX;  // lines of this rank or higher are out
+  uint64_t limit_ = UINT64_MAX;  // lines of this rank or higher are excluded
   std::vector<Line> lines_;
 };
 

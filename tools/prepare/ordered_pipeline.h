@@ -1,5 +1,5 @@
-// A pipeline of three stages over a stream of items: read one after another, work on many threads, write one after
-// another in the order of reading.
+// A pipeline of three stages over a stream of items: read one by one, work on many threads, write one by one in the
+// order of reading.
 #pragma once
 
 #include <algorithm>
@@ -12,17 +12,17 @@
 
 namespace trivet {
 
-// read(item) fills an item, or returns false at the end; then come work(item) and write(item). Each of the `threads`,
-// of which the calling thread is one, takes turns at all three; read() is called by one thread at a time, and so is
-// write(). At most 2 * threads items exist at a time. The first exception ends the pipeline and is rethrown when all
-// threads are done. REQUIRES: an Item can be made and moved.
+// read(item) fills an item, or returns false at the end; work(item) and write(item) follow. Each of the `threads`,
+// including the calling thread, takes turns at all three; read() is called by one thread at a time, and so is write().
+// At most 2 * threads items exist at a time. The first exception ends the pipeline and is rethrown when all threads are
+// done. REQUIRES: Item is default-constructible and movable.
 template <class Item, class Read, class Work, class Write>
 void ordered_pipeline(size_t threads, const Read& read, const Work& work, const Write& write) {
   threads = std::max<size_t>(1, threads);
   std::mutex reading;  // held while an item is read
-  bool ended = false;  // guarded by `reading`, as next: all is read, or a read has failed
+  bool ended = false;  // guarded by `reading`, like `next`: the input has ended, or a read has failed
   size_t next = 0;     // items read
-  std::mutex mutex;    // of all below
+  std::mutex mutex;    // guards all below
   std::condition_variable changed;
   size_t written = 0;
   std::map<size_t, Item> done;  // by their numbers, waiting to be written
@@ -44,7 +44,7 @@ void ordered_pipeline(size_t threads, const Read& read, const Work& work, const 
       work(item);
       std::unique_lock lock(mutex);
       done.emplace(number, std::move(item));
-      // Writes it and its successors, unless an earlier one is not done: its thread then continues with this one.
+      // Writes it and its successors, unless an earlier one is not done: that one's thread then writes this one too.
       while (!writing && !failed && !done.empty() && done.begin()->first == written) {
         const Item ready = std::move(done.extract(done.begin()).mapped());
         writing = true;

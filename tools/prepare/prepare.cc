@@ -39,13 +39,13 @@ using Phase = PrepareProgress::Phase;
 
 double seconds_since(int64_t begin_ns) { return static_cast<double>(now_ns() - begin_ns) * 1e-9; }
 
-// The files of a tokenizer next to the dataset.
+// The suffixes of a tokenizer's files next to the dataset.
 std::vector<const char*> suffixes_of(std::string_view tokenizer) {
   if (tokenizer == "bpe") return {".tokenizer.json", ".tokenizer_config.json"};
   return tokenizer == "sentencepiece" ? std::vector{".model"} : std::vector<const char*>{};
 }
 
-// To train: the end of document, the beginning if there is one, and the others.
+// The special tokens to train: the end of document, the beginning if there is one, and the others.
 std::vector<std::string> special_tokens(const PrepareOptions& options) {
   std::vector<std::string> tokens = {options.eod_token.empty() ? "<|endoftext|>" : options.eod_token};
   if (const std::string begin = options.begin(); !begin.empty() && begin != tokens[0]) tokens.push_back(begin);
@@ -105,7 +105,7 @@ void check_options(const PrepareOptions& options, bool folders) {
   const auto of = [&](TextFormat format) {
     return count([&](auto& f) { return format_of_file(f, source) == format; });
   };
-  const int64_t json = of(TextFormat::jsonl), tar = of(TextFormat::tar);  // a tar archive may have texts and JSON
+  const int64_t json = of(TextFormat::jsonl), tar = of(TextFormat::tar);  // a tar archive may hold texts and JSON
   require(json < std::ssize(options.inputs) || options.text.mode == DocumentMode::file,
           fmt::format("{} has a document in each JSON object: leave --document out", options.inputs[0]));
   require(
@@ -119,7 +119,7 @@ void check_options(const PrepareOptions& options, bool folders) {
   require(options.part_bytes > 0, "part_bytes is not positive");
 }
 
-// The output of encoding: the dataset, or its documents before they are shuffled.
+// The prefix that encoding writes: the dataset's, or that of its documents before they are shuffled.
 std::string encoded_prefix(const PrepareOptions& options) {
   return options.output + (options.shuffle_documents ? ".in_order" : "");
 }
@@ -161,7 +161,7 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, const Repor
   for (TextPiece piece; reader.next(piece);) {
     std::string& text = piece.text;
     if (!bpe) repair_utf8(text);
-    // SentencePiece reserves these two and would skip a line that has one.
+    // SentencePiece reserves these two characters and would skip a line with one of them.
     std::replace_if(
         text.begin(), text.end(), [&](char c) { return !bpe && (c == '\0' || c == '\t'); }, ' ');
     sample.add(text);
@@ -176,9 +176,9 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, const Repor
 
 struct Batch {
   std::vector<TextPiece> pieces;
-  int64_t bytes_read = 0;  // of the input, with this batch
-  ReadPosition read;       // after it
-  // The encoded pieces: all tokens, and where documents end in them.
+  int64_t bytes_read = 0;  // of the input, up to the end of this batch
+  ReadPosition read;       // after this batch
+  // The encoded pieces: all tokens, and the offsets at which documents end.
   std::vector<int32_t> tokens;
   std::vector<size_t> ends;
   int64_t text_bytes = 0, replaced_bytes = 0, added_tokens = 0;
@@ -188,7 +188,7 @@ bool read_batch(TextReader& reader, Batch& batch) {
   const MemoryPurpose purpose("a part of the text and the documents read ahead");
   size_t bytes = 0;
   for (TextPiece piece; bytes < kBatchBytes && reader.next(piece);) {
-    bytes += piece.text.size() + sizeof piece;  // of short documents the second is more
+    bytes += piece.text.size() + sizeof piece;  // for short documents, the second term is larger
     batch.pieces.push_back(std::move(piece));
   }
   batch.bytes_read = reader.bytes_read();
@@ -205,7 +205,7 @@ std::string sentencepiece_model(const PrepareOptions& options, const Report& rep
   return train_sentencepiece(lines, *options.vocab_size);
 }
 
-// Counts of each piece in the text to train on: in all of it, or in a sample.
+// The count of each piece in the text to train on, or in a sample of it.
 PieceCounts counted_pieces(const PrepareOptions& options, const Report& report) {
   const MemoryPurpose purpose("the different words of the text to train the tokenizer on");
   const BpeCutter cutter(splits_of(options.pattern.value_or(BpePattern::gpt2)));
@@ -246,7 +246,7 @@ BpeModel trained_bpe(const PrepareOptions& options, const Report& report) {
 
 struct MadeTokenizer {
   std::unique_ptr<Tokenizer> tokenizer;
-  std::vector<std::string> files;  // as suffixes_of() names them
+  std::vector<std::string> files;  // their contents, in the order of suffixes_of()
 };
 
 MadeTokenizer make_tokenizer(const PrepareOptions& options, const Report& report) {
@@ -299,7 +299,7 @@ void write_batch(const Batch& batch, IndexedDatasetWriter& writer) {
 
 std::string partial_file(const PrepareOptions& options) { return options.output + ".partial.json"; }
 
-// A hash of everything that the bytes depend on; empty where nothing can be saved.
+// A hash of everything on which the output's bytes depend; empty if progress cannot be saved.
 std::string identity(const PrepareOptions& options, const Tokenizer& tokenizer) {
   if (std::ranges::count(options.inputs, kStandardInput) > 0) return "";
   const DocumentOptions& text = options.text;
@@ -313,7 +313,7 @@ std::string identity(const PrepareOptions& options, const Tokenizer& tokenizer) 
   return content_hash(all);
 }
 
-// Calls each(name, value) for the numbers in the file.
+// Calls each(name, value) for each number in the partial file.
 template <class Part, class Each>
 void visit(Part& part, Each each) {
   each("documents_of_file", part.read.documents);
@@ -327,7 +327,7 @@ void visit(Part& part, Each each) {
   each("added_tokens", part.added_tokens);
 }
 
-// The part of the same input that was saved; empty if there is none.
+// The part that was saved for the same input; empty if there is none.
 SavedPart saved_part(const PrepareOptions& options, const std::string& identity, TokenType type) {
   const std::string path = partial_file(options);
   if (!identity.empty() && file_exists(path)) try {
@@ -341,20 +341,20 @@ SavedPart saved_part(const PrepareOptions& options, const std::string& identity,
           (part.read.replaced == 0 || options.text.on_error == OnError::replace) &&
           IndexedDatasetWriter::is_saved(encoded_prefix(options), type, part.documents, part.tokens))
         return part;
-    } catch (const DataError&) {  // it is no such file, and worth nothing
+    } catch (const DataError&) {  // not a valid partial file: removed below
     }
   remove_file_if_exists(path);
   return {};
 }
 
-// Encodes the remaining documents of `reader`, and saves its progress now and then.
+// Encodes the remaining documents of `reader`, and saves its progress from time to time.
 void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReader& reader, IndexedDatasetWriter& writer,
             const std::string& identity, SavedPart& done, const Report& report) {
   reader.cut_by([&](std::string_view text, size_t most) { return tokenizer.part_size(text, most); });
   reader.go_to(done.read);
   const int64_t part_tokens = options.part_bytes / size_of(token_type_for(tokenizer.vocab_size()));
   int64_t saved = done.tokens;
-  bool whole = false;  // documents are written, as in `done`
+  bool whole = false;  // the written data ends with a complete document, as in `done`
   const auto save = [&](int64_t least) {
     if (!whole || identity.empty() || done.tokens - saved < least) return;
     writer.save();
@@ -381,17 +381,17 @@ void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReade
         threads_of(options), [&](Batch& batch) { return read_batch(reader, batch); },
         [&](Batch& batch) { encode_batch(tokenizer, options, batch); }, write);
   } catch (...) {
-    save(std::max<int64_t>(part_tokens / 64, 1));  // of less, starting again takes no time
+    save(std::max<int64_t>(part_tokens / 64, 1));  // encoding less again takes no time
     throw;
   }
   if (done.documents == 0) refuse_no_text(options, reader, "in the input");
   done.read = reader.position();
 }
 
-// The dataset at `prefix`, which goes, with its documents in another order.
+// Writes the dataset at `prefix`, which is deleted, again with its documents in another order.
 std::unique_ptr<IndexedDatasetWriter> shuffle(const std::string& prefix, const PrepareOptions& options,
                                               PrepareProgress progress, const Report& report) {
-  constexpr int64_t kTokens = 1 << 20;  // at a time
+  constexpr int64_t kTokens = 1 << 20;  // copied at a time
   struct Files {
     ~Files() {
       std::error_code ignored;
@@ -421,7 +421,7 @@ std::unique_ptr<IndexedDatasetWriter> shuffle(const std::string& prefix, const P
   return writer;
 }
 
-// The options, for files.
+// The options, checked, with folders expanded to files.
 PrepareOptions checked(PrepareOptions options) {
   const std::vector<std::string> inputs =
       std::exchange(options.inputs, expand_inputs(options.inputs, options.text.source));
@@ -443,12 +443,12 @@ PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report&
   if (const auto folder = std::filesystem::path(options.output).parent_path(); !folder.empty())
     make_folder(folder.string());
   const std::string info = options.output + ".json";
-  OutputFile info_file(info, info + ".tmp");  // locked: another call with this output ends here
-  check_output(options);                      // again: such a call may have ended just now
+  OutputFile info_file(info, info + ".tmp");  // locked: another call with this output fails here
+  check_output(options);                      // again: such a call may just have finished
   for (const std::string& prefix : {options.output, options.output + ".in_order"})
     for (const char* suffix : kSuffixes)
       if (const std::string left = prefix + suffix + ".tmp";
-          !file_exists(partial_file(options)) && is_unlocked(left))  // of a call that was killed
+          !file_exists(partial_file(options)) && is_unlocked(left))  // left by a call that was killed
         remove_file_if_exists(left);
   std::list<OutputFile> files;
   for (const char* suffix : suffixes_of(options.tokenizer))
@@ -477,8 +477,8 @@ PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report&
                  done.tokens,       done.text_bytes,          writer->bin_hash(),      tokenizer->bos()};
   if (options.tokenizer == "bpe") result.info.tokenizer_hash = content_hash(contents[0]);
 
-  // All bytes are durable before a name changes. PREFIX.json and .idx are removed first and renamed last: where they
-  // exist, the files that they describe do.
+  // All bytes are durable before a name changes. PREFIX.json and .idx are removed first and renamed last: if they
+  // exist, so do the files that they describe.
   auto content = contents.begin();
   for (OutputFile& file : files) {
     file.write(*content++);

@@ -1,17 +1,17 @@
-// Text and JSON Lines files to a dataset: PREFIX.bin, PREFIX.idx, PREFIX.json and the tokenizer: for SentencePiece
-// PREFIX.model, for BPE PREFIX.tokenizer.json and PREFIX.tokenizer_config.json. The same input and options give the
-// same bytes, with any number of threads. A document longer than kPieceBytes is encoded in pieces.
+// Converts text and JSON Lines files to a dataset: PREFIX.bin, PREFIX.idx, PREFIX.json and the tokenizer: for
+// SentencePiece PREFIX.model, for BPE PREFIX.tokenizer.json and PREFIX.tokenizer_config.json. The same input and
+// options give the same bytes, with any number of threads. A document longer than kPieceBytes is encoded in pieces.
 //
-// Every part_bytes of tokens, and at an error or where report() throws, progress is saved: PREFIX.partial.json next to
-// PREFIX.bin.tmp and .idx.tmp. A call with the same files and options after one that was stopped resumes there, and the
-// bytes are those of one call. (Not if standard input is read.)
+// Every part_bytes of tokens, and at an error or if report() throws, progress is saved: PREFIX.partial.json next to
+// PREFIX.bin.tmp and .idx.tmp. After a call was stopped, the next one with the same files and options resumes there and
+// writes the bytes of an uninterrupted call. (Not if standard input is read.)
 //
-// Memory, whatever the size of the corpus: kMemoryBytes and kMemoryBytesPerThread for each thread, with BPE
-// kBpeMemoryPerThread more; on top of that, kMemoryPerLineByte times the longest line of JSON Lines, which is at most
-// kMaxJsonLine. With BPE a text is cut after kMostUncutBytes even where its tokens then differ from those of the whole,
-// as within a longer word. Training a SentencePiece model comes before and takes, of the text that it is trained on, 6
-// times the bytes where words repeat, as in a language, and 75 times where none does; training a BPE takes 80 times the
-// bytes of all different words and their neighbouring marks.
+// Memory, whatever the size of the corpus: kMemoryBytes, kMemoryBytesPerThread for each thread (with BPE,
+// kBpeMemoryPerThread more), and kMemoryPerLineByte times the longest line of JSON Lines, which is at most
+// kMaxJsonLine. With BPE, a text is cut after kMostUncutBytes even if its tokens then differ from those of the whole,
+// as within a longer word. Training a SentencePiece model comes first and takes 6 times the bytes of its training text
+// if words repeat, as in a language, and 75 times if none does; training a BPE takes 80 times the bytes of all distinct
+// words and their neighbouring marks.
 #pragma once
 
 #include <cstdint>
@@ -29,26 +29,26 @@
 namespace trivet {
 
 struct PrepareOptions {
-  std::vector<std::string> inputs;  // as expand_inputs() takes them
+  std::vector<std::string> inputs;  // as expand_inputs() accepts them
   std::string output;               // PREFIX
   DocumentOptions text;
   std::string tokenizer = "bytes";
-  // With SentencePiece and BPE one of the two: a vocabulary to train, or a model to use, which is copied.
+  // With SentencePiece and BPE, one of the two: the size of a vocabulary to train, or a model to use, which is copied.
   std::optional<int64_t> vocab_size;
-  std::string model;                   // of BPE tokenizer.json or vocab.json (bpe_model.h)
-  std::optional<int64_t> train_bytes;  // of text to train on, spread over the input; 512 an id, with BPE all
-  // The others are of BPE. Tokens that end and begin every document: of a model, special tokens that it has; to train,
-  // <|endoftext|> and none by default. "none" begins none, also where the model would.
+  std::string model;                   // for BPE: tokenizer.json or vocab.json (bpe_model.h)
+  std::optional<int64_t> train_bytes;  // text to train on, sampled over the input; empty: 512 per id, with BPE all
+  // The options up to `special` are for BPE. Tokens that end and begin every document: special tokens of the given
+  // model; to train, <|endoftext|> and none by default. bos_token "none": none, even if the model has one.
   std::string eod_token, bos_token;
   std::string begin() const { return bos_token == "none" ? "" : bos_token; }
   bool special_as_text = false;               // special tokens in the text are not recognised
-  std::optional<BpePattern> pattern;          // to train; GPT-2's
+  std::optional<BpePattern> pattern;          // to train; empty: GPT-2's
   std::vector<std::string> special;           // to train: more special tokens
   bool append_eod = true;                     // to each document
-  std::optional<uint64_t> shuffle_documents;  // the seed of their permutation(): of 12 bytes of memory a document
-  int64_t part_bytes = 256 << 20;             // tokens between two saves
-  int threads = 0;                            // that read, encode and write; 0: one a core
-  bool force = false;                         // overwrite a dataset that is there
+  std::optional<uint64_t> shuffle_documents;  // the seed of their permutation(), which takes 12 bytes per document
+  int64_t part_bytes = 256 << 20;             // of tokens between two saves
+  int threads = 0;                            // to read, encode and write; 0: one per core
+  bool force = false;                         // overwrite an existing dataset
 };
 
 inline constexpr int64_t kMemoryBytes = 64 << 20, kMemoryBytesPerThread = 24 << 20;
@@ -59,12 +59,12 @@ struct PrepareProgress {
   enum class Phase { sampling, training, encoding, shuffling };
   Phase phase = Phase::encoding;
   int64_t bytes_read = 0;   // of the files as stored
-  int64_t bytes_total = 0;  // 0: not known
+  int64_t bytes_total = 0;  // 0: unknown
   int64_t documents = 0;
   int64_t tokens = 0;  // written
 };
 
-// The finished part of a dataset; of one that was stopped, in PREFIX.partial.json.
+// The finished part of a dataset; after a stop, in PREFIX.partial.json.
 struct SavedPart {
   ReadPosition read;
   int64_t documents = 0, tokens = 0;  // written
@@ -79,14 +79,14 @@ struct PrepareResult {
   std::shared_ptr<const Tokenizer> tokenizer;
   SavedPart done;                     // at the end
   std::vector<std::string> problems;  // of the first malformed documents
-  SavedPart earlier;                  // of a call that was stopped
-  ExtensionCounts other_members;      // of the tar archives
+  SavedPart earlier;                  // from a call that was stopped
+  ExtensionCounts other_members;      // in the tar archives
   double training_seconds = 0;        // of the tokenizer, reading included
   double encoding_seconds = 0;
 };
 
-// Calls report() now and then, from one thread at a time. Throws ConfigError for options that cannot work or an output
-// that exists; DataError and IoError for files. After an error no new file remains, and unless a final rename failed,
+// Calls report() from time to time, from one thread at a time. Throws ConfigError for invalid options or an output that
+// exists; DataError and IoError for files. After an error no new file remains, and unless a final rename failed,
 // existing files are as before.
 PrepareResult prepare_dataset(const PrepareOptions& options,
                               const std::function<void(const PrepareProgress&)>& report = {});

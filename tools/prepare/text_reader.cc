@@ -20,7 +20,7 @@ constexpr size_t kMaxProblems = 5;
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// Formats that are taken for text now and then, by their first bytes or by their names.
+// Formats that are sometimes mistaken for text, recognised by their first bytes or by their names.
 struct Foreign {
   std::string_view magic, suffix, name, remedy;
 };
@@ -33,7 +33,7 @@ constexpr Foreign kForeign[] = {
      "JSON itself, rename it; of JSON Lines with this name, --format jsonl says so"},
 };
 
-// The beginning of a text, without the byte order mark of UTF-8.
+// The beginning of a text, without a UTF-8 byte order mark.
 std::string_view without_mark(std::string_view begin, const std::string& path) {
   if (begin.starts_with("\xff\xfe") || begin.starts_with("\xfe\xff"))
     throw DataError(fmt::format(
@@ -53,8 +53,8 @@ void reject_foreign(const InputFile& file, bool by_name) {
           file.path(), format.name, format.remedy));
 }
 
-// Tells if the escape \uXXXX at the start of the text is the first (-1) or the second (1) half of a character; 0:
-// neither.
+// Returns -1 if the escape \uXXXX at the start of the text is the first half of a surrogate pair, 1 if it is the
+// second, 0 if it is neither.
 int half_of_character(std::string_view text) {
   const bool is_d = text.size() >= 6 && (text.starts_with("\\ud") || text.starts_with("\\uD"));
   if (!is_d || !std::isxdigit(text[4]) || !std::isxdigit(text[5])) return 0;
@@ -62,8 +62,8 @@ int half_of_character(std::string_view text) {
   return is_one_of("89abAB") ? -1 : is_one_of("cdefCDEF") ? 1 : 0;
 }
 
-// As the standard has it: null for the NaN and Infinity of Python's json; and, if wanted, U+FFFD for invalid
-// characters, which are counted.
+// Standard JSON: null for the NaN and Infinity of Python's json and, if `replace`, U+FFFD for invalid characters, which
+// `replaced` counts.
 std::string standard_json(std::string json, bool replace, int64_t& replaced) {
   if (replace) replaced = repair_utf8(json);
   std::string out;
@@ -84,7 +84,7 @@ std::string standard_json(std::string json, bool replace, int64_t& replaced) {
   return out;
 }
 
-// The member `key` of the JSON object. replaced: counts characters.
+// The member options.json_key of the JSON object. replaced: counts replaced characters.
 std::string json_document(const std::string& json, const std::string& where, const DocumentOptions& options,
                           int64_t& replaced) {
   const std::string& key = options.json_key;
@@ -97,7 +97,7 @@ std::string json_document(const std::string& json, const std::string& where, con
   } catch (const nlohmann::json::exception&) {
     try {
       object = parse_json_member(standard_json(json, options.on_error == OnError::replace, replaced), key, first_key);
-    } catch (const nlohmann::json::exception& error) {  // at its end it quotes all that was read
+    } catch (const nlohmann::json::exception& error) {  // the end of its message quotes all that was read
       const std::string problem = json_problem(error);
       throw DataError(fmt::format("{}: not valid JSON, expected an object for each document: {}", where,
                                   printable(problem.substr(0, std::min<size_t>(160, problem.find("; last read"))))));
@@ -143,7 +143,7 @@ void TextReader::go_to(const ReadPosition& position) {
   problems_.clear();
 }
 
-// The next text; false at the end.
+// Opens the next text; false at the end.
 bool TextReader::open_next() {
   while (position_.file < files_.size()) {
     if (!source_) source_.emplace(files_[position_.file], options_.source);
@@ -169,7 +169,7 @@ bool TextReader::open_next() {
 bool TextReader::next(TextPiece& piece) {
   std::string_view left;
   size_t size = 0;
-  for (size_t most = kPieceBytes; size == 0; most *= 2) {  // more of a text that cannot be cut there
+  for (size_t most = kPieceBytes; size == 0; most *= 2) {  // grows if the text cannot be cut there
     while (!ended_ && text_.size() <= most) {
       if (!open_ && !open_next()) return false;
       collect();
@@ -188,7 +188,7 @@ bool TextReader::next(TextPiece& piece) {
   return true;
 }
 
-// Adds some more of the text to text_.
+// Reads some more of the text into text_.
 void TextReader::collect() {
   if (block_.empty()) block_ = source_->read();
   const TextFormat format = source_->format();
@@ -214,7 +214,7 @@ void TextReader::collect() {
   }
 }
 
-// The document of json_line_ to text_; false if it has no text, or is left out.
+// Moves the document in json_line_ to text_; false if it has no text, or is skipped.
 bool TextReader::read_json() {
   const std::string line = std::exchange(json_line_, {});
   std::string where = source_->name();
@@ -236,7 +236,7 @@ bool TextReader::read_json() {
   return !text_.empty();
 }
 
-// Words of the block to text_, a space between any two; until the document ends, which it returns, or the block.
+// Appends the block's words to text_, separated by spaces, until the document or the block ends; true: the document.
 bool TextReader::add_words() {
   while (!block_.empty()) {
     size_t size = 1;

@@ -1,5 +1,5 @@
 // TextReader: reads the documents of texts, of JSON Lines and of JSON objects in tar archives (text_source.h defines
-// their sources). Memory: a few MiB; of JSON Lines, five times the longest line. Used by one thread at a time.
+// their sources). Memory: a few MiB; for JSON Lines, five times the longest line. Used by one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -15,35 +15,35 @@
 
 namespace trivet {
 
-// The unit that is a document in a text file. A line of a JSON Lines file (.jsonl or .ndjson) is one by itself.
+// The unit that is a document in a text file. In a JSON Lines file (.jsonl or .ndjson), each line is a document.
 enum class DocumentMode {
-  // A file is a document, to the byte.
+  // A file is a document, byte for byte.
   file,
   // For hard-wrapped text: blank lines end a document, and runs of white space become one space.
   paragraph,
-  // As paragraph, but a paragraph that begins with an indented line continues the document on a line of its own: an
-  // entry of a dictionary.
+  // As paragraph, but a paragraph that begins with an indented line continues the document on a line of its own, as in
+  // an entry of a dictionary.
   entry,
 };
 
 constexpr auto words_of(DocumentMode) { return word_list("file", "paragraph", "entry"); }
 
-// A document, or of one longer than kPieceBytes a part, which is longer where the text cannot be cut there.
+// A document, or a part of one longer than kPieceBytes; the part is longer if the text cannot be cut there.
 struct TextPiece {
   std::string text;
-  bool begins = true, ends = true;  // its document
+  bool begins = true, ends = true;  // the document
 };
 inline constexpr size_t kPieceBytes = 1 << 20, kMaxJsonLine = 256 << 20;
 
-// The treatment of a malformed JSON object, one without such a document: a DataError; it is skipped and counted; or,
-// if only characters are wrong (bytes that are not UTF-8, lone surrogates as Python escapes them), U+FFFD takes
-// their place.
+// How a malformed JSON object, one without such a document, is handled. stop: a DataError; skip: it is skipped and
+// counted; replace: if only characters are invalid (bytes that are not UTF-8, lone surrogates as Python escapes them),
+// U+FFFD replaces them.
 enum class OnError { stop, skip, replace };
 constexpr auto words_of(OnError) { return word_list("stop", "skip", "replace"); }
 
 struct DocumentOptions {
   DocumentMode mode = DocumentMode::file;
-  std::string json_key = "text";  // of a JSON object: the member that is the document
+  std::string json_key = "text";  // the member of a JSON object that is the document
   SourceOptions source = {};
   OnError on_error = OnError::stop;
 };
@@ -51,7 +51,7 @@ struct DocumentOptions {
 // A reader's position in documents: the continuation is the same whenever the same files are read.
 struct ReadPosition {
   size_t file = 0;
-  int64_t documents = 0;  // of this file, with those left out before the last
+  int64_t documents = 0;  // returned from this file; the position is after the last one
   // In all files so far: documents without text, which are left out; malformed ones; and ones with replaced characters.
   int64_t empty = 0, malformed = 0, replaced = 0;
 };
@@ -59,29 +59,29 @@ struct ReadPosition {
 class TextReader {
  public:
   // Opens every file; a missing one is an IoError. A file that is not compressed as its name says, or is truncated or
-  // damaged, is a DataError. So is a file whose name or first bytes show that it is no text, such as .json or Parquet,
-  // with a remedy, and UTF-16 when it is read. A byte order mark of UTF-8 is left out.
+  // damaged, is a DataError. So is a file whose name or first bytes show that it is not text, such as .json or Parquet
+  // (the error has a remedy), and UTF-16 when it is read. A UTF-8 byte order mark is dropped.
   TextReader(std::vector<std::string> files, DocumentOptions options);
   ~TextReader();
 
-  // Finds a place to cut a long document, as Tokenizer::part_size(). Without it, before white space if there is some.
+  // Finds where to cut a long document, like Tokenizer::part_size(). Default: before white space if there is any.
   using Cut = std::function<size_t(std::string_view text, size_t most)>;
   void cut_by(Cut cut) { cut_ = std::move(cut); }
 
   // The next piece, which is not empty; false at the end. No document spans texts.
   bool next(TextPiece& piece);
 
-  // After the last document that ended. go_to() a place where another reader of the same files was, before next().
+  // After the last finished document. go_to(), before next(), moves to that of another reader of the same files.
   const ReadPosition& position() const { return position_; }
   void go_to(const ReadPosition& position);
-  // Problems of the first malformed documents that were left out, since go_to().
+  // Problems of the first malformed documents that were skipped since go_to().
   const std::vector<std::string>& problems() const { return problems_; }
 
-  // Members of the tar archives read to their ends that were not to be read.
+  // Members passed over in the tar archives that were read to the end.
   const ExtensionCounts& other_members() const { return other_members_; }
 
   int64_t bytes_read() const;                           // of the files as stored: for progress
-  int64_t bytes_total() const { return bytes_total_; }  // 0: not known, as there is standard input
+  int64_t bytes_total() const { return bytes_total_; }  // 0: unknown, with standard input
 
  private:
   bool open_next();
@@ -100,16 +100,16 @@ class TextReader {
   std::vector<std::string> problems_;
   ExtensionCounts other_members_;
   std::optional<TextSource> source_;  // of files_[position_.file]
-  bool open_ = false;                 // a text of it
-  std::string_view block_;            // of the text, not yet read
+  bool open_ = false;                 // a text of it is open
+  std::string_view block_;            // of the text, not yet consumed
   std::string json_line_;             // the beginning of a line of JSON Lines, or of an object
   int64_t line_number_ = 0;
   int64_t line_offset_ = 0;  // of the line in the text, in bytes
-  std::string text_;         // of the current document, the part not yet given out, and
-  size_t given_ = 0;         // the count of bytes that were
-  bool begun_ = false;       // a piece of it was given out
-  bool ended_ = false;       // the rest of it is in text_
-  // The current line, with white space before it: modes paragraph and entry.
+  std::string text_;         // of the current document, bytes read and not yet dropped
+  size_t given_ = 0;         // bytes of text_ already returned
+  bool begun_ = false;       // a piece of the document was returned
+  bool ended_ = false;       // text_ has the rest of the document
+  // The current line with its leading white space, in modes paragraph and entry.
   struct Line {
     bool begun = false, indented = false, has_words = false;
   } line_;

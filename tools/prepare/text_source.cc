@@ -59,7 +59,7 @@ std::vector<std::string> in_folder(const std::string& folder, const SourceOption
                                    ExtensionCounts& passed_over) {
   namespace fs = std::filesystem;
   std::vector<std::string> files;
-  std::error_code error, no_file;  // the second of a link that leads nowhere
+  std::error_code error, no_file;  // no_file: of a dangling link
   for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     const std::string_view name = without_compression(at->path().native());
     if (!at->is_regular_file(no_file)) continue;
@@ -124,7 +124,7 @@ TextFormat format_of_file(std::string_view file, const SourceOptions& options) {
   return has_suffix(name, {".jsonl", ".ndjson"}) ? TextFormat::jsonl : TextFormat::text;
 }
 
-// As it is stored, or standard input.
+// The file as it is stored, or standard input.
 class TextSource::File : public ByteStream {
  public:
   explicit File(const std::string& path) : block_(kSourceBlock, '\0') {
@@ -151,7 +151,7 @@ class TextSource::File : public ByteStream {
   int64_t at_ = 0;
 };
 
-// Counts the output from the bytes of a stream from now on, by one reader or, for an archive's members, several.
+// Limits the expansion of a stream from now on: in one reader or, for an archive's members, in all of them together.
 class TextSource::Growth {
  public:
   explicit Growth(const ByteStream& in) : in_(in), begin_(in.given()) {}
@@ -173,19 +173,19 @@ class TextSource::Growth {
   int64_t made_ = 0;
 };
 
-// zlib and not libarchive, which does not look at gzip's checksums.
+// Uses zlib, because libarchive does not check gzip's checksums.
 class TextSource::Gunzip : public ByteStream {
  public:
   Gunzip(std::shared_ptr<ByteStream> in, std::string name, std::shared_ptr<Growth> growth)
       : in_(std::move(in)), name_(std::move(name)), block_(kSourceBlock, '\0'), growth_(std::move(growth)) {
-    check(inflateInit2(&stream_, MAX_WBITS + 16) == Z_OK, "zlib has no memory");  // 16: as gzip writes
+    check(inflateInit2(&stream_, MAX_WBITS + 16) == Z_OK, "zlib has no memory");  // 16: the gzip format
   }
   ~Gunzip() override { inflateEnd(&stream_); }
   Gunzip(const Gunzip&) = delete;
   Gunzip& operator=(const Gunzip&) = delete;
 
  private:
-  // The next stored bytes to the stream; false if there are none.
+  // Passes the next stored bytes to the stream; false if there are none.
   bool refill() {
     const std::string_view bytes = in_->read();
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
@@ -201,8 +201,8 @@ class TextSource::Gunzip : public ByteStream {
         if (!between_) throw DataError(fmt::format("{}: the compressed file is truncated", name_));
         break;
       }
-      // A gzip member is followed by another one, or zeros. Anything else is damage, which zlib's own file reader would
-      // take for the end, losing the rest.
+      // A gzip member is followed by another one, or by zeros. Anything else is damage; zlib's own file reader would
+      // take it for the end and lose the rest.
       if (between_ && *stream_.next_in == 0) {
         ++stream_.next_in;
         --stream_.avail_in;
@@ -226,7 +226,7 @@ class TextSource::Gunzip : public ByteStream {
   bool between_ = false;  // a gzip member has ended
 };
 
-// Reads by libarchive: a compressed stream (Kind::compressed), or the members of a tar archive one after another.
+// Reads with libarchive: a compressed stream (Kind::compressed), or the members of a tar archive one after another.
 class TextSource::Archive : public ByteStream {
  public:
   enum class Kind { compressed, tar };
@@ -250,7 +250,7 @@ class TextSource::Archive : public ByteStream {
     }
     require(archive_read_open(archive_.get(), this, nullptr, feed, nullptr));
     if (kind == Kind::compressed) next_entry();
-    if (archive_filter_count(archive_.get()) > 2) refuse_second_compression(name_);  // with libarchive's "none"
+    if (archive_filter_count(archive_.get()) > 2) refuse_second_compression(name_);  // libarchive counts "none" too
   }
 
   // The next regular file of the archive, by its name; nullptr at the end.
@@ -266,11 +266,11 @@ class TextSource::Archive : public ByteStream {
       link_ = archive_entry_hardlink(entry) ? "hard" : archive_entry_symlink(entry) ? "symbolic" : "";
     } while (kind_ == Kind::tar && archive_entry_filetype(entry) != AE_IFREG && link_.empty());
     const char* name =
-        archive_entry_pathname_utf8(entry);  // the other is nullptr where the locale does not know a letter
+        archive_entry_pathname_utf8(entry);  // the other one returns nullptr if the locale lacks one of the characters
     if (!name) name = archive_entry_pathname(entry);
     return name ? name : "a member without a name";
   }
-  std::string_view link() const { return link_; }  // "hard" or "symbolic": its bytes are not there; else ""
+  std::string_view link() const { return link_; }  // "hard" or "symbolic": has no bytes of its own; else ""
 
  private:
   struct Free {
@@ -287,7 +287,7 @@ class TextSource::Archive : public ByteStream {
         archive.closed_ = tail.find_first_not_of('\0') == tail.npos;
       }
       return static_cast<la_ssize_t>(block.size());
-    } catch (...) {  // which does not pass through C
+    } catch (...) {  // exceptions must not pass through C
       archive.failure_ = std::current_exception();
       archive_set_error(reader, EIO, "cannot be read");
       return ARCHIVE_FATAL;
@@ -313,8 +313,8 @@ class TextSource::Archive : public ByteStream {
   const std::string name_;
   const Kind kind_;
   std::string block_;
-  const std::shared_ptr<Growth> growth_;  // of a tar archive with sparse members, too
-  std::exception_ptr failure_;            // of in_
+  const std::shared_ptr<Growth> growth_;  // also limits sparse members of a tar archive
+  std::exception_ptr failure_;            // from in_
   std::string_view link_;
   bool ended_ = false, closed_ = false;  // closed_: the data ends with zeros
   std::unique_ptr<archive, Free> archive_;
@@ -325,7 +325,7 @@ std::shared_ptr<ByteStream> TextSource::decompressed(std::shared_ptr<ByteStream>
   const std::string_view head = stored->peek();
   for (const Compression& compression : kCompressions) {
     const bool is_named = has_suffix(name, compression.suffixes);
-    // zstd may begin with a frame to be skipped.
+    // A zstd file may begin with a skippable frame.
     const bool skips =
         is_named && compression.name == "zstd" && head.substr(std::min<size_t>(1, head.size()), 3) == "*M\x18";
     if (head.starts_with(compression.magic) || skips) {

@@ -1,7 +1,7 @@
-// Sources of text: files as they are or compressed (gzip, dictzip, zstd, xz), tar archives of them, and standard
-// input. Memory: two blocks for each layer of compression and archive, and the libraries' own. A file that grows to
-// more than kMostGrowth times its size (an archive's members together) is a DataError: no text does, and a bomb would
-// fill the disk.
+// Sources of text: files as they are or compressed (gzip, dictzip, zstd, xz), tar archives of them, and standard input.
+// Memory: two blocks for each layer of compression and archive, and the libraries' own. A file that expands to more
+// than kMostGrowth times its size (an archive's members together) is a DataError: no text does, and a decompression
+// bomb would fill the disk.
 #pragma once
 
 #include <cstdint>
@@ -19,32 +19,32 @@ namespace trivet {
 
 inline constexpr std::string_view kStandardInput = "-";
 inline constexpr int64_t kMostGrowth = 500,
-                         kFreeGrowth = 64 << 20;  // the first when it has become more than the second
+                         kFreeGrowth = 64 << 20;  // kMostGrowth applies to output of more than kFreeGrowth bytes
 
 enum class TextFormat { text, jsonl, tar, json };  // json: one object; only in tar archives
 constexpr auto words_of(TextFormat) { return word_list("text", "jsonl", "tar"); }
 
 struct SourceOptions {
   std::optional<TextFormat> format =
-      {};  // of every file, not json; without it as its name says: .jsonl, .ndjson, .tar, or text
-  // The inputs to read, by the ends of names without .gz, .zst or .xz: in folders the files (empty: txt, jsonl, ndjson
-  // and tar), in tar archives the members (empty: txt), of which the extension is all after the first dot, as in
-  // WebDataset. Of a member .json the document is a member of its one object.
+      {};  // of every file, never json; empty: by each file's name: .jsonl, .ndjson, .tar, or else text
+  // Extensions, without .gz, .zst or .xz, of the inputs to read: of files in folders (empty: txt, jsonl, ndjson and
+  // tar) and of members in tar archives (empty: txt), whose extension is everything after the first dot, as in
+  // WebDataset. The document of a .json member is a member of its one object.
   std::vector<std::string> extensions{};
 };
-using ExtensionCounts = std::map<std::string, int64_t>;  // ".txt"; "": of names without one
+using ExtensionCounts = std::map<std::string, int64_t>;  // ".txt"; "": no extension
 std::string to_string(const ExtensionCounts& counts);    // "12 .json, 3 .jpg"
 
-std::string_view without_compression(std::string_view name);  // such as .gz
+std::string_view without_compression(std::string_view name);  // without a suffix such as .gz
 TextFormat format_of_file(std::string_view file, const SourceOptions& options);
 
-// The files that are meant, in the order given: of a folder, all below it that are to be read, in the order of their
-// names' bytes. A name of nothing, such as a pattern that the shell has not expanded, is a ConfigError; a folder
-// without such a file a DataError. taken, passed_over: count the files of the folders, if they are given.
+// The input files, in the order given; for a folder, all files below it that are to be read, in byte order of their
+// names. A name that does not exist, such as a pattern that the shell has not expanded, is a ConfigError; a folder
+// without such a file is a DataError. taken, passed_over: count the files of the folders, if given.
 std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, const SourceOptions& options,
                                        ExtensionCounts* taken = nullptr, ExtensionCounts* passed_over = nullptr);
 
-// Bytes that come in blocks.
+// A stream of bytes, read in blocks.
 class ByteStream {
  public:
   virtual ~ByteStream() = default;
@@ -67,14 +67,14 @@ class ByteStream {
 // The texts of a file: one, or those of a tar archive's members.
 class TextSource {
  public:
-  // Compression is found by content. What is not compressed as its name says, or twice, is damaged or truncated, fails
-  // its checksum, or has anything but such streams (in gzip: and zeros) after the first, is a DataError when it is
-  // read. So is a wanted member of a tar archive that is a link, or that follows one of its name; two of a name
-  // that are apart are two documents.
+  // Compression is detected by content. A file that is not compressed as its name says, is compressed twice, damaged or
+  // truncated, fails its checksum, or has anything but such streams (in gzip: or zeros) after the first, is a DataError
+  // when read. So is a member to be read of a tar archive that is a link, or directly follows one of the same name; two
+  // of the same name that are not adjacent are two documents.
   TextSource(const std::string& file, SourceOptions options);
   ~TextSource();
 
-  // Goes to the next text; false at the end. An archive without a member of the extension is a DataError.
+  // Advances to the next text; false at the end. An archive without a member to read is a DataError.
   bool next_text();
   // The current text: its name (in an archive the file's and the member's), its format, and its next bytes, empty at
   // the end.
@@ -99,11 +99,11 @@ class TextSource {
   SourceOptions options_;
   std::shared_ptr<File> file_;
   std::shared_ptr<Archive> archive_;
-  std::shared_ptr<Growth> members_;  // together
+  std::shared_ptr<Growth> members_;  // of all members together
   std::shared_ptr<ByteStream> text_;
   ExtensionCounts other_members_;
   TextFormat format_ = TextFormat::text;
-  bool found_ = false;  // a text
+  bool found_ = false;  // a text was found
 };
 
 }  // namespace trivet
