@@ -55,7 +55,7 @@ std::vector<std::string> not_carried(const GptWeights& from, const GptWeights& t
 
 std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t cols) {
   std::vector<float> out(matrix.size());
-  constexpr int64_t kTile = 32;  // two such tiles fit a first-level cache
+  constexpr int64_t kTile = 32;  // two such tiles fit in the L1 cache
   for (int64_t r0 = 0; r0 < rows; r0 += kTile)
     for (int64_t c0 = 0; c0 < cols; c0 += kTile)
       for (int64_t r = r0; r < std::min(rows, r0 + kTile); ++r)
@@ -66,7 +66,7 @@ std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64
 
 std::vector<float> reorder_heads(std::span<const float> rows, const AttentionSpec& heads, HeadOrder to) {
   std::vector<float> out(rows.size());
-  const int64_t groups = heads.kv_heads, queries = heads.heads / groups;             // of a group
+  const int64_t groups = heads.kv_heads, queries = heads.heads / groups;             // per group
   const int64_t n = static_cast<int64_t>(rows.size()) / (heads.heads + 2 * groups);  // elements of one head
   for (int64_t group = 0; group < groups; ++group)
     for (int64_t i = 0; i < queries + 2; ++i) {

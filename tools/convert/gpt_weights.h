@@ -1,11 +1,11 @@
 // GptWeights: the weights of a model in any format: a Trivet checkpoint, a Hugging Face model, an llm.c file. A
-// conversion reads one and writes another a tensor at a time, so its memory is that of the largest tensors.
+// conversion reads one and writes another, one tensor at a time, so it needs memory for the largest tensors only.
 //
-// In between, tensors have Trivet's names and order of elements, which is Megatron's. Other formats differ in three:
+// In between, tensors have Trivet's names and order of elements, which is Megatron's. Other formats differ in:
 //   q, k, v rows   Trivet by group of heads, so that tensor parallelism splits between groups; the others by part
 //   tensors        Trivet and GPT-2 have one for q, k and v; Hugging Face's Llama three, and two for gate and up
 //   matrices       Trivet, llm.c and Llama [out, in]; Hugging Face's GPT-2 (Conv1D) [in, out]
-// The columns that rope turns together are the same two halves of a head in all of them.
+// In all of them, RoPE rotates the same two halves of a head together.
 #pragma once
 
 #include <memory>
@@ -36,10 +36,10 @@ class GptWeights {
   // Facts in the source for which Trivet has no use.
   const std::vector<std::string>& unread() const { return unread_; }
   virtual std::vector<float> read(const ModelTensor& tensor) = 0;       // in Trivet's order
-  virtual const OpenCheckpoint* checkpoint() const { return nullptr; }  // where it is one of Trivet's
+  virtual const OpenCheckpoint* checkpoint() const { return nullptr; }  // null: not one of Trivet's
 
  protected:
-  // Throws DataError if the sizes are not those of a model.
+  // Throws DataError if the sizes do not make a valid model.
   void set_model(const Config& config);
 
   std::string path_;
@@ -48,27 +48,27 @@ class GptWeights {
   std::vector<std::string> unread_;
 };
 
-// Opens `path`: a Trivet checkpoint (or the newest of a folder or run), a Hugging Face model (its folder or
+// Opens `path`: a Trivet checkpoint (or the newest in a folder or run), a Hugging Face model (its folder or
 // .safetensors file), or an llm.c model_*.bin. Checks all shapes and sizes. Throws DataError.
 std::unique_ptr<GptWeights> open_gpt_weights(const std::string& path);
 std::unique_ptr<GptWeights> open_checkpoint_weights(const std::string& directory);
 
 struct KnownTokenizer {
-  std::string path{}, fingerprint{};  // of the model's: its file, and Tokenizer::fingerprint(); "": unknown
+  std::string path{}, fingerprint{};  // its file, and Tokenizer::fingerprint(); "": unknown
 };
 // Writes a checkpoint that `trivet train --resume` resumes at step 0, with zero moments. `directory` must not exist; it
 // appears when it is complete.
 void write_checkpoint(GptWeights& weights, const std::string& directory, const KnownTokenizer& tokenizer = {});
 
-// With sizes as numbers that follow from others.
+// Fills in the sizes that follow from others.
 Config with_sizes(const ModelConfig& model);
-// Keys of the model that have another value in `from` than in `to`, with that of `from`: "model.hidden_dropout 0.1".
+// Keys of the model whose values in `from` and `to` differ, with that of `from`: "model.hidden_dropout 0.1".
 std::vector<std::string> not_carried(const GptWeights& from, const GptWeights& to);
 
-// [rows, cols] to [cols, rows].
+// Transposes [rows, cols] to [cols, rows].
 std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t cols);
-// The rows of query, key and value: the queries, key and value of group 0, of group 1, …, or all queries, then all
-// keys, then all values.
+// The order of query, key and value rows. by_group: the queries, key and value of group 0, of group 1, …; by_part: all
+// queries, then all keys, then all values.
 enum class HeadOrder { by_group, by_part };
 std::vector<float> reorder_heads(std::span<const float> rows, const AttentionSpec& heads, HeadOrder to);
 
@@ -84,9 +84,9 @@ struct HfExport {
   std::string tokenizer{};                  // a tokenizer.json, with tokenizer_config.json next to it; "": none
   int64_t bos = -1, eos = -1;               // its ids; -1: unknown
 };
-// Writes config.json, safetensors as transformers' save_pretrained shards and names them, and the tokenizer's files
-// into `folder`, which is new or empty, and which has them all or none. A tied head is not written. Throws ConfigError
-// for a model that no architecture of transformers which Trivet writes computes.
+// Writes config.json, safetensors sharded and named as by transformers' save_pretrained, and the tokenizer's files into
+// `folder`, which must be new or empty; it gets all of them or none. A tied head is not written. Throws ConfigError if
+// no transformers architecture that Trivet writes computes the model.
 void write_hf(GptWeights& weights, const std::string& folder, const HfExport& options);
 
 bool is_llmc_model(const std::string& path);  // begins with the magic number

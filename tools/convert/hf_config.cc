@@ -28,9 +28,9 @@ constexpr int64_t kLargestConfig = 1 << 20, kLargestSize = int64_t{1} << 40;
 
 struct HfNames {  // '*': the layer's number
   std::string_view gpt2;
-  std::array<std::string_view, 3> llama{};  // of each part
+  std::array<std::string_view, 3> llama{};  // one per part
 };
-// By Module.
+// Indexed by Module.
 constexpr auto kNames = std::to_array<HfNames>(
     {{"wte", {"embed_tokens"}},
      {"wpe"},
@@ -62,11 +62,11 @@ class HfConfig {
 
   const JsonReader& reader() const { return reader_; }
   bool has(const char* name) const { return is_given(name) && !whole_[name].is_null(); }
-  bool is_given(const char* name) const {  // perhaps as null
+  bool is_given(const char* name) const {  // possibly as null
     asked_.insert(name);
     return whole_.contains(name);
   }
-  // "bos_token_id 1": what nothing asked for, without what only concerns transformers.
+  // Keys that nothing asked for, as "bos_token_id 1", without those that concern only transformers.
   std::vector<std::string> unread() const {
     constexpr std::string_view kNotOfModels =
         " _name_or_path architectures dtype layer_types max_window_layers model_type n_ctx output_attentions "
@@ -90,7 +90,7 @@ class HfConfig {
     if (has(name) && !whole_[name].is_boolean()) refuse(name, "true or false");
     return has(name) ? whole_[name].get<bool>() : otherwise;
   }
-  // A switch that changes the model.
+  // A setting that changes the model: Trivet has only this value.
   void expect(const char* name, const json& only) const {
     if (has(name) && whole_[name] != only) refuse(name, only.dump() + ", the only one that Trivet has");
   }
@@ -126,7 +126,7 @@ ModelConfig read_gpt2(const HfConfig& config, std::vector<std::string>& unread) 
   return model;
 }
 
-// The scaling of one of the objects that transformers 4 (rope_scaling) and 5 (rope_parameters) write.
+// The scaling from one of the objects that transformers 4 (rope_scaling) and 5 (rope_parameters) write.
 Rotary read_scaling(const HfConfig& config, const char* name) {
   if (!config.has(name)) return {};
   const JsonReader rope = config.reader().object(name);
@@ -137,7 +137,7 @@ Rotary read_scaling(const HfConfig& config, const char* name) {
   const auto expect = [&](const char* key, const json& only) {
     if (object.contains(key) && object[key] != only) rope.refuse(key, object[key].dump().substr(0, 200), only.dump());
   };
-  for (const auto& [key, value] : object.items())  // such as those of other types, and objects by type of layer
+  for (const auto& [key, value] : object.items())  // such as those of other types, and one object per layer type
     if (!value.is_null() && kKnown.find(" " + key + " ") == kKnown.npos)
       rope.refuse(key.c_str(), value.dump().substr(0, 200), fmt::format("only{}", kKnown.substr(0, kKnown.size() - 1)));
   expect("partial_rotary_factor", 1);
@@ -159,8 +159,8 @@ Rotary read_scaling(const HfConfig& config, const char* name) {
   return scaling;
 }
 
-// The two versions state theta and scaling at other places, and each falls back to its defaults if it does not know
-// the other's. So two must agree. If none is, as in Llama 2's files, theta is 10,000 to both.
+// The two versions store theta and scaling in different places, and each falls back to its defaults if it does not know
+// the other's, so if both are given, they must agree. Without either, as in Llama 2's files, both use theta 10,000.
 void read_rope(const HfConfig& config, ModelConfig& model) {
   std::optional<double> theta;
   std::optional<Rotary> scaling;
@@ -184,7 +184,7 @@ void read_rope(const HfConfig& config, ModelConfig& model) {
   model.rope_scaling_original_max_position_embeddings = static_cast<int64_t>(scaling->original_length);
 }
 
-// Attention that does not see all positions of a sample.
+// Refuses attention that does not see all positions of a sample.
 void expect_full_attention(const HfConfig& config, const std::string& type, int64_t positions) {
   const bool windows = type == "mistral" || (type != "llama" && config.flag_or("use_sliding_window", false));
   if (windows && (!config.is_given("sliding_window") || config.has("sliding_window")) &&
@@ -221,7 +221,7 @@ ModelConfig read_llama(const HfConfig& config, const std::string& type, std::str
   model.attention_dropout = config.number_or("attention_dropout", 0);
   model.untie_embeddings_and_output_weights = !config.flag_or("tie_word_embeddings", false);
   model.add_bias_linear = false;
-  if (type == "llama") {  // its attention_bias covers the output too; Trivet's covers all linear layers
+  if (type == "llama") {  // its attention_bias covers proj too; Trivet's add_bias_linear covers all linear layers
     const bool attention = config.flag_or("attention_bias", false), mlp = config.flag_or("mlp_bias", false);
     model.add_bias_linear = attention || mlp;
     if (attention != mlp) zero_biases = attention ? ".mlp." : ".self_attn.";
@@ -246,7 +246,7 @@ ordered_json gpt2_config(const ModelConfig& model) {
       {"attn_pdrop", model.attention_dropout}};
 }
 
-// The architecture of Llama's kin that computes the model.
+// The architecture of the Llama family that computes the model.
 std::string llama_type(const ModelConfig& model) {
   return model.qk_layernorm ? "qwen3" : model.add_qkv_bias && !model.add_bias_linear ? "qwen2" : "llama";
 }
@@ -289,8 +289,8 @@ ordered_json llama_config(const ModelConfig& model) {
   return out;
 }
 
-// The model's keys: those given by a config.json or the shapes of the tensors, those that a Llama's gives too, and
-// those that change how a model is trained, but not what its weights compute.
+// The model's keys: those given by a config.json or the shapes of the tensors, those that a Llama's config.json adds,
+// and those that change how a model is trained, but not what its weights compute.
 constexpr std::string_view kCarried =
     " num_layers hidden_size ffn_hidden_size num_attention_heads num_query_groups kv_channels seq_length vocab_size "
     "untie_embeddings_and_output_weights init_method_std attention_dropout layernorm_epsilon ";
@@ -301,8 +301,8 @@ constexpr std::string_view kOfTraining =
     " make_vocab_size_divisible_by scale_output_layer_init hidden_dropout recompute_granularity "
     "recompute_modules recompute_method recompute_num_layers cross_entropy_chunk_rows ";
 
-// Rejects what the architecture cannot compute, and transformers would ignore: other values of the keys that decide it,
-// and of any key that is not above, so that a new one is refused until it is in one of these lists.
+// Rejects what the architecture cannot compute and transformers would ignore: other values of the keys that define it,
+// and non-default values of any key not listed above, so a new key is refused until it is in one of these lists.
 void expect_holds(const std::string& type, const ModelConfig& model, const std::string& what) {
   std::map<std::string_view, std::string> expected{
       {"model.normalization", "RMSNorm"}, {"model.swiglu", "true"}, {"model.position_embedding_type", "rope"}};
@@ -325,7 +325,7 @@ void expect_holds(const std::string& type, const ModelConfig& model, const std::
           fmt::format("{} cannot hold this model: {}: found {}, expected {}", what, field.name, found, value));
   }
   if (type != "gpt2" && type != "qwen3" && model.hidden_size % model.num_attention_heads != 0)
-    throw ConfigError(  // as transformers 5 has it for a Llama
+    throw ConfigError(  // as transformers 5 does for a Llama
         fmt::format("{} cannot hold this model: model.hidden_size: found {}, expected a multiple of "
                     "model.num_attention_heads, {}",
                     what, model.hidden_size, model.num_attention_heads));
@@ -375,7 +375,7 @@ std::string to_hf_config(const ModelConfig& model, const std::string& folder, co
   const std::string type = gpt2 ? "gpt2" : llama_type(model);
   expect_holds(type, model, folder + ": Hugging Face's " + (gpt2 ? "GPT2LMHeadModel" : architecture_of(type)));
   ordered_json out = gpt2 ? gpt2_config(model) : llama_config(model);
-  // GPT-2's vocabulary ends with its end of text; of another one it is unknown.
+  // GPT-2's vocabulary ends with its end of text; in other vocabularies, its id is unknown.
   const int64_t of_gpt2 = gpt2 && model.vocab_size == 50257 ? 50256 : -1;
   const auto id = [&](int64_t given) {
     const int64_t known = given >= 0 ? given : of_gpt2;

@@ -1,7 +1,7 @@
-// A model of Hugging Face: a folder of config.json and model.safetensors, or of shards that
+// A Hugging Face model: a folder with config.json and model.safetensors, or with shards that
 // model.safetensors.index.json lists. Names may lack the prefix "transformer." or "model.", and buffers of old files
-// are ignored; any other tensor that is unknown, missing or of another shape is refused by name. Read as fp32 from F32,
-// F16 and BF16.
+// are ignored; any other tensor that is unknown, missing or has another shape is refused by name. F32, F16 and BF16 are
+// read as fp32.
 #include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -35,11 +35,11 @@ bool is_buffer(std::string_view name) {
 }
 
 bool is_folder(const std::string& path) {
-  std::error_code ignored;  // an inaccessible path is no folder; opening it reports why
+  std::error_code ignored;  // an inaccessible path is not a folder; opening it reports why
   return fs::is_directory(path, ignored);
 }
 
-// A file of the model's own folder.
+// Names a file in the model's own folder.
 bool is_plain_file_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.size() < 256 && name.find_first_of("/\\") == std::string::npos &&
          name.find('\0') == std::string::npos;
@@ -96,7 +96,7 @@ class HfWeights : public GptWeights {
     const SafeTensor* tensor;
   };
 
-  // `expected`: the index's names of this file's tensors; null: there is no index.
+  // `expected`: the names of this file's tensors in the index; null: there is no index.
   void open(const std::string& path, const std::set<std::string>* expected) {
     if (expected && !file_exists(path))
       throw DataError(fmt::format("{}: not found; {} names it as the file of {}", path, kIndex + 1,
@@ -142,7 +142,7 @@ class HfWeights : public GptWeights {
         known.insert(part.name);
         check_tensor(part);
       }
-    // A tied head may be stored too, where it equals the embedding.
+    // A tied head may be stored too, if it equals the embedding.
     const std::string head = "lm_head.weight", embedding = hf_tensors(spec_, tensors_[0])[0].name;
     if (places_.contains(head) && known.insert(head).second) {
       HfTensor expected = hf_tensors(spec_, tensors_[0])[0];
@@ -196,8 +196,8 @@ class HfWeights : public GptWeights {
 
 // ---- writing
 
-// The tensors of each file, as transformers' save_pretrained gives them out: in order, a new file where the next tensor
-// would make one too large.
+// The tensors of each file, as transformers' save_pretrained distributes them: in order, with a new file whenever the
+// next tensor would make one too large.
 std::vector<SafeTensors> shards_of(const GptWeights& weights, const HfExport& options) {
   const ModelSpec spec = model_spec_of(weights.config().model);
   std::vector<SafeTensors> shards{{.metadata = {{"format", "pt"}}}};
@@ -233,7 +233,7 @@ void write_tensors(GptWeights& weights, const std::string& folder, const HfExpor
                    const std::vector<SafeTensors>& shards) {
   const ModelSpec spec = model_spec_of(weights.config().model);
   std::optional<OutputFile> file;
-  size_t shard = 0, written = 0;  // of the shard's tensors
+  size_t shard = 0, written = 0;  // written: tensors of this shard
   for (const ModelTensor& tensor : weights.tensors()) {
     std::vector<float> values = weights.read(tensor);
     if (tensor.module == Module::qkv) values = reorder_heads(values, spec.attention, HeadOrder::by_part);

@@ -1,9 +1,9 @@
-// llm.c's model_*.bin: 256 int32 of header, then each kind of tensor over all layers.
+// llm.c's model_*.bin: a header of 256 int32, then each kind of tensor for all layers.
 //
 //   [0] 20240326  [1] version: 3 fp32, 5 bf16  [2] positions  [3] vocabulary  [4] layers  [5] heads  [6] channels
-//   [7] vocabulary with padding: rows of the first tensor
+//   [7] padded vocabulary: rows of the first tensor
 //
-// Only one kind of model: tied embeddings, an MLP four times as wide, layernorm_epsilon 1e-5.
+// Only one kind of model: tied embeddings, an MLP four times the hidden size, layernorm_epsilon 1e-5.
 // (github.com/karpathy/llm.c, train_gpt2.py, write_model.)
 #include <algorithm>
 #include <array>
@@ -21,12 +21,12 @@ constexpr int32_t kMagic = 20240326, kFp32 = 3, kBf16 = 5;
 using Header = std::array<int32_t, 256>;
 constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(Header));
 
-// Ascends in the file; the same in all blocks: the modules as they are declared, of each its weight and then its bias.
+// Ascends in the file; the same in all blocks: modules in declaration order, for each its weight and then its bias.
 size_t kind_of(const ModelTensor& tensor) {
   return 2 * static_cast<size_t>(tensor.module) + (tensor.param.name.ends_with(".bias") ? 1 : 0);
 }
 
-// In the order of the file: by kind, and within one by layer.
+// In file order: by kind, and within a kind by layer.
 std::vector<ModelTensor> in_file_order(std::vector<ModelTensor> tensors) {
   std::stable_sort(tensors.begin(), tensors.end(),
                    [](const ModelTensor& a, const ModelTensor& b) { return kind_of(a) < kind_of(b); });
