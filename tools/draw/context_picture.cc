@@ -10,10 +10,10 @@
 namespace trivet {
 namespace {
 
-constexpr size_t kPiece = 4096;  // positions: enough that a diagonal does not count
+constexpr size_t kPiece = 4096;  // positions: enough that a diagonal is negligible
 constexpr double kLeft = 66, kWidth = 700, kRight = 120, kRow = 26, kStep = 31;
 
-// The start of the document of each of `positions` positions.
+// For each of `positions` positions, the start of its document.
 std::vector<int64_t> starts_of(const std::vector<int64_t>& documents, int64_t positions) {
   std::vector<int64_t> starts(static_cast<size_t>(positions));
   const auto sum = static_cast<double>(std::accumulate(documents.begin(), documents.end(), int64_t{0}));
@@ -28,7 +28,7 @@ std::vector<int64_t> starts_of(const std::vector<int64_t>& documents, int64_t po
   return starts;
 }
 
-// [rank][owner]: of the queries of one and the keys of the other.
+// [rank][owner]: pairs of a query of the rank and a key of the owner.
 std::vector<std::vector<int64_t>> pairs_of(const ContextWork& cut, size_t ranks) {
   std::vector pairs(ranks, std::vector<int64_t>(ranks));
   for (size_t query = 0; query < cut.starts.size(); ++query) {
@@ -72,7 +72,7 @@ std::string pieces_of(const ContextWork& cut, size_t rank) {
   return pieces;
 }
 
-// Returns the y below it. scale: pixels a pair.
+// Returns the y below it. scale: pixels per pair.
 double draw_cut(Canvas& canvas, const ContextWork& cut, double scale, double top) {
   canvas.text(kLeft, top + 13, "head", cut.title + ": which rank has which piece of the sequence");
   double y = top + 24;

@@ -57,7 +57,7 @@ struct Reader {
   }
 };
 
-// Cuts the op to the work inside it. `work` is in the order of its starts.
+// Trims the op to the work inside it. `work` is sorted by start.
 void tighten(OpSpan& op, const std::vector<Milliseconds>& work) {
   const auto first = std::lower_bound(work.begin(), work.end(), op.start,
                                       [](const Milliseconds& x, double time) { return x.start < time; });
@@ -68,13 +68,13 @@ void tighten(OpSpan& op, const std::vector<Milliseconds>& work) {
   for (auto x = first; x != work.end() && x->start < end; ++x) op.end = std::max(op.end, x->end);
 }
 
-// The messages of a channel: the sends of one end and the receives of the other, in order.
+// Adds the messages of a channel: pairs the sends at one end with the receives at the other, in order.
 void add_transfers(Timeline& timeline, const Schedule& schedule, const Channel& channel,
                    const std::vector<Milliseconds>& sends, const std::vector<Milliseconds>& receives) {
   std::vector<Op> ops;
   for (const Op& op : schedule.programs[static_cast<size_t>(channel.from)])
     if (schedule.sends(channel.from, op) == channel) ops.push_back(op);
-  // A send that is still under way when its rank's step ends is traced with the next step: such a step has no pairs.
+  // A send that is still in flight when its rank's step ends is traced with the next step: such a step has no pairs.
   if (sends.size() != ops.size() || receives.size() != ops.size()) return;
   for (size_t i = 0; i < ops.size(); ++i)
     timeline.transfers.push_back({channel, ops[i], sends[i].start, receives[i].end, 0});

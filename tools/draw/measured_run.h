@@ -17,7 +17,7 @@ struct MeasuredRun {
   Timeline measured, simulated;
 };
 
-// step: the one to show; without it, the one whose makespan is the median. Throws IoError, ConfigError (no such run, no
+// step: the one to show; empty: the one with the median makespan. Throws IoError, ConfigError (no such run, no
 // pipeline, no such step) and DataError.
 MeasuredRun read_measured_run(const std::string& run_dir, std::optional<int64_t> step = {});
 

@@ -92,7 +92,7 @@ class Page : SvgBody {
  private:
   double x_of(double time) const { return kLeft + time * scale_; }
 
-  // A class an op kind and chunk, named by its letter: .F0 .F1 …; in-cell text takes its colour from .f0 .f1 …
+  // A class per op kind and chunk, named by the kind's letter: F0, F1, …; it colours the cell and the text in it.
   std::string style() const {
     std::string css = "rect.op{stroke:#fff;stroke-width:.8}text.cell{text-anchor:middle}";
     for (size_t kind = 0; kind < used_.size(); ++kind)
@@ -179,7 +179,7 @@ class Page : SvgBody {
     return y + 22;
   }
 
-  // Entries from left to right, on a new line where the page ends.
+  // Entries from left to right, wrapped at the edge of the page.
   double legend(double y) {
     double x = kLeft;
     const auto entry = [&](double swatches, const std::string& text, auto&& draw_swatches) {
@@ -215,12 +215,12 @@ class Page : SvgBody {
 
   std::span<const Timeline> timelines_;
   SvgOptions options_;
-  std::vector<double> first_;  // of each timeline: when its first op starts, which is 0 in the picture
+  std::vector<double> first_;  // the start of each timeline's first op, which is 0 in the picture
   double length_ = 0;          // of the longest
-  double scale_ = 1;           // pixels a unit of time
+  double scale_ = 1;           // pixels per unit of time
   double tick_ = 1;            // from one mark of the axis to the next
   double row_ = 0;             // from one rank to the next
-  double digits_ = 1;          // of the largest micro-batch: all numbers are as small as its would have to be
+  double digits_ = 1;          // of the largest micro-batch: all numbers use the font size that it needs
   int chunks_ = 1;
   std::array<bool, 4> used_{};  // op kinds
 };

@@ -9,7 +9,7 @@
 namespace trivet {
 namespace {
 
-// One character a column, and the op that owns it, for colours.
+// One character per column, and the op that owns it, for colours.
 struct Row {
   std::string text;
   std::vector<const Op*> owner;
@@ -35,8 +35,8 @@ std::string colored(const Row& row, int chunks) {
   return text;
 }
 
-// Columns a unit of time: enough for the labels of the shortest op where the line has room for that, else a whole number
-// for the shortest op, so that times which are multiples of it stay in line.
+// Columns per unit of time: enough for every op's label if the line has room, else a whole number for the shortest op,
+// so that multiples of its duration stay aligned.
 double scale_of(const Timeline& timeline, double makespan, double columns) {
   double scale = 0, shortest = makespan;
   for (const OpSpan& span : timeline.ops) {
@@ -51,7 +51,7 @@ double scale_of(const Timeline& timeline, double makespan, double columns) {
   return whole > 0 ? whole / shortest : columns / makespan;
 }
 
-// "F3.1", or "f3" (a small letter: an odd chunk), or "f": the longest that fits.
+// "F3.1", or "f3" (lower case: an odd chunk), or "f": the longest that fits.
 std::string label_of(const Op& op, int chunks, size_t room) {
   std::string label = to_string(op, chunks > 1);
   if (label.size() <= room) return label;
@@ -101,7 +101,7 @@ std::string render_text(const Timeline& timeline, const TextOptions& options) {
     const std::string line = options.colors ? colored(rows[rank], timeline.v) : rows[rank].text;
     text += fmt::format("{:<{}}{}|\n", fmt::format("rank {}", rank), widest.size(), line);
   }
-  // The axis: a time about every 20 columns, at a round number.
+  // The axis: a round time about every 20 columns.
   const double step = round_step(20, scale);
   std::string axis(column(last) + 1, ' ');
   for (int i = 0; first + i * step <= last; ++i) {

@@ -18,7 +18,7 @@ double microseconds_of(std::string_view unit) {
   throw ConfigError(fmt::format("a timeline's unit is '{}'; expected s, ms, us or nothing", unit));
 }
 
-// The op that takes the message of `transfer`: the same micro-batch of the neighbouring stage.
+// The op that receives the message of `transfer`: for the same micro-batch, in the neighbouring stage.
 Op taker_of(const Timeline& timeline, const TransferSpan& transfer) {
   const Schedule stages{.p = timeline.p, .v = timeline.v, .map = timeline.map};
   const int step = transfer.channel.payload == Payload::activation ? 1 : -1;
@@ -31,9 +31,9 @@ class Writer {
   void timeline(const Timeline& timeline, int group) {
     scale_ = microseconds_of(timeline.unit);
     chunks_ = timeline.v > 1;
-    first_pid_ = 1 + group * 100000;  // process 0 is the idle task to trace viewers
+    first_pid_ = 1 + group * 100000;  // trace viewers take process 0 for the idle task
     for (int rank = 0; rank < timeline.p; ++rank) name_rank(timeline.title, rank);
-    // A rank has one F, and one B or I, of a micro-batch and chunk: where its message leaves or arrives.
+    // A rank has one F, and one B or I, per micro-batch and chunk: its message leaves or arrives there.
     std::map<std::tuple<int, bool, int, int>, const OpSpan*> spans;
     const auto key = [](int rank, const Op& op) {
       return std::tuple(rank, op.kind == OpKind::forward, op.microbatch, op.chunk);
@@ -78,7 +78,7 @@ class Writer {
           span.op.microbatch, span.op.chunk);
   }
 
-  // Slots in use: up where F starts, down where B or W ends.
+  // Slots in use: one more when F starts, one fewer when B or W ends.
   void slots(const Timeline& timeline) {
     std::vector<int> used(static_cast<size_t>(timeline.p));
     for (const OpSpan& span : timeline.ops) {
@@ -103,7 +103,7 @@ class Writer {
   }
 
   void arrow(const OpSpan& maker, const OpSpan& taker) {
-    // Inside the slice: an arrow that starts at its very end belongs to none.
+    // Inside the slice: an arrow that starts at its very end belongs to no slice.
     const double leaves = std::max(maker.start * scale_, maker.end * scale_ - 0.001);
     event(R"("ph":"s","pid":{},"tid":1,"id":{},"cat":"message","name":"message","ts":{:.3f})", first_pid_ + maker.rank,
           message_, leaves);

@@ -14,7 +14,7 @@
 namespace trivet {
 namespace {
 
-// Each step's window. Calls may have begun before: with the step before.
+// Each step's window. Calls may begin earlier, during the step before.
 std::map<int64_t, Interval> windows_of(const std::string& path) {
   std::map<int64_t, Interval> windows;
   for_each_span(path, [&](const TraceSpan& span) {
@@ -43,7 +43,7 @@ int64_t choose_step(const std::string& path, std::map<int64_t, Interval> windows
   return upper_median(lengths).second;
 }
 
-// The name of its stream, of several streams without their number; on the compute stream, of the class and call.
+// The name of the call's stream, without the number if there are several; on the compute stream, its class and name.
 std::string family_of(const TraceSpan& call) {
   if (call.row == "compute") return fmt::format("{} {}", call.category.substr(5), call.name);
   return call.row.substr(0, call.row.find_last_not_of(" 0123456789") + 1);
@@ -51,7 +51,7 @@ std::string family_of(const TraceSpan& call) {
 
 bool starts_first(const TraceSpan& x, const TraceSpan& y) { return x.time.begin < y.time.begin; }
 
-// The spans of one rank and step, as they come.
+// The spans of one rank and step, added in file order.
 struct RankSpans {
   RankTimeline timeline{};
   std::vector<TraceSpan> work{};
@@ -77,7 +77,7 @@ struct RankSpans {
     }
   }
 
-  // Layers are cut if nothing is computed for longer than `visible` nanoseconds.
+  // A layer is split where nothing is computed for longer than `visible` nanoseconds.
   RankTimeline finish(int64_t visible) {
     timeline.computed = united(std::move(timeline.computed));
     std::ranges::sort(work, starts_first);

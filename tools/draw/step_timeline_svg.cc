@@ -10,7 +10,7 @@ namespace trivet {
 namespace {
 
 constexpr double kTop = 12, kHead = 40, kOp = 24, kLayer = 13, kLane = 17, kBar = 11, kGap = 22;
-constexpr double kWidth = 1100, kRight = 1084, kWide = 6.6, kNarrow = 5.2;  // a character of 12 and of 9 pixels
+constexpr double kWidth = 1100, kRight = 1084, kWide = 6.6, kNarrow = 5.2;  // character widths at 12 and 9 pixels
 
 // The classes of bars, and their meanings.
 constexpr std::string_view kLegend =
@@ -47,7 +47,7 @@ class TimelinePage {
     const Interval& window = timeline_.window;
     return left_ + milliseconds(std::clamp(ns, window.begin, window.end) - window.begin) * scale_;
   }
-  // Nothing if the interval is outside of the window. name: in the middle, if it has the room.
+  // Draws nothing if the interval is outside the window. name: drawn in the middle, if it fits.
   void draw_bar(const Interval& time, double y, double height, const std::string& classes, const std::string& title,
                 const std::string& name = "") {
     const double from = x_of(time.begin), until = x_of(time.end);
@@ -79,7 +79,7 @@ class TimelinePage {
       const std::string name =
           fmt::format("{}{}{}", op.name, op.microbatch, op.chunk > 0 ? fmt::format(".{}", op.chunk) : "");
       draw_bar(op.time, rows, kOp - 1, op.name, name);
-      for (const Interval& wait : gaps(rank.computed, op.time))  // not what would be drawn wider than it is
+      for (const Interval& wait : gaps(rank.computed, op.time))  // none that would be drawn wider than it is
         if (wait.length() > timeline_.window.length() / 1000) draw_bar(wait, rows, kOp - 1, "idle", name + " waits");
       draw_name(op.time, rows, kOp - 1, name);
     }
@@ -105,7 +105,7 @@ class TimelinePage {
     draw_bar({std::max(call.time.begin, call.wire.end), call.time.end}, y + 3, kBar - 6, "rest", title);
     draw_bar(call.wire, y, kBar, lane.comm_class, title,
              call.microbatch >= 0 && call.bucket < 0 ? fmt::format("{}", call.microbatch) : "");
-    for (const Interval& part : exposed)  // not what would be drawn wider than it is
+    for (const Interval& part : exposed)  // none that would be drawn wider than it is
       if (part.length() > timeline_.window.length() / 2000) draw_bar(part, y + kBar - 3, 4, "exposed", title);
   }
 
@@ -122,7 +122,7 @@ class TimelinePage {
                               at(call.wire.begin), at(call.wire.end), done, rate, milliseconds(exposed));
   }
 
-  // Exposed once, where several calls are at the same time.
+  // Time during which several calls are exposed counts once.
   std::string summary_of(const RankTimeline& rank) const {
     std::vector<Interval> exposed;
     for (const TimelineLane& lane : rank.lanes)
@@ -151,7 +151,7 @@ class TimelinePage {
   const double length_ = milliseconds(timeline_.window.length());
   Canvas canvas_;
   std::set<std::string> drawn_;              // classes of bars
-  double left_ = 80, scale_ = 1, tick_ = 1;  // pixels; pixels a millisecond; milliseconds from mark to mark
+  double left_ = 80, scale_ = 1, tick_ = 1;  // pixels; pixels per millisecond; milliseconds between marks
 };
 
 }  // namespace
