@@ -52,7 +52,7 @@ namespace {
 
 using Cells = std::vector<std::string>;
 
-// Lines that Markdown shows as they are.
+// The text as lines that Markdown shows verbatim.
 std::string code(std::string_view text) {
   std::string out;
   for (const auto part : std::views::split(text, '\n'))
@@ -60,7 +60,7 @@ std::string code(std::string_view text) {
   return out + '\n';
 }
 
-// What a call has in the column of this name.
+// The entry of a call in the column of this name.
 std::string cell(const Queued& q, std::string_view column) {
   const TapeGroups::Group& group = *q.group;
   if (column == "class") return std::string(kCommClasses.at(class_of(group.category)));
@@ -73,7 +73,7 @@ std::string cell(const Queued& q, std::string_view column) {
                            : fmt::format("{}, {}, … {}: {} ranks", ranks[0], ranks[1], ranks.back(), ranks.size());
 }
 
-// Sums of the calls that are alike in these columns, in the order of the first of each.
+// Sums over calls that are equal in these columns, in order of first appearance.
 std::string sums_of(const std::vector<Queued>& queued, const Cells& columns) {
   struct Sum {
     Cells cells;
@@ -219,7 +219,7 @@ struct Page {
     return row;
   }
 
-  // The linear layer with a weight [out, in] of these sizes; "": several have them.
+  // The linear layer whose weight [out, in] has these sizes; "": none or several.
   std::string linear_of(const Queued& q) const {
     constexpr std::pair<const char*, int> kSteps[] = {{"qkv", 2}, {"proj", 4}, {"fc1", 5}, {"fc2", 6}};
     const auto [m, n, k] = std::tuple(q.work->m, q.work->n, q.work->k);
@@ -264,7 +264,7 @@ struct Page {
     say("Read: docs/course/08-pipelines.md, docs/schedules.md, parallel/pipeline/executor.cc:run_ops");
   }
 
-  static constexpr int kColumns = 105, kMostDrawn = 16;  // micro-batches
+  static constexpr int kColumns = 105, kMostDrawn = 16;  // kMostDrawn: micro-batches
   const Config& config;
   const Layout& layout;
   const std::unique_ptr<Device> device = create_planning_device();

@@ -12,7 +12,7 @@
 
 namespace trivet {
 
-// An op, or a call of a communicator: one of the two is null. Pointers are into the tape and its groups.
+// An op, or a call of a communicator: one of `work` and `call` is null. Pointers are into the tape and its groups.
 struct Queued {
   const TapeWork* work = nullptr;
   const TapeCall* call = nullptr;
@@ -20,7 +20,7 @@ struct Queued {
   SpanLabel label = {};
   std::string_view pass = {};    // of the compute stream when it was queued: F, B, I, W or recompute; "": none
   std::string_view stream = {};  // its name in a trace
-  // As metrics.jsonl counts it: a message, at its receiver.
+  // As metrics.jsonl counts it: a message counts at its receiver.
   int64_t wire_bytes() const { return call && !call->sends ? call->cost.bytes : 0; }
 };
 
@@ -29,19 +29,19 @@ struct RecordedStep {
   TapeGroups groups;
   std::vector<Queued> queued;
 
-  // One micro-batch in one unit of the rank's model (ParamList::units), streamed weights and gradients included.
+  // Queued for one micro-batch in one unit of the model (ParamList::units), streamed weights and gradients included.
   std::vector<Queued> of_unit(int unit, int microbatch) const;
 };
 
-// The second step, which is like all that follow. CUDA graphs are left out: they have the same operations, labelled
-// as their launch. REQUIRES: a step of one size (check_is_planned).
+// Records the second step, which all later ones repeat. CUDA graphs are left out: they run the same operations, but
+// label them as their launch. REQUIRES: steps of one size (check_is_planned).
 RecordedStep record_step(const Config& config, const Layout& layout, int rank);
 
 struct Explained {
   std::string page;     // Markdown
   std::string picture;  // SVG of the layer and of the step's communication
 };
-// loaded, layout: resolved. Throws ConfigError if there is no such rank, or no step of one size.
+// loaded, layout: resolved. Throws ConfigError if there is no such rank, or as check_is_planned() does.
 Explained explain(const LoadedConfig& loaded, const Layout& layout, int rank);
 
 }  // namespace trivet
