@@ -1,9 +1,9 @@
 // Ablation: why a planned step takes as long as it does, and which switch would recover how much.
 //
-//   without   each class of cost set to zero in turn, on the same tapes: the time of the step without it. Classes
-//             overlap, so their gains do not add up
-//   path      the critical path of the last step: its waits, back from its end, each nanosecond once
-//   switches  each switch (switches.h) changed in turn: recorded and played again
+//   without   the step time with each class of cost set to zero in turn, on the same tapes. Classes overlap in time, so
+//             their gains do not add up
+//   path      the critical path of the last step, traced back from its end; each nanosecond counts once
+//   switches  each switch (switches.h) changed in turn: the run is recorded and replayed again
 #pragma once
 
 #include <functional>
@@ -34,20 +34,20 @@ struct Ablation {
   };
   double step_seconds = 0;
   int64_t memory_bytes = 0, capacity_bytes = 0;
-  std::vector<PathShare> path = {};     // the largest first; of the last step, and adds up to it
+  std::vector<PathShare> path = {};     // of the last step, the largest first; adds up to it
   std::vector<Without> without = {};    // the one that recovers most first
   std::vector<Switched> switches = {};  // the same; invalid ones last
 };
 
-// The critical path of the last step by name.
+// The critical path of the last step, summed by name.
 std::vector<Ablation::PathShare> critical_path(const Rehearsal& rehearsal, const ReplayCosts& costs);
 
-// progress: called before each prediction with how many are done, and of how many.
+// progress: called before each prediction with the number done and the total.
 Ablation ablate(const LegalRun& run, const System& system,
                 const std::function<void(size_t done, size_t of)>& progress = {});
 
-// The effect on a of each setting in which b differs, and last, of all of them: `switches` alone. Throws
-// ConfigError if a is refused.
+// The effect on `a` of each setting in which `b` differs, and finally of all of them, in `switches`; leaves `path` and
+// `without` empty. Throws ConfigError if `a` is refused.
 Ablation compare(const LoadedConfig& a, const LoadedConfig& b, int ranks, const System& system);
 
 std::vector<TextBlock> describe(const Ablation& ablation);

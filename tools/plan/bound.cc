@@ -23,7 +23,7 @@ struct RankWork {
   RankWork(const Schedule& schedule, int rank);
 
   Counts all;
-  Counts until_last_gradient;  // of a stage's input
+  Counts until_last_gradient;  // ops up to the last gradient of a stage's input
   std::vector<int> stages;     // [chunk]
   std::vector<int> slots;      // [chunk]
   int first_stage = 0;         // of its first op
@@ -54,7 +54,7 @@ int64_t recomputed_layers(const Recomputing& r, int64_t layers) {
   return r.method == RecomputeMethod::block ? std::min(r.layers, layers) : layers;
 }
 
-// ends: whose embedding and head count. plain, recomputed: the layers that are not recomputed as a whole, and that are.
+// ends: for embedding and head. plain, recomputed: for layers that are not recomputed as a whole, and that are.
 std::vector<PartCost> costs_of_stages(const Layout& layout, const Recomputing& how, const LayoutStageCosts& ends,
                                       const LayoutStageCosts& plain, const LayoutStageCosts& recomputed) {
   std::vector<PartCost> stages;
@@ -64,7 +64,7 @@ std::vector<PartCost> costs_of_stages(const Layout& layout, const Recomputing& h
     const int64_t again = recomputed_layers(how, layers[s]);
     stage.add(plain.layer, layers[s] - again);
     PartCost layer = recomputed.layer;
-    // The layers of a group share one input.
+    // The layers of a recomputed group save one input.
     if (how.method == RecomputeMethod::uniform) layer.slot_bytes /= std::max<int64_t>(how.layers, 1);
     stage.add(layer, again);
     if (s == 0) stage.add(ends.embedding, 1);
@@ -73,7 +73,7 @@ std::vector<PartCost> costs_of_stages(const Layout& layout, const Recomputing& h
   return stages;
 }
 
-// ns of the collectives of a layer's gradients and weights that a pipeline rank has on its port for a micro-batch.
+// ns per micro-batch on a pipeline rank's port for the collectives of its layers' gradients and weights.
 int64_t streamed_ns(const SystemCosts& costs, const Layout& layout, const RankWork& rank, int pp, DType dtype,
                     Sharding sharding, int64_t elements_of_layer) {
   TapeGroups::Group group;
@@ -86,7 +86,7 @@ int64_t streamed_ns(const SystemCosts& costs, const Layout& layout, const RankWo
   for (const int stage : rank.stages) {
     const int64_t layers = layout.layers_of_stage[static_cast<size_t>(stage)];
     sums += layers;
-    // The backward pass may still have the last weights that the forward pass gathered.
+    // The backward pass may still hold the last weights that the forward pass gathered.
     if (sharding == Sharding::optim_grads_params)
       gathers += layers + std::max<int64_t>(layers - FlatBuffer::kStreamed, 0);
   }
@@ -108,7 +108,7 @@ int64_t passes_ns(const RankWork& rank, const Counts& counts, const std::vector<
   return ns;
 }
 
-// [stage]: ns of a micro-batch's forward passes, or of the gradients of its inputs, in the stages before.
+// [stage]: ns of a micro-batch's forward passes, or of its input-gradient passes, in the preceding stages.
 std::vector<int64_t> before_stages(const std::vector<PartCost>& stages, bool forward) {
   std::vector<int64_t> before{0};
   for (const PartCost& stage : stages) {
@@ -131,7 +131,7 @@ void PartCost::add(const PartCost& other, int64_t times) {
 
 namespace {
 
-// Adds the compute stream's work in the last of two recorded steps of one micro-batch. The first fills tables.
+// Adds the compute stream's work in the second of two recorded steps: the first also fills tables.
 void add_passes(const Tape& tape, const TapeGroups& groups, const SystemCosts& costs, PartCost& stage) {
   std::vector<std::string_view> phases;
   const auto mark = std::ranges::find(tape.records, TapeRecord::mark, &TapeRecord::kind);
@@ -166,7 +166,7 @@ Bounds::Bounds(const LoadedConfig& run, const System& system)
   run_.config.train.eval_interval = 1;  // which no longer follows the rules
 }
 
-// One of three stages, of which the middle one has `layers` layers, and those at the ends have one.
+// Records one of three stages: the middle one has `middle_layers` layers, those at the ends have one each.
 PartCost Bounds::record_stage(Fp8 fp8, const LayoutShape& shape, const Recomputing& how, bool halves,
                               int64_t middle_layers, int pp, int64_t& scratch_bytes) const {
   const int ranks = 3 * shape.t * run_.config.parallel.context_parallel_size;
@@ -197,7 +197,7 @@ PartCost Bounds::record_stage(Fp8 fp8, const LayoutShape& shape, const Recomputi
   const MemoryPlan memory = state.memory();
   PartCost stage;
   for (const Param& param : state.params.all()) stage.parameters += param.shape.numel();
-  if (pp == 1) {  // which has as many slots as micro-batches, and the least scratch
+  if (pp == 1) {  // this stage has as many slots as micro-batches, and the least scratch
     scratch_bytes = bytes_of(memory, "scratch");
     const ResolvedCandidate two = run_of(2);
     stage.slot_bytes =
@@ -210,7 +210,7 @@ PartCost Bounds::record_stage(Fp8 fp8, const LayoutShape& shape, const Recomputi
   };
   add_step(one, stage);
   if (fp8 == Fp8::none) return stage;
-  // The first micro-batch quantises the weights for all: a forward pass of the others.
+  // The first micro-batch quantises the weights for all, so take the second's forward pass.
   PartCost both;
   add_step(run_of(2), both);
   int64_t& forward = stage.compute[index_of(OpKind::forward)];
@@ -222,14 +222,14 @@ LayoutStageCosts Bounds::probe(const LayoutShape& shape, const Recomputing& how,
   const PrecisionConfig& precision = run_.config.precision;
   LayoutStageCosts costs = probe_in(precision.fp8, shape, how, halves);
   if (!precision.first_last_layers_bf16) return costs;
-  // Ignores which stages have bf16 layers: each pass of a layer costs what the cheaper one does.
+  // Ignores which stages have bf16 layers: each pass of a layer costs as much as the cheaper of the two.
   const LayoutStageCosts bf16 = probe_in(Fp8::none, shape, how, halves);
   for (size_t kind = 0; kind < costs.layer.compute.size(); ++kind)
     costs.layer.compute[kind] = std::min(costs.layer.compute[kind], bf16.layer.compute[kind]);
   return costs;
 }
 
-// halves: with those of backward passes, as well as the whole ones.
+// halves: also records backward passes split into input and weight gradients.
 LayoutStageCosts Bounds::probe_in(Fp8 fp8, const LayoutShape& shape, const Recomputing& how, bool halves) const {
   LayoutStageCosts costs;
   const auto record = [&](int64_t middle_layers, int pp) {
@@ -246,10 +246,10 @@ LayoutStageCosts Bounds::probe_in(Fp8 fp8, const LayoutShape& shape, const Recom
   if (how == Recomputing{}) {
     costs.embedding = record(1, 0), costs.embedding.add(middle, -1);
     costs.head = record(1, 2), costs.head.add(middle, -1);
-    // A rank may have both, which then share the table.
+    // A rank may have both the embedding and the head, which then share the table.
     if (!run_.config.model.untie_embeddings_and_output_weights) costs.head.parameters = costs.head.optimizer_bytes = 0;
   }
-  // Boundary buffers, which are no slots, depend on micro-batches, too.
+  // Boundary buffers also grow with the micro-batches, but are not slots.
   costs.each.slot_bytes = costs.embedding.slot_bytes = costs.head.slot_bytes = 0;
   return costs;
 }
@@ -271,7 +271,7 @@ std::vector<std::vector<LayoutBound>> Bounds::of(const LayoutShape& shape, const
   const Layout& layout = legal.layout;
   const int p = layout.schedule.p, d = layout.mesh.size(kGradientAxes);
   const DType dtype = legal.config.precision.dtype;
-  // At least: some weights of a layer, and some layers, stay in the model's type.
+  // A lower bound: some weights of a layer, and some layers, stay in the model's type.
   const DType gathered = run_.config.precision.fp8_param_gather ? DType::e4m3 : dtype;
   std::vector<RankWork> ranks;
   for (int rank = 0; rank < p; ++rank) ranks.emplace_back(layout.schedule, rank);
@@ -301,7 +301,7 @@ std::vector<std::vector<LayoutBound>> Bounds::of(const LayoutShape& shape, const
     };
     const auto first = static_cast<size_t>(layout.schedule.rank_of(0));
     const int64_t optimizer_bytes = sum_of_stages(ranks[first]).optimizer_bytes;
-    int64_t longest = 0;  // the passes of a rank
+    int64_t longest = 0;  // passes of a rank so far
     for (size_t r = 0; r < ranks.size(); ++r) {
       const RankWork& rank = ranks[r];
       const PartCost sum = sum_of_stages(rank);

@@ -1,20 +1,20 @@
-// Bounds: lower bounds on a layout's step time and memory, from small recordings of the engine and sums; so that a
-// search need not rehearse most layouts.
+// Bounds: lower bounds on a layout's step time and memory, summed from small recordings of the engine, so that a search
+// need not rehearse most layouts.
 //
 // Passes. A stage's pass queues the same operations for each of its layers, and others for an embedding and a head.
-// Probes record stages of one and of two layers, with the layout's tensor-parallel size, micro-batch and recomputation,
-// and price the work of their compute streams as the replay does.
+// Probes record stages of one and of two layers, with the layout's tensor-parallel size, micro-batch size and
+// recomputation, and price the work on their compute streams as the replay does.
 //
-// Time. In the replay a stream takes its records one after the other, none in less time than its price: contention,
-// shared ports and waits only add to it. All ranks of a pipeline meet in the sum of a step's numbers, which the
-// optimizer waits for. So from one step's sum to the next passes, for every pipeline rank r, at least the longest of
+// Time. In the replay a stream runs its records one after another, none in less time than its price: contention, shared
+// ports and waits only add to it. All ranks of a pipeline meet in the all-reduce of a step's numbers, which the
+// optimizer waits for. So for every pipeline rank r, one step's all-reduce precedes the next by at least the longer of
 //
-//   optimizer of rank 0 > a micro-batch's forward passes in the stages before r's first op > r's passes, or those until
-//     its last gradient > the work after that in the stages before
+//   rank 0's optimizer, then a micro-batch's forward passes in the stages before r's first op, then r's passes, or
+//     those until its last gradient and then that gradient's passes in the stages before
 //   r's streamed collectives on its port
 //
-// A prediction measures steps from the end of their optimizers, which take as long in each step except for calls that
-// share a wire with them.
+// A prediction measures steps between the ends of their optimizers instead. The two agree, as an optimizer takes as
+// long in each step, except for calls that share a wire with it.
 //
 // Memory. The arenas hold at least a rank's weights, gradients and optimizer state, the activations of its layers in
 // the slots of its schedule, and the scratch memory of a pass.
@@ -34,27 +34,27 @@
 
 namespace trivet {
 
-// The cost of a part of a stage: a layer, an embedding, a head; or the part that every stage has.
+// The cost of a part of a stage: a layer, an embedding, a head; or the fixed part of every stage.
 struct PartCost {
-  std::array<int64_t, 4> compute{};  // ns on the compute stream, of a pass by OpKind
+  std::array<int64_t, 4> compute{};  // [OpKind]: ns of a pass on the compute stream
   int64_t parameters = 0;            // elements
   int64_t optimizer_bytes = 0;       // read and written once a step
-  int64_t slot_bytes = 0;            // of activations, for each micro-batch in flight
+  int64_t slot_bytes = 0;            // of activations, per micro-batch in flight
 
   void add(const PartCost& other, int64_t times);
 };
 
-// Costs of stages with one kind of layers.
+// Costs of the parts of stages with one kind of layer.
 struct LayoutStageCosts {
   PartCost each, layer, embedding, head;
   int64_t scratch_bytes = 0;
 };
 
-// The lower bounds of a layout.
+// The lower bounds on a layout.
 struct LayoutBound {
   double seconds = 0;
   int64_t memory_bytes = 0;    // of the rank that needs most
-  double recompute_share = 0;  // of the passes of the rank whose passes take longest
+  double recompute_share = 0;  // recomputation's share of the busiest rank's passes
 };
 
 class Bounds {
@@ -62,7 +62,7 @@ class Bounds {
   // run: in any layout.
   Bounds(const LoadedConfig& run, const System& system);
 
-  // [recomputing][sharding]. legal: a run of that shape. Threads may ask at the same time.
+  // Returns bounds as [recomputing][sharding]. legal: a run of that shape. Thread-safe.
   std::vector<std::vector<LayoutBound>> of(const LayoutShape& shape, const ResolvedCandidate& legal,
                                            const std::vector<Recomputing>& recomputings,
                                            const std::vector<Sharding>& shardings);
@@ -75,7 +75,7 @@ class Bounds {
   PartCost record_stage(Fp8 fp8, const LayoutShape& shape, const Recomputing& how, bool halves, int64_t middle_layers,
                         int pp, int64_t& scratch_bytes) const;
 
-  LoadedConfig run_;  // whose models are of a few layers: under no benchmark's rules
+  LoadedConfig run_;  // without a benchmark's rules, as probes have only a few layers
   const System system_;
   const SystemCosts costs_;
   std::mutex mutex_;

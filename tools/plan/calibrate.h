@@ -10,16 +10,16 @@
 
 namespace trivet {
 
-// Measured runs with their rehearsals: each is recorded once, and priced as often as constants change.
+// Measured runs with their rehearsals: each is recorded once, and priced again whenever constants change.
 class MeasuredRuns {
  public:
   using Progress = std::function<void(size_t done, size_t all)>;
-  // page: as load_system() takes it; a row's own constants are stronger than the page's. Throws ConfigError.
+  // page: as for load_system(); a row's own constants override the page's. Throws ConfigError.
   MeasuredRuns(std::vector<MeasuredRow> rows, const std::string& page, const std::vector<std::string>& overrides,
                const Progress& progress = {});
 
   const std::vector<MeasuredRow>& rows() const { return rows_; }
-  // Predicted seconds of a step of each of `which` rows, with `values` for `keys`, except those that a row gives.
+  // Predicted seconds per step for each of the rows `which`, with `values` for `keys`, except those that a row sets.
   std::vector<double> predict(std::span<const size_t> which, std::span<const SystemKey* const> keys = {},
                               std::span<const double> values = {}) const;
 
@@ -37,10 +37,10 @@ struct Errors {
 };
 Errors errors_of(const MeasuredRuns& runs, std::span<const size_t> which, std::span<const double> predicted);
 
-// The values of `keys`, from `start` on, within their physical ranges, for which the logarithms of predicted and
-// measured times differ least: Levenberg-Marquardt with the soft-L1 loss 2 (sqrt(1 + r^2) - 1), r in units of
-// `outlier`, so that a row that is far off pulls little. All files weigh the same: the rows of one source
-// share its habits. Numeric derivatives.
+// Fits the values of `keys`, starting from `start` and within their physical ranges, to minimize the differences
+// between the logarithms of predicted and measured times: Levenberg-Marquardt with numeric derivatives and the soft-L1
+// loss 2 (sqrt(1 + r^2) - 1), r in units of `outlier`, so that outliers have little influence. Every file has the same
+// weight, as the errors of rows from one source are correlated.
 struct FitOptions {
   double outlier = 0.03;
   int most_rounds = 20;

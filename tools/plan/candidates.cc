@@ -11,7 +11,7 @@
 namespace trivet {
 namespace {
 
-// The run's values of varied keys count as levels of a study: settings without effect next to them are left out.
+// Marks the varied keys as levels of a study: settings that they make ineffective are then left out.
 void mark_as_levels(LoadedConfig& loaded) {
   const auto mark = [&](std::string_view key) { loaded.origins[std::string(key)] = {Origin::level, "--search"}; };
   for (const char* key :
@@ -47,9 +47,9 @@ struct ScheduleChoice {
   std::optional<int64_t> v;
 };
 
-// units: the layers and the like that are split over the stages.
+// units: the layers to split over the stages, with the ends if they count as layers.
 std::vector<ScheduleChoice> schedules_for(const Config& run, int p, int64_t units) {
-  if (p == 1) return {{"1f1b", std::nullopt}};  // without a pipeline all are equal
+  if (p == 1) return {{"1f1b", std::nullopt}};  // without a pipeline all schedules are equal
   std::vector<ScheduleChoice> choices;
   for (const ScheduleKind& kind : schedule_kinds()) {
     if (kind.name == "gpipe" && run.parallel.pipeline_schedule != "gpipe") continue;
@@ -67,7 +67,7 @@ std::vector<LayoutShape> list_shapes(const Config& run, int world) {
   if (!run.batch.global_batch_size)
     throw ConfigError(
         "batch.global_batch_size: is auto, but a search of layouts keeps the samples of a step; expected a number");
-  const int ranks = world / run.parallel.context_parallel_size;  // that size is not varied
+  const int ranks = world / run.parallel.context_parallel_size;  // which is not varied
   std::vector<LayoutShape> shapes;
   const auto add_of_mesh = [&](LayoutShape shape, int64_t units) {
     const int d = ranks / (shape.t * shape.p);
@@ -105,7 +105,7 @@ std::vector<Recomputing> list_recomputings(int64_t largest) {
   const auto full = [&](RecomputeMethod method, int64_t layers) {
     all.push_back({.granularity = RecomputeGranularity::full, .method = method, .layers = layers});
   };
-  constexpr int64_t kBlocks = 8;  // about this many numbers of layers
+  constexpr int64_t kBlocks = 8;  // about this many layer counts are listed
   const int64_t step = (largest + kBlocks - 1) / kBlocks;
   for (int64_t layers = step; layers < largest; layers += step) full(RecomputeMethod::block, layers);
   for (int64_t layers = 1; layers <= largest; layers *= 2) full(RecomputeMethod::uniform, layers);
@@ -150,7 +150,7 @@ LoadedConfig with_layout(const LoadedConfig& run, int ranks, const LayoutShape& 
 std::optional<ResolvedCandidate> resolve_candidate(LoadedConfig asked, const RunFacts& facts) try {
   LoadedConfig resolved = asked;
   Layout layout = resolve(resolved, facts);
-  for (const Field& field : fields()) {  // what resolve() left out
+  for (const Field& field : fields()) {  // resets those that resolve() left out
     const auto origin = resolved.origins.find(field.name);
     if (origin == resolved.origins.end() || origin->second.kind != Origin::derived) continue;
     Config by_default;

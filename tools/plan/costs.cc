@@ -22,17 +22,17 @@ double memory_bytes_per_second(const System& system) { return 1e9 * system.memor
 
 // ---- collectives: NCCL's own model, ncclTopoTuneModel in src/graph/tuning.cc
 
-// A protocol's latencies on top of LL's, which the system's page has, and its share of the bandwidth. LL sends a
-// flag with every 4 bytes, LL128 with every 120; Simple synchronizes once a chunk.
+// A protocol's latencies in addition to LL's, which are in the system's page, and its share of the bandwidth. LL sends
+// a flag with every 4 bytes, LL128 with every 120; Simple synchronizes once per chunk.
 struct Protocol {
   double base_us, nvlink_us, network_us, bandwidth;
 };
 constexpr std::array<Protocol, 3> kProtocols = {{{0, 0, 0, 0.5}, {7.4, 1.3, 1.3, 0.92}, {1.8, 2.8, 11.3, 1}}};
 constexpr double kTreeBandwidth = 0.92;  // of a ring's
-constexpr int kTreeHops = 2;             // that a level takes: from one child, then from the other
-constexpr double kNvlsUs = 23;           // an all-reduce by NVLink SHARP, which has Simple only
+constexpr int kTreeHops = 2;             // per level: from one child, then from the other
+constexpr double kNvlsUs = 23;           // an all-reduce by NVLink SHARP, which uses only Simple
 
-// A message's path: its hops one after another, and the bytes that the narrowest link carries.
+// A message's path: its sequential hops, and the bytes that the slowest link carries.
 struct Route {
   int64_t nvlink_hops = 0, network_hops = 0;
   double bytes = 0, bytes_per_second = 0;
@@ -59,17 +59,17 @@ struct Wires {
         ranks_per_node(std::min(place.ranks_per_node, place.ranks)),
         nodes(ceil_div(ranks, ranks_per_node)),
         nvlink(1e9 * system.nvlink_gb_per_s) {
-    // A rank uses its own card, or its share where the groups of the node have more ranks than there are cards.
+    // A rank uses its own card, or a share of one if the node's groups have more ranks than the node has cards.
     const double users = static_cast<double>(place.groups_per_node * ranks_per_node);
     const double card =
         1e9 * system.network_gb_per_s * system.network_share * std::min(1.0, system.gpus_per_node / users);
-    // NCCL makes a ring for each card, so the ranks of a node have all their cards together.
+    // NCCL makes a ring for each card, so a group uses the cards of all its ranks on a node.
     const double leaves = nodes == 1 ? kInfinity : card * static_cast<double>(ranks_per_node);
     ring = ranks_per_node == 1 ? leaves : std::min(nvlink, leaves);
   }
 };
 
-// Around the ring `times`, at each of ranks - 1 steps a shard.
+// `times` around the ring: each round has ranks - 1 steps of one shard.
 Route ring_route(const Wires& links, double bytes, int times) {
   const auto n = static_cast<double>(links.ranks);
   return {times * (links.ranks - links.nodes), times * (links.nodes - 1), times * bytes * (n - 1) / n, links.ring};
@@ -90,15 +90,15 @@ double all_reduce_seconds(const System& system, const Wires& links, double bytes
 }  // namespace
 
 // Tiles, waves and the alignment to 16 bytes: NVIDIA's Matrix Multiplication Background User's Guide. k0: filling and
-// draining a tile's pipeline takes as long as the multiplications of so long a k.
+// draining a tile's pipeline takes as long as multiplying k0 elements along k.
 double gemm_seconds(const System& system, DType dtype, const Gemm& g) {
   check(g.m > 0 && g.n > 0 && g.k > 0 && g.batch > 0, "a GEMM without elements");
   const double peak = flops_per_second(system, dtype) * system.gemm_share;
   const double memory = memory_bytes_per_second(system);
   const auto m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
   const auto batch = static_cast<double>(g.batch), bytes = static_cast<double>(size_of(dtype));
-  // A tile of the output needs (rows + columns) / (rows * columns) loads for a multiplication: a square tile of half
-  // the area has 0.88 of the largest one's rate.
+  // A tile of the output needs (rows + columns) / (rows * columns) loads per multiplication: a square tile of half
+  // the area reaches 0.88 of the largest one's rate.
   constexpr double kLoads = 59;
   const auto intensity = [](double rows, double columns) { return rows * columns / (rows + columns); };
   const double largest = intensity(system.gemm_tile_m, system.gemm_tile_n);
@@ -115,7 +115,7 @@ double gemm_seconds(const System& system, DType dtype, const Gemm& g) {
       const int64_t plane = ceil_div(g.m, rows) * ceil_div(g.n, columns) * g.batch;
       const double rate = peak * rate_of(rows, columns), flops = 2.0 * rows * columns;
       for (const int split : {1, 2, 4, 8}) {
-        if (split > 1 && plane >= system.sms) break;  // no unit would have less to do
+        if (split > 1 && plane >= system.sms) break;  // would relieve no unit
         const auto units = static_cast<double>(ceil_div(plane * split, system.sms) * system.sms);
         const double sums = split == 1 ? 0 : 8.0 * split * m * n * batch / memory;  // fp32, written and read
         compute = std::min(compute, units * flops * (k / split + system.gemm_k0) / rate + sums);
@@ -145,7 +145,7 @@ double collective_seconds(const System& system, CommCall call, int64_t bytes, co
     case CommCall::all_reduce: return all_reduce_seconds(system, links, size);
     case CommCall::reduce_scatter:
     case CommCall::all_gather: return seconds_of(system, ring_route(links, size, 1));
-    case CommCall::broadcast:  // a pipeline along the ring: each link carries all
+    case CommCall::broadcast:  // a pipeline along the ring: each link carries all bytes
       return seconds_of(system, {links.ranks - links.nodes, links.nodes - 1, size, links.ring});
     case CommCall::barrier: return all_reduce_seconds(system, links, 0);
     case CommCall::split: return 0;

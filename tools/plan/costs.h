@@ -1,7 +1,7 @@
-// Costs: how many seconds one operation takes on a system (system.h), by itself. Pure functions of sizes, which know no
-// engine and no layout: a recorded operation is priced after it was recorded, and again with other constants.
+// Costs: the seconds that one operation takes on a system (system.h) in isolation. Pure functions of sizes, independent
+// of the engine and the layout: an operation is priced after it was recorded, and again with other constants.
 //
-// Interactions of operations (waiting, contention, links shared by several messages) are the replay's.
+// The replay models interactions of operations (waiting, contention, links shared by several messages).
 #pragma once
 
 #include <cmath>
@@ -15,18 +15,18 @@ namespace trivet {
 
 inline int64_t ns_of(double seconds) { return std::llround(seconds * 1e9); }
 
-// `batch` GEMMs, each of [m, k] and [k, n], in one kernel. The compute units take tiles of the output in waves, and k
+// `batch` GEMMs, each of [m, k] by [k, n], in one kernel. The compute units process tiles of the output in waves, and k
 // may be split among 2, 4 or 8 units that add their sums in memory: the fastest choice counts, as autotuning finds it.
-// dtype: of the operands. REQUIRES: it is fp32, bf16 or one of FP8, sizes are positive.
+// dtype: of the operands. REQUIRES: it is fp32, bf16 or an FP8 type; sizes are positive.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0, batch = 1;
 };
 double gemm_seconds(const System& system, DType dtype, const Gemm& gemm);
-// Bytes of an element of the product of such operands.
+// Bytes per element of the result of a GEMM with such operands.
 constexpr int64_t product_bytes(DType dtype) { return size_of(is_fp8(dtype) ? DType::bf16 : dtype); }
 
-// Attention in one kernel that stores no scores. flops: what the kernel computes, so about half of 4 s^2 h a sample
-// where it is causal; the backward pass recomputes the scores, and has 2.5 times the forward's.
+// Attention in one kernel that stores no scores. flops: those that the kernel computes, about half of 4 s^2 h per
+// sample if it is causal; the backward pass recomputes the scores, and has 2.5 times the FLOPs of the forward pass.
 double attention_seconds(const System& system, DType dtype, double flops, bool backward);
 
 // An operation bound by device memory: a norm, an activation, an optimizer step. bytes: read and written.
@@ -35,16 +35,16 @@ double memory_seconds(const System& system, double bytes);
 // The placement of a group's ranks.
 struct GroupPlace {
   int ranks = 1;
-  int ranks_per_node = 1;   // on the node that has most of them; at least `ranks` where one node has all
+  int ranks_per_node = 1;   // on the node that has most of them; at least `ranks` if one node has all
   int groups_per_node = 1;  // that use the node's network cards at the same time
 };
 
 // A call of `bytes` (of Call::whole()) on every rank of the group, by the fastest of NCCL's protocols LL, LL128 and
-// Simple, and of ring, tree and NVLink SHARP where it is an all-reduce. 0 for a group of one, and for a split, which no
-// step contains. REQUIRES: no transfer.
+// Simple, and for an all-reduce the fastest of ring, tree and NVLink SHARP. 0 for a group of one rank, and for a split,
+// which no step contains. REQUIRES: `call` is not a transfer.
 double collective_seconds(const System& system, CommCall call, int64_t bytes, const GroupPlace& place);
 
-// The rate of a rank's ring as a share of NVLink's: the load of its calls on memory and compute units during a kernel.
+// The ring's rate as a share of NVLink's: the load of its calls on memory and compute units while a kernel runs.
 double ring_share(const System& system, const GroupPlace& place);
 
 // From a send's start to its receive's end; across: the ranks are on different nodes.

@@ -14,8 +14,8 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 
-// The ranks that can hold most: on the other axes the first and the last, whose parts of an uneven division
-// are the largest and the smallest.
+// The ranks that can need most memory: every pipeline position, and on the other axes the first and the last, whose
+// shares of an uneven division are the largest and the smallest.
 std::vector<MeshPosition> positions_of(const MeshShape& mesh) {
   std::vector<MeshPosition> positions{{}};
   for (const AxisInfo& row : kAxes) {
@@ -31,8 +31,8 @@ std::vector<MeshPosition> positions_of(const MeshShape& mesh) {
   return positions;
 }
 
-// Scores of attention that is not fused, of all micro-batches in flight: softmax and its dropout in 16 bits, and a mask
-// (Korthikanti et al. 2022, section 4.1). Of layers that recompute their attention there are those of one at a time.
+// Scores of unfused attention for all micro-batches in flight: softmax and its dropout in 16 bits, and a mask
+// (Korthikanti et al. 2022, section 4.1). Layers that recompute their attention hold scores one layer at a time.
 int64_t score_bytes(const Config& config, const Layout& layout, int pp) {
   const ModelConfig& m = config.model;
   const int64_t of_layer = 5 * m.num_attention_heads / layout.mesh[Axis::tp] * config.batch.micro_batch_size *
@@ -65,7 +65,7 @@ int communicators_of(const Config& config, const Layout& layout, int pp) {
   const Schedule& schedule = layout.schedule;
   const int first = schedule.rank_of(0), last = schedule.rank_of(schedule.stages() - 1);
   if (!config.model.untie_embeddings_and_output_weights && first != last && (pp == first || pp == last)) ++count;
-  // The streams next to compute have communicators of their own.
+  // Communication streams have their own communicators.
   if (t > 1 && gpt_shape_of(config, layout, {}).overlaps_tensor_comm()) ++count;
   if (c > 1)
     count +=

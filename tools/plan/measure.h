@@ -1,5 +1,5 @@
-// Measurement: the page of this machine's CPUs. The real trainer takes steps on threads, its spans are matched with the
-// records of the same run's tape, and the constants are fitted to them: what thread_ranks.h prices.
+// Measurement: a page of this machine's CPUs. The real trainer runs steps on threads, its spans are matched with the
+// records of the same run's tape, and the constants that thread_ranks.h prices with are fitted to them.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace trivet {
 
-// Rank 0's operations in a step, with the medians over the steps.
+// Rank 0's operations in a step, with their median times over the steps.
 struct MeasuredOps {
   struct Work {
     TapeWork what;
@@ -21,14 +21,14 @@ struct MeasuredOps {
   };
   struct Call {
     int64_t bytes = 0;   // of Call::whole(); 0: a barrier
-    double seconds = 0;  // from when the last rank has come
+    double seconds = 0;  // from the arrival of the last rank
   };
   std::vector<Work> works;  // of its compute stream
   std::vector<Call> calls;  // collectives of its compute stream
 };
 
-// Runs `steps` steps after one that is left out. sets: "section.key=value", over a small GPT. Throws ConfigError, and
-// Error if the run has other ops than its tape.
+// Measures `steps` steps after one of warm-up. sets: "section.key=value", applied to a small GPT. Throws ConfigError,
+// and Error if the run's ops differ from its tape's.
 MeasuredOps measure_run(const std::vector<std::string>& sets, int ranks, int steps);
 
 // Fits the constants that price ops on one thread to the measured times.
@@ -39,11 +39,11 @@ struct MeasuredSystem {
   std::string processor;
   TextBlock fit;  // how well the constants reproduce the data that they were fitted to
 };
-// The system with the constants of this machine. Takes a minute, during which nothing else should run here; `note` gets
-// the present measurement.
+// The system with this machine's constants. Takes a minute, during which nothing else should run here; `note` is told
+// which round has begun.
 MeasuredSystem measure_system(System system, const std::function<void(const std::string&)>& note);
 
-// As a page.
+// The text of its page.
 std::string page_of(const MeasuredSystem& measured);
 
 }  // namespace trivet

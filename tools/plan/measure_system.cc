@@ -1,4 +1,4 @@
-// The fit of a page of CPUs to measured steps.
+// Fits the constants of a page of CPUs to measured steps.
 #include <algorithm>
 #include <array>
 #include <fmt/format.h>
@@ -12,13 +12,13 @@
 namespace trivet {
 namespace {
 
-// Other work on the machine, or on the other half of a core, comes and goes in seconds: of rounds that are apart, each
-// op's least time counts.
+// Interference from other processes, or from a core's other hyperthread, comes and goes within seconds: rounds are
+// spread over time, and each op's shortest time counts.
 constexpr int kRounds = 3, kSteps = 4;
 using Works = std::vector<MeasuredOps::Work>;
 using Calls = std::vector<MeasuredOps::Call>;
 
-// Weights and gradients of each, 50 MB and more, are larger than most last caches, as those of models that matter.
+// Weights and gradients of each, 50 MB and more, exceed most last-level caches, as those of real models do.
 const std::vector<std::vector<std::string>> kModels = {
     {"model.num_layers=8"},
     {"model.num_layers=8", "batch.micro_batch_size=4"},
@@ -38,7 +38,7 @@ Works measured(const std::vector<std::string>& more, int ranks = 1) {
 // The measurements of one round.
 struct Round {
   Works fp32, bf16;
-  Works shared, team;  // a rank with one thread on every core; one rank with a thread on every core
+  Works shared, team;  // one single-threaded rank per core; one rank with a thread per core
   Calls calls;
 };
 
@@ -77,11 +77,11 @@ double sum(std::span<const MeasuredOps::Work> works) {
   return seconds;
 }
 
-// The non-negative x with row x = 1 for all rows, as well as it can be: least squares by descent along one coordinate
-// after another, with the weights of soft L1, which a step that was disturbed hardly moves.
+// The non-negative x that best satisfies row x = 1 for all rows: least squares by cyclic coordinate descent, reweighted
+// for the soft-L1 loss, on which a disturbed step has little influence.
 template <size_t N>
 std::array<double, N> fit_to_one(const std::vector<std::array<double, N>>& rows) {
-  constexpr double kScale = 0.05;  // an error of more is an outlier's
+  constexpr double kScale = 0.05;  // larger errors are outliers
   std::array<double, N> x{};
   const auto error = [&](const std::array<double, N>& row) {
     double rest = 1;
@@ -100,13 +100,13 @@ std::array<double, N> fit_to_one(const std::vector<std::array<double, N>>& rows)
   return x;
 }
 
-// The time of an op beyond that of the smallest ones.
+// An op's time beyond that of the smallest ops.
 double own_seconds(const MeasuredOps::Work& work, const System& system) {
   return std::max(work.seconds - 1e-6 * system.kernel_us, 0.1 * work.seconds);
 }
 double rate_of(double seconds_per) { return seconds_per > 1e-5 ? 1 / seconds_per : 1e5; }
 
-// The rates of GEMMs: each takes its multiplications at the peak, and its packing.
+// The rates of GEMMs: the time of each is its FLOPs at the peak, plus its packing.
 void fit_gemms(std::span<const MeasuredOps::Work> works, System& system) {
   std::vector<std::array<double, 3>> rows;
   for (const auto& work : works) {
@@ -129,7 +129,7 @@ void fit_small_ops(std::span<const MeasuredOps::Work> works, System& system) {
   system.kernel_us = median(small);
 }
 
-// The rates that give back the time of all ops that they bound together, so that a step's time is right.
+// The rates that reproduce the total time of the ops that they bound, so that a step's time is right.
 void fit_other_ops(std::span<const MeasuredOps::Work> works, System& system) {
   double elements = 0, bytes = 0, of_elements = 0, of_bytes = 0;
   for (const auto& work : works) {
@@ -159,7 +159,7 @@ void fit_attention(std::span<const MeasuredOps::Work> works, System& system) {
   system.score_g_per_s = rate_of(scores);
 }
 
-// The typical cost of several threads to an op, besides its parts.
+// The median overhead of running an op on several threads, beyond its parts.
 void fit_teams(std::span<const MeasuredOps::Work> works, System& system) {
   if (system.cores == 1) return;
   std::vector<double> more;

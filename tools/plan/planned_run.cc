@@ -25,7 +25,7 @@ std::vector<Sets> micro_batch_sizes(const LoadedConfig& run, int ranks) {
   if (!global)
     throw ConfigError(
         fmt::format("{}: auto needs batch.global_batch_size, whose samples the micro-batches divide", kMicroBatch));
-  const int64_t samples = *global / std::max(1, ranks / ranks_of_one_replica(run.config));  // of a data-parallel rank
+  const int64_t samples = *global / std::max(1, ranks / ranks_of_one_replica(run.config));  // per data-parallel rank
   std::vector<Sets> sizes;
   for (int64_t b = 1; b <= samples; b = b < 64 ? b + 1 : 2 * b)
     if (samples % b == 0) sizes.push_back({fmt::format("{}={}", kMicroBatch, b)});
@@ -37,7 +37,7 @@ std::vector<Sets> chunk_counts(const LoadedConfig& run) {
   if (!is_left(run, kChunks)) return {{}};
   const ParallelConfig& c = run.config.parallel;
   const bool usual = c.pipeline_schedule == "1f1b" || c.pipeline_schedule == "interleaved";
-  // At most a chunk for each layer, and for each of the two ends that may count as one.
+  // At most one chunk per layer; the two ends may count as layers, too.
   const int64_t most = usual && c.pipeline_model_parallel_size == 1
                            ? 1
                            : std::max<int64_t>(1, (run.config.model.num_layers + 2) / c.pipeline_model_parallel_size);
@@ -49,7 +49,7 @@ std::vector<Sets> chunk_counts(const LoadedConfig& run) {
   return counts;
 }
 
-// The legal runs with each of the values.
+// The legal runs among all combinations of the values.
 std::vector<LegalRun> candidates_of(const LoadedConfig& run, int ranks) {
   std::vector<LegalRun> legal;
   std::string first_refusal;
@@ -113,7 +113,7 @@ RunPlan plan_run(const LoadedConfig& run, int ranks, const System& system, const
   }
   const std::vector<LegalRun> candidates = candidates_of(run, ranks);
   const LegalRun* chosen = nullptr;
-  std::pair<bool, double> least;  // does not fit; seconds, or where it does not fit, bytes
+  std::pair<bool, double> least;  // does not fit; seconds, or if it does not fit, bytes
   size_t fitting = 0;
   for (const LegalRun& legal : candidates) {
     const auto& [config, layout] = std::tie(legal.loaded.config, legal.layout);

@@ -11,27 +11,27 @@
 
 namespace trivet {
 
-// A configuration that was resolved for a number of ranks.
+// A configuration resolved for a number of ranks.
 struct LegalRun {
   LoadedConfig loaded;
   Layout layout;
 };
-// Throws ConfigError if a run has no step of one size that could be planned.
+// Throws ConfigError if the run has no single kind of step to plan: it skips training, or its batch size changes.
 void check_is_planned(const Config& config);
-// `run` with other values of some keys ("section.key=value"). Throws ConfigError if the engine refuses it, or if
-// it has no step of one size that could be planned.
+// `run` with other values of some keys ("section.key=value"). Throws ConfigError if the engine refuses it, or as
+// check_is_planned() does.
 LegalRun legal_run(const LoadedConfig& run, int ranks, std::span<const std::string> sets = {});
 
 struct RunPlan {
   LegalRun run;
   Prediction prediction;
-  std::string choice = {};  // the planner's choice, and among how many; "": none
+  std::string choice = {};  // the values chosen for `auto`, and out of how many; "": none
 };
 
-// Plans a run. The micro-batch size and v, where they are left to the planner, are those of the fastest step that fits
-// in memory; where none fits, of the run that needs the least. Of the micro-batch size it tries the divisors of the
-// samples of a data-parallel rank up to 64, and the larger ones that are powers of two; of v all that the engine takes,
-// by the schedule 1f1b for 1 and interleaved for more where the run has one of these. Throws ConfigError, IoError.
+// Plans a run. If the micro-batch size or v is left to the planner, it chooses the fastest step that fits in memory, or
+// if none fits, the run that needs the least memory. It tries the micro-batch sizes that divide the samples of a
+// data-parallel rank, above 64 only powers of two; and all v that the engine accepts. If the run's schedule is 1f1b or
+// interleaved, v = 1 is planned as 1f1b and larger v as interleaved. Throws ConfigError, IoError.
 RunPlan plan_run(const LoadedConfig& run, int ranks, const System& system, const PredictOptions& options = {});
 
 }  // namespace trivet

@@ -32,7 +32,7 @@ std::vector<std::string> names_of_rows(const Tape& tape) {
   return rows;
 }
 
-// The rehearsal that was played, and its spans.
+// A rehearsal and its replay.
 struct Performance {
   const Rehearsal& rehearsal;
   const Replayed& replayed;
@@ -42,7 +42,7 @@ struct Performance {
   }
 };
 
-// The last step of the ranks.
+// Writes the last step of the ranks.
 void write_trace(const std::string& path, const Performance& of, const Layout& layout, int64_t origin_ns,
                  const std::vector<int>& ranks) {
   std::vector<std::string> parts;
@@ -72,7 +72,7 @@ std::vector<int> traced_ranks(const std::vector<int>& asked, const Rehearsal& re
   return {ranks.begin(), ranks.end()};
 }
 
-// The passes as a trace of the pipeline's ranks shows them.
+// Draws the passes from a trace of the pipeline's ranks.
 std::string picture_of(const std::string& path, const Performance& of, const Layout& layout, int64_t origin_ns,
                        const System& system) {
   std::vector<int> ranks;
@@ -98,7 +98,7 @@ double seconds_of_step(const Replayed& replayed, int steps) {
   return static_cast<double>(end_of_step(replayed, steps - 1) - end_of_step(replayed, 0)) * 1e-9 / (steps - 1);
 }
 
-// The tapes of all ranks, each a player. On CPUs a step ends when the host has queued it.
+// The tapes of all ranks, one player per rank. On CPUs a step has finished once the host has queued it.
 Rehearsal rehearse_each(const Config& config, const Layout& layout, const System& system) {
   if (system.kind() == SystemKind::gpu) return rehearse(config, layout);
   Rehearsal rehearsal = rehearse(config, layout, {.one_ahead = false, .cpu = true});
@@ -106,7 +106,7 @@ Rehearsal rehearse_each(const Config& config, const Layout& layout, const System
   return rehearsal;
 }
 
-// The fastest link of a rank's calls of a class: NVLink with its multicast, or the cards of its group on a node.
+// A rank's fastest link per class of calls: NVLink with its multicast, or the network cards of its group on a node.
 KnownLinks links_of(const Layout& layout, const System& system) {
   KnownLinks links;
   if (system.kind() == SystemKind::cpu) return links;
@@ -121,7 +121,7 @@ KnownLinks links_of(const Layout& layout, const System& system) {
   return links;
 }
 
-// That of the linear layers; CPUs multiply FP8 as bf16.
+// The peak for linear layers; CPUs multiply FP8 as bf16.
 MfuPeak peak_of(const Config& config, const Layout& layout, const System& system) {
   const DType dtype = config.precision.dtype;
   const double peak = dtype == DType::bf16 ? system.bf16_tflops : system.fp32_tflops;
@@ -143,7 +143,7 @@ CallCost SystemCosts::call_cost(const TapeCall& call, const TapeGroups::Group& g
   const bool across = by_node.size() > 1;
   const Port port = across ? Port::network : Port::link;
   if (call.kind == CommCall::transfer) {
-    // A larger group is a ring: all go at the pace of the hop between nodes.
+    // A larger group is a ring, in which every transfer goes at the pace of the hop between nodes.
     const double share = system_.network_gb_per_s * system_.network_share / system_.nvlink_gb_per_s;
     return {ns_of(transfer_seconds(system_, call.bytes, across)), port, across ? std::min(1.0, share) : 1};
   }
@@ -215,7 +215,7 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
     for (std::vector<Span>& row : rows)
       for (Span& span : row) {
         if (span.end_ns > ends.back()) span.info.cost = {};  // bytes count in the step in which the call ends
-        // NCCL passes it on around a ring, where an emulated link's root sends it to each.
+        // NCCL forwards a broadcast around a ring; on emulated links the root sends it to every rank.
         else if (system.kind() == SystemKind::gpu && name_of(CommCall::broadcast) == std::string_view(span.info.name))
           span.info.cost.bytes = span.info.bytes;
       }

@@ -1,6 +1,6 @@
-// Prediction: the output of a run on a system: its tapes (rehearsal.h), priced by the system's page (costs.h) and
-// played (replay.h). The steps that count are the last ones recorded, in which each step begins where the one before
-// left its ranks.
+// Prediction: a run's speed and memory on a system: its tapes (rehearsal.h) are priced by the system's page (costs.h)
+// and replayed (replay.h). The first step does not count, as it begins with idle ranks: each later one begins in the
+// state in which its predecessor left them.
 #pragma once
 
 #include <memory>
@@ -33,40 +33,40 @@ class SystemCosts : public ReplayCosts {
 // The peak that a run's MFU is measured against.
 struct MfuPeak {
   const char* arithmetic = "";
-  double tflops = 0;  // of a rank
+  double tflops = 0;  // per rank
 };
 
 struct Prediction {
   MfuPeak peak = {};
-  StepReport step = {};                 // speed and where the time of all ranks went
-  std::vector<RankTime> ranks = {};     // one of each kind
-  std::vector<MemoryItem> memory = {};  // of the rank that holds most: the engine's plan, and the system's reserves
+  StepReport step = {};                 // speed, and a breakdown of all ranks' time
+  std::vector<RankTime> ranks = {};     // one per player (replay.h)
+  std::vector<MemoryItem> memory = {};  // of the rank that needs most: the engine's plan and the system's reserves
   int64_t memory_bytes = 0, capacity_bytes = 0;
-  KnownLinks links = {};  // of the floors
+  KnownLinks links = {};  // for the floors in `step` (step_stats.h)
   int tapes = 0;
-  int64_t records = 0;  // played
+  int64_t records = 0;  // replayed
   bool fits() const { return memory_bytes <= capacity_bytes; }
 };
 
 struct PredictOptions {
   std::string trace = {};             // a Perfetto file of the last step; "": none
-  std::vector<int> trace_ranks = {};  // of these ranks; none: of a rank of each kind
-  std::string picture = {};           // an SVG of the passes of the pipeline's ranks in the last step; "": none
+  std::vector<int> trace_ranks = {};  // in that file; empty: the first rank of each player
+  std::string picture = {};           // an SVG of the pipeline ranks' passes in the last step; "": none
 };
 
-// Throws ConfigError if the page lacks a rate that the run needs.
+// Throws ConfigError if the page cannot price the run's arithmetic.
 void check_is_priced(const Config& config, const System& system);
 
-// The tapes of all ranks, merged for the nodes of a system. Throws ConfigError as check_is_priced().
+// The tapes of all ranks; on GPUs, equal ranks are merged (merge_ranks()). Throws ConfigError as check_is_priced().
 Rehearsal rehearse_on(const Config& config, const Layout& layout, const System& system);
 
-// The costs of their operations there.
+// The costs of the run's operations on the system.
 std::unique_ptr<ReplayCosts> costs_of(const Config& config, const Layout& layout, const System& system);
 
 // Throws ConfigError, IoError.
 Prediction predict(const Config& config, const Layout& layout, const System& system,
                    const PredictOptions& options = {});
-// The seconds of a step alone. costs: the system's, or some of them changed. REQUIRES: the rehearsal is merged.
+// Only the seconds of a step. costs: the system's, or a variation. REQUIRES: the rehearsal is from rehearse_on().
 double predict_step_seconds(const Rehearsal& rehearsal, const ReplayCosts& costs);
 
 std::vector<TextBlock> describe(const Prediction& prediction, const System& system);

@@ -24,7 +24,7 @@ Span span_of(const PlayedSpan& played, const Player& player, const TapeGroups& g
   const TapeGroups::Group& group = groups[player.groups[static_cast<size_t>(call.group)]];
   span.info.name = call.name, span.info.category = group.category, span.info.bytes = call.bytes;
   span.info.ranks = static_cast<int>(group.world_ranks.size()), span.info.cost = call.sends ? WireCost{} : call.cost;
-  // A wire of 0 would be an unknown one.
+  // A wire time of 0 would mean unknown.
   span.wire_start_ns = std::max<int64_t>(played.wire_start_ns, 1),
   span.wire_end_ns = std::max<int64_t>(played.end_ns, 1);
   return span;
@@ -78,7 +78,7 @@ Replayed Replay::play() {
   return std::move(result_);
 }
 
-// A call or a work has ended, or work queued by the host has arrived.
+// Handles the end of a call or a work, or the time at which the host has queued a stream's next record.
 void Replay::end_due(const Due& due) {
   if (due.what & kCall) {
     const uint32_t call = due.what & ~kCall;
@@ -103,7 +103,7 @@ void Replay::end_due(const Due& due) {
   make_ready(due.what);
 }
 
-// Takes records of a stream until one takes time or has to wait.
+// Runs records of a stream until one takes time or has to wait.
 void Replay::go_on(uint32_t number) {
   StreamState& stream = streams_[number];
   if (stream.state != State::ready) return;
@@ -122,7 +122,7 @@ void Replay::go_on(uint32_t number) {
   stream.state = State::done;
 }
 
-// False: the stream waits, or works.
+// Returns false if the stream now waits or works.
 bool Replay::take(uint32_t number, const Walk::Step& step) {
   StreamState& stream = streams_[number];
   const bool is_phase = step.kind == TapeRecord::begin_phase || step.kind == TapeRecord::end_phase;
@@ -155,7 +155,7 @@ bool Replay::take(uint32_t number, const Walk::Step& step) {
   return true;
 }
 
-// True: the work takes no time.
+// Returns true if the work takes no time.
 bool Replay::begin_work(uint32_t number) {
   StreamState& stream = streams_[number];
   ReplayRank& rank = ranks_[stream.rank];
@@ -177,7 +177,7 @@ bool Replay::begin_work(uint32_t number) {
   return false;
 }
 
-// True: the stream waits for it.
+// Returns true if the stream has to wait for it.
 bool Replay::wait_for_event(uint32_t number, const Walk::Step& step) {
   StreamState& stream = streams_[number];
   StreamState& other = streams_[ranks_[stream.rank].first_stream + step.of];
@@ -188,7 +188,7 @@ bool Replay::wait_for_event(uint32_t number, const Walk::Step& step) {
   return true;
 }
 
-// A stream has gone past an event.
+// A stream has passed an event: releases the streams and the host if they waited for it.
 void Replay::passed(uint32_t number, uint32_t event) {
   ReplayRank& rank = rank_of(number);
   std::erase_if(streams_[number].waiters, [&](uint32_t waiter) {
@@ -230,7 +230,7 @@ void Replay::add_span(uint32_t stream, uint32_t record, int64_t start_ns, int64_
     result_.spans[rank][local(stream)].push_back({record, start_ns, now_, wire_start_ns});
 }
 
-// A cause: what has just ended. Only of the last step, and on request.
+// Stores what has just ended as a cause, on request and only for the last step.
 uint32_t Replay::add_cause(uint32_t rank, uint32_t record, int64_t start_ns, uint32_t before) {
   if (!options_.critical_path || static_cast<int>(result_.step_ends[rank].size()) + 1 < ranks_[rank].walk->tape.steps)
     return kNone;
@@ -238,7 +238,7 @@ uint32_t Replay::add_cause(uint32_t rank, uint32_t record, int64_t start_ns, uin
   return static_cast<uint32_t>(causes_.size()) - 1;
 }
 
-// Back from the end of the last step: what each part waited for last.
+// Follows the causes back from the end of the last step.
 void Replay::trace_path() {
   const auto end_of = [&](const std::vector<int64_t>& ends) { return ends.back(); };
   const auto last = std::ranges::max_element(result_.step_ends, {}, end_of);

@@ -1,4 +1,4 @@
-// Calls: who meets whom, when they start and end. And what calls and ranks share.
+// Calls: which ranks meet, when calls start and end, and how they share ports. Also how ranks share cores.
 #include <tuple>
 #include <utility>
 
@@ -7,7 +7,7 @@
 namespace trivet {
 
 void Replay::add_channels(std::span<const Player> players) {
-  std::map<std::tuple<int, int, int>, uint32_t> numbers;  // by group, and the places from and to which it transfers
+  std::map<std::tuple<int, int, int>, uint32_t> numbers;  // by group, and a transfer's source and destination in it
   for (size_t i = 0; i < players.size(); ++i) {
     const Player& player = players[i];
     ReplayRank& rank = ranks_[i];
@@ -48,7 +48,7 @@ void Replay::arrive(uint32_t number, const Walk::Step& step) {
   if (call.members.size() == channels_[call.channel].expected) start_call(call_number);
 }
 
-// The call to which the rank comes, opened where it is the first.
+// The call that the rank has reached; the first rank to reach it opens it.
 uint32_t Replay::open_call(const ReplayRank& rank, const Walk::Step& step) {
   const uint32_t number = channel_of_lane_[rank.first_channel + step.of];
   Channel& channel = channels_[number];
@@ -65,7 +65,7 @@ uint32_t Replay::open_call(const ReplayRank& rank, const Walk::Step& step) {
   return opened;
 }
 
-// A call comes to a rank's port, or leaves it.
+// Counts a call that joins a rank's port (by = 1), or leaves it (by = -1).
 void Replay::count(ReplayRank& rank, Port port, const Member& member, int by) {
   auto& on_port = rank.on_port[static_cast<size_t>(port)];
   if (member.sends) on_port[kSends] += by;
@@ -75,7 +75,7 @@ void Replay::count(ReplayRank& rank, Port port, const Member& member, int by) {
 void Replay::start_call(uint32_t number) {
   OpenCall& call = calls_[number];
   call.start_ns = now_;
-  call.cause = streams_[call.members.back().stream].cause;  // it has waited for the one that came last
+  call.cause = streams_[call.members.back().stream].cause;  // it waited for its last member
   int64_t ns = call.cost.ns;
   if (call.cost.queue >= 0) {
     if (call.arrival_ns == 0)  // a collective
@@ -99,7 +99,7 @@ void Replay::start_call(uint32_t number) {
   set_due(call.activity, number | kCall);
 }
 
-// The cause of progress after a call: the call, or if it takes no time, what it waited for.
+// The cause of what follows a call: the call, or if it took no time, what it waited for.
 uint32_t Replay::cause_of(const OpenCall& call) {
   if (!call.active) return call.cause;
   const auto stays = std::ranges::find(call.members, false, &Member::goes_on);
@@ -134,7 +134,7 @@ void Replay::end_call(uint32_t number) {
   }
 }
 
-// Takes the rank's port for a call; returns when its last byte is there (LinkPort, parallel/comm/link.h).
+// Occupies the rank's port for a call. Returns the arrival time of its last byte (LinkPort, parallel/comm/link.h).
 int64_t Replay::send(ReplayRank& rank, const CallCost& cost) {
   if (cost.ns == 0) return now_ + cost.latency_ns;
   int64_t& free = rank.queues.at(static_cast<size_t>(cost.queue));
@@ -158,7 +158,7 @@ void Replay::set_cores(uint32_t changed, bool works) {
   }
 }
 
-// Compute on the rank runs at the rate that its wire leaves it.
+// Sets the rate of the rank's compute by the load of the calls on its wire.
 void Replay::set_wire(ReplayRank& rank) {
   double load = 0;
   for (const uint32_t number : rank.calls) load = std::max(load, calls_[number].cost.load);
@@ -176,7 +176,7 @@ void Replay::set_wire(ReplayRank& rank) {
   }
 }
 
-// Calls that share a port with this one, which has come or gone, get their part of its rate.
+// A call has joined or left its ports: updates the rates of the calls that share them.
 void Replay::share_ports(uint32_t changed) {
   for (const Member& member : calls_[changed].members)
     for (const uint32_t number : rank_of(member.stream).calls) {
@@ -188,7 +188,7 @@ void Replay::share_ports(uint32_t changed) {
     }
 }
 
-// By the port that most share. Links are full duplex: what a rank sends takes no part of the rate of what it receives.
+// The busiest port sets the rate. Links are full duplex: what a rank sends does not slow what it receives.
 void Replay::set_call_rate(uint32_t number) {
   OpenCall& call = calls_[number];
   int64_t most = 1;

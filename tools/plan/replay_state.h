@@ -1,5 +1,5 @@
-// The simulation of replay.h: its state, and what happens in it. replay.cc has the streams and the host,
-// replay_calls.cc the calls and their shared ports.
+// The simulation of replay.h: its state and transitions. replay.cc implements streams and the host, replay_calls.cc
+// calls and the ports that they share.
 #pragma once
 
 #include <algorithm>
@@ -14,17 +14,17 @@
 
 namespace trivet {
 
-// Progress is counted in parts of a nanosecond at full rate, so that rates are integers.
+// Work is counted in units of 1 / kFullRate ns at full rate, so that rates are integers.
 inline constexpr int64_t kFullRate = int64_t{1} << 16;
 
-// An activity that takes time: a call, or the work of a stream.
+// An activity that takes time: a call, or a work on a stream.
 struct Activity {
-  int64_t left = 0;   // at `since`, in parts of kFullRate
+  int64_t left = 0;   // units of work that remained at `since`
   int64_t since = 0;  // ns
   int32_t rate = kFullRate;
-  uint32_t version = 0;  // of the entry in the queue that is valid
+  uint32_t version = 0;  // of its valid entry in the queue
 
-  // ahead: parts that are done.
+  // ahead: units that are already done.
   void begin(int64_t ns, int64_t now, int64_t ahead = 0) {
     left = ns * kFullRate - ahead, since = now, rate = kFullRate;
   }
@@ -34,7 +34,7 @@ struct Activity {
     since = now;
     rate = static_cast<int32_t>(next);
   }
-  // At its end, which is a whole nanosecond: the parts of it that remain for its successor.
+  // At its end, rounded up to a whole nanosecond: the units of that nanosecond left for its successor.
   int64_t excess(int64_t now) const { return (now - since) * rate - left; }
 };
 
@@ -51,35 +51,35 @@ class Replay {
   struct StreamState {
     explicit StreamState(uint32_t of) : rank(of) {}
     uint32_t rank;
-    uint32_t next = 0;  // of Walk::Stream::steps
+    uint32_t next = 0;  // index in Walk::Stream::steps
     State state = State::ready;
     uint8_t calls_left = 0;  // in_call
-    uint32_t event = 0;      // on_event: its step
+    uint32_t event = 0;      // on_event: the event's step
     uint32_t end = 0;        // working: the step after it
-    int64_t ahead = 0;       // parts of the next work that are done when it begins
-    int64_t came_ns = 0;     // working, in_call
-    uint32_t cause = kNone;  // of causes_: why it has come so far only now
+    int64_t ahead = 0;       // units of the next work that are done when it begins
+    int64_t came_ns = 0;     // working, in_call: since when
+    uint32_t cause = kNone;  // index in causes_: what it waited for last
     Activity activity;
     std::vector<uint32_t> waiters;  // streams that wait for events of this one
   };
   struct ReplayRank {
     const Walk* walk = nullptr;
     const Player* player = nullptr;
-    uint32_t first_stream = 0;                           // of streams_
-    uint32_t first_channel = 0;                          // of channel_of_lane_
-    uint32_t first_cost = 0;                             // of call_costs_
-    uint32_t host_waits = 0;                             // that have ended
-    int64_t host_late = 0;                               // ns that they took
-    int64_t host_since = 0;                              // when the last one that took some was over
-    uint32_t host_cause = kNone;                         // of causes_: why only then
-    std::vector<uint32_t> calls = {};                    // active on its ports
-    int64_t compute_rate = kFullRate;                    // during them
-    std::array<std::array<int, 2>, 3> on_port = {};      // how many of them send, and receive, by port
-    std::array<int64_t, CallCost::kQueues> queues = {};  // when they are free, ns
-    uint16_t working = 0;                                // streams
+    uint32_t first_stream = 0;                           // index in streams_
+    uint32_t first_channel = 0;                          // index in channel_of_lane_
+    uint32_t first_cost = 0;                             // index in call_costs_
+    uint32_t host_waits = 0;                             // host waits that have ended
+    int64_t host_late = 0;                               // ns by which they delayed the host
+    int64_t host_since = 0;                              // end of the last one that delayed it
+    uint32_t host_cause = kNone;                         // index in causes_: what that one waited for
+    std::vector<uint32_t> calls = {};                    // active calls on its ports
+    int64_t compute_rate = kFullRate;                    // while they are active
+    std::array<std::array<int, 2>, 3> on_port = {};      // [port]: how many of them send, and receive
+    std::array<int64_t, CallCost::kQueues> queues = {};  // ns at which each is free
+    uint16_t working = 0;                                // streams in State::working
   };
   struct Phase {
-    uint32_t stream, record;  // that began it
+    uint32_t stream, record;  // of its begin_phase
     int64_t start_ns;
   };
   struct Member {
@@ -87,31 +87,31 @@ class Replay {
     bool goes_on = false;                // a buffered send: its stream does not wait for the end
     bool sends = true, receives = true;  // a collective does both
   };
-  // An activity that ended, and what it had waited for.
+  // An activity that has ended, and the one that it waited for.
   struct Cause {
     PathPart part;
-    uint32_t before = kNone;  // of causes_
+    uint32_t before = kNone;  // index in causes_
   };
   // Calls of one kind that the members make in the same order (Walk::Lane).
   struct Channel {
-    uint32_t expected = 0;             // members of each
-    std::vector<uint32_t> calls = {};  // [sequence]
+    uint32_t expected = 0;             // members of each call
+    std::vector<uint32_t> calls = {};  // [sequence]: index in calls_
   };
   struct OpenCall {
     Activity activity;
     CallCost cost;
-    std::vector<Member> members;  // that have arrived
+    std::vector<Member> members;  // those that have arrived
     int64_t start_ns = 0;
-    int64_t arrival_ns = 0;  // over ports that queue; 0: nothing was sent
-    uint32_t cause = kNone;  // of causes_: why it started only then
+    int64_t arrival_ns = 0;  // of the last byte, over ports that queue; 0: nothing was sent
+    uint32_t cause = kNone;  // index in causes_: what its last member waited for
     uint32_t channel = 0;
     bool active = false;
   };
-  static constexpr uint32_t kCall = uint32_t{1} << 31;  // a call of this number is due, else a stream
+  static constexpr uint32_t kCall = uint32_t{1} << 31;  // in Due::what: the number is a call's, else a stream's
   struct Due {
     int64_t time;
     uint32_t what;
-    uint32_t version;  // of the activity: an earlier one no longer counts
+    uint32_t version;  // of the activity: an earlier one is stale
     bool operator>(const Due& other) const { return time != other.time ? time > other.time : what > other.what; }
   };
 
@@ -157,16 +157,16 @@ class Replay {
   std::vector<ReplayRank> ranks_;
   std::vector<StreamState> streams_;
   std::vector<Channel> channels_;
-  std::vector<uint32_t> channel_of_lane_;  // of each rank
-  std::vector<CallCost> call_costs_;       // of each rank's Tape::calls; ns < 0: not known yet
+  std::vector<uint32_t> channel_of_lane_;  // [ReplayRank::first_channel + lane]
+  std::vector<CallCost> call_costs_;       // [ReplayRank::first_cost + index in Tape::calls]; ns < 0: not priced yet
   std::vector<OpenCall> calls_;
-  std::vector<uint32_t> on_cores_;                                  // streams that work, where ranks share cores
-  int64_t busy_threads_ = 0;                                        // theirs
+  std::vector<uint32_t> on_cores_;                                  // working streams, if ranks share cores
+  int64_t busy_threads_ = 0;                                        // their threads
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;  // the earliest first
   std::vector<uint32_t> ready_;                                     // streams that may continue now
-  std::vector<std::vector<Phase>> phases_;                          // [rank] that have begun
-  std::vector<Cause> causes_;           // of the last step, where the critical path is asked for
-  std::vector<uint32_t> cause_of_end_;  // [rank] of its last mark
+  std::vector<std::vector<Phase>> phases_;                          // [rank]: open phases
+  std::vector<Cause> causes_;           // of the last step, if the critical path is requested
+  std::vector<uint32_t> cause_of_end_;  // [rank]: index in causes_ at its last mark
   int64_t now_ = 0;
   Replayed result_;
 };

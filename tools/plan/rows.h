@@ -1,14 +1,14 @@
-// Rows: measured runs to compare predictions with, and to fit a system's constants to. A row is a run of the ordinary
-// configuration and how long its step took.
+// Rows: measured runs, for comparing predictions and for fitting a system's constants. A row is a run's ordinary
+// configuration and its step time.
 //
 // A CSV file: lines that begin with '#' are comments, the first other line names the columns:
 //   run               the run's YAML file, relative to the CSV file's folder
-//   ranks             of the run
-//   SECTION.KEY       a value instead of the file's, as --set; an empty cell leaves it
-//   system.KEY        a constant instead of the page's, as --system-set; an empty cell leaves it
+//   ranks             the number of ranks
+//   SECTION.KEY       overrides the file's value, as --set does; an empty cell keeps it
+//   system.KEY        overrides the page's constant, as --system-set does; an empty cell keeps it
 //   one of step_seconds, tokens_per_second_per_rank, model_tflops_per_rank (by train.flops_convention)
-// Or the metrics.jsonl of a run: its folder has config.resolved.yaml, and its step is the median of those after the
-// first two.
+// Or the metrics.jsonl of a run: config.resolved.yaml is in the same folder, and the step time is the median of those
+// after the first two.
 #pragma once
 
 #include <string>
@@ -27,7 +27,7 @@ struct MeasuredRow {
   double step_seconds = 0;
 };
 
-// Every problem is one ConfigError with its file, line, column, found and expected; IoError.
+// Throws a ConfigError with the file, line, column, and found and expected values of the first problem; IoError.
 std::vector<MeasuredRow> read_rows(const std::string& path);
 
 }  // namespace trivet

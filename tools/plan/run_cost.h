@@ -1,4 +1,4 @@
-// The cost of a run in time, money and energy, if all its steps are as the predicted one.
+// The cost of a run in time, money and energy, if every step is like the predicted one.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -16,8 +16,8 @@ struct RunCost {
   double seconds = 0;
   int ranks = 1;
   double step_seconds = 0;
-  std::optional<double> price = {};  // of an hour of one rank, in any currency
-  double power_watts = 0;            // of one rank; 0: unknown
+  std::optional<double> price = {};  // per rank-hour, in any currency
+  double power_watts = 0;            // per rank; 0: unknown
 
   double days() const { return seconds / 86'400; }
   double rank_hours() const { return seconds / 3'600 * ranks; }
@@ -26,8 +26,8 @@ struct RunCost {
   double energy_mwh() const { return power_watts * rank_hours() * 1e-6; }
 };
 
-// The tokens of a run: those asked for, else those of train.train_iters or train.train_samples. Throws ConfigError
-// if there are neither. config, layout: resolved.
+// The tokens of a run: `asked`, else by train.train_iters or train.train_samples. Throws ConfigError if that is not
+// above 0. config, layout: resolved.
 double tokens_of_run(std::optional<double> asked, const Config& config, const Layout& layout);
 
 RunCost cost_of_run(const StepReport& step, double tokens, std::optional<double> price, const System& system);

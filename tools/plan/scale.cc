@@ -7,7 +7,7 @@
 namespace trivet {
 namespace {
 
-// The parts of a step other than compute, as shares of it.
+// The parts of a step other than compute, as shares of the step.
 std::vector<std::pair<std::string, double>> overheads_of(const StepStats& stats) {
   std::vector<std::pair<std::string, double>> parts;
   for (size_t k = 0; k < kCommClasses.size(); ++k)
@@ -79,7 +79,7 @@ std::string knee_text(const ScaleCurve& curve) {
   size_t most = 0;
   for (size_t i = 0; i < parts.size(); ++i)
     if (parts[i].second - before_parts[i].second > parts[most].second - before_parts[most].second) most = i;
-  constexpr double kGrows = 0.001;  // of the step; less is no reason
+  constexpr double kGrows = 0.001;  // of the step; less does not count
   const std::string grown =
       parts[most].second > before_parts[most].second + kGrows
           ? fmt::format("above all for {}, which grew from {} to {} of the step", parts[most].first,

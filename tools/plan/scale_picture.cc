@@ -1,4 +1,4 @@
-// The picture of scale curves (scale.h).
+// The picture of scaling curves (scale.h).
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ constexpr double kLeft = 70, kWidth = 420, kHeight = 240, kGap = 90, kTop = 40;
 
 using Values = std::vector<std::pair<double, double>>;  // log2 of the ranks, value
 
-// A curve as it is drawn.
+// The points of a curve to draw.
 struct Drawn {
   std::string name, remark;
   Values speeds = {}, ideal = {}, efficiencies = {};

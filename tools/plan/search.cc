@@ -42,19 +42,19 @@ class Search {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Not yet rehearsed. Afterwards only its candidate remains: thousands of layouts' schedules would take gigabytes.
+  // To be rehearsed. Afterwards only the candidate is kept: the schedules of thousands of layouts would take gigabytes.
   struct Pending {
     ResolvedCandidate run;
     Candidate candidate;
   };
 
   double passed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-  // Once, and then for ever. Threads may ask at the same time.
+  // Once true, always true. Thread-safe.
   bool over() {
     if (!over_ && ((options_.stop && options_.stop()) || passed() > options_.seconds)) over_ = true;
     return over_;
   }
-  // Bounds take half of the time at most: a bound finds nothing.
+  // Bounds take at most half of the time, as they alone find no layout.
   bool bounds_are_over() { return over() || passed() > options_.seconds / 2; }
   void rehearse_own();
   void bound_layouts();
@@ -87,19 +87,19 @@ class Search {
   std::vector<LayoutShape> shapes_;
   const Clock::time_point start_ = Clock::now();
   std::vector<std::vector<Recomputing>> recomputings_;  // [shape]
-  std::vector<Point> points_;                           // by bound
-  size_t next_ = 0;                                     // of points_
+  std::vector<Point> points_;                           // sorted by bound
+  size_t next_ = 0;                                     // index in points_
   std::set<std::pair<uint32_t, Sharding>> fitted_;      // shapes that fit with that sharding
-  std::vector<Candidate> found_;                        // by seconds
+  std::vector<Candidate> found_;                        // sorted by seconds
   size_t families_ = 0, bounded_ = 0;
   std::atomic<int64_t> illegal_ = 0, too_large_ = 0, unbounded_ = 0;
   std::atomic<bool> over_ = false;
-  std::string own_;             // the run as it is, if it was rehearsed
+  std::string own_;             // the input configuration, if it was rehearsed
   std::set<std::string> seen_;  // configurations with other switches
   SearchResult result_;
 };
 
-// Empty if the engine refuses the shape. Layouts that no rank's memory holds are only counted.
+// Empty if the engine refuses the shape. Layouts whose memory bound exceeds a rank's memory are only counted.
 std::optional<std::vector<Point>> Search::bound_shape(size_t number) {
   const LayoutShape& shape = shapes_[number];
   const std::vector<Sharding> shardings = list_shardings(facts_.world_size / (shape.t * shape.p));
@@ -110,7 +110,7 @@ std::optional<std::vector<Point>> Search::bound_shape(size_t number) {
   if (options_.recomputings)
     std::erase_if(recomputings, [&](const Recomputing& how) { return !options_.recomputings(how); });
   std::vector<Point> points;
-  // Small models run on CPUs: all their layouts are rehearsed.
+  // Models on CPUs are small: all their layouts are rehearsed, without bounds.
   const auto bounds =
       system_.kind() == SystemKind::gpu
           ? bounds_.of(shape, *legal, recomputings, shardings)
@@ -124,8 +124,8 @@ std::optional<std::vector<Point>> Search::bound_shape(size_t number) {
   return points;
 }
 
-// Shapes that differ in the micro-batch alone, the smallest first. Where none of the layouts of one fits, larger ones
-// do not either: the samples in flight are as many or more.
+// Shapes that differ only in the micro-batch size, the smallest first. If no layout of one fits, none of a larger one
+// does: at least as many samples are in flight.
 std::vector<Point> Search::bound_family(size_t first, size_t end) {
   std::vector<Point> points;
   for (size_t number = first; number < end; ++number) {
@@ -147,7 +147,7 @@ std::vector<Point> Search::bound_family(size_t first, size_t end) {
 
 void Search::bound_layouts() {
   recomputings_.resize(shapes_.size());
-  std::vector<size_t> begins;  // of families
+  std::vector<size_t> begins;  // the first shape of each family
   for (size_t i = 0; i < shapes_.size(); ++i)
     if (i == 0 || shapes_[i].micro_batch <= shapes_[i - 1].micro_batch) begins.push_back(i);
   families_ = begins.size();
@@ -173,7 +173,7 @@ std::optional<Search::Pending> Search::take(const Point& point) {
     illegal_ += 1;
     return std::nullopt;
   }
-  if (to_yaml(legal->open.config) == own_) return std::nullopt;  // is rehearsed
+  if (to_yaml(legal->open.config) == own_) return std::nullopt;  // already rehearsed
   if (!fits(*legal)) {
     ++too_large_;
     return std::nullopt;
@@ -206,7 +206,7 @@ void Search::rehearse(std::vector<Pending> pending) {
   std::ranges::stable_sort(found_, {}, &Candidate::seconds);
 }
 
-// Rehearses the run as it is, if valid: so the search's result is no slower.
+// Rehearses the input configuration if it is legal and fits, so that the search's result is no slower.
 void Search::rehearse_own() {
   auto own = resolve_candidate(run_, facts_);
   if (!own || !fits(*own)) return;
@@ -242,7 +242,7 @@ void Search::visit_layouts() {
   rehearse(std::move(pending));
 }
 
-// The neighbours of a run by a switch that were not seen before and fit.
+// Rehearses the neighbours of a run in one switch that were not seen before and fit.
 std::vector<Candidate> Search::rehearse_neighbours(const Candidate& of, std::string_view key) {
   std::vector<Pending> tried;
   for (const LoadedConfig& next : neighbours_of(*resolve_candidate(of.open, facts_), key)) {
@@ -253,11 +253,11 @@ std::vector<Candidate> Search::rehearse_neighbours(const Candidate& of, std::str
   return rehearsed(std::move(tried));
 }
 
-// Changes one switch of the best layouts after another to its fastest value, until none helps.
+// Changes the switches of the best layouts one at a time to their fastest values, until no change helps.
 void Search::refine() {
   for (const size_t count = std::min(options_.refined, found_.size()); result_.refined < count && !over();) {
     Candidate& best = found_[result_.refined];
-    size_t in_vain = 0;  // switches since the last that helped
+    size_t in_vain = 0;  // switches tried since the last that helped
     for (size_t i = 0; in_vain < kCommSwitches.size() && !over(); i = (i + 1) % kCommSwitches.size()) {
       report(true);
       ++in_vain;

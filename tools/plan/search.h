@@ -1,7 +1,7 @@
 // Search: the fastest layouts of a run that fit in a system's memory. Every legal layout has a lower bound on its step
-// time (bound.h) and on its memory. Those that may fit are rehearsed in the order of their time bounds, until the
-// next one cannot be among the best: branch and bound, best-first. The switches (overlaps, buckets) of the best are
-// then changed one at a time, as long as that makes a step faster.
+// time (bound.h) and on its memory. Those that may fit are rehearsed in order of their time bounds, until the next one
+// cannot be among the best: best-first branch and bound. The switches (overlaps, buckets) of the best are then changed
+// one at a time, as long as that makes a step faster.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace trivet {
 
 struct SearchProgress {
   size_t families = 0, bounded = 0;  // families: shapes differing only in micro-batch; bounded: families done
-  size_t layouts = 0, decided = 0;   // that may fit
+  size_t layouts = 0, decided = 0;   // layouts that may fit; those already decided
   size_t rehearsed = 0;
   double best_seconds = 0;  // 0: none yet
   double next_seconds = 0;  // the bound of the next layout
@@ -27,7 +27,7 @@ struct SearchOptions {
   std::function<bool(const LayoutShape&)> shapes = {};        // those to consider; empty: all
   std::function<bool(const Recomputing&)> recomputings = {};  // the same
   size_t best = 10;                                           // layouts to return
-  double seconds = 600;                                       // then the search ends with its results so far
+  double seconds = 600;                                       // time limit: the search then ends with its results
   size_t refined = 3;                                         // layouts whose switches are refined
   size_t threads = 1;                                         // for rehearsals
   std::function<bool()> stop = {};                            // true: the search ends as if its time were up
@@ -35,7 +35,7 @@ struct SearchOptions {
 };
 
 struct Candidate {
-  LoadedConfig open = {};              // as in a file: values that follow from others are left open
+  LoadedConfig open = {};              // as in a file: derived values are left open
   std::vector<std::string> sets = {};  // "SECTION.KEY=VALUE": changes from the input configuration
   int chunks = 1;                      // v
   double bound_seconds = 0;            // of the layout, with the switches that the search began with
@@ -51,9 +51,9 @@ struct SearchResult {
   int64_t too_large = 0;              // do not fit
   int64_t dominated = 0;              // recompute more than they need to in order to fit
   int64_t rehearsed = 0;
-  int64_t pruned = 0;       // bounds above the slowest of the best
+  int64_t pruned = 0;       // their bounds are above the slowest of the best
   int64_t not_visited = 0;  // when the time ran out
-  int64_t unbounded = 0;    // shapes without a bound yet when the time ran out
+  int64_t unbounded = 0;    // shapes without a bound when the time ran out
   // No pruned or unvisited layout is faster than this, with the switches that the search began with. 0: there are no
   // such layouts, or their bounds are incomplete.
   double left_seconds = 0;
@@ -61,7 +61,7 @@ struct SearchResult {
   size_t refined = 0;  // layouts whose switches were refined
 };
 
-// run: not resolved. Throws ConfigError if no layout is legal, or none fits.
+// run: not resolved. Throws ConfigError if no layout is legal, none fits, or the time ran out before one was rehearsed.
 SearchResult search(const LoadedConfig& run, const RunFacts& facts, const System& system,
                     const SearchOptions& options = {});
 

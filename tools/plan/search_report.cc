@@ -18,7 +18,7 @@ struct Share {
   double of_step = 0;
 };
 
-// The parts of a step besides computing it once, the largest first.
+// The overheads of a step, which include recomputation, the largest first.
 std::vector<Share> losses_of(const Candidate& candidate) {
   const StepStats& stats = candidate.prediction.step.stats;
   std::vector<Share> shares = {{"bubble", stats.bubble_fraction()},
@@ -172,7 +172,7 @@ std::string study_of(const SearchResult& r, const LoadedConfig& run, const Syste
       nlohmann::json(std::filesystem::proximate(run.path, std::filesystem::absolute(file).parent_path()).string())
           .dump());
   if (system.kind() == SystemKind::gpu && ranks > system.gpus_per_node) text += "launcher: srun\n";
-  std::set<std::string, std::less<>> given(run.left_to_planner.begin(), run.left_to_planner.end());  // not by the file
+  std::set<std::string, std::less<>> given(run.left_to_planner.begin(), run.left_to_planner.end());  // not in the file
   for (const auto& [key, origin] : run.origins)
     if (origin.kind == Origin::set) given.insert(key);
   text += "factors:\n  - name: layout\n    levels:\n";

@@ -23,7 +23,7 @@ void declare_plan(std::vector<Field>& table) {
 #undef KEY
 }
 
-// A run trains by the engine's own operations.
+// Training uses the engine's own operations, so a run that trains must not set `plan:`.
 void check_plan(const LoadedConfig& loaded, Rules& rule) {
   const Config& config = loaded.config;
   const Config defaults;

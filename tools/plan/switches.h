@@ -1,4 +1,4 @@
-// Switches: the keys of the engine that trade time for memory or overlap.
+// Switches: engine keys that trade time against memory, or control overlap.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace trivet {
 
-// A change to a run.
+// A change to a run's configuration.
 struct Switch {
   std::string name;               // "recompute nothing"
   std::vector<std::string> sets;  // "section.key=value"
 };
 
-// Each switch of a run with each other value. Some of these runs are not legal, or no different.
+// Changes of a run's switches to other values, one at a time. Some of the resulting runs are illegal or no different.
 std::vector<Switch> switches_of(const Config& config, const Layout& layout);
 
 }  // namespace trivet

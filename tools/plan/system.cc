@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::optional<SystemKind> kBoth = std::nullopt;
 
-// The only list of keys: reading, ranges, overrides, "is required" and the listing follow from it.
+// The only list of keys: parsing, ranges, overrides, required keys and the listing follow from it.
 constexpr std::array kKeys = std::to_array<SystemKey>({
     {"fp32_tflops", "TFLOP/s", 1e-3, 1e5, &System::fp32_tflops, kBoth},
     {"bf16_tflops", "TFLOP/s", 1e-3, 1e5, &System::bf16_tflops, kBoth},
@@ -78,7 +78,7 @@ class SystemReader : YamlReader {
   SystemReader(System& system, const std::string& path, Problems& problems)
       : YamlReader(path, problems), system_(system) {}
 
-  // Adds to `given` the names of the map's keys, with good values or not.
+  // Adds the names of the map's keys to `given`, whether or not their values are valid.
   void read(const YamlNode& root, Names& given) {
     Handlers handlers;
     for (const SystemKey& key : kKeys)

@@ -16,7 +16,7 @@
 namespace trivet {
 namespace {
 
-// Numbers equal values in the order in which they come.
+// Numbers distinct values in the order of their first appearance.
 template <class T>
 class Numbered {
  public:
@@ -49,10 +49,10 @@ class Numbered {
   };
   std::vector<T>& values_;
   std::unordered_map<T, uint32_t, Hash> numbers_;
-  uint32_t last_ = 0;  // that was asked for
+  uint32_t last_ = 0;  // the last number returned
 };
 
-// The parts of the back end write to this.
+// Writes the tape for all parts of the back end.
 class Recorder {
  public:
   Recorder(Tape& tape, TapeGroups& groups, const TapeOptions& options) : tape(tape), groups(groups), options(options) {}
@@ -77,8 +77,8 @@ class Recorder {
   Tape& tape;
   TapeGroups& groups;
   const TapeOptions options;
-  std::vector<TapeRecord>* captured = nullptr;  // of a graph
-  int recomputing = 0;                          // phases of recomputation that are open
+  std::vector<TapeRecord>* captured = nullptr;  // records of the graph being captured
+  int recomputing = 0;                          // open phases of recomputation
 
  private:
   Numbered<TapeWork> works_{tape.works};
@@ -94,7 +94,7 @@ class TapeEvent : public Event {
     if (recorded) recorder_.add(TapeRecord::host_wait, 0, *recorded);
   }
   bool done() override { return true; }
-  std::optional<uint32_t> recorded;  // last
+  std::optional<uint32_t> recorded;  // its last recording
 
  private:
   Recorder& recorder_;
@@ -160,10 +160,10 @@ class TapeStream : public Stream {
 
   Recorder& recorder_;
   const uint8_t number_;
-  std::vector<int> phases_;  // open: 1 where activations are recomputed
+  std::vector<int> phases_;  // open phases: 1 if it recomputes activations
 };
 
-// All queued work comes from a device of tapes.
+// All work is queued on streams of a TapeDevice.
 TapeStream& tape_stream(Stream& stream) { return static_cast<TapeStream&>(stream); }
 
 class TapeGraph : public Graph {
@@ -217,15 +217,15 @@ class TapeDevice : public Device {
   uint8_t streams_ = 0;
 };
 
-// Pairs of a query and a key that attention computes.
+// Pairs of a query and a key for which attention computes a score.
 int64_t pairs_of(int64_t queries, int64_t keys, bool causal) {
   return queries * keys - (causal ? queries * (queries - 1) / 2 : 0);
 }
 
-// Completes an op's work where its arguments alone do not determine it.
+// Completes an op's work with what its arguments alone do not determine.
 template <class Op>
 void complete(const Op&, TapeWork&) {}
-// Only the rows of the tokens in a table are touched.
+// Of the table, only the rows of the tokens are accessed.
 void complete(const op::EmbeddingForward& op, TapeWork& work) { work.bytes += op.out.bytes() - op.table.bytes(); }
 void complete(const op::EmbeddingBackward& op, TapeWork& work) {
   work.bytes += 2 * (op.dout.numel() * size_of(op.dtable.dtype) - op.dtable.bytes());
@@ -240,7 +240,7 @@ void complete(const op::Matmul& op, TapeWork& work) {
 }
 void complete(const op::CrossEntropyForward&, TapeWork& work) { work.kind = TapeWork::loss; }
 void complete(const op::CrossEntropyBackward&, TapeWork& work) { work.kind = TapeWork::loss; }
-// Only the heads that they name in their tensors are touched.
+// Only the heads in its layouts are accessed.
 void complete(const op::CopyHeads& op, TapeWork& work) {
   work.bytes = op.from.layout.numel() *
                (size_of(op.from.memory.dtype) + size_of(op.to.memory.dtype) * (op.accumulate ? 2 : 1));
@@ -267,7 +267,7 @@ class TapeOps : public Ops {
   explicit TapeOps(bool cpu) : cpu_(cpu) {}
 
   void run(const AnyOp& any, Stream& stream) override {
-    // As two: what other frameworks move is counted in the engine's passes over the logits, of which there are three.
+    // As two ops: framework.cc counts other frameworks' bytes relative to the engine's three passes over the logits.
     if (const auto* const loss = std::get_if<op::CrossEntropyForward>(&any); loss && loss->gradient) {
       op::CrossEntropyForward forward = *loss;
       forward.gradient = {};
@@ -293,8 +293,8 @@ class TapeOps : public Ops {
   }
 
  private:
-  // The steps before FP8 operands are multiplied. A CPU decodes them. A GPU's GEMM takes rows along k only,
-  // of whole 16 bytes (cuBLASLt, "cublasLtMatmul"): others are transposed, and where k is no multiple decoded, too.
+  // The steps before a GEMM of FP8 operands. A CPU decodes them. A GPU's GEMM accepts only rows along k, of a multiple
+  // of 16 bytes (cuBLASLt, "cublasLtMatmul"): other operands are transposed, or decoded if k is no such multiple.
   void add_prologue(const op::Matmul& op, TapeWork& gemm, Stream& stream) {
     const auto pass = [&](const char* name, const Tensor& operand, DType to) {
       tape_stream(stream).queue(
@@ -308,8 +308,8 @@ class TapeOps : public Ops {
       if (!op.transpose_b) pass("transpose", op.b, op.b.dtype);
     }
   }
-  // As CpuOps does. A pass for the bias gradient, or the residual, is counted on GPUs too: whether a shape can do
-  // without is known when it is tried.
+  // As CpuOps does. Passes for the bias gradient and the residual are counted on GPUs too: whether a shape's GEMM can
+  // fuse them is known only when it is tried.
   void add_epilogue(const op::Matmul& op, Stream& stream) {
     if (op.residual) run(residual_of(op), stream);
     if (op.bias_grad) run(op::ColumnSum{op.a, op.bias_grad}, stream);
@@ -398,7 +398,7 @@ bool remove_links(CommConfig& comm) {
 Tape record_tape(const Config& run, const Layout& layout, int rank, TapeGroups& groups, const TapeOptions& options) {
   Config config = run;
   remove_links(config.comm);
-  config.checkpoint.async_save = false;  // its snapshot is host memory, which this device has
+  config.checkpoint.async_save = false;  // its snapshot is in host memory, which this device really allocates
   Tape tape{.rank = rank, .steps = options.steps};
   Recorder recorder(tape, groups, options);
   const int ranks = layout.mesh.world();
@@ -412,9 +412,9 @@ Tape record_tape(const Config& run, const Layout& layout, int rank, TapeGroups& 
         std::make_shared<TapeBackEnd>(CommGroup::world(rank, ranks), *backend.device, recorder));
     return backend;
   };
-  SyntheticBatches batches(0, 1);  // no op looks at tokens
+  SyntheticBatches batches(0, 1);  // no op reads tokens
   Trainer trainer(config, layout, *world, &batches, {.make_backend = make, .draw_weights = false});
-  tape.records.clear();  // of the initialisation
+  tape.records.clear();  // drops those of the initialisation
   for (int step = 0; step < options.steps; ++step) {
     trainer.queue_step();
     if (!options.one_ahead) trainer.finish_step();

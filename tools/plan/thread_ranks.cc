@@ -45,7 +45,7 @@ class Rewriter {
     return tape_.events++;
   }
 
-  // Work queued on a stream from now on comes after all compute so far.
+  // Makes work queued on the stream from now on wait for all compute so far.
   void follow_compute(uint8_t stream) {
     int64_t& after = after_[stream];
     if (after == computed_) return;
@@ -78,7 +78,7 @@ class Rewriter {
     meet();
     if (call.kind == CommCall::barrier) return;
     uint32_t brought = 0;
-    if (linked) {  // during the copies
+    if (linked) {  // the wire works during the copies
       const uint8_t wire = wire_of(record.stream);
       add(TapeRecord::wait, wire, record_event(record.stream, record.label), record.label);
       add(TapeRecord::call, wire, record.what, record.label);
@@ -104,11 +104,11 @@ class Rewriter {
   const TapeGroups& groups_;
   const Links& links_;
   std::map<uint8_t, uint8_t> wires_;                // by stream
-  std::map<uint32_t, uint32_t> copies_, meetings_;  // by call: a work, a call
-  int64_t computed_ = 0;                            // records of the compute stream that take time
-  std::vector<int64_t> after_;                      // [stream]: of those, the ones before its next record
-  uint32_t event_ = 0;                              // on the compute stream
-  int64_t event_after_ = -1;                        // of those, the ones before event_
+  std::map<uint32_t, uint32_t> copies_, meetings_;  // by call: index of a work, of a call
+  int64_t computed_ = 0;                            // records of the compute stream so far that take time
+  std::vector<int64_t> after_;                      // [stream]: how many of them its next record waits for
+  uint32_t event_ = 0;                              // the latest on the compute stream
+  int64_t event_after_ = -1;                        // how many of them precede event_
 };
 
 }  // namespace
@@ -118,7 +118,7 @@ void play_on_threads(Rehearsal& rehearsal, const Links& links) {
 }
 
 CpuWork cpu_work(const TapeWork& work) {
-  // For GEMM and attention (kPanel, kernels/cpu/panels.h): they compute whole panels.
+  // GEMM and attention compute whole panels (kPanel, kernels/cpu/panels.h).
   constexpr int64_t kPanel = 32;
   const auto whole = [](int64_t n) { return static_cast<double>((n + kPanel - 1) / kPanel * kPanel); };
   const auto m = static_cast<double>(work.m), n = static_cast<double>(work.n), k = static_cast<double>(work.k);

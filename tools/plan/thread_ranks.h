@@ -1,15 +1,15 @@
-// Ranks that are threads of one process on CPUs: their tapes in the terms of the replay, and what their records cost.
+// Ranks that are threads of one process on CPUs: rewrites their tapes for the replay, and prices their records.
 //
-//   host          it computes: the compute stream is inline. So work for another stream can start once all compute
-//                 queued before it is done, and where the host waits, compute waits
-//   collectives   ranks meet, each copies or adds its part on its own thread, and they meet again (thread_comm.cc)
+//   host          runs the compute stream inline. So work on another stream can start only when all compute queued
+//                 before it has finished, and while the host waits, compute waits
+//   collectives   ranks meet, each copies or adds its part in its own thread, and they meet again (thread_comm.cc)
 //   transfers     the sender copies and does not wait; receives are assumed to be posted by then (thread_mailbox.h)
-//   links         emulated ones (parallel/comm/link.h) are part of the run: a call ends when they have brought the last
-//                 byte, too. A rank's port is taken first come, first served
-//   cores         all ranks share those of the node: with more busy threads than cores, each works at its
-//                 share; with all cores busy, `contention` times as long
+//   links         emulated links (parallel/comm/link.h) are part of the run: a call also waits until its last byte has
+//                 arrived over them. A rank's port serves calls in order of arrival
+//   cores         all ranks share the node's cores: with more busy threads than cores, each runs at its share of
+//                 them; with all cores busy, work takes `contention` times as long
 //
-// Threads that wait take no core, as condition variables block.
+// Waiting threads occupy no core: they block on condition variables.
 #pragma once
 
 #include "parallel/comm/link.h"
@@ -18,20 +18,20 @@
 
 namespace trivet {
 
-// Rewrites the tapes of a rehearsal whose device was a CPU (TapeOptions::cpu).
+// Rewrites the tapes of a rehearsal that was recorded for CPUs (TapeOptions::cpu).
 void play_on_threads(Rehearsal& rehearsal, const Links& links);
 
-// Threads of a rank's compute stream: as configured, or the cores over the ranks.
+// Threads of a rank's compute stream: as configured, or an equal share of the cores.
 int threads_of_rank(const Config& config, const System& system, int ranks);
 
-// The parts of an op that take time on a CPU.
+// The parts of an op that determine its time on a CPU.
 struct CpuWork {
-  double flops = 0;         // of products, with what whole panels of operands add
-  double cache_bytes = 0;   // operands and results of GEMMs and of other ops
-  double elements = 0;      // of ops other than GEMMs
-  double scores = 0;        // of attention, once for each product
-  double state_bytes = 0;   // of the optimizer's passes, through memory
-  double copied_bytes = 0;  // of a call: a rank goes over its whole tensor once
+  double flops = 0;         // of GEMMs and attention, with operands padded to whole panels
+  double cache_bytes = 0;   // operands and results of GEMMs, and of the ops that `elements` counts
+  double elements = 0;      // of ops other than GEMMs, attention and the optimizer's
+  double scores = 0;        // of attention, counted once per matmul
+  double state_bytes = 0;   // of the optimizer's passes over memory
+  double copied_bytes = 0;  // of a call: a rank passes over its whole tensor once
 };
 CpuWork cpu_work(const TapeWork& work);
 // The time of an op or a copy on `threads` threads.

@@ -46,7 +46,7 @@ Walk::Walk(const Tape& tape, const ReplayCosts& costs) : tape(tape), streams(tap
   std::vector<size_t> counts(streams.size());
   for (const TapeRecord& record : tape.records) ++counts[record.stream];
   for (size_t s = 0; s < streams.size(); ++s) streams[s].steps.reserve(counts[s]);
-  std::vector<uint32_t> calls(lanes.size());  // so far
+  std::vector<uint32_t> calls(lanes.size());  // per lane, so far
   struct Place {
     uint16_t stream;
     uint32_t step;
@@ -80,7 +80,7 @@ Walk::Walk(const Tape& tape, const ReplayCosts& costs) : tape(tape), streams(tap
       case TapeRecord::work:
         if (record.in_graph) step.what += static_cast<uint32_t>(tape.works.size());
         break;
-      case TapeRecord::graph: continue;  // the host's time for it is that of the records it launches
+      case TapeRecord::graph: continue;  // its host time is part of host_ns of the records that it launches
       default: break;
     }
     stream.steps.push_back(step);

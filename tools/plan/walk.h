@@ -1,4 +1,4 @@
-// Walk: a tape prepared for the replay (replay.cc): split into streams, with what the replay needs to know about each
+// Walk: a tape prepared for the replay (replay.cc): split into streams, with the data that the replay needs about each
 // record, and without events that no other stream waits for. Ranks that share a tape share its walk.
 #pragma once
 
