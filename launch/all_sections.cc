@@ -1,4 +1,4 @@
-// The tools that bring sections of keys along, in the order of a configuration.
+// The configuration sections that tools define, in the order in which a configuration lists them.
 #include "engine/config/tool_section.h"
 #include "tools/mlperf/section.h"
 #include "tools/plan/section.h"

@@ -34,7 +34,7 @@ using StoredTensors = std::map<std::string_view, std::vector<StoredPlace>>;
 const Shape& shape_of(const std::vector<StoredPlace>& places) { return places[0].slice->slice.global; }
 int64_t bytes_of(const std::vector<StoredPlace>& places) { return 4 * shape_of(places).numel(); }
 
-// The names in the order in which people count: embedding, layer 2 before layer 10, the head.
+// The tensors' names in natural order: embedding, layer 2 before layer 10, the head.
 std::vector<std::string> in_natural_order(const StoredTensors& tensors, std::string_view prefix) {
   std::vector<std::string> names;
   for (const auto& [name, places] : tensors)
@@ -54,7 +54,7 @@ struct Statistics {
   int64_t zeros = 0, non_finite = 0;
 };
 
-// Statistics of the finite values.
+// Statistics over the finite values.
 Statistics statistics_of(const std::vector<float>& values) {
   Statistics s;
   double sum = 0, squares = 0;
@@ -76,7 +76,7 @@ Statistics statistics_of(const std::vector<float>& values) {
   return s;
 }
 
-// Compares all of it with its hashes; throws if a byte differs.
+// Compares the whole checkpoint with its hashes; throws if a byte differs.
 void verify(const OpenCheckpoint& checkpoint) {
   const double start = now_seconds();
   int64_t bytes = 0;
@@ -101,7 +101,7 @@ class Inspector {
   explicit Inspector(const std::string& directory)
       : checkpoint_(open_checkpoint(directory)), tensors_(tensors_of(checkpoint_.manifest)) {}
 
-  // tables: of tensors, with statistics. The hashes are compared last: for a large checkpoint they take a while.
+  // tables: print all tensors with statistics. Hashes are compared last: this takes a while for a large checkpoint.
   void print(bool tables) {
     print_run();
     struct Group {

@@ -1,6 +1,6 @@
-// The subcommands of trivet, each in a file of its own, and shared parts: options, checks of numbers, the choice of
-// ranks. A command adds itself to the program; its callback throws trivet::Error, which main() reports. Two programs
-// are made of them, by a list each: trivet has all, trivet-core those that need no tool.
+// The subcommands of trivet, one file each, and their shared parts: options, number checks, launching ranks. Each
+// add_…_command() registers a command, whose callback throws trivet::Error; main() reports it. Two programs are built
+// from them, each with its own list: trivet has all commands, trivet-core those that need no tool.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -31,11 +31,11 @@ namespace trivet {
 struct Study;
 struct Plan;
 
-// The program's list (all_commands.cc, core_commands.cc). exit_code: of a command that did not end as usual.
+// Registers the program's commands (all_commands.cc, core_commands.cc). exit_code: set if one did not end normally.
 void add_commands(CLI::App& app, int& exit_code);
 
-void add_train_command(CLI::App& app, int& exit_code);  // exit_code: where the run did not end as usual
-// draw: the learning rate and batch size of the run's steps as SVG, for --plot-schedule; null: there is no such option.
+void add_train_command(CLI::App& app, int& exit_code);  // exit_code: set if the run did not end normally
+// draw: plots learning rate and batch size over the run's steps as SVG, for --plot-schedule; null: no such option.
 using DrawSchedule = std::string (*)(const Config& config, const Layout& layout);
 void add_config_command(CLI::App& app, DrawSchedule draw = nullptr);
 void add_data_command(CLI::App& app);
@@ -50,46 +50,46 @@ void add_explain_command(CLI::App& app);
 void add_trace_command(CLI::App& app);
 void add_watch_commands(CLI::App& app);
 void add_contention_command(CLI::App& app);
-void add_preflight_command(CLI::App& app, int& exit_code);  // exit_code: where something is slow or fails
-void add_mlperf_command(CLI::App& app, int& exit_code);  // exit_code: where logs have errors
+void add_preflight_command(CLI::App& app, int& exit_code);  // exit_code: set if something is slow or fails
+void add_mlperf_command(CLI::App& app, int& exit_code);     // exit_code: set if logs have errors
 
-// trivet study FILE --contention: writes OUT/contention.json, by trivet contention under the baseline's launcher.
-// `program`: the path of trivet. Throws Error if a measurement fails, or a stop is asked.
+// trivet study FILE --contention: runs trivet contention under the baseline's launcher, writes OUT/contention.json.
+// `program`: the path of trivet. Throws Error if a measurement fails or a stop is requested.
 void measure_study_contention(const Study& study, const Plan& plan, const std::string& program,
                               const std::function<bool()>& stop_asked);
 
-// Ranks that talk over NCCL are processes, as threads would share the driver's lock (comm.backend: thread asks for
-// them): where no launcher has started any, mpirun becomes this process and starts the command `ranks` times. Returns
-// where ranks are to be threads, or there are some. Throws ConfigError if mpirun cannot be started.
+// NCCL ranks run as processes, because threads would contend for the driver's lock (comm.backend: thread requests
+// threads all the same). If no launcher started this process, it execs mpirun, which starts the command `ranks` times.
+// Returns if the ranks are threads or already launched. Throws ConfigError if mpirun cannot be started.
 void start_processes(const Config& config, int ranks);
 
-// Runs rank_main on the ranks: under a launcher, or with the backend mpi, this process is one of its ranks; else
-// `asked` threads (--ranks; 0: not given, then `needed`). Throws ConfigError if the two disagree.
+// Runs rank_main on the ranks: under a launcher, or with backend mpi, this process is one rank; otherwise the ranks are
+// `asked` threads (--ranks; 0: not given, use `needed`). Throws ConfigError if the launcher contradicts the arguments.
 void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
                const std::function<void(Communicator& world)>& rank_main);
 
-// Flushes standard output; throws IoError. A closed pipe is left to main().
+// Flushes standard output; throws IoError. main() handles a closed pipe.
 inline void flush_output() {
   if (std::fflush(stdout) != 0 && errno != EPIPE)
     throw IoError("standard output cannot be written: " + error_text(errno));
 }
 
-// A sentence, in lines of the terminal; nothing for none.
+// Prints a sentence wrapped to the terminal's width, or nothing if it is empty.
 inline void print_text(const std::string& text) {
   if (!text.empty()) fmt::print("{}\n", wrapped(text, static_cast<size_t>(terminal_columns(STDOUT_FILENO))));
 }
 
-// The blocks on standard output, as wide as its terminal.
+// Prints the blocks on standard output, formatted for its terminal's width.
 inline void print_blocks(const std::vector<TextBlock>& blocks) {
   fmt::print("{}", render(blocks, terminal_columns(STDOUT_FILENO)));
 }
 
-// ---- options. Their checks speak as the configuration's do; CLI11's own let NaN pass, and print the largest double
-//      if there is no upper bound.
+// ---- options. Their checks word errors as the configuration's do; CLI11's own accept NaN, and print the largest
+//      double if there is no upper bound.
 
 inline CLI::Validator whole_number(int64_t low, int64_t high = std::numeric_limits<int64_t>::max()) {
   const auto check = [=](std::string& text) -> std::string {
-    int64_t value = 0;  // in decimal digits: CLI11 would take 010 for eight
+    int64_t value = 0;  // decimal: CLI11 would parse 010 as octal 8
     const char* const last = text.data() + text.size();
     const auto end = std::from_chars(text.data(), last, value);
     const bool octal = text.size() > 1 && text[0] == '0';
@@ -106,7 +106,7 @@ inline CLI::Validator file_name() {
   return {[](std::string& text) { return text.empty() ? "is empty, expected the name of a file" : ""; }, ""};
 }
 
-// A file to read; -: standard input, where the command takes it.
+// A file to read; -: standard input, for commands that accept it.
 inline CLI::Validator input_path() {
   const auto check = [](std::string& text) -> std::string {
     return text == "-" || file_exists(text) ? "" : fmt::format("{}: {}", text, error_text(errno));
@@ -137,7 +137,7 @@ inline CLI::Validator share() {
   return number("a number above 0, at most 1", [](double x) { return x > 0 && x <= 1; });
 }
 
-// A required argument, by the name that the help and errors call it.
+// A required argument; help and errors refer to it as `name`.
 inline void add_argument(CLI::App& command, const char* name, std::string& value, const char* help) {
   command.add_option(name, value, help)->option_text(name)->required();
 }
@@ -146,8 +146,8 @@ template <class T>
 CLI::Option* add_number(CLI::App& command, const char* name, T& value, const CLI::Validator& check, const char* help) {
   return command.add_option(name, value, help)->check(check)->capture_default_str();
 }
-// An option with several items, between commas or in separate arguments. parse: an optional of the item's text,
-// which may be empty (CLI11's own delimiter drops empty items).
+// An option that takes a list, comma-separated or in separate arguments. parse: converts an item's text, which may be
+// empty, to an optional value (CLI11's own delimiter drops empty items).
 template <class T, class Parse>
 CLI::Option* add_list(CLI::App& command, const char* name, std::vector<T>& items, const char* expected,
                       const Parse& parse, const std::string& help) {

@@ -26,7 +26,7 @@ struct ConfigOptions {
   std::string picture;  // where to draw the schedules; empty: nowhere
 };
 
-// One plan a pipeline rank: those of other tensor- and data-parallel ranks are equal.
+// One plan per pipeline rank: other tensor- and data-parallel ranks have equal plans.
 std::vector<MemoryPlan> memory_of_pipeline_ranks(const Config& config, const Layout& layout) {
   std::vector<MemoryPlan> plans;
   for (int pp = 0; pp < layout.schedule.p; ++pp) plans.push_back(plan_memory(config, layout, {{Axis::pp, pp}}));

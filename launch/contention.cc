@@ -1,5 +1,5 @@
 // trivet contention RUN.yaml: how much a collective slows concurrent GEMMs; and trivet study FILE --contention,
-// which runs that under the study's launcher and links, on GPUs once per budget of NCCL's thread blocks (CTAs).
+// which runs it under the study's launcher and links, on GPUs once per limit on NCCL's thread blocks (CTAs).
 
 #include "tools/study/contention.h"
 
@@ -40,7 +40,7 @@ void run(const ContentionCommand& command) {
   });
 }
 
-// The curve of one launch, by its own process.
+// The curve of one launch, measured in a process of its own.
 nlohmann::ordered_json curve_of(const Study& study, const Point& point, const Launch& launch,
                                 const std::string& program, const std::function<bool()>& stop_asked) {
   constexpr int64_t kMostBytes = 1 << 20;
@@ -66,7 +66,7 @@ nlohmann::ordered_json curve_of(const Study& study, const Point& point, const La
 void measure_study_contention(const Study& study, const Plan& plan, const std::string& program,
                               const std::function<bool()>& stop_asked) {
   const Point& point = plan.points[plan.baseline.value_or(0)];
-  // NCCL's CTA budgets, where the ranks are on GPUs; else one launch as it is.
+  // NCCL's CTA budgets if the ranks are on GPUs; otherwise one unmodified launch.
   std::vector<std::string> budgets{""};
   Launch launch = point.launch;
   launch.environment["NCCL_MAX_CTAS"] = "1";

@@ -27,8 +27,8 @@ struct Conversion {
   std::optional<int64_t> max_shard_size{};  // bytes
 };
 
-// The tokenizer next to a Hugging Face model: a BPE, or, if Trivet does not read that (Llama 2's falls back to bytes),
-// the SentencePiece model that it came from. "": none, or none that Trivet reads, as `missing` says.
+// The tokenizer next to a Hugging Face model: a BPE, or, if Trivet cannot read that (Llama 2's has byte fallback), the
+// SentencePiece model that it was converted from. "": none, or none that Trivet can read (`missing` then says why).
 std::string tokenizer_beside(const GptWeights& weights, std::string& missing) {
   namespace fs = std::filesystem;
   const fs::path source = fs::absolute(weights.path());
@@ -47,8 +47,8 @@ std::string tokenizer_beside(const GptWeights& weights, std::string& missing) {
   return "";
 }
 
-// The tokenizer of an export: the one given, or the run's, or the one next to the source.
-// "": none that transformers reads, and `missing` says why.
+// The export's tokenizer: the one given, else the run's, else the one next to the source.
+// "": none that transformers can read; `missing` says why.
 HfExport export_of(const Conversion& options, const GptWeights& weights, std::string& missing) {
   HfExport out{.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32};
   out.max_shard_bytes = options.max_shard_size.value_or(out.max_shard_bytes);
@@ -75,7 +75,7 @@ std::string run_file(std::string checkpoint) {
   return checkpoint.erase(checkpoint.find_last_not_of('/') + 1) + ".yaml";
 }
 
-// A run that trains the converted model, as its files describe it. tokenizer: its file; "": unknown.
+// The YAML of a run that continues training the converted model. tokenizer: its file; "": unknown.
 std::string run_of(const std::string& checkpoint, const std::string& tokenizer) {
   std::vector<std::string> prepare{"trivet", "data", "prepare", "--input", "TEXT", "--output", "data/mine"};
   if (tokenizer.empty()) {
@@ -101,7 +101,7 @@ void convert_from(const std::string& source, const Conversion& options) {
   const double start = now_seconds();
   const auto weights = open_gpt_weights(source);
   const DType dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32;
-  std::string missing, tokenizer;  // missing: why no tokenizer is carried
+  std::string missing, tokenizer;  // missing: why no tokenizer is carried over
   if (options.to == "hf") {
     const HfExport made = export_of(options, *weights, missing);
     write_hf(*weights, options.destination, made);
@@ -138,7 +138,7 @@ void convert(const Conversion& options) {
     throw ConfigError("--dtype " + options.dtype + ": Trivet's checkpoints are always fp32; leave it out");
   if (options.destination.find_first_not_of(' ') == std::string::npos)
     throw ConfigError(fmt::format("DESTINATION: found \"{}\", expected a name", options.destination));
-  std::error_code ignored;  // what cannot be looked at cannot be written either
+  std::error_code ignored;  // a path that lstat() fails on cannot be written either
   if (const std::string& to = options.destination;
       std::filesystem::is_symlink(to.substr(0, to.find_last_not_of('/') + 1), ignored))
     throw ConfigError(options.destination + ": is a symbolic link; expected a new name, or the one that it leads to");

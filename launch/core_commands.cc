@@ -14,7 +14,7 @@ void add_commands(CLI::App& app, int& exit_code) {
   add_completion_command(app);
   for (const std::string name : {"data", "schedule", "study", "plan", "trace", "contention", "mlperf"}) {
     CLI::App* const absent = app.add_subcommand(name)->group("")->prefix_command();
-    absent->set_help_flag();  // which would claim that it exists
+    absent->set_help_flag();  // --help would claim that the command exists
     absent->callback([name] {
       throw ConfigError(name +
                         ": found trivet-core, which is the engine alone; expected trivet, of a build with "

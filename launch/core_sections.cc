@@ -1,4 +1,4 @@
-// The sections of tools that trivet-core is built without: named, so that their keys are refused in words of their own.
+// Sections of tools that trivet-core is built without: listed by name so that their keys get a specific error message.
 #include "engine/config/tool_section.h"
 
 namespace trivet {

@@ -1,4 +1,4 @@
-// trivet data prepare: text or JSON Lines to a dataset. trivet data inspect: the contents and validity of a dataset.
+// trivet data prepare: makes a dataset of text or JSON Lines. trivet data inspect: shows and verifies a dataset.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -48,7 +48,7 @@ class ProgressLine {
       phase_begin_ = now;
       phase_bytes_ = progress.bytes_read;
       begun_ = true;
-      // Training reports nothing until it is done: its one line has to come immediately.
+      // Training reports nothing until it is done: draw its only line immediately.
       due = line_.terminal() || phase_ == Phase::training;
       if (!due) line_.put_off();
     }
@@ -58,7 +58,7 @@ class ProgressLine {
   void clear() { line_.clear(); }
 
  private:
-  // before: bytes that were read when the phase began, which took no time of its.
+  // before: bytes read before the phase began, which do not count towards its rate.
   static std::string text(const PrepareProgress& progress, double seconds, int64_t before) {
     if (progress.phase == Phase::training) return "training the tokenizer";
     if (progress.phase == Phase::shuffling)
@@ -93,7 +93,7 @@ struct Interrupted : Error {
 };
 
 void prepare(PrepareOptions options) {
-  for (std::string& extension : options.text.source.extensions)  // also as ".md" or "*.md"
+  for (std::string& extension : options.text.source.extensions)  // ".md" and "*.md" are accepted too
     extension.erase(0, std::min(extension.find_first_not_of("*."), extension.size()));
   ExtensionCounts taken, passed_over;
   expand_inputs(options.inputs, options.text.source, &taken, &passed_over);
@@ -144,7 +144,7 @@ void prepare(PrepareOptions options) {
                done.replaced_bytes == 1 ? "was" : "were");
 }
 
-// An option that takes a word of an enum.
+// An option whose value is one of an enum's words.
 template <class E, class Value>
 void add_word(CLI::App& command, const char* name, Value& value, const char* help) {
   const auto read = [=, &value](const std::string& word) {
@@ -283,7 +283,7 @@ void print_summary(const IndexedDataset& dataset, const std::optional<DatasetInf
                         lengths.empty > 0 ? fmt::format("; {} are empty", grouped(lengths.empty)) : ""));
 }
 
-// Checks that read all tokens: whether they are as written, and how often each occurs.
+// Reads all tokens: checks the content against its hash, and counts how often each token occurs.
 void print_content(const IndexedDataset& dataset, const std::optional<DatasetInfo>& info, const Tokenizer* tokenizer) {
   const auto counts = count_tokens(dataset, {0, dataset.sequences()},
                                    tokenizer ? std::optional(tokenizer->vocab_size()) : std::nullopt);
@@ -305,11 +305,11 @@ void inspect(const std::string& prefix, int64_t shown) {
   if (info) check_written_together(*info, dataset);
   const auto tokenizer = info || !tokenizer_file(prefix).empty() ? open_tokenizer(prefix) : nullptr;
   print_summary(dataset, info, tokenizer.get());
-  // Spread over the dataset: its beginning is seldom typical.
+  // Documents spread over the dataset: its beginning is seldom typical.
   const int64_t count = std::min(shown, dataset.sequences());
   for (int64_t i = 0; i < count; ++i)
     print_document(dataset, (2 * i + 1) * dataset.sequences() / (2 * count), tokenizer.get());
-  flush_output();  // the rest takes a while where the dataset is large
+  flush_output();  // the rest takes a while if the dataset is large
   print_content(dataset, info, tokenizer.get());
 }
 

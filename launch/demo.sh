@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Trains a small GPT on a real English text, the GCIDE dictionary, on tensor-, pipeline- and data-parallel ranks of this
-# machine for about three minutes, and generates text meanwhile and at the end. Installs what it needs and builds; later
-# runs go straight to training. The run is in runs/demo: one that was interrupted is resumed if this command has the same
-# arguments or none; any other is kept as runs/demo.1, runs/demo.2, …
+# Trains a small GPT on real English text, the GCIDE dictionary, on tensor-, pipeline- and data-parallel ranks of this
+# machine for about three minutes, and generates text during training and at the end. Installs what it needs and builds;
+# later runs go straight to training. The run is in runs/demo: if it was interrupted, the same arguments or none resume
+# it; any other run there is kept as runs/demo.1, runs/demo.2, …
 #   launch/demo.sh [--minutes M] [OPTION OF trivet train…]      e.g. --set train.train_iters=100
-# M: minutes of training [3]; 60 steps are the least.
+# M: minutes of training [3]; at least 60 steps.
 # TRIVET is the program [build/trivet, built here].
 set -euo pipefail
 # shellcheck source=launch/setup.sh
@@ -43,7 +43,7 @@ if [[ -z $trivet ]]; then
   packages+=(dict-gcide)
   install_packages
   [[ -x build/trivet ]] || part "the program: the first build takes about 3 minutes on two cores"
-  # An existing build folder stays as it was configured.
+  # An existing build folder keeps its configuration.
   options=(-DCMAKE_UNITY_BUILD=ON -DTRIVET_TESTS=OFF -DTRIVET_CUDA=OFF -DTRIVET_CPU_ISAS=native)
   [[ -f build/build.ninja && -f build/.configured ]] && read -ra options <<<"$(<build/.configured)"
   [[ ${options[*]} == default ]] && options=()
@@ -60,7 +60,7 @@ if [[ ! -f data/gcide.json ]]; then
 fi
 
 # True if runs/demo is the run that was asked for, and the same command can finish it.
-record=runs/demo/demo.arguments  # as they were given; and all of them, as far as they depend on the machine
+record=runs/demo/demo.arguments  # the arguments given; then all, including those computed for this machine
 is_unfinished() {
   [[ -f $record && ( -z $asked || $asked == "$(head -n 1 "$record")" ) ]] &&
     ! grep -Eqs '"exit_code": *(0|64|65|93)\b' runs/demo/outcome.json
@@ -83,7 +83,7 @@ if is_unfinished; then
 else
   "$trivet" config configs/tiny.yaml --ranks 8 "${sets[@]}" >/dev/null
   set -- "${sets[@]}" --generate "$prompt" "${train_options[@]}"
-  # As many steps as take the time on this machine, unless they are given: after the first ones, which are slower.
+  # Unless given, the number of steps is what fits the time on this machine; the slower first steps are not timed.
   if [[ "$*" != *train.train_iters=* ]]; then
     part "the length of a step on this machine"
     measured=$(mktemp -d)

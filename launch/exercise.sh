@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# An exercise of the course: builds your answer and tests it. docs/course/exercises/README.md says how to work.
+# An exercise of the course: builds your answer and tests it. docs/course/exercises/README.md explains the workflow.
 #   launch/exercise.sh                    the exercises by chapter, and which you have solved
 #   launch/exercise.sh NAME               tests answers/NAME.cc, which begins as a copy of the hole
 #   launch/exercise.sh NAME --solution    tests docs/course/exercises/solutions/NAME.cc instead
-# Installs what it needs and builds first: minutes once, then seconds.
+# Installs what it needs and builds first: this takes minutes once, then seconds.
 set -euo pipefail
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -50,13 +50,13 @@ if [[ $kind == exercise ]]; then
   mkdir -p answers
   [[ -f $answer ]] || cp "$exercises/$name.cc" "$answer"
 fi
-# A build folder that is there stays as it was configured.
+# An existing build folder keeps its configuration.
 options=(-DCMAKE_UNITY_BUILD=ON -DTRIVET_TESTS=OFF -DTRIVET_CUDA=OFF -DTRIVET_CPU_ISAS=native)
 [[ -f build/build.ninja && -f build/.configured ]] && read -ra options <<<"$(<build/.configured)"
 [[ ${options[*]} == default ]] && options=()
 target=$kind.$name
 if [[ -f build/build.ninja && $(ninja -C build -t targets all) != *$'\n'"$target: "* ]]; then
-  cmake build >/dev/null  # an answer that is new, or GoogleTest
+  cmake build >/dev/null  # picks up a new answer, or GoogleTest
 fi
 build_trivet build "${options[@]}" -- "$target" || {
   echo "the build failed, above is where; the exercise is $answer" >&2

@@ -1,4 +1,4 @@
-// trivet flight RUN_DIR: who hung or died, from the flight dumps that the ranks left.
+// trivet flight RUN_DIR: which ranks hung or died, from the flight dumps that the ranks left.
 
 #include <fmt/format.h>
 #include <memory>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Draws the floors of docs/architecture.md, the highest first: each with its folders, their lines of production code
-# (comments and blank lines included) and the budgets. The fence itself is tests/base/fence_test.cc.
+# Draws the floors of docs/architecture.md, top floor first: each with its folders, their lines of production code
+# (comments and blank lines included) and the budgets. tests/base/fence_test.cc enforces them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets over their committed corpus, and on from there: installs what is missing, builds them with clang
-# into build-fuzz, and ends with an error at the first input that crashes, which is left in build-fuzz/found.
+# Runs the fuzz targets, starting from their committed corpora: installs what is missing, builds them with clang in
+# build-fuzz, and fails if an input crashes a target. The input is left in build-fuzz/found.
 #   launch/fuzz.sh [SECONDS | -runs=N] [TARGET…]       seconds for each target [60]; targets: safetensors manifest
 #                                                       indexed_dataset config weights text tokenizer mlperf
 set -euo pipefail
@@ -8,7 +8,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
 limit=-max_total_time=60 level=-O1
 case ${1:-} in
-  -runs=[0-9]*) limit=$1 level=-O0; shift ;;  # few runs take less time than optimizing for them
+  -runs=[0-9]*) limit=$1 level=-O0; shift ;;  # a few runs take less time than an optimized build
   [0-9]*) limit=-max_total_time=$1; shift ;;
 esac
 all=(safetensors manifest indexed_dataset config weights text tokenizer mlperf)
@@ -25,7 +25,7 @@ mkdir -p build-fuzz/found
 rm -f build-fuzz/failed
 fuzz() {
   local target=$1 log=build-fuzz/$1.log run=$limit
-  mkdir -p "build-fuzz/corpus/$target"  # what is new: not committed
+  mkdir -p "build-fuzz/corpus/$target"  # new inputs, not committed
   # Reading a configuration, or a log with its rules, takes ten times as long as the others.
   [[ $target == @(config|mlperf) && $limit == -runs=* ]] && run=-runs=$((${limit#-runs=} / 10))
   if ! "build-fuzz/tests/fuzz/${target}_fuzz" "$run" -seed=1 -max_len=4096 -timeout=10 -rss_limit_mb=1024 \
@@ -36,7 +36,7 @@ fuzz() {
   fi
   echo "fuzz: $target: $(grep -E '^Done' "$log"), $(find "tests/fuzz/corpus/$target" -type f | wc -l) inputs committed"
 }
-for target in "${targets[@]}"; do  # as many at a time as there are cores
+for target in "${targets[@]}"; do  # one per core at a time
   while (($(jobs -rp | wc -l) >= $(nproc))); do wait -n || true; done
   fuzz "$target" || echo "$target" >>build-fuzz/failed &
 done

@@ -1,5 +1,5 @@
-// trivet generate CHECKPOINT: text from a saved model, on any layout. Ranks are threads of this process, or, under
-// mpirun or srun, this process is one rank.
+// trivet generate CHECKPOINT: generates text from a saved model, in any layout. Ranks are threads of this process, or,
+// under mpirun or srun, this process is one rank.
 #include "engine/train/generate.h"
 
 #include <cstdio>
@@ -39,7 +39,7 @@ struct GenerateOptions {
   std::vector<std::string> sets;
 };
 
-// From standard input, which only one process has.
+// Reads the prompt from standard input, which only a single process has.
 void read_prompt(GenerateOptions& options) {
   if (launched_world_size() > 1)
     throw ConfigError("--prompt-file -: a launcher gives standard input to one rank only; name a file");
@@ -71,14 +71,14 @@ std::vector<int32_t> prompt_of(const GenerateOptions& options, const Tokenizer* 
   return tokenizer->encode_prompt(text);
 }
 
-// Keys that --set cannot change, as they give the weights their shapes and meaning.
+// Rejects a --set of the keys that give the weights their shapes and meaning.
 void check_model(const Config& saved, const Config& config) {
   for (const Field* field : keys_of_another_model(saved, config))
     throw ConfigError(fmt::format("--set {}: found {}, but the checkpoint's model has {}, which cannot be changed",
                                   field->name, format_field(*field, config), format_field(*field, saved)));
 }
 
-// The layout of the model on `ranks` ranks. Throws ConfigError if there is none.
+// resolve_for: the layout of the model on `ranks` ranks. Throws ConfigError if there is none.
 struct Resolved {
   LoadedConfig loaded;
   Layout layout;
@@ -124,7 +124,7 @@ void run_rank(const GenerateOptions& options, Communicator& world) {
                            {"checkpoint " + directory, fingerprint_of(checkpoint), true},
                            {"tokenizer", tokenizer ? tokenizer->fingerprint() : "none", true}},
                           gather_places(world), world);
-    // Memory for no longer a text than this will be.
+    // Allocate only for the length of this text.
     const auto text_length = static_cast<int64_t>(prompt.size()) + options.sampling.tokens;
     const int64_t positions = std::min(run.loaded.config.model.seq_length, text_length);
     run.loaded.config.device.threads_per_rank = threads_for_tokens(run.loaded.config, world);
@@ -199,7 +199,7 @@ void add_generate_command(CLI::App& app) {
     if (replica > kMostRanks)
       throw ConfigError(fmt::format("--tensor-parallel {} x --pipeline-parallel {} are {} ranks, expected at most {}",
                                     options->tensor, options->pipeline, replica, kMostRanks));
-    // Before the ranks are started.
+    // Report problems before the ranks start.
     if (launched_world_size() == 0 && asked.comm.backend != CommBackend::mpi)
       naming_keys([&] {
         const int ranks = options->ranks > 0 ? options->ranks : static_cast<int>(replica);

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# First contact with a GPU, in two calls of a few minutes: the most valuable comes first, every step has a bound, and
-# each result is on disk before the next step begins. A step that fails ends no other.
+# First contact with a GPU, in two calls of a few minutes: the most valuable steps come first, each has a time limit,
+# and each result is on disk before the next step begins. A failed step does not stop the others.
 #   launch/gpu.sh one|two [--programs PACK] [--out DIR] [--seconds N] [--from N] [--device cuda|cpu] [--list]
 #     one         every op and whole steps against the CPU; steps of GPT-2 124M and GPT-3 1.3B against PyTorch's; a run;
 #                 ops against their bounds; a profile
 #     two         ranks that share the GPU, NCCL, random layouts, layers of GPT-3 6.7B, a Llama, compute-sanitizer
-#     --programs  what gpu_pack.sh made, the folder or its archive: nothing is installed or built
+#     --programs  the output of gpu_pack.sh, folder or archive: nothing is installed or built
 #     --out       one log per kind of step and summary.txt, at most 8 files [runs/gpu]
-#     --seconds   of all steps together: a step begins only if its bound fits into what is left [no limit]
-#     --from      the number of the step to begin with, as the summary shows it [1]
-#     --device    cpu tries the script itself where there is no GPU: tiny models, tests are only counted [cuda]
-#     --list      what each step runs, with its bound and the number of tests that it selects; runs nothing
-# The exit code is 1 if a step failed, a filter that selects no test included.
+#     --seconds   for all steps together: a step begins only if its time limit fits into the rest [no limit]
+#     --from      the number of the step to begin with, as shown in the summary [1]
+#     --device    cpu tries the script itself without a GPU: tiny models, tests are only counted [cuda]
+#     --list      prints the steps with their time limits and the number of tests each selects; runs nothing
+# The exit code is 1 if a step failed; a filter that selects no test is a failure.
 set -uo pipefail
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -47,11 +47,11 @@ fi
 ((list)) || mkdir -p "$out" || exit 74
 out=$(realpath -m "$out") scratch=$(mktemp -d) child=''
 trap 'rm -rf "$scratch"' EXIT
-trap '[[ $child ]] && kill "$child"; exit 130' INT TERM  # timeout, in a group of its own, passes it on to the step
+trap '[[ $child ]] && kill "$child"; exit 130' INT TERM  # timeout, in its own process group, forwards it to the step
 
 # ---- the programs, and NVIDIA's libraries for them
 
-if [[ -f $programs ]]; then  # machines lack xz sometimes
+if [[ -f $programs ]]; then  # some machines lack xz
   tar -xf "$programs" -C "$scratch" 2>/dev/null || python3 -m tarfile -e "$programs" "$scratch" || exit 74
   programs=$(echo "$scratch"/*/bin) programs=${programs%/bin}
 fi
@@ -69,7 +69,7 @@ bin=$programs/bin
 tree=$root
 [[ -d $programs/tests/bench ]] && tree=$programs
 
-# Those of Python's packages first, as PyTorch uses them; then the toolkit's.
+# The Python packages' libraries first, as PyTorch uses them; then the toolkit's.
 nvidia_folders() {
   python3 - <<'PYTHON' 2>/dev/null
 import glob, importlib.util
@@ -83,9 +83,9 @@ PYTHON
   nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null) && realpath "$(dirname "$nvcc")/../lib64"
 }
 libraries=$(nvidia_folders | awk 'NF && !seen[$0]++' | paste -sd :)
-# Debian's Open MPI has run paths of its own, for which the programs' DT_RPATH does not count.
+# Debian's Open MPI has its own run paths, so the programs' DT_RPATH does not apply to it.
 [[ -d $programs/lib ]] && libraries+=:$programs/lib
-# Only for our programs: PyTorch finds its own. Kernels are loaded at the start: loading one later waits for the GPU.
+# Only for our programs: PyTorch finds its own. Kernels are loaded eagerly: lazy loading would synchronise the GPU.
 ours=(env "LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" CUDA_MODULE_LOADING=EAGER)
 lost=$(for name in "${needed[@]}"; do "${ours[@]}" ldd "$bin/$name" 2>&1 | grep -E 'not found|No such file' | sed "s|^|gpu.sh: $name: |"; done)
 if [[ $lost ]] && ((!list)); then
@@ -96,9 +96,9 @@ fi
 # ---- steps
 
 number=0 failed=0 summary=$out/summary.txt device_factor=1
-[[ $device == cuda ]] || device_factor=8  # a rehearsal is about the steps, on whichever machine
+[[ $device == cuda ]] || device_factor=8  # a rehearsal tests the steps, on any machine
 note() { if ((list)); then printf '%s\n' "$*"; else printf '%s\n' "$*" | tee -a "$summary"; fi; }
-# step LOG NAME SECONDS COMMAND…: LOG.log gets the whole output; the summary its verdict and the most telling lines.
+# step LOG NAME SECONDS COMMAND…: LOG.log gets the whole output; the summary gets the verdict and the key lines.
 step() {
   local log=$out/$1.log name=$2 most=$3 code=0 start=$SECONDS verdict=passed skipped
   shift 3
@@ -141,7 +141,7 @@ selected() {
     printf '%d tests' "$("${ours[@]}" "$argument" "$filter" --gtest_list_tests 2>/dev/null | grep -c '^  ')"
   done
 }
-tests() {  # LOG NAME SECONDS PROGRAM FILTER [BEFORE…]: by name, so that the log ends with the one that hangs
+tests() {  # LOG NAME SECONDS PROGRAM FILTER [BEFORE…]: prints names, so that the log ends with a test that hangs
   local command=("${ours[@]}" "${@:6}" "$bin/$4" "--gtest_filter=$5")
   if [[ $device == cpu ]] && ((!list)); then  # nothing to run them on
     [[ $(selected "${command[@]}") != '0 tests' ]] || { note "     $2: the filter selects no test"; failed=1; }
@@ -151,7 +151,7 @@ tests() {  # LOG NAME SECONDS PROGRAM FILTER [BEFORE…]: by name, so that the l
 }
 has_torch=0
 python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' 2>/dev/null && has_torch=1
-without() {  # a step that has its number all the same
+without() {  # a skipped step, which keeps its number
   ((++number >= from)) && note "$(printf '%3d  %-46s left out: there is no %s' "$number" "$1" "$2")"
 }
 torch() {
@@ -168,8 +168,8 @@ small=(--set batch.micro_batch_size=1 --set batch.global_batch_size=8 --set trai
 awk 'BEGIN { split("tensor pipeline data gradient weight token layer step", what, " ")
   for (i = 1; i <= 40000; ++i) printf "Rank %d of %d sends its %s to rank %d.%s", i % 8, 8, what[i % 7 + 1], (i + 1) % 8, i % 50 ? " " : "\n\n" }' >"$scratch/text.txt"
 trivet=("${ours[@]}" "$bin/trivet")
-lazy=(env CUDA_MODULE_LOADING=LAZY)  # NVIDIA's tools instrument all that is loaded; these ranks wait for no other
-script() { printf '%q ' "$@"; echo; }  # the command as a line of a script: steps that need each other are one
+lazy=(env CUDA_MODULE_LOADING=LAZY)  # NVIDIA's tools instrument all loaded code; these ranks wait for no other rank
+script() { printf '%q ' "$@"; echo; }  # the command as a line of a script: dependent commands form one step
 prepare=$(script "${trivet[@]}" data prepare --input "$scratch/text.txt" --output "$scratch/text" --tokenizer bytes --document paragraph)
 prepare="[[ -e $(printf %q "$scratch/text.bin") ]] || $prepare"
 note "part $part on $(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || true), $(date -u +%FT%TZ), $("${ours[@]}" "$bin/trivet" --version 2>&1 | head -n 1)"
@@ -213,13 +213,13 @@ if [[ $part == one ]]; then
     fi
   fi
 else
-  # One process each: a layout that hangs costs its own bound and nothing else.
+  # One process per layout: a layout that hangs costs only its own time limit.
   for layout in ring sharded_optimizer tensor_and_pipeline sharded_weights gpipe interleaved zero_bubble_recompute llama llama_bf16 qwen3 fp8 fp8_llama; do
     tests ranks "ranks on one GPU against the CPU: $layout" 20 engine_test "*AGpuAgrees*/$layout" timeout -k 2 18
   done
   tests ranks 'communicators (most of NCCL takes two GPUs)' 60 parallel_test '*Cuda*:*cuda*:*Nccl*:*NCCL*:*nccl*'
-  # NCCL refuses two ranks on one GPU, but tells hosts apart by NCCL_HOSTID: two processes with one each talk over sockets.
-  # No group has more than two ranks, whose sum is the same in every order: so are the losses, and those of staged ranks.
+  # NCCL rejects two ranks on one GPU, but identifies hosts by NCCL_HOSTID: processes with different ids use sockets.
+  # No group has more than two ranks, and a sum of two is the same in any order: losses equal those of staged ranks.
   mpirun=(env "LD_LIBRARY_PATH=$programs/lib:$libraries" OPAL_PREFIX="$programs/ompi" OPAL_PKGLIBDIR="$programs/ompi/lib/openmpi"
     OPAL_PKGDATADIR="$programs/ompi/share/openmpi" OMPI_MCA_plm=isolated "$programs/ompi/bin/mpirun")
   [[ -d $programs/ompi ]] || mpirun=(mpirun)
@@ -233,7 +233,7 @@ else
       echo "set -ex; $prepare"
       script "${both[@]}" --set "comm.backend=${nccl[1]}" --ranks 2 --set "train.run_dir=$scratch/$name-${nccl[1]}"
       both+=(--set "comm.backend=${nccl[0]}" --set "train.run_dir=$scratch/$name-${nccl[0]}")
-      # mpirun's own limit ends the ranks too, whatever they wait for.
+      # mpirun's own time limit kills the ranks too, whatever they wait for.
       script "${mpirun[@]}" --timeout $((device_factor * 25)) --oversubscribe --bind-to none -n 1 -x NCCL_HOSTID=first "${both[@]}" : \
         -n 1 -x NCCL_HOSTID=second "${both[@]}"
       for backend in "${nccl[@]}"; do
@@ -261,7 +261,7 @@ fi
 ((from <= number)) || usage "--from: found $from, but part $part has $number steps"
 ((list)) && exit
 
-# ---- Trivet against PyTorch; this ends the output
+# ---- Trivet against PyTorch, at the end of the output
 
 cat "$out"/train.log "$out"/torch.log 2>/dev/null | awk '
   function value(key, i, pair) {

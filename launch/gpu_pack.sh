@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Packs the programs of gpu.sh for a machine that has a GPU, but not the packages to build on: programs without debug
-# information and every shared library they need, except glibc, libstdc++ (both as old as here or newer) and NVIDIA's
-# (cudart, cuBLASLt, NCCL: of a toolkit or of Python's nvidia packages). And Open MPI, for ranks that are processes.
+# Packs the programs of gpu.sh for a machine that has a GPU but not the packages to build on: programs without debug
+# information and every shared library they need, except glibc, libstdc++ (both at least as new as here) and NVIDIA's
+# (cudart, cuBLASLt, NCCL: from a toolkit or Python's nvidia packages). Includes Open MPI, for ranks that are processes.
 #   launch/gpu_pack.sh [--out DIR] [--jobs N | --programs BUILD]
 #     --out       the folder to make, and DIR.tar.xz next to it [build-pack/pack]
-#     --programs  a build folder whose programs are packed as they are, with less compression: for CI, to see the size
-# There, with the folder or the unpacked archive:
-#     DIR/launch/gpu.sh one --programs DIR --out RESULTS    and, for one program, DIR/bin/trivet …
+#     --programs  a build folder whose programs are packed as they are, with less compression: for CI, to check the size
+# On the GPU machine, with the folder or the unpacked archive:
+#     DIR/launch/gpu.sh one --programs DIR --out RESULTS    and, for a single program, DIR/bin/trivet …
 # Tests that read files of the source tree fail there; those that gpu.sh runs read none.
 set -euo pipefail
 # shellcheck source=launch/setup.sh
@@ -31,7 +31,7 @@ if [[ ! $build ]]; then
   build='build-pack'
   packages+=("${test_packages[@]}")
   install_packages
-  # DT_RPATH, which also holds for the libraries of libraries that have no run path of their own.
+  # DT_RPATH also applies to indirect dependencies, of libraries that have no run path of their own.
   build_trivet "$build" -DTRIVET_MPI=ON -DTRIVET_CUDA=ON -DTRIVET_NCCL=ON \
     -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON -DCMAKE_INSTALL_RPATH="\$ORIGIN/../lib" \
     -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags -- "${jobs[@]}" "${programs[@]}"

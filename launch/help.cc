@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kScreen = 80, kTextColumn = 24;
 
-// By the path of a command of trivet.
+// Examples by the path of a command.
 constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
     {"trivet", "trivet config configs/tiny.yaml --ranks 8"},
     {"trivet train", "trivet train configs/tiny.yaml --ranks 8 --set train.train_iters=100"},
@@ -52,7 +52,7 @@ std::string path_of(const CLI::App& app) {
   return app.get_parent() ? path_of(*app.get_parent()) + " " + app.get_name() : "trivet";
 }
 
-// "  NAME       text", the text in its own column.
+// "  NAME       text", with the text in a column of its own.
 std::string entry(const std::string& name, const std::string& text) {
   std::string line = "  " + name;
   if (text.empty()) return line + '\n';
@@ -61,7 +61,7 @@ std::string entry(const std::string& name, const std::string& text) {
   return line + wrapped(text, kScreen, kTextColumn) + '\n';
 }
 
-// " N", of an option that takes a value.
+// " N" for an option that takes a value.
 std::string value_of(const CLI::Option& option) {
   if (!option.get_option_text().empty()) return " " + option.get_option_text();
   if (option.get_type_size() == 0) return "";
@@ -120,7 +120,7 @@ std::vector<std::string> commands_of(const CLI::App& app) {
   return names;
 }
 
-// The words among which an option's value is, as the help shows them: hf|trivet.
+// The words that an option accepts as its value, as the help shows them: hf|trivet.
 std::vector<std::string> values_of(const CLI::Option& option) {
   std::vector<std::string> words;
   if (option.check_lname("kind"))
@@ -134,7 +134,7 @@ std::vector<std::string> values_of(const CLI::Option& option) {
   return words;
 }
 
-// The same for a key; empty: it takes others.
+// The same for a configuration key; empty: it is not limited to a list of words.
 std::vector<std::string> values_of(const Field& field) {
   std::vector<std::string> words(field.words.begin(), field.words.end());
   if (field.noun == "true or false") words = {"true", "false"};
@@ -153,7 +153,7 @@ void for_each_command(const CLI::App& app, const std::string& path,
 
 std::string bash_completion(const CLI::App& app) {
   std::vector<std::string> paths, keys;
-  std::string words, values;  // of commands; of the words before a value
+  std::string words, values;  // cases of the shell script: by command; by the word before a value
   const auto add_values = [&](const std::string& of, const std::vector<std::string>& of_it) {
     if (!of_it.empty()) values += fmt::format("    {}) words=\"{}\" ;;\n", of, fmt::join(of_it, " "));
   };

@@ -8,10 +8,10 @@
 
 namespace trivet {
 
-// Help of at most 80 columns, which ends with an example.
+// Formats help in at most 80 columns, with an example at the end.
 std::shared_ptr<CLI::FormatterBase> help_formatter();
 
-// "there is no option --rnaks: did you mean --ranks?" of the first word that parsing left over; "" if there is none.
+// "there is no option --rnaks: did you mean --ranks?" for the first word that parsing left over; "" if there is none.
 std::string unknown_word(const CLI::App& app);
 
 // trivet completion bash|zsh: prints a script for `source <(…)`.

@@ -1,6 +1,6 @@
-// trivet: one program, a subcommand a file. Errors end here: one message, and the exit code that tells who has to act
-// (0 done, 64 config or usage, 65 bad input data, 70 internal, 74 I/O, 75 saved, start again, 93 do not requeue,
-// 124 hang).
+// trivet: one program, one file per subcommand. Errors are caught here: one message, and an exit code that tells who
+// must act (0 done, 64 config or usage, 65 bad input data, 70 internal, 74 I/O, 75 saved, start again, 93 do not
+// requeue, 124 hang).
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
@@ -32,14 +32,14 @@
 
 namespace {
 
-// A file that is opened while standard output is closed would take its number, and get what is printed. Printing to a
-// closed one is an error, as everywhere.
+// If standard output is closed, the next file opened would get its descriptor, and whatever is printed. Its placeholder
+// is read-only: printing to a closed standard output remains an error, as in other programs.
 void open_standard_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-// Standard output by write_all(), which waits where it is non-blocking; stdio would lose data after a short write.
+// Sends standard output through write_all(), which waits if it is non-blocking; stdio loses data after a short write.
 void write_stdout_wholly() {
   const auto write = [](void*, const char* text, size_t bytes) {
     return static_cast<ssize_t>(trivet::write_all(STDOUT_FILENO, {text, bytes}));
@@ -51,7 +51,7 @@ void write_stdout_wholly() {
   std::cout.rdbuf(new __gnu_cxx::stdio_sync_filebuf<char>(stdout));  // flushed after all destructors
 }
 
-// The stack of this thread, and of each that the program starts, may grow to this limit. A smaller one ends in a crash.
+// RLIMIT_STACK bounds the stack of this thread and of every thread the program starts. Below kLeast, it would crash.
 bool has_stack() {
   constexpr rlim_t kLeast = 256 << 10;  // bytes
   rlimit limit{};
@@ -64,7 +64,7 @@ bool has_stack() {
 // True if all output was written; false, for example, on a full disk.
 bool flushed() { return std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout.flush().good(); }
 
-// Ends as programs end whose reader has gone (trivet … | head); a disk that is full is reported.
+// If the reader is gone (trivet … | head), dies of SIGPIPE, as other programs do; otherwise reports, e.g., a full disk.
 int report_lost_output() {
   const int reason = errno;
   pollfd output{STDOUT_FILENO, POLLOUT, 0};
@@ -76,10 +76,10 @@ int report_lost_output() {
   return trivet::IoError("").exit_code();
 }
 
-// A message with its parts from the arguments, such as file names, on one line and as text.
+// The message with whatever it quotes from the arguments, such as file names, shortened to printable text on one line.
 std::string shown(std::string message, std::span<char* const> arguments) {
   for (const std::string_view argument : arguments) {
-    const std::string_view name = argument.substr(argument.rfind('=') + 1);  // of --set key=value
+    const std::string_view name = argument.substr(argument.rfind('=') + 1);  // of --set key=VALUE
     constexpr size_t kShown = 1000;                                          // bytes
     if (name.find('\n') == name.npos && name.size() <= kShown) continue;
     const std::string shorter = trivet::printable_line(trivet::shortened(name, kShown));
@@ -89,10 +89,10 @@ std::string shown(std::string message, std::span<char* const> arguments) {
   return trivet::printable(message);
 }
 
-// The ranks of a launcher read the same configuration: rank 0 reports its problem, and its end ends the others,
-// which report it themselves only if they survive.
+// All launched ranks read the same configuration: rank 0 reports the problem. When it exits, the launcher kills the
+// others, which report the problem themselves only if they survive.
 bool leaves_it_to_rank_0(const std::exception& error) {
-  constexpr int kMilliseconds = 4000;  // for the launcher, whose signal ends the wait
+  constexpr int kMilliseconds = 4000;  // for the launcher to act: its signal ends the wait
   const bool refused = dynamic_cast<const trivet::ConfigError*>(&error) != nullptr;
   return trivet::launched_rank() > 0 && refused && poll(nullptr, 0, kMilliseconds) < 0;
 }
@@ -103,8 +103,8 @@ int main(int argc, char** argv) {
   open_standard_streams();
   write_stdout_wholly();
   if (!has_stack()) return trivet::ConfigError("").exit_code();
-  // A write beyond the limit on the size of files, or to a pipe without a reader, is an error of that write, which
-  // says what it was for: training continues without its terminal.
+  // A write past the file-size limit, or to a pipe without a reader, then fails with an error that its caller reports
+  // in context: training continues without its terminal.
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   const std::span<char* const> arguments(argv, static_cast<size_t>(argc));
@@ -117,7 +117,7 @@ int main(int argc, char** argv) {
   trivet::add_commands(app, exit_code);
   try {
     trivet::naming_keys([&] { app.parse(argc, argv); });
-    // A training run's output is in its folder, too: it succeeds if it has done its steps.
+    // A training run's output is also in its folder: the run succeeds if it has done its steps.
     if (exit_code != 0 || app.got_subcommand("train")) return exit_code;
     return flushed() ? 0 : report_lost_output();
   } catch (const CLI::ParseError& error) {

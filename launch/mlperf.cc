@@ -35,7 +35,7 @@ struct SummaryOptions {
   std::string folder, reference, picture, reference_to_write;
 };
 
-// The logs result_0.txt, result_1.txt … of the folder, in their order.
+// The logs result_0.txt, result_1.txt … in the folder, in order.
 std::vector<mlperf::RunResult> results_in(const std::string& folder) {
   std::vector<mlperf::RunResult> runs;
   for (int i = 0;; ++i) {

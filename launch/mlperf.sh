@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs a benchmark of configs/mlperf several times with different seeds, as a submission to MLPerf Training has them, and
-# sums the runs up. Installs what it needs and builds, if there is no program.
+# Runs a benchmark of configs/mlperf several times with different seeds, as a submission to MLPerf Training requires,
+# and summarizes the runs. Installs what it needs and builds, if there is no program.
 #   launch/mlperf.sh CONFIG --out DIR [--runs N] [--seed S] [--ranks N | --launcher "mpirun -n 8"] [--start CHECKPOINT]
 #                    [--system-desc FILE] [--against-reference FILE] [--set SECTION.KEY=VALUE …]
 # DIR gets results/SYSTEM/BENCHMARK/result_0.txt …, links to them, systems/SYSTEM.json from FILE of --system-desc,
-# summary.svg, and in runs/ a folder a run. --runs: how many in all [1]. S: seed of the first; the others count on
-# [drawn]. CHECKPOINT: where the benchmark starts from one. FILE of --against-reference: samples to the target of a
-# reference, against which the runs are tested.
+# summary.svg, and one folder per run in runs/. --runs: total number [1]. S: seed of the first run; later runs count up
+# from it [random]. CHECKPOINT: for benchmarks that start from one. FILE of --against-reference: the samples to the
+# target of reference runs, against which these runs are tested.
 # Started again with the same settings, it continues with the missing runs. TRIVET is the program [build/trivet,
 # built here].
 set -euo pipefail
@@ -57,9 +57,9 @@ benchmark=$(sed -n 's/^ *benchmark: *"\{0,1\}\([a-z0-9_]*\).*/\1/p' "$config")
 [[ -n $benchmark && $benchmark != none ]] || usage "$config has no line \"benchmark: NAME\" of a section mlperf"
 
 mkdir -p "$out/runs"
-exec 9>"$out/runs/lock"  # which the runs inherit
+exec 9>"$out/runs/lock"  # the runs inherit the lock
 flock -n 9 || usage "$out is written by another call, or by a run that it left"
-# Runs of one result are equal except for their seeds, the first of which is drawn once.
+# Runs of one result differ only in their seeds; the first seed is drawn once.
 settings=$(cat "$config" && printf '%s\n' "${launcher[@]}" "${train[@]}" "$start")
 [[ -f $out/runs/settings ]] || { echo "$settings" >"$out/runs/settings.part" && mv "$out/runs/settings"{.part,}; }
 [[ $(<"$out/runs/settings") == "$settings" ]] || usage "$out has runs with other settings: diff $out/runs/settings"
@@ -72,7 +72,7 @@ if [[ -z ${TRIVET-} && ! -x $trivet ]]; then
   install_packages
   (cd "$root" && build_trivet build -DCMAKE_UNITY_BUILD=ON -DTRIVET_TESTS=OFF -DTRIVET_CUDA=OFF -- trivet)
 fi
-# The benchmarks of two cores are of the demo's text.
+# The benchmarks for two cores use the demo's text.
 if [[ $benchmark == tiny* && ! -f data/gcide.json ]]; then
   packages+=(dict-gcide)
   install_packages
@@ -80,12 +80,12 @@ if [[ $benchmark == tiny* && ! -f data/gcide.json ]]; then
   "$trivet" data prepare --input /usr/share/dictd/gcide.dict.dz --document entry --tokenizer sentencepiece \
     --vocab-size 4096 --output data/gcide
 fi
-# The start of the small GPT-3: the same model after 100 steps.
+# The small GPT-3 starts from the same model after 100 steps.
 if [[ $benchmark == tiny_gpt3 && -z $start ]]; then
   start=$out/start/checkpoints/step-00000100
   if [[ ! -d $start ]]; then
     awk '/^[a-z]/ {drop = /^mlperf:/} !drop' "$config" >"$out/start.yaml"
-    others=()  # of the model and its layout, not of the benchmark
+    others=()  # keys of the model and its layout, not of the benchmark
     for ((i = 0; i < ${#train[@]}; i += 2)); do
       [[ ${train[i + 1]} == mlperf.* ]] || others+=("${train[@]:i:2}")
     done
@@ -106,7 +106,7 @@ for ((i = 0; i < runs; ++i)); do
     "${launcher[@]}" "$trivet" train "$config" "${train[@]}" --set "train.run_dir=$out/runs/$i" \
       --set "train.seed=$((seed + i))" --set "data.seed=$((seed + i))" || {
       code=$?
-      ((code == 93)) || exit "$code"  # a run that diverged counts, as one that missed the target
+      ((code == 93)) || exit "$code"  # a diverged run counts as one that missed the target
     }
     touch "$out/runs/$i/ended"
   fi

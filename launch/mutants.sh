@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Plants mistakes, one after another, and looks whether a test notices each: first the law that its story names, then, where
-# that passes, all tests. Prints the score; ends with 1 where a mistake lives, or passes its law.
-#   launch/mutants.sh [--check] [--draw N] [--build DIR] [NAME…]      all of tests/mutants, or those of these names; of a
-#                                                                     single one also its story and how its law fails
-#     --check      only looks whether each applies to the sources, and names a law
-#     --draw N     N of them, chosen by the hash of the commit: other ones after each
+# Plants mutants (mistakes), one at a time, and checks that a test detects each: first the law that its story names; if
+# that passes, all tests. Prints the score; exits with 1 if a mutant survives, or passes its law.
+#   launch/mutants.sh [--check] [--draw N] [--build DIR] [NAME…]      all of tests/mutants, or only those named; for a
+#                                                                     single one, also its story and how its law fails
+#     --check      only checks that each applies to the sources, and names a law
+#     --draw N     N of them, chosen by the hash of the commit: different ones for each commit
 #     --build DIR  a build folder of the tests, as it is [build-mutants, with CUDA emulated on the CPU]
-# tests/mutants/NAME.patch tells the story of its mistake above the patch. The lines that are read here:
-#     Law: PROGRAM FILTER     a program of the tests, and which of its cases (--gtest_filter)
-#     Law: ctest NAME         a test of ctest's: what needs several processes
-# The mistake is in the checkout while its tests run; it is taken back at the end, or by Ctrl-C.
+# tests/mutants/NAME.patch tells the story of its mistake above the patch. The lines that this script reads:
+#     Law: PROGRAM FILTER     a test program, and which of its cases (--gtest_filter)
+#     Law: ctest NAME         a ctest test, for what needs several processes
+# The mistake is in the checkout while its tests run; it is reverted at the end, or on Ctrl-C.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
@@ -57,7 +57,7 @@ take_back() { [[ ! $planted ]] || git apply -R "$planted"; planted=; }
 trap take_back EXIT
 trap 'exit 130' INT TERM
 
-# True if the law fails. A filter that selects nothing is an error; a run that does not end has noticed something.
+# True if the law fails. A filter that selects nothing is an error; a run that does not end has detected the mutant.
 law_fails() {  # PROGRAM FILTER
   if [[ $1 == ctest ]]; then
     ! (cd "$build" && timeout 600 ctest --no-tests=error -R "$2") >"$build/mutants.log" 2>&1

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs a command with NCCL's variables for the network cards of this node, found in /sys; a variable that is set stays as it
-# is. Rank 0 prints what is set and why, as "nccl_env: …" on standard error; without COMMAND, that is all.
+# Runs a command with NCCL's variables for this node's network cards, found in /sys; variables already set are kept.
+# Rank 0 prints what is set and why, as "nccl_env: …" on standard error; without COMMAND, that is all.
 #   launch/nccl_env.sh [COMMAND…]        srun … launch/nccl_env.sh build/trivet train RUN.yaml
-# If every GPU has a card below its PCIe switch (rails: GPU k of every node talks over card k) those cards are taken,
-# otherwise the active cards of the highest rate. What else may be wanted depends on the fabric, not on the node
-# (NCCL_IB_QPS_PER_CONNECTION, NCCL_IB_SL, NCCL_TOPO_FILE): docs/clusters.md.
-# Any bash from 4 on and GNU coreutils. TRIVET_SYS is the folder to read instead of /sys.
+# If every GPU has a card below its PCIe switch (rails: GPU k of every node uses card k), those cards are chosen;
+# otherwise the active cards with the highest rate. Other settings depend on the fabric, not on the node
+# (NCCL_IB_QPS_PER_CONNECTION, NCCL_IB_SL, NCCL_TOPO_FILE): see docs/clusters.md.
+# Needs bash 4 or later and GNU coreutils. TRIVET_SYS is the folder to read instead of /sys.
 set -uo pipefail
 case ${1-} in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;; esac
 
@@ -21,7 +21,7 @@ give() {  # VARIABLE VALUE WHY
     say "$1=$2: $3"
   fi
 }
-# The length of the path from the CPU that two devices share: 1 is a root complex, 2 and more a switch.
+# The length of the PCIe path that two devices share, from the CPU: 1 is a root complex, 2 or more a switch.
 shared() {
   local -a one other
   IFS=/ read -ra one <<<"${1##*/devices/}"
@@ -38,7 +38,7 @@ for device in "$sys"/bus/pci/devices/*; do
   [[ $REPLY == 0x03* ]] && gpus+=("$(realpath "$device")")
 done
 
-# Ports that are up: NAME:PORT, and of each its place, rate (Gbit/s) and kind.
+# Active ports: NAME:PORT, and for each its device path, rate (Gbit/s) and kind.
 ports=()
 declare -A place rate kind
 for port in "$sys"/class/infiniband/*/ports/*; do
@@ -65,10 +65,10 @@ if ((${#gpus[@]} == 0 || ${#ports[@]} == 0)); then
   run "$@"
 fi
 
-# A rail for each GPU: the nearest card below its switch, the fastest of several, if possible one that no GPU has yet.
+# A rail for each GPU: the nearest card below its switch, the fastest of several, if possible one not yet assigned.
 declare -A taken
 rails=()
-nearest() {  # GPU [shared]: in REPLY; empty: there is none
+nearest() {  # GPU [shared]: sets REPLY; empty: none
   local best='' most=1 name
   for name in "${ports[@]}"; do
     [[ ${taken[$name]-} && ! ${2-} ]] && continue

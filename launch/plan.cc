@@ -1,4 +1,4 @@
-// trivet plan RUN.yaml --system NAME --ranks N: predicts the run on GPUs that are not here.
+// trivet plan RUN.yaml --system NAME --ranks N: predicts the run on GPUs that this machine does not have.
 #include "launch/plan.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct PlanOptions {
   std::string scaling;  // "": not given
   PredictOptions outputs;
   std::optional<double> tokens, price;
-  double memory_margin = 0;  // share of a device's memory
+  double memory_margin = 0;  // as a share of the device memory
   bool json = false, systems = false, ablate = false;
   CalibrationOptions calibration;
   PlanSearch search;
@@ -57,7 +57,7 @@ void print_systems(bool as_json) {
   else print_blocks(blocks);
 }
 
-// The ranks of a run on CPUs, with the links that the run emulates, are threads of a process.
+// On CPUs, ranks are threads of one process, with the links that the run emulates.
 void use_cpus(Config& config, const System& system) {
   if (config.device.kind == DeviceKind::cuda)
     throw ConfigError(fmt::format("device.kind: found cuda, expected auto or cpu: {} has no GPUs", system.name));
@@ -71,7 +71,7 @@ void use_cpus(Config& config, const System& system) {
   config.device.kind = DeviceKind::cpu;
 }
 
-// links: of the file, which the run is planned without on GPUs.
+// links: receives the file's `comm`; a run on GPUs is planned without the links it emulates.
 LoadedConfig load_run(const std::string& path, const std::vector<std::string>& sets, const System& system,
                       CommConfig& links) {
   LoadedConfig loaded = load_untrained(path, sets);
@@ -84,7 +84,7 @@ LoadedConfig load_run(const std::string& path, const std::vector<std::string>& s
   return loaded;
 }
 
-// Measures the CPUs of this machine, and writes their page.
+// Measures this machine's CPUs and writes their page.
 void measure(const PlanOptions& options, const System& system) {
   if (system.kind() != SystemKind::cpu)
     throw ConfigError(
@@ -102,7 +102,7 @@ void measure(const PlanOptions& options, const System& system) {
   write_file(options.calibration.out, page_of(measured));
 }
 
-// One run on more and more ranks.
+// Predicts one run at several rank counts.
 void run_curves(const PlanOptions& options, const LoadedConfig& loaded, const System& system) {
   for (const auto& [name, given] : {std::pair{"--ablate", options.ablate},
                                     {"--tokens", options.tokens.has_value()},
@@ -140,7 +140,7 @@ Ablation ablate_with_progress(const LegalRun& run, const System& system) {
 void run_one(const PlanOptions& options, const LoadedConfig& loaded, const System& system) {
   const int ranks = options.ranks.empty() ? ranks_of_one_replica(loaded.config) : options.ranks.front();
   RedrawnLine line;
-  constexpr int kManyRanks = 100'000;  // take seconds
+  constexpr int kManyRanks = 100'000;  // takes seconds
   if (ranks >= kManyRanks) line.draw(fmt::format("rehearsing {} ranks", grouped(ranks)));
   const RunPlan planned = plan_run(loaded, ranks, system, options.outputs);
   line.clear();
@@ -221,7 +221,7 @@ std::optional<int64_t> number_of_ranks(std::string_view text) {
   return ranks && *ranks >= 1 && *ranks <= kMostRanks ? ranks : std::nullopt;
 }
 
-// Questions beyond the step.
+// Options for predictions beyond a single step.
 void add_questions(CLI::App& command, PlanOptions& options, CLI::Option* ranks) {
   command.add_option("--scaling", options.scaling, "whether the global batch grows with the ranks [both]")
       ->option_text("weak|strong|both")
@@ -236,7 +236,7 @@ void add_questions(CLI::App& command, PlanOptions& options, CLI::Option* ranks) 
       ->check(at_least_zero());
 }
 
-// Files that are written.
+// Options for output files.
 void add_outputs(CLI::App& command, PlanOptions& options) {
   CLI::Option* trace =
       command.add_option("--trace", options.outputs.trace, "write the last step of some ranks for ui.perfetto.dev")

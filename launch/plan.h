@@ -12,11 +12,11 @@ namespace trivet {
 
 // --score and --calibrate.
 struct CalibrationOptions {
-  std::vector<std::string> score, calibrate;  // files of rows (tools/plan/rows.h); one of the two
+  std::vector<std::string> score, calibrate;  // files of rows (tools/plan/rows.h); only one is set
   bool wanted = false;                        // --calibrate; without files it measures this machine's CPUs
   std::string system;
   std::vector<std::string> system_sets;
-  std::vector<std::string> fit;  // keys of constants; empty: those that runs determine
+  std::vector<std::string> fit;  // constants to fit, by key; empty: those that the runs determine
   std::string out, plot;         // the fitted page; a picture
   bool cross_validate = false, json = false;
 };
@@ -30,9 +30,9 @@ struct PlanSearch {
   std::string study;  // "": none
   double seconds = 600;
 };
-// Adds --search and what goes with it. Returns --search.
+// Adds --search and its options. Returns --search.
 CLI::Option* add_search_options(CLI::App& command, PlanSearch& search);
-// Searches, prints, and writes the best one. run: not resolved. links: of the file, which the run is planned without.
+// Searches, prints, and writes the best layout. run: not resolved. links: the file's `comm`, written with that layout.
 void run_search(const PlanSearch& search, const LoadedConfig& run, const CommConfig& links, int ranks,
                 const System& system, bool json);
 

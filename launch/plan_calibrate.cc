@@ -1,4 +1,4 @@
-// trivet plan --score and --calibrate: predictions compared with measured runs, and a system's page fitted to them.
+// trivet plan --score and --calibrate: compares predictions with measured runs, and fits a system's page to them.
 #include <algorithm>
 #include <array>
 #include <fmt/ranges.h>
@@ -17,7 +17,7 @@
 namespace trivet {
 namespace {
 
-// Constants of a GPU fitted to published runs of large models; the rest come from datasheets and NCCL's source.
+// GPU constants that are fitted to published runs of large models; the rest come from datasheets and NCCL's source.
 constexpr std::array<std::string_view, 10> kFitted = {
     "gemm_share", "gemm_k0",         "attention_forward", "attention_backward", "memory_share",
     "kernel_us",  "nvlink_gb_per_s", "network_share",     "contention",         "host_us"};
@@ -49,7 +49,7 @@ void print_errors(const MeasuredRuns& runs, const std::vector<double>& predicted
   if (!options.plot.empty()) write_file(options.plot, plot_errors(runs, predicted));
 }
 
-// Constants fitted to one half of the rows, and their errors on the other.
+// Fits the constants to one half of the rows and prints their errors on the other.
 void print_cross_validation(const MeasuredRuns& runs, const std::vector<const SystemKey*>& keys,
                             const std::vector<double>& start, RedrawnLine& line) {
   TextBlock block{.title = "errors on rows that the fit has not seen"};

@@ -1,4 +1,4 @@
-// trivet preflight RUN.yaml: before a run of days, whether its ranks, links, disk and data are as they should be.
+// trivet preflight RUN.yaml: checks ranks, links, disk and data before a run that takes days.
 #include "tools/preflight/preflight.h"
 
 #include <atomic>
@@ -40,7 +40,7 @@ int run(const PreflightOptions& options) {
       flush_output();
       if (!options.json.empty()) write_file(options.json, json_of(measured).dump(2) + '\n');
     }
-    world.barrier();  // mpirun ends the others where one has another exit code than 0
+    world.barrier();  // mpirun kills the others when a rank exits with a nonzero code
   });
   return exit_code;
 }

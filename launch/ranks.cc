@@ -25,7 +25,7 @@ void start_processes(const Config& config, int ranks) {
                                        backend ? "nccl" : "auto", ranks);
   constexpr auto kExpected = "; expected thread for ranks in this process";
   if (!built_with_mpi()) throw ConfigError(want + "this build has no MPI" + kExpected);
-  // The command again, which is a rank now.
+  // The same command again; each instance will be a rank.
   std::vector<std::string> words = {"mpirun",    "-n",   std::to_string(ranks),
                                     "--bind-to", "none", std::filesystem::read_symlink("/proc/self/exe")};
   std::ifstream command("/proc/self/cmdline");  // a NUL after each word
@@ -35,7 +35,7 @@ void start_processes(const Config& config, int ranks) {
   std::vector<char*> argv;
   for (std::string& each : words) argv.push_back(each.data());
   argv.push_back(nullptr);
-  // Open MPI asks root whether it is meant: who started this has said so.
+  // Open MPI requires root to confirm; whoever started this as root has.
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
   execvp(argv[0], argv.data());
@@ -51,7 +51,7 @@ void run_ranks(std::optional<CommBackend> backend, int asked, int needed,
     if (asked > 0 && launched > 0 && asked != launched)
       throw ConfigError(
           fmt::format("--ranks {} under a launcher that started {} ranks: leave --ranks out there", asked, launched));
-    // Without a launcher MPI would make a world of this process alone.
+    // Without a launcher, MPI's world would be this process alone.
     if (built_with_mpi() && !has_mpi_launcher())
       throw ConfigError(
           fmt::format("comm.backend is mpi, but no launcher started this process; expected mpirun -n {0} trivet …, "

@@ -1,5 +1,5 @@
-// Progress: one line on stderr that is redrawn during long work; if stderr is no terminal, a line every
-// few seconds. For one thread.
+// Progress: one line on stderr that is redrawn during long work; if stderr is not a terminal, a line every
+// few seconds. For use by one thread.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,12 +19,12 @@ class RedrawnLine {
   RedrawnLine& operator=(const RedrawnLine&) = delete;
 
   bool terminal() const { return terminal_; }
-  // Time for a new one: the last was drawn, or put off, long enough ago.
+  // True if the last line was drawn, or put off, long enough ago to draw the next.
   bool due() const { return now_seconds() - drawn_at_ >= (terminal_ ? 0.1 : 5); }
   void put_off() { drawn_at_ = now_seconds(); }
   void draw(const std::string& line) {
     drawn_at_ = now_seconds();
-    // A line that the terminal breaks could not be redrawn.
+    // A line that the terminal wraps could not be redrawn.
     const auto columns = static_cast<size_t>(terminal_columns(STDERR_FILENO));
     write_stderr(terminal_ ? "\r\x1b[K" + (columns > 2 ? shortened(line, columns - 2) : line) : line + "\n");
     drawn_ = terminal_;

@@ -1,6 +1,6 @@
-// trivet schedule: shows a pipeline schedule, without a model or a GPU: as a picture of a simulated step, and
-// as a table of its bubble (next to the closed form if there is one), peak slots and transfers. Or its work in a
-// run, next to the simulation of it. trivet schedule context: the work of a ring of context-parallel ranks.
+// trivet schedule: shows a pipeline schedule, without a model or a GPU: a picture of a simulated step, and a table of
+// the bubble (next to the closed form if there is one), peak slots and transfers. Or shows a measured step of a run
+// next to its simulation. trivet schedule context: the work of a ring of context-parallel ranks.
 #include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ struct ScheduleOptions {
   std::string measured;  // run_dir
   std::optional<int64_t> step;
   std::vector<double> costs{1, 1, 1}, embedding, head;  // F, I, W
-  Costs transfer;                                       // without the stages
+  Costs transfer;                                       // stages not set
   std::string svg, trace;
   bool text = false, transfers = false, list = false;
   int columns = 0, width = 0;
@@ -44,7 +44,7 @@ StageCosts stage_costs(const char* option, const std::vector<double>& numbers) {
   throw ConfigError(fmt::format("{} takes F,I,W or F,B, but got {} numbers", option, numbers.size()));
 }
 
-// The costs of a rank's layers are shared by its chunks; embedding and head come on top of the first and last stage.
+// The cost of a rank's layers is split evenly among its chunks; the first stage adds the embedding, the last the head.
 Costs costs_of(const ScheduleOptions& options, const Schedule& schedule) {
   Costs costs = options.transfer;
   const StageCosts rank = stage_costs("--costs", options.costs);
@@ -101,7 +101,7 @@ std::string title_of(const ScheduleOptions& options, const Schedule& schedule) {
   return title;
 }
 
-// The peak of each rank, or a short form if ranks are equal or many.
+// The peak of each rank, abbreviated if ranks are equal or many.
 std::string peaks_text(const std::vector<Peak>& peaks, int Peak::*member) {
   std::string text;
   const bool alike = std::ranges::all_of(peaks, [&](const Peak& peak) { return peak.*member == peaks[0].*member; });
@@ -136,7 +136,7 @@ std::vector<std::string> row_of(const Schedule& schedule, const Costs& costs, co
           fmt::format("{} (depth {})", timeline.transfers.size(), depths.smooth)};
 }
 
-// The costs that a run's steps show, a line a stage.
+// The costs measured in a run's steps, one line per stage.
 void print_costs(const MeasuredRun& run) {
   fmt::print("\nmedian ms of an op in {} steps; a message takes {:.3f} ms{}\n", run.steps.size(), run.costs.latency,
              run.costs.blocking ? ", and its sender waits" : "");
@@ -194,7 +194,7 @@ void run(const ScheduleOptions& options) {
   if (!options.trace.empty()) write_file(options.trace, render_trace(timelines));
 }
 
-// The schedule's source: built in, a file, or a run. Returns --measured, which leaves costs and sizes to the run.
+// The schedule's source: built in, a file, or a run. Returns --measured, which takes costs and sizes from the run.
 CLI::Option* add_sources(CLI::App& command, ScheduleOptions& options) {
   CLI::Option* file =
       command.add_option("--file", options.file, "a schedule in text form, as --text prints it")->check(input_path());

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Sourced by the other scripts: installs what is missing, then configures and builds, and shows how far it is. Quick when
+# Sourced by the other scripts: installs what is missing, then configures and builds, with progress output. Quick if
 # nothing changed.
 #   build_trivet DIR [CMAKE OPTION…] [-- NINJA TARGET…]
 #   usage [WHAT IS WRONG]
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# The usage of a script is the comment at its top. With WHAT IS WRONG it goes to stderr, and the script ends with 64.
+# The usage of a script is the comment at its top. With WHAT IS WRONG, it goes to stderr and the script exits with 64.
 script=$(realpath -- "$0" 2>/dev/null) || script=$0
 usage() {
   if (($#)); then
@@ -17,14 +17,14 @@ usage() {
 }
 case ${1-} in -h | --help) usage; exit 0 ;; esac
 
-# To build the program; a script adds what else it needs.
+# Packages to build the program; scripts add what else they need.
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
           libfmt-dev libsentencepiece-dev libutf8proc-dev zlib1g-dev libarchive-dev libxxhash-dev libboost-dev
           libeigen3-dev prometheus-cpp-dev)
 test_packages=(libgtest-dev dict-gcide python3)
 
-# A compiler cache is used where there is one that this user can write. Precompiled headers are as new as the build, and
-# name no macro.
+# Use ccache if it is installed and this user can write its cache. The sloppiness is for precompiled headers: they are
+# as new as the build, and depend on no macro.
 can_cache() {
   local folder
   folder=$(ccache --get-config cache_dir 2>/dev/null) && mkdir -p "$folder" 2>/dev/null && [[ -w $folder ]]
@@ -34,8 +34,8 @@ if can_cache; then
   export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS-pch_defines,time_macros,include_file_mtime,include_file_ctime}
 fi
 
-# Lines "PERCENT% TEXT" of a long command become one line that is redrawn on a terminal, elsewhere a line each tenth of
-# the way. Other lines are passed on.
+# Turns lines "PERCENT% TEXT" of a long command into one redrawn line on a terminal, elsewhere into a line every 10 %.
+# Passes other lines through.
 show_progress() {  # WHAT
   local line tenths=0
   while IFS= read -r line; do
@@ -62,7 +62,7 @@ install_packages() {
   done
   ((${#missing[@]})) || return 0
   if ((EUID != 0)); then
-    # A password can be asked for on a terminal only.
+    # sudo can ask for a password only on a terminal.
     if ! command -v sudo >/dev/null || ! { sudo -n true 2>/dev/null || [[ -t 0 ]]; }; then
       printf '%s\n' "packages are missing, and this user cannot install them. As root:" \
         "    apt-get install ${missing[*]}" >&2
@@ -73,7 +73,7 @@ install_packages() {
   echo "installing ${#missing[@]} packages: ${missing[*]}"
   local log
   log=$(mktemp)
-  # apt-get's own words go to the log; its progress comes on another descriptor, as KIND:PACKAGE:PERCENT:TEXT.
+  # apt-get's output goes to the log; its progress arrives on another descriptor, as KIND:PACKAGE:PERCENT:TEXT.
   {
     { "${sudo[@]}" apt-get update &&
       "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -o APT::Status-Fd=1 \
@@ -93,23 +93,23 @@ build_trivet() {
   shift
   while (($#)) && [[ $1 != -- ]]; do options+=("$1"); shift; done
   (($#)) && shift
-  # Configured again only when asked for something else than last time: ninja itself notices changed CMake files.
+  # Reconfigure only if the options differ from last time: ninja itself notices changed CMake files.
   local stamp=$dir/.configured wanted="${options[*]:-default}" fresh=() home
-  # A folder that was copied or moved with its checkout still names the other one, and ninja would build there.
+  # A folder copied or moved with its checkout still refers to the old checkout, and ninja would build that.
   home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$dir/CMakeCache.txt" 2>/dev/null) || true
   if [[ $home && ! $home -ef $root ]]; then
     echo "${dir##*/} was made for the checkout $home: it is made anew"
     rm -rf "$dir"
   fi
   if [[ ! -f $dir/build.ninja || ! -f $stamp || $(<"$stamp") != "$wanted" ]]; then
-    [[ -f $stamp ]] && fresh=(--fresh)  # without the options of last time
+    [[ -f $stamp ]] && fresh=(--fresh)  # drops the previous options
     echo "configuring ${dir##*/}"
     cmake "${fresh[@]}" -S "$root" -B "$dir" -G Ninja "${options[@]}" >"$root/.cmake.log" 2>&1 ||
       { cat "$root/.cmake.log"; return 1; }
     rm -f "$root/.cmake.log"
     printf '%s' "$wanted" >"$stamp"
   fi
-  # On a terminal ninja keeps a line up to date itself, and says more if there is nothing to do.
+  # On a terminal, ninja redraws its own status line, but prints too much if there is nothing to do.
   if [[ -t 1 ]]; then
     [[ $(ninja -C "$dir" -n "$@" 2>&1) != *"no work to do"* ]] || return 0
     NINJA_STATUS='building, %f of %t, %e s: ' ninja -C "$dir" "$@"
@@ -119,5 +119,5 @@ build_trivet() {
   fi
 }
 
-# mpirun as root needs to be told so, in containers most of all.
+# mpirun refuses to run as root, as in containers, without these.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

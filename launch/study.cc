@@ -1,4 +1,4 @@
-// trivet study STUDY.yaml: measures what settings do to a run, one process per run. Everything it writes is in the
+// trivet study STUDY.yaml: measures the effect of settings on a run, one process per run. All output goes to the
 // study's folder (`out`): results.jsonl, the tables, report.html, plot.svg, and each run's own folder under runs/.
 
 #include "tools/study/study.h"
@@ -62,7 +62,7 @@ void warn_of_shared_cores(const Plan& plan) {
 }
 
 void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
-  const std::vector<double> seconds = run_seconds(plan, rows);  // of every point, or of none
+  const std::vector<double> seconds = run_seconds(plan, rows);  // for every point, or NaN for all
   const bool measured = !std::isnan(seconds[0]);
   const std::vector<PlannedRun> runs = remaining_runs(study, plan, rows, rounds_wanted(study, plan, rows));
 
@@ -100,8 +100,8 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
                            counted(study.repeats, "round"), study.repeats == 1 ? "is" : "are", kFewestRounds));
 }
 
-// The command of a run with the settings of a point: its length, evaluations and checkpoints are those of the base,
-// unless a level says otherwise.
+// The command of a run with the settings of a point. Its length, evaluations and checkpoints are those of the base
+// unless a level sets them.
 std::string command_text(const Study& study, const Point& point) {
   const std::string program = std::filesystem::proximate(program_path()).string();
   std::string text = shell_text(launch_command(point.launch, {program, "train", study.base}));
@@ -121,8 +121,8 @@ std::string command_text(const Study& study, const Point& point) {
   return text + '\n';
 }
 
-// Throws if no run has succeeded, and there is nothing to tell; with `all` also if a run failed, was killed or
-// took too long: the others' results hold, but one answer is missing.
+// Throws if no run succeeded, as there is nothing to report; with `all`, also if a run failed, was killed or
+// timed out: the other results are valid, but one is missing.
 void check_success(const Study& study, const Plan& plan, const Summary& summary, bool all = false) {
   if (summary.done > 0 && !(all && summary.failed > 0)) return;
   for (size_t i = 0; i < plan.points.size(); ++i) {
@@ -159,7 +159,7 @@ void print_best(const Study& study, const Plan& plan, const std::vector<RunRow>&
   print_blocks({effect_table(study, plan, summary)});
   for (const Conclusion& conclusion : summary.conclusions) {
     if (!conclusion.leader) continue;
-    // Among points that are tied the baseline needs no change.
+    // Among tied points, prefer the baseline: it needs no change.
     const bool keep = summary.may_be_best(conclusion.baseline);
     const Point& point = plan.points[keep ? conclusion.baseline : *conclusion.leader];
     const std::string conditions = describe_conditions(study, point.choice);
@@ -189,7 +189,7 @@ void print_run(const Study& study, const Plan& plan, const StudyProgress& progre
   std::fflush(stdout);
 }
 
-// The result of an A/A study of `study`: the deviation of equal points.
+// The result of the A/A study for `study`: the deviation between equal points.
 std::optional<double> measured_noise(const Study& study, const Plan& plan) {
   const Study equal = equal_points_of(study, plan);
   const std::vector<RunRow> rows = read_results(equal.out + "/results.jsonl");
@@ -198,7 +198,7 @@ std::optional<double> measured_noise(const Study& study, const Plan& plan) {
   return summary.resolution ? std::optional(summary.resolution->deviation) : std::nullopt;
 }
 
-// Conclusions of an A/A study, on itself and on the study that it was made for.
+// Prints what an A/A study concludes about itself and about the study that it was made for.
 void print_equal_points(const Summary& summary, const Study& study, Plan plan) {
   const auto differ = std::ranges::count_if(summary.points, [](const PointSummary& point) {
     return point.verdict == Verdict::better || point.verdict == Verdict::worse;
@@ -228,7 +228,7 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
   check_losses(study, plan, summary);
   if (end == StudyEnd::stopped)
     throw Unfinished("stopped; the same command continues with the remaining runs, and new ones of their baseline");
-  // With repeats: auto the budget is one of two ends.
+  // With repeats: auto, a spent budget is one of two normal ends.
   if (end == StudyEnd::budget && study.auto_repeats && summary.rounds > kFewestRounds)
     fmt::print("The budget of {:g} minutes is spent; some interval is still wider than {:g} %.\n", study.budget_minutes,
                100 * study.interval_width);
@@ -239,7 +239,7 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
   check_success(study, plan, summary, true);
 }
 
-// A step of the point's first finished run, whose trace a study keeps.
+// Draws a step of the point's first finished run, the one whose trace a study keeps.
 void draw_timeline(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, const std::string& wanted) {
   const size_t point = find_point(study, plan, wanted);
   const std::string folder = summarize(study, plan, rows).points[point].folder;
@@ -260,7 +260,7 @@ std::vector<RunRow> read_some_results(const Study& study) {
   return rows;
 }
 
-// A study whose base has gone has its results all the same; else those of its points as they are now.
+// Exports the results of the study's current points, or all results if it can no longer be planned (its base is gone).
 void export_results(const Study& study, const std::string& path) {
   std::vector<RunRow> rows = read_some_results(study);
   const auto all = static_cast<int64_t>(rows.size());

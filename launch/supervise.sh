@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # Runs a training command, and runs it again after a failure; trivet train resumes from its last committed checkpoint.
 #   launch/supervise.sh --run-dir DIR [--restarts K] [--delay SECONDS] [--kill-after SECONDS] -- COMMAND…
-#     --run-dir    train.run_dir of the run: outcome.json, checkpoints/latest and metrics.jsonl are read there
-#     --restarts   restarts in a row without a new committed step, or jobs in a row of at most one, then exit 93 [3]
+#     --run-dir    train.run_dir of the run, from which outcome.json, checkpoints/latest and metrics.jsonl are read
+#     --restarts   consecutive restarts without a new committed step, or jobs with at most one, before exit 93 [3]
 #     --delay      before a restart, doubled as long as there is no progress, at most 60 [1]
-#     --kill-after from a signal to the end of the command, which is then killed; 0: never [600]
-# Ends with 0 when the command is done; with 64, 65 or 93 immediately, as a restart is of no use; with 75 (saved, please
-# requeue) if a scheduler requeues the job (SLURM_JOB_ID or PBS_JOBID is set), else the command restarts immediately.
-# SIGTERM, SIGINT, SIGUSR1, SIGUSR2 and SIGHUP (a closed terminal; not under nohup) go to the command, whose end is then
-# the end; to mpirun as SIGUSR1, which it passes on to the ranks (after SIGTERM it kills them a second later, saved or not).
-# Any bash from 4 on and GNU coreutils; numbers are computed by the shell, so neither awk nor the locale matters.
+#     --kill-after time a signalled command has to end before it is killed; 0: no limit [600]
+# Exits with 0 when the command is done; with 64, 65 or 93 immediately, as a restart would not help; with 75 (saved,
+# please requeue) if a scheduler requeues the job (SLURM_JOB_ID or PBS_JOBID is set), else restarts it immediately.
+# Forwards SIGTERM, SIGINT, SIGUSR1, SIGUSR2 and SIGHUP (a closed terminal; not under nohup), and exits when the command
+# has; mpirun gets SIGUSR1, which it forwards to the ranks (after SIGTERM it kills them a second later, saved or not).
+# Needs bash 4 or later and GNU coreutils; the shell computes all numbers, so neither awk nor the locale matters.
 set -uo pipefail
 
 usage() { sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit "${1-0}"; }
 wrong() { say "$1"; usage 64 >&2; }
 say() { echo "supervise: $*" >&2; }
-# SECONDS or SECONDS.DECIMALS in milliseconds; fails where it is no number.
+# Converts SECONDS or SECONDS.DECIMALS to milliseconds; fails if it is not a number.
 milliseconds() {
   [[ $1 =~ ^([0-9]{1,9})(\.([0-9]{1,9}))?$ ]] || return 1
   local decimals=${BASH_REMATCH[3]-}000
@@ -43,7 +43,7 @@ restarts=$((10#$restarts))
 delay=$(milliseconds "$delay") || wrong "--delay: expected seconds"
 kill_after=$(milliseconds "$kill_after") || wrong "--kill-after: expected seconds"
 
-committed_step() {  # of the checkpoint that is latest; -1: none
+committed_step() {  # step of the latest checkpoint; -1: none
   local name=''
   [[ -r $run_dir/checkpoints/latest ]] && read -r name <"$run_dir/checkpoints/latest"
   [[ $name =~ ^step-0*([0-9]+)$ ]] && echo "${BASH_REMATCH[1]}" || echo -1
@@ -51,8 +51,8 @@ committed_step() {  # of the checkpoint that is latest; -1: none
 of_outcome() { sed -n "s/^ *\"$1\": \"\{0,1\}\(.*[^\",]\)\"\{0,1\},\{0,1\}\$/\1/p" "$run_dir/outcome.json" 2>/dev/null | head -n 1; }
 last_metrics() { tail -n 1 "$run_dir/metrics.jsonl" 2>/dev/null; }
 
-# Ends the job for the scheduler to requeue it. RUN_DIR/requeues counts the jobs in a row that did not get beyond one step:
-# whatever made this one end so soon, its walltime or a signal, would end the next as soon.
+# Ends the job so that the scheduler requeues it. RUN_DIR/requeues counts consecutive jobs of at most one new step:
+# whatever ended this one so soon, its walltime or a signal, would end the next one just as soon.
 requeue() {
   local short=0
   [[ -r $run_dir/requeues ]] && read -r short <"$run_dir/requeues"
@@ -68,7 +68,7 @@ requeue() {
   exit 93
 }
 
-# True if the newest record is of a step that the command has done since it was started.
+# True if the newest record is of a step that the command has completed since it started.
 has_new_step() {
   local line
   line=$(last_metrics)
@@ -86,7 +86,7 @@ forward() {
   ((mpi == 0)) || to_send=USR1
   pass_on
 }
-pass_on() {  # a signal may come when the command is started and its number not known yet
+pass_on() {  # a signal may arrive while the command starts and its PID is not yet known
   ((child > 0)) && [[ -n $to_send ]] || return 0
   local signal
   signal=$to_send to_send=''
@@ -100,7 +100,7 @@ pass_on() {  # a signal may come when the command is started and its number not 
   ) &
   killer=$!
 }
-# Waits for a process and sets `code`. A signal to us ends a wait, and so does a stop of the process, each time.
+# Waits for a process and sets `code`. `wait` returns early whenever we get a signal, or the process is stopped.
 wait_for() {
   child=$1
   pass_on
@@ -110,7 +110,7 @@ wait_for() {
     sleep 0.1 &
     wait "$!"
   done
-  wait "$child" 2>/dev/null; code=$?  # the shell remembers it where the last wait was ended by a signal
+  wait "$child" 2>/dev/null; code=$?  # the shell still has it if a signal ended the last wait
   child=0
   ((killer == 0)) || { kill -s KILL -- "-$killer"; wait "$killer"; } 2>/dev/null
   killer=0
@@ -141,16 +141,16 @@ while :; do
   wait_for "$command"
   died=$(now_ms)
   if ((watcher > 0)); then
-    # If there is a new step, the watcher is about to report it and to end.
+    # If there is a new step, the watcher is about to report it and exit.
     has_new_step || kill "$watcher" 2>/dev/null
     wait "$watcher" 2>/dev/null
   fi
 
-  # The code may have been changed on its way through a launcher; the file has not.
+  # A launcher may have changed the exit code; the file has the original.
   told=$(of_outcome exit_code)
   [[ -n $told ]] && code=$told
   what=$(of_outcome what)
-  # srun ends with 0 where it could not start the tasks; a run that is done has said so.
+  # srun may exit with 0 if it could not start the tasks; a finished run leaves an outcome.json.
   if ((code == 0)) && [[ $launcher && ! -e $run_dir/outcome.json && ! -e $run_dir/evaluation/outcome.json ]]; then
     code=70 what="$launcher ended with 0, but no run has left $run_dir/outcome.json"
   fi
@@ -172,7 +172,7 @@ while :; do
   attempt=$((attempt + 1))
   if ((code != 75)); then
     last=$code
-    sleep "$(in_seconds "$wait_ms")" &  # which a signal ends
+    sleep "$(in_seconds "$wait_ms")" &  # in the background, so that signals are handled
     wait_for "$!"
     ((asked)) && exit "$last"
     ((step > before)) || wait_ms=$((wait_ms > 30000 ? 60000 : wait_ms * 2))

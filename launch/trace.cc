@@ -1,5 +1,5 @@
-// trivet trace RUN_DIR: the work of a run's ranks in one of its steps, from its trace.json: every communicator's
-// calls as a table and below their compute as a picture; or the whole trace for other tools.
+// trivet trace RUN_DIR: what a run's ranks did in one step, from its trace.json: a table of every communicator's
+// calls, a picture of them below the ranks' compute; or the whole trace for other tools.
 #include <fmt/format.h>
 #include <memory>
 

@@ -1,5 +1,5 @@
-// trivet train RUN.yaml: ranks are threads of this process, or, under mpirun or srun, this process is one rank. On GPUs
-// over NCCL it becomes mpirun of itself (start_processes).
+// trivet train RUN.yaml: ranks are threads of this process, or, under mpirun or srun, this process is one rank. With
+// NCCL on GPUs it execs mpirun, which runs the same command on every rank (start_processes).
 
 #include <atomic>
 #include <fmt/ranges.h>
@@ -23,7 +23,7 @@ struct TrainOptions {
   std::vector<std::string> sets;
   int ranks = 0;  // 0: not given
   std::string prompt;
-  std::optional<uint64_t> seed;  // of samples; none: train.seed
+  std::optional<uint64_t> seed;  // for samples; none: train.seed
   RunOptions run;
   std::vector<std::string> faults;
 };
@@ -43,7 +43,7 @@ int run(TrainOptions& options) {
       start_processes(own.config, ranks);
     });
   std::atomic<int> exit_code = 0;  // the same on all ranks
-  QueuedOutput out;  // its log is begun when the run has its folder
+  QueuedOutput out;  // its log file is opened once the run's folder exists
   const auto rank_main = [&](Communicator& world) {
     try {
       exit_code = run_training(loaded, options.run, world, out);
@@ -56,7 +56,7 @@ int run(TrainOptions& options) {
   return exit_code;
 }
 
-// The prompt of samples, and how they are drawn. Returns the prompt's option.
+// Adds the options for the samples' prompt and how they are drawn. Returns the prompt's option.
 CLI::Option* add_sampling(CLI::App& command, TrainOptions& options) {
   Sampling& sampling = options.run.sampling;
   CLI::Option* prompt =
@@ -112,7 +112,7 @@ void add_train_command(CLI::App& app, int& exit_code) {
       "more, and trivet flight RUN_DIR what each rank's communication was doing.");
   command->callback([options, prompt, &exit_code] {
     if (prompt->count() > 0) options->run.prompt = options->prompt;
-    // Rank 0 reports for all; it knows more when it trains.
+    // Rank 0 reports for all ranks; once training starts, it says more.
     if (launched_rank() > 0) watch_stop_signals("", "");
     else watch_stop_signals("the run ends after its first step", "the run ends immediately, before its first step");
     options->run.stop_signal = stop_signal;

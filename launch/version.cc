@@ -1,5 +1,5 @@
-// The program's version, for `trivet --version` and the rows of a study. Compiled apart from the other files, as it has
-// the commit.
+// The program's version, for `trivet --version` and the rows of a study. In a file of its own because it contains the
+// commit, so every commit recompiles it.
 #include <fmt/format.h>
 
 #include "commit.h"  // written by the build

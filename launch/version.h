@@ -1,4 +1,4 @@
-// The program's version. Apart from the other commands, as each commit compiles it again.
+// The program's version. In a file of its own because every commit recompiles it.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace trivet {
 
-std::string version_text();  // of --version, several lines
+std::string version_text();  // printed by --version; several lines
 Provenance this_build();     // version, commit and build
 
 }  // namespace trivet

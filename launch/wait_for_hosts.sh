@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Waits until ssh reaches every host of a host file, then becomes a command. Ends with 69 and the names of the hosts that are
-# missing after the time, so that a launcher that is restarted does not use up its restarts while the others still start.
+# Waits until ssh reaches every host in a host file, then execs a command. After the time limit, exits with 69 and the
+# names of the missing hosts, so that a restarted launcher does not use up its restarts while other hosts still start.
 #   launch/wait_for_hosts.sh [--seconds N] HOSTFILE COMMAND…      N: for all hosts together [300]
 # A line of HOSTFILE begins with the host's name, as mpirun and the MPI Operator write it (NAME slots=8, NAME:8).
 set -uo pipefail

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a shell command on a host of the netlab: in its network namespace, under its own host name, on its cores. Open MPI
-# calls it in place of ssh (plm_rsh_agent).
-#   enter.sh ADDRESS COMMAND…      ADDRESS: a host's, as netlab.sh numbers them
+# calls it instead of ssh (plm_rsh_agent).
+#   enter.sh ADDRESS COMMAND…      ADDRESS: the host's, as netlab.sh numbers them
 set -euo pipefail
 host=$((${1##*.} - 1))
 shift

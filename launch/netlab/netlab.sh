@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Runs MPI ranks over real rate-limited links on this machine: each rank on a host of its own, which is a network
-# namespace with one cable to a common switch.
+# Runs MPI ranks over real rate-limited links on this machine: each rank has a host of its own, a network namespace with
+# one cable to a common switch.
 #
 #   launch/netlab/netlab.sh --ranks 2 --gbps 1 [--delay-us 50] [--dry-run] -- build/trivet train RUN.yaml …
 #
-#   --ranks N      hosts, a rank each; the machine's cores are divided among them
+#   --ranks N      hosts, one rank each; the machine's cores are divided among them
 #   --gbps X       rate of each cable, in both directions (a token bucket)
-#   --delay-us D   delay of each cable towards the switch: half of a round trip (needs the kernel's sch_netem)
+#   --delay-us D   delay of each cable towards the switch: half a round trip (needs the kernel's sch_netem)
 #   --slow-link A-B:X   X Gbit/s between the hosts of ranks A and B (needs sch_htb and cls_u32)
-#   --throttle R:P      the host of rank R works for P % of each tenth of a second
+#   --throttle R:P      the host of rank R runs for P % of each tenth of a second
 #   --clock R:S         its steady clock is S seconds ahead (needs the kernel's time namespaces)
-#   --dry-run      prints what it would run
+#   --dry-run      prints the commands it would run
 #
 # A host is the namespace trivet-PID-RANK with 10.77.0.RANK+1 on eth0; the switch is a bridge in trivet-PID-switch, so
-# nothing of the machine's own network is touched. All is removed at the end, also after a signal; what a killed netlab
-# (SIGKILL) leaves, the next one removes. Needs root, iproute2 (ip, tc), util-linux (taskset, unshare) and Open MPI.
+# the machine's own network is not touched. Everything is removed at the end, also after a signal; the next netlab
+# removes what a SIGKILL left behind. Needs root, iproute2 (ip, tc), util-linux (taskset, unshare) and Open MPI.
 # Exits with the ranks' exit code.
 set -euo pipefail
 
@@ -61,12 +61,12 @@ fi
 
 export TRIVET_NETLAB="trivet-$$"
 export TRIVET_NETLAB_CLOCK="$clock"
-export TRIVET_NETLAB_GBPS="$gbps" TRIVET_NETLAB_DELAY_US="$delay_us"  # the ranks tell their floors by these
+export TRIVET_NETLAB_GBPS="$gbps" TRIVET_NETLAB_DELAY_US="$delay_us"  # ranks compute their floors from these
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 switch="$TRIVET_NETLAB-switch"
 network=10.77.0
 
-# Rank r's share of the cores this process may use, as lists for taskset; ranks take turns where there are more of them.
+# Each rank's share of the cores this process may use, as lists for taskset; if ranks outnumber cores, they share cores.
 cores_of_ranks() {
   local cores=() part first last rank i share
   IFS=, read -ra parts <<<"$(awk '/^Cpus_allowed_list/ {print $2}' /proc/self/status)"
@@ -94,7 +94,7 @@ run() {
   fi
 }
 
-# Sends a signal to all that runs on the hosts; true while something does.
+# Signals all processes on the hosts; true as long as there are any.
 signal_hosts() {
   local rank pids=''
   for ((rank = 0; rank < ranks; ++rank)); do
@@ -117,7 +117,7 @@ clean_up() {
   for ((rank = 0; rank < ranks; ++rank)); do
     ip netns delete "$TRIVET_NETLAB-$rank" 2>/dev/null || true
   done
-  ip netns delete "$switch" 2>/dev/null || true  # with the bridge and its ends of the cables
+  ip netns delete "$switch" 2>/dev/null || true  # and with it the bridge and its cable ends
   exit "$status"
 }
 if [[ -z $dry_run ]]; then
@@ -127,8 +127,8 @@ if [[ -z $dry_run ]]; then
   trap 'exit 143' TERM
 fi
 
-# Limits what leaves through a device. The bucket holds a millisecond's worth, at least two of the largest packets that
-# the kernel hands down in one piece; what does not fit waits for up to 100 ms of traffic before TCP sees a loss.
+# Limits a device's egress rate. The bucket holds a millisecond of traffic, at least two of the largest packets (GSO)
+# that the kernel hands to it; the queue behind it holds 100 ms of traffic before TCP sees a loss.
 bits=$(awk -v g="$gbps" 'BEGIN {printf "%d", g * 1e9}')
 ((bits >= 8000)) || die "--gbps: $gbps is below 8 kbit/s"
 burst=$((bits / 8000 > 131072 ? bits / 8000 : 131072))
@@ -149,7 +149,7 @@ slow() { # HOST PEER RATE: below the limit of the whole cable
   run tc -n "$name" class add dev eth0 parent 20: classid 20:2 htb rate "$(awk -v g="$3" 'BEGIN {printf "%d", g * 1e9}')bit" quantum 60000
   run tc -n "$name" filter add dev eth0 parent 20: protocol ip u32 match ip dst "$network.$(($2 + 1))/32" flowid 20:2
 }
-# Stops what runs on the host for the rest of each tenth of a second.
+# Stops the host's processes for the rest of each tenth of a second.
 throttle() { # HOST PERCENT
   local works pauses
   works=$(printf '0.%03d' "$2") pauses=$(printf '0.%03d' $((100 - $2)))
@@ -200,7 +200,7 @@ if [[ -n $throttle && -z $dry_run ]]; then
   throttling=$!
 fi
 
-# Every byte between ranks takes the cable: TCP only, no shared memory, no copy from process to process.
+# Every byte between ranks goes over the cable: TCP only, no shared memory, no direct copies between processes.
 # shellcheck disable=SC2054
 command=(mpirun --allow-run-as-root -n "$ranks" --host "$hosts" --bind-to none
   --mca plm_rsh_agent "$here/enter.sh" --mca plm_rsh_no_tree_spawn 1
@@ -213,5 +213,5 @@ if [[ -n $dry_run ]]; then
 fi
 "$here/enter.sh" "$network.1" "$line" <&0 &
 status=0
-wait "$!" || status=$?  # unlike a command in the foreground, it lets a signal through
+wait "$!" || status=$?  # unlike a foreground command, wait is interrupted by signals
 exit "$status"

@@ -42,12 +42,12 @@ with tempfile.TemporaryDirectory() as folder:
                                    "--web.listen-address=127.0.0.1:9090"], stderr=subprocess.DEVNULL)
     try:
         wait_for(lambda: answers(9464, "/metrics") and answers(9090, "/-/ready"), "the run and prometheus")
-        # What a scrape has is checked by promtool, too.
+        # promtool checks the scraped text, too.
         text = urllib.request.urlopen("http://127.0.0.1:9464/metrics").read()
         subprocess.run(["promtool", "check", "metrics"], input=text, check=True)
         for name in ("trivet_loss", "trivet_eval_validation_loss", "trivet_checkpoint_step"):
             wait_for(lambda: ask(name), f"a series {name}")
-        time.sleep(11)  # a rate takes two scrapes
+        time.sleep(11)  # a rate needs two scrapes
         failed = 0
         for panel in json.loads((here / "grafana.json").read_text())["panels"]:
             for target in panel["targets"]:
