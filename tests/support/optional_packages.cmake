@@ -1,11 +1,11 @@
-# Configures the project, in a path with a space, beside optional packages that are broken or too old: each is left out
-# with its reason, and a part of the project builds. Where the feature is ON instead, the reason is an error.
+# Configures the project, in a path with a space, with optional packages that are broken or too old: each is left out
+# with its reason, and a part of the project builds. If the feature is ON instead, the reason is an error.
 #   cmake -DSOURCE=… -DFOLDER=… -DGENERATOR=… -P optional_packages.cmake
 file(REMOVE_RECURSE ${FOLDER})
 file(MAKE_DIRECTORY ${FOLDER})
 file(CREATE_LINK ${SOURCE} "${FOLDER}/check out" SYMBOLIC)
 
-# As Debian's libdnnl-dev without OpenCL.
+# Like Debian's libdnnl-dev without OpenCL.
 file(WRITE ${FOLDER}/dnnl/dnnl-config.cmake "message(FATAL_ERROR \"Could NOT find OpenCL (missing: OpenCL_LIBRARY)\")\n")
 # A toolkit whose nvcc does not run, and one that is too old.
 foreach(version 11.8 12.4)

@@ -1,4 +1,4 @@
-# Draws the pictures of the documentation anew and compares them with those in docs/img.
+# Redraws the pictures of the documentation and compares them with those in docs/img.
 #   cmake -DTRIVET=… -DSOURCE=… -DFOLDER=… -P same_pictures.cmake
 file(REMOVE_RECURSE ${FOLDER})
 file(MAKE_DIRECTORY ${FOLDER})
