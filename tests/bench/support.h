@@ -11,14 +11,14 @@
 
 namespace trivet {
 
-// --help: prints the usage, and ends.
+// --help: prints the usage and exits.
 inline void answer_help(int argc, char** argv, const std::string& usage) {
   if (argc < 2 || (argv[1] != std::string("--help") && argv[1] != std::string("-h"))) return;
   fmt::print("usage: {}{}\n", argv[0], usage);
   std::exit(0);
 }
 
-// Pairs of `--name NUMBER` into what `known` points to. At anything else: a message, and exit code 64.
+// Stores pairs of `--name NUMBER` where `known` points. Anything else: prints a message and exits with 64.
 inline void read_options(int argc, char** argv, const std::map<std::string, int64_t*>& known) {
   std::string names;
   for (const auto& [name, value] : known) names += fmt::format(" [{} N]", name);

@@ -1,5 +1,5 @@
-// The fixture of attention's tests: cases, views that lie in several ways, runs of both passes, and the comparison with
-// the definition.
+// Fixture of the attention tests: cases, views in several memory layouts, runs of both passes, and the comparison with
+// the reference.
 #pragma once
 
 #include <algorithm>
@@ -17,16 +17,16 @@
 
 namespace trivet::test {
 
-// Who computes. On the CPU the case says with how many threads. On a Hopper GPU cuda are its own kernels, where there
-// are some for the case, and cuda_older those of all GPUs.
+// The implementation under test. On the CPU, the case sets the number of threads. On a Hopper GPU, cuda selects its own
+// kernels if there are any for the case, and cuda_older those for all GPUs.
 enum class By { cpu, cuda, cuda_older };
 inline void PrintTo(By by, std::ostream* out) {
   constexpr const char* kNames[] = {"cpu", "cuda", "cuda_older"};
   *out << kNames[static_cast<size_t>(by)];
 }
 
-// How queries, keys and values lie. The last two leave gaps: of 16 bytes, so that heads are aligned, but not by
-// multiples of their size; or of an element, so that nothing is aligned.
+// Memory layout of queries, keys and values. The last two leave gaps: 16 bytes, so that heads are aligned, but not to
+// multiples of their size; or one element, so that nothing is aligned.
 enum class Lie { in_groups, apart, one_behind_the_other, with_gaps, unaligned };
 inline constexpr Lie kDense[] = {Lie::in_groups, Lie::apart, Lie::one_behind_the_other};
 inline constexpr Lie kLies[] = {Lie::in_groups, Lie::apart, Lie::one_behind_the_other, Lie::with_gaps, Lie::unaligned};
@@ -39,7 +39,7 @@ class AttentionTest : public testing::TestWithParam<By> {
   }
   static bool for_tensor_cores(const AttentionCase& z) { return z.dtype == DType::bf16 && z.d % 16 == 0 && z.d >= 64; }
   static bool takes(const AttentionCase& z) {
-    // The older kernels differ from the others in those.
+    // The older kernels differ from Hopper's only in these cases.
     return GetParam() != By::cuda_older || for_tensor_cores(z);
   }
   static std::unique_ptr<Ops> ops_for(const AttentionCase& z) {
@@ -118,7 +118,7 @@ class AttentionTest : public testing::TestWithParam<By> {
     return {part(0, z.members()), part(z.heads, 1), part(z.heads + kv, 1)};
   }
 
-  // f(element of a Vector as the reference has it, memory, element of the memory), for all of the views.
+  // f(index in a Vector laid out as the reference's, memory, index in the memory), for all elements of the views.
   template <class F>
   static void for_each_element(const AttentionCase& z, const QkvViews& views, const F& f) {
     const AttentionReference reference{z};
@@ -186,7 +186,7 @@ class AttentionTest : public testing::TestWithParam<By> {
           << " d " << z.d << " " << name_of(z.dtype) << " dropout " << z.dropout.probability
           << (z.starts.empty() ? "" : " with documents");
   }
-  // Nothing was written beside the views.
+  // Nothing was written outside the views.
   static void expect_gaps_untouched(const AttentionCase& z, const QkvViews& views) {
     for (const Tensor* memory : {&views.q.memory, &views.k.memory, &views.v.memory}) {
       std::vector<bool> inside(static_cast<size_t>(memory->numel()));
@@ -212,8 +212,8 @@ class AttentionTest : public testing::TestWithParam<By> {
     const Vector qkv = values(z, x.qkv);
     reference.forward(qkv, out, lse);
     const Vector dqkv = reference.backward(qkv, values(x.dout));
-    // An absolute error of a score is a relative one of its probability. The type's own rounding comes on top: of the
-    // results, and of probabilities and their gradients before they enter sums over s.
+    // An absolute error of a score is a relative error of its probability. The type's rounding adds to it: of the
+    // results, and of probabilities and their gradients before they are summed over s.
     const double of_score = tolerance(DType::f32, z.d, 1 + largest(lse));
     const double of_type = tolerance(z.dtype, z.d);
     expect_near("lse", z, values(x.lse), lse, of_score);

@@ -1,4 +1,4 @@
-// Attention as it is defined, in double arithmetic: for small sizes, and for comparing with.
+// Reference attention in double arithmetic, straight from the definition: for small sizes.
 #pragma once
 
 #include <algorithm>
@@ -19,19 +19,19 @@ struct AttentionCase {
   DType dtype = DType::f32;
   Dropout dropout{};
   int threads = 2;
-  int64_t kv_heads = 0;           // 0: as many as heads
-  std::vector<int32_t> starts{};  // [s, b] of documents; none: empty
+  int64_t kv_heads = 0;           // 0: equal to heads
+  std::vector<int32_t> starts{};  // [s, b] document starts; empty: no documents
 
   int64_t groups() const { return kv_heads == 0 ? heads : kv_heads; }
   int64_t members() const { return heads / groups(); }
   int64_t qkv_width() const { return (heads + 2 * groups()) * d; }
 };
 
-// 1 / (1 - p) where the contract of Dropout keeps a probability, else 0.
+// 1 / (1 - p) if the contract of Dropout keeps a probability, else 0.
 inline double keep_factor(const Dropout& dropout, int64_t batch, int64_t head, int64_t query_row, int64_t key_row) {
   if (dropout.probability == 0) return 1;
   const int64_t query = dropout.positions.at(query_row), key = dropout.keys.at(key_row);
-  // In each 16 positions, 0 to 7 are paired with 8 to 15.
+  // In each group of 16 positions, 0 to 7 are paired with 8 to 15.
   const int64_t pairs = (dropout.seq_length + 15) / 16 * 8;
   const auto pair = [](int64_t position) { return position / 16 * 8 + position % 8; };
   const int64_t row = (*dropout.first_sample.as<int64_t>() + batch) * dropout.total_heads + dropout.first_head + head;
@@ -42,7 +42,7 @@ inline double keep_factor(const Dropout& dropout, int64_t batch, int64_t head, i
   return keep ? 1.0 / (1.0 - static_cast<double>(dropout.probability)) : 0.0;
 }
 
-// [s, b], where each position's document begins. Documents have these lengths in turn; entry n begins with the n-th.
+// [s, b]: the start of each position's document. Lengths cycle through `lengths`; batch entry n begins with the n-th.
 inline std::vector<int32_t> document_starts(int64_t s, int64_t b, const std::vector<int64_t>& lengths) {
   std::vector<int32_t> starts(static_cast<size_t>(s * b));
   for (int64_t entry = 0; entry < b; ++entry)
@@ -53,11 +53,11 @@ inline std::vector<int32_t> document_starts(int64_t s, int64_t b, const std::vec
   return starts;
 }
 
-// The definition. Vectors as tensors: queries, keys and values in one for all (qkv_views in kernels/heads_view.h).
+// The definition. Vectors are tensors: one holds queries, keys and values (qkv_views in kernels/heads_view.h).
 struct AttentionReference {
   const AttentionCase& z;
 
-  // For a query head: its query (part 0), or the key or value that it meets (1, 2).
+  // For a query head: the index of its query (part 0), or of the key or value that it attends to (1, 2).
   size_t at(int64_t position, int64_t batch, int64_t head, int64_t part, int64_t column) const {
     const int64_t group = (position * z.b + batch) * z.groups() + head / z.members();
     const int64_t unit = part == 0 ? head % z.members() : z.members() + part - 1;
@@ -85,7 +85,7 @@ struct AttentionReference {
     for (double x : row) sum += std::exp(x - largest);
     return largest + std::log(sum);
   }
-  // y += factor * x. Pointers: the inner loops of a definition that many tests compute.
+  // y += factor * x. Takes pointers for speed: these are the inner loops, and many tests compute the reference.
   static void add(int64_t n, double factor, const double* x, double* y) {
     for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
   }

@@ -1,8 +1,8 @@
-// What every Communicator has to do, whatever moves the data. Each case is what one rank of a world does; a test
-// program runs them all for its back end and its world sizes.
+// What every Communicator must do, whatever moves the data. A case is the code of one rank of a world; a test program
+// runs all of them for its back end and its world sizes.
 //
-// A rank computes every expected value itself, from numbers that are a function of (rank, index). So no second
-// communicator is needed to check the first, and back ends that pass agree with each other bit for bit.
+// Each rank computes all expected values itself, from numbers that are a function of (rank, index). So no second
+// communicator is needed to check the first, and back ends that pass agree bit for bit.
 #pragma once
 
 #include <vector>
@@ -16,13 +16,13 @@ struct CommCase {
   void (*body)(Communicator& world);
 };
 
-// In the order in which every rank runs them.
+// In the order in which every rank runs the cases.
 std::vector<CommCase> collective_cases();  // comm_collective_cases.cc
 std::vector<CommCase> group_cases();       // comm_group_cases.cc: transfers, streams, split, mesh
 std::vector<CommCase> trace_cases();       // comm_trace_cases.cc
 
-// No call of the group is on the wire for less than its floor, whichever rank comes late. `emulated`: `link` is, so
-// that the ranks agree to the nanosecond, and a transfer takes its floor exactly. `seconds`: about what a call takes.
+// No call of the group is on the wire for less than its floor, whichever rank arrives late. `emulated`: `link` is
+// emulated, so the ranks agree to the nanosecond, and a transfer takes exactly its floor. `seconds`: time a call takes.
 void spans_keep_to_their_floors(Communicator& group, const Link& link, bool emulated, double seconds);
 
 inline std::vector<CommCase> comm_cases() {

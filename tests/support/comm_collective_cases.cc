@@ -1,4 +1,4 @@
-// Collectives: every type, lengths from nothing to many chunks, exact integers and bits of sums in rank order.
+// Collectives: every type, lengths from zero to many chunks, exact integers and bit-exact sums in rank order.
 #include <cmath>
 #include <limits>
 
@@ -8,7 +8,7 @@
 namespace trivet {
 namespace {
 
-// From nothing to some chunks; many_chunks takes a length that is many for any back end.
+// From zero to a few chunks; many_chunks uses a length of many chunks for any back end.
 const int64_t kLengths[] = {0, 1, 7, 1000, 50003};
 
 // f.template operator()<T>() for the three types that can be summed.
@@ -176,7 +176,7 @@ void many_chunks(Communicator& world) {
       full, [n](int64_t) { return static_cast<float>(n - 1); }, "broadcast");
 }
 
-// The sum of an element does not depend on which call, chunk or owner it falls into.
+// The sum of an element does not depend on the call, chunk or owner that it falls into.
 void sums_do_not_depend_on_the_cut(Communicator& world) {
   RankStreams rank;
   const int64_t length = 100000;
@@ -192,7 +192,7 @@ void sums_do_not_depend_on_the_cut(Communicator& world) {
         sum_in_pieces(piece), [&](int64_t i) { return whole[static_cast<size_t>(i)]; }, "cut sum");
 }
 
-// What a step does: sizes and kinds alternate, and no call waits for the next to clear up.
+// Like a training step: sizes and kinds alternate, and no call relies on the next one to clean up.
 void a_long_sequence_of_calls(Communicator& world) {
   RankStreams rank;
   const int n = world.size();

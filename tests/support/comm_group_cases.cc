@@ -14,7 +14,7 @@ namespace {
 float transfer_value(int from, int to, int number, int64_t i) {
   return random_value<float>(from * 16 + to, i + 10000019LL * number);
 }
-// Sizes change from one transfer to the next, so that a swapped pair shows.
+// Sizes change from one transfer to the next, so that a swapped pair is detected.
 int64_t transfer_length(int number) {
   constexpr int64_t kLengths[] = {3, 20000, 0, 1, 200000, 990, 991, 992, 5000};
   return kLengths[number % 9];
@@ -34,8 +34,8 @@ void expect_transfer(Communicator& group, int from, int number, Stream& stream) 
       "transfer " + std::to_string(number) + " from rank " + std::to_string(from));
 }
 
-// Every rank sends everything to everybody before it receives anything: a send waits for nobody, and between two ranks
-// the order is kept.
+// Every rank sends everything to all ranks before it receives anything: sends do not block, and messages between two
+// ranks keep their order.
 void transfers_arrive_in_order(Communicator& world) {
   RankStreams rank;
   constexpr int kTransfers = 9;
@@ -44,7 +44,7 @@ void transfers_arrive_in_order(Communicator& world) {
       if (to != world.rank()) {
         std::vector<float> x = outgoing(world.rank(), to, number);
         world.send(tensor_of(x), to, *rank.stream);
-        std::fill(x.begin(), x.end(), -1.0f);  // the data may be reused at once
+        std::fill(x.begin(), x.end(), -1.0f);  // the data may be reused immediately
       }
   for (int from = 0; from < world.size(); ++from)
     for (int number = 0; number < kTransfers; ++number)
@@ -75,7 +75,7 @@ void receive_on_a_worker_stream(Communicator& world) {
   const auto incoming = world.twin("incoming", comm_of("pipeline"));
   const auto worker = rank.device->create_side_stream(StreamPriority::normal);
   const auto received = rank.device->create_event();
-  // Even ranks receive over one group and send over the other; so do odd ranks, the other way round.
+  // Even ranks receive over one group and send over the other; odd ranks do the opposite.
   Communicator& to_even = *incoming;
   Communicator& to_odd = world;
   const bool even_ring = world.size() % 2 == 0;
@@ -97,8 +97,8 @@ void receive_on_a_worker_stream(Communicator& world) {
 
 // ---- streams
 
-// Two groups on two worker streams and the world on the compute stream, all at once. The ranks queue the calls of the
-// two groups in different order; each group has its own.
+// Two groups on two worker streams and the world on the compute stream, concurrently. The ranks queue the calls of the
+// two groups in different orders; within a group the order is the same.
 void groups_proceed_side_by_side(Communicator& world) {
   RankStreams rank;
   const int n = world.size();
@@ -152,13 +152,13 @@ void split_by_members(Communicator& world) {
   expected.clear();
   for (int r = 0; r < n; ++r) expected.push_back(r);
   EXPECT_EQ(members(*same, me, *rank.stream), expected);
-  // Two, and nobody else.
+  // Two ranks and no others.
   const auto ends = world.split(n > 1 ? std::vector{n - 1, 0} : std::vector{0}, "ends", comm_of("data"));
   ASSERT_EQ(ends != nullptr, me == 0 || me == n - 1);
   if (ends && n > 1) {
     EXPECT_EQ(members(*ends, me, *rank.stream), (std::vector<int64_t>{n - 1, 0}));
   }
-  // Everybody alone.
+  // Each rank alone.
   const auto alone = world.split({me}, "alone", comm_of("data"));
   EXPECT_EQ(alone->size(), 1);
   auto x = filled<float>(10, me, random_value<float>);
@@ -183,7 +183,7 @@ void split_a_split(Communicator& world) {
   const int h = half->size();
   const auto quarter = half->split(half->rank() < h / 2 ? ranks_from(h / 2 - 1, 0) : ranks_from(h - 1, h / 2),
                                    "quarter", comm_of("tensor"));
-  const auto whole = world.twin("whole", comm_of("data"));  // beside the small ones
+  const auto whole = world.twin("whole", comm_of("data"));  // in parallel with the small ones
   const auto group = members(*quarter, me, *rank.stream);
   EXPECT_TRUE(std::is_sorted(group.rbegin(), group.rend()));
   std::vector<int64_t> x = {1}, y = {1};
@@ -194,7 +194,7 @@ void split_a_split(Communicator& world) {
   const auto cube = [](int64_t k) { return k * k * k; };
   EXPECT_EQ(x[0], cube(quarter->size()));
   EXPECT_EQ(y[0], cube(n));
-  // Only some ranks split again: the group numbers of the ranks differ from here on.
+  // Only some ranks split again: from here on, group numbers differ between ranks.
   if (me < n / 2) half->twin("again", comm_of("data"))->barrier();
   world.twin("last", comm_of("data"))->barrier();
 }

@@ -1,5 +1,5 @@
-// Host tensors for a communicator of a device: each call copies its tensors there, makes the call, and copies all of
-// them back. So the common cases (comm_cases.h) can be run over back ends whose tensors the host cannot touch.
+// Host tensors for a device's communicator: each call copies its tensors to the device, makes the call, and copies all
+// of them back. So the common cases (comm_cases.h) run on back ends whose tensors the host cannot access.
 #pragma once
 
 #include <deque>
@@ -13,8 +13,8 @@
 
 namespace trivet {
 
-// Memory of a device for one call after the other. It goes back when all calls are over: giving memory back waits for
-// the whole GPU, also for the stream of a rank beside this one that waits for this one's next call.
+// Device memory reused from call to call. It is freed after all calls: freeing waits for the whole GPU, including a
+// stream of another rank that waits for this rank's next call.
 class TwinMemory {
  public:
   explicit TwinMemory(Device& device) : device_(device) {}
@@ -67,7 +67,7 @@ class ThroughDevice : public HostBackEnd {
   void move(const Call& call, const CallSignature&, SpanClock& clock) override {
     Twins on(device_, *memory_, *stream_);
     Call there = call;
-    const bool out_first = call.kind == CommCall::all_gather;  // the shard may be a part of it
+    const bool out_first = call.kind == CommCall::all_gather;  // `in` may be a part of it
     if (out_first) there.out = on(call.out);
     if (call.in) there.in = on(call.in);
     if (call.out && !out_first) there.out = on(call.out);
@@ -83,14 +83,14 @@ class ThroughDevice : public HostBackEnd {
   void failed(const std::exception&) noexcept override {}
 
  private:
-  // The tensors of one call, on the device.
+  // Device copies of one call's tensors.
   class Twins {
    public:
     Twins(Device& device, TwinMemory& memory, Stream& stream) : device_(device), memory_(memory), stream_(stream) {}
     ~Twins() {
       try {
         stream_.synchronize();
-      } catch (...) {  // bring_back() has thrown it
+      } catch (...) {  // bring_back() has thrown already
       }
       for (const Twin& twin : twins_) memory_.give_back(twin.device.data, twin.host.bytes());
     }
@@ -127,13 +127,13 @@ class ThroughDevice : public HostBackEnd {
   const std::unique_ptr<Communicator> owned_;
   Communicator& comm_;
   Device& device_;
-  const std::shared_ptr<TwinMemory> memory_;  // also of the groups that are split from this one
+  const std::shared_ptr<TwinMemory> memory_;  // shared with groups split from this one
   TraceRow row_{"on the device"};
   std::vector<Span> spans_;
   const std::unique_ptr<Stream> stream_ = device_.create_side_stream(StreamPriority::normal);
 };
 
-// Over `comm`, which outlives the result.
+// Wraps `comm`, which must outlive the result.
 inline Communicator through_device(Communicator& comm, Device& device) {
   return Communicator(std::make_shared<ThroughDevice>(comm, nullptr, device, std::make_shared<TwinMemory>(device)));
 }

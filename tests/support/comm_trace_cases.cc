@@ -1,4 +1,4 @@
-// What the spans of calls tell: when they were on the wire, the same on all ranks, and which send belongs to which
+// What the spans of calls record: when they were on the wire, equal on all ranks, and which send belongs to which
 // receive.
 #include <algorithm>
 #include <chrono>
@@ -11,7 +11,7 @@
 namespace trivet {
 namespace {
 
-// Everybody's number, by rank.
+// The numbers of all ranks, by rank.
 std::vector<int64_t> everybodys(Communicator& world, int64_t mine) {
   RankStreams rank;
   std::vector<int64_t> all(static_cast<size_t>(world.size()));
@@ -20,7 +20,7 @@ std::vector<int64_t> everybodys(Communicator& world, int64_t mine) {
   return all;
 }
 
-Span only_span(TraceRow& row) {  // but for those of copies, of a back end that has any
+Span only_span(TraceRow& row) {  // not counting copies, which some back ends make
   std::vector<Span> spans;
   row.take(spans);
   std::erase_if(spans, [](const Span& span) { return !is_comm(span.info.category); });
@@ -85,8 +85,8 @@ void both_ends_of_a_transfer_have_its_number(Communicator& world) {
 
 int64_t floor_of(const Link& link, const Span& span) { return wire_time(link, span.info.cost).total(); }
 
-// One rank after another comes so late that the data of the others could have arrived. Over a real link a chunk (half a
-// MiB at most) may leave for it before it has called.
+// In each call, another rank arrives so late that the others' data could have arrived. Over a real link, a chunk (at
+// most half a MiB) may be sent to it before it has called.
 void collectives_keep_to_their_floors(Communicator& group, const Link& link, bool emulated, int64_t length) {
   TraceRow row("row");
   RankStreams rank;
@@ -105,7 +105,7 @@ void collectives_keep_to_their_floors(Communicator& group, const Link& link, boo
     const Span span = only_span(row);
     const int64_t wire = span.wire_end_ns - span.wire_start_ns, floor = floor_of(link, span);
     const int64_t early = emulated ? 0 : wire_time(link, {512 << 10, 0, true}).total();
-    // The root of a broadcast has handed over what its peers have yet to get.
+    // The root of a broadcast has handed over data that its peers have yet to receive.
     if (call < 3 || group.rank() > 0 || emulated) {
       EXPECT_GE(static_cast<double>(wire), 0.95 * static_cast<double>(floor - early));
     }
@@ -117,7 +117,7 @@ void collectives_keep_to_their_floors(Communicator& group, const Link& link, boo
   }
 }
 
-// Each receive comes after its message could.
+// A receive takes at least the floor of its message, even if it is posted late.
 void transfers_keep_to_their_floors(Communicator& group, const Link& link, bool emulated, int64_t length) {
   TraceRow row("row");
   RankStreams rank;

@@ -25,7 +25,7 @@ extern "C" const char __executable_start;
 namespace trivet::test {
 namespace {
 
-// Collectives on the streams of a split device: those of `inner`, on the memory behind it.
+// Collectives on the streams of a split device: runs `inner` on the memory behind the tensors.
 class StreamBackEnd : public DeviceBackEnd {
  public:
   StreamBackEnd(std::shared_ptr<Communicator> inner, Device& device)
@@ -58,7 +58,7 @@ class StreamBackEnd : public DeviceBackEnd {
   const std::shared_ptr<Communicator> inner_;
 };
 
-// The place of a wait that returns to `caller`.
+// The place of the wait that returns to `caller`.
 Place place_of(void* caller) {
   std::array<void*, 16> frames{};
   const int count = backtrace(frames.data(), frames.size());
@@ -70,7 +70,7 @@ Place place_of(void* caller) {
   return place;
 }
 
-// What a process of run_hostile leaves behind, in memory that it shares.
+// What a child process of run_hostile leaves in shared memory.
 struct Left {
   bool returned;
   size_t places, bytes;

@@ -1,8 +1,8 @@
-// Ranks whose streams run as late or as early as their waits allow, by a seed, and from which one wait can be taken: a
-// wait that no run misses is not needed, or the runs do not ask for it.
+// Ranks whose streams run as late or as early as their waits allow, depending on a seed. Single waits can be removed:
+// if no run fails without a wait, the wait is not needed, or the runs do not exercise it.
 //
-// A *place* is where a wait is called: an event, a stream or a gate is waited for, by the host or by a stream. It is
-// the return address of that call and of the call around it, so that what several callers share is a place for each.
+// A *place* is a call site of a wait: the host or a stream waits for an event, a stream or a gate. It consists of the
+// return addresses of that call and of its caller, so that a shared helper has a separate place for each caller.
 #pragma once
 
 #include <array>
@@ -18,23 +18,23 @@ namespace trivet::test {
 using Place = std::array<uintptr_t, 2>;  // innermost first; relative to the program's beginning
 
 struct Hostile {
-  uint64_t seed = 0;    // 0: compute is late and all else early; 1: the other way round; others: each stream by
-                        // itself, and on every other rank compute is slow, on the rest all else
+  uint64_t seed = 0;    // 0: compute is late, all else early; 1: the reverse; others: drawn per stream, and compute
+                        // is slow on every other rank, all else on the remaining ranks
   bool staged = false;  // ranks exchange memory through the host, as GPUs do without NCCL
-  std::vector<Place> skipped{};                 // waits that are left out
-  std::function<void(const Place&)> touched{};  // hears of each wait, on any thread
+  std::vector<Place> skipped{};                 // waits to leave out
+  std::function<void(const Place&)> touched{};  // called for each wait, on any thread
 };
 
-// Like make_split_backend. Unless staged, collectives run on the device's streams, as NCCL's do, and the memory that
-// one is going to write is full of NaN from its beginning on.
+// Like make_split_backend. Unless staged, collectives run on the device's streams, as NCCL's do, and fill the memory
+// they will write with NaN when they begin.
 MakeBackend make_hostile_backend(const Hostile& hostile);
 
-// Of each frame of each place "function (file:line)", innermost first.
+// For each place, its frames as "function (file:line)", innermost first.
 std::vector<std::vector<std::string>> names_of(const std::vector<Place>& places);
 
-// What `run` returns in a process of its own, with the places that it touched; or how it ended.
+// The result of `run` in a process of its own, with the places that it touched; or how the process ended.
 struct Ended {
-  std::string result;  // "" where it did not return
+  std::string result;  // "" if it did not return
   std::string how;     // "", "error: …", "signal 11", "hangs"
   std::vector<Place> places;
 };

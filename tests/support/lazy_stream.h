@@ -1,5 +1,5 @@
-// The streams of a split device (split_device.h): what is queued is held back here, and handed on to a stream of the
-// CPU's when somebody waits for it.
+// The streams of a split device (split_device.h): work is held back here, and released to a stream of the CPU device
+// when something waits for it.
 #pragma once
 
 #include <algorithm>
@@ -19,25 +19,25 @@ namespace trivet::test {
 
 class LazyStream;
 
-// A record of an event, to wait for.
+// A recorded event to wait for.
 struct Record {
-  std::shared_ptr<Event> event;  // of the CPU's device
-  LazyStream* holder = nullptr;  // null: handed on
-  int64_t number = 0;            // how many items of the holder end with it
+  std::shared_ptr<Event> event;  // of the CPU device
+  LazyStream* holder = nullptr;  // null: released
+  int64_t number = 0;            // the holder's items up to and including it
 };
 
-// Shared by the streams of a device. One lock for all: handing on one stream's items hands on those of others.
+// Shared by the streams of a device. One lock for all: releasing one stream's items releases those they wait for.
 struct Streams {
   explicit Streams(const Hostility& given) : hostile(given) {}
   const Hostility hostile;
   const std::unique_ptr<Device> cpu = create_cpu_device();
-  std::atomic<int> captures = 0;  // under way
+  std::atomic<int> captures = 0;  // in progress
   std::mutex mutex;
-  std::vector<LazyStream*> all;  // in the order in which they were made; under the lock
+  std::vector<LazyStream*> all;  // in order of creation; guarded by `mutex`
   size_t made = 0;
 
   bool skips(void* caller) const { return hostile.skips && hostile.skips(caller); }
-  // Hands on what one stream holds back; false: none holds anything.
+  // Releases the work that one stream holds back; false: none holds any.
   bool release_one();
 };
 
@@ -61,7 +61,7 @@ class LazyEvent : public Event {
   std::shared_ptr<Record> last_;  // under the lock
 };
 
-// What a graph is made of: host functions, each of which can be called again.
+// The content of a graph: host functions, each of which can be called repeatedly.
 class Recording : public Stream {
  public:
   void record(Event&) override { fail("an event is recorded while its stream is captured"); }
@@ -133,7 +133,7 @@ class LazyStream : public Stream {
   }
 
   Streams& streams() const { return streams_; }
-  // Where operations are queued: here, or, while the stream is captured, in what keeps them.
+  // Where operations are queued: here, or, during capture, in the recording.
   Stream& target() {
     flush();
     return recording_ ? static_cast<Stream&>(*recording_) : *this;
@@ -156,13 +156,13 @@ class LazyStream : public Stream {
     end();
     return recording;
   }
-  // Hands on all that is held back, if anything is. REQUIRES: the lock.
+  // Releases everything held back; false: nothing was. REQUIRES: the lock.
   bool release() {
     if (items_.empty()) return false;
     hand_on(queued_);
     return true;
   }
-  // Hands on all up to the record. REQUIRES: the lock.
+  // Releases everything up to the record. REQUIRES: the lock.
   static void demand(const Record& record) {
     if (record.holder) record.holder->hand_on(record.number);
   }
@@ -176,7 +176,7 @@ class LazyStream : public Stream {
       try {
         if (rests_) cpu_->run({"rest"}, [] { std::this_thread::sleep_for(std::chrono::microseconds(30)); });
         cpu_->run({"handed on"}, std::move(work));
-      } catch (...) {  // earlier work has thrown
+      } catch (...) {  // earlier work threw
         error_ = std::current_exception();
       }
     });
@@ -225,7 +225,7 @@ class LazyGraph : public Graph {
   const std::shared_ptr<const Recording> recording_;
 };
 
-// A gate of the CPU's device whose wait can be skipped.
+// A gate of the CPU device whose wait can be skipped.
 class LazyGate : public Gate {
  public:
   explicit LazyGate(Streams& streams) : streams_(streams), gate_(streams.cpu->create_gate()) {}

@@ -1,4 +1,4 @@
-// Ops that hand each call on to other ops with other tensors: for test doubles of a device.
+// Ops that forward each call to other ops with other tensors: for test doubles of a device.
 #pragma once
 
 #include <memory>
@@ -21,11 +21,11 @@ class MappedOps : public Ops {
   }
 
  protected:
-  // One call of an op. It ends after the op has returned, or thrown.
+  // One call of an op. It is destroyed after the op has returned or thrown.
   class Call {
    public:
     virtual ~Call() = default;
-    // What the op is given instead of `tensor`, which is not null: the op's field of this number, from 1.
+    // What the op gets instead of `tensor`, which is not null. field: number of the op's field, from 1.
     virtual Tensor map(const Tensor& tensor, Role role, int field) = 0;
     virtual Ops& ops() = 0;
     virtual Stream& stream() = 0;

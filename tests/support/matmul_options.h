@@ -1,4 +1,4 @@
-// The choices of an op::Matmul apart from its matrices: what tables of cases hold.
+// The options of an op::Matmul other than its matrices, for tables of cases.
 #pragma once
 
 #include "kernels/ops.h"

@@ -9,7 +9,7 @@
 
 namespace trivet {
 
-// The message of the E that f() throws; a failed expectation where it throws none.
+// The message of the E that f() throws; the expectation fails if it throws none.
 template <class E = ConfigError, class F>
 std::string message_of(F&& f) {
   try {

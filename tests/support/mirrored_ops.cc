@@ -20,14 +20,14 @@ class MirroredOps : public MappedOps {
   }
 
  private:
-  // The tensors of one call. They come back when it ends, also when the op refused them.
+  // The tensors of one call. They are copied back when it ends, also if the op rejected them.
   class MirroredCall : public Call {
    public:
     explicit MirroredCall(MirroredOps& owner) : device_(*owner.device_), stream_(*owner.stream_), ops_(*owner.ops_) {}
     ~MirroredCall() override {
       try {
         for (const Mirror& mirror : mirrors_) bring_back(mirror);
-      } catch (const std::exception& error) {  // a kernel failed: the test has, and the device is of no more use
+      } catch (const std::exception& error) {  // a kernel failed: so has the test, and the device is unusable
         ADD_FAILURE() << error.what();
       }
       for (const Mirror& mirror : mirrors_) device_.deallocate(mirror.block, mirror.block_bytes);

@@ -1,5 +1,5 @@
-// One call of every op, on small tensors that its check() accepts: for laws that hold for all ops. Each tensor has
-// memory of its own.
+// One call of every op, on small tensors that its check() accepts: for laws that hold for all ops. Each tensor has its
+// own memory.
 #pragma once
 
 #include <functional>
@@ -11,10 +11,10 @@ namespace trivet::test {
 
 class OpSamples {
  public:
-  // make: a tensor of this type and shape. Floats are in [-1, 1), integers 0 or 1.
+  // make: creates a tensor of the type and shape. Floats are in [-1, 1), integers 0 or 1.
   explicit OpSamples(std::function<Tensor(DType, Shape)> make) : make_(std::move(make)) {}
 
-  // The sample of each alternative of AnyOp, in its order.
+  // One sample per alternative of AnyOp, in the same order.
   std::vector<AnyOp> all() {
     return [this]<class... Op>(std::variant<Op...>*) {
       return std::vector<AnyOp>{sample(static_cast<Op*>(nullptr))...};
@@ -28,7 +28,7 @@ class OpSamples {
   Tensor cube() { return make_(DType::f32, {4, 2, 4}); }  // [s, b, h]
   Tensor bins() { return make_(DType::i64, {kExactSumBins}); }
   Tensor tokens() { return make_(DType::i32, {4, 2}); }
-  // Two heads, with room behind them, so that their strides may be others.
+  // Two heads, with spare room after them, so that tests may change their strides.
   QkvViews qkv() {
     QkvViews views = qkv_views(Tensor{nullptr, DType::f32, {4, 2, 12}}, 2, 2);
     for (HeadsView* view : {&views.q, &views.k, &views.v}) view->memory = make_(DType::f32, {8, 2, 12});

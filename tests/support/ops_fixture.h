@@ -1,4 +1,4 @@
-// What every test of an op has: a back end, the CPU's with so many threads or CUDA, a stream, and tensors on the host.
+// What every op test has: a back end (the CPU with a number of threads, or CUDA), a stream, and host tensors.
 #pragma once
 
 #include <tuple>
@@ -16,7 +16,7 @@ inline void PrintTo(DType dtype, std::ostream* out) { *out << name_of(dtype); } 
 
 namespace trivet::test {
 
-// Parameters: the type T of activations and weights, and the number of threads, or kOnCuda, which is skipped where
+// Parameters: the type T of activations and weights, and the number of threads, or kOnCuda, which is skipped if
 // there is no GPU.
 class OpsTest : public testing::TestWithParam<std::tuple<DType, int>> {
  protected:
@@ -41,7 +41,7 @@ inline std::string case_name(const testing::TestParamInfo<std::tuple<DType, int>
          (threads == kOnCuda ? "_cuda" : "_threads_" + std::to_string(threads));
 }
 
-// For near(): results that are sums of n terms of size about `scale`, summed in fp32 and then rounded to `dtype`.
+// For near(): results that are sums of n terms of magnitude about `scale`, summed in fp32 and rounded to `dtype`.
 inline auto summed(DType dtype, const Values& expected, int64_t n, double scale = 1) {
   return [=, &expected](int64_t i) {
     return tolerance(DType::f32, n, scale) + tolerance(dtype, 1, std::abs(expected[static_cast<size_t>(i)]));

@@ -23,7 +23,7 @@ std::string words_of(const Config& config) {
   return words;
 }
 
-// What is trained, which all three runs share.
+// The model, which all three runs share.
 Config draw_model(Draw& draw, const Runs& runs, bool sequence_parallel) {
   Config config = tiny_config();
   ModelConfig& model = config.model;
@@ -91,7 +91,7 @@ void draw_schedule(Draw& draw, Runs& runs, bool whole_backward_passes, const std
     }
     if (c.pipeline_schedule == "interleaved" && draw.one_in(2)) c.microbatch_group_size_per_vp_stage = m;
   }
-  // Layers for every stage, and perhaps other numbers of them at the ends.
+  // Layers for every stage, and possibly different numbers in the first and last.
   const int stages = runs.p * v;
   int layers = stages * draw.of(1, 2);
   if (runs.p > 1 && stages > 2 * chunks && draw.one_in(3)) {
@@ -106,7 +106,7 @@ void draw_schedule(Draw& draw, Runs& runs, bool whole_backward_passes, const std
   config.model.num_layers = layers;
 }
 
-// A batch that grows and shrinks from step to step, through odd numbers of micro-batches: for schedules of any number.
+// A batch that varies from step to step, including odd numbers of micro-batches: for schedules that accept any number.
 void draw_batch_sizes(Draw& draw, Runs& runs) {
   Config& config = runs.full;
   const int64_t one = config.batch.micro_batch_size * runs.d;
@@ -145,7 +145,7 @@ void draw_switches(Draw& draw, Runs& runs) {
     overlap.align_grad_reduce = overlap.overlap_grad_reduce && runs.p > 1 && !streams && draw.one_in(2);
     if (!streams && draw.one_in(2)) config.parallel.bucket_size = draw.of(1, 5000);
   }
-  // The embedding adds to a tied gradient on the same rank, at another time.
+  // The embedding adds to a tied gradient on the same rank at a different time.
   overlap.defer_embedding_wgrad_compute =
       runs.p > 1 && !streams && config.model.untie_embeddings_and_output_weights && draw.one_in(3);
   if (overlap.defer_embedding_wgrad_compute) overlap.wgrad_deferral_limit = draw.of(0, 3);
@@ -180,7 +180,7 @@ void draw_switches(Draw& draw, Runs& runs) {
   }
 }
 
-// Ranks that share each sequence: in `plain`, too, as they add in an order of their own.
+// Context parallelism: in `plain`, too, because its ranks sum in an order of their own.
 void draw_context(Draw& draw, Runs& runs) {
   const ModelConfig& model = runs.full.model;
   const int64_t pieces = 4 * (runs.full.parallel.sequence_parallel ? runs.t : 1);
@@ -196,7 +196,7 @@ void draw_context(Draw& draw, Runs& runs) {
   }
 }
 
-// Documents: in all runs, as losses are others with them.
+// Document boundaries: in all runs, because they change the losses.
 void draw_documents(Draw& draw, Runs& runs) {
   if (!draw.one_in(3)) return;
   const bool ids = !draw.one_in(4), mask = !draw.one_in(4), loss = !draw.one_in(4);
@@ -206,7 +206,7 @@ void draw_documents(Draw& draw, Runs& runs) {
   }
 }
 
-// A loss in chunks: in `plain`, too, whose output weight's gradient is then summed in the same order.
+// A chunked loss: in `plain`, too, so that the output weight's gradient is summed in the same order.
 void draw_loss_chunks(Draw& draw, Runs& runs) {
   if (runs.full.overlap.defer_embedding_wgrad_compute || draw.one_in(2)) return;
   runs.same_order = false;
@@ -233,7 +233,7 @@ std::vector<std::string> Runs::choices() const {
     if (field.name == "parallel.pipeline_schedule" && !schedule_text.empty()) value = "drawn";
     else if (field.name == "batch.step_batch_size_schedule") value = value.empty() ? "constant" : "changes";
     else if (section == "train") continue;
-    // Sizes: none, one, two, an odd or an even number.
+    // Kinds of sizes: 0, 1, 2, odd or even.
     else if (const auto n = parse_integer(value); n && *n > 2) value = *n % 2 == 1 ? "odd" : "even";
     result.push_back(fmt::format("{}={}", field.name, value));
   }
@@ -243,7 +243,7 @@ std::vector<std::string> Runs::choices() const {
 CoveringDraws covering_draws(int count) {
   constexpr size_t kPool = 500;
   const TempDir dir;
-  std::map<std::string, size_t> numbers;  // of the choices
+  std::map<std::string, size_t> numbers;  // choice → index
   std::vector<std::vector<size_t>> pool;
   for (size_t i = 0; i < kPool; ++i) {
     std::vector<size_t>& mine = pool.emplace_back();
@@ -256,7 +256,7 @@ CoveringDraws covering_draws(int count) {
   for (const std::vector<size_t>& mine : pool)
     for (const size_t choice : mine) ++seen[choice];
   std::vector<std::vector<size_t>> pairs(kPool);
-  std::vector<char> left(n * n);  // pairs of choices that no chosen draw has
+  std::vector<char> left(n * n);  // pairs of choices not yet covered
   CoveringDraws result;
   for (size_t i = 0; i < kPool; ++i) {
     std::erase_if(pool[i], [&](size_t choice) { return seen[choice] == kPool; });
@@ -306,14 +306,14 @@ Runs draw_runs(int number, const std::string& folder) {
   runs.one.optimizer = runs.full.optimizer;
   runs.one.precision = runs.full.precision;
   runs.one.batch = runs.full.batch;
-  // Tied embeddings of two stages are summed in another order, and so are the sums of tensor- and data-parallel ranks.
+  // Tied embeddings of two stages are summed in a different order, as are sums over tensor- and data-parallel ranks.
   const bool untied = runs.full.model.untie_embeddings_and_output_weights;
   runs.plain = runs.full;
   if (untied) runs.plain.parallel = runs.one.parallel;
   runs.plain.parallel.tensor_model_parallel_size = runs.t;
   runs.plain.parallel.sequence_parallel = sequence_parallel;
   runs.plain.parallel.data_parallel_sharding_strategy = streams ? strategy : Sharding::no_shard;
-  // A strategy that shares gradients adds each micro-batch's as a whole.
+  // A strategy that shards gradients adds each micro-batch's as a whole.
   runs.same_order = untied && !streams && runs.t == 1 && runs.d == 1;
   draw_switches(draw, runs);
   draw_context(draw, runs);
@@ -326,13 +326,13 @@ void exchange_two_ops(Draw& draw, const Runs& runs) {
   Schedule schedule = parse_schedule(runs.schedule_text, "drawn");
   Program& program = schedule.programs[static_cast<size_t>(draw.of(0, schedule.p - 1))];
   const int first = draw.of(0, static_cast<int>(program.size()) - 2);
-  // Near each other: most such programs can still run.
+  // Close to each other: most such programs can still run.
   const int second = std::min(first + draw.of(1, 3), static_cast<int>(program.size()) - 1);
   std::swap(program[static_cast<size_t>(first)], program[static_cast<size_t>(second)]);
   std::ofstream(runs.full.parallel.pipeline_schedule) << to_text(schedule);
 }
 
-// One of the keys of the model and its layout, to a value that it may have taken alone.
+// Sets one key of the model or its layout to a value that is legal on its own.
 void change_a_key(Draw& draw, Config& config) {
   for (;;) {
     const Field& field = fields()[static_cast<size_t>(draw.of(0, static_cast<int>(fields().size()) - 1))];
@@ -341,7 +341,7 @@ void change_a_key(Draw& draw, Config& config) {
         section != "precision")
       continue;
     std::string text = fmt::format("{}", draw.of(0, 6));
-    if (field.name == "model.vocab_size") text = fmt::format("{}", draw.of(61, 70));  // what the dataset has
+    if (field.name == "model.vocab_size") text = fmt::format("{}", draw.of(61, 70));  // at least the dataset's 61
     else if (field.name == "parallel.pipeline_schedule")
       text = schedule_kinds()[static_cast<size_t>(draw.of(0, 8))].name;
     else if (!field.words.empty())

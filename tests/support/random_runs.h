@@ -1,4 +1,4 @@
-// Runs whose switches are drawn, all at once.
+// Runs whose settings are all drawn at random together.
 #pragma once
 
 #include <initializer_list>
@@ -27,34 +27,34 @@ class Draw {
   std::mt19937_64 random_;
 };
 
-// A run three times: on one rank; cut over tensor-, context- and data-parallel ranks with nothing else switched on; and
-// whole.
+// Three variants of a run. one: on one rank; plain: sharded over tensor-, context- and data-parallel ranks with all
+// else off; full: with everything that was drawn.
 struct Runs {
   Config one, plain, full;
   int t = 1, p = 1, d = 1, c = 1;
-  bool same_order = false;  // `plain` adds as `one` does: it is that
+  bool same_order = false;  // `plain` sums in the order of `one`, which stands in for it
   bool on_split_devices = false, ahead = false;
-  std::string schedule_text;  // of a schedule that was drawn, too
+  std::string schedule_text;  // set if the schedule was drawn, too
 
   int ranks() const { return t * c * p * d; }
-  std::string text() const;                  // of `full`, to run it again
+  std::string text() const;                  // `full` as text, to run it again
   std::vector<std::string> choices() const;  // what was drawn: "KEY=VALUE", sizes by their kind
 };
 
-// The number-th. Files that it needs are put into `folder`.
+// The draw with this number. Files that it needs are written to `folder`.
 Runs draw_runs(int number, const std::string& folder);
 
-// Of some hundred draws those that together have the most pairs of choices: each next one has the most that are new.
+// A subset of several hundred draws that covers pairs of choices greedily: each next draw adds the most new pairs.
 struct CoveringDraws {
   std::vector<int> numbers;
-  int64_t pairs = 0, covered = 0;  // of two choices: that some draw has, that a chosen one has
+  int64_t pairs = 0, covered = 0;  // pairs of choices in any draw; in the chosen draws
 };
 CoveringDraws covering_draws(int count);
 
-// Exchanges two ops of a rank, in a schedule that was drawn.
+// Swaps two ops of a rank in a randomly drawn schedule.
 void exchange_two_ops(Draw& draw, const Runs& runs);
 
-// Sets one of the keys of the model and its layout to a value that it may have taken alone.
+// Sets one key of the model or its layout to a value that is legal on its own.
 void change_a_key(Draw& draw, Config& config);
 
 }  // namespace trivet::test

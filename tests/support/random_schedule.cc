@@ -12,7 +12,7 @@ int draw(std::mt19937_64& random, int low, int high) {
 
 namespace {
 
-// What a rank could run next, as the messages stand.
+// What each rank could run next, given the messages in flight.
 class Play {
  public:
   Play(Schedule& schedule, bool halves) : schedule_(schedule), halves_(halves) {
@@ -61,12 +61,12 @@ class Play {
   }
 
  private:
-  // Whether weight gradients of an earlier micro-batch are still to be added to the chunk's.
+  // True if weight gradients of an earlier micro-batch have yet to be added to the chunk's.
   bool defers(int rank, int chunk) const {
     return std::ranges::any_of(to_defer_[static_cast<size_t>(rank)], [&](const Op& op) { return op.chunk == chunk; });
   }
 
-  // What comes into a stage: activations, or gradients.
+  // An input of a stage: activations or gradients.
   struct Edge {
     int stage = 0;
     bool gradient = false;
@@ -82,9 +82,9 @@ class Play {
 
   Schedule& schedule_;
   const bool halves_;
-  std::map<Edge, std::deque<int>> inputs_;        // micro-batches that have come
-  std::map<Channel, std::deque<Edge>> channels_;  // several stages' messages may share one
-  std::vector<std::deque<Op>> to_defer_;          // [rank] weight halves, first come first served
+  std::map<Edge, std::deque<int>> inputs_;        // micro-batches that have arrived
+  std::map<Channel, std::deque<Edge>> channels_;  // messages of several stages may share one
+  std::vector<std::deque<Op>> to_defer_;          // [rank] weight halves, in FIFO order
 };
 
 }  // namespace

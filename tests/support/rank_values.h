@@ -1,4 +1,4 @@
-// Vectors whose elements are a function of (rank, index), and the sums over ranks that a communicator has to give.
+// Vectors whose elements are a function of (rank, index), and the sums over ranks that a communicator must produce.
 #pragma once
 
 #include <cstring>
@@ -11,7 +11,7 @@
 
 namespace trivet {
 
-// What a rank of a test computes and communicates on.
+// The device and stream on which a test's rank computes and communicates.
 struct RankStreams {
   std::unique_ptr<Device> device = create_cpu_device();
   std::unique_ptr<Stream> stream = device->create_compute_stream();
@@ -49,7 +49,7 @@ T small_integer(int rank, int64_t i) {
   else return T(static_cast<float>(v));
 }
 
-// Values of very different sizes: a sum in another order has other bits.
+// Values of very different magnitudes: a sum in another order differs in its bits.
 template <class T>
 T random_value(int rank, int64_t i) {
   const uint64_t bits = mixed((static_cast<uint64_t>(i) << 8) + static_cast<uint64_t>(rank) + 12345);
@@ -91,7 +91,7 @@ T rank_maximum(int ranks, int64_t i, Value value) {
   return best;
 }
 
-// Bit for bit; reports the first element that differs.
+// Compares bit for bit; reports the first element that differs.
 template <class T, class Expected>
 void expect_elements(const std::vector<T>& found, Expected expected, const std::string& what) {
   for (size_t i = 0; i < found.size(); ++i) {

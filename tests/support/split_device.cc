@@ -17,10 +17,10 @@
 namespace trivet::test {
 namespace {
 
-// Whether all other threads of the process sleep.
+// True if all other threads of the process sleep.
 bool others_sleep() {
   const std::string me = std::to_string(gettid());
-  std::error_code gone;  // a thread that ends meanwhile
+  std::error_code gone;  // set if a thread ends meanwhile
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", gone)) {
     if (task.path().filename() == me) continue;
     std::ifstream file(task.path() / "stat");
@@ -32,7 +32,7 @@ bool others_sleep() {
   return true;
 }
 
-// Hands on what nobody waits for when nothing else runs: a GPU's streams do not wait for a host either.
+// Releases work that nothing waits for once nothing else runs: a GPU's streams run without the host's waits, too.
 class Releaser {
  public:
   explicit Releaser(Streams& streams) : thread_([this, &streams](std::stop_token stop) { serve(streams, stop); }) {}
@@ -53,7 +53,7 @@ class Releaser {
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::jthread thread_;  // last: it starts when the rest is there
+  std::jthread thread_;  // last: it starts when all other members exist
 };
 
 class SplitDevice : public Device {

@@ -1,21 +1,21 @@
-// A device that is to a program what a GPU is, on any machine: what would go wrong there goes wrong here, every time.
+// A device that behaves like a GPU, on any machine: what would go wrong on a GPU goes wrong here, every time.
 //
-//   * Its memory cannot be touched by the host: a tensor's address lies in pages without any access (SIGSEGV), and the
-//     numbers behind it at an address that only its ops and copies know. An address that is not inside a block of the
-//     device, host memory or memory given back, throws Error where it is handed to an op or a copy.
+//   * The host cannot access its memory: a tensor's address lies in pages without access rights (SIGSEGV), and its data
+//     at an address that only the device's ops and copies know. Passing an op or a copy an address outside the device's
+//     blocks, such as host memory or freed memory, throws Error.
 //   * New memory, of the device and of HostBuffers, is full of NaN and large integers.
-//   * All its streams run beside the host. Lazy streams do nothing until the host waits for what they hold (for the
-//     stream, for an event, or asks whether an event is done), and then nothing beyond it, other streams included as
-//     far as they are waited for. So a host that reads a copy too early finds what was there before, and one that
-//     changes a copy's source too early has changed it: without luck, and without a sleep. Such a stream starts nothing
-//     by itself: a program that waits for the effect of a host function by other means waits for ever.
+//   * All its streams run asynchronously. Lazy streams do nothing until the host waits for their work (on the stream or
+//     an event, or by querying an event), and then nothing beyond it; the same holds for other streams that this work
+//     waits for. So a host that reads a copy's target too early finds the old content, and one that changes a copy's
+//     source too early corrupts the copy: every time, without sleeps. Such a stream starts nothing by itself: a program
+//     that waits for the effect of a host function by other means waits forever.
 //   * A stream or an event of another device throws Error.
-//   * A graph repeats its operations with the arguments that they had when it was captured. Anything but operations on
-//     the stream that is captured throws Error meanwhile, memory that is taken too.
+//   * A graph repeats its operations with the arguments that they had at capture. During capture, anything except
+//     operations on the captured stream throws Error, including allocation.
 //
-// What it does not imitate: a copy's target is not overwritten before the copy runs, because host memory may be used
-// again in stream order (the staged communicator does so), and giving memory back does not wait for streams as cudaFree
-// does. With AddressSanitizer, work that then still uses it is reported, and so are the ends of blocks.
+// What it does not imitate: a copy's target is not overwritten before the copy runs, because host memory may be reused
+// in stream order (the staged communicator does so), and freeing memory does not wait for streams as cudaFree does.
+// AddressSanitizer reports work that still uses freed memory, and accesses beyond the ends of blocks.
 #pragma once
 
 #include <functional>
@@ -25,23 +25,23 @@
 
 namespace trivet::test {
 
-// A scheduler that runs each stream as late or as early as its waits allow. A stream that is held back and that nobody
-// waits for is handed on when no thread of the process runs any more.
+// A scheduler that runs each stream as late or as early as its waits allow. A stream that is held back, with nothing
+// waiting for it, is released when no thread of the process is running.
 struct Hostility {
-  // Whether the n-th stream of the device is lazy; else it runs at once.
+  // True if the device's n-th stream is lazy; otherwise it runs immediately.
   std::function<bool(size_t n, bool computes)> holds_back;
-  // Whether it rests before each item, so that others get ahead of it. Null: none does.
+  // True if the stream pauses before each item, so that others get ahead of it. Null: none does.
   std::function<bool(size_t n, bool computes)> rests{};
-  // Whether a wait, of the host or of a stream, is left out; `caller`: the return address. Null: none is.
+  // True if a wait, by the host or a stream, is to be skipped; `caller`: its return address. Null: none is.
   std::function<bool(void* caller)> skips{};
 };
 
-// Of 1 GiB. kind() is DeviceKind::cuda: "not host memory". Not lazy: streams run at once, on threads of their own.
+// Has 1 GiB. kind() is DeviceKind::cuda: "not host memory". Not lazy: streams run immediately, each on its own thread.
 std::unique_ptr<Device> create_split_device(bool lazy = true);
 std::unique_ptr<Device> create_hostile_device(const Hostility& hostility);
 // The memory behind a tensor of such a device.
 Tensor behind_split_device(Device& device, const Tensor& tensor);
-// The CPU's operations, with so many threads, on tensors of `device`. REQUIRES: made by create_split_device.
+// CPU ops with `threads` threads on tensors of `device`. REQUIRES: `device` is from create_split_device.
 std::unique_ptr<Ops> create_split_ops(Device& device, int threads);
 
 }  // namespace trivet::test

@@ -1,5 +1,5 @@
-// The memory of a split device (split_device.h): a range of addresses that nobody can use, and the same number of bytes
-// behind it. Any thread.
+// The memory of a split device (split_device.h): a range of inaccessible addresses, and the same number of bytes behind
+// it. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,7 @@ class SplitMemory {
   void* allocate(int64_t bytes) {
     std::lock_guard lock(mutex_);
     const int64_t room = (bytes + kGuard + kAlignment - 1) / kAlignment * kAlignment;
-    int64_t begin = 0;  // of the first gap that is large enough
+    int64_t begin = 0;  // start of the first gap that is large enough
     for (const auto& [at, block] : blocks_) {
       if (at - begin >= room) break;
       begin = at + block.room;
@@ -73,13 +73,13 @@ class SplitMemory {
     blocks_.erase(block);
   }
 
-  // Whether any of these bytes has an address of the device, in a block or not.
+  // True if any of these bytes has an address of the device, in a block or not.
   bool touches(const void* data, int64_t bytes) const {
     const auto begin = reinterpret_cast<uintptr_t>(data), front = reinterpret_cast<uintptr_t>(front_);
     return begin < front + 2 * kBytes && begin + static_cast<uintptr_t>(bytes) > front;
   }
 
-  // The tensor behind one of this device. `what` gives its place in the call, for the Error.
+  // The accessible tensor behind a tensor of this device. `what` names its place in the call, for the Error.
   template <class What>
   Tensor behind(const Tensor& tensor, const What& what) {
     std::lock_guard lock(mutex_);

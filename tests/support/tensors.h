@@ -1,4 +1,4 @@
-// Tensors for tests of ops: random, poisoned, read back as doubles, compared.
+// Tensors for op tests: random or poisoned, read back as doubles, compared.
 #pragma once
 
 #include <cmath>
@@ -54,12 +54,12 @@ inline bool same_bits(const Tensor& a, const Tensor& b) {
          std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())) == 0;
 }
 
-// Makes tensors in host memory, each a block of its own, so that AddressSanitizer guards its ends.
+// Makes tensors in host memory, each in its own block, so that AddressSanitizer guards its ends.
 class Tensors {
  public:
   explicit Tensors(uint64_t seed = 1) : random_(seed) {}
 
-  // Full of what no op should leave: NaN, or the largest integer.
+  // Filled with what no op should leave: NaN, or the largest integer.
   Tensor poisoned(DType dtype, Shape shape) {
     const Tensor t = arena_.allocate(dtype, shape);
     for (int64_t i = 0; i < t.numel(); ++i) {
@@ -103,7 +103,7 @@ class Tensors {
   std::mt19937_64 random_;
 };
 
-// Each element within `tolerance` (a number, or a function of the index); the first that is not is named.
+// Each element is within `tolerance` (a number, or a function of the index); reports the first that is not.
 template <class Tolerance>
 testing::AssertionResult near(const Tensor& found, const Values& expected, const Tolerance& tolerance) {
   if (found.numel() != static_cast<int64_t>(expected.size()))
@@ -121,7 +121,7 @@ testing::AssertionResult near(const Tensor& found, const Values& expected, const
   return testing::AssertionSuccess();
 }
 
-// `run` throws an Error whose text has each of `parts`.
+// `run` throws an Error whose text contains all `parts`.
 inline testing::AssertionResult throws_naming(const std::function<void()>& run, const std::vector<std::string>& parts) {
   try {
     run();

@@ -33,7 +33,7 @@ Config tiny_config() {
   config.optimizer.lr_warmup_iters = 2;
   config.optimizer.lr_decay_iters = 20;
   config.train.train_iters = 20;
-  config.device.kind = DeviceKind::cpu;  // also where there are GPUs
+  config.device.kind = DeviceKind::cpu;  // even if there are GPUs
   config.device.threads_per_rank = 1;
   config.data.path = "tiny";  // opened by the tests themselves
   config.data.prefetch = 1;
@@ -184,7 +184,7 @@ TinyTrainer::TinyTrainer(const Config& config, Communicator& world, Trainer::Opt
 
 void with_trainers(const Config& config, int ranks, const std::function<void(Trainer&)>& use,
                    const Trainer::Options& options, const std::vector<std::string>& faults) {
-  tiny_dataset();  // made before the ranks ask for it
+  tiny_dataset();  // created before the ranks use it
   run_thread_ranks(ranks, [&](Communicator& world) { use(*TinyTrainer(config, world, options, faults)); });
 }
 
@@ -212,7 +212,7 @@ void expect_near(const Curve& curve, const Curve& reference, const std::string& 
   ASSERT_EQ(curve.losses.size(), reference.losses.size()) << what;
   for (size_t i = 0; i < reference.losses.size(); ++i)
     EXPECT_NEAR(curve.losses[i], reference.losses[i], kTolerance * reference.losses[i]) << what << ", step " << i + 1;
-  // Adam hardly feels a gradient that is too large in every step: norms tell.
+  // Adam is insensitive to a gradient that is too large in every step; the norms show it.
   ASSERT_EQ(curve.norms.size(), reference.norms.size()) << what;
   for (size_t i = 0; i < reference.norms.size(); ++i)
     EXPECT_NEAR(curve.norms[i], reference.norms[i], 10 * kTolerance * reference.norms[i]) << what << ", step " << i + 1;
@@ -231,9 +231,9 @@ Curve train(const Config& config, Communicator& world, int steps, const Trainer:
     if (const auto earlier = trainer.queue_step()) add(*earlier);
     if (!ahead || i + 1 == steps) add(trainer.finish_step());
   }
-  curve.validation_loss = evaluate(trainer, 3);  // one more than the host may have ready: it waits for the device
+  curve.validation_loss = evaluate(trainer, 3);  // one more than the host may queue: it waits for the device
 
-  // The weights of each parameter, wherever they stand; under ZeRO-3 no rank has them.
+  // The weights of each parameter, wherever they are stored; under ZeRO-3 no rank keeps them whole.
   trainer.data_parallel().weights.finish();
   uint64_t hash = 0;
   for (const Param& param : trainer.state().params.all()) {
@@ -263,7 +263,7 @@ std::vector<TracedStep> traced_steps(const Config& config, int ranks) {
     step.rows.resize(step.names.size());
     for (int i = 0; i < 3; ++i) {
       const StepResult result = trainer.step();
-      if (i == 2) {  // the gathers that follow the last step belong to it, however late they run
+      if (i == 2) {  // the gathers after the last step belong to it, however late they run
         trainer.data_parallel().weights.finish();
         trainer.rank().compute->synchronize();
       }

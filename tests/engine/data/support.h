@@ -1,4 +1,4 @@
-// What the data tests share: datasets made of given documents, and texts.
+// Shared by the data tests: datasets made from given documents, and texts.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ inline void write_dataset(const std::string& prefix, const Documents& documents,
   writer.finish();
 }
 
-// Sentences of made-up words, the frequent ones short, with capitals, numbers and marks. Deterministic.
+// Sentences of made-up words, frequent ones short, with capitals, numbers and punctuation. Deterministic.
 inline std::vector<std::string> made_up_sentences(int count, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<std::string> words(300), sentences(static_cast<size_t>(count));
