@@ -128,7 +128,7 @@ void remove_file_if_exists(const std::string& path) {
 void make_folder(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) throw IoError(fmt::format("{}: cannot be made: {}", path, error.message()));
+  if (error) throw IoError(fmt::format("{}: cannot be created: {}", path, error.message()));
 }
 
 void empty_folder(const std::string& path) {
@@ -379,7 +379,7 @@ bool AppendFile::append(std::string_view record, bool kept) {
   const std::string why = error_text(errno);
   const bool torn = regular_ && written > 0 && ::ftruncate(fd_, end) != 0;
   if (!std::exchange(failing_, true))
-    warn(fmt::format("cannot be written: {}{}; the count of lost records will follow once it can", why,
+    warn(fmt::format("cannot be written: {}{}; the number of lost records follows once it can", why,
                      torn ? ", and one is torn" : ""));
   lost_ += !kept;
   return false;

@@ -61,8 +61,8 @@ std::string error_text(int error) {
     const bool limited = getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
     return std::strerror(error) + (limited ? "; the limit is " + std::to_string(limit.rlim_cur) + what + option : "");
   };
-  if (error == EFBIG) return with_limit(RLIMIT_FSIZE, " bytes a file", " (ulimit -f)");
-  if (error == EMFILE) return with_limit(RLIMIT_NOFILE, " open files a process", " (ulimit -n)");
+  if (error == EFBIG) return with_limit(RLIMIT_FSIZE, " bytes per file", " (ulimit -f)");
+  if (error == EMFILE) return with_limit(RLIMIT_NOFILE, " open files per process", " (ulimit -n)");
   return std::strerror(error);
 }
 

@@ -78,17 +78,17 @@ MemoryLimit memory_limit() noexcept {
     return none ? INT64_MAX : static_cast<int64_t>(limit.rlim_cur);
   };
   const MemoryLimit limits[] = {
-      {of_process(RLIMIT_AS), page * pages.all, "the limit of the process's address space (ulimit -v)"},
-      {of_process(RLIMIT_DATA), page * pages.data, "the limit of the process's data (ulimit -d)"},
-      {control_group_limit(), page * pages.resident, "the limit of the process's control group"},
+      {of_process(RLIMIT_AS), page * pages.all, "the process's address-space limit (ulimit -v)"},
+      {of_process(RLIMIT_DATA), page * pages.data, "the process's data-segment limit (ulimit -d)"},
+      {control_group_limit(), page * pages.resident, "the memory limit of the process's cgroup"},
       {static_cast<int64_t>(machine.totalram + machine.totalswap) * machine.mem_unit, page * pages.resident,
-       "the memory of this machine with its swap space"}};
+       "this machine's memory plus swap"}};
   return *std::ranges::min_element(limits, {}, &MemoryLimit::left);
 }
 
 std::string to_string(const MemoryLimit& limit) {
   std::array<char, 200> text{};
-  std::snprintf(text.data(), text.size(), "%s is %.2f GiB, of which the process has taken %.2f", limit.name,
+  std::snprintf(text.data(), text.size(), "%s is %.2f GiB, of which the process uses %.2f", limit.name,
                 static_cast<double>(limit.bytes) / kGiB, static_cast<double>(limit.used) / kGiB);
   return text.data();
 }
@@ -98,7 +98,7 @@ OutOfMemory::OutOfMemory(size_t bytes) noexcept {
   const MemoryLimit limit = memory_limit();
   const std::string_view name = purpose ? purpose->name() : std::string_view();
   std::snprintf(text_.data(), text_.size(),
-                "out of memory: cannot allocate %zu bytes for %s%s%.*s; %s is %.2f GiB, of which the process has taken "
+                "out of memory: cannot allocate %zu bytes for %s%s%.*s; %s is %.2f GiB, of which the process uses "
                 "%.2f",
                 bytes, purpose ? purpose->what() : "this command", name.empty() ? "" : " ",
                 static_cast<int>(std::min<size_t>(name.size(), 200)), name.data(), limit.name,

@@ -177,8 +177,8 @@ double JsonReader::number(const char* name) const {
 }
 
 std::string JsonReader::text(const char* name) const {
-  const nlohmann::json& value = member(name, "a text");
-  if (!value.is_string()) refuse(name, shown(value), "a text");
+  const nlohmann::json& value = member(name, "a string");
+  if (!value.is_string()) refuse(name, shown(value), "a string");
   return value.get<std::string>();
 }
 

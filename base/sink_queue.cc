@@ -187,7 +187,7 @@ void OutputLog::open(const std::string& path) {
     }
   };
   queue_.emplace(SinkQueue::Sink{.write = write, .gap = [](int64_t n) {
-                                   return fmt::format("{} pieces are missing: they were not accepted\n", n);
+                                   return fmt::format("{} pieces of output are missing: not accepted\n", n);
                                  }});
   const std::time_t now = std::time(nullptr);
   queue_->push(fmt::format("---- {:%Y-%m-%dT%H:%M:%SZ}, {}, process {}\n", fmt::gmtime(now), host_name(), getpid()) +
@@ -228,7 +228,7 @@ QueuedOutput::QueuedOutput()
                     if (gone || write_all(STDOUT_FILENO, piece) == piece.size()) return true;
                     gone = true;
                     const std::string what =
-                        fmt::format("standard output is gone: {}; training continues, and its output in {}\n",
+                        fmt::format("standard output is gone: {}; training continues, and its output goes to {}\n",
                                     error_text(errno), log->path().empty() ? "RUN_DIR/log" : log->path());
                     log->add(what);
                     write_stderr("trivet: " + what);
@@ -250,7 +250,7 @@ QueuedOutput::~QueuedOutput() {
   }
   log_->close();
   if (lost.empty()) return;
-  write_stderr(fmt::format("trivet: standard output accepts nothing; the last {} lines are {}\n", lost.size(),
+  write_stderr(fmt::format("trivet: standard output accepts no data; the last {} lines are {}\n", lost.size(),
                            log_->path().empty() ? "lost" : "in " + log_->path()));
 }
 
@@ -263,7 +263,7 @@ int QueuedOutput::sync() {
 std::string output_stall() {
   const SinkQueue* const queue = output;
   const double seconds = queue ? queue->stalled_s() : 0;
-  return seconds < 1 ? "" : fmt::format("; standard output has accepted nothing for {:.1f} s", seconds);
+  return seconds < 1 ? "" : fmt::format("; standard output has accepted no data for {:.1f} s", seconds);
 }
 
 }  // namespace trivet

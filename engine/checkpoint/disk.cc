@@ -154,7 +154,7 @@ void write_folder(const std::string& path, const std::function<void(const Disk&,
     disk.sync_directory(temporary);
     if (::rename(temporary.c_str(), name.c_str()) != 0) {  // which replaces only an empty folder
       if (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR)
-        throw IoError(name + ": another process made it meanwhile; it is left as it is");
+        throw IoError(name + ": another process created it meanwhile; it is left untouched");
       fail_io(DiskOp::rename, name, errno);
     }
   } catch (...) {

@@ -180,12 +180,12 @@ Manifest parse_manifest(const std::string& text, const std::string& source) {
   const auto version = numbers(reader, "version", 2, 2, 1'000'000);
   if (version[0] != Manifest::kMajor)
     reader.refuse("version", fmt::format("{}.{}", version[0], version[1]),
-                  fmt::format("{}.x, the version that this Trivet reads", Manifest::kMajor));
+                  fmt::format("{}.x, which this Trivet reads", Manifest::kMajor));
   const std::string hash = reader.text(kSelfHash);
   json content = whole;
   content.erase(kSelfHash);
   if (const std::string found = content_hash(content.dump()); found != hash)
-    throw DataError(fmt::format("{}: found the hash {}, expected {}: it was changed", source, found, hash));
+    throw DataError(fmt::format("{}: found the hash {}, expected {}: the file was modified", source, found, hash));
   Manifest manifest{.step = reader.integer("step"), .run = reader.text("run"), .layout = reader.text("layout")};
   reader.integer("block_bytes", Manifest::kBlockBytes, Manifest::kBlockBytes);
   for (const json& file : reader.array("files")) manifest.files.push_back(parse_file(file, source));

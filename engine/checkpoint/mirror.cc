@@ -50,7 +50,7 @@ CheckpointMirror::CheckpointMirror(const CheckpointStore& from, const Checkpoint
   const std::string mark = to.folder() + "/mirror-of", mine = std::filesystem::absolute(from.folder()).string() + "\n";
   if (const std::string marked = file_exists(mark) ? read_small_file(mark, 65536) : "a run\n"; marked != mine) {
     if (!to.steps().empty())
-      throw ConfigError(fmt::format("checkpoint.mirror: {} has checkpoints of {}, expected a folder of this run's own",
+      throw ConfigError(fmt::format("checkpoint.mirror: {} has checkpoints of {}, expected a folder for this run alone",
                                     to.folder(), marked.substr(0, marked.find('\n'))));
     write_file(mark, mine);
   }
@@ -69,7 +69,7 @@ bool CheckpointMirror::wait(double seconds) {
   const bool stalled = queue_.stalled_s() > kStalled;
   if (stalled)
     copier_->tell(
-        fmt::format("the last step is not copied: {} has taken nothing for {} s", copier_->to.folder(), kStalled));
+        fmt::format("the last step is not copied: {} has accepted no data for {} s", copier_->to.folder(), kStalled));
   return stalled;
 }
 

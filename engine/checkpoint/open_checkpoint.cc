@@ -133,7 +133,7 @@ class StoredTensors {
 int64_t size_of_file(const std::string& path, const std::string& source) {
   std::error_code error;
   const auto size = std::filesystem::file_size(path, error);
-  if (error) throw DataError(fmt::format("{}: {}, but {} names it", path, error.message(), source));
+  if (error) throw DataError(fmt::format("{}: {}, but {} lists it", path, error.message(), source));
   return static_cast<int64_t>(size);
 }
 
@@ -144,7 +144,7 @@ std::string read_checked(const OpenCheckpoint& checkpoint, const std::string& na
   const std::string path = checkpoint.directory + "/" + name;
   std::string text = read_small_file(path, kLargestText);
   if (const std::string found = content_hash(text); found != file->hash)
-    throw DataError(fmt::format("{}: found the hash {}, expected {}: it was changed", path, found, file->hash));
+    throw DataError(fmt::format("{}: found the hash {}, expected {}: the file was modified", path, found, file->hash));
   return text;
 }
 
@@ -165,7 +165,7 @@ OpenCheckpoint open_checkpoint(const std::string& directory) {
     const auto& files = checkpoint.manifest.files;
     if (name.ends_with(".safetensors") &&
         std::none_of(files.begin(), files.end(), [&](const auto& file) { return file.name == name; }))
-      throw DataError(fmt::format("{}/{}: a shard that {} does not name", directory, name, path));
+      throw DataError(fmt::format("{}/{}: a shard that {} does not list", directory, name, path));
   }
   checkpoint.state = parse_train_state(read_checked(checkpoint, "train_state.json"), directory + "/train_state.json");
   checkpoint.config = read_checked(checkpoint, "config.resolved.yaml");

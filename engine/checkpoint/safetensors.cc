@@ -41,7 +41,7 @@ SafeTensor parse_tensor(const std::string& name, const nlohmann::json& value, co
     throw DataError(fmt::format("{}: found {} members, expected dtype, shape and data_offsets", where, value.size()));
   SafeTensor tensor{.name = name, .dtype = reader.text("dtype")};
   const int bits = bits_of(tensor.dtype);
-  if (bits == 0) reader.refuse("dtype", "'" + tensor.dtype.substr(0, 40) + "'", "a type of the format, such as F32");
+  if (bits == 0) reader.refuse("dtype", "'" + tensor.dtype.substr(0, 40) + "'", "a dtype of safetensors, such as F32");
   // In bits: 2^63 of them are far more than any tensor has.
   int64_t size = bits;
   const nlohmann::json& shape = reader.array("shape");
@@ -65,7 +65,7 @@ void parse_metadata(const nlohmann::json& value, const std::string& source, std:
   if (!value.is_object()) throw DataError(source + ": __metadata__: expected an object");
   for (const auto& [key, text] : value.items()) {
     if (!text.is_string())
-      throw DataError(fmt::format("{}: __metadata__: '{}': expected a text", source, key.substr(0, 200)));
+      throw DataError(fmt::format("{}: __metadata__: '{}': expected a string", source, key.substr(0, 200)));
     to[key] = text.get<std::string>();
   }
 }
@@ -112,7 +112,7 @@ SafeTensors parse_safetensors(std::span<const char> bytes, int64_t file_bytes, c
   int64_t end = 0;
   for (const SafeTensor& tensor : content.tensors) {
     if (tensor.begin != end)
-      throw DataError(fmt::format("{}: tensor '{}' begins at byte {}, expected {}, where the one before ends", source,
+      throw DataError(fmt::format("{}: tensor '{}' begins at byte {}, expected {}, where the previous one ends", source,
                                   tensor.name.substr(0, 200), tensor.begin, end));
     end = tensor.end;
   }
@@ -163,7 +163,7 @@ bool all_finite(std::span<const float> numbers) {
 void expect_finite(std::span<const float> numbers, const std::string& where) {
   if (all_finite(numbers)) return;
   const auto bad = std::ranges::find_if_not(numbers, [](float x) { return std::isfinite(x); });
-  throw DataError(fmt::format("{}: element {} of {} is {}, expected finite numbers: the weights are damaged", where,
+  throw DataError(fmt::format("{}: element {} of {} is {}, expected a finite number: the weights are damaged", where,
                               bad - numbers.begin(), numbers.size(), *bad));
 }
 

@@ -70,7 +70,7 @@ void CheckpointSaver::commit() {
     const std::string path = temporary_ + "/" + description_name(rank);
     if (!file_exists(path))
       throw IoError(
-          fmt::format("{}: rank {} has written it, but rank 0 does not see it: the checkpoints' folder has to "
+          fmt::format("{}: rank {} has written it, but rank 0 does not see it: the checkpoint folder must "
                       "be on a file system that all hosts share",
                       path, rank));
     manifest.files.push_back(parse_checkpoint_file(read_small_file(path, Manifest::kMostBytes), path));

@@ -58,7 +58,7 @@ std::optional<int64_t> CheckpointStore::latest(std::string* problem) const {
     std::string name = read_small_file(path, 100);
     if (name.ends_with('\n')) name.pop_back();
     if (const auto step = step_of_name(name); step && file_exists(path_of(*step))) return step;
-    why = fmt::format("{} names \"{}\", which is no checkpoint of that folder", path, printable(name));
+    why = fmt::format("{} names \"{}\", which is not a checkpoint in that folder", path, printable(name));
   } catch (const DataError& error) {  // not a regular file, or too long to name a step
     why = error.what();
   }
@@ -94,7 +94,7 @@ std::vector<std::string> find_checkpoints(std::string path, const std::function<
     if (errno == ENOENT) throw ConfigError(path + ": there is no such file or directory");
     throw IoError(fmt::format("{}: cannot be found: {}", path, std::strerror(errno)));
   }
-  if (!std::filesystem::is_directory(path)) throw DataError(path + ": is a file, expected a checkpoint's directory");
+  if (!std::filesystem::is_directory(path)) throw DataError(path + ": is a file, expected a checkpoint directory");
   if (file_exists(path + "/manifest.json")) return {path};
   for (const std::string& folder : {path, path + "/checkpoints"})
     if (auto found = CheckpointStore(folder).paths(); !found.empty()) {

@@ -43,8 +43,8 @@ std::string precision_text(const Config& config) {
   const int64_t ends = p.first_last_layers_bf16 ? p.num_layers_at_start_in_bf16 + p.num_layers_at_end_in_bf16 : 0;
   return fmt::format("{}; GEMMs of the linear layers of {} in FP8 ({}{}){}{}", word_of(p.dtype),
                      counted(config.model.num_layers - ends, "layer"), word_of(p.fp8),
-                     p.fp8_recipe == Fp8Recipe::blockwise ? ", scales of blocks" : "",
-                     p.fp8_wgrad ? "" : ", but for gradients of weights",
+                     p.fp8_recipe == Fp8Recipe::blockwise ? ", block scales" : "",
+                     p.fp8_wgrad ? "" : ", except weight gradients",
                      p.fp8_param_gather ? "; their weights are gathered in FP8" : "");
 }
 
@@ -153,7 +153,7 @@ TextBlock describe_layout(const Config& config, const Layout& layout) {
   block.rows.push_back({"data parallel", mesh.size(kGradientAxes) == 1 ? "none" : data_parallel_text(config)});
   if (!gradients_in_order(schedule))  // a schedule from a file
     block.rows.push_back({"",
-                          "it adds the gradients of a stage in another order than one rank does: losses may differ "
+                          "it sums a stage's gradients in a different order than one rank does: losses may differ "
                           "in the last bits"});
   if (const std::string links = describe_links(config.comm, mesh); !links.empty())
     block.rows.push_back({"emulated links", links});

@@ -27,29 +27,29 @@ void declare_model(std::vector<Field>& table) {
   KEY(model, ffn_hidden_size, "width of the MLP, f; auto: 4 h, with swiglu 8/3 h in multiples of 64",
       range(1, 4'000'000, "columns"));
   KEY(model, num_attention_heads, "attention heads, a", range(1, 1'000'000, "heads")).required = true;
-  KEY(model, num_query_groups, "heads of keys and values, which groups of attention heads share; auto: a",
+  KEY(model, num_query_groups, "key and value heads, each shared by a group of attention heads; auto: a",
       range(1, 1'000'000, "heads"));
   KEY(model, kv_channels, "width of an attention head; auto: h / a", range(1, 1'000'000, "columns"));
-  KEY(model, seq_length, "tokens of a sample, s", range(1, 10'000'000, "tokens")).required = true;
-  KEY(model, vocab_size, "tokens of the vocabulary; auto: the dataset's tokenizer's",
-      range(1, 1'000'000'000, "tokens"));
+  KEY(model, seq_length, "tokens per sample, s", range(1, 10'000'000, "tokens")).required = true;
+  KEY(model, vocab_size, "vocabulary size; auto: that of the dataset's tokenizer", range(1, 1'000'000'000, "tokens"));
   KEY(model, make_vocab_size_divisible_by, "the embedding is padded to a multiple of this times t",
       range(1, 1'000'000, "tokens"));
   KEY(model, untie_embeddings_and_output_weights, "give the output layer a weight of its own");
-  KEY(model, normalization, "what the norms do: subtract the mean and add a bias, or neither");
+  KEY(model, normalization, "type of the norms: LayerNorm subtracts the mean and adds a bias, RMSNorm does neither");
   KEY(model, swiglu, "a gated MLP: SiLU of one half of fc1 times the other, f columns each; otherwise GELU");
   KEY(model, add_bias_linear, "biases of the linear layers");
   KEY(model, add_qkv_bias, "biases of queries, keys and values where add_bias_linear is false");
   KEY(model, qk_layernorm, "normalise each head of queries and keys, before rope; one norm for all heads of a layer");
-  KEY(model, position_embedding_type, "positions: an embedding that is learned, or rotated queries and keys");
+  KEY(model, position_embedding_type, "positions: a learned embedding, or rotated queries and keys (RoPE)");
   KEY(model, rotary_base, "rope: base of the frequencies", at_least(1));
-  KEY(model, rotary_percent, "rope: share of a head's columns that turn", {.low = 0, .high = 1, .low_open = true});
-  KEY(model, use_rope_scaling, "rope: stretch long wavelengths, as Llama 3.1 does for contexts beyond its first ones");
-  KEY(model, rope_scaling_factor, "rope scaling: how much longer they become", at_least(1));
-  KEY(model, rope_scaling_low_freq_factor, "rope scaling: all that turn less often than this in the first contexts",
+  KEY(model, rotary_percent, "rope: share of a head's columns that are rotated",
+      {.low = 0, .high = 1, .low_open = true});
+  KEY(model, use_rope_scaling, "rope: stretch long wavelengths, as Llama 3.1 does to extend its context");
+  KEY(model, rope_scaling_factor, "rope scaling: factor by which wavelengths are stretched", at_least(1));
+  KEY(model, rope_scaling_low_freq_factor, "rope scaling: stretch fully below this many turns per original context",
       above(0, "turns"));
-  KEY(model, rope_scaling_high_freq_factor, "rope scaling: none that turn more often than this", above(0, "turns"));
-  KEY(model, rope_scaling_original_max_position_embeddings, "rope scaling: positions of the first contexts",
+  KEY(model, rope_scaling_high_freq_factor, "rope scaling: do not stretch above this many turns", above(0, "turns"));
+  KEY(model, rope_scaling_original_max_position_embeddings, "rope scaling: length of the original context",
       range(1, 10'000'000, "tokens"));
   KEY(model, init_method_std, "standard deviation of the initial weights", above(0));
   KEY(model, scale_output_layer_init, "divide it by sqrt(2 L) in layers that write to the residual stream");
@@ -59,14 +59,13 @@ void declare_model(std::vector<Field>& table) {
       {.low = 0, .high = 1, .low_open = true});
   KEY(model, recompute_granularity,
       "activations recomputed in the backward pass: modules of each layer, or whole layers");
-  KEY(model, recompute_modules, "selective: what of each layer").takes =
-      "core_attn, layernorm or mlp, or several with commas between";
-  KEY(model, recompute_method,
-      "full: groups of layers of which only the input is saved, or the first layers of each stage");
-  KEY(model, recompute_num_layers, "full: layers of a group (uniform), or of each stage (block)",
-      range(0, 10'000, "layers"));
+  KEY(model, recompute_modules, "selective: which modules of each layer").takes =
+      "core_attn, layernorm or mlp, or several separated by commas";
+  KEY(model, recompute_method, "full: groups of layers that save only their input, or the first layers of each stage");
+  KEY(model, recompute_num_layers, "full: layers per group (uniform) or per stage (block)", range(0, 10'000, "layers"));
   KEY(model, cross_entropy_chunk_rows,
-      "tokens of a rank's micro-batch that have logits at a time; 0: all; auto: all up to 1.75 GiB, else 512 MiB at most",
+      "tokens of a rank's micro-batch that have logits at a time; 0: all; auto: all up to 1.75 GiB, else 512 MiB at "
+      "most",
       at_least(0, "tokens"));
 }
 
@@ -74,8 +73,7 @@ void declare_parallel(std::vector<Field>& table) {
   KEY(parallel, tensor_model_parallel_size, "ranks that share each layer, t", range(1, 65'536, "ranks"));
   KEY(parallel, context_parallel_size, "ranks that share each sequence, c; each has 1/c of the positions",
       range(1, 65'536, "ranks"));
-  KEY(parallel, cp_comm_type,
-      "how their attention meets: keys and values travel round (ring attention), or are gathered");
+  KEY(parallel, cp_comm_type, "how ranks exchange keys and values: around a ring (ring attention), or by all-gather");
   KEY(parallel, pipeline_model_parallel_size, "pipeline stages, each a run of consecutive layers, p",
       range(1, 65'536, "ranks"));
   Field& chunks = KEY(parallel, virtual_pipeline_model_parallel_size,
@@ -86,39 +84,39 @@ void declare_parallel(std::vector<Field>& table) {
   chunks.planned = true;
   KEY(parallel, pipeline_schedule, "a kind that `trivet schedule --kinds` lists, or a file with a schedule");
   KEY(parallel, microbatch_group_size_per_vp_stage,
-      "interleaved: micro-batches of a chunk in a row; auto: the smallest that fits",
+      "interleaved: consecutive micro-batches of a chunk; auto: the smallest that fits",
       range(1, 1'000'000, "micro-batches"));
   KEY(parallel, decoder_first_pipeline_num_layers,
-      "layers of the first stage (interleaved: of its rank, over all chunks); auto: as the others",
+      "layers of the first stage (interleaved: of its rank, over all chunks); auto: like the others",
       range(0, 10'000, "layers"));
-  KEY(parallel, decoder_last_pipeline_num_layers, "the same for the last stage; auto: as the others",
+  KEY(parallel, decoder_last_pipeline_num_layers, "the same for the last stage; auto: like the others",
       range(0, 10'000, "layers"));
   KEY(parallel, account_for_embedding_in_pipeline_split, "the embedding counts as a layer of the first stage");
   KEY(parallel, account_for_loss_in_pipeline_split, "the output layer counts as a layer of the last stage");
   KEY(parallel, sequence_parallel, "norms and dropout hold 1/t of the sequence; needs t > 1");
   KEY(parallel, order, "which ranks are neighbours, innermost first").takes =
-      "tp, cp, dp and pp in any order with '-' between, innermost first, as tp-cp-dp-pp; cp may be left out";
+      "tp, cp, dp and pp in any order, separated by '-', innermost first, such as tp-cp-dp-pp; cp may be left out";
   KEY(parallel, data_parallel_sharding_strategy,
-      "what data-parallel ranks share (ZeRO): nothing, optimizer state, gradients too, weights too");
-  KEY(parallel, bucket_size, "elements of a bucket of gradients and weights; auto: max(40e6, 1e6 d)",
+      "what data-parallel ranks shard (ZeRO): nothing, optimizer state, gradients too, weights too");
+  KEY(parallel, bucket_size, "elements per bucket of gradients and weights; auto: max(40e6, 1e6 d)",
       at_least(1, "elements"));
 
-  KEY(overlap, overlap_p2p_comm, "pipeline transfers overlap compute; false: each is waited for");
+  KEY(overlap, overlap_p2p_comm, "overlap pipeline transfers with compute; false: wait for each");
   KEY(overlap, p2p_receive_ahead, "receives posted ahead on each pipeline channel while overlapping",
       range(1, 64, "receives"));
-  KEY(overlap, overlap_cp_comm, "context-parallel communication overlaps attention; false: each call is waited for");
+  KEY(overlap, overlap_cp_comm, "overlap context-parallel communication with attention; false: wait for each call");
   KEY(overlap, overlap_grad_reduce,
       "reduce each bucket of gradients during the backward pass, as soon as its last micro-batch has filled it");
   KEY(overlap, overlap_param_gather, "gather sharded weights during the next forward pass");
   KEY(overlap, collectives_in_flight,
-      "most reductions of gradients, and most gathers of weights, in flight at the same time",
+      "at most this many gradient reductions, and as many weight gathers, in flight at a time",
       range(1, 64, "collectives"));
   KEY(overlap, align_grad_reduce, "start overlapped reductions at the same time on all pipeline ranks");
   KEY(overlap, align_param_gather, "start overlapped gathers of each chunk at the same time on all pipeline ranks");
   KEY(overlap, average_in_collective, "divide gradients by d while they are reduced; false: scale the loss beforehand");
   KEY(overlap, defer_embedding_wgrad_compute,
-      "compute the output weight's gradients while the pipeline drains at the end of a step");
-  KEY(overlap, wgrad_deferral_limit, "for this many last micro-batches; 0: all. Each holds its gradient of the logits",
+      "compute the output weight's gradient while the pipeline drains at the end of a step");
+  KEY(overlap, wgrad_deferral_limit, "for this many of the last micro-batches; 0: all. Each keeps its logits' gradient",
       at_least(0, "micro-batches"));
   KEY(overlap, tp_comm_overlap,
       "how tensor-parallel communication overlaps GEMMs: whole collectives, or split into chunks");
@@ -129,15 +127,15 @@ void declare_parallel(std::vector<Field>& table) {
 }
 
 void declare_training(std::vector<Field>& table) {
-  KEY(batch, micro_batch_size, "samples of a micro-batch, b; auto: what `trivet plan` finds fastest",
+  KEY(batch, micro_batch_size, "samples per micro-batch, b; auto: what `trivet plan` finds fastest",
       range(1, 1'000'000, "samples"))
       .planned = true;
-  KEY(batch, global_batch_size, "samples of a step; auto: b times d", range(1, kMostBatchSamples, "samples"));
+  KEY(batch, global_batch_size, "samples per step; auto: b times d", range(1, kMostBatchSamples, "samples"));
   Field& ramp = KEY(batch, rampup_batch_size, "a smaller batch at first: start,increment,samples of the ramp",
                     range(1, 1e12, {}));
   ramp.takes = "three integers of at least 1 such as 16,16,300000: start, increment, samples; or none";
   ramp.empty = "none";
-  KEY(batch, step_batch_size_schedule, "batch sizes by the tokens consumed, as \"0:768 250B:1536\"");
+  KEY(batch, step_batch_size_schedule, "batch sizes by tokens consumed, such as \"0:768 250B:1536\"");
 
   KEY(optimizer, lr, "peak learning rate", above(0));
   KEY(optimizer, min_lr, "learning rate after the decay; auto: lr / 10", at_least(0));
@@ -149,34 +147,37 @@ void declare_training(std::vector<Field>& table) {
   KEY(optimizer, lr_decay_style, "shape of the decay; WSD: constant (stable), then decay");
   KEY(optimizer, lr_wsd_decay_iters, "WSD: steps of decay, the last ones before lr_decay_iters",
       range(0, 1e12, "steps"));
-  KEY(optimizer, lr_warmup_samples, "as lr_warmup_iters, with train.train_samples", range(0, 1e15, "samples"));
-  KEY(optimizer, lr_decay_samples, "as lr_decay_iters; auto: train_samples", range(1, 1e15, "samples"));
-  KEY(optimizer, lr_wsd_decay_samples, "as lr_wsd_decay_iters", range(0, 1e15, "samples"));
+  KEY(optimizer, lr_warmup_samples, "samples of linear warm-up, with train.train_samples", range(0, 1e15, "samples"));
+  KEY(optimizer, lr_decay_samples, "sample at which min_lr is reached; auto: train_samples", range(1, 1e15, "samples"));
+  KEY(optimizer, lr_wsd_decay_samples, "WSD: samples of decay, the last ones before lr_decay_samples",
+      range(0, 1e15, "samples"));
   KEY(optimizer, lr_wsd_decay_style, "WSD: shape of that decay");
   KEY(optimizer, decoupled_lr, "peak learning rate of word embeddings and output layer; auto: lr", above(0));
-  KEY(optimizer, decoupled_min_lr, "theirs after the decay; auto: min_lr", at_least(0));
-  KEY(optimizer, adam_beta1, "decay of the first moment", range(0, 0.9999999, {}));
-  KEY(optimizer, adam_beta2, "decay of the second moment", range(0, 0.9999999, {}));
+  KEY(optimizer, decoupled_min_lr, "learning rate of these after the decay; auto: min_lr", at_least(0));
+  KEY(optimizer, adam_beta1, "decay rate of the first moment", range(0, 0.9999999, {}));
+  KEY(optimizer, adam_beta2, "decay rate of the second moment", range(0, 0.9999999, {}));
   KEY(optimizer, adam_eps, "added to the root of the second moment", at_least(1e-30));
-  KEY(optimizer, weight_decay, "decoupled (AdamW)", at_least(0));
+  KEY(optimizer, weight_decay, "weight decay, decoupled (AdamW)", at_least(0));
   KEY(optimizer, start_weight_decay, "weight decay at the start of the ramp", at_least(0));
-  KEY(optimizer, end_weight_decay, "and at its end", at_least(0));
-  KEY(optimizer, weight_decay_incr_style, "shape of the ramp; constant: weight_decay all along");
-  KEY(optimizer, decay_norms_and_biases, "decay these too");
-  KEY(optimizer, override_opt_param_scheduler, "resume with these schedules where the checkpoint has others");
-  KEY(optimizer, use_checkpoint_opt_param_scheduler, "resume with the checkpoint's where they are others");
-  KEY(optimizer, clip_grad, "largest norm of the gradient; 0: no clipping", at_least(0));
+  KEY(optimizer, end_weight_decay, "weight decay at the end of the ramp", at_least(0));
+  KEY(optimizer, weight_decay_incr_style, "shape of the ramp; constant: weight_decay throughout");
+  KEY(optimizer, decay_norms_and_biases, "apply weight decay to norms and biases too");
+  KEY(optimizer, override_opt_param_scheduler, "on resume, use this run's schedules where the checkpoint's differ");
+  KEY(optimizer, use_checkpoint_opt_param_scheduler, "on resume, use the checkpoint's schedules where they differ");
+  KEY(optimizer, clip_grad, "maximum gradient norm; 0: no clipping", at_least(0));
 
-  KEY(precision, dtype, "of weights and activations; main weights, moments and gradients are fp32");
+  KEY(precision, dtype, "dtype of weights and activations; main weights, moments and gradients are fp32");
   KEY(precision, fp8, "GEMMs of the blocks' linear layers in FP8; hybrid: gradients in E5M2, the rest in E4M3");
-  KEY(precision, fp8_recipe, "tensorwise: a scale for each tensor; blockwise: for each 1 x 128, of weights 128 x 128");
-  KEY(precision, fp8_wgrad, "gradients of weights too; false: these GEMMs take bf16");
-  KEY(precision, fp8_param_gather, "gather sharded weights in FP8 where GEMMs take them so");
-  KEY(precision, fp8_accumulator_bits, "of sums in FP8 GEMMs: 24 as fp32, or 14 as a Hopper GPU adds 128 products");
-  KEY(precision, fp8_report, "what rounding did to each layer's weights, activations and gradients, as the log ends");
-  KEY(precision, first_last_layers_bf16, "some layers at either end stay as precision.dtype has them");
-  KEY(precision, num_layers_at_start_in_bf16, "layers that stay so at the model's start", range(0, 10'000, "layers"));
-  KEY(precision, num_layers_at_end_in_bf16, "layers that stay so at the end of the model", range(0, 10'000, "layers"));
+  KEY(precision, fp8_recipe, "tensorwise: one scale per tensor; blockwise: per 1 x 128 block, of weights 128 x 128");
+  KEY(precision, fp8_wgrad, "weight-gradient GEMMs in FP8 too; false: in bf16");
+  KEY(precision, fp8_param_gather, "gather sharded weights in FP8 where the GEMMs use FP8");
+  KEY(precision, fp8_accumulator_bits,
+      "accumulator bits of FP8 GEMMs: 24, as fp32, or 14, as a Hopper GPU sums 128 products");
+  KEY(precision, fp8_report,
+      "report rounding of each layer's weights, activations and gradients at the end of the log");
+  KEY(precision, first_last_layers_bf16, "keep some layers at either end of the model in precision.dtype");
+  KEY(precision, num_layers_at_start_in_bf16, "layers kept so at the start of the model", range(0, 10'000, "layers"));
+  KEY(precision, num_layers_at_end_in_bf16, "layers kept so at the end of the model", range(0, 10'000, "layers"));
 
   KEY(data, path, "dataset prefix (.bin/.idx), or a blend: weight,prefix,…; split by data.split").list = true;
   KEY(data, split, "how data.path is split", at_least(0)).takes =
@@ -184,24 +185,24 @@ void declare_training(std::vector<Field>& table) {
   KEY(data, train_path, "the same for training, instead of data.path").list = true;
   KEY(data, valid_path, "the same for validation, with data.train_path").list = true;
   KEY(data, test_path, "the same for the test at the end").list = true;
-  KEY(data, repeat, "shuffle training data anew and repeat them; false: they end");
+  KEY(data, repeat, "reshuffle and repeat the training data; false: one epoch at most");
   KEY(data, tokenizer_model, "tokenizer; \"\": PREFIX.tokenizer.json or PREFIX.model of the dataset, if any");
   KEY(data, reset_position_ids, "positions count from 0 in each document of a sample");
   KEY(data, reset_attention_mask, "attention inside documents only");
-  KEY(data, eod_mask_loss, "the prediction made at the last token of a document does not count");
-  KEY(data, seed, "of the shuffles", at_least(0));
+  KEY(data, eod_mask_loss, "leave the prediction made at a document's last token out of the loss");
+  KEY(data, seed, "seed of the shuffles", at_least(0));
   KEY(data, prefetch, "micro-batches prepared ahead by a background thread", range(1, 10'000, "micro-batches"));
 }
 
 void declare_run(std::vector<Field>& table) {
-  KEY(comm, backend, "who the ranks are (thread, mpi), or how their GPUs talk (nccl, staged)");
+  KEY(comm, backend, "what the ranks are (thread, mpi), or how their GPUs communicate (nccl, staged)");
   KEY(comm, nccl_ub,
-      "weights and gradients in memory that NCCL's data-parallel groups know and work on without copies (user "
+      "weights and gradients in memory registered with NCCL's data-parallel groups, which need no copies (user "
       "buffers)");
-  KEY(comm, timeout_s, "a call that waits for longer ends the run: longer than a rank ever works alone; 0: never",
+  KEY(comm, timeout_s, "end the run if a call waits longer; must exceed what a rank computes between calls; 0: never",
       range(0, 1e8, "s"));
   KEY(comm, link_latency_us, "latency of an emulated link between ranks; 0: none", at_least(0, "us"));
-  KEY(comm, link_gbps, "its bandwidth, 10^9 bits a second; 0: no limit", at_least(0, "Gbit/s"));
+  KEY(comm, link_gbps, "bandwidth of an emulated link, 10^9 bits per second; 0: no limit", at_least(0, "Gbit/s"));
   KEY(comm, tensor_link_latency_us, "of tensor groups; auto: link_latency_us", at_least(0, "us"));
   KEY(comm, tensor_link_gbps, "of tensor groups; auto: link_gbps", at_least(0, "Gbit/s"));
   KEY(comm, context_link_latency_us, "of context groups; auto: link_latency_us", at_least(0, "us"));
@@ -210,58 +211,57 @@ void declare_run(std::vector<Field>& table) {
   KEY(comm, pipeline_link_gbps, "of pipeline groups; auto: link_gbps", at_least(0, "Gbit/s"));
   KEY(comm, data_link_latency_us, "of data groups; auto: link_latency_us", at_least(0, "us"));
   KEY(comm, data_link_gbps, "of data groups; auto: link_gbps", at_least(0, "Gbit/s"));
-  KEY(comm, shared_port,
-      "traffic of all classes leaves a rank through one emulated port, as through one network card");
+  KEY(comm, shared_port, "traffic of all classes leaves a rank through one emulated port, as through one network card");
   KEY(comm, measure_links,
-      "measure latency and bandwidth of links that are not emulated, at start: the floor of the time on the wire");
+      "at start, measure latency and bandwidth of links that are not emulated: the floor of the time on the wire");
 
   KEY(checkpoint, save_interval, "steps between checkpoints in run_dir/checkpoints; 0: none", range(0, 1e12, "steps"));
   KEY(checkpoint, keep_last, "latest checkpoints to keep; 0: all", range(0, 1e9, "checkpoints"));
   KEY(checkpoint, save_retain_interval, "also keep those whose step is a multiple of this; 0: none",
       range(0, 1e12, "steps"));
   KEY(checkpoint, keep_best, "also keep this many with the lowest validation losses", range(0, 1e9, "checkpoints"));
-  KEY(checkpoint, mirror, "second folder for the checkpoints, to which each is copied and verified in the background");
-  KEY(checkpoint, async_save, "train on while a copy of the state is written");
+  KEY(checkpoint, mirror, "second checkpoint folder: each checkpoint is copied there and verified in the background");
+  KEY(checkpoint, async_save, "keep training while a copy of the state is written");
   KEY(checkpoint, max_failed_saves, "saves that may fail in a row before the run ends", range(1, 1e9, "saves"));
 
   KEY(train, train_iters, "optimizer steps; 0: from train_samples", range(0, 1e12, "steps"));
   KEY(train, train_samples, "samples to train on, instead of train_iters", range(0, 1e15, "samples"));
   KEY(train, eval_interval, "steps between evaluations; 0: never", range(0, 1e12, "steps"));
-  KEY(train, eval_iters, "batches of an evaluation", range(1, 1e9, "batches"));
-  KEY(train, full_validation, "evaluate all of the set instead, in order");
+  KEY(train, eval_iters, "batches per evaluation", range(1, 1e9, "batches"));
+  KEY(train, full_validation, "evaluate the whole set instead, in order");
   KEY(train, eval_samples, "evaluate the set's first samples instead, in order; 0: eval_iters batches",
       range(0, 1e15, "samples"));
-  KEY(train, skip_train, "evaluate a checkpoint on validation and test set, and end: nothing is trained or saved");
-  KEY(train, seed, "of weights and dropout", at_least(0));
+  KEY(train, skip_train, "only evaluate a checkpoint on the validation and test sets: nothing is trained or saved");
+  KEY(train, seed, "seed of weights and dropout", at_least(0));
   KEY(train, run_dir, "folder of metrics.jsonl, config.resolved.yaml, trace.json");
   KEY(train, tensorboard_dir, "folder for TensorBoard's event files, of this run alone");
-  KEY(train, log_interval, "steps between lines", range(1, 1e12, "steps"));
+  KEY(train, log_interval, "steps between log lines", range(1, 1e12, "steps"));
   KEY(train, exit_duration_in_mins, "save and stop before the run has lasted this many minutes; 0: no limit",
       range(0, 1e7, "minutes"));
   KEY(train, exit_interval, "save and stop after each multiple of this many steps; 0: never", range(0, 1e12, "steps"));
-  KEY(train, straggler_factor, "name a rank that takes this many times as long as its peers; 0: do not look",
+  KEY(train, straggler_factor, "name a rank that takes this many times as long as its peers; 0: never", at_least(0));
+  KEY(train, straggler_interval, "steps between these checks", range(1, 1e12, "steps"));
+  KEY(train, check_for_nan_in_loss_and_grad, "check for a loss or gradient that is not finite");
+  KEY(train, non_finite_policy, "what to do with such a step").words = {"stop", "skip"};
+  KEY(train, spike_factor, "a loss or gradient norm above this many times its running median is a spike; 0: never",
       at_least(0));
-  KEY(train, straggler_interval, "steps between these looks", range(1, 1e12, "steps"));
-  KEY(train, check_for_nan_in_loss_and_grad, "act on a loss or gradient that is not finite");
-  KEY(train, non_finite_policy, "what becomes of such a step").words = {"stop", "skip"};
-  KEY(train, spike_factor, "a loss or gradient norm above this many times its running median is a spike; 0: none is",
-      at_least(0));
-  KEY(train, spike_policy, "what becomes of such a step").words = {"warn", "skip", "stop"};
-  KEY(train, max_consecutive_skips, "the run ends after this many in a row", range(1, 1e12, "steps"));
+  KEY(train, spike_policy, "what to do with such a step").words = {"warn", "skip", "stop"};
+  KEY(train, max_consecutive_skips, "end the run after this many skipped steps in a row", range(1, 1e12, "steps"));
   KEY(train, check_weight_hash_across_dp_replicas_interval,
       "steps between comparisons of replicated weights across data-parallel ranks; 0: never", range(0, 1e12, "steps"));
   KEY(train, deterministic_mode,
-      "choose nothing by timing it, so that two runs on GPUs give the same bits; on CPUs they always do");
+      "choose no kernel by timing, so that two runs on GPUs give the same bits; on CPUs they always do");
   KEY(train, trace, "write run_dir/trace.json");
   KEY(train, flops_convention, "how model FLOPs are counted for TFLOP/s and MFU");
 
-  KEY(device, kind, "where arithmetic runs");
+  KEY(device, kind, "what ranks compute on");
   KEY(device, cpu_isa, "instruction set of the CPU kernels; auto: the best that the CPUs of all hosts have");
   KEY(device, tf32, "fp32 GEMMs on the tensor cores of a GPU, with 10 bits of mantissa");
   KEY(device, cuda_graph_impl,
-      "launch what micro-batches repeat on a GPU as CUDA graphs: for small models, whose host is late");
-  KEY(device, threads_per_rank, "CPU threads of a rank; 0: the host's cores over its ranks", range(0, 4096, "threads"));
-  KEY(device, peak_tflops, "of one rank in the run's dtype; auto: by GPU name, or measured", above(0, "TFLOP/s"));
+      "launch the work that micro-batches repeat on a GPU as CUDA graphs: for small, host-bound models");
+  KEY(device, threads_per_rank, "CPU threads per rank; 0: the host's cores divided by its ranks",
+      range(0, 4096, "threads"));
+  KEY(device, peak_tflops, "peak of one rank in the run's dtype; auto: by GPU name, or measured", above(0, "TFLOP/s"));
 }
 
 #undef KEY

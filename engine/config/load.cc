@@ -74,8 +74,8 @@ void unknown_section(std::string_view where, std::string_view name, Problems& pr
   if (const auto of_tools = tool_sections(); std::ranges::count(of_tools, section, &ToolSection::name) > 0) {
     for (const Field& field : fields()) problems.mute(field.name);  // the tool might have given their values
     return problems.add_at(where, name,
-                           "is of a tool that this program, the engine alone, does not have; expected trivet, of a "
-                           "build with -DTRIVET_TOOLS=ON");
+                           "belongs to a tool that this program, the engine alone, lacks; expected trivet from a build "
+                           "with -DTRIVET_TOOLS=ON");
   }
   if (is_unsupported(section)) return problems.add_at(where, name.substr(0, 100), kUnsupported);
   const auto names = section_names();
@@ -107,7 +107,7 @@ std::optional<std::string> store(const Field& field, const YamlNode& value, Load
   const auto whole = scalar_of(field, value);
   if (!whole)
     return fmt::format("found {}, expected {}{}", found_text(value), expected(field),
-                       field.list ? ", or a list of values without commas in them" : "");
+                       field.list ? ", or a list of values that contain no commas" : "");
   const Scalar& scalar = *whole;
   if (!field.planned || scalar.quoted || scalar.text != "auto") return parse_field(field, scalar, loaded.config);
   loaded.left_to_planner.push_back(field.name);

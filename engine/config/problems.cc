@@ -17,7 +17,7 @@ constexpr Hint kHints[] = {
     {Lack::gpu, "device.kind is cuda, but ", ""},
     {Lack::mpi, "comm.backend: ", ""},
     {Lack::nccl, "comm.backend: ", ", or let ranks share a GPU with comm.backend: staged"},
-    {Lack::links, "comm.link_latency_us, comm.link_gbps: ", "; leave the links of comm: out there"},
+    {Lack::links, "comm.link_latency_us, comm.link_gbps: ", "; leave the comm.*link* keys out there"},
     {Lack::memory, "",
      "; a smaller batch.micro_batch_size, model.recompute_granularity, a higher "
      "parallel.data_parallel_sharding_strategy or more tensor- or pipeline-parallel ranks would help"},

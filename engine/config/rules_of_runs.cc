@@ -96,14 +96,14 @@ void check_links(const Config& c, const std::array<int, kCommClasses.size()>& ra
     latency |= ranks[k] > 1 && us[k] == c.comm.link_latency_us;
     gbps_of_all |= ranks[k] > 1 && gbps[k] == c.comm.link_gbps;
   }
-  constexpr auto kOwn = "{} has no effect: each class of groups with several ranks has another value of its own";
+  constexpr auto kOwn = "{} has no effect: each class of groups with several ranks has its own value";
   rule.few_ranks("comm.link_latency_us", c.comm.link_latency_us != 0 && !latency, kOwn, c.comm.link_latency_us);
   rule.few_ranks("comm.link_gbps", c.comm.link_gbps != 0 && !gbps_of_all, kOwn, c.comm.link_gbps);
   rule.few_ranks("comm.measure_links", c.comm.measure_links && !any_real,
                  "true has no effect: no group of several ranks is without an emulated link");
   const auto limited = std::ranges::count_if(gbps, [](double x) { return x > 0; });
   rule.no_effect(kPort, {"comm.link_gbps"}, c.comm.shared_port && limited < 2,
-                 "true needs emulated links with a bandwidth (comm.link_gbps) of two classes of groups at least, found "
+                 "true needs emulated links with a bandwidth (comm.link_gbps) of at least two classes of groups, found "
                  "{}: there is nothing to share",
                  limited);
   rule.few_ranks(
@@ -112,8 +112,8 @@ void check_links(const Config& c, const std::array<int, kCommClasses.size()>& ra
       "and an emulated link with a bandwidth",
       used.empty() ? "none" : "only one", fmt::to_string(fmt::join(ranks, ", ")));
   rule(kPort, {}, c.comm.shared_port && !used.empty() && std::ranges::min(used) != std::ranges::max(used),
-       "true, but the links have bandwidths from {} to {} Gbit/s: one port has one, expected the same of all classes "
-       "(or 0 for a class that does not use it)",
+       "true, but the links have bandwidths from {} to {} Gbit/s: a port has a single one, expected the same for all "
+       "classes (or 0 for a class that does not use it)",
        used.empty() ? 0 : std::ranges::min(used), used.empty() ? 0 : std::ranges::max(used));
 }
 
@@ -221,11 +221,11 @@ void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t>
   check_needs(found, rule);
   rule("precision.fp8_recipe", {"device.kind"},
        gpus && c.precision.fp8 != Fp8::none && c.precision.fp8_recipe == Fp8Recipe::blockwise,
-       "found blockwise, but only CPUs have scales of blocks; expected tensorwise, or device.kind: cpu");
+       "found blockwise, but only CPUs support block scales; expected tensorwise, or device.kind: cpu");
   rule("precision.fp8_accumulator_bits", {"device.kind"}, gpus && c.precision.fp8_accumulator_bits != 24,
-       "found 14, but a GPU adds as it was built; expected 24, or device.kind: cpu");
+       "found 14, but GPUs have fixed accumulators; expected 24, or device.kind: cpu");
   rule("precision.fp8_report", {"device.kind"}, gpus && c.precision.fp8_report,
-       "found true, but only CPUs look at what they quantise; expected false, or device.kind: cpu");
+       "found true, but only CPUs collect quantisation statistics; expected false, or device.kind: cpu");
   const CommConfig& m = c.comm;
   const std::pair<std::string_view, std::optional<double>> links[] = {
       {"comm.tensor_link_latency_us", m.tensor_link_latency_us},     {"comm.tensor_link_gbps", m.tensor_link_gbps},

@@ -47,7 +47,7 @@ void check_weight_decay(const OptimizerConfig& o, Rules& rule) {
   }
   rule.no_effect("optimizer.weight_decay_incr_style", {"optimizer.start_weight_decay", "optimizer.end_weight_decay"},
                  ramp && o.start_weight_decay && o.start_weight_decay == o.end_weight_decay,
-                 "{} has no effect from {} to the same; expected constant, and that as weight_decay",
+                 "{} has no effect: the ramp starts and ends at {}; expected constant, with that as weight_decay",
                  word_of(o.weight_decay_incr_style), o.start_weight_decay.value_or(0));
   rule("optimizer.end_weight_decay", {"optimizer.start_weight_decay"},
        ramp && o.end_weight_decay.value_or(0) < o.start_weight_decay.value_or(0),
@@ -123,7 +123,7 @@ void check_batch_sizes(const Config& c, Rules& rule) {
   const BatchConfig& b = c.batch;
   const bool ramp = b.rampup_batch_size.has_value(), steps = !b.step_batch_size_schedule.empty();
   constexpr auto kRamp = "batch.rampup_batch_size", kSteps = "batch.step_batch_size_schedule";
-  constexpr auto kNeeds = "needs train.train_samples: with changing batches a run is as long as its samples";
+  constexpr auto kNeeds = "needs train.train_samples: if the batch size changes, a run is measured in samples";
   rule(kRamp, {}, ramp && b.rampup_batch_size->size() != 3, "found \"{}\", expected {}",
        fmt::format("{}", fmt::join(b.rampup_batch_size.value_or(std::vector<int64_t>{}), ",")),
        expected(*find_field(kRamp)));
@@ -134,7 +134,7 @@ void check_batch_sizes(const Config& c, Rules& rule) {
   const int64_t step = ramp && b.rampup_batch_size->size() == 3 ? std::max<int64_t>((*b.rampup_batch_size)[1], 1) : 1;
   const int64_t parts = ramp ? (b.global_batch_size.value_or(0) - b.rampup_batch_size->front()) / step : 0;
   rule(kRamp, {"batch.global_batch_size"}, parts > kMostParts,
-       "has {} sizes up to global_batch_size, expected at most {}: a larger increment", parts, kMostParts);
+       "has {} sizes up to global_batch_size, expected at most {}: use a larger increment", parts, kMostParts);
   const auto sizes = parse_batch_size_schedule(b.step_batch_size_schedule, c.model.seq_length);
   rule(kSteps, {"model.seq_length"}, steps && !sizes,
        "found \"{}\", expected tokens:samples … such as \"0:768 250B:1536\": tokens from 0, each at least a sample "
@@ -142,7 +142,7 @@ void check_batch_sizes(const Config& c, Rules& rule) {
        b.step_batch_size_schedule, c.model.seq_length, kMostBatchSamples);
   rule(kSteps, {},
        sizes && std::ranges::all_of(sizes->parts, [&](auto& part) { return part.samples == sizes->largest(); }),
-       "has one size, {}; expected a second one, or that as global_batch_size", sizes ? sizes->largest() : 0);
+       "has one size, {}; expected a second one, or global_batch_size set to that one", sizes ? sizes->largest() : 0);
   rule("batch.global_batch_size", {kSteps}, sizes && b.global_batch_size.value_or(sizes->largest()) != sizes->largest(),
        "{} is not the largest of step_batch_size_schedule ({}); leave it out", b.global_batch_size.value_or(0),
        sizes ? sizes->largest() : 0);

@@ -28,7 +28,7 @@ void check_heads(const ModelConfig& m, Rules& rule) {
   const auto turned = static_cast<int64_t>(static_cast<double>(width) * share);
   rule("model.rotary_percent", {"model.num_attention_heads", "model.hidden_size", "model.kv_channels"},
        m.position_embedding_type == Positions::rope && (turned < 2 || turned % 2 != 0),
-       "{} of the {} columns of a head are {}, expected an even number of them above 0: they turn in pairs",
+       "{} of the {} columns of a head are {}, expected an even number of them above 0: they are rotated in pairs",
        m.rotary_percent, width, turned);
 }
 
@@ -116,8 +116,8 @@ void check_fp8(const Config& c, Rules& rule) {
   rule("precision.fp8", {"precision.dtype"}, fp8 && p.dtype != DType::bf16,
        "{} needs precision.dtype bf16, found {}: what is not in FP8 stays bf16", word_of(p.fp8), word_of(p.dtype));
   refused(Fp8Recipe::delayed,
-          "a scale that follows from the tensor itself needs no history, neither in checkpoints "
-          "nor over ranks, and no margin for a first outlier");
+          "a scale computed from the tensor itself needs no history in checkpoints or across ranks, "
+          "and no margin for a sudden outlier");
   refused(Fp8Recipe::mxfp8, "no GPU that Trivet has kernels for multiplies blocks of 32 (Blackwell does)");
   rule("precision.fp8", {"precision.fp8_recipe"}, p.fp8 == Fp8::hybrid && p.fp8_recipe == Fp8Recipe::blockwise,
        "found hybrid, expected e4m3: a block of 128 needs no wider range, and gradients gain a bit (DeepSeek-V3 2024)");

@@ -298,7 +298,7 @@ std::vector<int64_t> split_layers(const LayerSplit& s) {
   if (even_stages > 0 && (units % even_stages != 0 || units == 0)) {
     int64_t fewer = s.num_layers - units % even_stages;
     if (units < even_stages || fewer < 1) fewer += even_stages;  // else a stage, or the model, would have no layer
-    const std::string why = accounts ? fmt::format(", with what is accounted for at the ends {} layers,", units)
+    const std::string why = accounts ? fmt::format(", or {} layers with those accounted for at the ends,", units)
                             : layers_given
                                 ? fmt::format(", of which {} layers are left for {} stages,", units, even_stages)
                                 : "";

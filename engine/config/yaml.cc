@@ -37,7 +37,7 @@ std::string_view text_at(const Lines& lines, int line, int column) {
 std::string in_words(const YAML::Exception& error, const Lines& lines) {
   using namespace YAML::ErrorMsg;
   static const std::pair<std::string_view, std::string_view> kWords[] = {
-      {DOC_IN_SCALAR, "the document ends inside a quoted text: its closing quote is missing"},
+      {DOC_IN_SCALAR, "the document ends inside a quoted string: its closing quote is missing"},
       {MAP_VALUE,
        "there is a ':' where no key can end; expected a ':' and a space after each key, also that of the line before, "
        "and quotes around a value with a ':' in it"},

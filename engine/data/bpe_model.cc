@@ -179,7 +179,7 @@ BpeModel::Added added_token(const json& object, const std::string& where) {
   };
   BpeModel::Added token{static_cast<int32_t>(reader.integer("id", 0, INT32_MAX)), reader.text("content"),
                         flag("normalized"), flag("special")};
-  if (token.text.empty()) reader.refuse("content", "\"\"", "a text");
+  if (token.text.empty()) reader.refuse("content", "\"\"", "a string");
   return token;
 }
 
@@ -261,8 +261,8 @@ int32_t BpeModel::special(const std::string& text, const std::string& where) con
     if (token.special && token.text == text) return token.id;
     if (token.special && others.size() < 12) others.push_back(token.text);
   }
-  throw ConfigError(fmt::format("{}: found \"{}\", which is no special token of the tokenizer: it has {}", where, text,
-                                others.empty() ? "none" : fmt::format("{}", fmt::join(others, ", "))));
+  throw ConfigError(fmt::format("{}: found \"{}\", which is not a special token of the tokenizer: it has {}", where,
+                                text, others.empty() ? "none" : fmt::format("{}", fmt::join(others, ", "))));
 }
 
 BpeModel parse_bpe_model(std::string_view bytes, const std::string& name) {
@@ -376,7 +376,7 @@ std::string bpe_difference(const std::string& fingerprint, const std::string& ot
   std::string differing;
   if (fingerprint.size() != 3 * kPartHash + 2 || fingerprint.size() != other.size()) return differing;
   size_t at = 0;
-  for (const char* name : {"tokens", "merges", "rules by which texts are cut and normalised"}) {
+  for (const char* name : {"tokens", "merges", "rules for splitting and normalising text"}) {
     if (fingerprint.compare(at, kPartHash, other, at, kPartHash) != 0)
       differing += (differing.empty() ? ": they differ in " : ", ") + std::string(name);
     at += kPartHash + 1;
@@ -423,7 +423,7 @@ void expect_no_begin(const BpeModel& model, const std::string& asked, const std:
   if (model.begin.empty()) return;
   throw ConfigError(fmt::format(
       "{0}: its post_processor puts {1} in front of every text, and --bos-token is {2}; expected --bos-token {1}, "
-      "which begins every document with it too, or none, which takes it out of the tokenizer.json that is written",
+      "which begins every document with it too, or none, which removes it from the tokenizer.json that is written",
       name, model.begin, asked.empty() ? "not given" : asked));
 }
 

@@ -44,9 +44,8 @@ BpeCutter::BpeCutter(std::vector<BpeSplit> splits) : splits_(std::move(splits)),
 }
 
 void BpeCutter::refuse_time(size_t step, size_t bytes) const {
-  throw DataError(
-      fmt::format("the pattern {} looks at a text of {} bytes too often to cut it: expected time linear in it",
-                  json_text(splits_[step].regex), bytes));
+  throw DataError(fmt::format("the pattern {} takes too many steps to split a text of {} bytes: expected linear time",
+                              json_text(splits_[step].regex), bytes));
 }
 
 // True if no match of any expression spans `at` or depends on what follows it, so that each finds the same matches in

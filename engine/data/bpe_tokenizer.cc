@@ -240,7 +240,7 @@ class BpeTokenizer final : public Tokenizer {
         return tokens.push_back(known->second);
     }
     if (piece.size() > INT32_MAX)
-      throw DataError(fmt::format("{} bytes without a place to cut, expected at most {}", piece.size(), INT32_MAX));
+      throw DataError(fmt::format("{} bytes without a split point, expected at most {}", piece.size(), INT32_MAX));
     const auto size = static_cast<int32_t>(piece.size());
     std::vector<Symbol> symbols(piece.size());
     std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
@@ -298,7 +298,7 @@ std::unique_ptr<Tokenizer> load_bpe(const std::string& path) {
   const std::string config = tokenizer_config_of(path);
   BpeModel model = parse_bpe_model(read_small_file(path, kMaxBpeBytes), path);
   if (!file_exists(config))
-    throw DataError(path + ": names no end of document; expected next to it tokenizer_config.json with \"eos_token\"");
+    throw DataError(path + ": names no end of document; expected tokenizer_config.json next to it, with \"eos_token\"");
   BpeEnds ends = read_tokenizer_config(config);
   if (!model.begin.empty()) ends.bos = model.begin;  // as in transformers, whatever the configuration says
   return make_bpe(std::move(model), ends, false);

@@ -79,14 +79,14 @@ Code fork_over(const Code& code) { return Code{{Type::fork, 0, 1, length(code) +
 class PatternParser {
  public:
   explicit PatternParser(std::string_view pattern) : pattern_(pattern) {
-    if (pattern.size() > kMaxPattern) refuse("more than is implemented");
+    if (pattern.size() > kMaxPattern) refuse("more characters than are supported");
     for (size_t at = 0; at < pattern.size(); at += character_at(pattern, at).size)
       codes_.push_back(character_at(pattern, at).code);
   }
 
   Code parse() {
     const Code whole = choice();
-    if (at_ < codes_.size()) refuse("a ) without its (");
+    if (at_ < codes_.size()) refuse("an unmatched )");
     return whole + Code{{Type::match}};
   }
   const std::vector<Ranges>& sets() const { return sets_; }
@@ -108,12 +108,12 @@ class PatternParser {
     return found;
   }
   uint32_t next() {
-    if (at_ == codes_.size()) refuse("an end");
+    if (at_ == codes_.size()) refuse("an unexpected end");
     return codes_[at_++];
   }
 
   Code choice() {
-    if (++depth_ > kMaxDepth) refuse("a group too deep");
+    if (++depth_ > kMaxDepth) refuse("a group nested too deeply");
     Code first;
     while (at_ < codes_.size() && !sees("|") && !sees(")")) first = std::move(first) + repeated(atom());
     if (take("|")) {
@@ -132,7 +132,7 @@ class PatternParser {
       if (counted) {
         least = number();
         most = take(",") ? number() : least;
-        if (!take("}") || std::max(least, most) < 1 || (most >= 0 && most < least)) refuse("no quantifier");
+        if (!take("}") || std::max(least, most) < 1 || (most >= 0 && most < least)) refuse("an invalid quantifier");
       } else if (!take("?") && !take("*") && !take("+")) {
         return of;
       }
@@ -181,7 +181,7 @@ class PatternParser {
     else if (!is && !is_not && !take("?:") && sees("?")) refuse("a kind of group, not implemented,");
     Code made = choice();
     fold_ = fold;
-    if (!take(")")) refuse("no )");
+    if (!take(")")) refuse("a missing )");
     if (!is && !is_not) return made;
     if (made.size() != 1 || made[0].type != Type::one) refuse("a look-ahead of more than one character");
     return {{Type::ahead, is ? made[0].set : set(complement(sets_[made[0].set], kEnd + 1))}};
@@ -189,7 +189,7 @@ class PatternParser {
 
   // Parses a class after its [.
   Ranges characters() {
-    if (++depth_ > kMaxDepth) refuse("a class too deep");
+    if (++depth_ > kMaxDepth) refuse("a class nested too deeply");
     const bool negated = take("^");
     Ranges all;
     do {
@@ -199,7 +199,7 @@ class PatternParser {
       if (sees("-") && !sees("-]")) {
         ++at_;
         const Ranges last = characters_of(next());
-        if (nested || item.size() != 1 || last.size() != 1 || last[0].first < item[0].first) refuse("no range");
+        if (nested || item.size() != 1 || last.size() != 1 || last[0].first < item[0].first) refuse("an invalid range");
         item = {{item[0].first, last[0].second}};
       }
       all = joined(std::move(all), nested ? item : folded(item));
@@ -223,7 +223,7 @@ class PatternParser {
       std::string name;
       while (!take("}")) name += static_cast<char>(std::min(next(), uint32_t{0x7f}));
       Ranges found = of_category(name);
-      if (found.empty()) refuse("a property that is no general category");
+      if (found.empty()) refuse("a property that is not a general category");
       return found;
     }
     if (c >= 0x80 || !std::ispunct(static_cast<int>(c))) refuse("an escape, not implemented,");
@@ -311,7 +311,7 @@ PieceRegex::PieceRegex(std::string_view pattern) : classes_(kEnd + 1) {
       std::vector<bool> seen(code.size());
       const auto goes_on = [&](size_t thread) { return run(code, thread, sets, seen, taken); };
       const bool matches = !std::ranges::all_of(states[state], goes_on);
-      if (matches && state == 1) parser.refuse("a match of nothing");
+      if (matches && state == 1) parser.refuse("an empty match");
       const auto next = known.try_emplace(std::move(taken), states.size()).first;
       if (next->second == states.size()) states.push_back(next->first);
       if (states.size() * count_ > kMaxSteps) parser.refuse("too many states");

@@ -71,7 +71,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
 void check_tokenizer(const Tokenizer& tokenizer, const std::string& fingerprint, int64_t vocab, const std::string& of) {
   if (!fingerprint.empty() && fingerprint != tokenizer.fingerprint())
     throw DataError(
-        fmt::format("{}: the model was trained with another tokenizer: found the fingerprint {}, expected {}{}", of,
+        fmt::format("{}: the model was trained with a different tokenizer: found the fingerprint {}, expected {}{}", of,
                     tokenizer.fingerprint(), fingerprint, bpe_difference(tokenizer.fingerprint(), fingerprint)));
   if (tokenizer.vocab_size() > vocab)
     throw DataError(

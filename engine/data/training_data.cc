@@ -132,7 +132,7 @@ void expect_dataset(const std::string& prefix) {
         "them",
         prefix, idx, bin));
   if (no_idx || no_bin)
-    throw DataError(fmt::format("{} is not there, expected next to {}", no_idx ? idx : bin, no_idx ? bin : idx));
+    throw DataError(fmt::format("{} does not exist, expected it next to {}", no_idx ? idx : bin, no_idx ? bin : idx));
 }
 
 std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
@@ -140,7 +140,7 @@ std::optional<Vocabulary> data_vocabulary(const DataConfig& config) {
   const auto add = [&](Vocabulary other) {
     if (!found) return void(found = std::move(other));
     if (other.size != found->size || other.fingerprint != found->fingerprint)
-      throw DataError(fmt::format("the data have two tokenizers: {} has {} ids ({}), {} has {} ids ({}){}",
+      throw DataError(fmt::format("the datasets have different tokenizers: {} has {} ids ({}), {} has {} ids ({}){}",
                                   found->source, found->size, found->fingerprint, other.source, other.size,
                                   other.fingerprint, bpe_difference(found->fingerprint, other.fingerprint)));
   };
@@ -182,8 +182,8 @@ TrainingData open_training_data(const Config& run, double samples) {
           whole ? split_documents(config.split, dataset->sequences())[part] : DocumentRange{0, dataset->sequences()};
       if (!training && whole && documents.size() == 0)
         throw ConfigError(fmt::format(
-            "data.split is \"{}\", which leaves none of the {} of {} for {}; make more documents of the text "
-            "(trivet data prepare --document paragraph), split it otherwise (data.split), or give two datasets "
+            "data.split is \"{}\", which leaves none of the {} of {} for {}; cut the text into more documents "
+            "(trivet data prepare --document paragraph), change data.split, or give two datasets "
             "(data.train_path and data.valid_path)",
             fmt::join(config.split, ","), counted(dataset->sequences(), "document"), dataset->prefix(), kSets[part]));
       if (!training && whole)

@@ -209,7 +209,7 @@ void write_flight_dump(const std::string& run_dir, const FlightDump& dump) {
 std::string how_it_ended(const std::string& run_dir) {
   const std::string path = run_dir + "/outcome.json";
   if (!file_exists(path))
-    return "there is no outcome.json: the run is still going on, or was ended before a rank could write one";
+    return "there is no outcome.json: the run is still in progress, or was killed before a rank could write one";
   return read_json(path, [](const Json& outcome) {
     const std::string status = outcome.at("status");
     const std::string how = status == "done" ? "ended normally" : status == "stopped" ? "was stopped as asked" : status;
@@ -233,7 +233,7 @@ FlightReport read_flight_folder(const std::string& run_dir) {
     for (const FlightGroup& group : dump->log.groups)
       for (const int member : group.world_ranks)
         if (dump->log.rank != rank || member < 0 || member >= world)
-          throw DataError(fmt::format("{}: rank {} of {} does not belong here", file, member, world));
+          throw DataError(fmt::format("{}: rank {} of {} does not belong in this file", file, member, world));
   }
   if (std::ranges::none_of(report.dumps, &std::optional<FlightDump>::has_value)) report.end = how_it_ended(run_dir);
   return report;
@@ -251,7 +251,7 @@ FlightVerdict find_culprit(const FlightReport& report) {
         const auto& dump = report.dumps[static_cast<size_t>(rank)];
         if (waiting.contains(rank) || dump.has_value() == silent) continue;
         const std::string sign =
-            dump ? fmt::format("its last call ended {:.1f} s ago: it computes, or waits for something else",
+            dump ? fmt::format("its last call ended {:.1f} s ago: it is computing, or waiting for something else",
                                seconds_before(dump->log.taken_ns, dump->log.last_activity_ns))
                  : "it gives no sign of life: stopped, or dead";
         return {rank, fmt::format("rank {} on {} did not join {}, in which rank {} has waited for {:.1f} s; {}", rank,
@@ -269,7 +269,7 @@ FlightVerdict find_culprit(const FlightReport& report) {
                               call_of(*blocked))};
     }
   if (!waits.empty())
-    return {-1, fmt::format("all ranks have joined {}, but its data does not arrive at rank {}, for {:.1f} s",
+    return {-1, fmt::format("all ranks have joined {}, but its data has not arrived at rank {} for {:.1f} s",
                             call_of(waits.front()), waits.front().rank, waits.front().seconds())};
   return {-1, "no rank waits in a call"};
 }

@@ -35,7 +35,7 @@ void check_same_everywhere(const std::vector<Shared>& shared, const std::vector<
     const auto found = host.first_text(mine != usual.value ? text : ""),
                expected = host.first_text(mine == usual.value ? text : "");
     throw DataError(
-        fmt::format("{}; rank {} found {}, expected {}: copy it to all hosts anew, or name it by a path "
+        fmt::format("{}; rank {} found {}, expected {}: copy it to all hosts again, or give a path "
                     "that they share",
                     message, found.rank, found.text, expected.text));
   }

@@ -82,12 +82,12 @@ RunLock::RunLock(const std::string& run_dir)
     throw ConfigError(fmt::format("train.run_dir {}: another run is using it{}", run_dir, whose));
   };
   const auto holder_text = [&] {
-    return fmt::format(" ({}); use a folder of its own for each run, or remove {} if that run is gone",
+    return fmt::format(" ({}); give each run its own folder, or remove {} if that run is gone",
                        describe(parse_holder(text_of(path_))), path_);
   };
   if (!folder_.try_lock())
     refuse(file_exists(path_) ? holder_text()
-                              : fmt::format(", whose {} was removed; use a folder of its own for each run", path_));
+                              : fmt::format(", whose {} was removed; give each run its own folder", path_));
   file_.write(text_);
   for (int attempt = 0; attempt < 3; ++attempt) {
     if (file_.commit_as_first()) {

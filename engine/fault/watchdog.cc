@@ -189,7 +189,7 @@ void Watchdog::follow() {
   over_ = true;
   write_dump("another rank has reported the end of the run");
   if (!wait_for_stop(4 * options_.grace_s)) {
-    write_stderr(fmt::format("[rank {}] the run has ended, but this process is still there\n", rank_));
+    write_stderr(fmt::format("[rank {}] the run has ended, but this process is still running\n", rank_));
     _exit(kHungExit);
   }
 }

@@ -164,7 +164,7 @@ std::string MetricsLog::begin(const RunBegin& run) {
   append(event);
   begun_ = true;
   for (const std::string& line : std::exchange(early_notes_, {})) note(line);
-  return aside.empty() ? again : fmt::format("{} was an earlier run's, and is {} now", path_, aside);
+  return aside.empty() ? again : fmt::format("{} was an earlier run's and is now {}", path_, aside);
 }
 
 // Returns a message that names the steps that are done again.
@@ -189,7 +189,7 @@ std::string MetricsLog::remove_redone(const RunBegin& run) {
   }
   return last == run.step
              ? ""
-             : fmt::format("steps {} to {} were done, but not saved: they are done again", run.step + 1, last);
+             : fmt::format("steps {} to {} were done but not saved: they are repeated", run.step + 1, last);
 }
 
 void MetricsLog::step(const StepReport& r) {
@@ -246,7 +246,7 @@ std::string for_each_step(const std::string& path, const std::function<void(Step
     if (at <= begin && !line.starts_with(R"({"event")")) continue;
     const auto record = parse_json<nlohmann::ordered_json>(line, BadJson::discarded);
     if (!record.is_object()) {
-      problem = fmt::format("metrics.jsonl:{}: is no object", number);
+      problem = fmt::format("metrics.jsonl:{}: is not an object", number);
     } else if (record.contains("event") || !std::isfinite(number_in(record, "step"))) {
       if (event) event(record);
     } else {

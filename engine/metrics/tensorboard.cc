@@ -136,12 +136,11 @@ std::string TensorBoardLog::begin(const RunBegin& run) {
       const fs::path aside = fmt::format("{}/earlier-{}", folder_, number);
       fs::create_directory(aside);
       for (const fs::path& file : before) fs::rename(file, aside / file.filename());
-      note = fmt::format("{} held an earlier run's events, which are in {} now", folder_, aside.string());
+      note = fmt::format("{} held an earlier run's events, which are now in {}", folder_, aside.string());
     }
     for (const fs::path& file : before) {
       if (run.goes_on && !cut(file, run.step, run.evaluates_again))
-        note = fmt::format("{} is damaged and stays as it is: steps that are done again may be shown twice",
-                           file.string());
+        note = fmt::format("{} is damaged and left as it is: repeated steps may be shown twice", file.string());
       // Readers go by the order of names, and this host's clock may lag another's.
       const std::string name = file.filename().string().substr(kPrefix.size());
       now = std::max<int64_t>(now, std::min<int64_t>(std::strtoll(name.c_str(), nullptr, 10), 9'999'999'998) + 1);

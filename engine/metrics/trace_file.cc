@@ -19,11 +19,11 @@ void for_each_event(const std::string& path, F&& f) {
   for_each_line(path, [&](const std::string& line, int64_t number) {
     if (!line.starts_with(",{")) return;
     json event = parse_json(std::string_view(line).substr(1), BadJson::discarded);
-    if (event.is_discarded()) throw DataError(fmt::format("{} line {}: is no trace event", path, number));
+    if (event.is_discarded()) throw DataError(fmt::format("{} line {}: is not a trace event", path, number));
     try {
       f(event);
     } catch (const json::exception& error) {
-      throw DataError(fmt::format("{} line {}: is no event of a Trivet trace: {}", path, number, json_problem(error)));
+      throw DataError(fmt::format("{} line {}: is not an event by Trivet: {}", path, number, json_problem(error)));
     }
   });
 }
@@ -90,7 +90,7 @@ int ranks_of_trace(const std::string& trace_path) {
   int ranks = 0;
   for_each_event(trace_path, [&](const json& event) { ranks += event.at("name") == "process_name" ? 1 : 0; });
   if (ranks == 0)
-    throw DataError(trace_path + ": names no rank, expected a trace as train.trace=true writes it, an event a line");
+    throw DataError(trace_path + ": names no rank, expected a trace as train.trace=true writes it, one event per line");
   return ranks;
 }
 

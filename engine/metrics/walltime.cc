@@ -59,7 +59,7 @@ WallTimeReport WallTime::report() const {
     seconds += static_cast<double>(left) * mean;
     if (left > 0)
       parts += fmt::format(", {} of {}", counted(left, name),
-                           kind->count > 0 ? fmt::format("{:.3g} s", mean) : "unknown length: none was made yet");
+                           kind->count > 0 ? fmt::format("{:.3g} s", mean) : "unknown length: none has been made yet");
   }
   const double lead = std::ceil(1.5 * (sorted.back() + saves_.longest));
   return {.seconds = seconds,

@@ -15,7 +15,7 @@ void expect_runs(const ModelSpec& spec) {
          fmt::format("{} query heads cannot share {} heads of keys and values evenly", a.heads, a.kv_heads));
   const int64_t turns = spec.rotary.width;
   expect(spec.positions != Positions::rope || (turns >= 2 && turns % 2 == 0 && turns <= a.head_width),
-         fmt::format("found {} rotary columns of heads of {}, expected pairs of them", turns, a.head_width));
+         fmt::format("found {} rotary columns in heads of {}, expected an even number of them", turns, a.head_width));
 }
 
 }  // namespace trivet

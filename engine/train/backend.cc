@@ -42,7 +42,7 @@ Exchange choose_exchange(const Config& config, const Device& device, HostWorld& 
   const std::string sharing = fmt::format("{} ranks share {} GPU{}", ids.size(), gpus, gpus == 1 ? "" : "s");
   if (asked == CommBackend::nccl && shared)
     throw ConfigError(
-        fmt::format("comm.backend: found nccl, but {}, and NCCL wants one for each rank; expected staged, "
+        fmt::format("comm.backend: found nccl, but {}, and NCCL needs one per rank; expected staged, "
                     "or at most {} rank{}",
                     sharing, gpus, gpus == 1 ? "" : "s"));
   if (host.size() == 1) return {Exchange::none, "none: one rank"};
@@ -52,7 +52,7 @@ Exchange choose_exchange(const Config& config, const Device& device, HostWorld& 
   const bool queue_up = beside * share.streams > kMostStreams;
   if (queue_up)
     staged += fmt::format(
-        "which may hang: {} streams of a GPU, expected at most {}: fewer ranks a GPU or "
+        "which may hang: {} streams on a GPU, expected at most {}: use fewer ranks per GPU or a smaller "
         "overlap.collectives_in_flight; ",
         beside * share.streams, kMostStreams);
   if (shared) return {Exchange::staged, staged + sharing};
@@ -60,7 +60,7 @@ Exchange choose_exchange(const Config& config, const Device& device, HostWorld& 
   if (asked != CommBackend::nccl && !built_with_nccl()) return {Exchange::staged, staged + "without NCCL"};
   if (queue_up)
     throw ConfigError(
-        fmt::format("overlap.collectives_in_flight: found {}, which makes {} streams of a rank, but a GPU "
+        fmt::format("overlap.collectives_in_flight: found {}, which takes {} streams per rank, but a GPU "
                     "has queues for {}; expected {} fewer",
                     config.overlap.collectives_in_flight, share.streams, kMostStreams, share.streams - kMostStreams));
   const auto all = static_cast<int>(std::ranges::min(host.gather(static_cast<int64_t>(gpu_multiprocessors()))));
@@ -170,7 +170,7 @@ Backend make_backend(const Config& config, Communicator& world, int threads) {
   const Exchange exchange = choose_exchange(config, *backend.device, host);
   if (config.comm.nccl_ub && exchange.kind != Exchange::nccl)
     throw ConfigError(
-        fmt::format("comm.nccl_ub: true registers buffers with NCCL, but GPUs exchange memory otherwise "
+        fmt::format("comm.nccl_ub: true registers buffers with NCCL, but the GPUs do not communicate by NCCL "
                     "({}); expected false",
                     exchange.name));
   backend.exchange_name = exchange.name;

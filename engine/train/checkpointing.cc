@@ -45,7 +45,7 @@ std::optional<int64_t> job_end_ns(const char* variable, std::string& problem) {
   constexpr int64_t kMost = 9'000'000'000;  // its nanoseconds fit in 63 bits
   const int64_t end = parse_integer(text).value_or(-1);
   if (end <= 0 || end > kMost) {
-    problem = fmt::format("{}: found {}, expected seconds since the epoch: it is not looked at", variable, text);
+    problem = fmt::format("{}: found {}, expected seconds since the epoch: it is ignored", variable, text);
     return {};
   }
   using namespace std::chrono;
@@ -101,8 +101,8 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
   if (const std::string text = host.first_problem(problem); !text.empty()) throw IoError(text);
   if (!file_exists(seen))
     problem = fmt::format(
-        "train.run_dir: what rank 0 writes in {} is not there, expected a folder that all hosts share: each rank saves "
-        "its part of a checkpoint",
+        "train.run_dir: rank 0 wrote a file in {} that is not here, expected a folder that all hosts share: each rank "
+        "saves its part of a checkpoint",
         store.folder());
   problem = host.first_problem(problem);
   if (host.rank() == 0) remove_file_if_exists(seen);
@@ -356,7 +356,7 @@ std::string Checkpointing::save_beside() {
 
 void Checkpointing::save_due_step() {
   if (!trainer_.numbers_ok()) {
-    note(fmt::format("step {} is not saved: its numbers were not good, and it was skipped", trainer_.steps_done()));
+    note(fmt::format("step {} is not saved: its loss or gradient was bad, so it was skipped", trainer_.steps_done()));
   } else if (const int64_t retained = config_.checkpoint.save_retain_interval;
              saver_->saving() && (retained == 0 || trainer_.steps_done() % retained != 0)) {
     note(
@@ -376,7 +376,7 @@ void Checkpointing::begin() {
   begun_ns_ = now_ns();
   const std::string folder = checkpoints_folder(config_.train.run_dir);
   if (longest_save_ns_ > 0 && !file_exists(folder + "/latest"))
-    note(folder + ": was removed or emptied; it is made again, without the checkpoints before");
+    note(folder + ": was removed or emptied; it is created again, without the earlier checkpoints");
   if (options_.hook) options_.hook->begin(StepPhase::save, trainer_.steps_done());
   if (reporter_) reporter_->flush();
   saver_->begin(train_state());

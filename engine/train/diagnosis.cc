@@ -78,7 +78,7 @@ std::string bad_weight(const Rank& rank) {
       if (std::isfinite(number(i))) continue;
       const int64_t at = bucket.own_begin + i;
       const FlatSegment& segment = segment_at(state, bucket, at);
-      return fmt::format("{} is not finite since before the step: the first, {}", segment.param->spec.name,
+      return fmt::format("{} was not finite even before the step: the first such value, {}", segment.param->spec.name,
                          place_text(segment, at, std::isinf(number(i))));
     }
   }
@@ -88,7 +88,7 @@ std::string bad_weight(const Rank& rank) {
 std::string describe_gradients(const Rank& rank, int world_rank, const BadGradients& bad, const char* when) {
   const auto& [mark, nans, infinities] = bad.found;
   return fmt::format(
-      "gradients of {} on rank {} (pipeline rank {}) are not finite{}; the first, {}; of all of this rank, {} are not "
+      "gradients of {} on rank {} (pipeline rank {}) are not finite{}; the first, {}; of all on this rank, {} are not "
       "({} NaN, {} infinite)",
       bad.first->param->spec.name, world_rank, rank.mesh.at[Axis::pp], when,
       place_text(*bad.first, bad.at, infinite_of_mark(mark)), nans + infinities, nans, infinities);
@@ -100,15 +100,15 @@ std::string doubts_of(const NonFiniteSource& source) {
   const auto& [kind, ranks, replica, replicas] = source;
   if (kind == NonFiniteSource::loss)
     text = replica.size() > 1 ? fmt::format(
-                                    "; the forward pass of its replica (ranks {}) made it, on which rank and in which "
-                                    "tensor cannot be known",
+                                    "; it arose in the forward pass of its replica (ranks {}), on an unknown rank and "
+                                    "in an unknown tensor",
                                     fmt::join(replica, ", "))
-                              : "; its forward pass made it, in which tensor cannot be known";
+                              : "; it arose in its forward pass, in an unknown tensor";
   else if (ranks.size() > 1)
-    text = fmt::format("; ranks {} have such numbers, on which of them was the first cannot be known",
-                       fmt::join(ranks, ", "));
+    text =
+        fmt::format("; ranks {} have such values, and which of them had the first is unknown", fmt::join(ranks, ", "));
   if (replicas > 1)
-    text += fmt::format("; {} data-parallel replicas have such numbers, in which of them was the first cannot be known",
+    text += fmt::format("; {} data-parallel replicas have such values, and which of them had the first is unknown",
                         replicas);
   return text;
 }
@@ -231,7 +231,7 @@ ReplicaMismatch compare_replicas(const Rank& rank, HostWorld& data, const std::v
     const auto most = majority_of<int64_t>(hashes);
     if (most.votes == ranks) continue;
     if (2 * most.votes <= ranks)
-      return {0, fmt::format("{} is not the same on ranks {}, of which no majority agrees", names[tensor],
+      return {0, fmt::format("{} is not the same on ranks {}, and no majority of them agrees", names[tensor],
                              fmt::join(world_ranks, ", "))};
     ReplicaMismatch mismatch;
     std::vector<int> odd;

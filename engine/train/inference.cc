@@ -30,7 +30,7 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
   loaded.origins["parallel.pipeline_model_parallel_size"].where = "--pipeline-parallel";
   loaded = with_sets(std::move(loaded), sets);
   if (loaded.config.precision.fp8 != Fp8::none)
-    throw ConfigError("precision.fp8: expected none: a text is generated in precision.dtype, whatever was trained in");
+    throw ConfigError("precision.fp8: expected none: text is generated in precision.dtype, whatever the training used");
   return loaded;
 }
 

@@ -57,8 +57,8 @@ NumberCheck::Verdict NumberCheck::judge(const Numbers& numbers) {
   } else if (verdict.action == Action::skip) {
     ++skipped_;
     if (++in_a_row_ > most_skips_)
-      verdict = {Action::stop,
-                 fmt::format("{}, and train.max_consecutive_skips ({}) are skipped already", verdict.why, most_skips_)};
+      verdict = {Action::stop, fmt::format("{}, and train.max_consecutive_skips ({}) steps have been skipped already",
+                                           verdict.why, most_skips_)};
   }
   return verdict;
 }

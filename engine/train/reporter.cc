@@ -63,7 +63,7 @@ FoundPeak find_peak(const Config& config, Trainer& trainer, Console* console) {
   return {tflops,
           fmt::format("GEMMs in {} measured on all ranks together; the median run reached {}{}", arithmetic,
                       percent_text(median / tflops),
-                      median < 0.8 * tflops ? ": other work runs here, and MFU is as uncertain" : ""),
+                      median < 0.8 * tflops ? ": other work runs here, and MFU is uncertain to the same degree" : ""),
           true};
 }
 
@@ -369,7 +369,7 @@ void Reporter::open_trace() {
   if (!config_.train.trace) return;
   const std::string joined = config_.train.run_dir + "/trace.json";
   if (const std::string aside = console_ ? set_aside(joined) : ""; !aside.empty())
-    note(fmt::format("{} was an earlier start's, and is {} now", joined, aside));
+    note(fmt::format("{} was an earlier start's and is now {}", joined, aside));
   const int rank = host_.rank();
   PerfettoWriter::Names names{.process = rank_name(rank, trainer_.mesh().shape)};
   for (TraceRow& row : trainer_.trace().rows()) names.rows.push_back(row.name());
@@ -429,7 +429,7 @@ void Reporter::limit_mfu(StepReport& report) {
 void Reporter::tell_lost_spans(int64_t step, int64_t lost) {
   if (std::exchange(lost_spans_told_, true)) return;
   note(fmt::format(
-      "step {} has {} spans more than the {} that a rank has room for: where the time of such steps goes (exposed, "
+      "step {} has {} more spans than the {} that a rank has room for: where the time of such steps goes (exposed, "
       "wait, bubble) is unknown{}",
       step, lost, trainer_.state().most_spans, config_.train.trace ? ", and trace.json lacks the rest" : ""));
 }

@@ -60,15 +60,15 @@ void settle_schedules(const OpenCheckpoint& checkpoint, Config& config, std::vec
       continue;
     if (take && field.section() == "optimizer") {
       field.copy(field.at(saved), field.at(config));
-      notes.push_back(fmt::format("{} is the checkpoint's {}, not {}", field.name, then, now));
+      notes.push_back(fmt::format("{} is {}, the checkpoint's value, not {}", field.name, then, now));
     } else {
-      problems += fmt::format("\n  {}: found {} in the checkpoint, and this run's {}", field.name, then, now);
+      problems += fmt::format("\n  {}: found {} in the checkpoint and {} in this run", field.name, then, now);
     }
   }
   const bool other_length = saved.train.train_iters != config.train.train_iters;  // auto's schedules follow it
   if (!problems.empty())
     throw ConfigError(fmt::format(
-        "{}: the checkpoint has other schedules:{}\nexpected the same; "
+        "{}: the checkpoint has different schedules:{}\nexpected the same; "
         "optimizer.override_opt_param_scheduler=true takes this run's{}{}",
         checkpoint.directory, problems, other_length ? ", which follow train_iters, as a longer run wants" : "",
         config.optimizer.use_checkpoint_opt_param_scheduler
@@ -102,21 +102,21 @@ void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, co
     problems += fmt::format("\n  {}: found {} in the checkpoint, expected this run's {}", field->name,
                             format_field(*field, saved), format_field(*field, config));
   if (!problems.empty())
-    throw DataError(checkpoint.directory + ": the checkpoint is of another model:" + problems + remedy);
+    throw DataError(checkpoint.directory + ": the checkpoint is of a different model:" + problems + remedy);
 }
 
 void check_step(const OpenCheckpoint& checkpoint) {
   const auto named = step_of_name(std::filesystem::path(checkpoint.directory).filename().string());
   if (named.value_or(checkpoint.state.step) != checkpoint.state.step)
     throw DataError(
-        fmt::format("{}: holds step {}, expected that of its name", checkpoint.directory, checkpoint.state.step));
+        fmt::format("{}: holds step {}, expected the step in its name", checkpoint.directory, checkpoint.state.step));
 }
 
 void check_same_tokenizer(const OpenCheckpoint& checkpoint, const std::string& fingerprint) {
   const std::string& found = checkpoint.state.tokenizer;
   if (!found.empty() && !fingerprint.empty() && found != fingerprint)
     throw DataError(
-        fmt::format("{}: the model was trained with another tokenizer: found the fingerprint {}, expected "
+        fmt::format("{}: the model was trained with a different tokenizer: found the fingerprint {}, expected "
                     "that of this run's data, {}{}",
                     checkpoint.directory, found, fingerprint, bpe_difference(found, fingerprint)));
 }
@@ -135,7 +135,7 @@ std::vector<std::string> checkpoints_to_resume(const std::string& how, Config& c
   if (how == "auto") {
     if (store.steps().empty() && file_exists(store.folder() + "/latest"))
       throw DataError(
-          fmt::format("{0}/latest names a checkpoint that is not there, nor is any other: put it back, or "
+          fmt::format("{0}/latest names a checkpoint that does not exist, and there is no other: put it back, or "
                       "remove {0} to train from the beginning",
                       store.folder()));
     if (const std::string problem = store.latest_problem(); !problem.empty()) notes.push_back(problem);
@@ -179,10 +179,10 @@ std::vector<std::string> changes_since(const std::string& checkpoint, const Trai
     const std::string problem = fmt::format("{} {}: another dataset than the checkpoint's: found {}, expected {}", key,
                                             now, given->second, trained_on->second);
     if (!other_data)
-      throw DataError(
-          fmt::format("{0}; the order of its samples is another: put that one back, give this one another path, or "
-                      "train on it all the same with --resume {1}",
-                      problem, checkpoint));
+      throw DataError(fmt::format(
+          "{0}; its samples come in a different order: restore that dataset, give this one another path, or "
+          "train on it anyway with --resume {1}",
+          problem, checkpoint));
     changes.push_back(problem);
   }
   return changes;

@@ -74,7 +74,7 @@ void write_sample(const RunContext& run, Trainer& trainer, Reporter& reporter) {
 void check_run_folder(const std::string& run_dir) {
   const auto refuse = [&](const std::string& what) { throw ConfigError("train.run_dir: " + run_dir + what); };
   std::error_code ignored;
-  if (run_dir.starts_with('~')) refuse(": ~ is not expanded here; expected the whole path");
+  if (run_dir.starts_with('~')) refuse(": ~ is not expanded here; expected the full path");
   if (file_exists(run_dir + "/manifest.json"))
     refuse(" is a checkpoint, expected a run's folder; --resume " + run_dir + " begins with it");
   if (std::filesystem::is_directory(run_dir, ignored) && !CheckpointStore(run_dir).steps().empty())
@@ -82,7 +82,7 @@ void check_run_folder(const std::string& run_dir) {
   for (const char* name : {"metrics.jsonl", "config.resolved.yaml", "log", "log.1", "outcome.json"})
     if (const auto type = std::filesystem::symlink_status(run_dir + "/" + name, ignored).type();
         type > std::filesystem::file_type::regular)
-      refuse(fmt::format(": {} is no regular file", name));
+      refuse(fmt::format(": {} is not a regular file", name));
   for (std::filesystem::path folder = run_dir; !folder.empty(); folder = folder.parent_path()) {
     const auto type = std::filesystem::status(folder, ignored).type();
     if (type == std::filesystem::file_type::directory || !folder.has_relative_path()) return;
@@ -286,7 +286,7 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
   check_run_folder(config.train.run_dir);
   for (const Fault& fault : options.faults)
     if (fault.step > config.train.train_iters)
-      throw ConfigError(fmt::format("--inject {}: step {} is none of this run, whose train.train_iters is {}",
+      throw ConfigError(fmt::format("--inject {}: step {} is not in this run, whose train.train_iters is {}",
                                     fault.text, fault.step, config.train.train_iters));
   const MemoryPurpose purpose("a rank of the run");
   if (!computes_on_gpus(config, world)) check_memory(config, layout, launched_world_size() == 0);
@@ -304,12 +304,12 @@ int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& w
                     checkpoints_folder(config.train.run_dir)));
   if (options.prompt && config.parallel.context_parallel_size > 1)
     throw ConfigError(
-        fmt::format("--generate: a rank that generates has whole texts, but parallel.context_parallel_size is {}; "
+        fmt::format("--generate: generation needs whole sequences on a rank, but parallel.context_parallel_size is {}; "
                     "leave it out, and generate from a checkpoint (trivet generate)",
                     config.parallel.context_parallel_size));
   if (options.prompt && config.precision.fp8_param_gather)
     throw ConfigError(
-        "--generate: texts are generated in bf16, but of weights that are gathered in FP8 no rank has a full bf16 one; "
+        "--generate: text is generated in bf16, but no rank has full bf16 weights when they are gathered in FP8; "
         "leave it out and generate from a checkpoint (trivet generate), or set precision.fp8_param_gather to false");
   if (options.prompt) tokenizer_of(config.data);  // a missing tokenizer is an error before training
   for (const auto& [dataset, fingerprint] : data.fingerprints) inputs.push_back({dataset, fingerprint, true});

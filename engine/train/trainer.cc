@@ -348,9 +348,9 @@ void Trainer::check_replicas() {
   const ReplicaMismatch mismatch = compare_replicas(rank_, replicas, world_ranks);
   replicas_agree_ = mismatch.rank < 0;
   if (!replicas_agree_)
-    throw NumericsError(fmt::format("step {}: {}; what has been trained since the last comparison is not to be trusted",
-                                    step_, mismatch.what),
-                        world_ranks[static_cast<size_t>(mismatch.rank)]);
+    throw NumericsError(
+        fmt::format("step {}: {}; do not trust what was trained since the last comparison", step_, mismatch.what),
+        world_ranks[static_cast<size_t>(mismatch.rank)]);
 }
 
 }  // namespace trivet

@@ -84,7 +84,7 @@ void CudaOps::launch(const op::Amax& op, cudaStream_t stream) {
 }
 
 void CudaOps::launch(const op::Quantize& op, cudaStream_t stream) {
-  check(op.amax.data != nullptr, "quantize: GPUs have a scale for each tensor, not for blocks");
+  check(op.amax.data != nullptr, "quantize: GPUs support a scale per tensor, not per block");
   const int64_t n = op.x.numel(),
                 grid = std::max<int64_t>(ceil_div(n, kBlockThreads * kPack), 1);  // always writes a scale
   dispatch_fp8(op.values.dtype, [&]<class Format>() {

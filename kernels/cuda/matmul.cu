@@ -128,7 +128,7 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
   const int64_t m = op.c.rows(), n = op.c.cols(), k = op.transpose_a ? op.a.rows() : op.a.cols();
   if (m * n == 0) return;
   check(!ScaleBlocks::given(op.scales.a) && !ScaleBlocks::given(op.scales.b),
-        "matmul: GPUs have a scale for each operand, not for blocks");
+        "matmul: GPUs support a scale per operand, not per block");
   const bool fp8 = is_fp8(op.a.dtype), fused_bias = op.bias && (fp8 || op.bias.dtype == op.c.dtype);
   CudaGemm gemm{.m = m,
                 .n = n,

@@ -105,7 +105,7 @@ void check_one_host(Communicator& world) {
   const int64_t hash = clock_number();
   HostWorld host(world);
   if (host.max(hash) != -host.max(-hash))
-    throw ConfigError("a link can be emulated on one host only, and the ranks are on several", Lack::links);
+    throw ConfigError("links can only be emulated on one host, but the ranks are on several", Lack::links);
 }
 
 }  // namespace trivet

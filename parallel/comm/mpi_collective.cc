@@ -250,7 +250,7 @@ void MpiCollective::header_arrived(int p, int64_t bytes) {
   Peer& peer = peer_of(p);
   check(bytes >= MpiHeader::bytes(0), "group '" + group_.name + "': a message of " + std::to_string(bytes) +
                                           " bytes from rank " + std::to_string(group_.world_rank(p)) +
-                                          " is no header of this program");
+                                          " is not a header of this program");
   if (peer.in.signature != signature_) {
     // Name the lower rank first, so that both ranks report the same error.
     const int mine = group_.world_rank(), theirs = group_.world_rank(p);

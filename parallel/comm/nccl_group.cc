@@ -129,7 +129,7 @@ void NcclGroup::finish(ncclResult_t result, const char* what) {
     if (aborting_) fail_with(what, "aborted");
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
     if (spent.count() > timeout_)
-      fail_with(what, fmt::format("not done after {:g} s: another rank of the group has not come to it", timeout_));
+      fail_with(what, fmt::format("not done after {:g} s: another rank of the group has not reached it", timeout_));
     std::this_thread::yield();
     if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result); asked != ncclSuccess) result = asked;
   }

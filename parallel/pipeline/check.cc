@@ -15,7 +15,7 @@ size_t size(int n) { return static_cast<size_t>(n); }
 // Problems that keep the other checks from running.
 std::vector<std::string> out_of_range(const Schedule& schedule) {
   if (schedule.p < 1 || schedule.m < 1 || schedule.v < 1)
-    return {fmt::format("p = {}, m = {} and v = {} have to be at least 1", schedule.p, schedule.m, schedule.v)};
+    return {fmt::format("p = {}, m = {} and v = {} must be at least 1", schedule.p, schedule.m, schedule.v)};
   if (schedule.programs.size() != size(schedule.p))
     return {fmt::format("there are {} programs for p = {} ranks", schedule.programs.size(), schedule.p)};
   std::vector<std::string> problems;

@@ -71,7 +71,7 @@ class Parser {
   void read_line(std::vector<Word> words) {
     if (words.empty()) return;
     if (words[0].text == "schedule") {
-      if (seen_header_ || !schedule_.programs.empty()) fail_at(words[0], "the header comes once, before the ranks");
+      if (seen_header_ || !schedule_.programs.empty()) fail_at(words[0], "expected one header, before the ranks");
       seen_header_ = true;
       return read_header({words.begin() + 1, words.end()});
     }

@@ -177,14 +177,14 @@ Program dualpipe_v(int p, int m, int r) {
 constexpr std::array<ScheduleKind, 9> kKinds{{
     {"gpipe", "all forwards, then all backwards", Chunks::one,
      [](const Schedule& s, int) { return fused(s, s.m, s.m); }},
-    {"1f1b", "one forward, one backward in turn", Chunks::one,
+    {"1f1b", "one forward and one backward pass in turn", Chunks::one,
      [](const Schedule& s, int r) { return fused(s, s.m, s.p - 1 - r); }},
     // The longer warm-up lets a gradient be late: other forwards run meanwhile.
     {"1f1b-eager", "1f1b with twice the warm-up: hides transfer latency, holds more activations", Chunks::one,
      [](const Schedule& s, int r) { return fused(s, s.m, 2 * (s.p - 1 - r)); }},
-    {"interleaved", "1f1b over v chunks a rank: the bubble shrinks v times, transfers grow v times", Chunks::several,
+    {"interleaved", "1f1b over v chunks per rank: a bubble v times smaller, v times the transfers", Chunks::several,
      [](const Schedule& s, int r) { return fused(s, *s.group_size, 2 * (s.p - 1 - r) + (s.v - 1) * *s.group_size); }},
-    {"interleaved-bfs", "gpipe over v chunks a rank, one chunk after the other", Chunks::several,
+    {"interleaved-bfs", "gpipe over v chunks per rank, one chunk after the other", Chunks::several,
      [](const Schedule& s, int) { return fused(s, s.m, s.m * s.v); }},
     {"zb-h1", "split backward, as many activations as 1f1b's first rank", Chunks::one,
      [](const Schedule& s, int r) { return zero_bubble_h(s.p, s.m, r, 1); }},
@@ -272,7 +272,7 @@ Schedule make_schedule(const ScheduleRequest& request) {
   constexpr double kMostPasses = 1e7;  // an op is 12 bytes, and checking or simulating it takes ten times that
   if (const double passes = 1.0 * p * m * v; passes > kMostPasses)
     refuse(ScheduleError::micro_batches,
-           "schedule {} of p = {} ranks, m = {} micro-batches and v = {} chunks a rank has {:.3g} forward passes, "
+           "schedule {} of p = {} ranks, m = {} micro-batches and v = {} chunks per rank has {:.3g} forward passes, "
            "expected at most {:.0f}",
            name, p, m, v, passes, kMostPasses);
   if (name == "dualpipe-v" && m < 2 * p)

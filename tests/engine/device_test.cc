@@ -500,7 +500,7 @@ TEST(UserBuffers, AreRefusedWhereNobodyKnowsThem) {
   config.device.kind = DeviceKind::cpu;
   EXPECT_NE(refusal(config).find("comm.nccl_ub: true has no effect where a run computes on CPUs"), std::string::npos);
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU for staged ranks";
-  EXPECT_NE(refusal(with_user_buffers("staged")).find("comm.nccl_ub: true registers buffers with NCCL, but GPUs "),
+  EXPECT_NE(refusal(with_user_buffers("staged")).find("comm.nccl_ub: true registers buffers with NCCL, but the GPUs "),
             std::string::npos);
 }
 

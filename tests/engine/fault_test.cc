@@ -153,18 +153,18 @@ INSTANTIATE_TEST_SUITE_P(
         Row{"no_memory", {"oom:1:0"}, 64, "out of memory: weights need .*micro_batch_size", 1},
         Row{"not_finite", {"nan:3:2:optimizer"}, 93, "gradients of .* on rank 3 .*samples 8 to 15", 3},
         Row{"not_finite_before_the_sums", {"nan:2:2"}, 93, "gradients of .* on rank 2 .*before their sum over", 2},
-        Row{"loss_not_finite", {"nan:1:2:forward"}, 93, "loss of rank 1 .*replica .ranks 0, 1. .*cannot be known", -1},
+        Row{"loss_not_finite", {"nan:1:2:forward"}, 93, "loss of rank 1 .*replica .ranks 0, 1.*unknown rank", -1},
         Row{"other_bits",
             {"bitflip:1:2"},
             93,
-            "ranks 1, 3, of which no majority agrees",
+            "ranks 1, 3, and no majority of them agrees",
             -2,
             {"train.check_weight_hash_across_dp_replicas_interval=1"}},
         // docs/checkpoints.md: before each save as well, whatever the interval.
         Row{"other_bits_before_a_save",
             {"bitflip:1:2"},
             93,
-            "ranks 1, 3, of which no majority agrees",
+            "ranks 1, 3, and no majority of them agrees",
             -2,
             {"train.check_weight_hash_across_dp_replicas_interval=100", "checkpoint.save_interval=4"}},
         Row{"error_on_gpus", {"throw:2:2:forward"}, 70, "step 2: an injected fault", 2, over_nccl()},
@@ -335,7 +335,7 @@ TEST(Watchdog, NamesTheRankThatDidNotJoin) {
   }
   // then
   expect_match(error,
-               "no progress for 0.3 s: rank 2 on .* did not join call [01] of group '(pair|world)'.*it computes");
+               "no progress for 0.3 s: rank 2 on .* did not join call [01] of group '(pair|world)'.*it is computing");
   const auto outcome = parse_json(read_text(dir / "outcome.json"));
   EXPECT_EQ(outcome.at("status"), "hung");
   EXPECT_EQ(outcome.at("exit_code"), 124);
@@ -485,7 +485,7 @@ TEST(FlightDumps, OfARunThatEndedNormallyAreNotMissed) {
   const TempDir dir;
   const auto described = [&] { return describe_flight(read_flight_folder(dir / "")); };
   start_flight_folder(dir / "", {{"a", 1}, {"b", 2}});
-  expect_match(described(), "there is no outcome.json: the run is still going on");
+  expect_match(described(), "there is no outcome.json: the run is still in progress");
   ASSERT_TRUE(write_outcome(dir / "", {.status = "done", .step = 5}));
   EXPECT_EQ(described(), "the run ended normally after step 5; no rank wrote a flight dump\n");
   clear_outcome(dir / "");
@@ -522,7 +522,7 @@ TEST(FlightDumps, RefuseFilesThatAreNone) {
   }
   // A group with a rank that is not of the run.
   write_flight_dump(dir / "", dump_of(1, {{1, 5}}, 0));
-  expect_match(message_of<DataError>([&] { read_flight_folder(dir / ""); }), "rank 5 of 2 does not belong here");
+  expect_match(message_of<DataError>([&] { read_flight_folder(dir / ""); }), "rank 5 of 2 does not belong in");
 }
 
 // ---- outcome, lock, faults as text

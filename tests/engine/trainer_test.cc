@@ -457,10 +457,9 @@ TEST(NonFinite, StopsAllRanksAndNamesTheParameter) {
     const std::string text = error.what();
     EXPECT_EQ(error.rank, 3) << text;
     EXPECT_NE(text.find("step 2"), std::string::npos) << text;
-    EXPECT_NE(
-        text.find("on rank 3 the weight decoder.layers.2.mlp.linear_fc2.bias is not finite since before the step: "
-                  "the first, at element 5 of 32, is infinite"),
-        std::string::npos)
+    EXPECT_NE(text.find("on rank 3 the weight decoder.layers.2.mlp.linear_fc2.bias was not finite even before the "
+                        "step: the first such value, at element 5 of 32, is infinite"),
+              std::string::npos)
         << text;
     EXPECT_NE(text.find("samples 8 to 15"), std::string::npos) << text;
   }
@@ -516,14 +515,14 @@ TEST(NonFinite, IsNamedAsItWasBeforeTheSumOverRanks) {
       {"nan:3:2", {.d = 4, .strategy = "optim"}, 3, "on rank 3 (pipeline rank 0) are not finite before their sum"},
       {"nan:2:2", {.d = 4, .strategy = "optim_grads"}, 2, "on rank 2 (pipeline rank 0) are not finite after their sum"},
       {"nan:1:2", {.p = 2}, 1, "on rank 1 (pipeline rank 1) are not finite"},
-      {"nan:0:2:forward", {.p = 2, .d = 2}, -1, "the forward pass of its replica (ranks 0, 2) made it, on which rank"},
-      {"nan:all:2", {.d = 2}, -1, "2 data-parallel replicas have such numbers, in which of them was the first cannot"},
+      {"nan:0:2:forward", {.p = 2, .d = 2}, -1, "the forward pass of its replica (ranks 0, 2), on an unknown rank"},
+      {"nan:all:2", {.d = 2}, -1, "2 data-parallel replicas have such values, and which of them had"},
       {"nan:all:2:optimizer",
        {.p = 2},
        1,
        "on rank 1 (pipeline rank 1) are not finite after their sum over ranks, and "
        "were finite before it"},
-      {"nan:1:2:forward", {.d = 2}, 1, "the loss of rank 1 is not finite; its forward pass made it, in which tensor"},
+      {"nan:1:2:forward", {.d = 2}, 1, "the loss of rank 1 is not finite; it arose in its forward pass, in an"},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.fault);

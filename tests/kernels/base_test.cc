@@ -344,7 +344,7 @@ TEST(HostMemory, TheLimitIsTheOneThatIsMetFirst) {
   EXPECT_NE(
       refused.find("out of memory: weights need 9663676416 bytes on top of the 0 that they hold (cannot allocate"),
       std::string::npos);
-  EXPECT_NE(refused.find(", of which the process has taken "), std::string::npos) << refused;
+  EXPECT_NE(refused.find(", of which the process uses "), std::string::npos) << refused;
 }
 #endif
 

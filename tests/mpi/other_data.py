@@ -127,7 +127,7 @@ def main():
         command = [trivet, "train", "run.yaml", *arguments(["data.path=a", "train.train_iters=2", "train.run_dir=out",
                    "checkpoint.save_interval=2", *SPLIT])]
         output = must(*mpirun, "-n", "2", "-wdir", mine, *command, ":", "-n", "1", "-wdir", theirs, *command, folder=top, code=74)
-        if "rank 2: train.run_dir: what rank 0 writes in out/checkpoints is not there" not in output:
+        if "rank 2: train.run_dir: rank 0 wrote a file in out/checkpoints that is not here" not in output:
             sys.exit(output)
 
 

@@ -266,7 +266,7 @@ TEST(NcclComm, ARankThatDoesNotComeEndsTheStartOfTheOthers) {
       const std::string text = error.what();
       const char* const expected = fails ? "rank 1: on purpose"
                                          : "rank 0: group 'world', its rank 0 of 2: ncclCommInitRankConfig: not done "
-                                           "after 0.05 s: another rank of the group has not come to it";
+                                           "after 0.05 s: another rank of the group has not reached it";
       EXPECT_NE(text.find(expected), std::string::npos) << text;
     }
 }

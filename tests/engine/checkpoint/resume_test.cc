@@ -355,7 +355,7 @@ TEST(Records, OfAnEarlierRunAreSetAside) {
   run(config, 1);
   const std::string before = read_text(dir / "run/metrics.jsonl");
   const RunResult again = run(config, 1);
-  EXPECT_NE(again.output.find("metrics.jsonl was an earlier run's, and is "), std::string::npos) << again.output;
+  EXPECT_NE(again.output.find("metrics.jsonl was an earlier run's and is now "), std::string::npos) << again.output;
   EXPECT_EQ(read_text(dir / "run/metrics.1.jsonl"), before);
   expect_each_step_once(dir / "run", 3);
   // A checkpoint of elsewhere begins another run, too.
@@ -443,7 +443,7 @@ TEST_F(Choice, ALatestThatLeadsNowhereIsNamed) {
     write_text(config_.train.run_dir + "/checkpoints/latest", name + "\n");
     const RunResult resumed = run(config_, 2);
     EXPECT_NE(resumed.output.find("/checkpoints/latest names \"" + name +
-                                  "\", which is no checkpoint of that folder; "
+                                  "\", which is not a checkpoint in that folder; "
                                   "the newest is " +
                                   config_.train.run_dir),
               std::string::npos)
@@ -472,7 +472,7 @@ TEST_F(Choice, ACheckpointUnderTheNameOfAnotherStepIsPassedOver) {
   std::filesystem::copy(folder + "step-00000002", folder + "step--0000001");
   write_text(folder + "latest", "step-00000009\n");
   const RunResult resumed = run(config_, 2);
-  EXPECT_NE(resumed.output.find("step-00000009: holds step 2, expected that of its name"), std::string::npos)
+  EXPECT_NE(resumed.output.find("step-00000009: holds step 2, expected the step in its name"), std::string::npos)
       << resumed.output;
   EXPECT_EQ(resumed.first_step, 5);
   EXPECT_FALSE(step_of_name("step--0000001"));
@@ -551,11 +551,11 @@ TEST_F(Choice, AnotherModelIsNamedKeyByKey) {
   config_.model.num_attention_heads = 2;
   const std::string path = step_path(config_.train.run_dir, 4);
   expect_throws<DataError>(from(path),
-                           {"the checkpoint is of another model", "model.num_layers: found 4 in the checkpoint",
+                           {"the checkpoint is of a different model", "model.num_layers: found 4 in the checkpoint",
                             "expected this run's 2", "model.num_attention_heads: found 4"});
   // The run's own, of which one stands for all.
   const std::string latest = message_of<DataError>([&] { run(config_, 2); });
-  EXPECT_TRUE(latest.starts_with(path + ": the checkpoint is of another model:")) << latest;
+  EXPECT_TRUE(latest.starts_with(path + ": the checkpoint is of a different model:")) << latest;
   EXPECT_TRUE(latest.ends_with("\nchoose another train.run_dir, or move its checkpoints away")) << latest;
 }
 
@@ -649,9 +649,9 @@ TEST_F(Choice, OtherSchedulesAreAnErrorOrAsTheSwitchesSay) {
   std::filesystem::remove_all(step_path(config_.train.run_dir, 5));
   config_.optimizer.lr_decay_style = LrDecay::wsd;
   config_.optimizer.lr_wsd_decay_iters = 3;
-  const std::vector<std::string> texts = {"step-00000004: the checkpoint has other schedules:",
+  const std::vector<std::string> texts = {"step-00000004: the checkpoint has different schedules:",
                                           "lr_decay_style: found cosine in the checkpoint",
-                                          "lr_wsd_decay_iters: found 0 in the checkpoint, and this run's 3",
+                                          "lr_wsd_decay_iters: found 0 in the checkpoint and 3 in this run",
                                           "override_opt_param_scheduler=true",
                                           "takes this run's, which follow train_iters, as a longer run wants",
                                           "stays at min_lr beyond their end"};
@@ -661,7 +661,8 @@ TEST_F(Choice, OtherSchedulesAreAnErrorOrAsTheSwitchesSay) {
   config_.optimizer.use_checkpoint_opt_param_scheduler = true;
   const RunResult checkpoints = run(config_, 2);
   EXPECT_EQ(checkpoints.losses, (std::vector<double>{as_before, with_step_6}));
-  EXPECT_NE(checkpoints.output.find("optimizer.lr_decay_style is the checkpoint's cosine, not WSD"), std::string::npos);
+  EXPECT_NE(checkpoints.output.find("optimizer.lr_decay_style is cosine, the checkpoint's value, not WSD"),
+            std::string::npos);
   std::filesystem::remove_all(step_path(config_.train.run_dir, 6));
 
   config_.train.train_iters = 0;  // the checkpoint's schedule counts steps
@@ -694,7 +695,7 @@ TEST(Sample, NeedsATokenizerBeforeTraining) {
   Config gathers = cut(config, {.d = 2, .strategy = "optim"});
   gathers.precision = {.dtype = DType::bf16, .fp8 = Fp8::hybrid, .fp8_param_gather = true};
   const std::string error = message_of<ConfigError>([&] { run(gathers, 2, options); });
-  EXPECT_NE(error.find("--generate: texts are generated in bf16"), std::string::npos) << error;
+  EXPECT_NE(error.find("--generate: text is generated in bf16"), std::string::npos) << error;
   EXPECT_FALSE(std::filesystem::exists(config.train.run_dir));
 }
 

@@ -645,7 +645,7 @@ TEST_F(Damaged, Versions) {
   });
   expect_holds(path_, 1);
   edit_manifest([](nlohmann::json& m) { m["version"] = {2, 0}; });
-  expect_refused("version: found 2.0, expected 1.x, the version that this Trivet reads");
+  expect_refused("version: found 2.0, expected 1.x, which this Trivet reads");
   edit_manifest([](nlohmann::json& m) { m["format"] = "other"; });
   expect_refused("format: found 'other'");
 }

@@ -91,10 +91,10 @@ TEST(RunFolder, IsNoCheckpointAndHoldsNoPipes) {
   EXPECT_NE(refused("~/run").find("~ is not expanded"), std::string::npos);
   std::filesystem::create_directory(dir / "pipe");
   ASSERT_EQ(mkfifo((dir / "pipe/metrics.jsonl").c_str(), 0600), 0);
-  EXPECT_NE(refused(dir / "pipe").find("metrics.jsonl is no regular file"), std::string::npos);
+  EXPECT_NE(refused(dir / "pipe").find("metrics.jsonl is not a regular file"), std::string::npos);
   std::filesystem::create_directory(dir / "linked");
   std::filesystem::create_symlink(dir / "run/outcome.json", dir / "linked/config.resolved.yaml");
-  EXPECT_NE(refused(dir / "linked").find("config.resolved.yaml is no regular file"), std::string::npos);
+  EXPECT_NE(refused(dir / "linked").find("config.resolved.yaml is not a regular file"), std::string::npos);
   // The folder itself may be a link.
   std::filesystem::create_directory(dir / "elsewhere");
   config.train.run_dir = dir / "link";
@@ -111,7 +111,7 @@ TEST(RunFolder, RefusesALatestWhoseCheckpointIsGone) {
   std::filesystem::remove_all(dir / "run/checkpoints/step-00000001");
   EXPECT_NE(message_of<DataError>([&] {
               run(config, 1, {.resume = "auto"});
-            }).find("latest names a checkpoint that is not there"),
+            }).find("latest names a checkpoint that does not exist"),
             std::string::npos);
 }
 
@@ -260,7 +260,7 @@ TEST(Saving, OutlivesTheContentOfItsFolder) {
     };
     return run(config, 1, options);
   };
-  const std::string note = "/run/checkpoints: was removed or emptied; it is made again";
+  const std::string note = "/run/checkpoints: was removed or emptied; it is created again";
   EXPECT_NE(run_without({"checkpoints"}).output.find(note), std::string::npos);
   EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").steps().front(), 6);
   std::filesystem::remove_all(dir / "run");
@@ -571,7 +571,7 @@ TEST_F(Program, EndsWhereALinkIsTooSlow) {
 TEST_F(Program, SaysWhichFaultsDidNotHappen) {
   const Ended late = run_to_end(config_for(2), "exec $COMMAND", "--inject nan:0:3");
   EXPECT_EQ(late.exit_code(), 64);
-  EXPECT_NE(late.error.find("--inject nan:0:3: step 3 is none of this run, whose train.train_iters is 2"),
+  EXPECT_NE(late.error.find("--inject nan:0:3: step 3 is not in this run, whose train.train_iters is 2"),
             std::string::npos)
       << late.error;
   const Ended unsaved = run_to_end(config_for(2), "exec $COMMAND", "--inject enospc:last:1 --inject slow=1:0:1");
@@ -729,7 +729,7 @@ TEST_F(Program, MeetsTheLimitOnTheSizeOfFilesAsAnError) {
   config.checkpoint.save_interval = 1;
   const Ended end = run_to_end(config, "ulimit -f 8; exec $COMMAND");  // of 1024 bytes; a checkpoint needs more
   EXPECT_EQ(end.exit_code(), 74) << end.error;
-  EXPECT_NE(end.error.find("File too large; the limit is 8192 bytes a file (ulimit -f)"), std::string::npos)
+  EXPECT_NE(end.error.find("File too large; the limit is 8192 bytes per file (ulimit -f)"), std::string::npos)
       << end.error;
 }
 

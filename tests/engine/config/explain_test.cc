@@ -177,7 +177,7 @@ TEST(Explain, ListsEveryKey) {
   EXPECT_NE(text.find("hidden_size required"), std::string::npos) << text;
   EXPECT_NE(text.find("an integer from 1 to 4000000, or auto (columns)"), std::string::npos);
   EXPECT_NE(text.find("one of default, none, ring, pipeline"), std::string::npos);
-  EXPECT_NE(text.find("core_attn, layernorm or mlp, or several with commas between"), std::string::npos);
+  EXPECT_NE(text.find("core_attn, layernorm or mlp, or several separated by commas"), std::string::npos);
   EXPECT_NE(text.find("one of cosine, linear, constant"), std::string::npos);
 }
 
@@ -190,10 +190,10 @@ TEST(Explain, SaysWhatIsInFp8) {
   };
   EXPECT_EQ(text_of({}).find("FP8"), std::string::npos);
   EXPECT_NE(text_of({"precision.fp8=hybrid"}).find("linear layers of 4 layers in FP8 (hybrid)\n"), std::string::npos);
-  EXPECT_NE(text_of({"precision.fp8=e4m3", "precision.fp8_recipe=blockwise"}).find("in FP8 (e4m3, scales of blocks)\n"),
+  EXPECT_NE(text_of({"precision.fp8=e4m3", "precision.fp8_recipe=blockwise"}).find("in FP8 (e4m3, block scales)\n"),
             std::string::npos);
   EXPECT_NE(text_of({"precision.fp8=e4m3", "precision.first_last_layers_bf16=true", "precision.fp8_wgrad=false"})
-                .find("linear layers of 2 layers in FP8 (e4m3), but for gradients of weights\n"),
+                .find("linear layers of 2 layers in FP8 (e4m3), except weight gradients\n"),
             std::string::npos);
 }
 

@@ -246,7 +246,7 @@ TEST(Load, WhatIsNotAMapOfSectionsIsRefused) {
             "run.yaml:12: a '{' is not closed before this; expected ',' or '}'");
   for (const std::string open : {"\"ab", "'ab", "'it''s", "\"a\\\""})
     EXPECT_NE(parse_error(kGoodConfig + "comm:\n  backend: " + open + "\ndata:\n  split: -5\n")
-                  .find("the document ends inside a quoted text: its closing quote is missing"),
+                  .find("the document ends inside a quoted string: its closing quote is missing"),
               std::string::npos)
         << open;
   EXPECT_EQ(error_with("train:", std::string("\x04train:")),

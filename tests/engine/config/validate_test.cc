@@ -88,16 +88,15 @@ TEST(Resolve, APortIsSharedByLinksOfOneBandwidth) {
   EXPECT_EQ(error({"comm.link_gbps=10", "comm.tensor_link_gbps=0", "parallel.tensor_model_parallel_size=2"}, 8), "")
       << "a class without a bandwidth does not use it";
   EXPECT_EQ(error({"comm.link_latency_us=10"}, 4),
-            "--set: comm.shared_port: true needs emulated links with a bandwidth (comm.link_gbps) of two classes of "
-            "groups at "
-            "least, found 0: there is nothing to share");
+            "--set: comm.shared_port: true needs emulated links with a bandwidth (comm.link_gbps) of at least two "
+            "classes of groups, found 0: there is nothing to share");
   EXPECT_EQ(
       error({"comm.link_gbps=10"}, 2),
       "--set: comm.shared_port: true has no effect: only one of the tensor, context, pipeline and data "
       "groups (of 1, 1, 2, 1 ranks) has several ranks and an emulated link with a bandwidth; it is left out");
   EXPECT_EQ(error({"comm.link_gbps=10", "comm.data_link_gbps=5"}, 4),
-            "--set: comm.shared_port: true, but the links have bandwidths from 5 to 10 Gbit/s: one port has one, "
-            "expected the same of all classes (or 0 for a class that does not use it)");
+            "--set: comm.shared_port: true, but the links have bandwidths from 5 to 10 Gbit/s: a port has a single "
+            "one, expected the same for all classes (or 0 for a class that does not use it)");
 
   LoadedConfig measured = load_good({"comm.measure_links=true", "comm.link_gbps=10"});
   EXPECT_EQ(resolve(measured, {.world_size = 2}).notes,
@@ -352,8 +351,8 @@ TEST(Validate, PartsOfSchedulesWithoutEffect) {
   says(with(ramp, "optimizer.weight_decay=0.3"),
        {"optimizer.weight_decay: 0.3 has no effect with a weight_decay_incr_style", "start_weight_decay"});
   EXPECT_EQ(with(ramp, "optimizer.start_weight_decay=0.2"),
-            "--set: optimizer.weight_decay_incr_style: linear has no effect from 0.2 to the same; expected constant, "
-            "and that as weight_decay");
+            "--set: optimizer.weight_decay_incr_style: linear has no effect: the ramp starts and ends at 0.2; expected "
+            "constant, with that as weight_decay");
   says(load_error({"optimizer.weight_decay=0", "optimizer.decay_norms_and_biases=true"}),
        {"--set: optimizer.decay_norms_and_biases", "weight_decay"});
   const std::vector<std::string> constant = {"optimizer.lr_decay_style=constant", "optimizer.decoupled_lr=1e-4"};
@@ -363,8 +362,8 @@ TEST(Validate, PartsOfSchedulesWithoutEffect) {
             "cosine or linear");
   const std::vector<std::string> samples = {"train.train_iters=0", "train.train_samples=1000"};
   EXPECT_EQ(with(samples, "batch.step_batch_size_schedule=0:8"),
-            "--set: batch.step_batch_size_schedule: has one size, 8; expected a second one, or that as "
-            "global_batch_size");
+            "--set: batch.step_batch_size_schedule: has one size, 8; expected a second one, or global_batch_size set "
+            "to that one");
   for (const char* global : {"batch.global_batch_size=8", "batch.global_batch_size=auto"}) {
     LoadedConfig loaded =
         load_good({samples[0], samples[1], "batch.micro_batch_size=8", global, "batch.rampup_batch_size=8,8,100"});
@@ -741,9 +740,8 @@ TEST(Resolve, WhatNeedsMoreRanksIsLeftOutOnFew) {
   LoadedConfig eight = parse_config(file, "run.yaml");
   const Layout wide = resolve(eight, {.world_size = 8});
   ASSERT_EQ(wide.notes.size(), 2u);
-  EXPECT_TRUE(
-      wide.notes[1].ends_with("comm.link_gbps: 10 has no effect: each class of groups with several ranks has "
-                              "another value of its own; it is left out"))
+  EXPECT_TRUE(wide.notes[1].ends_with(
+      "comm.link_gbps: 10 has no effect: each class of groups with several ranks has its own value; it is left out"))
       << wide.notes[1];
   EXPECT_EQ(wide.notes[0],
             "run.yaml:13: comm.tensor_link_latency_us: 3 has no effect: the tensor parallel size is 1 (world 8 over "

@@ -56,28 +56,28 @@ TEST(PieceRegex, NamesWhatItDoesNotImplement) {
       {"(?!ab)c", "a look-ahead of more than one character"},
       {"\\w", "an escape, not implemented,"},
       {"\\x41", "an escape, not implemented,"},
-      {"\\p{Han}", "a property that is no general category"},
-      {"\\p{", "an end"},
+      {"\\p{Han}", "a property that is not a general category"},
+      {"\\p{", "an unexpected end"},
       {"[a&&b]", "an intersection, POSIX or empty class"},
       {"[[:alpha:]]", "an intersection, POSIX or empty class"},
-      {"[b-a]", "no range"},
-      {"[\\s-a]", "no range"},
+      {"[b-a]", "an invalid range"},
+      {"[\\s-a]", "an invalid range"},
       {"[]", "an intersection, POSIX or empty class"},
-      {"[a", "an end"},
-      {"(a", "no )"},
-      {"a)", "a ) without its ("},
-      {"a{3,2}", "no quantifier"},
-      {std::string(20000, 'a'), "more than is implemented"},
+      {"[a", "an unexpected end"},
+      {"(a", "a missing )"},
+      {"a)", "an unmatched )"},
+      {"a{3,2}", "an invalid quantifier"},
+      {std::string(20000, 'a'), "more characters than are supported"},
       {"a{2000}", "too many repeats"},
       {"(?:a{1000}){1000}", "too many repeats"},
       {"(?:[ab]*a[ab]{16})", "too many states"},
       {"(?i:\u00e9)", "characters beyond ASCII"},
       {"(?i:ss)", "a ligature"},
-      {"a*", "a match of nothing"},
-      {"a|", "a match of nothing"},
-      {"(?=a)", "a match of nothing"},
-      {std::string(300, '('), "a group too deep"},
-      {std::string(300, '['), "a class too deep"},
+      {"a*", "an empty match"},
+      {"a|", "an empty match"},
+      {"(?=a)", "an empty match"},
+      {std::string(300, '('), "a group nested too deeply"},
+      {std::string(300, '['), "a class nested too deeply"},
   };
   for (const auto& [pattern, message] : rows) {
     const std::string found = message_of<DataError>([&] { const PieceRegex regex(pattern); });
@@ -150,7 +150,7 @@ TEST(PieceRegex, ReadsTextsOnce) {
 TEST(PieceRegex, EndsWhereATextIsReadAgainAndAgain) {
   const std::string text(100'000, 'a');
   EXPECT_TRUE(contains(message_of<DataError>([&] { pieces_of("a+b", text); }),
-                       "the pattern \"a+b\" looks at a text of 100000 bytes too often"));
+                       "the pattern \"a+b\" takes too many steps to split a text of 100000 bytes"));
 }
 
 }  // namespace

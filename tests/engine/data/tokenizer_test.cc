@@ -291,7 +291,8 @@ TEST(DatasetInfo, NamesTheKeyThatIsWrong) {
       contains(message("\"version\": 1", "\"version\": 2"), "version: found 2, expected an integer from 1 to 1"));
   EXPECT_TRUE(
       contains(message("\"tokenizer\": \"bytes\"", "\"tokenizer\": \"x\""), "tokenizer: found \"x\", expected"));
-  EXPECT_TRUE(contains(message("\"tokenizer\": \"bytes\"", "\"tokenizer\": 1"), "tokenizer: found 1, expected a text"));
+  EXPECT_TRUE(
+      contains(message("\"tokenizer\": \"bytes\"", "\"tokenizer\": 1"), "tokenizer: found 1, expected a string"));
   EXPECT_TRUE(contains(message("257", "0"), "vocab_size: found 0, expected an integer from 1"));
   EXPECT_TRUE(contains(message("257", "18446744073709551615"), "vocab_size: found 18446744073709551615"));
   EXPECT_TRUE(contains(message("257", "256.5"), "vocab_size: found 256.5"));

@@ -215,7 +215,7 @@ TEST(MetricsLog, ANewRunSetsTheRecordsOfAnEarlierOneAside) {
     MetricsLog log(dir / "metrics.jsonl", nullptr);
     const std::string aside = dir / fmt::format("metrics.{}.jsonl", run - 1);
     EXPECT_EQ(log.begin({}),
-              run == 1 ? "" : fmt::format("{} was an earlier run's, and is {} now", dir / "metrics.jsonl", aside));
+              run == 1 ? "" : fmt::format("{} was an earlier run's and is now {}", dir / "metrics.jsonl", aside));
     log.step(step_report(run));
   }
   EXPECT_EQ(outline(dir / "metrics.1.jsonl"), "start 0; step 1; ");

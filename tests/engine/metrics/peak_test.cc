@@ -151,7 +151,7 @@ TEST(Peak, IsTheRateOfTheFastestStepWhereMeasuringDoesNotReachIt) {
 }
 
 TEST(Peak, SaysHowFarItsRunsDiffer) {
-  const std::string shared = "other work runs here, and MFU is as uncertain";
+  const std::string shared = "other work runs here, and MFU is uncertain to the same degree";
   const auto busy = [](int gemm) { return std::chrono::milliseconds(gemm % 3 == 0 ? 2 : 80); };  // one in three is fast
   EXPECT_EQ(count(outcome_of(tiny_config(), busy).text, shared), 1u);
   const std::string text = outcome_of(tiny_config(), at_first_slow(20)).text;

@@ -767,7 +767,7 @@ TEST(Convert, TwoOfOneDestinationDoNotMix) {
   // then: it has its own files alone, the other one says so, and nothing is left over
   EXPECT_EQ(message_of<IoError>(
                 [&] { write_folder(out, write("second", [&] { write_folder(out, write("first", [] {})); })); }),
-            out + ": another process made it meanwhile; it is left as it is");
+            out + ": another process created it meanwhile; it is left untouched");
   EXPECT_EQ(std::distance(fs::directory_iterator(out), {}), 1);
   EXPECT_EQ(read_text(out + "/first"), "first");
   EXPECT_EQ(std::distance(fs::directory_iterator(dir / ""), {}), 2);

@@ -221,9 +221,9 @@ TEST(ModelSpec, SizesThatDoNotFitAreRefusedWithTheReason) {
   EXPECT_EQ(refused([](ModelSpec& m) { m.attention.kv_heads = 3; }),
             begin + "8 query heads cannot share 3 heads of keys and values evenly");
   EXPECT_EQ(refused([](ModelSpec& m) { m.rotary.width = 7; }),
-            begin + "found 7 rotary columns of heads of 8, expected pairs of them");
+            begin + "found 7 rotary columns in heads of 8, expected an even number of them");
   EXPECT_EQ(refused([](ModelSpec& m) { m.rotary.width = 10; }),
-            begin + "found 10 rotary columns of heads of 8, expected pairs of them");
+            begin + "found 10 rotary columns in heads of 8, expected an even number of them");
 }
 
 TEST(ModelSpec, WhatTrainingDropsIsNoOtherModel) {

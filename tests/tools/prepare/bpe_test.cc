@@ -357,7 +357,7 @@ TEST(Bpe, NeedsItsEndOfDocument) {
   const TempDir directory;
   write_text(directory / "tokenizer.json", golden("gpt2.json"));
   EXPECT_TRUE(contains(message_of<DataError>([&] { load_tokenizer(directory / "tokenizer.json"); }),
-                       "names no end of document; expected next to it tokenizer_config.json"));
+                       "names no end of document; expected tokenizer_config.json next to it"));
   const std::string config = directory / "tokenizer_config.json";
   write_text(config, R"({"eos_token": {"content": "<|endoftext|>"}, "bos_token": "<|endoftext|>"})");
   const auto tokenizer = load_tokenizer(directory / "tokenizer.json");
@@ -367,8 +367,9 @@ TEST(Bpe, NeedsItsEndOfDocument) {
   write_text(config, to_tokenizer_config({"<|endoftext|>", "<|endoftext|>"}));
   EXPECT_EQ(load_tokenizer(directory / "tokenizer.json")->encode_prompt("<|endoftext|>"), (std::vector<int32_t>{0, 0}));
   write_text(config, R"({"eos_token": "</s>"})");
-  EXPECT_EQ(message_of<ConfigError>([&] { load_tokenizer(directory / "tokenizer.json"); }),
-            config + ": eos_token: found \"</s>\", which is no special token of the tokenizer: it has <|endoftext|>");
+  EXPECT_EQ(
+      message_of<ConfigError>([&] { load_tokenizer(directory / "tokenizer.json"); }),
+      config + ": eos_token: found \"</s>\", which is not a special token of the tokenizer: it has <|endoftext|>");
   EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{900}), DataError);
   EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{-1}), DataError);
 }
@@ -502,7 +503,7 @@ TEST_F(BpePrepareTest, ATemplateAndTheOptionAgree) {
                              ": its post_processor puts <|begin_of_text|> in front of every text, and --bos-token is " +
                              (other.empty() ? "not given" : other) +
                              "; expected --bos-token <|begin_of_text|>, which begins every document with it too, or "
-                             "none, which takes it out of the tokenizer.json that is written");
+                             "none, which removes it from the tokenizer.json that is written");
   }
   EXPECT_EQ(names_in(directory_ / ""), (std::vector<std::string>{"in.txt", "llama3-tokenizer.json"}));
   // The same: the file as it is.
@@ -601,7 +602,7 @@ TEST(Bpe, TheFingerprintIsOfWhatEncodes) {
       {[](json& f) { std::swap(f["model"]["merges"][5], f["model"]["merges"][6]); }, ": they differ in merges"},
       {[](json& f) { f["model"]["merges"].erase(600); }, ": they differ in merges"},
       {[](json& f) { f["model"]["ignore_merges"] = false; },
-       ": they differ in rules by which texts are cut and normalised"},
+       ": they differ in rules for splitting and normalising text"},
       {[](json& f) {
          f["normalizer"] = {{"type", "NFC"}};
        },
@@ -639,9 +640,9 @@ TEST_F(BpePrepareTest, DatasetsOfOneTokenizerAreOfOneVocabulary) {
   again["model"]["ignore_merges"] = false;
   config.path = one + "," + make("another", again.dump());
   const std::string message = message_of<DataError>([&] { data_vocabulary(config); });
-  EXPECT_TRUE(contains(message, "two tokenizers: ")) << message;
+  EXPECT_TRUE(contains(message, "different tokenizers: ")) << message;
   EXPECT_TRUE(contains(message, "another.json")) << message;
-  EXPECT_TRUE(contains(message, "they differ in rules by which texts are cut and normalised")) << message;
+  EXPECT_TRUE(contains(message, "they differ in rules for splitting and normalising text")) << message;
 }
 
 TEST_F(BpePrepareTest, TheTemplateOfATrainedModelBeginsItsDocuments) {
@@ -765,8 +766,8 @@ TEST_F(BpePrepareTest, RefusesOptionsThatWouldDoNothing) {
   options_.eod_token.clear();
   EXPECT_TRUE(contains(message(), "needs --eod-token NAME, the special token that ends a document"));
   options_.eod_token = "</s>";
-  EXPECT_TRUE(
-      contains(message(), "--eod-token: found \"</s>\", which is no special token of the tokenizer: it has <|endof"));
+  EXPECT_TRUE(contains(message(),
+                       "--eod-token: found \"</s>\", which is not a special token of the tokenizer: it has <|endof"));
   options_.eod_token = "<|endoftext|>";
   options_.bos_token = "<s>";
   EXPECT_TRUE(contains(message(), "--bos-token: found \"<s>\""));

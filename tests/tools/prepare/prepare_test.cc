@@ -392,7 +392,7 @@ TEST_F(PrepareTest, NamesWhatCannotBeReadOrWritten) {
   EXPECT_TRUE(contains(message_of<ConfigError>([&] { prepare_dataset(options_); }), directory_ / "missing"));
   options_.inputs.pop_back();
   options_.output = directory_ / "in/out";  // where "in" is a file
-  EXPECT_TRUE(contains(message_of<IoError>([&] { prepare_dataset(options_); }), "in: cannot be made"));
+  EXPECT_TRUE(contains(message_of<IoError>([&] { prepare_dataset(options_); }), "in: cannot be created"));
   options_.output = directory_ / "out";
   options_.vocab_size.reset();
   options_.model = directory_ / "in";
@@ -415,8 +415,8 @@ TEST_F(PrepareTest, RefusesOptionsThatWouldDoNothing) {
   EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece"; }), "needs either --vocab-size N"));
   EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.vocab_size = 400, o.model = "m"; }),
                        "needs either"));
-  EXPECT_TRUE(
-      contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.model = "m", o.train_bytes = 9; }), "no use with"));
+  EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.model = "m", o.train_bytes = 9; }),
+                       "no use with"));
   EXPECT_TRUE(
       contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.vocab_size = 256; }), "is 256, expected 300 to"));
   EXPECT_TRUE(contains(with([](auto& o) { o.threads = -1; }), "--threads is -1"));

@@ -150,7 +150,7 @@ TEST(TextReader, ReadsJsonLines) {
   EXPECT_TRUE(contains(message("{\"text\": \"a\"}\n{\"text\": "), "c.jsonl: line 2 at byte 14: not valid JSON"));
   EXPECT_TRUE(contains(message("{\"text\": \"a\\ud800b\"}\n"), "surrogate U+D800..U+DBFF must be followed by"));
   EXPECT_TRUE(contains(message("\n [1]"), "c.jsonl: line 2 at byte 1: found a JSON array, expected an object; jq"));
-  EXPECT_TRUE(contains(message("{\"text\": 5}"), "c.jsonl: line 1 at byte 0: text: found 5, expected a text"));
+  EXPECT_TRUE(contains(message("{\"text\": 5}"), "c.jsonl: line 1 at byte 0: text: found 5, expected a string"));
   const std::string deep = std::string(300000, '[') + std::string(300000, ']');
   EXPECT_TRUE(contains(message("{\"text\": " + deep + "}"),
                        "line 1 at byte 0: text: found a list nested more than 8 deep, expected"));
@@ -178,7 +178,7 @@ TEST(TextReader, ReadsJsonLinesAsPythonWritesThem) {
   const auto message = [&](const std::string& text, OnError on_error) {
     return message_of<DataError>([&] { read(text, on_error); });
   };
-  EXPECT_TRUE(contains(message(R"({"text": NaN})", OnError::stop), "text: found null, expected a text"));
+  EXPECT_TRUE(contains(message(R"({"text": NaN})", OnError::stop), "text: found null, expected a string"));
   EXPECT_TRUE(contains(message(R"({"text": NaNs})", OnError::stop), "line 1 at byte 0: not valid JSON"));
   // U+FFFD takes the place of a half or of a byte, of nothing else, and what is not JSON stays an error
   EXPECT_EQ(read(R"({"text": "a\ud83d\ude00b\udc00\ud800\ud800\udc00\\ud800"})"
@@ -398,7 +398,7 @@ TEST(TextReader, ReadsTarArchives) {
     return message_of<DataError>([&] { documents_of({directory / file}, options); });
   };
   EXPECT_TRUE(contains(message("a.tar", {.json_key = "id", .source = {.extensions = {"json"}}}),
-                       "a.tar: a/000.json: id: found 1, expected a text"));
+                       "a.tar: a/000.json: id: found 1, expected a string"));
   EXPECT_TRUE(
       contains(message("a.tar", {.source = {.extensions = {"html"}}}),
                "a.tar: found 1 .jpg, 2 .json, 1 .link, 1 .seg.txt, 5 .txt in it, expected members named .html"));
@@ -560,7 +560,8 @@ TEST(ExpandInputs, FoldersAndFiles) {
     EXPECT_TRUE(
         contains(message(pattern, missing), std::string(pattern) + ": there is no such file or directory; patterns"));
   std::filesystem::create_directory(directory / "empty");
-  EXPECT_TRUE(contains(message("empty", DataError("")), "a folder with nothing to read, expected names in .txt"));
+  EXPECT_TRUE(
+      contains(message("empty", DataError("")), "a folder with nothing to read, expected names in .txt"));
   // and: others are read where they are asked for, and what is no file is not looked at
   std::filesystem::create_symlink("loop", directory / "f/loop");
   options.extensions = {"md", "bin"};

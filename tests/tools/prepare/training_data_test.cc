@@ -150,7 +150,8 @@ TEST_F(TrainingDataTest, NamesWhatIsWrongWithASourceOfABlend) {
   const std::string a = prepared("a", 500, 320), b = prepared("b", 50), c = prepared("c", 2);
   config_.path = a + "," + b;
   const std::string message = message_of<DataError>([&] { data_vocabulary(config_); });
-  EXPECT_TRUE(message.starts_with("data.path: the data have two tokenizers: " + a + ".json has 320 ids")) << message;
+  EXPECT_TRUE(message.starts_with("data.path: the datasets have different tokenizers: " + a + ".json has 320 ids"))
+      << message;
   config_.path = b + "," + (directory_ / "none");
   EXPECT_TRUE(message_of<ConfigError>([&] {
                 open_data(config_, 32, 257, false);
@@ -209,7 +210,7 @@ TEST_F(TrainingDataTest, NamesTheKeyOfAFileThatIsNotThere) {
               }).starts_with("data.valid_path: there is no dataset " + none));
   std::filesystem::remove(config_.train_path + ".bin");
   EXPECT_EQ(message_of<DataError>(open), "data.train_path: " + config_.train_path +
-                                             ".bin is not there, expected next to " + config_.train_path + ".idx");
+                                             ".bin does not exist, expected it next to " + config_.train_path + ".idx");
   config_.tokenizer_model = none;
   EXPECT_EQ(message_of<ConfigError>([&] { data_vocabulary(config_); }),
             "data.tokenizer_model: " + none + ": there is no such file, expected a tokenizer");

@@ -56,7 +56,8 @@ TEST(StudyResults, LeaveATornLastLineOutAndRefuseOthers) {
   EXPECT_EQ(read_results(dir / "torn.jsonl").size(), 1u);
   write_text(dir / "wrong.jsonl", line + "{\"point\": 7}\n" + line);
   const std::string message = message_of<DataError>([&] { read_results(dir / "wrong.jsonl"); });
-  EXPECT_NE(message.find("wrong.jsonl:2: is no result of a study: type must be string"), std::string::npos) << message;
+  EXPECT_NE(message.find("wrong.jsonl:2: is no result of a study: type must be string"), std::string::npos)
+      << message;
 }
 
 TEST(StudyResults, LastRowOfARepeatCounts) {
@@ -104,7 +105,7 @@ TEST(StudyMetrics, OfAnUnfinishedRunDoNotCount) {
   };
   EXPECT_EQ(problem_of("{\"step\":1,\"loss\":4}\n{\"step\":2,\"lo"), "metrics.jsonl has 1 of 2 steps");
   EXPECT_EQ(problem_of("{\"step\":1,\"loss\":4}\n{\"step\":2,\"loss\":null}\n"), "step 2 has no finite loss");
-  EXPECT_EQ(problem_of("nothing\n"), "metrics.jsonl:1: is no object");
+  EXPECT_EQ(problem_of("nothing\n"), "metrics.jsonl:1: is not an object");
   RunRow row;
   EXPECT_EQ(read_metrics(dir / "other.jsonl", 2, 0, row), "the run wrote no metrics.jsonl");
 }

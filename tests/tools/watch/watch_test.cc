@@ -136,7 +136,7 @@ TEST_F(Watch, DamagedAndHalfWrittenLinesArePassedOver) {
   log_ += R"({"step": 4, "loss": 3.)";
   const RunRecord found = run();
   EXPECT_EQ(found.of("step"), (std::vector<double>{1, 2, 3}));
-  EXPECT_EQ(row(found, "damaged", time_), "metrics.jsonl:3: is no object");
+  EXPECT_EQ(row(found, "damaged", time_), "metrics.jsonl:3: is not an object");
   // Members of other types, and none at all.
   log_ = "{\"event\": 7, \"step\": \"x\", \"time\": []}\n{\"step\": 1, \"loss\": \"high\"}\n{}\n[]\n";
   EXPECT_EQ(run().of("step"), std::vector<double>{1});
