@@ -92,7 +92,7 @@ class HfConfig {
   }
   // A setting that changes the model: Trivet has only this value.
   void expect(const char* name, const json& only) const {
-    if (has(name) && whole_[name] != only) refuse(name, only.dump() + ", the only one that Trivet has");
+    if (has(name) && whole_[name] != only) refuse(name, only.dump() + ", the only one that Trivet supports");
   }
   [[noreturn]] void refuse(const char* name, const std::string& expected) const {
     reader_.refuse(name, whole_.contains(name) ? whole_[name].dump().substr(0, 200) : "nothing", expected);
@@ -190,7 +190,7 @@ void expect_full_attention(const HfConfig& config, const std::string& type, int6
   if (windows && (!config.is_given("sliding_window") || config.has("sliding_window")) &&
       config.size_or("sliding_window", 4096) < positions)  // absent: 4096
     config.refuse("sliding_window",
-                  fmt::format("null, or at least max_position_embeddings, {}: Trivet's attention sees "
+                  fmt::format("null, or at least max_position_embeddings, {}: Trivet's attention covers "
                               "all positions; a smaller max_position_embeddings can be imported",
                               positions));
   if (config.has("layer_types"))

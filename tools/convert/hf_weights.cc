@@ -61,7 +61,7 @@ class HfWeights : public GptWeights {
     for (const char* name : {"generation_config.json", "special_tokens_map.json", "chat_template.jinja"})
       if (file_exists(folder_ + "/" + name)) unread_.emplace_back(name);
     if (!zero_biases_.empty())
-      unread_.push_back(fmt::format("that the layers of {} have no biases: they are zeros, which a run trains",
+      unread_.push_back(fmt::format("that the layers of {} have no biases: a run trains biases that start at zero",
                                     zero_biases_.substr(1, zero_biases_.size() - 2)));
     set_model(config);
     spec_ = model_spec_of(config_.model);
@@ -99,7 +99,7 @@ class HfWeights : public GptWeights {
   // `expected`: the names of this file's tensors in the index; null: there is no index.
   void open(const std::string& path, const std::set<std::string>* expected) {
     if (expected && !file_exists(path))
-      throw DataError(fmt::format("{}: not found; {} names it as the file of {}", path, kIndex + 1,
+      throw DataError(fmt::format("{}: not found; {} lists it as the file of {}", path, kIndex + 1,
                                   expected->begin()->substr(0, 200)));
     const File& file = *files_.emplace_back(std::make_unique<File>(path));
     if (expected) {
@@ -107,14 +107,13 @@ class HfWeights : public GptWeights {
       for (const SafeTensor& tensor : file.content.tensors) names.insert(tensor.name);
       for (const std::string& name : *expected)
         if (!names.contains(name))
-          throw DataError(
-              fmt::format("{}: has no tensor '{}', which {} promises", path, name.substr(0, 200), kIndex + 1));
+          throw DataError(fmt::format("{}: has no tensor '{}', which {} lists", path, name.substr(0, 200), kIndex + 1));
     }
     for (const SafeTensor& tensor : file.content.tensors) {
       std::string name = tensor.name;
       if (const std::string_view prefix = hf_prefix(spec_); name.starts_with(prefix)) name.erase(0, prefix.size());
       if (!is_buffer(name) && !places_.try_emplace(name, Place{&file, &tensor}).second)
-        throw DataError(fmt::format("{}: tensor '{}': the model has it twice", path, tensor.name.substr(0, 200)));
+        throw DataError(fmt::format("{}: tensor '{}': appears twice in the model", path, tensor.name.substr(0, 200)));
     }
   }
 

@@ -113,7 +113,7 @@ struct Page {
         fmt::format("{} on {}, as {} sees it", loaded.path, counted(of.mesh.world(), "rank"), rank_name(rank, of.mesh));
     say("# {}", title);
     say("Recorded from the engine on a device without memory: operations, order, groups and bytes are those of a run. "
-        "How long they take, `trivet plan` predicts and `trivet trace` shows.");
+        "`trivet plan` predicts how long they take, and `trivet trace` shows it.");
     add_ranks();
     if (unit >= 0) add_layer();
     add_step();
@@ -138,7 +138,7 @@ struct Page {
           fmt::format("{}{}{} from layer {} on{}", held.empty() ? "" : "; ",
                       stage.range().has_embedding ? "the embedding, " : "", counted(stage.range().num_layers, "layer"),
                       stage.range().first_layer, stage.range().has_head ? ", the output layer" : "");
-    say("It has {}. Of the matrices at the ends of the model, and of one layer, it has these parts:", held);
+    say("It has {}. Its parts of the matrices at the ends of the model and of one layer:", held);
     text += code(render({weights()}));
     const FlatBuffer& flat = state.flat;
     const auto numbers = [](const Tensor& stored) { return stored ? stored.numel() : 0; };
@@ -241,14 +241,14 @@ struct Page {
     int64_t flops = 0, recomputed = 0;
     for (const Queued& q : step.queued)
       if (q.work) flops += q.work->flops, recomputed += q.work->recomputed ? q.work->flops : 0;
-    say("Of a token's model FLOPs {:.6g} are for weights, 6 for each, {:.6g} for attention and {:.6g} for the output "
+    say("Of a token's model FLOPs, {:.6g} are for weights (6 each), {:.6g} for attention and {:.6g} for the output "
         "layer. This rank computes {:.6g} in a step, {:.6g} of them to recompute activations. (Attention's backward "
         "pass computes its scores again, too.)",
         token.layers, token.attention, token.logits, static_cast<double>(flops), static_cast<double>(recomputed));
     say("Read: docs/course/02-roofline.md, engine/metrics/accounting.cc:flops_per_token");
     say("Its communication:");
     text += sums_of(step.queued, {"class", "call", "pass", "group"});
-    say("The pass is that in which the host queued the call. Without `compute:` a call has a stream of its own, for "
+    say("The pass is the one in which the host queued the call. Without `compute:` a call has a stream of its own, for "
         "which compute waits when it needs the result. A message is on the wire of its receiver.");
     add_summary("memory a rank");
     say("Read: docs/course/03-collectives.md, docs/course/04-data-parallelism.md, docs/course/09-recompute.md, "

@@ -33,7 +33,7 @@ void check_seeds(const Result& result, const Report& report) {
       const auto [first, is_new] =
           taken.try_emplace({part("file"), part("lineno"), seed.value.dump()}, std::pair{&run, &seed});
       if (const auto [other, record] = first->second; !is_new && other != &run)
-        report(error, {other->at(record), run.at(&seed)}, "found the seed {} in two runs, expected others",
+        report(error, {other->at(record), run.at(&seed)}, "found the seed {} in two runs, expected different seeds",
                seed.value.dump());
     }
   }
@@ -55,7 +55,7 @@ void check_convergence(const Result& result, const Report& report) {
   if (const auto failed = std::ranges::count(positions, INFINITY); failed > 1)
     return report(error, ends, "{}: found {} runs that did not converge, expected at most one", result.folder, failed);
   if (positions.size() < 3)
-    return report(cannot_know, {}, "{}: found {} runs: convergence is that of {}", result.folder, positions.size(),
+    return report(cannot_know, {}, "{}: found {} runs: convergence is judged over {}", result.folder, positions.size(),
                   first.benchmark->runs);
   const double mean = olympic_mean(positions);
   const auto reference = reference_convergence(*first.benchmark, first.batch);
@@ -86,7 +86,7 @@ void check_copies(const std::vector<Result>& results, const Report& report) {
       if (values.size() < kFewest) continue;
       if (const auto [other, is_new] = seen.try_emplace(values, &run); !is_new)
         report(notice, {other->second->at(other->second->evaluations[0].record), run.at(run.evaluations[0].record)},
-               "found the same {} evaluations in two logs, expected other runs", values.size());
+               "found the same {} evaluations in two logs, expected different runs", values.size());
     }
 }
 
@@ -97,13 +97,13 @@ constexpr RuleText kCopies = {"copied-run", notice, "Scoring", "no two logs have
 
 // Facts that no log can prove.
 constexpr RuleText kUnknowable[] = {
-    {"logged-values", cannot_know, "Hyperparameters", "whether the logged values are those that ran"},
+    {"logged-values", cannot_know, "Hyperparameters", "whether the logged values are those that were used"},
     {"data-before-start", cannot_know, "Run Results", "whether data was touched before run_start"},
     {"evaluation-data", cannot_know, "Quality measure", "which sequences were evaluated, in which order"},
     {"start-weights", cannot_know, "Weight and Bias Initialization", "which weights the run began with"},
-    {"other-runs", cannot_know, "Scoring", "whether there were runs that were left out"},
+    {"other-runs", cannot_know, "Scoring", "whether runs were left out"},
 };
-constexpr RuleText kRound = {"round", cannot_know, "Benchmarks", "which round the log is of (--round says it)"};
+constexpr RuleText kRound = {"round", cannot_know, "Benchmarks", "which round the log belongs to (--round names it)"};
 
 // ---- reading
 

@@ -78,11 +78,11 @@ std::unique_ptr<RunProcedure> MlperfRun::begin(const LoadedConfig& loaded, bool 
         fmt::format("--resume: by the rules {} starts from {}", benchmark->name,
                     wants_checkpoint ? "a checkpoint; expected its path" : "random weights; leave it out"));
   if (file_exists(log_file(config)))
-    throw ConfigError(fmt::format("train.run_dir: {} is the log of another run, expected a folder of this run's own",
+    throw ConfigError(fmt::format("train.run_dir: {} is the log of another run, expected a folder for this run alone",
                                   log_file(config)));
   if (!CheckpointStore(checkpoints_folder(config.train.run_dir)).steps().empty())
     throw ConfigError(
-        fmt::format("train.run_dir: {} has the checkpoints of another run, expected a folder of this run's own",
+        fmt::format("train.run_dir: {} has the checkpoints of another run, expected a folder for this run alone",
                     config.train.run_dir));
   return std::unique_ptr<RunProcedure>(new MlperfRun(*benchmark, loaded, world));
 }
@@ -108,7 +108,7 @@ MlperfRun::MlperfRun(const mlperf::Benchmark& benchmark, const LoadedConfig& loa
   const std::string& command = c.cache_clear;
   const bool cleared = !command.empty() && clear_caches(command, host);
   if (!command.empty() && !cleared && world.rank() == 0)
-    write_stderr(fmt::format("mlperf.cache_clear: \"{}\" failed, which the log says\n", command));
+    write_stderr(fmt::format("mlperf.cache_clear: \"{}\" failed; the log says so\n", command));
   log_.start({.org = c.submission_org,
               .division = std::string(word_of(c.division)),
               .status = std::string(word_of(c.submission_status)),
@@ -150,7 +150,7 @@ std::string MlperfRun::stop(const std::string& why) {
   if (!trainer_ || std::exchange(stopped_, true)) return "";
   log_.run_stop(samples(), reached_ ? "" : why);
   if (lost_)
-    throw IoError(fmt::format("{}: lines of the log are missing, so the run counts for nothing", log_file(config_)));
+    throw IoError(fmt::format("{}: lines of the log are missing, so the run does not count", log_file(config_)));
   return fmt::format("{}: after {} samples the target of {} is {}; {}", word_of(mlperf_of(config_).benchmark),
                      samples(), target_, reached_ ? "reached" : "not reached: " + why, log_file(config_));
 }

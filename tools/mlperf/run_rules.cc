@@ -34,11 +34,11 @@ void broken_lines(const Run& run, const Report& report) {
 void subject(const Run& run, const Report& report) {
   if (!run.benchmark)
     report(cannot_know, {run.at("submission_benchmark")},
-           "{}: submission_benchmark: found {}, expected a language model of the round: little was checked",
+           "{}: submission_benchmark: found {}, expected a language model of this round: little was checked",
            run.log.path, quote(run.log.text("submission_benchmark")));
   else if (run.batch == 0)
-    report(cannot_know, {run.at("global_batch_size")},
-           "{}: global_batch_size: found none that can be: little was checked", run.log.path);
+    report(cannot_know, {run.at("global_batch_size")}, "{}: global_batch_size: found no valid one: little was checked",
+           run.log.path);
 }
 
 void misspelt_keys(const Run& run, const Report& report) {
@@ -47,7 +47,7 @@ void misspelt_keys(const Run& run, const Report& report) {
   for (const auto& [key, records] : run.log.records) {
     if (std::ranges::find(known, key) != known.end()) continue;
     if (const std::string_view near = nearest(key, known, 2); !near.empty())
-      report(notice, {run.at(&records[0])}, "found the key {}, which is none: did you mean {}?", quote(key), near);
+      report(notice, {run.at(&records[0])}, "found the unknown key {}: did you mean {}?", quote(key), near);
   }
 }
 
@@ -293,7 +293,7 @@ void framework(const Run& run, const Report& report) {
     const auto same = [&](const Printed& line) { return static_cast<double>(line.value) == *value; };
     if (value && !lines.empty() && std::ranges::none_of(lines, same))
       report(error, {run.at(key), {run.log.path, lines[0].line, lines[0].text}},
-             "{}: found {}, expected what the framework printed, {}", key, shown(*value), grouped(lines[0].value));
+             "{}: found {}, expected {}, as the framework printed", key, shown(*value), grouped(lines[0].value));
   };
   contradict("gradient_accumulation_steps", run.log.micro_batches);
   for (const auto& [key, line] : run.log.arguments) contradict(key, {line});
@@ -307,19 +307,19 @@ const std::vector<RunRule>& run_rules() {
   static const std::vector<RunRule> rules = {
       {broken_lines, false, false, {"log-line", error, kLog, "lines with :::MLLOG are records"}},
       {subject, false, false, {"subject", cannot_know, "Benchmarks", "benchmark and batch size are known"}},
-      {misspelt_keys, false, false, {"misspelt-key", notice, kLog, "no unknown key is near a known one"}},
-      {placeholders, false, false, {"placeholder", notice, kLog, "organisation and platform are no placeholders"}},
+      {misspelt_keys, false, false, {"misspelt-key", notice, kLog, "no unknown key resembles a known one"}},
+      {placeholders, false, false, {"placeholder", notice, kLog, "organisation and platform are not placeholders"}},
       {precision, false, false, {"precision", error, "Numerical formats", "precision keys name formats of the rules"}},
-      {times, true, false, {"times", error, kRun, "from run_start on, times do not run back"}},
+      {times, true, false, {"times", error, kRun, "from run_start on, times never decrease"}},
       {untimed_gap, true, false, {"untimed-gap", notice, kRun, "run_start follows init_stop within a second"}},
       {init_time, true, true, {"init-time", error, kRun, "init_start to run_start: 30 minutes (GPT-3 in 3.0: 60)"}},
       {stop, true, true, {"stop", error, kRun, "the run stops within 30 s of the first evaluation on target"}},
       {throughput, true, false, {"throughput", notice, kRun, "no stretch of training is 25 % slower than the median"}},
-      {cadence, true, true, {"cadence", error, kQuality, "evaluations are as far apart as the rules have it"}},
+      {cadence, true, true, {"cadence", error, kQuality, "evaluations are as far apart as the rules require"}},
       {first_evaluation,
        true,
        true,
-       {"first-evaluation", error, kQuality, "no first evaluations are skipped, but those allowed"}},
+       {"first-evaluation", error, kQuality, "only the evaluations that may be skipped at the start are skipped"}},
       {evaluation_count, true, false, {"evaluations", notice, kQuality, "as many eval_start as eval_accuracy"}},
       {train_samples,
        true,

@@ -128,18 +128,18 @@ void declare_mlperf(std::vector<Field>& table) {
 #define KEY(member, ...)                     \
   add_field<decltype(MlperfConfig::member)>( \
       table, "mlperf." #member, [](Config& c) -> void* { return &c.tools.of<MlperfConfig>().member; }, __VA_ARGS__)
-  KEY(benchmark, "run by the rules of this benchmark of MLPerf Training (docs/mlperf.md), and write its log");
-  KEY(round, "whose rules, as \"5.1\"; \"\": the last round that has the benchmark");
-  KEY(division, "closed: what its rules forbid is an error; open: a note");
-  KEY(submission_org, "logged: who submits");
+  KEY(benchmark, "follow the rules of this benchmark of MLPerf Training (docs/mlperf.md) and write its log");
+  KEY(round, "round whose rules apply, such as \"5.1\"; \"\": the last round with the benchmark");
+  KEY(division, "closed: breaking a rule is an error; open: it is a note");
+  KEY(submission_org, "logged: the submitter");
   KEY(submission_platform, "logged: the system");
-  KEY(submission_status, "logged: of the system");
-  KEY(target, "validation loss at which the run ends; auto: the rules'", above(0, "nats per token"));
-  KEY(eval_interval_samples, "samples between evaluations, rounded up to steps; auto: the rules'",
+  KEY(submission_status, "logged: the system's status");
+  KEY(target, "validation loss at which the run ends; auto: as in the rules", above(0, "nats per token"));
+  KEY(eval_interval_samples, "samples between evaluations, rounded up to steps; auto: as in the rules",
       range(1, 1e9, "samples"));
-  KEY(skipped_evaluations, "leave out this many evaluations at the beginning", range(0, 1e6, "evaluations"));
+  KEY(skipped_evaluations, "leave out the first this many evaluations", range(0, 1e6, "evaluations"));
   KEY(cache_clear, "command that drops the caches of a host, run once on each; \"\": none");
-  KEY(warmup_steps, "steps on synthetic data that change nothing, before the clock starts", range(0, 1e6, "steps"));
+  KEY(warmup_steps, "steps on synthetic data before the clock starts; they change nothing", range(0, 1e6, "steps"));
 #undef KEY
   for (Field& field : table)  // a benchmark evaluates, whatever train.eval_interval is
     for (Need& need : field.needs)
@@ -157,7 +157,7 @@ void check_mlperf(const Config& config, Rules& rule) {
   if (c.benchmark == none) return;
   constexpr auto kRequired = "is required with benchmark {}: {}";
   rule("mlperf.submission_org", {}, c.submission_org.empty(), kRequired, name_of(c),
-       "who submits, or TEST-NOT-A-RESULT");
+       "the submitter, or TEST-NOT-A-RESULT");
   rule("mlperf.submission_platform", {}, c.submission_platform.empty(), kRequired, name_of(c), "the system's name");
   const bool own = is_tiny(c.benchmark);
   rule("mlperf.target", {}, own && !c.target, kRequired, name_of(c), "the validation loss at which the run ends");
@@ -166,28 +166,28 @@ void check_mlperf(const Config& config, Rules& rule) {
   const auto* const rules = own ? nullptr : mlperf::find_benchmark(word_of(c.benchmark), c.round);
   rule("mlperf.round", {kBenchmark}, !own && !rules, "\"{}\" has no {}; expected one of its rounds, or \"\"", c.round,
        name_of(c));
-  rule("mlperf.round", {kBenchmark}, own && !c.round.empty(), "\"{}\" has no {}, which no round has; expected \"\"",
+  rule("mlperf.round", {kBenchmark}, own && !c.round.empty(), "\"{}\" has no {}: it is in no round; expected \"\"",
        c.round, name_of(c));
   const bool closed = rules && c.division == MlperfDivision::closed;
-  constexpr auto kForbidden = "{} is not what the closed division takes: expected {}, or auto";
+  constexpr auto kForbidden = "{} is not allowed in the closed division: expected {}, or auto";
   rule("mlperf.target", {kBenchmark}, closed && c.target.value_or(rules->target) != rules->target, kForbidden,
        c.target.value_or(0), closed ? rules->target : 0);
   const int64_t interval = c.eval_interval_samples.value_or(0);
   rule("mlperf.eval_interval_samples", {kBenchmark}, closed && interval != 0 && interval != rules->cadence, kForbidden,
        interval, closed ? rules->cadence : 0);
   rule("train.train_samples", {kBenchmark}, config.train.train_samples > 0,
-       "excludes mlperf.benchmark, whose rules count steps; give train_iters, the most that the run may take");
+       "excludes mlperf.benchmark, whose rules count steps; set train_iters, the maximum length of the run");
   rule(ramp_key(config), {kBenchmark}, config.batch.rampup_batch_size || !config.batch.step_batch_size_schedule.empty(),
-       "excludes mlperf.benchmark, whose rules have one batch size");
+       "excludes mlperf.benchmark, whose rules fix one batch size");
   rule("train.skip_train", {kBenchmark}, config.train.skip_train, "excludes mlperf.benchmark, which trains");
   constexpr auto kOneRate = "excludes mlperf.benchmark, whose log has one rate and one weight decay for all weights";
   rule("optimizer.weight_decay_incr_style", {kBenchmark}, config.optimizer.weight_decay_incr_style != Ramp::constant,
        kOneRate);
   rule("optimizer.decoupled_lr", {kBenchmark}, config.optimizer.decoupled_lr.has_value(), kOneRate);
   rule("optimizer.use_checkpoint_opt_param_scheduler", {kBenchmark},
-       config.optimizer.use_checkpoint_opt_param_scheduler, "excludes mlperf.benchmark, whose rules give the schedule");
+       config.optimizer.use_checkpoint_opt_param_scheduler, "excludes mlperf.benchmark, whose rules fix the schedule");
   rule("train.exit_duration_in_mins", {kBenchmark}, config.train.exit_duration_in_mins > 0,
-       "excludes mlperf.benchmark: a run that is resumed has no one clock");
+       "excludes mlperf.benchmark: a resumed run has no continuous clock");
 }
 
 void derive_mlperf(LoadedConfig& loaded, int64_t batch, Problems& problems, std::vector<std::string>& notes) {
@@ -198,10 +198,10 @@ void derive_mlperf(LoadedConfig& loaded, int64_t batch, Problems& problems, std:
   const bool closed = c.division == MlperfDivision::closed;
   if (const auto* const rules = mlperf::find_benchmark(name_of(c), c.round); rules && !closed) {
     if (benchmark->target != rules->target)
-      notes.push_back(fmt::format("mlperf.target is {}, where the rules have {}", benchmark->target, rules->target));
+      notes.push_back(fmt::format("mlperf.target is {}, but the rules have {}", benchmark->target, rules->target));
     if (benchmark->cadence != rules->cadence)
-      notes.push_back(fmt::format("mlperf.eval_interval_samples is {}, where the rules have {}", benchmark->cadence,
-                                  rules->cadence));
+      notes.push_back(
+          fmt::format("mlperf.eval_interval_samples is {}, but the rules have {}", benchmark->cadence, rules->cadence));
   }
   for (const Wanted& want : wanted_values(*benchmark, config, batch)) {
     const Field& field = *find_field(want.key);
@@ -215,10 +215,10 @@ void derive_mlperf(LoadedConfig& loaded, int64_t batch, Problems& problems, std:
       loaded.origins[std::string(want.key)] = {Origin::derived, "the rules of " + name_of(c)};
     } else if (closed) {
       problems.add(want.key,
-                   fmt::format("{} is not what the closed division of {} takes with batches of {}: expected {}", found,
+                   fmt::format("{} is not allowed in the closed division of {} with batches of {}: expected {}", found,
                                name_of(c), batch, expected));
     } else {
-      notes.push_back(fmt::format("{} is {}, where the rules of {} have {}", want.key, found, name_of(c), expected));
+      notes.push_back(fmt::format("{} is {}, but the rules of {} have {}", want.key, found, name_of(c), expected));
     }
   }
   const int64_t skips = benchmark->skipped_evaluations ? benchmark->skipped_evaluations(batch) : 0;
@@ -231,11 +231,11 @@ void derive_mlperf(LoadedConfig& loaded, int64_t batch, Problems& problems, std:
   if (const int64_t first = config.train.eval_interval * (c.skipped_evaluations + 1);
       loaded.trains && first > config.train.train_iters)
     problems.add("train.train_iters",
-                 fmt::format("found {}, but the first evaluation is after step {}: expected as many",
+                 fmt::format("found {}, but the first evaluation is after step {}: expected at least that",
                              config.train.train_iters, first));
   if (batch < benchmark->least_batch || batch > benchmark->most_batch)
     notes.push_back(
-        fmt::format("batches of {} have no reference points in {}, which has them from {} to {}: a "
+        fmt::format("batches of {} have no reference points in {}, only those from {} to {} do: a "
                     "submission needs its own",
                     batch, name_of(c), benchmark->least_batch, benchmark->most_batch));
   if (benchmark->scaled_rate && benchmark->base_rates(batch).front() * 1152 != static_cast<double>(batch) * 8e-5)

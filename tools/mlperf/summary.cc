@@ -48,11 +48,11 @@ TextBlock score_block(std::span<const RunResult> runs) {
   const auto score = score_of(runs);
   block.rows.push_back(
       {"score", score ? fmt::format("{:.3f} minutes, the mean without the fastest and the slowest run", *score)
-                      : "none: it takes three runs of which at most one did not converge"});
+                      : "none: it takes three runs, of which at most one may fail to converge"});
   std::set<int64_t> seeds;
   const auto had = [&](const RunResult& run) { return run.seed >= 0 && !seeds.insert(run.seed).second; };
   if (std::ranges::any_of(runs, had))
-    block.rows.push_back({"seeds", "two runs have the same, and a submission has none twice"});
+    block.rows.push_back({"seeds", "two runs have the same one, and a submission must not repeat one"});
   const Benchmark* rules = find_benchmark(runs[0].benchmark, "");
   if (!rules || !score) return block;
   if (static_cast<int64_t>(runs.size()) != rules->runs)
@@ -126,7 +126,7 @@ Reference read_reference(const std::string& path) {
   Reference reference{
       .benchmark = name->get<std::string>(), .batch = batch->get<int64_t>(), .target = target->get<double>()};
   for (const auto& number : *samples) {
-    if (!number.is_number() || number.get<double>() <= 0) throw refuse("found samples that are no numbers above 0");
+    if (!number.is_number() || number.get<double>() <= 0) throw refuse("found samples that are not numbers above 0");
     reference.samples.push_back(number.get<double>());
   }
   return reference;

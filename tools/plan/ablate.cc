@@ -82,7 +82,7 @@ void predict_with(Ablation::Switched& flip, const LegalRun& run, const System& s
   try {
     const LegalRun other = legal_run(run.loaded, run.layout.mesh.world(), flip.how.sets);
     if (to_yaml(other.loaded.config) == to_yaml(run.loaded.config)) {
-      flip.refusal = other.layout.notes.empty() ? "is so already" : other.layout.notes.front();
+      flip.refusal = other.layout.notes.empty() ? "already set" : other.layout.notes.front();
       return;
     }
     const Rehearsal rehearsal = rehearse_on(other.loaded.config, other.layout, system);
@@ -197,8 +197,8 @@ std::vector<TextBlock> describe(const Ablation& a) {
     without.rows.push_back(
         {each.what, fmt::format("{:.4g} s", each.step_seconds), gain_text(a.step_seconds, each.step_seconds)});
   TextBlock switches{.title = a.path.empty()
-                                  ? fmt::format("a step of {:.4g} s, with a value of the other run", a.step_seconds)
-                                  : "with another switch"},
+                                  ? fmt::format("a step of {:.4g} s, with one value of the other run", a.step_seconds)
+                                  : "with one switch changed"},
       refused{.title = "switches that are invalid or without effect"};
   for (const auto& [name, align] :
        {std::pair{"switch", 'l'}, {"step", 'r'}, {"recovers", 'r'}, {"memory", 'r'}, {"", 'l'}})

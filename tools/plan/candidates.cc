@@ -66,7 +66,7 @@ std::vector<ScheduleChoice> schedules_for(const Config& run, int p, int64_t unit
 std::vector<LayoutShape> list_shapes(const Config& run, int world) {
   if (!run.batch.global_batch_size)
     throw ConfigError(
-        "batch.global_batch_size: is auto, but a search of layouts keeps the samples of a step; expected a number");
+        "batch.global_batch_size: is auto, but a search keeps the number of samples per step; expected a number");
   const int ranks = world / run.parallel.context_parallel_size;  // which is not varied
   std::vector<LayoutShape> shapes;
   const auto add_of_mesh = [&](LayoutShape shape, int64_t units) {

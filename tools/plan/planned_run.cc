@@ -24,7 +24,7 @@ std::vector<Sets> micro_batch_sizes(const LoadedConfig& run, int ranks) {
   const auto global = run.config.batch.global_batch_size;
   if (!global)
     throw ConfigError(
-        fmt::format("{}: auto needs batch.global_batch_size, whose samples the micro-batches divide", kMicroBatch));
+        fmt::format("{}: auto needs batch.global_batch_size, which is divided into micro-batches", kMicroBatch));
   const int64_t samples = *global / std::max(1, ranks / ranks_of_one_replica(run.config));  // per data-parallel rank
   std::vector<Sets> sizes;
   for (int64_t b = 1; b <= samples; b = b < 64 ? b + 1 : 2 * b)
@@ -64,8 +64,7 @@ std::vector<LegalRun> candidates_of(const LoadedConfig& run, int ranks) {
         if (first_refusal.empty()) first_refusal = error.what();
       }
     }
-  if (legal.empty())
-    throw ConfigError("none of the values that are left to the planner is legal; of the first: " + first_refusal);
+  if (legal.empty()) throw ConfigError("no value that the planner may choose is valid; the first: " + first_refusal);
   return legal;
 }
 
@@ -88,10 +87,10 @@ std::string choice_text(const LoadedConfig& run, const LegalRun& chosen, size_t 
 }  // namespace
 
 void check_is_planned(const Config& config) {
-  if (config.train.skip_train) throw ConfigError("train.skip_train: is true, but a plan is of training steps");
+  if (config.train.skip_train) throw ConfigError("train.skip_train: is true, but only training steps can be planned");
   if (batch_sizes_of(config, config.batch.micro_batch_size).parts.size() > 1)
     throw ConfigError(
-        "the batch size changes over the run, but a plan is of one: leave the ramp out, with batch."
+        "the batch size changes over the run, but a plan takes one: leave the ramp out, with batch."
         "global_batch_size as the batch to plan");
 }
 

@@ -164,7 +164,7 @@ void check_is_priced(const Config& config, const System& system) {
   if (config.precision.fp8 != Fp8::none && system.kind() == SystemKind::gpu && system.fp8_tflops == 0)
     throw ConfigError(
         fmt::format("precision.fp8: found {}, but the page {} has no fp8_tflops, the peak of GEMMs in FP8; expected "
-                    "none, or --system-set fp8_tflops=NUMBER of a GPU that multiplies FP8",
+                    "none, or --system-set fp8_tflops=NUMBER of a GPU with FP8 GEMMs",
                     word_of(config.precision.fp8), system.name));
   const auto only_on_cpus = [&](bool found, const char* value, const char* what, const char* expected) {
     if (found && system.kind() == SystemKind::gpu)
@@ -173,8 +173,8 @@ void check_is_priced(const Config& config, const System& system) {
                       system.name, what, expected));
   };
   only_on_cpus(config.precision.fp8_recipe == Fp8Recipe::blockwise, "precision.fp8_recipe: found blockwise",
-               "scales of blocks", "tensorwise");
-  only_on_cpus(config.precision.fp8_accumulator_bits != 24, "precision.fp8_accumulator_bits: found 14", "such sums",
+               "block scales", "tensorwise");
+  only_on_cpus(config.precision.fp8_accumulator_bits != 24, "precision.fp8_accumulator_bits: found 14", "that option",
                "24");
 }
 

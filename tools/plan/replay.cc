@@ -257,7 +257,7 @@ void Replay::trace_path() {
 }
 
 void Replay::fail_stuck() const {
-  std::string text = "the ranks wait for each other for ever:";
+  std::string text = "the ranks wait for each other forever:";
   for (uint32_t number = 0; number < streams_.size(); ++number) {
     const StreamState& stream = streams_[number];
     const ReplayRank& rank = ranks_[stream.rank];

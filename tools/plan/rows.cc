@@ -107,7 +107,7 @@ MeasuredRow row_of_run(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   const auto config = std::filesystem::path(folder) / "config.resolved.yaml";
   if (!std::filesystem::exists(config))
-    bad(path, "run", fmt::format("there is no {}, expected the run's, next to its metrics", config.string()));
+    bad(path, "run", fmt::format("there is no {}; expected it next to the run's metrics", config.string()));
   LoadedConfig loaded = load_untrained(config.string());
   std::vector<double> seconds, flops_per_rank;
   const std::string problem = for_each_step(path, [&](const StepNumbers& numbers) {
@@ -146,7 +146,7 @@ std::vector<MeasuredRow> read_rows(const std::string& path) {
         else rows.push_back(row_of(place, folder, names, line));
       },
       TornLine::read);
-  if (rows.empty()) bad(path, "rows", "found none, expected a line that names the columns, and one for each run");
+  if (rows.empty()) bad(path, "rows", "found none, expected a line with the column names and one for each run");
   return rows;
 }
 

@@ -60,20 +60,20 @@ ScaleCurve scale_curve(const LoadedConfig& run, const std::vector<int>& ranks, c
     else
       curve.points.push_back(
           {.ranks = n,
-           .refusal = fmt::format("a global batch of {} on {} ranks is no whole one on {}", *batch, ranks.front(), n)});
+           .refusal = fmt::format("a global batch of {} on {} ranks is fractional on {}", *batch, ranks.front(), n)});
   }
   find_knee(curve);
   return curve;
 }
 
 std::string knee_text(const ScaleCurve& curve) {
-  if (!curve.first) return "no point is legal";
+  if (!curve.first) return "no point is valid";
   size_t last = *curve.first;
   for (size_t i = 0; i < curve.points.size(); ++i)
     if (curve.points[i].refusal.empty()) last = i;
   const ScalePoint& knee = curve.points[*curve.knee];
   const ScalePoint& after = curve.points[curve.beyond.value_or(last)];
-  if (&after == &curve.points[*curve.first]) return "one point has no knee";
+  if (&after == &curve.points[*curve.first]) return "a single point has no knee";
   const auto before_parts = overheads_of(curve.points[*curve.first].prediction.step.stats),
              parts = overheads_of(after.prediction.step.stats);
   size_t most = 0;
@@ -82,7 +82,7 @@ std::string knee_text(const ScaleCurve& curve) {
   constexpr double kGrows = 0.001;  // of the step; less does not count
   const std::string grown =
       parts[most].second > before_parts[most].second + kGrows
-          ? fmt::format("above all for {}, which grew from {} to {} of the step", parts[most].first,
+          ? fmt::format("mainly due to {}, which grew from {} to {} of the step", parts[most].first,
                         percent_text(before_parts[most].second), percent_text(parts[most].second))
           : std::string("and no overhead is a larger part of the step");
   if (!curve.beyond)

@@ -61,7 +61,7 @@ std::string picture_of(const std::vector<ScaleCurve>& curves) {
   for (const ScaleCurve& curve : curves) all.push_back(drawn(curve));
   const Point ranks = range_of(all, &Drawn::speeds, &Point::first);
   if (ranks.first > ranks.second)
-    throw ConfigError("--picture: no point of the curves is legal, so there is nothing to draw");
+    throw ConfigError("--picture: no point of the curves is valid, so there is nothing to draw");
   const double low = range_of(all, &Drawn::speeds, &Point::second).first;
   const double high = std::max(range_of(all, &Drawn::speeds, &Point::second).second,
                                range_of(all, &Drawn::ideal, &Point::second).second);

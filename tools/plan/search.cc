@@ -291,7 +291,7 @@ SearchResult Search::find() {
 }
 
 void Search::fail_empty() const {
-  if (!result_.ended) throw ConfigError("the search was ended before a layout was rehearsed");
+  if (!result_.ended) throw ConfigError("the search ended before any layout was rehearsed");
   if (result_.illegal == result_.layouts) {
     const std::string ranks = counted(facts_.world_size, "rank");
     if (shapes_.empty()) throw ConfigError("there is no layout of the run on " + ranks);
@@ -299,7 +299,7 @@ void Search::fail_empty() const {
       LoadedConfig first = with_layout(run_, facts_.world_size, shapes_.front(), {}, Sharding::no_shard);
       resolve(first, facts_);
     } catch (const ConfigError& error) {
-      throw ConfigError(fmt::format("none of {} is legal on {}; of the first:\n{}", counted(result_.layouts, "layout"),
+      throw ConfigError(fmt::format("none of {} is valid on {}; the first:\n{}", counted(result_.layouts, "layout"),
                                     ranks, error.what()));
     }
   }

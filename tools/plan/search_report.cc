@@ -111,13 +111,13 @@ TextBlock changes_of(const Candidate& candidate) {
 
 std::string extent_of(const SearchResult& r, size_t count) {
   std::string text = fmt::format(
-      "{}: {} against the engine's rules, {} too large for the memory, {} with more recomputation than their memory "
-      "needs, {} rehearsed, {} left out by their bounds, {} not visited.",
+      "{}: {} break the engine's rules, {} are too large for the memory, {} recompute more than their memory "
+      "requires; {} rehearsed, {} excluded by their bounds, {} not visited.",
       counted(r.layouts, "layout"), grouped(r.illegal), grouped(r.too_large), grouped(r.dominated),
       grouped(r.rehearsed), grouped(r.pruned), grouped(r.not_visited));
   if (r.unbounded > 0) {
-    text += fmt::format(" The time was over before {} had a bound: nothing is known of them.",
-                        counted(r.unbounded, "shape"));
+    text +=
+        fmt::format(" Time ran out before {} had a bound: nothing is known about them.", counted(r.unbounded, "shape"));
   } else if (r.left_seconds > 0) {
     text += fmt::format(" With the switches that the search began with, no remaining layout can beat {:.4g} s{}.",
                         r.left_seconds, r.ended ? fmt::format(", so that none is among the best {}", count) : "");

@@ -11,15 +11,15 @@ void declare_plan(std::vector<Field>& table) {
   add_field<decltype(PlanConfig::member)>( \
       table, "plan." #member, [](Config& c) -> void* { return &c.tools.of<PlanConfig>().member; }, __VA_ARGS__)
   KEY(framework,
-      "trivet plan: the program whose kernels are priced; auto: pytorch with ops_per_layer, megatron without fused "
+      "trivet plan: the framework whose kernels are modelled; auto: pytorch with ops_per_layer, megatron without fused "
       "attention, else trivet");
-  KEY(fused_attention, "trivet plan: attention is one kernel that stores no scores");
+  KEY(fused_attention, "trivet plan: attention is a single kernel that stores no scores");
   KEY(host_us_per_op, "trivet plan: the host's time to launch a kernel; auto: the system's host_us",
       range(0, 10'000, "us"));
-  KEY(ops_per_layer, "trivet plan: kernels that a layer's forward pass launches; others grow alike; auto: the engine's",
+  KEY(ops_per_layer,
+      "trivet plan: kernels launched by a layer's forward pass; other passes scale with it; auto: the engine's",
       range(1, 10'000, "kernels"));
-  KEY(fsdp_prefetch,
-      "trivet plan: with optim_grads_params, weights are gathered a unit ahead; auto: overlap_param_gather");
+  KEY(fsdp_prefetch, "trivet plan: with optim_grads_params, gather weights one unit ahead; auto: overlap_param_gather");
 #undef KEY
 }
 
@@ -34,7 +34,7 @@ void check_plan(const LoadedConfig& loaded, Rules& rule) {
   constexpr auto kStrategy = "parallel.data_parallel_sharding_strategy";
   const Sharding sharding = config.parallel.data_parallel_sharding_strategy;
   rule("plan.fsdp_prefetch", {kStrategy}, plan_of(config).fsdp_prefetch && sharding != Sharding::optim_grads_params,
-       "needs optim_grads_params, found {}: no other strategy gathers weights by the unit", word_of(sharding));
+       "needs optim_grads_params, found {}: no other strategy gathers weights unit by unit", word_of(sharding));
 }
 
 void derive_plan(LoadedConfig& loaded, int64_t, Problems&, std::vector<std::string>&) {

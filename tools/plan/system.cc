@@ -128,8 +128,8 @@ System parse_system(const std::string& text, const std::string& path, const std:
       problems.add_at(path, key.name, fmt::format("is missing, expected {}", expected(key)));
     else if (tree.whole && has && !needs)
       problems.add_at(path, key.name,
-                      of_cpus ? "is of pages of GPUs, but this one has cores, as pages of CPUs have"
-                              : "is of pages of CPUs, which have cores");
+                      of_cpus ? "belongs on pages of GPUs, but this page has cores, like a page of CPUs"
+                              : "belongs on pages of CPUs, which have cores");
   }
   problems.throw_if_any();
   return system;

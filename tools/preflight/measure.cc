@@ -126,7 +126,7 @@ class Probe {
     if (writes)
       tried([&] {
         if (!file_exists(file_of(0)))
-          throw IoError(folder + ": rank 0's file is not there, expected a train.run_dir that all hosts share");
+          throw IoError(folder + ": rank 0's file is not visible here, expected a train.run_dir that all hosts share");
       });
     std::remove(file_of(host_.rank()).c_str());
     tried([&] {

@@ -68,11 +68,11 @@ void check_tokenizer_options(const PrepareOptions& options) {
   require(
       kind == "bytes" || options.vocab_size.has_value() != !options.model.empty(),
       fmt::format("--tokenizer {} needs either --vocab-size N, to train a model, or --model FILE, to use one", kind));
-  require(options.model.empty() || !options.train_bytes, "--train-bytes has no use with --model");
+  require(options.model.empty() || !options.train_bytes, "--train-bytes has no effect with --model");
   const bool trains = options.pattern || !options.special.empty();
   require(bpe || !(trains || options.special_as_text || !options.eod_token.empty() || !options.bos_token.empty()),
           "--eod-token, --bos-token, --special-as-text, --pattern and --special need --tokenizer bpe");
-  require(options.model.empty() || !trains, "--pattern and --special have no use with --model, which has its own");
+  require(options.model.empty() || !trains, "--pattern and --special have no effect with --model, which has its own");
   require(!bpe || options.model.empty() || !options.eod_token.empty(),
           fmt::format("--tokenizer bpe --model {} needs --eod-token NAME, the special token that ends a document: {}",
                       options.model, eos_token_beside(options.model)));
@@ -107,12 +107,12 @@ void check_options(const PrepareOptions& options, bool folders) {
   };
   const int64_t json = of(TextFormat::jsonl), tar = of(TextFormat::tar);  // a tar archive may hold texts and JSON
   require(json < std::ssize(options.inputs) || options.text.mode == DocumentMode::file,
-          fmt::format("{} has a document in each JSON object: leave --document out", options.inputs[0]));
+          fmt::format("{} has one document in each JSON object: leave --document out", options.inputs[0]));
   require(
       json + tar > 0 || (options.text.json_key == DocumentOptions().json_key && options.text.on_error == OnError::stop),
-      "--json-key and --on-error have no use: none of the inputs is JSON Lines (.jsonl, .ndjson)");
+      "--json-key and --on-error have no effect: none of the inputs is JSON Lines (.jsonl, .ndjson)");
   require(source.extensions.empty() || folders || tar > 0,
-          "--extensions has no use: none of the inputs is a folder or a tar archive (.tar)");
+          "--extensions has no effect: none of the inputs is a folder or a tar archive (.tar)");
   const auto streams = count([](auto& file) { return file == kStandardInput; });
   require(streams < 2 && (streams == 0 || !options.vocab_size),
           "standard input cannot be read twice, as training a tokenizer needs: write it to a file");
@@ -133,7 +133,7 @@ void check_output(const PrepareOptions& options) {
     for (const char* suffix : {".bin", ".idx"})  // of another dataset, or of a call that was killed
       if (const std::string path = encoded_prefix(options) + suffix; file_exists(path))
         throw ConfigError(
-            fmt::format("{} exists, where --shuffle-documents puts the documents first: move it away", path));
+            fmt::format("{} exists, but --shuffle-documents first writes the documents there: move it away", path));
   for (const char* suffix : kSuffixes)
     if (const std::string path = options.output + suffix; !options.force && file_exists(path))
       throw ConfigError(fmt::format("{} exists; --force overwrites it", path));
@@ -239,7 +239,7 @@ BpeModel trained_bpe(const PrepareOptions& options, const Report& report) {
   BpeModel model =
       train_bpe(counts, *options.vocab_size, options.pattern.value_or(BpePattern::gpt2), special_tokens(options));
   if (std::ssize(model.tokens) < *options.vocab_size)
-    throw ConfigError(fmt::format("cannot train a BPE vocabulary of {} ids on this text: it is enough for {}",
+    throw ConfigError(fmt::format("cannot train a BPE vocabulary of {} ids on this text: it suffices for {}",
                                   *options.vocab_size, model.tokens.size()));
   return model;
 }

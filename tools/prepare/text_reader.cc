@@ -27,10 +27,10 @@ struct Foreign {
 constexpr Foreign kForeign[] = {
     {"PAR1", "", "Parquet", "write its documents to a JSON Lines file"},
     {"PK\3\4", "", "a zip archive", "unpack it"},
-    {"", ".bz2", "compressed by bzip2", "decompress it, or compress it by zstd, xz or gzip"},
+    {"", ".bz2", "compressed by bzip2", "decompress it, or compress it with zstd, xz or gzip"},
     {"", ".json", "JSON, whose syntax would become part of the text",
-     "write its documents to a JSON Lines file (.jsonl), an object with the member \"text\" in each line; to train on "
-     "JSON itself, rename it; of JSON Lines with this name, --format jsonl says so"},
+     "write its documents to a JSON Lines file (.jsonl), one object per line with the member \"text\"; to train on "
+     "JSON itself, rename it; for JSON Lines under this name, add --format jsonl"},
 };
 
 // The beginning of a text, without a UTF-8 byte order mark.
@@ -89,7 +89,7 @@ std::string json_document(const std::string& json, const std::string& where, con
                           int64_t& replaced) {
   const std::string& key = options.json_key;
   if (const size_t begin = json.find_first_not_of(" \t\r\n"); begin != json.npos && json[begin] == '[')
-    throw DataError(where + ": found a JSON array, expected an object; jq -c '.[]' makes JSON Lines of its objects");
+    throw DataError(where + ": found a JSON array, expected an object; jq -c '.[]' turns its objects into JSON Lines");
   std::string first_key;
   nlohmann::json object;
   try {
@@ -152,7 +152,7 @@ bool TextReader::open_next() {
       const std::string_view first = source_->read();
       block_ = without_mark(first, source_->name());
       if (source_->name() == kStandardInput && !options_.source.format && block_.starts_with('{'))
-        throw DataError("standard input begins with \"{\": --format says whether it is jsonl or text");
+        throw DataError("standard input begins with \"{\": add --format jsonl or --format text");
       line_offset_ = std::ssize(first) - std::ssize(block_);
       position_.empty += block_.empty() && source_->format() != TextFormat::jsonl;
       return true;

@@ -68,10 +68,10 @@ std::vector<std::string> in_folder(const std::string& folder, const SourceOption
     ++(reads ? taken : passed_over)[std::string(file.substr(std::min(file.size(), file.rfind('.'))))];
     if (reads) files.push_back(at->path());
   }
-  if (error) throw IoError(fmt::format("{}: cannot be read, or a folder in it: {}", folder, error.message()));
+  if (error) throw IoError(fmt::format("{}: this folder or one in it cannot be read: {}", folder, error.message()));
   if (files.empty())
     throw DataError(fmt::format(
-        "{0}: a folder with {1} to read, expected names in .txt, .jsonl, .ndjson, .tar, or what --extensions "
+        "{0}: a folder with {1} to read, expected names that end in .txt, .jsonl, .ndjson, .tar, or as --extensions "
         "says; or name files one by one, such as --input {0}/*.json --format jsonl",
         folder, passed_over.empty() ? "nothing" : to_string(passed_over) + " and nothing"));
   std::ranges::sort(files);
@@ -109,7 +109,7 @@ std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, c
       throw ConfigError(fmt::format("{}: there is no such file or directory{}", input,
                                     input.find_first_of("*?[{") == input.npos
                                         ? ""
-                                        : "; patterns and braces are the shell's to expand, without quotes"));
+                                        : "; only the shell expands patterns and braces: leave out the quotes"));
     files.push_back(input);
   }
   if (taken) *taken = read;
@@ -161,7 +161,7 @@ class TextSource::Growth {
     const int64_t stored = in_.given() - begin_;
     if (made_ > kFreeGrowth && made_ / kMostGrowth > stored)
       throw DataError(
-          fmt::format("{}: {} of it are {} of text and more, expected at most {} times its size: a "
+          fmt::format("{}: {} of it hold more than {} of text, expected at most {} times its size: a "
                       "decompression bomb? If it is not, decompress it and prepare the plain file",
                       name, bytes_text(stored), bytes_text(made_), kMostGrowth));
     return made;
@@ -372,10 +372,10 @@ bool TextSource::next_member() {
     }
     const std::string last = std::exchange(name_, fmt::format("{}: {}", file_name_, printable_line(path)));
     format_ = format_of_member(extension);
-    if (name_ == last) throw DataError(fmt::format("{}: twice, expected each member of a tar archive once", name_));
+    if (name_ == last) throw DataError(fmt::format("{}: is a duplicate, expected each member of a tar once", name_));
     if (const std::string_view link = archive_->link(); !link.empty())
-      throw DataError(fmt::format("{}: a {} link to another file, expected the file: tar --{}dereference", name_, link,
-                                  link == "hard" ? "hard-" : ""));
+      throw DataError(fmt::format("{}: a {} link to another file, expected the file itself: tar --{}dereference", name_,
+                                  link, link == "hard" ? "hard-" : ""));
     text_ = decompressed(archive_, name_, members_);
     return found_ = true;
   }

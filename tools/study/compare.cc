@@ -117,13 +117,13 @@ StudyResults load_results(const std::string& folder) {
   const std::string file = folder + "/study.yaml";
   if (!std::filesystem::exists(file))
     throw ConfigError(fmt::format(
-        "{}: is not there; expected the folder of a study that was run (its `out`), with study.yaml and results.jsonl",
+        "{}: does not exist; expected the folder of a finished study (its `out`), with study.yaml and results.jsonl",
         file));
   StudyResults results{.folder = folder, .study = load_study(file), .rows = {}, .plan = {}};
   results.study.out = folder;
   results.rows = read_results(folder + "/results.jsonl");
   results.plan = plan_of_rows(results.study, results.rows);
-  if (results.plan.points.empty()) throw ConfigError(folder + "/results.jsonl: has no run of the points of study.yaml");
+  if (results.plan.points.empty()) throw ConfigError(folder + "/results.jsonl: has no run of any point of study.yaml");
   // Include every round that was run, even if the file has since been changed to request fewer.
   for (const RunRow& row : results.rows) results.study.repeats = std::max(results.study.repeats, row.repeat);
   return results;

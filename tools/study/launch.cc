@@ -44,7 +44,7 @@ std::string name_problem(std::string_view name) {
                     std::ranges::all_of(name, [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
   if (!good) return "the name of an environment variable: letters, digits and _, such as env.NCCL_ALGO";
   for (const std::string_view own : {"OMPI_COMM_WORLD_", "PMIX_", "PMI_", "SLURM_PROCID", "SLURM_STEP_"})
-    if (name.starts_with(own)) return "another variable: the launcher gives this one to each rank";
+    if (name.starts_with(own)) return "another variable: the launcher sets this one for each rank";
   return "";
 }
 
@@ -72,7 +72,7 @@ std::string netlab_problem(const Launch& launch) {
   if (netlab_path().empty())
     return "launcher netlab: launch/netlab/netlab.sh is neither in the working directory nor next to the program's "
            "folder; call trivet study in the source tree";
-  if (::geteuid() != 0) return "launcher netlab needs root, to make network namespaces: call trivet study with sudo";
+  if (::geteuid() != 0) return "launcher netlab needs root to create network namespaces: call trivet study with sudo";
   return "";
 }
 
@@ -85,9 +85,9 @@ std::string nccl_problem(const Launch& launch, const Config& config) {
   if (!built_with_nccl()) lack = "this program is built without NCCL";
   else if (config.device.kind == DeviceKind::cpu) lack = "device.kind is cpu";
   else if (!config.device.kind && cuda_device_count() == 0)
-    lack = "this machine has no GPU (device.kind: cuda says that the ranks' machines have)";
+    lack = "this machine has no GPU (set device.kind: cuda if the ranks' machines have some)";
   else return "";
-  return fmt::format("env.{} sets what only ranks on GPUs look at, and {}; leave it out", variable->first, lack);
+  return fmt::format("env.{} only affects ranks on GPUs, and {}; leave it out", variable->first, lack);
 }
 
 // env -u NAME … NAME=VALUE …, or nothing.

@@ -125,7 +125,7 @@ Point resolve_point(const Study& study, const Choice& choice, std::string& inert
   const Config& config = loaded.config;
   const ToolSection* const director = directing_section(config);
   if (config.train.skip_train || director)
-    throw ConfigError(fmt::format("{}: a study measures steps of training, so leave it out",
+    throw ConfigError(fmt::format("{}: a study measures training steps, so leave it out",
                                   director ? director->directing_key : "train.skip_train"));
   point.threads = compute_threads(config, point.launch);
   const auto [largest, all_ranks] = planned_bytes(config, layout);
@@ -150,10 +150,10 @@ Point resolve_point(const Study& study, const Choice& choice, std::string& inert
 Plan make_plan(const Study& study) {
   if (!std::filesystem::exists(study.base))
     throw ConfigError(
-        fmt::format("{}: base: {} is not there (it is relative to the study's file)", study.path, study.base));
+        fmt::format("{}: base: {} does not exist (the path is relative to the study's file)", study.path, study.base));
   if (!study.factors.empty() && !study.equal_points && std::ranges::all_of(study.factors, &Factor::condition))
     throw ConfigError(study.path +
-                      ": factors: all are conditions, so there is nothing to compare; expected one without "
+                      ": factors: all are conditions, so there is nothing to compare; expected at least one without "
                       "condition: true");
   Plan plan;
   for (const Choice& choice : design_points(study)) {

@@ -15,7 +15,7 @@ std::vector<Choice> grid(const Study& study) {
     count *= factor.levels.size();
     if (count > kMostPoints)
       throw ConfigError(
-          fmt::format("{}: the grid has more than {} points; leave levels out, or choose design "
+          fmt::format("{}: the grid has more than {} points; remove levels, or choose design "
                       "one_at_a_time",
                       study.path, kMostPoints));
   }

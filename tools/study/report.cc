@@ -38,10 +38,10 @@ std::string levels_text(const Factor& factor) {
     for (const auto& [key, value] : level.settings)
       settings += fmt::format("{}{}={}", settings.empty() ? "" : ", ", key, value);
     text +=
-        fmt::format("{}{} ({})", text.empty() ? "" : "; ", level.label, settings.empty() ? "as the base" : settings);
+        fmt::format("{}{} ({})", text.empty() ? "" : "; ", level.label, settings.empty() ? "as in the base" : settings);
   }
   if (!factor.changes_numbers) text += "; changes no numbers";
-  if (factor.condition) text += "; a condition: points are compared where it is the same";
+  if (factor.condition) text += "; a condition: only points with the same level are compared";
   return text;
 }
 
@@ -49,15 +49,14 @@ TextBlock method_table(const Study& study, const Plan& plan, const Summary& summ
   TextBlock table{.title = "", .rows = {{"what", "how"}, {"base", study.base}}, .align = "ll"};
   for (const Factor& factor : study.factors) table.rows.push_back({factor.name, levels_text(factor)});
   table.rows.push_back(
-      {"losses", !study.check_agreement
-                     ? "not compared"
-                     : fmt::format("{} in all repeats of all points that differ only in factors that change "
-                                   "no numbers",
-                                   study.tolerance == 0 ? "bitwise the same"
-                                                        : fmt::format("within {:g} of each other", study.tolerance))});
+      {"losses",
+       !study.check_agreement
+           ? "not compared"
+           : fmt::format("{} in all repeats of all points that differ only in factors that change no numbers",
+                         study.tolerance == 0 ? "bitwise equal" : fmt::format("equal within {:g}", study.tolerance))});
   table.rows.push_back(
       {"order", fmt::format("rounds of all points in random order (seed {}), a baseline again after at most {} runs; "
-                            "results.jsonl has the runs in their order",
+                            "results.jsonl lists the runs in order",
                             study.seed, study.baseline_every)});
   for (const std::string& machine : summary.machines) table.rows.push_back({"measured on", machine});
   if (rows.empty()) return table;
@@ -133,7 +132,7 @@ std::string html_report(const Study& study, const Plan& plan, const Summary& sum
   const auto small = [&](const std::string& text) { out += "<p class=\"soft\"><small>" + text + "</small></p>\n"; };
   for (const std::string& winner : winner_texts(study, plan, summary)) out += "<p>" + escaped(winner) + "</p>\n";
   for (const std::string& command : explain_commands(study, plan, summary))
-    small("What its step is spent on, as the planner sees it: <code>" + escaped(command) + "</code>");
+    small("Where its step time goes, according to the planner: <code>" + escaped(command) + "</code>");
   if (const std::string resolution = resolution_text(summary); !resolution.empty()) small(escaped(resolution));
   out += "</div>\n";
   for (const PageSection& section : sections_of(study, plan, summary, rows))

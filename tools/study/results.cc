@@ -72,7 +72,7 @@ std::vector<RunRow> read_results(const std::string& path) {
     try {
       rows.push_back(row_of(parse_json<Json>(line)));
     } catch (const std::exception& error) {
-      throw DataError(fmt::format("{}:{}: is no result of a study: {}", path, number, json_problem(error)));
+      throw DataError(fmt::format("{}:{}: is not a result of a study: {}", path, number, json_problem(error)));
     }
   });
   return rows;

@@ -21,10 +21,10 @@ constexpr size_t kMostFactors = 16, kMostLevels = 64, kMostListed = 10'000;
 
 // Why neither `set` nor a level may contain the key (the study sets it for each run); "": they may.
 std::string_view owner_of(std::string_view key) {
-  if (key == "train.train_iters") return "the study's `steps` gives it";
-  if (key == "train.run_dir") return "each run gets a folder of its own";
-  if (key == "train.trace") return "the study's `trace` gives it";
-  if (key == "comm.backend") return "the study's `launcher` gives it";
+  if (key == "train.train_iters") return "the study's `steps` sets it";
+  if (key == "train.run_dir") return "each run gets its own folder";
+  if (key == "train.trace") return "the study's `trace` sets it";
+  if (key == "comm.backend") return "the study's `launcher` sets it";
   return "";
 }
 
@@ -113,7 +113,7 @@ class StudyReader : YamlReader {
   void read_interval_width(const YamlNode& node) {
     number_into(study_.interval_width, "a fraction above 0 and below 1, such as 0.02", 0, 1)(node, "interval_width");
     if (!study_.auto_repeats)
-      problem(node, "interval_width", "goes with repeats: auto, which ends when all intervals are narrower");
+      problem(node, "interval_width", "needs repeats: auto, which ends when all intervals are narrower");
   }
   std::string metric(const YamlNode& node, const std::string& where) {
     const std::string name = text(node, where).value_or(study_.metric);
@@ -163,7 +163,7 @@ class StudyReader : YamlReader {
   std::optional<Setting> launch_setting(const YamlNode& node, const std::string& where, const std::string& key) {
     Setting setting{key, ""};
     if (takes_arguments(key)) {
-      if (node.kind != YamlNode::list) problem(node, where, "expected a list of texts");
+      if (node.kind != YamlNode::list) problem(node, where, "expected a list of strings");
       for (const YamlNode& item : node.kind == YamlNode::list ? node.items : std::vector<YamlNode>()) {
         const std::string argument = scalar(item, where, "text").value_or("");
         if (std::ranges::any_of(argument, is_control))
@@ -274,7 +274,7 @@ class StudyReader : YamlReader {
     if (level.label.empty() || level.label.size() > 100 || control)
       return problem(at, where, fmt::format("found the level {}, expected up to 100 characters", quote(level.label)));
     if (std::ranges::any_of(factor.levels, [&](const Level& other) { return other.label == level.label; }))
-      return problem(at, where, fmt::format("the level {} is there twice", quote(level.label)));
+      return problem(at, where, fmt::format("the level {} appears twice", quote(level.label)));
     factor.levels.push_back(std::move(level));
   }
   // Registers the factor's keys: a key may belong to only one factor.
@@ -317,7 +317,7 @@ class StudyReader : YamlReader {
   }
   void read_points(const YamlNode* node, bool has_baseline) {
     if (study_.design != Design::list) {
-      if (node) problem(*node, "points", fmt::format("goes with design list, found {}", word_of(study_.design)));
+      if (node) problem(*node, "points", fmt::format("needs design list, found {}", word_of(study_.design)));
       return;
     }
     if (!node || node->kind != YamlNode::list || node->items.empty() || node->items.size() > kMostListed)
@@ -346,15 +346,15 @@ class StudyReader : YamlReader {
                                  [&](const Setting& one) { return one.key == "launcher" && one.value == launcher; }))
           idle.emplace(key, launcher);
     for (const auto& [key, launcher] : idle) add(key, "has no effect: no point has launcher " + launcher);
-    if (study_.name.empty()) add("name", "is required: the study's folder and its report are called so");
+    if (study_.name.empty()) add("name", "is required: it names the study's folder and its report");
     if (study_.base.empty()) add("base", "is required: the run's YAML file, relative to the study's");
     if (study_.factors.empty() && problems_.empty()) add("factors", "is required: a list of what to vary");
     if (study_.warmup_steps >= study_.steps)
       add("warmup_steps", fmt::format("{} leaves none of the {} steps to measure", study_.warmup_steps, study_.steps));
     if (study_.auto_repeats && study_.budget_minutes == 0)
-      add("budget_minutes", "is required with repeats: auto: the intervals may never be as narrow as asked");
+      add("budget_minutes", "is required with repeats: auto: the intervals may never become that narrow");
     for (const Setting& setting : study_.set)
-      if (owners_.contains(setting.key)) add("set." + setting.key, "is also a factor's: leave one of them out");
+      if (owners_.contains(setting.key)) add("set." + setting.key, "is also set by a factor: leave one of them out");
   }
 
   Study& study_;

@@ -153,7 +153,7 @@ TextBlock same_table(const Study& study, const Plan& plan) {
   TextBlock table{.title = "the same run as another point", .rows = {{"point", "is run as", "why"}}, .align = "lll"};
   for (const SamePoint& same : plan.same)
     table.rows.push_back({describe_choice(study, same.choice), describe_choice(study, plan.points[same.point].choice),
-                          same.why.empty() ? "its configuration resolves to the same" : same.why});
+                          same.why.empty() ? "its configuration resolves to the same values" : same.why});
   return table;
 }
 

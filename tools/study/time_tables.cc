@@ -86,7 +86,7 @@ TextBlock comm_table(const Study& study, const Plan& plan, const Summary& summar
 
 std::string step_legend() {
   return "Each nanosecond of a rank's step counts once, as the first of: compute (and the optimizer); exposed, "
-         "communication on the wire that no compute of this rank hides; wait, for a peer's call; host; idle. Means "
+         "communication on the wire that this rank's compute does not hide; wait, for a peer's call; host; idle. Means "
          "over the ranks, medians over the rounds; a step next to a ratio is the baseline's mean times that ratio. "
          "Bubble: idle and waiting for another pipeline stage. Overlap: the share of the time on the "
          "wire that compute hides. Hidden: of the wire time that is exposed without overlap, the part that overlap "
@@ -97,9 +97,9 @@ std::string comm_legend() {
   return fmt::format(
       "Bytes cross a rank's port: (n-1)/n of a reduce-scatter's or all-gather's, twice that of an all-reduce's. Floor: "
       "these bytes over the bandwidth of the link, plus its latency; unknown where no link is emulated or stated. "
-      "Wire / floor is marked ! outside {:g} to {:g}: below, time or link is wrong; above, something else than the "
+      "Wire / floor is marked ! outside {:g} to {:g}: below, time or link is wrong; above, something other than the "
       "link bounds the calls, such as taken cores or the copies through memory. On an emulated link a call takes its "
-      "floor by construction, unless another has the port. Bus bandwidth: bytes over wire.",
+      "floor by construction, unless another call is using the port. Bus bandwidth: bytes over wire.",
       kFloorLow, kFloorHigh);
 }
 

@@ -40,9 +40,9 @@ std::string conclusion_text(const Study& study, const Plan& plan, const Summary&
   if (conclusion.rounds < kFewestRounds)
     return fmt::format("too few rounds for a verdict ({}, expected at least {}). Ahead so far: {}.", conclusion.rounds,
                        kFewestRounds, ahead);
-  if (conclusion.best.empty()) return "no comparison: only one point has rounds enough, " + ahead + ".";
+  if (conclusion.best.empty()) return "no comparison: only one point has enough rounds, " + ahead + ".";
   if (conclusion.best.size() == 1) return "best: " + ahead + ".";
-  std::string text = tied_text(study, plan, conclusion) + ". Ahead, but not told apart: " + ahead + ".";
+  std::string text = tied_text(study, plan, conclusion) + ". Ahead, but not significantly: " + ahead + ".";
   if (summary.may_be_best(conclusion.baseline) && conclusion.baseline != leader)
     text += " The baseline is among them: no point was shown to be better.";
   return text;
@@ -63,7 +63,7 @@ std::string left_out_text(const Study& study, const Summary& summary, const Conc
       text += fmt::format(" {} {} left out.", counted(n, "point"), n == 1 ? one + " and is" : many + " and are");
   };
   add(failed, "failed", "failed");
-  add(differ, "has not the losses that it must have", "have not the losses that they must have");
+  add(differ, "does not have the expected losses", "do not have the expected losses");
   add(few, fmt::format("has fewer than {} rounds", kFewestRounds),
       fmt::format("have fewer than {} rounds", kFewestRounds));
   return text;
@@ -90,7 +90,7 @@ std::vector<std::string> winner_texts(const Study& study, const Plan& plan, cons
   }
   if (summary.machines.size() > 1)
     texts.push_back(fmt::format(
-        "The runs are of {} programs or machines (at the end of table.md): each ratio is within one call, but the "
+        "The runs come from {} programs or machines (at the end of table.md): each ratio is within one call, but the "
         "means are over all of them.",
         summary.machines.size()));
   if (summary.shared_cores > 0) texts.push_back(shared_cores_text(summary.threads, summary.shared_cores));

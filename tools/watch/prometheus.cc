@@ -50,7 +50,7 @@ class PrometheusObserver : public RunObserver {
  private:
   void set_running(bool running) { set("running", running, "1 while the program trains, 0 when it has ended."); }
 
-  void set(const std::string& name, double value, const char* help = "As metrics.jsonl has it (docs/glossary.md).") {
+  void set(const std::string& name, double value, const char* help = "As in metrics.jsonl (docs/glossary.md).") {
     prometheus::BuildGauge().Name("trivet_" + name).Help(help).Labels(labels_).Register(*registry_).Add({}).Set(value);
   }
 
@@ -59,8 +59,8 @@ class PrometheusObserver : public RunObserver {
       exposer_.emplace(address, /*num_threads=*/1);
       exposer_->RegisterCollectable(registry_);
     } catch (const std::exception& error) {
-      warn_on_stderr(fmt::format("prometheus.listen: {} cannot be listened to ({}): the run is not shown there",
-                                 address, error.what()));
+      warn_on_stderr(fmt::format("prometheus.listen: cannot listen on {} ({}): the run is not shown there", address,
+                                 error.what()));
     }
   }
 
@@ -79,7 +79,7 @@ class PrometheusObserver : public RunObserver {
       warned = false;
     } catch (const std::exception& error) {
       if (!std::exchange(warned, true))
-        warn_on_stderr(fmt::format("prometheus.textfile: {}; the run continues, and tries again", error.what()));
+        warn_on_stderr(fmt::format("prometheus.textfile: {}; the run continues and tries again", error.what()));
     }
   }
 
@@ -103,7 +103,7 @@ void declare_prometheus(std::vector<Field>& table) {
 void check_prometheus(const Config& config, Rules& rule) {
   const auto& [textfile, listen] = config.tools.of<PrometheusConfig>();
   rule("prometheus.textfile", {}, !textfile.empty() && !textfile.ends_with(".prom"),
-       "is not read by node_exporter: found {}, expected a name that ends in .prom", textfile);
+       "node_exporter does not read it: found {}, expected a name that ends in .prom", textfile);
   const size_t colon = listen.rfind(':');
   const auto port = colon == std::string::npos ? std::optional<int64_t>() : parse_integer(listen.substr(colon + 1));
   rule("prometheus.listen", {}, !listen.empty() && (colon == 0 || !port || *port < 1 || *port > 65535),

@@ -66,9 +66,9 @@ void add_step(RunRecord& run, StepNumbers step) {
 RunRecord::RunRecord(const std::string& folder, int64_t most_bytes) : run_dir(folder) {
   const std::string log = run_dir + "/metrics.jsonl", config = run_dir + "/config.resolved.yaml";
   if (!std::filesystem::is_directory(run_dir))
-    throw ConfigError(run_dir + ": is no directory, expected the folder of a run (train.run_dir)");
+    throw ConfigError(run_dir + ": is not a directory, expected the folder of a run (train.run_dir)");
   if (!file_exists(log) && !file_exists(config))
-    throw DataError(run_dir + ": no metrics.jsonl, expected the folder of a run: each begins one when it trains");
+    throw DataError(run_dir + ": no metrics.jsonl, expected the folder of a run: each run creates one when it trains");
   look_at_state(*this);  // before its records, which are complete if the run has ended
   const auto add_event = [&](const nlohmann::ordered_json& event) {
     events.push_back(event), last_time = std::fmax(last_time, number_in(event, "time"));
@@ -168,7 +168,7 @@ TextBlock describe_progress(const RunRecord& run, double now, size_t width) {
   else if (const int64_t saved = last_committed_step(run.run_dir); saved >= 0)
     row("saved", fmt::format("step {}", saved));
   if (const auto time = run.last_with("walltime_seconds"); left > 0 && !time.is_null())
-    row("walltime", fmt::format("{} for a job that does what step {:.0f} left",
+    row("walltime", fmt::format("{} for a job that finishes the run from step {:.0f}",
                                 duration_text(number_in(time, "walltime_seconds")), number_in(time, "step")));
   row("last record", run.running ? ago(run.last_time) : date_text(run.last_time));
   if (run.running && silent > std::max(30., 10 * step))

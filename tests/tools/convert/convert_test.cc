@@ -291,7 +291,7 @@ TEST(Convert, BiasesOfOneHalfAreZero) {
   half.config["attention_bias"] = true;
   half.write(dir / "half");
   EXPECT_TRUE(std::ranges::count(open_gpt_weights(dir / "half")->unread(),
-                                 "that the layers of mlp have no biases: they are zeros, which a run trains"));
+                                 "that the layers of mlp have no biases: a run trains biases that start at zero"));
   Edited whole = half;
   for (const auto& [part, size] : {std::pair("gate_proj", 24), {"up_proj", 24}, {"down_proj", 16}})
     add(whole, fmt::format("mlp.{}", part), size, '\0');
@@ -619,7 +619,7 @@ TEST(Convert, RefusesWhatIsNoSuchModelAndNamesTheTensor) {
       {[](Edited& m) {
          m.tensors.push_back({"wte.weight", {1}, "1234"});
        },
-       "the model has it twice"},
+       "appears twice in the model"},
       {[](Edited& m) {
          m.tensors.push_back({"lm_head.weight", {40, 8}, std::string(1280, '\1')});
        },

@@ -99,7 +99,7 @@ TEST(RunPlan, AutoNeedsABatchToDivide) {
   LoadedConfig run = left_to_planner();
   run.config.batch.global_batch_size.reset();
   EXPECT_EQ(message_of([&] { plan_run(run, 2, h100()); }),
-            "batch.micro_batch_size: auto needs batch.global_batch_size, whose samples the micro-batches divide");
+            "batch.micro_batch_size: auto needs batch.global_batch_size, which is divided into micro-batches");
   const std::string refused = message_of([&] { plan_run(left_to_planner(), 3, h100()); });
   EXPECT_NE(refused.find("does not divide the world of 3 ranks"), std::string::npos) << refused;
 }

@@ -113,18 +113,18 @@ TEST(Predict, Fp8OnAGpuWithoutItIsRefused) {
   const System a100 = load_system("a100-80", {}, source_path("configs/systems"));
   EXPECT_EQ(message_of([&] { predict(run, layout, a100); }),
             "precision.fp8: found hybrid, but the page a100-80 has no fp8_tflops, the peak of GEMMs in FP8; expected "
-            "none, or --system-set fp8_tflops=NUMBER of a GPU that multiplies FP8");
+            "none, or --system-set fp8_tflops=NUMBER of a GPU with FP8 GEMMs");
   set_key(config, "precision.fp8", "e4m3");
   set_key(config, "precision.fp8_recipe", "blockwise");
   const Resolved blocks = resolved(config, 1);
   EXPECT_EQ(message_of([&] { predict(blocks.config, blocks.layout, h100()); }),
-            "precision.fp8_recipe: found blockwise, but h100-sxm is a page of GPUs, and only CPUs have scales of blocks; "
+            "precision.fp8_recipe: found blockwise, but h100-sxm is a page of GPUs, and only CPUs have block scales; "
             "expected tensorwise, or a page of CPUs");
   set_key(config, "precision.fp8_recipe", "tensorwise");
   set_key(config, "precision.fp8_accumulator_bits", "14");
   const Resolved narrow = resolved(config, 1);
   EXPECT_EQ(message_of([&] { predict(narrow.config, narrow.layout, h100()); }),
-            "precision.fp8_accumulator_bits: found 14, but h100-sxm is a page of GPUs, and only CPUs have such sums; "
+            "precision.fp8_accumulator_bits: found 14, but h100-sxm is a page of GPUs, and only CPUs have that option; "
             "expected 24, or a page of CPUs");
   set_key(config, "precision.fp8_accumulator_bits", "24");
   set_key(config, "precision.fp8_recipe", "blockwise");

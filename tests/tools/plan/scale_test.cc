@@ -38,8 +38,8 @@ TEST(Scale, APointThatIsIllegalIsTold) {
   EXPECT_GT(curve.points[2].efficiency, 0);
   EXPECT_EQ(json_of(curve)["points"][1].contains("step_seconds"), false);
   const ScaleCurve weak = curve_of(Scaling::weak, {3, 4});  // 32 / 3
-  EXPECT_NE(weak.points[1].refusal.find("is no whole one"), std::string::npos);
-  EXPECT_EQ(knee_text(weak), "no point is legal");
+  EXPECT_NE(weak.points[1].refusal.find("is fractional"), std::string::npos);
+  EXPECT_EQ(knee_text(weak), "no point is valid");
 }
 
 // A network that carries next to nothing makes the second node useless.

@@ -82,9 +82,10 @@ TEST(PlanSystem, AKeyThatIsMissingIsNamed) {
 
 TEST(PlanSystem, APageIsOfGpusOrOfCpus) {
   const std::string both = page() + "cores: 2\n";
-  EXPECT_NE(problem_of(both).find("page.yaml: sms: is of pages of GPUs, but this one has cores"), std::string::npos);
+  EXPECT_NE(problem_of(both).find("page.yaml: sms: belongs on pages of GPUs, but this page has cores"),
+            std::string::npos);
   EXPECT_NE(problem_of(both).find("page.yaml: wake_us: is missing"), std::string::npos);
-  EXPECT_NE(problem_of(page() + "wake_us: 2\n").find("page.yaml: wake_us: is of pages of CPUs, which have cores"),
+  EXPECT_NE(problem_of(page() + "wake_us: 2\n").find("page.yaml: wake_us: belongs on pages of CPUs, which have cores"),
             std::string::npos);
 }
 

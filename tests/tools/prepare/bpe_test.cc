@@ -772,12 +772,12 @@ TEST_F(BpePrepareTest, RefusesOptionsThatWouldDoNothing) {
   options_.bos_token = "<s>";
   EXPECT_TRUE(contains(message(), "--bos-token: found \"<s>\""));
   options_.special = {"<x>"};
-  EXPECT_TRUE(contains(message(), "--pattern and --special have no use with --model"));
+  EXPECT_TRUE(contains(message(), "--pattern and --special have no effect with --model"));
   options_.model.clear();
   options_.vocab_size = 258;
   EXPECT_TRUE(contains(message(), "--vocab-size is 258, expected 259 to"));
   options_.vocab_size = 100000;
-  EXPECT_TRUE(contains(message(), "cannot train a BPE vocabulary of 100000 ids on this text: it is enough for "));
+  EXPECT_TRUE(contains(message(), "cannot train a BPE vocabulary of 100000 ids on this text: it suffices for "));
   options_.tokenizer = "bytes";
   options_.vocab_size.reset();
   EXPECT_TRUE(contains(message(), "--pattern and --special need --tokenizer bpe"));

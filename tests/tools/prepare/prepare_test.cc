@@ -135,7 +135,7 @@ TEST_F(PrepareTest, ReadsJsonLines) {
   for (const std::string& sentence : made_up_sentences(3000, 11)) lines += "{\"text\": \"" + sentence + "\"}\n";
   write_text(directory_ / "in.jsonl", lines);
   options_.inputs = {directory_ / "in.jsonl"};
-  EXPECT_TRUE(contains(message(), "in.jsonl has a document in each JSON object: leave --document out"));
+  EXPECT_TRUE(contains(message(), "in.jsonl has one document in each JSON object: leave --document out"));
   options_.text.mode = DocumentMode::file;
   use_sentencepiece();
   prepare_dataset(options_);
@@ -416,14 +416,14 @@ TEST_F(PrepareTest, RefusesOptionsThatWouldDoNothing) {
   EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.vocab_size = 400, o.model = "m"; }),
                        "needs either"));
   EXPECT_TRUE(contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.model = "m", o.train_bytes = 9; }),
-                       "no use with"));
+                       "no effect with"));
   EXPECT_TRUE(
       contains(with([](auto& o) { o.tokenizer = "sentencepiece", o.vocab_size = 256; }), "is 256, expected 300 to"));
   EXPECT_TRUE(contains(with([](auto& o) { o.threads = -1; }), "--threads is -1"));
   EXPECT_TRUE(contains(with([](auto& o) { o.text.json_key = "body"; }), "none of the inputs is JSON Lines"));
   EXPECT_TRUE(contains(with([](auto& o) { o.text.on_error = OnError::skip; }), "none of the inputs is JSON Lines"));
   EXPECT_TRUE(contains(with([](auto& o) { o.text.source.extensions = {"json"}; }),
-                       "--extensions has no use: none of the inputs is a folder or a tar archive"));
+                       "--extensions has no effect: none of the inputs is a folder or a tar archive"));
   EXPECT_TRUE(contains(with([](auto& o) { o.output += ",b"; }), "expected a prefix without commas"));
   EXPECT_TRUE(contains(with([](auto& o) { o.inputs = {"-", "-"}; }), "cannot be read twice"));
   EXPECT_TRUE(contains(with([](auto& o) { o.inputs = {"-"}, o.tokenizer = "bpe", o.vocab_size = 300; }), "read twice"));

@@ -527,7 +527,7 @@ TEST(TextReader, ReadsStandardInput) {
   close(file);
   EXPECT_EQ(texts, (std::vector<std::string>{"one", "two"}));
   EXPECT_EQ(reader.bytes_total(), 0);
-  EXPECT_TRUE(contains(untold, "standard input begins with \"{\": --format says whether"));
+  EXPECT_TRUE(contains(untold, "standard input begins with \"{\": add --format jsonl"));
 }
 
 TEST(ExpandInputs, FoldersAndFiles) {
@@ -561,7 +561,7 @@ TEST(ExpandInputs, FoldersAndFiles) {
         contains(message(pattern, missing), std::string(pattern) + ": there is no such file or directory; patterns"));
   std::filesystem::create_directory(directory / "empty");
   EXPECT_TRUE(
-      contains(message("empty", DataError("")), "a folder with nothing to read, expected names in .txt"));
+      contains(message("empty", DataError("")), "a folder with nothing to read, expected names that end in .txt"));
   // and: others are read where they are asked for, and what is no file is not looked at
   std::filesystem::create_symlink("loop", directory / "f/loop");
   options.extensions = {"md", "bin"};

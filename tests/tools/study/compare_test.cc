@@ -186,7 +186,7 @@ TEST(StudyCompare, RefusesWhatCannotBeCompared) {
   Results results, tokens(std::string(kTwoFactors) + "metric: tokens_per_second\n"),
       strangers(with(with(kTwoFactors, "name: size", "name: other"), "repeats: 6", "repeats: 6\nset: {train.seed: 7}"));
   const StudyResults a = results.of("a", "1", 1, second);
-  EXPECT_NE(message_of<ConfigError>([&] { load_results(results / "nowhere"); }).find("expected the folder of a study"),
+  EXPECT_NE(message_of<ConfigError>([&] { load_results(results / "nowhere"); }).find("the folder of a finished study"),
             std::string::npos);
   EXPECT_NE(message_of<ConfigError>([&] {
               compare_studies(a, tokens.of("t", "1", 1, second));

@@ -95,7 +95,7 @@ TEST(Launch, FilesWithValuesThatNoLauncherTakesAreRefused) {
   EXPECT_EQ(problem_of("set: {env.2ND: 4}"),
             "study.yaml:14: set.env.2ND: found \"env.2ND\", expected the name of an environment variable: letters, "
             "digits and _, such as env.NCCL_ALGO");
-  EXPECT_NE(problem_of("set: {env.OMPI_COMM_WORLD_SIZE: 4}").find("the launcher gives this one to each rank"),
+  EXPECT_NE(problem_of("set: {env.OMPI_COMM_WORLD_SIZE: 4}").find("the launcher sets this one for each rank"),
             std::string::npos);
   EXPECT_EQ(problem_of("set: {netlab.gbps: 1}"),
             "study.yaml: netlab.gbps: has no effect: no point has launcher netlab");
@@ -137,7 +137,7 @@ TEST(Launch, VariablesOfNcclAreRefusedWithoutGpus) {
   EXPECT_EQ(plan.points.size(), 0u);
   ASSERT_FALSE(plan.dropped.empty());
   const std::string& reason = plan.dropped[0].reason;
-  EXPECT_TRUE(reason.starts_with("env.NCCL_ALGO sets what only ranks on GPUs look at, and ")) << reason;
+  EXPECT_TRUE(reason.starts_with("env.NCCL_ALGO only affects ranks on GPUs, and ")) << reason;
 }
 
 // ---- runs, of a program that writes down how it was started

@@ -135,7 +135,7 @@ TEST(Plan, DropsWhatDoesNotTrain) {
                              "factors:\n  - key: train.skip_train\n    levels: [false, true]\n"));
   EXPECT_EQ(plan.points.size(), 1u);
   ASSERT_EQ(plan.dropped.size(), 1u);
-  EXPECT_NE(plan.dropped[0].reason.find("train.skip_train: a study measures steps"), std::string::npos)
+  EXPECT_NE(plan.dropped[0].reason.find("train.skip_train: a study measures training steps"), std::string::npos)
       << plan.dropped[0].reason;
 }
 
@@ -417,7 +417,7 @@ TEST(Plan, FindsAPointByItsLevelsOrItsId) {
 TEST(Plan, SaysThatTheBaseIsNotThere) {
   const StudyFolder folder;
   const Study study = folder.study(with(kGoodStudy, "base: run.yaml", "base: walk.yaml"));
-  EXPECT_NE(message_of([&] { make_plan(study); }).find("walk.yaml is not there"), std::string::npos);
+  EXPECT_NE(message_of([&] { make_plan(study); }).find("walk.yaml does not exist"), std::string::npos);
 }
 
 }  // namespace

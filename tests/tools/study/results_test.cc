@@ -56,7 +56,7 @@ TEST(StudyResults, LeaveATornLastLineOutAndRefuseOthers) {
   EXPECT_EQ(read_results(dir / "torn.jsonl").size(), 1u);
   write_text(dir / "wrong.jsonl", line + "{\"point\": 7}\n" + line);
   const std::string message = message_of<DataError>([&] { read_results(dir / "wrong.jsonl"); });
-  EXPECT_NE(message.find("wrong.jsonl:2: is no result of a study: type must be string"), std::string::npos)
+  EXPECT_NE(message.find("wrong.jsonl:2: is not a result of a study: type must be string"), std::string::npos)
       << message;
 }
 

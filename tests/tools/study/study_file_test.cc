@@ -106,18 +106,17 @@ TEST(StudyFile, RefusesValuesThatNoRunTakes) {
       problem_of(with(kGoodStudy, "[1000, ", "[0, ")),
       "study.yaml:9: factors.bucket_size.parallel.bucket_size: found 0, expected an integer of at least 1, or auto");
   EXPECT_EQ(problem_of(kGoodStudy + "set: {train.run_dir: here}\n"),
-            "study.yaml:14: set.train.run_dir: cannot be set here: each run gets a folder of its own");
+            "study.yaml:14: set.train.run_dir: cannot be set here: each run gets its own folder");
   EXPECT_EQ(problem_of(kGoodStudy + "set: {ranks: 2}\n").substr(0, 39), "study.yaml:14: set.ranks: unknown key; ");
   EXPECT_EQ(problem_of(kGoodStudy + "set: {parallel.bucket_size: 5}\n"),
-            "study.yaml: set.parallel.bucket_size: is also a factor's: leave one of them out");
+            "study.yaml: set.parallel.bucket_size: is also set by a factor: leave one of them out");
   EXPECT_EQ(problem_of(with(kGoodStudy, "model.num_layers: 4", "parallel.bucket_size: 4")),
             "study.yaml:10: factors.size: parallel.bucket_size is also set by the factor bucket_size");
   EXPECT_EQ(problem_of(with(kGoodStudy, "[1000, 2000", "[1000, 1000")),
-            "study.yaml:9: factors.bucket_size: the level \"1000\" is there twice");
+            "study.yaml:9: factors.bucket_size: the level \"1000\" appears twice");
   EXPECT_EQ(problem_of(with(kGoodStudy, "warmup_steps: 1", "warmup_steps: 4")),
             "study.yaml: warmup_steps: 4 leaves none of the 4 steps to measure");
-  EXPECT_EQ(problem_of(kGoodStudy + "points: [{size: big}]\n"),
-            "study.yaml:14: points: goes with design list, found grid");
+  EXPECT_EQ(problem_of(kGoodStudy + "points: [{size: big}]\n"), "study.yaml:14: points: needs design list, found grid");
   EXPECT_EQ(problem_of(kGoodStudy + "agree: nearly\n"),
             "study.yaml:14: agree: found \"nearly\", expected bitwise, off, or a relative tolerance from 0 to below 1");
   EXPECT_EQ(problem_of(with(kGoodStudy, "name: good", "name: ../good")),
@@ -140,13 +139,12 @@ TEST(StudyFile, RepeatsAreANumberOrAuto) {
   EXPECT_TRUE(study.auto_repeats);
   EXPECT_EQ(study.repeats, 1000);
   EXPECT_EQ(study.interval_width, 0.05);
-  EXPECT_EQ(
-      problem_of(repeating("repeats: auto")),
-      "study.yaml: budget_minutes: is required with repeats: auto: the intervals may never be as narrow as asked");
+  EXPECT_EQ(problem_of(repeating("repeats: auto")),
+            "study.yaml: budget_minutes: is required with repeats: auto: the intervals may never become that narrow");
   EXPECT_EQ(problem_of(repeating("repeats: 0")),
             "study.yaml:6: repeats: found \"0\", expected auto, or a number of rounds from 1 to 1000");
   EXPECT_EQ(problem_of(repeating("repeats: 7\ninterval_width: 0.05")),
-            "study.yaml:7: interval_width: goes with repeats: auto, which ends when all intervals are narrower");
+            "study.yaml:7: interval_width: needs repeats: auto, which ends when all intervals are narrower");
   EXPECT_EQ(problem_of(repeating("repeats: auto\nbudget_minutes: 3\ninterval_width: 2")),
             "study.yaml:8: interval_width: found \"2\", expected a fraction above 0 and below 1, such as 0.02");
 }

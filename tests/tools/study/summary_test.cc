@@ -159,8 +159,8 @@ TEST_F(StudySummary, TheBestAreThoseThatAreNotToldApart) {
   EXPECT_EQ(result.points[1].verdict, Verdict::worse);
   const std::string text = winner_texts(study_, plan_, result).at(0);
   EXPECT_TRUE(
-      text.starts_with("Tied for best: {bucket_size=2000, size=small; bucket_size=3000, size=small}. Ahead, but "
-                       "not told apart: bucket_size=2000, size=small: step 2065 ms, 0.516 of the baseline (95 %: "))
+      text.starts_with("Tied for best: {bucket_size=2000, size=small; bucket_size=3000, size=small}. Ahead, but not "
+                       "significantly: bucket_size=2000, size=small: step 2065 ms, 0.516 of the baseline (95 %: "))
       << text;
   EXPECT_EQ(text.find("The baseline is among them"), std::string::npos);
 }
@@ -332,7 +332,7 @@ TEST_F(StudySummary, APointWithOtherLossesIsNeverBest) {
   EXPECT_TRUE(result.wins(2));
   EXPECT_EQ(result.points[4].verdict, Verdict::differs);
   const std::string text = winner_texts(study_, plan_, result).at(0);
-  EXPECT_NE(text.find("1 point has not the losses that it must have and is left out."), std::string::npos) << text;
+  EXPECT_NE(text.find("1 point does not have the expected losses and is left out."), std::string::npos) << text;
 }
 
 TEST_F(StudySummary, RunsOfTwoProgramsAreNotPooledInSilence) {
@@ -341,7 +341,7 @@ TEST_F(StudySummary, RunsOfTwoProgramsAreNotPooledInSilence) {
   EXPECT_EQ(winner_texts(study_, plan_, summary()).size(), 1u);
   rows_.back().provenance["binary"] = "2";
   const auto texts = winner_texts(study_, plan_, summary());
-  EXPECT_TRUE(texts.back().starts_with("The runs are of 2 programs or machines")) << texts.back();
+  EXPECT_TRUE(texts.back().starts_with("The runs come from 2 programs or machines")) << texts.back();
 }
 
 TEST_F(StudySummary, ALossThatIsAWholeOtherCurveIsCaughtUnderATolerance) {

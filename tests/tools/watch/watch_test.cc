@@ -181,9 +181,9 @@ TEST_F(Watch, OfALongRunTheEndOfTheFileIsRead) {
 
 TEST_F(Watch, WhatIsNoRunIsRefused) {
   const auto refused = [](const std::string& path) { return message_of<Error>([&] { RunRecord{path}; }); };
-  EXPECT_TRUE(has(refused(dir_ / "none"), "is no directory, expected the folder of a run"));
+  EXPECT_TRUE(has(refused(dir_ / "none"), "is not a directory, expected the folder of a run"));
   write_text(dir_ / "file", "");
-  EXPECT_TRUE(has(refused(dir_ / "file"), "is no directory"));
+  EXPECT_TRUE(has(refused(dir_ / "file"), "is not a directory"));
   EXPECT_TRUE(has(message_of<DataError>([&] { RunRecord{folder()}; }), "no metrics.jsonl"));
 }
 
