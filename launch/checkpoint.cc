@@ -189,8 +189,8 @@ void add_checkpoint_inspect(CLI::App& parent) {
     bool tensors = false;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* command = parent.add_subcommand("inspect", "show what a checkpoint is of, and whether it is sound");
-  add_argument(*command, "PATH", options->path, "a checkpoint; of a folder of them or a run, the latest");
+  CLI::App* command = parent.add_subcommand("inspect", "show what a checkpoint holds and whether it is sound");
+  add_argument(*command, "PATH", options->path, "a checkpoint, or the latest one of a folder or run");
   command->add_flag("--tensors", options->tensors,
                     "list all tensors: shape, range, mean, standard deviation, zeros and non-finite values");
   command->footer("exit codes: 0 sound; 65 damaged: file, tensor, what was found and expected; 74 cannot be read");
@@ -211,7 +211,7 @@ void verify_all(const std::string& path) {
       verify(open_checkpoint(directory));
     } catch (const Error& error) {
       if (!file_exists(directory)) {
-        fmt::print("{}: was removed meanwhile: the run keeps its last ones\n", directory);
+        fmt::print("{}: was removed meanwhile: the run keeps only its latest ones\n", directory);
       } else if (dynamic_cast<const DataError*>(&error)) {
         ++damaged;
         fmt::print("{}: DAMAGED: {}\n", directory, error.what());

@@ -103,7 +103,7 @@ inline CLI::Validator whole_number(int64_t low, int64_t high = std::numeric_limi
 }
 
 inline CLI::Validator file_name() {
-  return {[](std::string& text) { return text.empty() ? "is empty, expected the name of a file" : ""; }, ""};
+  return {[](std::string& text) { return text.empty() ? "is empty, expected a file name" : ""; }, ""};
 }
 
 // A file to read; -: standard input, for commands that accept it.

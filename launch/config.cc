@@ -49,7 +49,7 @@ void run(const ConfigOptions& options, DrawSchedule draw) {
   for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
   if (config.device.kind == DeviceKind::cuda && !built_with_cuda())
     fmt::print(stderr,
-               "trivet: device.kind is cuda, but this build has no CUDA: it plans this run, but cannot train\n");
+               "trivet: device.kind is cuda, but this build has no CUDA: it can plan this run, but not train it\n");
   if (!options.picture.empty()) {
     write_file(options.picture, draw(config, layout));
     fmt::print("{}\n", options.picture);
@@ -75,12 +75,12 @@ void add_config_command(CLI::App& app, DrawSchedule draw) {
   auto options = std::make_shared<ConfigOptions>();
   CLI::App* command = app.add_subcommand("config", "show a run's resolved values, parameters and memory");
   command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml");
-  add_set_option(*command, options->sets, "a value instead of the file's");
-  add_ranks_option(*command, options->ranks, "ranks of the run; without it, as many as one model needs");
+  add_set_option(*command, options->sets, "override a value of the file");
+  add_ranks_option(*command, options->ranks, "ranks of the run; default: as many as one model needs");
   command->add_flag("--yaml", options->yaml, "print the resolved configuration as YAML instead");
-  command->add_flag("--keys", options->keys, "list every key, what it takes, its default and its meaning");
+  command->add_flag("--keys", options->keys, "list every key with its default, what it takes and its meaning");
   if (draw)
-    command->add_option("--plot-schedule", options->picture, "draw learning rate and batch size of the run's steps")
+    command->add_option("--plot-schedule", options->picture, "draw the learning rate and batch size of each step")
         ->option_text("FILE.svg")
         ->check(svg_name());
   command->callback([options, draw] { run(*options, draw); });

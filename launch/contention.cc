@@ -101,8 +101,8 @@ void add_contention_command(CLI::App& app) {
       app.add_subcommand("contention", "measure how much a collective slows concurrent GEMMs, and print it as JSON");
   add_argument(*sub, "RUN.yaml", command->path, "YAML file of a run: its model, devices and links");
   add_ranks_option(*sub, command->ranks, "ranks, at least 2: threads, on GPUs processes");
-  add_set_option(*sub, command->sets, "a value instead of the file's");
-  add_number(*sub, "--rounds", command->options.rounds, whole_number(2, 1000), "measurements of each link use");
+  add_set_option(*sub, command->sets, "override a value of the file");
+  add_number(*sub, "--rounds", command->options.rounds, whole_number(2, 1000), "measurements per link use");
   add_number(*sub, "--bytes", command->options.bytes, whole_number(64, int64_t{1} << 40),
              "buffer of the reduce-scatter");
   sub->callback([command] { run(*command); });

@@ -126,11 +126,11 @@ void convert_from(const std::string& source, const Conversion& options) {
     std::erase(lost, fmt::format("eos_token_id {}", carried->eod()));
     if (options.to == "trivet") print_text(fmt::format("{} stays there, and the checkpoint names it", tokenizer));
   }
-  if (!lost.empty()) print_text(fmt::format("not carried: {}", fmt::join(lost, "; ")));
+  if (!lost.empty()) print_text(fmt::format("not converted: {}", fmt::join(lost, "; ")));
   if (options.to != "trivet") return;
   const std::string file = run_file(options.destination);
   write_file(file, run_of(options.destination, tokenizer));
-  print_text(fmt::format("{} trains it further: it begins with the commands", file));
+  print_text(fmt::format("{} continues training; it begins with the commands", file));
 }
 
 void convert(const Conversion& options) {
@@ -141,9 +141,9 @@ void convert(const Conversion& options) {
   std::error_code ignored;  // a path that lstat() fails on cannot be written either
   if (const std::string& to = options.destination;
       std::filesystem::is_symlink(to.substr(0, to.find_last_not_of('/') + 1), ignored))
-    throw ConfigError(options.destination + ": is a symbolic link; expected a new name, or the one that it leads to");
+    throw ConfigError(options.destination + ": is a symbolic link; expected a new name, or its target");
   if (options.to != "hf" && (options.max_shard_size || !options.tokenizer.empty()))
-    throw ConfigError("--max-shard-size and --tokenizer: are of --to hf only; leave them out");
+    throw ConfigError("--max-shard-size and --tokenizer: only apply to --to hf; leave them out");
   if (options.to == "trivet" && file_exists(run_file(options.destination)))
     throw ConfigError(run_file(options.destination) +
                       ": exists already; expected a new name: the run's file goes there");
@@ -160,22 +160,22 @@ void add_convert_command(CLI::App& parent) {
   auto options = std::make_shared<Conversion>();
   CLI::App* command = parent.add_subcommand("convert", "write the weights in another format");
   add_argument(*command, "SOURCE", options->source,
-               "a checkpoint (or run: its latest), a Hugging Face GPT-2, Llama, Mistral, Qwen2 or Qwen3 (folder or "
+               "a checkpoint (of a run: the latest), a Hugging Face GPT-2, Llama, Mistral, Qwen2 or Qwen3 (folder or "
                ".safetensors), or an llm.c model_*.bin");
   add_argument(*command, "DESTINATION", options->destination,
-               "that is not there yet: a folder for hf, a checkpoint's directory for trivet");
+               "a new name: of a folder for hf, of a checkpoint directory for trivet");
   command->add_option("--to", options->to, "the format to write")
       ->option_text("hf|trivet")
       ->required()
       ->check(CLI::IsMember({"hf", "trivet"}));
-  command->add_option("--dtype", options->dtype, "of hf")
+  command->add_option("--dtype", options->dtype, "dtype of the weights, for hf")
       ->option_text("fp32|bf16 [fp32]")
       ->check(CLI::IsMember({"fp32", "bf16"}));
-  command->add_option("--max-shard-size", options->max_shard_size, "of hf's files, unless a tensor is larger")
+  command->add_option("--max-shard-size", options->max_shard_size, "limit of hf's files; a tensor may exceed it")
       ->option_text("SIZE [5GB]")
       ->transform(CLI::AsSizeValue(true))
       ->check(whole_number(1));
-  command->add_option("--tokenizer", options->tokenizer, "for hf, instead of the one that the run names")
+  command->add_option("--tokenizer", options->tokenizer, "tokenizer for hf, instead of the one that the run names")
       ->option_text("tokenizer.json");
   command->callback([options] { convert(*options); });
 }

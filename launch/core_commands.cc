@@ -17,7 +17,7 @@ void add_commands(CLI::App& app, int& exit_code) {
     absent->set_help_flag();  // --help would claim that the command exists
     absent->callback([name] {
       throw ConfigError(name +
-                        ": found trivet-core, which is the engine alone; expected trivet, of a build with "
+                        ": found trivet-core, which is the engine alone; expected trivet from a build with "
                         "-DTRIVET_TOOLS=ON");
     });
   }

@@ -98,8 +98,8 @@ void prepare(PrepareOptions options) {
   ExtensionCounts taken, passed_over;
   expand_inputs(options.inputs, options.text.source, &taken, &passed_over);
   if (!taken.empty()) {
-    print_text(fmt::format("reads of the folders {}; passes over {}{}", to_string(taken), to_string(passed_over),
-                           passed_over.empty() ? "" : "; --extensions names what is read"));
+    print_text(fmt::format("reads {} in the folders; skips {}{}", to_string(taken), to_string(passed_over),
+                           passed_over.empty() ? "" : "; --extensions selects what is read"));
     flush_output();
   }
   ProgressLine line;
@@ -115,8 +115,7 @@ void prepare(PrepareOptions options) {
   const DatasetInfo& info = result.info;
   const SavedPart& done = result.done;
   if (result.earlier.documents > 0)
-    print_text(
-        fmt::format("resumed after {} of a call that was stopped", counted(result.earlier.documents, "document")));
+    print_text(fmt::format("resumed after {} from an interrupted call", counted(result.earlier.documents, "document")));
   print_text(fmt::format("{}: {}, {} of {}, {} of text, {:.2f} bytes/token", options.output,
                          counted(info.documents, "document"), counted(info.tokens, "token"), name_of(result.token_type),
                          bytes_text(info.text_bytes),
@@ -128,17 +127,17 @@ void prepare(PrepareOptions options) {
                          static_cast<double>(done.tokens - result.earlier.tokens) / seconds / 1e6));
   if (done.added_tokens > 0)
     print_text(counted(done.added_tokens, "added token") +
-               " of the tokenizer in the text; --special-as-text takes special ones as text");
+               " of the tokenizer in the text; --special-as-text treats special ones as plain text");
   if (!result.other_members.empty())
-    print_text(fmt::format("passed over in the archives: {}; --extensions names what is read",
-                           to_string(result.other_members)));
+    print_text(
+        fmt::format("skipped in the archives: {}; --extensions selects what is read", to_string(result.other_members)));
   if (done.read.empty > 0) print_text(fmt::format("left out {}", counted(done.read.empty, "empty document")));
   if (done.read.malformed > 0) {
     print_text(fmt::format("left out {}, such as", counted(done.read.malformed, "malformed document")));
     for (const std::string& problem : result.problems) print_text("  " + problem);
   }
   if (done.read.replaced > 0)
-    print_text(fmt::format("replaced what is no character in {} by U+FFFD", counted(done.read.replaced, "document")));
+    print_text(fmt::format("replaced invalid characters in {} by U+FFFD", counted(done.read.replaced, "document")));
   if (done.replaced_bytes > 0)
     fmt::print("replaced {} that {} not valid UTF-8 by U+FFFD\n", counted(done.replaced_bytes, "byte"),
                done.replaced_bytes == 1 ? "was" : "were");
@@ -157,71 +156,69 @@ void add_word(CLI::App& command, const char* name, Value& value, const char* hel
 }
 
 void add_tokenizer_options(CLI::App& command, PrepareOptions& options) {
-  command.add_option("--vocab-size", options.vocab_size, "train a model of this many ids");
+  command.add_option("--vocab-size", options.vocab_size, "train a tokenizer model with this many ids");
   command
       .add_option(
           "--model", options.model,
-          "use this model: of SentencePiece; of BPE tokenizer.json (or its folder), or vocab.json and merges.txt")
+          "use this model: SentencePiece's, or for BPE tokenizer.json (or its folder) or vocab.json and merges.txt")
       ->check(input_path());
-  command.add_option("--train-bytes", options.train_bytes,
-                     fmt::format("text to train the model on [512 an id; bpe: all]; SentencePiece takes {} to {} times "
-                                 "as much memory",
-                                 kLeastMemoryPerTrainByte, kMostMemoryPerTrainByte));
-  command.add_option("--eod-token", options.eod_token, "bpe: what ends every document; with --model required");
+  command.add_option(
+      "--train-bytes", options.train_bytes,
+      fmt::format("text to train on [512 per id; bpe: all]; SentencePiece takes {} to {} times as much memory",
+                  kLeastMemoryPerTrainByte, kMostMemoryPerTrainByte));
+  command.add_option("--eod-token", options.eod_token, "bpe: token that ends every document; required with --model");
   command.add_option("--bos-token", options.bos_token, "bpe: a special token to begin every document with [none]");
-  command.add_flag("--special-as-text", options.special_as_text, "bpe: special tokens in the text are text");
-  add_word<BpePattern>(command, "--pattern", options.pattern, "bpe, to train: cuts as gpt2 [default], llama3, qwen2");
+  command.add_flag("--special-as-text", options.special_as_text, "bpe: special tokens in the text are plain text");
+  add_word<BpePattern>(command, "--pattern", options.pattern, "bpe, to train: split as gpt2 [default], llama3, qwen2");
   command.add_option("--special", options.special, "bpe, to train: more special tokens");
 }
 
 void add_text_options(CLI::App& command, PrepareOptions& options) {
-  add_word<DocumentMode>(
-      command, "--document", options.text.mode,
-      "what is a document of a text file: file [default], paragraph (up to a blank line) or entry (a paragraph and the "
-      "indented ones that follow it)");
-  command.add_option("--json-key", options.text.json_key, "the member of a JSON object that is its document")
+  add_word<DocumentMode>(command, "--document", options.text.mode,
+                         "what makes a document in a text file: file [default], paragraph (up to a blank line) or "
+                         "entry (a paragraph and the indented ones that follow it)");
+  command.add_option("--json-key", options.text.json_key, "the member of a JSON object that holds its document")
       ->capture_default_str();
   add_word<TextFormat>(command, "--format", options.text.source.format,
-                       "text, jsonl or tar [as the names say; of -: text]");
+                       "text, jsonl or tar [from the file names; for -: text]");
   command
-      .add_option(
-          "--extensions", options.text.source.extensions,
-          "what is read of folders [txt,jsonl,ndjson,tar] and archives [txt], such as md,py; .json there is one "
-          "object")
+      .add_option("--extensions", options.text.source.extensions,
+                  "what to read from folders [txt,jsonl,ndjson,tar] and archives [txt], such as md,py; .json in an "
+                  "archive is one object")
       ->delimiter(',');
   add_word<OnError>(command, "--on-error", options.text.on_error,
-                    "of a malformed JSON object: stop [default], skip (and count) it, or replace what is no character "
+                    "on a malformed JSON object: stop [default], skip (and count) it, or replace invalid characters "
                     "by U+FFFD");
-  command.add_option("--shuffle-documents", options.shuffle_documents, "the documents in an order drawn by this seed")
+  command.add_option("--shuffle-documents", options.shuffle_documents, "shuffle the documents with this seed")
       ->option_text("SEED");
   command.add_flag_callback(
-      "--no-append-eod", [&options] { options.append_eod = false; }, "no end of document after each");
+      "--no-append-eod", [&options] { options.append_eod = false; }, "do not end documents with a token");
 }
 
 void add_prepare(CLI::App& data) {
   const auto arguments = std::make_shared<PrepareOptions>();
   PrepareOptions& options = *arguments;
-  CLI::App& command = *data.add_subcommand("prepare", "make a dataset, PREFIX.bin and .idx, of text or JSON Lines");
+  CLI::App& command = *data.add_subcommand("prepare", "make a dataset, PREFIX.bin and .idx, from text or JSON Lines");
   command
       .add_option("--input", options.inputs,
-                  "text, JSON Lines (.jsonl, .ndjson: a document a line) or WebDataset tar archives, "
-                  "plain or in gzip, dictzip, zstd or xz (to 500:1); folders of them; -: standard input")
+                  "text, JSON Lines (.jsonl, .ndjson: one document per line) or WebDataset tar archives, "
+                  "plain or compressed by gzip, dictzip, zstd or xz (up to 500:1); folders of them; -: standard input")
       ->required();
   command.add_option("--output", options.output, "prefix of the files to write")->required();
   command
       .add_option("--tokenizer", options.tokenizer,
-                  fmt::format("bytes, sentencepiece or bpe (byte-level, words of more than {} cut)",
+                  fmt::format("bytes, sentencepiece or bpe (byte-level; words of more than {} are split)",
                               bytes_text(kMostUncutBytes)))
       ->required();
   add_tokenizer_options(command, options);
   add_text_options(command, options);
   command.add_option(
       "--threads,--workers", options.threads,
-      fmt::format("threads that encode [one a core]; memory, whatever the size of the input, is at most {} and {} a "
+      fmt::format("threads that encode [one per core]; memory, whatever the size of the input, is at most {}, {} per "
                   "thread (bpe: {} more), and {} times the longest line of JSON Lines (at most {})",
                   bytes_text(kMemoryBytes), bytes_text(kMemoryBytesPerThread), bytes_text(kBpeMemoryPerThread),
                   kMemoryPerLineByte, bytes_text(kMaxJsonLine)));
-  command.add_flag("--force", options.force, "overwrite a dataset that is there");
+  command.add_flag("--force", options.force, "overwrite an existing dataset");
   command.callback([arguments] { prepare(*arguments); });
 }
 
@@ -316,8 +313,8 @@ void inspect(const std::string& prefix, int64_t shown) {
 void add_data_inspect(CLI::App& data) {
   auto prefix = std::make_shared<std::string>();
   auto shown = std::make_shared<int64_t>(3);
-  CLI::App* command = data.add_subcommand("inspect", "check a dataset and show what is in it");
-  add_argument(*command, "PREFIX", *prefix, "of the dataset's .bin and .idx");
+  CLI::App* command = data.add_subcommand("inspect", "check a dataset and show its contents");
+  add_argument(*command, "PREFIX", *prefix, "prefix of the dataset's .bin and .idx");
   command->add_option("--documents", *shown, "how many documents to show [3]")->check(whole_number(0));
   command->callback([prefix, shown] {
     for (const std::string_view suffix : {".bin", ".idx"})

@@ -68,7 +68,7 @@ is_unfinished() {
 set_aside() {
   local number=1
   if command -v flock >/dev/null && ! flock --nonblock runs/demo true; then
-    echo "demo.sh: another program trains in runs/demo: wait for its end, or stop it" >&2
+    echo "demo.sh: another program trains in runs/demo: wait until it ends, or stop it" >&2
     exit 69
   fi
   while [[ -e runs/demo.$number ]]; do number=$((number + 1)); done

@@ -59,14 +59,14 @@ if [[ -f build/build.ninja && $(ninja -C build -t targets all) != *$'\n'"$target
   cmake build >/dev/null  # picks up a new answer, or GoogleTest
 fi
 build_trivet build "${options[@]}" -- "$target" || {
-  echo "the build failed, above is where; the exercise is $answer" >&2
+  echo "the build failed (see above); the exercise is $answer" >&2
   exit 1
 }
 
 code=0
 OMP_WAIT_POLICY=passive timeout 60 build/$exercises/"$target" --gtest_brief=1 || code=$?
 if ((code == 124)); then
-  echo "stopped after a minute: a loop has no end, or all ranks wait for each other" >&2
+  echo "stopped after a minute: an endless loop, or all ranks wait for each other" >&2
 elif ((code > 128)); then
   echo "ended by signal $((code - 128)): probably an index is out of range" >&2
 fi
@@ -76,6 +76,6 @@ if ((code == 0)); then
   echo "$name: solved. Compare with $exercises/solutions/$name.cc, and with the mistake in $exercises/mistakes/$name.cc."
 else
   rm -f "answers/$name.solved"
-  echo "$name: not yet. Yours to change is $answer; the question is in $exercises/$name.h, and below it are hints."
+  echo "$name: not yet. Edit $answer; the question is in $exercises/$name.h, with hints below it."
 fi
 exit $code

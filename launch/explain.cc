@@ -31,13 +31,13 @@ void run(const ExplainOptions& options) {
 
 void add_explain_command(CLI::App& app) {
   const auto options = std::make_shared<ExplainOptions>();
-  CLI::App* command = app.add_subcommand("explain", "a page about what a rank of a run holds, computes and sends");
+  CLI::App* command = app.add_subcommand("explain", "explain what a rank of a run holds, computes and sends");
   add_argument(*command, "RUN.yaml", options->path, "YAML file of the run");
-  add_ranks_option(*command, options->ranks, "ranks of the run; without it, as many as one model needs");
+  add_ranks_option(*command, options->ranks, "ranks of the run; default: as many as one model needs");
   add_number(*command, "--rank", options->rank, whole_number(0, kMostRanks - 1), "the rank to explain");
   command->add_option("--svg", options->svg, "write its picture to this file instead: a layer, a step's communication")
       ->check(svg_name());
-  add_set_option(*command, options->sets, "a value instead of the file's");
+  add_set_option(*command, options->sets, "override a value of the file");
   command->callback([options] { run(*options); });
 }
 

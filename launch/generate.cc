@@ -90,14 +90,13 @@ Resolved resolve_for(const GenerateOptions& options, const OpenCheckpoint& check
   const auto& mesh = run.layout.mesh;
   if (mesh[Axis::cp] > 1)
     throw ConfigError(
-        fmt::format("parallel.context_parallel_size: {}: a rank that generates has whole texts; expected 1, whatever "
-                    "the checkpoint was "
-                    "trained with",
+        fmt::format("parallel.context_parallel_size: {}: generation needs whole sequences on a rank; expected 1, "
+                    "whatever the checkpoint was trained with",
                     mesh[Axis::cp]));
   if (mesh[Axis::dp] > 1)
     throw ConfigError(
-        fmt::format("one model takes {} ranks (tensor {} x pipeline {}), but there are {}: give "
-                    "--tensor-parallel and --pipeline-parallel whose product that is",
+        fmt::format("one model takes {} ranks (tensor {} x pipeline {}), but there are {}: choose "
+                    "--tensor-parallel and --pipeline-parallel with that product",
                     ranks / mesh[Axis::dp], mesh[Axis::tp], mesh[Axis::pp], ranks));
   return run;
 }
@@ -160,11 +159,11 @@ void add_generate_command(CLI::App& app) {
   auto options = std::make_shared<GenerateOptions>();
   CLI::App* command = app.add_subcommand("generate", "generate text with a saved model");
   Sampling& sampling = options->sampling;
-  add_argument(*command, "CHECKPOINT", options->checkpoint, "a checkpoint; of a folder of them or a run, the latest");
+  add_argument(*command, "CHECKPOINT", options->checkpoint, "a checkpoint, or the latest one of a folder or run");
   CLI::Option* prompt =
       command->add_option("--prompt", options->prompt, "prompt to continue; without it, a new document")
           ->option_text("TEXT");
-  CLI::Option* file = command->add_option("--prompt-file", options->prompt_file, "a file with it; -: standard input")
+  CLI::Option* file = command->add_option("--prompt-file", options->prompt_file, "file of a prompt; -: standard input")
                           ->check(input_path())
                           ->option_text("FILE")
                           ->excludes(prompt);
@@ -172,26 +171,26 @@ void add_generate_command(CLI::App& app) {
     const auto id = parse_integer(text);
     return id && std::in_range<int32_t>(*id) ? id : std::nullopt;
   };
-  add_list(*command, "--prompt-tokens", options->prompt_tokens, "token ids with commas between", token_id,
-           "the same as token ids; needs no tokenizer")
+  add_list(*command, "--prompt-tokens", options->prompt_tokens, "token ids separated by commas", token_id,
+           "the prompt as token ids; needs no tokenizer")
       ->option_text("1,2,3")
       ->excludes(prompt)
       ->excludes(file);
-  command->add_option("--tokenizer", options->tokenizer, "instead of the one that the run names")
+  command->add_option("--tokenizer", options->tokenizer, "tokenizer, instead of the one that the run names")
       ->option_text("PATH.model|tokenizer.json|bytes");
-  add_number(*command, "--tokens", sampling.tokens, whole_number(1), "how many to add, at most");
-  add_number(*command, "--temperature", sampling.temperature, at_least_zero(), "0: the likeliest token each time");
-  add_number(*command, "--top-k", sampling.top_k, whole_number(0), "sample among this many tokens; 0: among all");
+  add_number(*command, "--tokens", sampling.tokens, whole_number(1), "how many tokens to add, at most");
+  add_number(*command, "--temperature", sampling.temperature, at_least_zero(), "0: always the most likely token");
+  add_number(*command, "--top-k", sampling.top_k, whole_number(0), "sample from this many tokens; 0: from all");
   add_number(*command, "--top-p", sampling.top_p, share(),
-             "of those, among the likeliest that together have this probability; 1: among all");
-  add_number(*command, "--seed", sampling.seed, whole_number(0), "another seed, another text");
+             "of those, from the most likely that together have this probability; 1: from all");
+  add_number(*command, "--seed", sampling.seed, whole_number(0), "seed of the sampling");
   command->add_option("--tensor-parallel", options->tensor, "ranks that share each layer")
       ->option_text("T [1]")
       ->check(whole_number(1, kMostRanks));
-  command->add_option("--pipeline-parallel", options->pipeline, "ranks that share the layers out")
+  command->add_option("--pipeline-parallel", options->pipeline, "pipeline stages that the layers are divided among")
       ->option_text("P [1]")
       ->check(whole_number(1, kMostRanks));
-  add_ranks_option(*command, options->ranks, "ranks: threads, on GPUs processes; without it, T P");
+  add_ranks_option(*command, options->ranks, "ranks: threads or GPU processes; default: T times P");
   add_set_option(*command, options->sets, "any other key, such as precision.dtype=fp32 or device.threads_per_rank=4");
   command->callback([options] {
     const Config asked = parse_sets(options->sets);

@@ -68,4 +68,4 @@ tar -C "$(dirname "$out")" -cf - "$(basename "$out")" | xz -T0 "$level" >"$out.t
 size=$(du -sb "$out" | cut -f1) packed=$(stat -c %s "$out.tar.xz")
 printf '%s: %d MiB; %s: %d MiB; for GPUs of compute capability 9.0 or newer\n' "$out" $((size >> 20)) \
   "$out.tar.xz" $((packed >> 20))
-((packed <= most)) || { echo "gpu_pack.sh: the archive has more than $((most >> 20)) MiB" >&2; exit 70; }
+((packed <= most)) || { echo "gpu_pack.sh: the archive exceeds $((most >> 20)) MiB" >&2; exit 70; }

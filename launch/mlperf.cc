@@ -44,9 +44,9 @@ std::vector<mlperf::RunResult> results_in(const std::string& folder) {
     runs.push_back(mlperf::result_of(mlperf::read_log(file)));
     const mlperf::RunResult &run = runs.back(), &first = runs[0];
     if (run.benchmark != first.benchmark || run.batch != first.batch || run.target != first.target)
-      throw DataError(fmt::format("{}: is of {} with batches of {} to {}, expected {} with {} to {} as in result_0.txt",
-                                  file, run.benchmark, run.batch, run.target, first.benchmark, first.batch,
-                                  first.target));
+      throw DataError(
+          fmt::format("{}: is a run of {} with batches of {} to {}, expected {} with {} to {} as in result_0.txt", file,
+                      run.benchmark, run.batch, run.target, first.benchmark, first.batch, first.target));
   }
   if (runs.empty()) throw ConfigError(fmt::format("{}: found no result_0.txt, expected a folder of results", folder));
   const auto is_log = [](const std::string& name) { return name.starts_with("result_") && name.ends_with(".txt"); };
@@ -58,9 +58,9 @@ std::vector<mlperf::RunResult> results_in(const std::string& folder) {
 
 void add_summary_command(CLI::App& mlperf) {
   const auto options = std::make_shared<SummaryOptions>();
-  CLI::App* command = mlperf.add_subcommand("summary", "times, samples to the target and score of a benchmark's runs");
+  CLI::App* command = mlperf.add_subcommand("summary", "show times, samples to target and score of a benchmark's runs");
   add_argument(*command, "DIR", options->folder, "folder with result_0.txt, result_1.txt …");
-  command->add_option("--against-reference", options->reference, "test the samples to the target against those of FILE")
+  command->add_option("--against-reference", options->reference, "test the samples to the target against those in FILE")
       ->option_text("FILE");
   command->add_option("--write-reference", options->reference_to_write, "write those of these runs to FILE")
       ->option_text("FILE");
@@ -84,13 +84,13 @@ void add_mlperf_command(CLI::App& app, int& exit_code) {
   add_summary_command(*mlperf);
   const auto options = std::make_shared<LintOptions>();
   CLI::App* command =
-      mlperf->add_subcommand("lint", "find in logs of MLPerf Training what the official checker does not look at");
-  command->add_option("PATH", options->paths, "logs; of a directory all results in it: folders with files result_*.txt")
+      mlperf->add_subcommand("lint", "check logs of MLPerf Training for what the official checker omits");
+  command->add_option("PATH", options->paths, "logs, or directories with results: folders with files result_*.txt")
       ->option_text("PATH")
       ->required()
       ->check(file_name());
   std::vector<std::string> rounds(std::begin(mlperf::kRounds), std::end(mlperf::kRounds));
-  command->add_option("--round", options->round, "the round whose rules hold; default: the benchmark's last")
+  command->add_option("--round", options->round, "the round whose rules apply; default: the benchmark's last")
       ->check(CLI::IsMember(rounds));
   command->add_flag("--json", options->json, "print the findings as JSON");
   command->footer(

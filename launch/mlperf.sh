@@ -38,7 +38,7 @@ while (($#)); do
     --against-reference) summary=(--against-reference "$2") ;;
     --set)
       case $2 in
-        train.run_dir=* | train.seed=* | data.seed=*) usage "--set $2: is the script's to set; expected --out or --seed" ;;
+        train.run_dir=* | train.seed=* | data.seed=*) usage "--set $2: is set by the script; expected --out or --seed" ;;
       esac
       train+=(--set "$2")
       ;;
@@ -50,21 +50,21 @@ done
 [[ $runs =~ ^[1-9][0-9]*$ ]] || usage "--runs: found \"$runs\", expected a number above 0"
 [[ -z $seed || $seed =~ ^(0|[1-9][0-9]{0,8})$ ]] || usage "--seed: found \"$seed\", expected a number below 1e9"
 for file in "$config" "$start" "$description" "${summary[@]:1}"; do
-  [[ -z $file || -e $file ]] || usage "$file is not there"
+  [[ -z $file || -e $file ]] || usage "$file does not exist"
 done
 
 benchmark=$(sed -n 's/^ *benchmark: *"\{0,1\}\([a-z0-9_]*\).*/\1/p' "$config")
-[[ -n $benchmark && $benchmark != none ]] || usage "$config has no line \"benchmark: NAME\" of a section mlperf"
+[[ -n $benchmark && $benchmark != none ]] || usage "$config has no line \"benchmark: NAME\" in a section mlperf"
 
 mkdir -p "$out/runs"
 exec 9>"$out/runs/lock"  # the runs inherit the lock
-flock -n 9 || usage "$out is written by another call, or by a run that it left"
+flock -n 9 || usage "another call, or a run that it left, writes to $out"
 # Runs of one result differ only in their seeds; the first seed is drawn once.
 settings=$(cat "$config" && printf '%s\n' "${launcher[@]}" "${train[@]}" "$start")
 [[ -f $out/runs/settings ]] || { echo "$settings" >"$out/runs/settings.part" && mv "$out/runs/settings"{.part,}; }
 [[ $(<"$out/runs/settings") == "$settings" ]] || usage "$out has runs with other settings: diff $out/runs/settings"
 [[ -s $out/runs/seed ]] || echo "${seed:-$((RANDOM * 32768 + RANDOM))}" >"$out/runs/seed"
-[[ -z $seed || $seed == $(<"$out/runs/seed") ]] || usage "--seed: $out has runs that count on from $(<"$out/runs/seed")"
+[[ -z $seed || $seed == $(<"$out/runs/seed") ]] || usage "--seed: the runs in $out count up from $(<"$out/runs/seed")"
 seed=$(<"$out/runs/seed")
 
 trivet=${TRIVET-$root/build/trivet}

@@ -28,9 +28,9 @@ names=("$@")
 for name in "${names[@]}"; do
   file=tests/mutants/$name.patch
   [[ -f $file ]] || usage "there is no $file"
-  git apply --check "$file" || { echo "mutants: $file does not apply: what it changes has changed" >&2; exit 1; }
+  git apply --check "$file" || { echo "mutants: $file does not apply: the source has changed" >&2; exit 1; }
   [[ $(grep '^Law: ' "$file") && ! $(grep '^Law: ' "$file" | grep -vE '^Law: [^ ]+ [^ ]+$') ]] ||
-    { echo "mutants: $file names no law, or one that is not PROGRAM FILTER" >&2; exit 1; }
+    { echo "mutants: $file names no law of the form PROGRAM FILTER" >&2; exit 1; }
 done
 ((!check)) || { echo "mutants: ${#names[@]} apply"; exit 0; }
 if ((draw)); then
@@ -77,7 +77,7 @@ for name in "${names[@]}"; do
   file=tests/mutants/$name.patch
   begin=$SECONDS how="lives"
   while read -r _ program filter; do
-    selects "$program" "$filter" || { echo "mutants: $name: no test is $program $filter" >&2; exit 1; }
+    selects "$program" "$filter" || { echo "mutants: $name: no test matches $program $filter" >&2; exit 1; }
   done < <(grep '^Law: ' "$file")
   ! alone || sed '/^diff \|^--- /,$d' "$file"
   git apply "$file"

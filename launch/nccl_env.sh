@@ -15,7 +15,7 @@ say() { ((rank > 0)) || echo "nccl_env: $*" >&2; }
 content() { [[ -r $1 ]] && read -r REPLY <"$1" || REPLY=''; }
 give() {  # VARIABLE VALUE WHY
   if [[ -v $1 ]]; then
-    say "$1=${!1} is yours and stays (it would have been $2)"
+    say "$1=${!1} is set by you and kept (otherwise $2)"
   else
     export "$1=$2"
     say "$1=$2: $3"
@@ -115,7 +115,7 @@ if ((${#roce[@]})); then
   if [[ $class =~ ^[0-9]+$ ]]; then
     give NCCL_IB_TC "$class" "RoCE: the traffic class that these cards are configured for (their tc/…/traffic_class)"
   elif [[ ! -v NCCL_IB_TC ]]; then
-    say "NCCL_IB_TC is not set: the cards do not name one traffic class for RoCE ($class); without the fabric's lossless one" \
+    say "NCCL_IB_TC is not set: the cards do not name a single traffic class for RoCE ($class); without the fabric's lossless one" \
       "(often 106, DSCP 26) packets are dropped under load: ask who runs it"
   fi
 fi

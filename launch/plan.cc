@@ -67,7 +67,7 @@ void use_cpus(Config& config, const System& system) {
   const Config defaults;
   for (const Field& field : fields())
     if (field.section() == "plan" && format_field(field, config) != format_field(field, defaults))
-      throw ConfigError(fmt::format("{}: is of pages of GPUs, and {} is one of CPUs", field.name, system.name));
+      throw ConfigError(fmt::format("{}: applies to pages of GPUs, and {} is a page of CPUs", field.name, system.name));
   config.device.kind = DeviceKind::cpu;
 }
 
@@ -92,7 +92,7 @@ void measure(const PlanOptions& options, const System& system) {
                     "--system cpu, or a page like it",
                     system.name));
   if (!options.path.empty() || options.calibration.out.empty())
-    throw ConfigError("--calibrate: expected --out FILE.yaml, and no run: it measures runs of its own");
+    throw ConfigError("--calibrate: expected --out FILE.yaml and no run: it measures its own runs");
   check_writable({options.calibration.out});
   const MeasuredSystem measured = measure_system(system, [](const std::string& what) {
     fmt::print("measuring {}\n", what);
@@ -108,7 +108,7 @@ void run_curves(const PlanOptions& options, const LoadedConfig& loaded, const Sy
                                     {"--tokens", options.tokens.has_value()},
                                     {"--price", options.price.has_value()},
                                     {"--trace", !options.outputs.trace.empty()}})
-    if (given) throw ConfigError(fmt::format("{}: is of one number of --ranks, found {}", name, options.ranks.size()));
+    if (given) throw ConfigError(fmt::format("{}: takes one number of --ranks, found {}", name, options.ranks.size()));
   std::vector<int> ranks = options.ranks;
   std::ranges::sort(ranks);
   if (const auto twice = std::ranges::adjacent_find(ranks); twice != ranks.end())
@@ -118,8 +118,8 @@ void run_curves(const PlanOptions& options, const LoadedConfig& loaded, const Sy
     if (options.scaling.empty() || options.scaling == "both" || options.scaling == word_of(scaling))
       curves.push_back(scale_curve(loaded, ranks, system, scaling));
   if (std::ranges::none_of(curves, &ScaleCurve::legal))
-    throw ConfigError(fmt::format("--ranks: the run is legal on none of these numbers; on {}: {}", ranks.front(),
-                                  curves.front().points.front().refusal));
+    throw ConfigError(fmt::format("--ranks: the run is valid on none of these numbers of ranks; on {}: {}",
+                                  ranks.front(), curves.front().points.front().refusal));
   if (!options.outputs.picture.empty()) write_file(options.outputs.picture, picture_of(curves));
   nlohmann::ordered_json json{{"system", system.name}};
   for (const ScaleCurve& curve : curves) {
@@ -184,7 +184,7 @@ void run(const PlanOptions& options) {
     if (!options.path.empty()) throw ConfigError(fmt::format("{}: each row names its run; leave it out", options.path));
     return score_or_calibrate(calibration);
   }
-  if (!calibration.plot.empty()) throw ConfigError("--plot: is of --score and --calibrate with rows");
+  if (!calibration.plot.empty()) throw ConfigError("--plot: only applies to --score, and to --calibrate with rows");
   if (options.path.empty() && !calibration.wanted)
     throw ConfigError("trivet plan: expected the YAML file of a run, or --systems");
   if (options.system.empty()) throw ConfigError("--system: is missing, expected one of --systems, or a file");
@@ -205,14 +205,14 @@ void run(const PlanOptions& options) {
   }
   if (options.search.wanted) {
     if (options.ranks.size() != 1)
-      throw ConfigError(fmt::format("--ranks: found {} numbers, expected one, the ranks to look for layouts of",
-                                    options.ranks.size()));
+      throw ConfigError(
+          fmt::format("--ranks: found {} numbers, expected one, on which to search for layouts", options.ranks.size()));
     check_is_planned(loaded.config);
     return run_search(options.search, loaded, links, options.ranks.front(), system, options.json);
   }
   check_writable({options.outputs.trace, options.outputs.picture}, {options.path, options.system});
   if (options.ranks.size() > 1) run_curves(options, loaded, system);
-  else if (!options.scaling.empty()) throw ConfigError("--scaling: is of several numbers of --ranks, found one");
+  else if (!options.scaling.empty()) throw ConfigError("--scaling: takes several numbers of --ranks, found one");
   else run_one(options, loaded, system);
 }
 
@@ -227,11 +227,11 @@ void add_questions(CLI::App& command, PlanOptions& options, CLI::Option* ranks) 
       ->option_text("weak|strong|both")
       ->check(CLI::IsMember({"weak", "strong", "both"}))
       ->needs(ranks);
-  command.add_flag("--ablate", options.ablate, "what each cost and each switch is worth");
-  command.add_option("--tokens", options.tokens, "tokens of the run, for its days and energy")
+  command.add_flag("--ablate", options.ablate, "show what each cost and each switch contributes");
+  command.add_option("--tokens", options.tokens, "tokens of the run, to compute its days and energy")
       ->option_text("N")
       ->check(number("a number above 0", [](double x) { return x > 0 && std::isfinite(x); }));
-  command.add_option("--price", options.price, "of an hour of one rank, for the run's cost")
+  command.add_option("--price", options.price, "price of one rank-hour, to compute the run's cost")
       ->option_text("MONEY")
       ->check(at_least_zero());
 }
@@ -241,8 +241,8 @@ void add_outputs(CLI::App& command, PlanOptions& options) {
   CLI::Option* trace =
       command.add_option("--trace", options.outputs.trace, "write the last step of some ranks for ui.perfetto.dev")
           ->option_text("FILE.json");
-  add_list(command, "--trace-ranks", options.outputs.trace_ranks, "numbers of ranks with commas between", parse_integer,
-           "the ranks of --trace; default: one of each kind")
+  add_list(command, "--trace-ranks", options.outputs.trace_ranks, "ranks separated by commas", parse_integer,
+           "the ranks to write with --trace; default: one of each kind")
       ->needs(trace);
   command.add_option("--picture", options.outputs.picture, "draw the passes of the step, or the scale curves")
       ->option_text("FILE.svg")
@@ -253,19 +253,19 @@ void add_outputs(CLI::App& command, PlanOptions& options) {
 
 void add_plan_command(CLI::App& app) {
   auto options = std::make_shared<PlanOptions>();
-  CLI::App* command = app.add_subcommand("plan", "predict a run on GPUs that are not here, by rehearsing the engine");
+  CLI::App* command = app.add_subcommand("plan", "predict a run on other GPUs by rehearsing the engine");
   command->add_option("run", options->path, "YAML file of the run")->option_text("RUN.yaml");
-  CLI::Option* other =
-      command
-          ->add_option("other", options->other, "another run: what each of its differences would change in the first")
-          ->option_text("OTHER.yaml");
-  add_set_option(*command, options->sets, "a value instead of the file's");
-  CLI::Option* ranks = add_list(*command, "--ranks", options->ranks, "integers from 1 to 1000000 with commas between",
+  CLI::Option* other = command
+                           ->add_option("other", options->other,
+                                        "another run: show what each of its differences would change in the first")
+                           ->option_text("OTHER.yaml");
+  add_set_option(*command, options->sets, "override a value of the file");
+  CLI::Option* ranks = add_list(*command, "--ranks", options->ranks, "integers from 1 to 1000000, separated by commas",
                                 number_of_ranks, "ranks of the run; several: scale curves")
                            ->option_text("N,...");
   command->add_option("--system", options->system, "the machine: a page of configs/systems, or a file")
       ->option_text("NAME|FILE");
-  command->add_option("--system-set", options->system_sets, "a constant instead of the page's")
+  command->add_option("--system-set", options->system_sets, "override a constant of the page")
       ->option_text("KEY=VALUE ...")
       ->take_all()
       ->allow_extra_args(false);

@@ -83,10 +83,10 @@ void add_calibration_options(CLI::App& command, CalibrationOptions& options) {
     return command.add_option(name, to, help)->option_text("ROWS.csv|metrics.jsonl ...");
   };
   CLI::Option* const score = files("--score", options.score, "compare predictions with measured runs");
-  CLI::Option* const calibrate =
-      files("--calibrate", options.calibrate, "fit the system's page to them; no file: measure CPUs")
-          ->expected(0, CLI::detail::expected_max_vector_size)
-          ->excludes(score);
+  CLI::Option* const calibrate = files("--calibrate", options.calibrate,
+                                       "fit the system's page to them; without a file: measure this machine's CPUs")
+                                     ->expected(0, CLI::detail::expected_max_vector_size)
+                                     ->excludes(score);
   command.add_option("--fit", options.fit, "constants to fit instead of the usual ones")
       ->option_text("KEY ...")
       ->needs(calibrate);
@@ -96,7 +96,7 @@ void add_calibration_options(CLI::App& command, CalibrationOptions& options) {
       ->needs(calibrate);
   command.add_flag("--cross-validate", options.cross_validate, "fit to parts of the rows, and test on the others")
       ->needs(calibrate);
-  command.add_option("--plot", options.plot, "draw predicted over measured times")
+  command.add_option("--plot", options.plot, "draw predicted against measured times")
       ->option_text("FILE.svg")
       ->check(svg_name());
   for (const char* other : {"--ranks", "--set"}) score->excludes(command.get_option(other));

@@ -41,18 +41,18 @@ bool write_best(const std::string& path, const Candidate& best, const LoadedConf
 }  // namespace
 
 CLI::Option* add_search_options(CLI::App& command, PlanSearch& search) {
-  CLI::Option* wanted = command.add_flag("--search", search.wanted, "look for the fastest layouts that fit");
-  command.add_option("--search-out", search.out, "file for the best one")
+  CLI::Option* wanted = command.add_flag("--search", search.wanted, "search for the fastest layouts that fit");
+  command.add_option("--search-out", search.out, "file to write the best one to")
       ->option_text("FILE.yaml")
       ->check(file_name())
       ->capture_default_str()
       ->needs(wanted);
-  command.add_option("--study", search.study, "file for a study of the ten best")
+  command.add_option("--study", search.study, "file to write a study of the ten best to")
       ->option_text("FILE.yaml")
       ->check(file_name())
       ->needs(wanted);
   add_number(command, "--search-seconds", search.seconds, number("a number above 0", [](double x) { return x > 0; }),
-             "the search ends then, with what it has")
+             "end the search after this time, with what it has")
       ->needs(wanted);
   return wanted;
 }
@@ -82,8 +82,7 @@ void run_search(const PlanSearch& search, const LoadedConfig& run, const CommCon
   const bool replaced = write();
   fmt::print("\n");
   print_text(extent_of(result, kBest));
-  print_text(
-      fmt::format("{} has the best one{}.\n", search.out, replaced ? ", in the place of the file that was there" : ""));
+  print_text(fmt::format("{} has the best one{}.\n", search.out, replaced ? ", replacing the previous file" : ""));
   if (!search.study.empty()) print_text(fmt::format("{} has the best as a study (trivet study).\n", search.study));
   print_blocks({changes_of(result.found.front())});
 }

@@ -36,7 +36,7 @@ int run(const PreflightOptions& options) {
       print_blocks({table_of(measured)});
       for (const std::string& line : measured.failed) print_text("failed: " + line);
       for (const std::string& line : slow) print_text("slow: " + line);
-      if (exit_code == 0) fmt::print("nothing is slow, and nothing has failed\n");
+      if (exit_code == 0) fmt::print("nothing is slow and nothing has failed\n");
       flush_output();
       if (!options.json.empty()) write_file(options.json, json_of(measured).dump(2) + '\n');
     }
@@ -51,8 +51,8 @@ void add_preflight_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<PreflightOptions>();
   CLI::App* command = app.add_subcommand("preflight", "measure ranks, links, disk and data before a long run");
   add_argument(*command, "RUN.yaml", options->path, "YAML file of the run");
-  add_ranks_option(*command, options->ranks, "ranks: threads, on GPUs processes; default: as many as one model needs");
-  add_set_option(*command, options->sets, "a value instead of the file's");
+  add_ranks_option(*command, options->ranks, "ranks: threads or GPU processes; default: as many as one model needs");
+  add_set_option(*command, options->sets, "override a value of the file");
   command->add_option("--json", options->json, "write all numbers to this file")
       ->option_text("FILE")
       ->check(file_name());

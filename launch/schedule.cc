@@ -212,19 +212,19 @@ CLI::Option* add_sources(CLI::App& command, ScheduleOptions& options) {
   };
   std::vector<std::string_view> names;
   for (const ScheduleKind& kind : schedule_kinds()) names.push_back(kind.name);
-  const std::string kinds = fmt::format("schedules to show, one or several: {}", fmt::join(names, ", "));
+  const std::string kinds = fmt::format("one or more schedules to show: {}", fmt::join(names, ", "));
   const auto name = [](std::string_view text) {
     return text.empty() ? std::nullopt : std::optional(std::string(text));
   };
-  add_list(command, "--kind", options.kinds, "names of schedules with commas between", name, kinds)
+  add_list(command, "--kind", options.kinds, "names of schedules separated by commas", name, kinds)
       ->default_str("1f1b")
       ->excludes(file)
       ->excludes(measured);
   request("--pipeline", options.p, "pipeline ranks, p")->capture_default_str();
-  request("--microbatches", options.m, "micro-batches of the step, m")->capture_default_str();
-  request("--chunks", options.v, "model chunks of a rank, v; default: what the kind takes");
+  request("--microbatches", options.m, "micro-batches per step, m")->capture_default_str();
+  request("--chunks", options.v, "model chunks per rank, v; default: what the kind takes");
   request("--group-size", options.group_size,
-          "interleaved: consecutive micro-batches of a chunk, N; default: the smallest that works");
+          "interleaved: consecutive micro-batches per chunk, N; default: the smallest that works");
   return measured;
 }
 
@@ -238,25 +238,24 @@ void add_costs(CLI::App& command, ScheduleOptions& options, CLI::Option* measure
     return value && *value >= 0 ? value : std::nullopt;
   };
   const auto times = [&](const char* name, std::vector<double>& value, const char* help) {
-    return add_list(command, name, value, "numbers of at least 0 with commas between, F,I,W or F,B", cost, help)
+    return add_list(command, name, value, "numbers of at least 0 separated by commas, F,I,W or F,B", cost, help)
         ->excludes(measured);
   };
   times("--costs", options.costs,
         "time of a rank's layers for one micro-batch: F,I,W (forward, backward input, backward weight half) or F,B")
       ->default_str("1,1,1");
-  times("--embedding", options.embedding, "what the first stage takes on top, F,I,W or F,B");
-  times("--head", options.head, "what the last stage takes on top, F,I,W or F,B");
-  given("--latency", transfer.latency, "time from sending a message to having it")->check(at_least_zero());
+  times("--embedding", options.embedding, "extra time of the first stage, F,I,W or F,B");
+  times("--head", options.head, "extra time of the last stage, F,I,W or F,B");
+  given("--latency", transfer.latency, "time from sending a message to receiving it")->check(at_least_zero());
   CLI::Option* bytes = given("--bytes", transfer.bytes, "size of a message")->check(at_least_zero());
   bytes->needs(
-      given("--bandwidth", transfer.bandwidth, "of a wire between two ranks, bytes a unit of time; 0: no limit")
+      given("--bandwidth", transfer.bandwidth, "bandwidth between two ranks, bytes per unit of time; 0: no limit")
           ->check(at_least_zero())
           ->needs(bytes));
-  command.add_flag("--blocking", transfer.blocking, "a rank that sends does nothing else meanwhile")
-      ->excludes(measured);
+  command.add_flag("--blocking", transfer.blocking, "a rank does nothing else while it sends")->excludes(measured);
   given("--depth", transfer.channel_depth, "messages that a channel holds; default: any number")
       ->check(whole_number(1, std::numeric_limits<int>::max()));
-  given("--unit", transfer.unit, "of all times: s, ms or us; default: an abstract unit")
+  given("--unit", transfer.unit, "unit of all times: s, ms or us; default: an abstract unit")
       ->check(CLI::IsMember({"s", "ms", "us"}));
 }
 
@@ -268,7 +267,7 @@ void add_outputs(CLI::App& command, ScheduleOptions& options) {
       ->needs(svg);
   CLI::Option* trace = command.add_option("--trace", options.trace, "write a trace for ui.perfetto.dev to this file")
                            ->check(file_name());
-  command.add_flag("--kinds", options.list, "only list the kinds, and what each does");
+  command.add_flag("--kinds", options.list, "only list the kinds and what each does");
   command.add_option("--columns", options.columns, "width of the text picture; default: the terminal's")
       ->check(whole_number(1, 100'000));
   command.add_flag("--text", options.text, "print only the text form, which --file reads")
@@ -283,7 +282,8 @@ void add_context_command(CLI::App& schedule) {
     std::string svg;
   };
   const auto options = std::make_shared<ContextOptions>();
-  CLI::App* command = schedule.add_subcommand("context", "context parallelism: who computes what of attention");
+  CLI::App* command =
+      schedule.add_subcommand("context", "context parallelism: which rank computes which part of attention");
   command->add_option("--ranks", options->ranks, "ranks that share a sequence")
       ->capture_default_str()
       ->check(whole_number(2, 64));
@@ -304,7 +304,7 @@ void add_context_command(CLI::App& schedule) {
 
 void add_schedule_command(CLI::App& app) {
   const auto options = std::make_shared<ScheduleOptions>();
-  CLI::App* command = app.add_subcommand("schedule", "show pipeline schedules and simulate a step of them");
+  CLI::App* command = app.add_subcommand("schedule", "show pipeline schedules and simulate a step of each");
   CLI::Option* measured = add_sources(*command, *options);
   add_costs(*command, *options, measured);
   add_outputs(*command, *options);

@@ -54,7 +54,7 @@ show_progress() {  # WHAT
 install_packages() {
   local missing=() package sudo=()
   command -v dpkg-query >/dev/null || {
-    echo "this is no Debian system: what Debian calls ${packages[*]} has to be there" >&2
+    echo "this is not a Debian system: install what Debian calls ${packages[*]}" >&2
     return 0
   }
   for package in "${packages[@]}"; do
@@ -98,7 +98,7 @@ build_trivet() {
   # A folder copied or moved with its checkout still refers to the old checkout, and ninja would build that.
   home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$dir/CMakeCache.txt" 2>/dev/null) || true
   if [[ $home && ! $home -ef $root ]]; then
-    echo "${dir##*/} was made for the checkout $home: it is made anew"
+    echo "${dir##*/} was made for the checkout $home: it is recreated"
     rm -rf "$dir"
   fi
   if [[ ! -f $dir/build.ninja || ! -f $stamp || $(<"$stamp") != "$wanted" ]]; then

@@ -131,18 +131,18 @@ void check_success(const Study& study, const Plan& plan, const Summary& summary,
     const std::string what =
         summary.done == 0
             ? "no run has succeeded"
-            : fmt::format("{} of {} points have a run that failed (trivet study {} --retry-failed runs them again)",
+            : fmt::format("{} of {} points have a failed run (trivet study {} --retry-failed runs them again)",
                           summary.failed, plan.points.size(), study.path);
     throw Error(fmt::format("study {}: {}; the first failure, of {}: {}", study.name, what,
                             describe_choice(study, plan.points[i].choice), failure));
   }
-  throw ConfigError(fmt::format("study {}: no run was made yet; trivet study {} makes them", study.name, study.path));
+  throw ConfigError(fmt::format("study {}: it has no runs yet; trivet study {} makes them", study.name, study.path));
 }
 
 void check_losses(const Study& study, const Plan& plan, const Summary& summary) {
   if (summary.disagreements == 0) return;
-  std::string text = fmt::format("{} of {} points do not have the losses that they must have:", summary.disagreements,
-                                 plan.points.size());
+  std::string text =
+      fmt::format("{} of {} points do not have the expected losses:", summary.disagreements, plan.points.size());
   for (size_t i = 0; i < plan.points.size(); ++i)
     if (!summary.points[i].disagreement.empty())
       text += fmt::format("\n{}: {}", describe_choice(study, plan.points[i].choice), summary.points[i].disagreement);
@@ -165,7 +165,7 @@ void print_best(const Study& study, const Plan& plan, const std::vector<RunRow>&
     const std::string conditions = describe_conditions(study, point.choice);
     fmt::print("\n{}{}{}", conditions.empty() ? "" : "# with " + conditions + '\n',
                keep && conclusion.baseline != *conclusion.leader
-                   ? fmt::format("# the baseline: {} is ahead, but was not shown to be better\n",
+                   ? fmt::format("# the baseline: {} is ahead, but not shown to be better\n",
                                  describe_chosen(study, plan.points[*conclusion.leader].choice))
                    : "",
                command_text(study, point));
@@ -244,7 +244,7 @@ void draw_timeline(const Study& study, const Plan& plan, const std::vector<RunRo
   const size_t point = find_point(study, plan, wanted);
   const std::string folder = summarize(study, plan, rows).points[point].folder;
   if (folder.empty())
-    throw ConfigError(fmt::format("study {}: {} has no finished run yet, whose trace could be drawn", study.name,
+    throw ConfigError(fmt::format("study {}: {} has no finished run yet whose trace could be drawn", study.name,
                                   describe_choice(study, plan.points[point].choice)));
   const std::string svg = fmt::format("{}/timeline-{}.svg", study.out, plan.points[point].id);
   const StepTimeline timeline = read_step_timeline(trace_of_run(study.out + "/" + folder));
@@ -256,7 +256,7 @@ void draw_timeline(const Study& study, const Plan& plan, const std::vector<RunRo
 std::vector<RunRow> read_some_results(const Study& study) {
   std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
   if (rows.empty())
-    throw ConfigError(fmt::format("study {}: no run was made yet; trivet study {} makes them", study.name, study.path));
+    throw ConfigError(fmt::format("study {}: it has no runs yet; trivet study {} makes them", study.name, study.path));
   return rows;
 }
 
@@ -268,7 +268,7 @@ void export_results(const Study& study, const std::string& path) {
     const Plan plan = make_plan(study);
     std::erase_if(rows, [&](const RunRow& row) { return std::ranges::count(plan.points, row.point, &Point::id) == 0; });
   } catch (const Error& error) {
-    fmt::print(stderr, "trivet: all results are exported, for the study cannot be planned: {}\n", error.what());
+    fmt::print(stderr, "trivet: all results are exported, because the study cannot be planned: {}\n", error.what());
   }
   const auto kept = static_cast<int64_t>(rows.size());
   const std::string others = kept < all ? fmt::format(", {} of other points left out", all - kept) : "";
@@ -332,7 +332,7 @@ void add_compare_command(CLI::App& study) {
   auto folders = std::make_shared<std::pair<std::string, std::string>>();
   CLI::App* command =
       study.add_subcommand("compare", "compare the results of two machines, commits or environments, point by point");
-  add_argument(*command, "A", folders->first, "folder of a study that was run (its `out`)");
+  add_argument(*command, "A", folders->first, "folder of a finished study (its `out`)");
   add_argument(*command, "B", folders->second, "another one, with the same factors and metric");
   command->callback([folders] {
     const StudyResults a = load_results(folders->first), b = load_results(folders->second);
@@ -359,7 +359,7 @@ void add_study_command(CLI::App& app) {
   CLI::Option* exported =
       command
           ->add_option("--export", options->export_path,
-                       "only write a CSV file with a row a run and step: every metric, the levels, the provenance")
+                       "only write a CSV file with a row per run and step: every metric, the levels, the provenance")
           ->option_text("FILE")
           ->check(file_name())
           ->excludes(aa);
@@ -371,10 +371,10 @@ void add_study_command(CLI::App& app) {
       command->add_flag("--contention", options->contention,
                         "measure GEMMs during a collective instead (OUT/contention.json): under the baseline's "
                         "launcher and links, on GPUs for several CTA budgets of NCCL"),
-      command->add_flag("--retry-failed", options->retry_failed, "run points again that failed in an earlier call"),
+      command->add_flag("--retry-failed", options->retry_failed, "repeat the runs that failed in an earlier call"),
       command
           ->add_option("--timeline", options->timeline,
-                       "draw a step of a point that has run, named by its levels, as its runs' lines do, or by its id")
+                       "draw a step of a point that has run, named by its levels, as in its runs' lines, or by its id")
           ->option_text("POINT")};
   for (CLI::Option* one : modes)
     for (CLI::Option* other : modes)

@@ -23,10 +23,10 @@ void add_trace_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("trace", "show what ranks computed and communicated in a step of a run");
   add_argument(*command, "RUN_DIR", options->run_dir, "train.run_dir of a run with train.trace=true");
   command->add_option("--step", options->step, "the step; default: the median one")->check(whole_number(1));
-  add_list(*command, "--ranks", options->ranks, "numbers of ranks with commas between", parse_integer,
+  add_list(*command, "--ranks", options->ranks, "ranks separated by commas", parse_integer,
            "ranks to show; default: the first of each pipeline stage");
   command->add_option("--svg", options->svg, "write the picture of the step to this file")->check(svg_name());
-  command->add_option("--hta", options->hta, "write all steps to this folder, for Holistic Trace Analysis")
+  command->add_option("--hta", options->hta, "write all steps to this folder for Holistic Trace Analysis")
       ->option_text("DIR")
       ->check(file_name());
   command->callback([options] {

@@ -68,11 +68,11 @@ CLI::Option* add_sampling(CLI::App& command, TrainOptions& options) {
   const auto number = [&](const char* name, auto& value, const CLI::Validator& check, const char* help) {
     add_number(command, name, value, check, help)->needs(prompt);
   };
-  number("--generate-tokens", sampling.tokens, whole_number(1), "how many tokens it adds");
-  number("--temperature", sampling.temperature, at_least_zero(), "of the sampling; 0: the likeliest token each time");
-  number("--top-k", sampling.top_k, whole_number(0), "sample among this many tokens; 0: among all");
-  number("--top-p", sampling.top_p, share(), "of those, among the likeliest of this probability; 1: all");
-  command.add_option("--seed", options.seed, "of the sampling; default: train.seed")
+  number("--generate-tokens", sampling.tokens, whole_number(1), "how many tokens to generate");
+  number("--temperature", sampling.temperature, at_least_zero(), "of the sampling; 0: always the most likely token");
+  number("--top-k", sampling.top_k, whole_number(0), "sample from this many tokens; 0: from all");
+  number("--top-p", sampling.top_p, share(), "of those, from the most likely of this probability; 1: all");
+  command.add_option("--seed", options.seed, "seed of the sampling; default: train.seed")
       ->option_text("N")
       ->check(whole_number(0))
       ->needs(prompt);
@@ -86,8 +86,8 @@ void add_train_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("train", "train a model");
   add_argument(*command, "RUN.yaml", options->path, "YAML file of the run");
   add_ranks_option(*command, options->ranks,
-                   "ranks: threads, on GPUs processes; without it, as many as one model needs");
-  add_set_option(*command, options->sets, "a value instead of the file's");
+                   "ranks: threads or GPU processes; default: as many as one model needs");
+  add_set_option(*command, options->sets, "override a value of the file");
   CLI::Option* prompt = add_sampling(*command, *options);
   command
       ->add_option("--resume", options->run.resume,
@@ -108,8 +108,8 @@ void add_train_command(CLI::App& app, int& exit_code) {
       });
   command->footer(
       "Exit codes: 0 done, 64 configuration or usage, 65 bad input data, 70 internal error or a rank that failed, "
-      "74 I/O, 75 saved, please requeue, 93 do not requeue, 124 a hang, 128+n signal n. RUN_DIR/outcome.json says "
-      "more, and trivet flight RUN_DIR what each rank's communication was doing.");
+      "74 I/O, 75 saved, please requeue, 93 do not requeue, 124 a hang, 128+n signal n. RUN_DIR/outcome.json has "
+      "details; trivet flight RUN_DIR shows what each rank's communication was doing.");
   command->callback([options, prompt, &exit_code] {
     if (prompt->count() > 0) options->run.prompt = options->prompt;
     // Rank 0 reports for all ranks; once training starts, it says more.

@@ -38,12 +38,12 @@ void report(const std::string& run_dir, const std::string& page) {
 
 void add_watch_commands(CLI::App& app) {
   const auto run_dir = std::make_shared<std::string>(), page = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("watch", "how a run is doing: progress, time left, loss, speed, last save");
+  CLI::App* command = app.add_subcommand("watch", "show a run: progress, time left, loss, speed, last save");
   add_argument(*command, "RUN_DIR", *run_dir, "train.run_dir of the run, or a copy of it");
   command->callback([=] { watch(*run_dir); });
-  command = app.add_subcommand("report", "write a page of a run: curves, where its time went, events");
+  command = app.add_subcommand("report", "write a page about a run: curves, where its time went, events");
   add_argument(*command, "RUN_DIR", *run_dir, "train.run_dir of the run, or a copy of it");
-  command->add_option("--out", *page, "the page; default: RUN_DIR/report.html")
+  command->add_option("--out", *page, "file to write; default: RUN_DIR/report.html")
       ->option_text("FILE")
       ->check(file_name());
   command->callback([=] { report(*run_dir, page->empty() ? *run_dir + "/report.html" : *page); });

@@ -49,14 +49,14 @@ done
 [[ $ranks =~ ^[1-9][0-9]?$ ]] || die "--ranks: found \"$ranks\", expected 1 to 99"
 [[ $gbps =~ ^[0-9]*\.?[0-9]+$ && $gbps =~ [1-9] ]] || die "--gbps: found \"$gbps\", expected a number above 0"
 [[ $delay_us =~ ^[0-9]+$ ]] || die "--delay-us: found \"$delay_us\", expected an integer of at least 0"
-[[ -z $slow_link || $slow_link =~ ^[0-9]+-[0-9]+:[0-9]*\.?[0-9]+$ ]] || die "--slow-link: found \"$slow_link\", expected two ranks and a rate, as 0-2:0.1"
-[[ -z $throttle || $throttle =~ ^[0-9]+:[1-9][0-9]?$ ]] || die "--throttle: found \"$throttle\", expected a rank and 1 to 99 percent, as 2:50"
-[[ -z $clock || $clock =~ ^[0-9]+:-?[0-9]+$ ]] || die "--clock: found \"$clock\", expected a rank and seconds, as 1:1000"
+[[ -z $slow_link || $slow_link =~ ^[0-9]+-[0-9]+:[0-9]*\.?[0-9]+$ ]] || die "--slow-link: found \"$slow_link\", expected two ranks and a rate, such as 0-2:0.1"
+[[ -z $throttle || $throttle =~ ^[0-9]+:[1-9][0-9]?$ ]] || die "--throttle: found \"$throttle\", expected a rank and 1 to 99 percent, such as 2:50"
+[[ -z $clock || $clock =~ ^[0-9]+:-?[0-9]+$ ]] || die "--clock: found \"$clock\", expected a rank and seconds, such as 1:1000"
 if [[ -z $dry_run ]]; then
   for tool in ip:iproute2 tc:iproute2 taskset:util-linux unshare:util-linux mpirun:openmpi-bin; do
-    command -v "${tool%:*}" >/dev/null || die "${tool%:*} is not there; install ${tool#*:}" 69
+    command -v "${tool%:*}" >/dev/null || die "${tool%:*} is missing; install ${tool#*:}" 69
   done
-  ((EUID == 0)) || die "needs root, to make network namespaces; run it with sudo" 77
+  ((EUID == 0)) || die "needs root to create network namespaces; run it with sudo" 77
 fi
 
 export TRIVET_NETLAB="trivet-$$"
@@ -139,7 +139,7 @@ limit() { # NAMESPACE DEVICE
 delay() { # NAMESPACE DEVICE
   ((delay_us > 0)) || return 0
   run tc -n "$1" qdisc add dev "$2" parent 1:1 handle 10: netem delay "${delay_us}us" limit 100000 ||
-    die "this kernel has no delay queue (sch_netem), so --delay-us cannot be had; leave it out, or emulate latency with comm.link_latency_us" 69
+    die "this kernel has no delay queue (sch_netem), so --delay-us is unavailable; leave it out, or emulate latency with comm.link_latency_us" 69
 }
 
 slow() { # HOST PEER RATE: below the limit of the whole cable

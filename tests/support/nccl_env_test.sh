@@ -36,8 +36,8 @@ rails='=mlx5_0:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_9:1,mlx5_10:1,mlx5_11:
 expect eight_gpus_infiniband "NCCL_CROSS_NIC=0 NCCL_IB_HCA=$rails NCCL_PXN_DISABLE=0" \
   'mlx5_8:1 is left out: its state is "1: DOWN"' 'mlx5_7:1 .* left to others' 'peermem is loaded' 'should divide 8'
 NCCL_IB_HCA=mlx5_7 NCCL_PXN_DISABLE=1 expect eight_gpus_infiniband \
-  "NCCL_CROSS_NIC=0 NCCL_IB_HCA=mlx5_7 NCCL_PXN_DISABLE=1" "NCCL_IB_HCA=mlx5_7 is yours and stays .*=mlx5_0:1"
-NCCL_CROSS_NIC='' expect eight_gpus_infiniband "NCCL_CROSS_NIC= NCCL_IB_HCA=$rails NCCL_PXN_DISABLE=0" 'NCCL_CROSS_NIC= is yours'
+  "NCCL_CROSS_NIC=0 NCCL_IB_HCA=mlx5_7 NCCL_PXN_DISABLE=1" "NCCL_IB_HCA=mlx5_7 is set by you and kept .*=mlx5_0:1"
+NCCL_CROSS_NIC='' expect eight_gpus_infiniband "NCCL_CROSS_NIC= NCCL_IB_HCA=$rails NCCL_PXN_DISABLE=0" 'NCCL_CROSS_NIC= is set by you'
 roce='=rocep24s0:1,rocep64s0:1,rocep79s0:1,rocep94s0:1,rocep154s0:1,rocep192s0:1,rocep206s0:1,rocep220s0:1'
 expect eight_gpus_roce "NCCL_CROSS_NIC=0 NCCL_IB_HCA=$roce NCCL_IB_TC=106 NCCL_PXN_DISABLE=0" 'mlx5_bond_0:1 .*100 Gbit/s' \
   'peermem is not loaded'

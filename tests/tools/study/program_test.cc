@@ -163,7 +163,7 @@ TEST(StudyProgram, WithoutASuccessEndsWithAnError) {
     EXPECT_NE(error.find(text), std::string::npos) << arguments << ": " << error;
   };
   write_text(folder / "failing.yaml", with(failing, "{device: gpu}", "{}"));
-  expect("failing.yaml --best", 64, "study tiny: no run was made yet; trivet study failing.yaml makes them");
+  expect("failing.yaml --best", 64, "study tiny: it has no runs yet; trivet study failing.yaml makes them");
   for (const char* once_more : {"", " --best", ""}) expect(std::string("failing.yaml") + once_more, 70, "found cuda");
   expect("failing.yaml --report", 0, "");
 
