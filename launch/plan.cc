@@ -67,7 +67,7 @@ void use_cpus(Config& config, const System& system) {
   const Config defaults;
   for (const Field& field : fields())
     if (field.section() == "plan" && format_field(field, config) != format_field(field, defaults))
-      throw ConfigError(fmt::format("{}: applies to pages of GPUs, and {} is a page of CPUs", field.name, system.name));
+      throw ConfigError(fmt::format("{}: applies to specs of GPUs, and {} is a spec of CPUs", field.name, system.name));
   config.device.kind = DeviceKind::cpu;
 }
 
@@ -78,18 +78,18 @@ LoadedConfig load_run(const std::string& path, const std::vector<std::string>& s
   links = loaded.config.comm;
   if (system.kind() == SystemKind::cpu) use_cpus(loaded.config, system);
   else if (loaded.config.device.kind == DeviceKind::cpu)
-    throw ConfigError(fmt::format("device.kind: found cpu, expected auto or cuda: {} is a page of GPUs", system.name));
+    throw ConfigError(fmt::format("device.kind: found cpu, expected auto or cuda: {} is a spec of GPUs", system.name));
   else if (remove_links(loaded.config.comm))
-    fmt::print(stderr, "trivet: the emulated links of comm are left out: the system's page has its own\n");
+    fmt::print(stderr, "trivet: the emulated links of comm are left out: the system spec has its own\n");
   return loaded;
 }
 
-// Measures this machine's CPUs and writes their page.
+// Measures this machine's CPUs and writes their spec.
 void measure(const PlanOptions& options, const System& system) {
   if (system.kind() != SystemKind::cpu)
     throw ConfigError(
-        fmt::format("--calibrate: measures the CPUs of this machine, and {} is a page of GPUs; expected "
-                    "--system cpu, or a page like it",
+        fmt::format("--calibrate: measures the CPUs of this machine, and {} is a spec of GPUs; expected "
+                    "--system cpu, or a spec like it",
                     system.name));
   if (!options.path.empty() || options.calibration.out.empty())
     throw ConfigError("--calibrate: expected --out FILE.yaml and no run: it measures its own runs");
@@ -263,9 +263,9 @@ void add_plan_command(CLI::App& app) {
   CLI::Option* ranks = add_list(*command, "--ranks", options->ranks, "integers from 1 to 1000000, separated by commas",
                                 number_of_ranks, "ranks of the run; several: scale curves")
                            ->option_text("N,...");
-  command->add_option("--system", options->system, "the machine: a page of configs/systems, or a file")
+  command->add_option("--system", options->system, "the machine: a system spec of configs/systems, or a file")
       ->option_text("NAME|FILE");
-  command->add_option("--system-set", options->system_sets, "override a constant of the page")
+  command->add_option("--system-set", options->system_sets, "override a constant of the spec")
       ->option_text("KEY=VALUE ...")
       ->take_all()
       ->allow_extra_args(false);
@@ -273,8 +273,8 @@ void add_plan_command(CLI::App& app) {
              number("a number from 0 to 0.9", [](double x) { return x >= 0 && x <= 0.9; }),
              "share of a device's memory to leave free");
   CLI::Option* search = add_search_options(*command, options->search);
-  command->add_flag("--systems", options->systems, "list the pages with their constants")->excludes(search);
-  command->add_flag("--json", options->json, "print the prediction, or the pages, as JSON");
+  command->add_flag("--systems", options->systems, "list the specs with their constants")->excludes(search);
+  command->add_flag("--json", options->json, "print the prediction, or the specs, as JSON");
   add_questions(*command, *options, ranks);
   add_outputs(*command, *options);
   add_calibration_options(*command, options->calibration);

@@ -17,7 +17,7 @@ struct CalibrationOptions {
   std::string system;
   std::vector<std::string> system_sets;
   std::vector<std::string> fit;  // constants to fit, by key; empty: those that the runs determine
-  std::string out, plot;         // the fitted page; a picture
+  std::string out, plot;         // the fitted spec; a picture
   bool cross_validate = false, json = false;
 };
 void add_calibration_options(CLI::App& command, CalibrationOptions& options);

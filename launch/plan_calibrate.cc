@@ -1,4 +1,4 @@
-// trivet plan --score and --calibrate: compares predictions with measured runs, and fits a system's page to them.
+// trivet plan --score and --calibrate: compares predictions with measured runs, and fits a system spec to them.
 #include <algorithm>
 #include <array>
 #include <fmt/ranges.h>
@@ -84,13 +84,13 @@ void add_calibration_options(CLI::App& command, CalibrationOptions& options) {
   };
   CLI::Option* const score = files("--score", options.score, "compare predictions with measured runs");
   CLI::Option* const calibrate = files("--calibrate", options.calibrate,
-                                       "fit the system's page to them; without a file: measure this machine's CPUs")
+                                       "fit the system spec to them; without a file: measure this machine's CPUs")
                                      ->expected(0, CLI::detail::expected_max_vector_size)
                                      ->excludes(score);
   command.add_option("--fit", options.fit, "constants to fit instead of the usual ones")
       ->option_text("KEY ...")
       ->needs(calibrate);
-  command.add_option("--out", options.out, "write the page with the fitted constants")
+  command.add_option("--out", options.out, "write the spec with the fitted constants")
       ->option_text("FILE.yaml")
       ->check(file_name())
       ->needs(calibrate);
@@ -115,7 +115,7 @@ void score_or_calibrate(const CalibrationOptions& options) {
   if (names.empty()) names.assign(kFitted.begin(), kFitted.end());
   const std::vector<const SystemKey*> keys = keys_of(names);
   if (options.system.empty()) throw ConfigError("--system: is missing, expected one of --systems, or a file");
-  const System page = load_system(options.system, options.system_sets);
+  const System spec = load_system(options.system, options.system_sets);
   RedrawnLine line;
   const MeasuredRuns runs(std::move(rows), options.system, options.system_sets, [&](size_t done, size_t all) {
     line.draw(fmt::format("recording {} of {} runs", done, all));
@@ -125,7 +125,7 @@ void score_or_calibrate(const CalibrationOptions& options) {
   if (!fits) return print_errors(runs, runs.predict(all), options);
 
   std::vector<double> start;
-  for (const SystemKey* key : keys) start.push_back(value_of(page, *key));
+  for (const SystemKey* key : keys) start.push_back(value_of(spec, *key));
   const std::vector<double> values = fit(runs, all, keys, start, {.progress = [&](int round, double cost) {
                                            line.draw(fmt::format("fit: round {}, cost {:.4g}", round, cost));
                                          }});

@@ -30,7 +30,7 @@ bool gives(const MeasuredRow& row, const SystemKey& key) {
 
 }  // namespace
 
-MeasuredRuns::MeasuredRuns(std::vector<MeasuredRow> rows, const std::string& page,
+MeasuredRuns::MeasuredRuns(std::vector<MeasuredRow> rows, const std::string& spec,
                            const std::vector<std::string>& overrides, const Progress& progress)
     : rows_(std::move(rows)), systems_(rows_.size()), rehearsals_(rows_.size()) {
   std::atomic<size_t> done = 0;
@@ -38,7 +38,7 @@ MeasuredRuns::MeasuredRuns(std::vector<MeasuredRow> rows, const std::string& pag
     std::vector<std::string> sets = overrides;
     sets.insert(sets.end(), rows_[i].system_sets.begin(), rows_[i].system_sets.end());
     try {
-      systems_[i] = load_system(page, sets);
+      systems_[i] = load_system(spec, sets);
     } catch (const ConfigError& error) {
       throw rows_[i].system_sets.empty() ? error : ConfigError(fmt::format("{}: {}", rows_[i].place, error.what()));
     }

@@ -1,4 +1,4 @@
-// Calibration: fits constants of a system's page to measured runs, and reports how well predictions agree with them.
+// Calibration: fits constants of a system spec to measured runs, and reports how well predictions agree with them.
 #pragma once
 
 #include <functional>
@@ -14,8 +14,8 @@ namespace trivet {
 class MeasuredRuns {
  public:
   using Progress = std::function<void(size_t done, size_t all)>;
-  // page: as for load_system(); a row's own constants override the page's. Throws ConfigError.
-  MeasuredRuns(std::vector<MeasuredRow> rows, const std::string& page, const std::vector<std::string>& overrides,
+  // spec: as for load_system(); a row's own constants override the spec's. Throws ConfigError.
+  MeasuredRuns(std::vector<MeasuredRow> rows, const std::string& spec, const std::vector<std::string>& overrides,
                const Progress& progress = {});
 
   const std::vector<MeasuredRow>& rows() const { return rows_; }

@@ -139,9 +139,9 @@ std::string plot_errors(const MeasuredRuns& runs, std::span<const double> predic
   return canvas.finish(kWidth, kHeight, "Predicted over measured step time of each row");
 }
 
-std::string with_values(const std::string& page, std::span<const SystemKey* const> keys,
+std::string with_values(const std::string& spec, std::span<const SystemKey* const> keys,
                         std::span<const double> values) {
-  std::istringstream lines(page);
+  std::istringstream lines(spec);
   std::string text;
   for (std::string line; std::getline(lines, line);) {
     for (size_t k = 0; k < keys.size(); ++k) {

@@ -1,4 +1,4 @@
-// The report on predictions against measured runs: tables, JSON, a picture, and the fitted page.
+// The report on predictions against measured runs: tables, JSON, a picture, and the fitted spec.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -23,8 +23,8 @@ nlohmann::ordered_json json_of_errors(const MeasuredRuns& runs, std::span<const 
 // An SVG of predicted over measured seconds of all rows, on logarithmic axes, with one colour per file.
 std::string plot_errors(const MeasuredRuns& runs, std::span<const double> predicted);
 
-// The text of a system's page with `values` for `keys`; its comments are kept.
-std::string with_values(const std::string& page, std::span<const SystemKey* const> keys,
+// The text of a system spec with `values` for `keys`; its comments are kept.
+std::string with_values(const std::string& spec, std::span<const SystemKey* const> keys,
                         std::span<const double> values);
 
 }  // namespace trivet

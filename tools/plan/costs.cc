@@ -22,7 +22,7 @@ double memory_bytes_per_second(const System& system) { return 1e9 * system.memor
 
 // ---- collectives: NCCL's own model, ncclTopoTuneModel in src/graph/tuning.cc
 
-// A protocol's latencies in addition to LL's, which are in the system's page, and its share of the bandwidth. LL sends
+// A protocol's latencies in addition to LL's, which are in the system spec, and its share of the bandwidth. LL sends
 // a flag with every 4 bytes, LL128 with every 120; Simple synchronizes once per chunk.
 struct Protocol {
   double base_us, nvlink_us, network_us, bandwidth;

@@ -1,4 +1,4 @@
-// Measurement: a page of this machine's CPUs. The real trainer runs steps on threads, its spans are matched with the
+// Measurement: a spec of this machine's CPUs. The real trainer runs steps on threads, its spans are matched with the
 // records of the same run's tape, and the constants that thread_ranks.h prices with are fitted to them.
 #pragma once
 
@@ -43,7 +43,7 @@ struct MeasuredSystem {
 // which round has begun.
 MeasuredSystem measure_system(System system, const std::function<void(const std::string&)>& note);
 
-// The text of its page.
+// The text of its spec.
 std::string page_of(const MeasuredSystem& measured);
 
 }  // namespace trivet

@@ -1,4 +1,4 @@
-// Fits the constants of a page of CPUs to measured steps.
+// Fits the constants of a spec of CPUs to measured steps.
 #include <algorithm>
 #include <array>
 #include <fmt/format.h>
@@ -206,7 +206,7 @@ TextBlock describe_fit(const Works& works, const System& system) {
   return block;
 }
 
-// The measurement that each constant of a page was fitted to.
+// The measurement that each constant of a spec was fitted to.
 constexpr std::array kOrigins = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"fp32_tflops", "of a core: GEMMs of a step, without their packing"},
     {"bf16_tflops", "the same"},

@@ -163,13 +163,13 @@ int64_t SystemCosts::host_ns(const TapeRecord& record) const {
 void check_is_priced(const Config& config, const System& system) {
   if (config.precision.fp8 != Fp8::none && system.kind() == SystemKind::gpu && system.fp8_tflops == 0)
     throw ConfigError(
-        fmt::format("precision.fp8: found {}, but the page {} has no fp8_tflops, the peak of GEMMs in FP8; expected "
+        fmt::format("precision.fp8: found {}, but the spec {} has no fp8_tflops, the peak of GEMMs in FP8; expected "
                     "none, or --system-set fp8_tflops=NUMBER of a GPU with FP8 GEMMs",
                     word_of(config.precision.fp8), system.name));
   const auto only_on_cpus = [&](bool found, const char* value, const char* what, const char* expected) {
     if (found && system.kind() == SystemKind::gpu)
       throw ConfigError(
-          fmt::format("{}, but {} is a page of GPUs, and only CPUs have {}; expected {}, or a page of CPUs", value,
+          fmt::format("{}, but {} is a spec of GPUs, and only CPUs have {}; expected {}, or a spec of CPUs", value,
                       system.name, what, expected));
   };
   only_on_cpus(config.precision.fp8_recipe == Fp8Recipe::blockwise, "precision.fp8_recipe: found blockwise",

@@ -1,4 +1,4 @@
-// Prediction: a run's speed and memory on a system: its tapes (rehearsal.h) are priced by the system's page (costs.h)
+// Prediction: a run's speed and memory on a system: its tapes (rehearsal.h) are priced by the system spec (costs.h)
 // and replayed (replay.h). The first step does not count, as it begins with idle ranks: each later one begins in the
 // state in which its predecessor left them.
 #pragma once
@@ -54,7 +54,7 @@ struct PredictOptions {
   std::string picture = {};           // an SVG of the pipeline ranks' passes in the last step; "": none
 };
 
-// Throws ConfigError if the page cannot price the run's arithmetic.
+// Throws ConfigError if the spec cannot price the run's arithmetic.
 void check_is_priced(const Config& config, const System& system);
 
 // The tapes of all ranks; on GPUs, equal ranks are merged (merge_ranks()). Throws ConfigError as check_is_priced().

@@ -5,7 +5,7 @@
 //   run               the run's YAML file, relative to the CSV file's folder
 //   ranks             the number of ranks
 //   SECTION.KEY       overrides the file's value, as --set does; an empty cell keeps it
-//   system.KEY        overrides the page's constant, as --system-set does; an empty cell keeps it
+//   system.KEY        overrides the spec's constant, as --system-set does; an empty cell keeps it
 //   one of step_seconds, tokens_per_second_per_rank, model_tflops_per_rank (by train.flops_convention)
 // Or the metrics.jsonl of a run: config.resolved.yaml is in the same folder, and the step time is the median of those
 // after the first two.

@@ -94,7 +94,7 @@ class SystemReader : YamlReader {
   System& system_;
 };
 
-// --system-set is read as a page of one line.
+// --system-set is read as a spec of one line.
 void read_override(const std::string& text, System& system, Names& given, Problems& problems) {
   static const std::string kOption = "--system-set";
   const size_t equals = text.find('=');
@@ -128,8 +128,8 @@ System parse_system(const std::string& text, const std::string& path, const std:
       problems.add_at(path, key.name, fmt::format("is missing, expected {}", expected(key)));
     else if (tree.whole && has && !needs)
       problems.add_at(path, key.name,
-                      of_cpus ? "belongs on pages of GPUs, but this page has cores, like a page of CPUs"
-                              : "belongs on pages of CPUs, which have cores");
+                      of_cpus ? "belongs on specs of GPUs, but this spec has cores, like a spec of CPUs"
+                              : "belongs on specs of CPUs, which have cores");
   }
   problems.throw_if_any();
   return system;
@@ -150,8 +150,9 @@ std::filesystem::path path_of(const std::string& name_or_path, const std::string
   const auto path =
       is_path ? std::filesystem::path(name_or_path) : std::filesystem::path(folder) / (name_or_path + ".yaml");
   if (!is_path && !std::filesystem::exists(path))
-    throw ConfigError(fmt::format("--system: found {}, expected the path of a page, or the name of one in {}: {}",
-                                  quote(name_or_path), folder, fmt::join(system_names(folder), ", ")));
+    throw ConfigError(
+        fmt::format("--system: found {}, expected the path of a system spec, or the name of one in {}: {}",
+                    quote(name_or_path), folder, fmt::join(system_names(folder), ", ")));
   return path;
 }
 

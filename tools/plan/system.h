@@ -1,6 +1,6 @@
-// A system: the planner's constants for a machine. Its page is a YAML file of `key: number`, one line for each of the
+// A system: the planner's constants for a machine. Its spec is a YAML file of `key: number`, one line for each of the
 // system_keys() of its kind, with the number's source in a comment: configs/systems/NAME.yaml, or a user's own file. A
-// page with `cores` is of CPUs.
+// spec with `cores` is of CPUs.
 //
 // GB is 1e9 bytes, GiB 2^30; a link's GB/s are those of one direction. Pages contain no other constants, and none that
 // belongs to a model, a layout or a framework.
@@ -18,7 +18,7 @@ namespace trivet {
 enum class SystemKind { gpu, cpu };
 
 struct System {
-  std::string name;  // the page's file name without its folder and ".yaml"
+  std::string name;  // the spec's file name without its folder and ".yaml"
 
   double fp32_tflops = 0, bf16_tflops = 0;  // peaks of dense GEMMs
   double fp8_tflops = 0;                    // the same; 0: no FP8
@@ -47,9 +47,9 @@ struct System {
   double workspace_gib = 0;     // device memory of libraries' workspaces
   double power_watts = 0;       // of one GPU with its share of the node; 0: unknown
 
-  // On a page of CPUs: one node, on which the ranks are threads of a process. Peaks, memory_gb_per_s (of the
+  // On a spec of CPUs: one node, on which the ranks are threads of a process. Peaks, memory_gb_per_s (of the
   // optimizer's passes) and kernel_us are per core; attention's shares are of the fp32 or bf16 rate of GEMMs.
-  int cores = 0;              // 0: the page is of GPUs
+  int cores = 0;              // 0: the spec is of GPUs
   double cache_gb_per_s = 0;  // of a core: operands and results of GEMMs and of other ops
   double vector_g_per_s = 0;  // of a core: elements of norms, activations and sums, in addition to their bytes
   double score_g_per_s = 0;   // of a core: scores of attention, counted once per matmul
@@ -64,27 +64,27 @@ struct SystemKey {
   std::string_view name, unit;
   double low, high;  // the physical range, both ends included
   std::variant<double System::*, int System::*> member;
-  std::optional<SystemKind> kind = SystemKind::gpu;  // of the pages that have it; empty: all
-  bool required = true;                              // by those pages; else 0 means that a page lacks it
-  bool is_of(SystemKind page) const { return !kind || *kind == page; }
+  std::optional<SystemKind> kind = SystemKind::gpu;  // of the specs that have it; empty: all
+  bool required = true;                              // by those specs; else 0 means that a spec lacks it
+  bool is_of(SystemKind spec) const { return !kind || *kind == spec; }
 };
 std::span<const SystemKey> system_keys();
 double value_of(const System& system, const SystemKey& key);
 
-// The folder of Trivet's own pages: configs/systems, or else that of the checkout in which the program was built.
+// The folder of Trivet's own specs: configs/systems, or else that of the checkout in which the program was built.
 std::string systems_folder();
 
-// The page NAME in the folder, or the file at a path that has a '/' or ends in ".yaml". `overrides` are KEY=VALUE of
-// --system-set, and override the page; the last one for a key counts. Throws one ConfigError with every problem, each
+// The spec NAME in the folder, or the file at a path that has a '/' or ends in ".yaml". `overrides` are KEY=VALUE of
+// --system-set, and override the spec; the last one for a key counts. Throws one ConfigError with every problem, each
 // with its place, key, and found and expected values; IoError.
 System load_system(const std::string& name_or_path, const std::vector<std::string>& overrides = {},
                    const std::string& folder = systems_folder());
-// The text of that page. Throws ConfigError, IoError.
+// The text of that spec. Throws ConfigError, IoError.
 std::string page_text(const std::string& name_or_path, const std::string& folder = systems_folder());
-// As load_system(), from the text of a page; `path` names it.
+// As load_system(), from the text of a spec; `path` names it.
 System parse_system(const std::string& text, const std::string& path, const std::vector<std::string>& overrides = {});
 
-// The names of the folder's pages, in alphabetical order.
+// The names of the folder's specs, in alphabetical order.
 std::vector<std::string> system_names(const std::string& folder = systems_folder());
 
 }  // namespace trivet

@@ -118,14 +118,14 @@ TEST(Predict, Fp8OnAGpuWithoutItIsRefused) {
   set_key(config, "precision.fp8_recipe", "blockwise");
   const Resolved blocks = resolved(config, 1);
   EXPECT_EQ(message_of([&] { predict(blocks.config, blocks.layout, h100()); }),
-            "precision.fp8_recipe: found blockwise, but h100-sxm is a page of GPUs, and only CPUs have block scales; "
-            "expected tensorwise, or a page of CPUs");
+            "precision.fp8_recipe: found blockwise, but h100-sxm is a spec of GPUs, and only CPUs have block scales; "
+            "expected tensorwise, or a spec of CPUs");
   set_key(config, "precision.fp8_recipe", "tensorwise");
   set_key(config, "precision.fp8_accumulator_bits", "14");
   const Resolved narrow = resolved(config, 1);
   EXPECT_EQ(message_of([&] { predict(narrow.config, narrow.layout, h100()); }),
-            "precision.fp8_accumulator_bits: found 14, but h100-sxm is a page of GPUs, and only CPUs have that option; "
-            "expected 24, or a page of CPUs");
+            "precision.fp8_accumulator_bits: found 14, but h100-sxm is a spec of GPUs, and only CPUs have that option; "
+            "expected 24, or a spec of CPUs");
   set_key(config, "precision.fp8_accumulator_bits", "24");
   set_key(config, "precision.fp8_recipe", "blockwise");
   // CPUs multiply it in bf16.

@@ -82,10 +82,10 @@ TEST(PlanSystem, AKeyThatIsMissingIsNamed) {
 
 TEST(PlanSystem, APageIsOfGpusOrOfCpus) {
   const std::string both = page() + "cores: 2\n";
-  EXPECT_NE(problem_of(both).find("page.yaml: sms: belongs on pages of GPUs, but this page has cores"),
+  EXPECT_NE(problem_of(both).find("page.yaml: sms: belongs on specs of GPUs, but this spec has cores"),
             std::string::npos);
   EXPECT_NE(problem_of(both).find("page.yaml: wake_us: is missing"), std::string::npos);
-  EXPECT_NE(problem_of(page() + "wake_us: 2\n").find("page.yaml: wake_us: belongs on pages of CPUs, which have cores"),
+  EXPECT_NE(problem_of(page() + "wake_us: 2\n").find("page.yaml: wake_us: belongs on specs of CPUs, which have cores"),
             std::string::npos);
 }
 
@@ -168,7 +168,7 @@ TEST(PlanSystem, AUsersFileIsReadByItsPath) {
 TEST(PlanSystem, AnUnknownSystemIsAnsweredWithThePages) {
   EXPECT_EQ(
       message_of([] { load_system("v100", {}, kPages); }),
-      fmt::format("--system: found {}, expected the path of a page, or the name of one in {}: a100-80, b200, cpu, "
+      fmt::format("--system: found {}, expected the path of a system spec, or the name of one in {}: a100-80, b200, cpu, "
                   "gb200, h100-roce, h100-sxm, h200-sxm",
                   quote("v100"), kPages));
   EXPECT_NE(message_of([] { load_system("no/such.yaml"); }).find("no/such.yaml"), std::string::npos);
