@@ -27,7 +27,7 @@ TEST(AppendFile, ARecordIsWrittenWhollyOrNotAtAll) {
   for (int i = 0; i < 10; ++i) written += file.append(record);
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, handler);
-  // then: no part of the fourth is left, and there is room again
+  // then: no part of the fourth remains, and there is room again
   EXPECT_EQ(written, 3);
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_TRUE(warnings[0].starts_with(dir / "log: cannot be written: ")) << warnings[0];
@@ -49,7 +49,7 @@ TEST(AppendFile, CountsAtItsEndWhatIsMissing) {
   EXPECT_EQ(warnings[1], "/dev/full: 3 records are missing at its end");
 }
 
-// Where the folder is being deleted, it is not.
+// A missing sibling means that the folder is being deleted.
 TEST(AppendFile, IsNotMadeAnewWithoutItsSibling) {
   const TempDir dir;
   AppendFile file(dir / "log", AppendFile::Start::keep, {}, "mark");
@@ -84,7 +84,7 @@ TEST(AppendFile, IsMadeAnewWhereItIsRemoved) {
 
 TEST(AppendFile, ATornRecordOfARunThatWasKilledIsCutOff) {
   const TempDir dir;
-  const std::string tear(10'000, 'z');  // longer than the block it is searched in
+  const std::string tear(10'000, 'z');  // longer than the block that is searched for its beginning
   for (const std::string start : {"", "a\n", "a\nb\n"}) {
     write_text(dir / "log", start + tear);
     AppendFile file(dir / "log", AppendFile::Start::keep, nullptr);

@@ -25,7 +25,7 @@ TEST(OutputFile, TheFirstToComeKeepsTheName) {
   // when
   EXPECT_TRUE(first.commit_as_first());
   EXPECT_FALSE(second.commit_as_first());
-  // then: it is the first one's, and stays locked as long as that one lives
+  // then: the file is the first writer's, and stays locked for that writer's lifetime
   EXPECT_EQ(read_text(path), "first");
   EXPECT_FALSE(file_exists(path + ".1"));
   const int fd = open(path.c_str(), O_RDONLY);
@@ -57,7 +57,6 @@ TEST(WriteFile, ReplacesAFileWholeAndFillsADeviceAsItIs) {
   EXPECT_THROW(write_file(dir / "none/a", "x"), IoError);
 }
 
-// In a folder where another user put links to a file that only this one may write.
 TEST(OutputFile, AFileThatIsReplacedKeepsItsMode) {
   const TempDir dir;
   write_text(dir / "private", "old");
@@ -67,6 +66,7 @@ TEST(OutputFile, AFileThatIsReplacedKeepsItsMode) {
   EXPECT_EQ(std::filesystem::status(dir / "private").permissions(), std::filesystem::perms{0600});
 }
 
+// In a folder where another user put links to a file that only this user may write.
 TEST(OutputFile, NoLinkIsFollowedAndNoNameForeseen) {
   const TempDir dir;
   write_text(dir / "victim", "precious");

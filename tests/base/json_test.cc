@@ -14,7 +14,7 @@ std::string nested(int levels) {
   return text + "0" + std::string(static_cast<size_t>(levels), '}');
 }
 
-// The library's own reader overflows the stack.
+// The JSON library's own parser would overflow the stack.
 TEST(ParseJson, RefusesDeepNesting) {
   EXPECT_THROW(parse_json<nlohmann::ordered_json>(nested(100'000)), DataError);
   EXPECT_THROW(parse_json<nlohmann::ordered_json>(nested(501)), DataError);

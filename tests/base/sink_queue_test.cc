@@ -20,7 +20,7 @@ namespace {
 struct Taken {
   std::atomic<bool> accepts = false;
   std::atomic<int> refused = 0;
-  std::vector<std::string> pieces;  // of the queue's thread, until it is drained
+  std::vector<std::string> pieces;  // owned by the queue's thread until drained
 };
 
 SinkQueue::Sink into(const std::shared_ptr<Taken>& taken, double patience_s = 0) {
@@ -81,7 +81,7 @@ TEST(SinkQueue, WithPatienceDropsNothingThatItsSinkTakesInTime) {
   EXPECT_EQ(taken->pieces.size(), 2 * static_cast<size_t>(kFits));
 }
 
-// Ten thousand short writes a second keep a launcher from hearing a signal.
+// Ten thousand short writes a second keep a launcher from handling a signal.
 TEST(SinkQueue, WritesShortPiecesTogether) {
   const auto taken = std::make_shared<Taken>();
   SinkQueue queue(into(taken));
@@ -96,7 +96,7 @@ TEST(SinkQueue, WritesShortPiecesTogether) {
   EXPECT_EQ(fmt::format("{}", fmt::join(taken->pieces, "")), expected);
 }
 
-// A pipe with a slow reader accepts nothing for as long as a whole page is not free.
+// A pipe with a slow reader accepts nothing until a whole page is free.
 TEST(SinkQueue, ASinkWhoseReaderReadsIsNotStalled) {
   const auto taken = std::make_shared<Taken>();
   const auto unread = std::make_shared<std::atomic<int64_t>>(4096);
@@ -122,10 +122,10 @@ TEST(SinkQueue, LeavesAStuckSinkBehindAndCountsWhatIsLost) {
   EXPECT_EQ(queue->close().size(), 3U) << "a pipe holds 64 KiB";
   queue.reset();
   std::string text(1 << 17, ' ');
-  EXPECT_EQ(read_all(pipes[0], text), text.size());  // its thread ends with the piece that it was in
+  EXPECT_EQ(read_all(pipes[0], text), text.size());  // the queue's thread ends with the piece that it was writing
 }
 
-// And a writer of a pipe that another process made non-blocking waits, too.
+// A writer also waits if another process made the pipe non-blocking.
 TEST(WriteAll, WaitsForANonBlockingPipe) {
   int pipes[2];
   ASSERT_EQ(pipe2(pipes, O_NONBLOCK), 0);
@@ -139,7 +139,7 @@ TEST(WriteAll, WaitsForANonBlockingPipe) {
   EXPECT_EQ(found, text);
 }
 
-// A paused `2>&1 | less` must not hold a rank in a message, nor a signal's handler.
+// A paused `2>&1 | less` must block neither a rank that writes a message nor a signal handler.
 TEST(StopSignal, OfAProcessWhoseErrorsNobodyReads) {
   EXPECT_EXIT(
       {
@@ -164,7 +164,7 @@ TEST(OutputLog, HasTheLinesOfATerminalWithoutWhatIsDrawnAgain) {
   const TempDir dir;
   OutputLog log;
   log.add("banner\n");
-  log.add("\r\033[K[=>  ]  1/2");  // a bar
+  log.add("\r\033[K[=>  ]  1/2");  // a progress bar
   log.open(dir / "log");
   log.add("\r\033[Kstep 1\n\r\033[K[==> ]  1/2");
   log.add("\r\033[Kstep 2\nno end");

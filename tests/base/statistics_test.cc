@@ -33,7 +33,7 @@ TEST(Statistics, AMajorityIsTheSameInWhateverOrderItIsCounted) {
   EXPECT_EQ(majority_of<int64_t>(tie).votes, 2);
 }
 
-// Quantiles of tables in textbooks (two-sided 95 % and 99 %).
+// Quantiles from textbook tables (two-sided 95 % and 99 %).
 TEST(Statistics, StudentsTIsAsInTables) {
   EXPECT_NEAR(student_t_quantile(0.975, 1), 12.7062, 5e-5);
   EXPECT_NEAR(student_t_quantile(0.975, 4), 2.77645, 5e-6);

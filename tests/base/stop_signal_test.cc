@@ -33,14 +33,14 @@ TEST(StopSignal, ALaterOneEndsTheProcessAtOnceAndSaysWhatIsLost) {
         set_stop_texts("the run ends", "lost: steps 8 to 9");
         std::raise(SIGTERM);
         wait_until_impatient();
-        std::raise(SIGHUP);  // a terminal that closes is no impatience
+        std::raise(SIGHUP);  // a closing terminal is not a second request
         std::raise(SIGINT);
         std::_Exit(1);
       },
       testing::KilledBySignal(SIGINT), "^trivet: SIGTERM: the run ends\ntrivet: SIGINT: lost: steps 8 to 9\n$");
 }
 
-// The kernel repeats SIGXCPU each second.
+// The kernel repeats SIGXCPU every second.
 TEST(StopSignal, OfSchedulersAndLimitsAskAlike) {
   for (const int signal : {SIGUSR2, SIGXCPU})
     EXPECT_EXIT(
@@ -54,7 +54,7 @@ TEST(StopSignal, OfSchedulersAndLimitsAskAlike) {
         testing::ExitedWithCode(75), "^trivet: SIG(USR2|XCPU): the run ends\n$");
 }
 
-// Ends with what a SIGINT shows on a terminal as standard error.
+// Prints what a SIGINT shows if standard error is a terminal, then exits.
 [[noreturn]] void interrupt_on_a_terminal() {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
   if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) std::_Exit(2);
@@ -67,7 +67,7 @@ TEST(StopSignal, OfSchedulersAndLimitsAskAlike) {
   std::_Exit(size > 0 && write(kept, shown.data(), static_cast<size_t>(size)) == size ? 0 : 1);
 }
 
-// Its last line may be a progress bar, and ^C.
+// The terminal's last line may hold a progress bar, and ^C.
 TEST(StopSignal, BeginsALineOfATerminal) {
   EXPECT_EXIT(interrupt_on_a_terminal(), testing::ExitedWithCode(0), "^\r\ntrivet: SIGINT: the run ends\r\n$");
 }

@@ -62,7 +62,7 @@ TEST(Text, ATableThatIsTooWideContinuesBelowWithItsFirstColumn) {
 
 TEST(Text, CsvQuotesWhatNeedsIt) {
   EXPECT_EQ(csv_line({"a", "", "b,c", "say \"so\"", "two\nlines"}), "a,,\"b,c\",\"say \"\"so\"\"\",\"two\nlines\"\r\n");
-  // A spreadsheet would compute these, and not the numbers.
+  // A spreadsheet would evaluate the cells with a quote, but not the numbers.
   EXPECT_EQ(csv_line({"=1+1", "@a", "+x", "-", "-1.5", "+2"}), "'=1+1,'@a,'+x,-,-1.5,+2\r\n");
 }
 
@@ -83,7 +83,7 @@ TEST(Text, TextsGoOnInTheNextLine) {
             "  k    short\n");
   EXPECT_EQ(render({{"", {{"a name", "and /a/very/long/path"}}, ""}}, 20),
             "a name\n      and\n      /a/very/long/path\n");
-  // and on a line of its own, where too little of the line is left
+  // and moves to a line of its own if too little of the current line is left
   EXPECT_EQ(render({{"", {{"a long name", "and its value, a text"}}, ""}}, 30),
             "a long name\n"
             "      and its value, a text\n");
