@@ -1,4 +1,4 @@
-// GELU against its definition in double, alone and in a GEMM; SwiGLU likewise, alone.
+// GELU against its definition in double, alone and in a GEMM; SwiGLU alone.
 #include <numbers>
 
 #include "tests/support/matmul_options.h"
@@ -23,7 +23,7 @@ class ActivationTest : public OpsTest {
 };
 INSTANTIATE_TEST_SUITE_P(BackEnds, ActivationTest, all_types_and_back_ends(), case_name);
 
-// fp32 cannot represent what is left of 1 + tanh far below zero, so the error is absolute: of values of size |x|.
+// Far below zero 1 + tanh cancels in fp32, so the error is absolute: that of values of size |x|.
 double allowed(DType dtype, double x, double expected) {
   return tolerance(DType::f32, 1, std::max(1.0, std::abs(x))) + tolerance(dtype, 1, std::abs(expected));
 }
@@ -56,7 +56,7 @@ TEST_P(ActivationTest, GeluBackwardIsTheDerivative) {
   }
 }
 
-// Where tanh is 1 to all digits the gradient is exactly 0 or 1, not infinity * 0.
+// If tanh rounds to 1, the gradient is exactly 0 or 1, not infinity * 0.
 TEST_P(ActivationTest, GeluIsFlatFarOut) {
   const Values far = {-1e30, -1e4, -50, 50, 1e4, 1e30};
   const Tensor x = tensors.of(dtype, far), dy = tensors.full(dtype, {6}, 1);
@@ -106,7 +106,7 @@ TEST_P(ActivationTest, SwigluAndItsGradientsAreTheDefinition) {
   }
 }
 
-// e^-gate is infinity, or 0: no product is NaN.
+// e^-gate is infinity or 0: no product is NaN.
 TEST_P(ActivationTest, SwigluIsFlatFarOut) {
   const Tensor x = tensors.of(dtype, {-1e30, -200, -90, 90, 200, 1e30, 1, 1, 1, 1, 1, 1}).view({1, 12});
   const Tensor dy = tensors.full(dtype, {1, 6}, 1), y = tensors.poisoned(dtype, {1, 6});
@@ -127,10 +127,10 @@ TEST_P(ActivationTest, SwigluIsFlatFarOut) {
 struct Sizes {
   int64_t m, n, k;
 };
-// The last is one that a GPU has fused kernels for; the first has rows that are not aligned.
+// The last one has fused kernels on a GPU; the first has rows that are not aligned.
 constexpr Sizes kGemms[] = {{5, 7, 3}, {37, 70, 45}, {64, 256, 96}, {24, 72, 40}, {16, 80, 50}};
 
-// What a b (both as given) may differ by from the sum in double, before it is rounded to dtype.
+// Tolerance of a b (both as given) against the sum in double, before rounding to dtype.
 double of_sum(int64_t k) { return tolerance(DType::f32, k, std::sqrt(static_cast<double>(k))); }
 
 void ActivationTest::expect_gemm_with_gelu() {
@@ -155,7 +155,7 @@ void ActivationTest::expect_gemm_with_gelu() {
     }));
     if (threads == kOnCuda) continue;
 
-    // On a CPU: the bits of the ops one by one, also where rows are made apart.
+    // On a CPU: the bits of the separate ops, also for a subset of the rows.
     const Tensor x = tensors.poisoned(dtype, {m, n}), y = tensors.poisoned(dtype, {m, n});
     ops->run(op::Matmul{.a = a, .b = b, .c = x, .transpose_b = true, .bias = bias}, *stream);
     ops->run(op::ActivationForward{x, y}, *stream);

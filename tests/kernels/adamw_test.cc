@@ -45,7 +45,7 @@ TEST_P(AdamWTest, FollowsTheAlgorithm) {
   }
 }
 
-// The optimizer's state is cut over ranks at any element; what an element becomes must not depend on where.
+// The optimizer's state is partitioned over ranks at any element; results must not depend on where.
 TEST_P(AdamWTest, AnyCutGivesTheSameBits) {
   const int64_t n = 33'333;
   const Tensor grad = tensors.uniform(DType::f32, {n}, -3, 3), grad_scale = tensors.full(DType::f32, {1}, 0.7);
@@ -72,7 +72,7 @@ TEST_P(AdamWTest, AnyCutGivesTheSameBits) {
   EXPECT_TRUE(same_bits(model_weight, cut_model_weight));
 }
 
-// More pieces than a GPU takes in one launch, of all sizes; some do not decay, some have no model weight.
+// More shards than a GPU handles in one launch, of all sizes; some do not decay, some have no model weight.
 TEST_P(AdamWTest, ManyPiecesAtOnceGetTheBitsOfEachAlone) {
   const int64_t n = 20'000;
   const Tensor grad = tensors.uniform(DType::f32, {n}, -3, 3), grad_scale = tensors.full(DType::f32, {1}, 0.7);

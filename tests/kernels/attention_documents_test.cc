@@ -1,5 +1,5 @@
-// Attention inside documents (DocumentStarts in kernels/layer_ops.h): against the definition, and the laws that the
-// mask must keep: a document knows nothing of others, and what nobody sees gives nothing.
+// Attention within documents (DocumentStarts in kernels/layer_ops.h): against the definition, and the properties of the
+// mask: documents are independent, and keys that no query sees contribute nothing.
 #include <fmt/format.h>
 
 #include "tests/support/attention_fixture.h"
@@ -22,7 +22,7 @@ AttentionCase with_documents(AttentionCase z, const std::vector<int64_t>& length
   return z;
 }
 
-// Cuts beside the edges of every tile, of 32, 64, 128 and 192 rows; other ones in each batch entry.
+// Boundaries near the edges of every tile, of 32, 64, 128 and 192 rows; different ones in each batch entry.
 TEST_P(AttentionDocuments, MatchTheDefinition) {
   const std::vector<int64_t> one{1}, odd{1, 5, 13}, narrow{31, 32, 33}, wide{63, 64, 65, 130}, long_ones{127, 193, 129};
   struct Sizes {
@@ -45,8 +45,8 @@ TEST_P(AttentionDocuments, MatchTheDefinition) {
     }
 }
 
-// Elements of a document change, and nothing of another one does, in any bit. NaN shows more: tiles that are wholly
-// masked are not read, as 0 * NaN would be NaN.
+// Changing elements of one document changes no bit of another. NaN shows more: tiles that are wholly masked are not
+// read, as 0 * NaN would be NaN.
 TEST_P(AttentionDocuments, AChangeStaysInItsDocument) {
   struct Change {
     int64_t s, b, d, first, end;  // positions of a document of batch entry 0
@@ -61,7 +61,7 @@ TEST_P(AttentionDocuments, AChangeStaysInItsDocument) {
       const AttentionCase z = with_documents({change.s, change.b, to_nan ? 1 : 2, dtype == DType::bf16 ? change.d : 16,
                                               dtype, to_nan ? Dropout{} : kDropout, 2, 1},
                                              change.lengths);
-      // Kernels of one query a warp have no tiles.
+      // Kernels with one query per warp have no tiles.
       if (!takes(z) || (to_nan && GetParam() != By::cpu && !for_tensor_cores(z))) continue;
       // given
       Vector qkv = drawn_values(z, 1);
@@ -104,13 +104,13 @@ TEST_P(AttentionDocuments, AChangeStaysInItsDocument) {
     }
 }
 
-// A hop of a ring: all keys are before the queries, in two pieces of the sequence. Queries that see the same keys have
-// what an op of these keys alone gives them; those that see none, zeros, and so have keys that nobody sees, whatever
-// was in the memory that kernels work in.
+// A hop of a ring: all keys precede the queries, in two pieces of the sequence. Queries that see the same keys have the
+// results of an op on these keys alone; queries that see no keys, and keys that no query sees, have zeros, whatever was
+// in the kernels' working memory.
 TEST_P(AttentionDocuments, WhatNobodySeesGivesNothing) {
   const PositionMap map{16, 40, 100};
   struct Run {
-    int64_t queries, start, row;  // the first key that they see
+    int64_t queries, start, row;  // row of the first key that they see
   };
   for (const auto& [dtype, d, keys] : {std::tuple<DType, int64_t, int64_t>{DType::f32, 16, 64},
                                        {DType::bf16, 64, 130},
@@ -118,7 +118,7 @@ TEST_P(AttentionDocuments, WhatNobodySeesGivesNothing) {
                                        {DType::f32, 24, 130}}) {
     if (slow() && (d == 24 || (GetParam() == By::cuda_older && d == 128))) continue;
     const int64_t end = map.at(keys - 1) + 1;
-    // Of each batch entry.
+    // Per batch entry.
     const std::vector<Run> runs[2] = {
         {{30, 20, 4}, {40, 56, 40}, {3, 100, 40}, {20, 160, 44}, {70, end, keys}},
         {{1, 17, 1}, {60, 18, 2}, {37, end - 1, keys - 1}, {1, end + 5, keys}, {64, end + 6, keys}}};
@@ -140,7 +140,7 @@ TEST_P(AttentionDocuments, WhatNobodySeesGivesNothing) {
           starts.as<int32_t>()[2 * query++ + entry] = static_cast<int32_t>(each.start);
       ASSERT_EQ(query, z.s);
     }
-    const auto with = ops_for(z), without = create_test_ops(1);  // the latter many, for which an emulated GPU is slow
+    const auto with = ops_for(z), without = create_test_ops(1);  // the latter on a CPU: many, slow on an emulated GPU
     const auto both = [&](const QkvViews& qkv, const Tensor& out, const Tensor& lse, const Tensor& grad,
                           const QkvViews& dqkv, const DocumentStarts& documents) {
       Ops* const ops = (documents.starts ? with : without).get();
@@ -152,7 +152,7 @@ TEST_P(AttentionDocuments, WhatNobodySeesGivesNothing) {
           *stream);
       stream->synchronize();
     };
-    // given working memory that NaN has gone through
+    // given working memory full of NaN
     const DocumentStarts documents{starts, map};
     both(views(poison), poison(dout.shape), poisoned(DType::f32, {2, 2, z.s}), poison(dout.shape), views(poison),
          documents);
@@ -161,7 +161,7 @@ TEST_P(AttentionDocuments, WhatNobodySeesGivesNothing) {
     const Tensor out = poison(dout.shape), lse = poisoned(DType::f32, {2, 2, z.s});
     both(qkv, out, lse, dout, dqkv, documents);
     // then
-    Vector dk(static_cast<size_t>(dqkv.k.memory.numel())), dv = dk;  // as they should be
+    Vector dk(static_cast<size_t>(dqkv.k.memory.numel())), dv = dk;  // expected values
     const auto expect_run = [&](int64_t entry, int64_t query, const Run& each) {
       const int64_t seen = keys - each.row, n = each.queries;
       const auto some = [&](HeadsView x, int64_t first, int64_t count) {
@@ -218,8 +218,8 @@ TEST_P(AttentionDocuments, WhatNobodySeesGivesNothing) {
   }
 }
 
-// Tiles of keys are the same ones wherever the first query of a panel begins to see: with 370 queries, those from row
-// 340 on share a panel with the document before, which begins at row 96, no multiple of a tile.
+// Tiles of keys do not depend on where the first query of a panel begins to see: with 370 queries, those from row 340
+// on share a panel with the previous document, which begins at row 96, not a multiple of a tile.
 TEST_P(AttentionDocuments, OnACpuTheLastQueriesAloneHaveTheSameBits) {
   if (GetParam() != By::cpu) GTEST_SKIP() << "a GPU's blocks begin with the first query";
   for (const DType dtype : {DType::f32, DType::bf16}) {

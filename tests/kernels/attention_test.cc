@@ -39,7 +39,7 @@ TEST_P(AttentionTest, MatchesTheDefinitionWithDropout) {
       expect_reference({s, b, heads, d, dtype, kDropout});
 }
 
-// As a rank has them that has two pieces of a sequence: its queries and its keys, which are in the order of positions.
+// Positions as on a rank with two pieces of a sequence: its queries' and its keys', in ascending order.
 TEST_P(AttentionTest, DropoutFollowsPositionsThatJump) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const auto& [s, d, map] : {std::tuple<int64_t, int64_t, PositionMap>{40, 16, {16, 32, 64}},
@@ -52,7 +52,7 @@ TEST_P(AttentionTest, DropoutFollowsPositionsThatJump) {
 }
 
 TEST_P(AttentionTest, QueryHeadsThatShareKeysAndValuesMatchTheDefinition) {
-  // An emulated GPU takes long: there every ninth of the ten combinations of each size, so that all take their turn.
+  // An emulated GPU is slow: it runs every ninth of the ten combinations per size, so that each has its turn.
   const bool slow = GetParam() != By::cpu && gpu_is_emulated();
   size_t turn = 0;
   for (const DType dtype : {DType::f32, DType::bf16})
@@ -89,7 +89,7 @@ TEST_P(AttentionTest, HowTheHeadsLieChangesNoBit) {
 
 TEST_P(AttentionTest, GroupsOnRanksOfTheirOwnHaveTheSameBits) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    // given two groups of three query heads, of the seven heads of a model
+    // given two groups of three query heads each, out of a model's seven
     const AttentionCase all{70, 2, 6, 64, dtype, kDropout, 2, 2};
     if (!takes(all)) continue;
     const Vector qkv = drawn_values(all, 1);
@@ -99,7 +99,7 @@ TEST_P(AttentionTest, GroupsOnRanksOfTheirOwnHaveTheSameBits) {
       // when one of them is computed alone
       AttentionCase z{70, 2, 3, 64, dtype, kDropout, 2, 1};
       z.dropout.first_head += group * z.heads;
-      const auto shard = [&](const Tensor& x) {  // of [s, b, two shards]
+      const auto shard = [&](const Tensor& x) {  // half of [s, b, two shards]
         const Tensor part = arena.allocate(dtype, {z.s, z.b, x.shape[2] / 2});
         const int64_t row = part.shape[2] * size_of(dtype);
         for (int64_t i = 0; i < z.s * z.b; ++i)
@@ -124,7 +124,7 @@ TEST_P(AttentionTest, TheLastQueriesAloneHaveTheResultsThatTheyHaveAmongAll) {
       const AttentionCase z{s, 2, 4, d, dtype, {}, 2, kv_heads};
       if (!takes(z) || (slow && s > 100)) continue;
       const QkvViews qkv = placed(z, Lie::in_groups, drawn_values(z, 1));
-      const auto forward = [&](int64_t count) {  // of the last queries
+      const auto forward = [&](int64_t count) {  // for the last queries
         QkvViews views = qkv;
         views.q = last_positions(qkv.q, count);
         const Tensor out = poisoned(z.dtype, {count, z.b, z.heads * z.d});
@@ -136,9 +136,9 @@ TEST_P(AttentionTest, TheLastQueriesAloneHaveTheResultsThatTheyHaveAmongAll) {
       const auto [all_out, all_lse] = forward(s);
       for (const int64_t count : {1, 2, 32, 35, 64, 289}) {
         if (count > s) continue;
-        // when the last ones are computed by themselves, as those of a text's new tokens
+        // when the last queries are computed alone, like those of a text's new tokens
         const auto [out, lse] = forward(count);
-        // then they have the same bits; but a GPU takes other kernels where they are a few
+        // then they have the same bits, except that a GPU uses other kernels for a few queries
         const bool exact = GetParam() == By::cpu || !for_tensor_cores(z) || count >= 16 || count == s;
         const Tensor expected = all_out.slice(s - count, count);
         expect_near("out", z, values(out), values(expected), exact ? 0 : 4 * tolerance(z.dtype, z.d));
@@ -150,9 +150,9 @@ TEST_P(AttentionTest, TheLastQueriesAloneHaveTheResultsThatTheyHaveAmongAll) {
     }
 }
 
-// A sequence in two parts, as ranks that share one have them. The later queries meet all keys, or else the earlier
-// ones, which all of them see, and then their own; each in ops of half of the heads; and all results are parts of the
-// same tensors.
+// A sequence in two parts, as on ranks that share one. The later queries attend to all keys at once, or first to the
+// earlier keys, all visible to them, and then to their own; each in ops on half of the heads; and all results are parts
+// of the same tensors.
 TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
   const bool slow = GetParam() != By::cpu && gpu_is_emulated();
   size_t turn = 0;
@@ -166,7 +166,7 @@ TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
                                               {290, 176, 2, 80}})
       for (const Dropout& dropout : {Dropout{}, kDropout}) {
         AttentionCase z{s, s > 90 ? 1 : 2, s > 90 ? 2 : 4, d, dtype, dropout, 2, kv_heads};
-        // Of each size with and without: then some of the later queries see no earlier key.
+        // Each size with and without documents: with them some of the later queries see no earlier key.
         if (turn++ % 4 % 3 == 0) z.starts = document_starts(s, z.b, {5, 40, 1, 23, 90});
         const bool drops = dropout.probability > 0, may_drop = cut % 16 == 0;
         if (!takes(z) || (drops && !may_drop)) continue;
@@ -212,7 +212,7 @@ TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
                                             .part = {v.query, group * z.members(), s, z.heads},
                                             .documents = documents_of(v)},
                        *stream);
-          if (!gathered) {  // out is kept in fp32
+          if (!gathered) {  // out accumulates in fp32
             const Tensor sums = poisoned(DType::f32, dout.shape);
             ops->run(op::Convert{out, sums}, *stream);
             const Tensor more = poisoned(dtype, {s - cut, z.b, z.heads * d});
@@ -227,7 +227,7 @@ TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
             ops->run(op::AttentionMerge{more, more_lse, sums, lse, cut}, *stream);
             ops->run(op::Convert{sums, out}, *stream);
           }
-          // and the gradients, from what all keys together gave
+          // and the gradients, given the outputs over all keys
           const QkvViews total = qkv_views(poisoned(DType::f32, {s, z.b, z.qkv_width()}), z.heads, kv_heads);
           stream->synchronize();
           std::memset(total.q.memory.data, 0, static_cast<size_t>(total.q.memory.bytes()));
@@ -251,8 +251,8 @@ TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
             }
           stream->synchronize();
 
-          // then what belongs to a query that has met its keys in one op has the same bits, as the same kernels have it
-          // Of each position by itself: the more keys a query sees, or the fewer queries a key, the smaller they are.
+          // then rows of queries that met their keys in one op have the same bits, from the same kernels. Compared by
+          // position: the more keys a query sees, or the fewer queries a key, the smaller the values are.
           const auto expect_rows = [&](const char* what, const Vector& found, const Vector& wanted, double tolerance) {
             const auto row = static_cast<int64_t>(found.size()) / s;
             for (int64_t i = 0; i < s; ++i) {
@@ -285,7 +285,7 @@ TEST_P(AttentionTest, DropoutNeedsPositionsInStepsOfSixteen) {
   }
 }
 
-// Keys that no query sees are no keys, whatever lies in `more` then.
+// Keys that no query sees have no effect, whatever `more` contains.
 TEST_P(AttentionTest, MergingNothingChangesNothing) {
   const Tensor out = drawn(DType::f32, {3, 1, 8}, 1), lse = drawn(DType::f32, {1, 2, 3}, 1);
   const Vector before = values(out), sums = values(lse);
@@ -295,7 +295,7 @@ TEST_P(AttentionTest, MergingNothingChangesNothing) {
   stream->synchronize();
   EXPECT_EQ(values(out), before);
   EXPECT_EQ(values(lse), sums);
-  // and the first keys that a query sees are all that it has
+  // and the first keys that a query sees give its whole result
   std::fill_n(more_lse.as<float>(), 4, 0.5f);
   std::fill_n(lse.as<float>(), 6, -std::numeric_limits<float>::infinity());
   std::fill_n(more.as<float>(), 16, 2.0f);
@@ -306,8 +306,8 @@ TEST_P(AttentionTest, MergingNothingChangesNothing) {
   EXPECT_EQ(values(lse), (Vector{-INFINITY, 0.5, 0.5, -INFINITY, 0.5, 0.5}));
 }
 
-// A type that is rounded to without bias: a tolerance lets truncation pass, which makes every output, and every
-// gradient, a little too small. The errors of a head's row are not independent; those of rows are.
+// Rounding to the output type has no bias: a tolerance would let truncation pass, which makes every output, and every
+// gradient, a little too small. The errors within a head's row are not independent; those of different rows are.
 TEST_P(AttentionTest, RoundsWithoutBias) {
   for (const int64_t d : {64, 80, 96, 128}) {
     const AttentionCase z{257, 1, 4, d, DType::bf16};
@@ -338,14 +338,14 @@ TEST_P(AttentionTest, RoundsWithoutBias) {
 TEST_P(AttentionTest, LongSequencesMatchTheDefinition) {
   const int64_t s = GetParam() != By::cpu && gpu_is_emulated() ? 300 : 600;
   expect_reference({s, 1, 1, 64, DType::f32, kDropout});
-  // More tiles than there are stages for, and warpgroups that have no queries.
+  // More tiles than pipeline stages, and warpgroups without queries.
   expect_reference({s + 90, 1, 1, 64, DType::bf16});
   expect_reference({s + 90, 1, 1, 128, DType::bf16});
 }
 
 TEST_P(AttentionTest, MoreTilesThanMultiprocessorsMatchTheDefinition) {
   if (GetParam() != By::cuda) GTEST_SKIP() << "has none, or does not count them";
-  // An emulated GPU has four, an H200 132: five tasks a block, so that all rings of stages come round.
+  // An emulated GPU has four multiprocessors, an H200 132: with five tasks per block all rings of stages wrap.
   const int64_t b = gpu_is_emulated() ? 1 : 33;
   expect_reference({70, b, 20, 64, DType::bf16});
   for (const int64_t d : {96, 128}) expect_reference({20, b, 20, d, DType::bf16});
@@ -354,7 +354,7 @@ TEST_P(AttentionTest, MoreTilesThanMultiprocessorsMatchTheDefinition) {
 }
 
 TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
-  // Scores of several hundred: one key takes all, and exp of the rest is zero.
+  // Scores of several hundred: one key takes all the weight, and exp of the rest is zero.
   expect_reference({90, 1, 1, 64, DType::f32}, 12.0f);
   expect_reference({90, 1, 1, 64, DType::bf16}, 12.0f);
 }
@@ -377,7 +377,7 @@ TEST_P(AttentionTest, GradientOfTheDefinitionIsItsFiniteDifference) {
     return sum;
   };
 
-  // when every input is moved a little each way, then the loss moves by the gradient
+  // when every input is moved a little each way, then the loss changes by the gradient
   const Vector gradient = reference.backward(qkv, dout);
   constexpr double kStep = 1e-5;
   for (size_t i = 0; i < qkv.size(); ++i) {
@@ -392,7 +392,7 @@ TEST_P(AttentionTest, DropoutZeroesExactlyTheElementsOfTheContract) {
   // given equal scores and values that show which keys a query saw: value j is the unit vector j
   AttentionCase z{16, 2, 3, 16};
   z.dropout = kDropout;
-  int64_t late = int64_t{1} << 33;  // a sample behind those that 32 bits count
+  int64_t late = int64_t{1} << 33;  // a sample index beyond 32 bits
   z.dropout.first_sample.data = &late;
   Vector qkv(static_cast<size_t>(z.s * z.b * z.qkv_width()));
   const Reference index{z};

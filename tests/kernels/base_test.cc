@@ -1,4 +1,4 @@
-// Streams, events, arenas, scratch, bf16 and Philox: what the ops stand on.
+// Streams, events, arenas, scratch, bf16 and Philox: the foundation of the ops.
 #include <atomic>
 #include <bit>
 #include <cstdio>
@@ -12,14 +12,14 @@
 #include "kernels/philox.h"
 #include "tests/support/tensors.h"
 
-// A request for more memory than there is gets null from the sanitizers' allocators too, as from the system's.
+// For a request beyond available memory, sanitizers' allocators return null too, as the system's does.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace trivet::test {
 namespace {
 
-// A gate that work on a stream can wait at, so that a test knows what has not run yet.
+// A gate on which work on a stream can wait, so that a test knows what has not run yet.
 class Gate {
  public:
   void open() { promise_.set_value(); }
@@ -136,7 +136,7 @@ TEST_F(StreamTest, WorkLeavesSpansOnItsRow) {
   side->set_trace_row(row);
   side->label() = {.microbatch = 3};
   side->run({"first", comm_of("data"), 64}, [] {});
-  side->label() = {};  // what is queued keeps its own
+  side->label() = {};  // work that is queued keeps its own
   side->run({"second", Category::compute}, [] {});
   side->synchronize();
   std::vector<Span> spans;
@@ -161,7 +161,7 @@ TEST(Trace, HoldsAsManySpansAsThereIsRoomFor) {
     other->add({});
     row->take(spans);
     EXPECT_EQ(spans.size(), 3u);
-    EXPECT_EQ(spans.back().start_ns, 2);  // the first ones
+    EXPECT_EQ(spans.back().start_ns, 2);  // the first spans are kept
     other->take(spans);
     EXPECT_EQ(spans.size(), 0u);
     EXPECT_EQ(trace.take_lost(), 2);
@@ -173,7 +173,7 @@ TEST(Trace, HoldsAsManySpansAsThereIsRoomFor) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// A span ends in a destructor.
+// A span ends in a destructor, which must not throw.
 TEST(Trace, ASpanIsLostWhereMemoryEnds) {
   Trace trace;
   TraceRow* const row = trace.add_row("compute");
@@ -273,7 +273,7 @@ TEST(Arena, SaysWhatItHoldsWhenMemoryEnds) {
   EXPECT_EQ(arena.bytes(), 1000);
 }
 
-// A core file of a process that crashes is written for hours where it holds the arenas.
+// A crashing process would spend hours writing arenas into its core file.
 TEST(Arena, IsLeftOutOfCoreFiles) {
   const auto flags_at = [](const void* data) {
     std::ifstream maps("/proc/self/smaps");
@@ -324,7 +324,7 @@ TEST(HostMemory, TheLimitIsTheOneThatIsMetFirst) {
   rlimit before = {};
   ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
   rlimit small = before;
-  small.rlim_cur = static_cast<rlim_t>(machine.used) + (size_t{8} << 30);  // address space is more than memory
+  small.rlim_cur = static_cast<rlim_t>(machine.used) + (size_t{8} << 30);  // address space is larger than memory
   const auto device = create_cpu_device();
   Arena arena(*device, "weights");
   ASSERT_EQ(setrlimit(RLIMIT_AS, &small), 0);
@@ -385,7 +385,7 @@ TEST(Scratch, SaysWhatDoesNotFit) {
         frame.tensor(DType::f32, {2, 100});
       },
       {"scratch of 1024 bytes", "[2, 100] fp32", "512 bytes in use"}));
-  EXPECT_EQ(frame.tensor(DType::f32, {128}).bytes(), 512);  // what does fit still does
+  EXPECT_EQ(frame.tensor(DType::f32, {128}).bytes(), 512);  // a tensor that does fit is still allocated
 }
 
 TEST(TensorView, SlicesAndViews) {
@@ -453,7 +453,7 @@ TEST(Philox, GivesTheKnownAnswers) {
   }
 }
 
-// And with the 7 rounds that dropout takes.
+// And for the 7 rounds that dropout uses.
 TEST(Philox, GivesTheKnownAnswerOfSevenRounds) {
   const PhiloxWords found = philox4x32<7>(0, 0, 0);
   const uint32_t words[4] = {0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48};

@@ -1,4 +1,4 @@
-// Heads copied between views: each element to its place, converted or added, and nothing beside it.
+// Heads copied between views: each element to its place, converted or added, and nothing outside the view.
 #include "tests/support/ops_fixture.h"
 
 namespace trivet::test {

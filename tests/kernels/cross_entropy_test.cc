@@ -1,4 +1,4 @@
-// Softmax cross-entropy against its definition in double: whole, and cut over ranks by columns.
+// Softmax cross-entropy against its definition in double: whole, and partitioned over ranks by columns.
 #include <numeric>
 
 #include "tests/support/ops_fixture.h"
@@ -10,7 +10,7 @@ using CrossEntropyTest = OpsTest;
 INSTANTIATE_TEST_SUITE_P(BackEnds, CrossEntropyTest, all_types_and_back_ends(), case_name);
 
 struct Softmax {
-  Values loss;         // a row
+  Values loss;         // per row
   Values probability;  // [n, columns], 0 in padding
 };
 
@@ -30,7 +30,7 @@ Softmax reference(const Values& logits, const Values& targets, int64_t columns, 
 
 double total(const Values& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
 
-// What a rank holds of the problem: columns [first, first + v) of the logits.
+// A rank's part of the problem: columns [first, first + v) of the logits.
 struct Part {
   int64_t first;
   Tensor logits, row_max, row_sum, target_logit;
@@ -42,11 +42,11 @@ class Problem {
       : tensors_(tensors), n(n), columns(columns), vocab_size(vocab_size) {
     logits = tensors.uniform(dtype, {n, columns}, -20, 20);
     targets = tensors.integers(DType::i32, {n}, 0, vocab_size - 1);
-    for (int64_t r = 0; r < n; ++r)  // padding holds what must never enter: larger than all, and NaN
+    for (int64_t r = 0; r < n; ++r)  // padding, which must never contribute, holds values above all others, and NaN
       for (int64_t c = vocab_size; c < columns; ++c) set(logits, r * columns + c, c % 2 ? 1e4 : std::nan(""));
   }
 
-  // Runs the whole of it on `ranks` equal cuts, as tensor-parallel ranks do; returns the loss summed over rows.
+  // Runs the whole problem in `ranks` equal shards, as tensor-parallel ranks do; returns the loss summed over rows.
   double run(Ops& ops, Stream& stream, int64_t ranks, float scale) {
     const int64_t v = columns / ranks;
     parts.clear();
@@ -64,7 +64,7 @@ class Problem {
               stream);
       parts.push_back(part);
     }
-    // The collectives: maximum, then sums.
+    // The collectives: a maximum, then sums.
     const Tensor global_max = tensors_.full(DType::f32, {n}, -std::numeric_limits<double>::infinity());
     const Tensor sum = tensors_.full(DType::f32, {n}, 0), target = tensors_.full(DType::f32, {n}, 0);
     for (const Part& part : parts)
@@ -77,7 +77,7 @@ class Problem {
         set(target, r, get(target, r) + get(part.target_logit, r));
       }
     }
-    const Tensor loss = tensors_.full(DType::f32, {1}, 100);  // it is added to
+    const Tensor loss = tensors_.full(DType::f32, {1}, 100);  // the loss is added to this value
     ops.run(op::CrossEntropyLoss{.targets = targets,
                                  .row_max = global_max,
                                  .row_sum = sum,
@@ -112,7 +112,7 @@ class Problem {
 };
 
 TEST_P(CrossEntropyTest, LossAndGradientOnOneTwoAndThreeRanks) {
-  // columns, vocabulary: none padded; some; and so many that the last rank of three has no real column.
+  // columns, vocabulary: no padding; some; and so much that the last of three ranks has no real column.
   for (const auto& [n, columns, vocab] :
        {std::array<int64_t, 3>{41, 1302, 1302}, {41, 1302, 1201}, {9, 66, 40}, {1, 6, 1}, {5, 4998, 4998}}) {
     for (const int64_t ranks : {1, 2, 3}) {
@@ -136,8 +136,8 @@ TEST_P(CrossEntropyTest, LossAndGradientOnOneTwoAndThreeRanks) {
   }
 }
 
-// The gradient at once: the bits of the two ops, where a row waits in shared memory, by packs and one by one, up to the
-// longest that does, and where it cannot; the vocabularies of GPT-2 and of Llama 3.
+// The fused gradient has the bits of the two ops: for rows held in shared memory, read in packs or one by one, up to
+// the longest that fits, and for longer rows; with the vocabularies of GPT-2 and Llama 3.
 TEST_P(CrossEntropyTest, TheGradientAtOnceIsThatOfTheTwoOps) {
   const int64_t most = 112 * 1024 / size_of(dtype);
   for (const auto& [columns, vocab] : {std::array<int64_t, 2>{1302, 1201},
@@ -236,7 +236,7 @@ TEST_P(CrossEntropyTest, ARankOfPaddingOnly) {
   EXPECT_TRUE(near(logits, Values(n * v, 0.0), 0));
 }
 
-// As many rows as a large micro-batch has: their sum is not that of fp32.
+// As many rows as in a large micro-batch: an fp32 sum would be inexact.
 TEST_P(CrossEntropyTest, TheLossOfManyRowsIsExact) {
   const int64_t n = 1'000'000;
   const Tensor targets = tensors.full(DType::i32, {n}, 0), max = tensors.full(DType::f32, {n}, 7.3);
@@ -252,7 +252,7 @@ TEST_P(CrossEntropyTest, TheLossOfManyRowsIsExact) {
   EXPECT_NEAR(get(loss, 0), 7.3, 7.3 * 2e-7);
 }
 
-// exp(1000) has no float: only differences to the maximum may be raised. And one that comes last, after many blocks.
+// exp(1000) overflows fp32: only x - max may be exponentiated, even if the maximum comes after many blocks.
 TEST_P(CrossEntropyTest, LargeLogitsDoNotOverflow) {
   const int64_t v = 5000;
   const Tensor logits = tensors.make(dtype, {2, v}, [](int64_t i) {
@@ -409,7 +409,7 @@ TEST_P(CrossEntropyTest, WrongArgumentsAreNamed) {
       {"cross_entropy_backward", "row_sum"}));
 }
 
-// ---- the exponential of CPUs, which the softmax and GELU are made of: 1 is rescaled from a maximum of x to one of 0
+// ---- the CPU's exponential, for softmax and GELU: a sum of 1 is rescaled from a maximum of x to one of 0
 
 class VectorExp : public CrossEntropyTest {
  protected:
@@ -447,7 +447,7 @@ TEST_P(VectorExp, MeetsItsEnds) {
   const Values inside = values(exp({-87.3, 88.3}));
   EXPECT_GT(inside[0], 0);
   EXPECT_LT(inside[1], kInfinity);
-  const float low_bits = std::bit_cast<float>(0x7f8fffffu);  // a NaN of which they are set
+  const float low_bits = std::bit_cast<float>(0x7f8fffffu);  // a NaN with its low bits set
   for (const double y : values(exp({std::nan(""), low_bits}))) EXPECT_TRUE(std::isnan(y));
 }
 
@@ -455,7 +455,7 @@ TEST_P(CrossEntropyTest, AddsOnlyRealColumns) {
   for (int64_t n = 1; n < 300; ++n) {
     const Tensor targets = tensors.full(DType::i32, {1}, 0), max = tensors.poisoned(DType::f32, {1});
     const Tensor sum = tensors.poisoned(DType::f32, {1}), target = tensors.poisoned(DType::f32, {1});
-    // e^0 = 1 would be added for what lies behind the end.
+    // e^0 = 1 would be added for elements past the end.
     ops->run(op::CrossEntropyForward{.logits = tensors.full(dtype, {1, n}, 1),
                                      .targets = targets,
                                      .first_column = 0,

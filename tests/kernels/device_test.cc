@@ -1,5 +1,5 @@
-// What every device has to do, the CPU, the tests' stand-in for a GPU and, where there is one, a GPU: copies, the order
-// of streams and events, host functions and their failures, gates.
+// Functions of every device, namely the CPU, the tests' stand-in for a GPU and, if there is one, a GPU: copies, the
+// order of streams and events, host functions and their failures, gates.
 #include <atomic>
 #include <gtest/gtest.h>
 #include <numeric>
@@ -74,7 +74,7 @@ TEST_P(DeviceTest, HostFunctionsRunInOrderAndTheirErrorsCome) {
   EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
 
   const auto gate = device->create_gate();
-  gate->wait(*first);  // so that both are queued before the first of them runs
+  gate->wait(*first);  // so that both are queued before the first one runs
   first->run({"bad"}, [] { throw DataError("broken shard"); });
   first->run({"behind"}, [&] { order.push_back(-1); });
   gate->open();
@@ -93,7 +93,7 @@ TEST_P(DeviceTest, AGateHoldsUpItsStreamUntilAnotherThreadOpensIt) {
   }
   first->record(*event);
   second->run({"beside it"}, [] {});
-  second->synchronize();  // another stream is not held up
+  second->synchronize();  // another stream is not blocked
   EXPECT_EQ(passed, 0);
   EXPECT_FALSE(event->done());
 

@@ -8,7 +8,7 @@ namespace {
 using ElementwiseTest = OpsTest;
 INSTANTIATE_TEST_SUITE_P(BackEnds, ElementwiseTest, all_types_and_back_ends(), case_name);
 
-// Under the contract in kernels/ops.h: whether element (position, entry, column) is kept.
+// By the contract in kernels/ops.h: whether element (position, entry, column) is kept.
 bool kept(const Dropout& d, int64_t entry, int64_t position, int64_t column, int64_t width) {
   const int64_t sample = *d.first_sample.as<int64_t>() + entry;
   const int64_t index = (sample * d.seq_length + d.positions.at(position)) * width + column;
@@ -115,14 +115,14 @@ TEST_P(ElementwiseTest, DropoutKeepsItsShare) {
   }
 }
 
-// A slice of the sequence, or a sample of the batch, drops what the whole drops there.
+// A slice of the sequence, or a sample of the batch, drops the same elements as the whole.
 TEST_P(ElementwiseTest, DropoutDoesNotDependOnTheCut) {
   const int64_t s = 6, b = 4, h = 33;
   const Dropout dropout{.probability = 0.4f, .seed = 3, .site = 2, .first_sample = tensors.number(8), .seq_length = s};
   const Tensor ones = tensors.full(dtype, {s, b, h}, 1), whole = tensors.poisoned(dtype, {s, b, h});
   ops->run(op::DropoutBackward{.dout = ones, .dropout = dropout, .dx = whole}, *stream);
 
-  for (int64_t position = 0; position < s; position += 2) {  // sequence parallel: two positions a rank
+  for (int64_t position = 0; position < s; position += 2) {  // sequence parallel: two positions per rank
     Dropout part = dropout;
     part.positions.first = position;
     const Tensor slice = tensors.poisoned(dtype, {2, b, h});
@@ -139,7 +139,7 @@ TEST_P(ElementwiseTest, DropoutDoesNotDependOnTheCut) {
 }
 
 TEST_P(ElementwiseTest, ClearMakesZerosOfAListAndOfNothingElse) {
-  // More than a launch takes, of 0 to 6 elements from all kinds of offsets on, and a long one.
+  // More tensors than one launch accepts, of 0 to 6 elements at various offsets, and a long one.
   const int64_t n = 410, each = 9;
   const Tensor x = tensors.full(dtype, {n * each}, 1), wide = tensors.uniform(dtype, {3, 5000});
   std::vector<Tensor> pieces{wide.slice(1, 1)};
@@ -175,7 +175,7 @@ TEST_P(ElementwiseTest, AddAndItsAliases) {
   }
 }
 
-// Every upper half, with lower halves on both sides of the middle. A CPU's instruction may make subnormal numbers 0.
+// Every upper half, with lower halves on both sides of the midpoint. CPU instructions may flush subnormals to 0.
 TEST_P(ElementwiseTest, ConvertRoundsEveryNumberAsTheTypeDoes) {
   if (dtype != DType::bf16 || threads == kOnCuda) GTEST_SKIP() << "of the CPU's vectors";
   const std::vector<uint32_t> low = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};

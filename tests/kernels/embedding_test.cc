@@ -1,4 +1,4 @@
-// Token and position embeddings. Inputs of the sums are small integers, so that the expected sums are exact.
+// Token and position embeddings. Inputs of sums are small integers, so that the expected sums are exact.
 #include "kernels/philox.h"
 #include "tests/support/ops_fixture.h"
 
@@ -10,7 +10,7 @@ INSTANTIATE_TEST_SUITE_P(BackEnds, EmbeddingTest, all_types_and_back_ends(), cas
 
 double at(const Tensor& t, int64_t row, int64_t column) { return get(t, row * t.cols() + column); }
 
-// The factor of an element under the contract in kernels/ops.h, word by word.
+// The factor of an element by the contract in kernels/ops.h, word by word.
 double factor(const Dropout& d, int64_t entry, int64_t position, int64_t column, int64_t width) {
   const int64_t index =
       ((*d.first_sample.as<int64_t>() + entry) * d.seq_length + d.positions.at(position)) * width + column;
@@ -20,7 +20,7 @@ double factor(const Dropout& d, int64_t entry, int64_t position, int64_t column,
 
 TEST_P(EmbeddingTest, ForwardTakesRowsOfThisRankAndZeroElsewhere) {
   for (const auto& [s, b, h] : {std::array<int64_t, 3>{37, 3, 517}, {1, 1, 1}, {5, 2, 3}}) {
-    const int64_t first_row = 20, rows = 11;  // tokens are 0..49: below, on and above this rank's rows
+    const int64_t first_row = 20, rows = 11;  // tokens are 0..49: below, in and above this rank's rows
     const Tensor tokens = tensors.integers(DType::i32, {s, b}, 0, 49);
     const Tensor table = tensors.uniform(dtype, {rows, h}), out = tensors.poisoned(dtype, {s, b, h});
 
@@ -37,7 +37,7 @@ TEST_P(EmbeddingTest, ForwardTakesRowsOfThisRankAndZeroElsewhere) {
 
 TEST_P(EmbeddingTest, BackwardAddsEachTokensGradientToItsRow) {
   for (const auto& [s, b, h] : {std::array<int64_t, 3>{37, 3, 517}, {1, 1, 1}, {5, 2, 3}}) {
-    const int64_t first_row = 5, rows = 7;  // 14 tokens: every row many times
+    const int64_t first_row = 5, rows = 7;  // 14 tokens: every row occurs many times
     const Tensor tokens = tensors.integers(DType::i32, {s, b}, 0, 13);
     const Tensor dout = tensors.integers(dtype, {s, b, h}, -9, 9);
     const Tensor dtable = tensors.integers(DType::f32, {rows, h}, -9, 9);
@@ -53,7 +53,7 @@ TEST_P(EmbeddingTest, BackwardAddsEachTokensGradientToItsRow) {
   }
 }
 
-// In order of r, one after the other: an order that fp32 can tell from any other.
+// Gradients are added in order of r: fp32 rounding tells this order from any other.
 TEST_P(EmbeddingTest, BackwardAddsEqualTokensInOrder) {
   const int64_t n = 200, h = 130;
   const Tensor tokens = tensors.full(DType::i32, {n, 1}, 3), dout = tensors.uniform(dtype, {n, 1, h}, -1e3, 1e3);

@@ -1,7 +1,7 @@
-// Offsets behind the 2^32th element: the last rows of a tensor of billions of elements come out as the same rows alone
-// do. Such tensors are mappings of which only the last rows are touched; of a CUDA grid only the last blocks run, and
-// of a CPU's loop the last thread's part (hooks of the tests), so a case takes milliseconds. An offset of 32 bits, with
-// or without a sign, leads to other rows, which lie in the mapping too.
+// Offsets beyond 2^32 elements: the last rows of a tensor of billions of elements have the results of the same rows
+// alone. Such tensors are mappings of which only the last rows are touched; only the last blocks of a CUDA grid, and
+// the last thread's part of a CPU loop, run (test hooks), so a case takes milliseconds. An offset of 32 bits, signed or
+// unsigned, leads to other rows, which lie in the mapping too.
 #include <set>
 #include <sys/mman.h>
 
@@ -16,10 +16,10 @@ namespace trivet::test {
 namespace {
 
 constexpr int64_t kElements = int64_t{1} << 32;
-constexpr int kThreads = 4096;  // the last one's part has a million elements
+constexpr int kThreads = 4096;  // the last thread's part has a million elements
 
-// Zeros, of which only the pages that are touched take memory. Other zeros lie in front, where offsets that have become
-// negative lead to.
+// Zeros, of which only touched pages use memory. More zeros lie in front, where offsets that have become negative
+// point.
 class SparseMemory {
  public:
   explicit SparseMemory(int64_t bytes) : bytes_(static_cast<size_t>(kFront + bytes)) {
@@ -37,11 +37,11 @@ class SparseMemory {
   void* data_;
 };
 
-// One run of a case: far, or with the last rows alone.
+// One run of a case: far, or on the last rows alone.
 class Trial {
  public:
   Trial(bool far, Ops& ops, Stream& stream) : far(far), ops_(ops), stream_(stream) {}
-  // Rows of so many elements. `alone`: how many of them the near run has.
+  // Number of rows of `width` elements. `alone`: how many of them the near run has.
   int64_t rows(int64_t width, int64_t alone = 3) const { return far ? kElements / width + alone : alone; }
   Tensor zeros(DType dtype, Shape shape) {
     const Tensor t{nullptr, dtype, shape};
@@ -49,19 +49,19 @@ class Trial {
     memory_.emplace_back(std::make_unique<SparseMemory>(t.bytes()));
     return {memory_.back()->data(), dtype, shape};
   }
-  // The last elements of `t`, drawn; the same in both runs.
+  // Draws the last elements of `t`; the same in both runs.
   const Tensor& draw(const Tensor& t, int64_t count, double low = -2, double high = 2) {
     std::uniform_real_distribution<double> some(low, high);
     for (int64_t i = t.numel() - count; i < t.numel(); ++i)
       set(t, i, t.dtype == DType::i32 ? std::floor(some(random_)) : some(random_));
     return t;
   }
-  // [rows, width], drawn in the last three.
+  // [rows, width], with the last three rows drawn.
   Tensor in(DType dtype, int64_t width, double low = -2, double high = 2) {
     return draw(zeros(dtype, {rows(width), width}), 3 * width, low, high);
   }
   Tensor out(DType dtype, int64_t width) { return zeros(dtype, {rows(width), width}); }
-  Tensor small(DType dtype, Shape shape) {  // the same size in both runs, drawn
+  Tensor small(DType dtype, Shape shape) {  // drawn, the same size in both runs
     const Tensor t = tensors.full(dtype, shape, 0);
     return draw(t, t.numel());
   }
@@ -70,7 +70,7 @@ class Trial {
     stream_.synchronize();
     if (far) seen.insert(op.index());
   }
-  // To be compared: the last elements of `t`, or these.
+  // Adds results to compare: the last elements of `t`, or these.
   void result(const Tensor& t, int64_t count) { result(t, t.numel() - count, count); }
   void result(const Tensor& t, int64_t first, int64_t count) {
     for (int64_t i = first; i < first + count; ++i) results.push_back(get(t, i));
@@ -91,7 +91,7 @@ class Trial {
 struct Case {
   const char* name;
   std::function<void(Trial&)> run;
-  // Of CUDA: blocks that run of each grid, and multiprocessors, on which it depends how many rows a block takes.
+  // For CUDA: how many blocks of each grid run, and the multiprocessors, which determine the rows per block.
   uint64_t last_blocks = 256;
   int multiprocessors = 4;
   bool on_cpu = true;
@@ -111,7 +111,7 @@ void quantize(Trial& run) {
   run.result(values, 3 * kWidth);
 }
 
-// Of one op of rows [n, kWidth].
+// Ops on rows [n, kWidth].
 void activations(Trial& run) {
   const auto in = [&] { return run.in(kBf16, kWidth); };
   const auto out = [&] { return run.out(kBf16, kWidth); };
@@ -137,7 +137,7 @@ void residual_stream(Trial& run) {
   const Shape cube{n, 1, kWidth};
   const Tensor x = run.in(kBf16, kWidth).view(cube), residual = run.in(kBf16, kWidth).view(cube);
   const Tensor y = run.out(kBf16, kWidth).view(cube), dx = run.out(kBf16, kWidth).view(cube);
-  // The last rows are those of the same positions.
+  // The last rows have the same positions.
   const Dropout dropout{.probability = 0.3f,
                         .seed = 5,
                         .site = 6,
@@ -170,7 +170,7 @@ void embedding(Trial& run) {
 }
 
 void loss(Trial& run) {
-  for (const int64_t v : {int64_t{40000}, int64_t{152064}}) {  // whose rows wait in shared memory, or do not
+  for (const int64_t v : {int64_t{40000}, int64_t{152064}}) {  // rows that fit in shared memory, or do not
     const int64_t n = run.rows(v);
     const Tensor targets = run.draw(run.zeros(DType::i32, {n}), 3, 0, static_cast<double>(v));
     const Tensor max = run.zeros(kF32, {n}), sum = run.zeros(kF32, {n}), logit = run.zeros(kF32, {n});
@@ -210,7 +210,7 @@ void norm_forward(Trial& run) {
   }
 }
 
-// Of n / parts rows a block has the last one; the gradients of the weights lack what other blocks would add.
+// One block, with the last of its n / parts rows drawn; the weights' gradients lack the other blocks' terms.
 void norm_backward(Trial& run) {
   const int64_t n = run.rows(kWidth, 2048);
   for (const bool centred : {true, false}) {
@@ -257,7 +257,7 @@ struct Attention {
 void rope(Trial& run) {
   const Attention a(run, kBf16, 4, 1 << 21, 8, 4, 64);
   run(op::Rope{.q = a.views(a.qkv).q, .k = a.views(a.qkv).k, .table = run.small(kF32, {a.s, 64})});
-  run.result(a.qkv, a.columns());  // the last blocks have the last position
+  run.result(a.qkv, a.columns());  // the last blocks handle the last position
 }
 
 void copy_heads(Trial& run) {
@@ -304,7 +304,7 @@ void attention(Trial& run, DType dtype, float dropped) {
   a.keep(run, dqkv);
 }
 
-// lse, of more than 2^32 queries.
+// lse with more than 2^32 elements.
 void attention_of_many_heads(Trial& run) {
   const Attention a(run, kBf16, 64, (1 << 23) + 1, 8, 8, 8);
   const Tensor out = a.tensor(run, kBf16, a.heads * a.d), lse = run.zeros(kF32, {a.b, a.heads, a.s});
@@ -321,7 +321,7 @@ void optimizer(Trial& run) {
     run.result(t, 3 * kWidth);
 }
 
-// Of every sweep of the grid over 2^30 elements the last block has the last ones.
+// In each sweep of the grid over 2^30 elements the last block handles the last ones.
 void searches(Trial& run) {
   const int64_t n = run.far ? 5 * (int64_t{1} << 30) : 512;
   const Tensor x = run.draw(run.zeros(kF32, {n}), 300), bins = run.tensors.full(DType::i64, {kExactSumBins}, 0);
@@ -332,7 +332,7 @@ void searches(Trial& run) {
   run.results.push_back(static_cast<double>(element_of_mark(found.as<int64_t>()[0]) - n)), run.result(found, 2);
 }
 
-// At positions behind 2^31: against the definition.
+// At positions beyond 2^31: against the definition.
 void rotary_table(Trial& run) {
   constexpr int64_t kPairs = 4;
   const int64_t n = run.rows(2 * kPairs);
@@ -348,7 +348,7 @@ void rotary_table(Trial& run) {
   }
 }
 
-// What surrounds the library: a sum of no terms, and a bias that it does not add.
+// The code around the library: a sum of no terms, and a bias that the library does not add.
 void gemm(Trial& run) {
   const int64_t n = run.rows(kWidth);
   const Tensor bias = run.small(kBf16, {kWidth}), c = run.out(kBf16, kWidth), sum = run.out(kF32, kWidth);
@@ -387,7 +387,7 @@ const Case kCases[] = {
     {"matmul", gemm, 256, 4, false},
 };
 
-// Ops that have few elements, or where one block, or on a CPU one thread, goes over all rows.
+// Ops on few elements, or in which one block, or one CPU thread, handles all rows.
 bool has_no_far_rows(size_t op, bool on_cuda) {
   if (!on_cuda && (op == AnyOp(op::Matmul{}).index() || op == AnyOp(op::CrossEntropyRescale{}).index())) return true;
   for (const AnyOp& each :
@@ -421,7 +421,7 @@ class FarOffsets : public testing::TestWithParam<int> {
     Trial near(false, *ops, *stream), far(true, *ops, *stream);
     set_hooks(0);
     if (on_cuda) c.run(near);
-    else {  // threads
+    else {  // fewer threads
       const auto few = create_cpu_ops(1, tested_cpu_isa());
       Trial alone(false, *few, *stream);
       c.run(alone);

@@ -1,4 +1,4 @@
-// GraphOps: what is repeated as a whole does what the calls do, and nothing that differs is taken for the same.
+// GraphOps: replaying a whole segment has the effect of its calls, and segments that differ never share a graph.
 #include "kernels/graph_ops.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 namespace trivet::test {
 namespace {
 
-// On the tests' stand-in for a GPU, and on a GPU where there is one.
+// On the tests' stand-in for a GPU, and on a GPU if there is one.
 class GraphOpsTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -74,7 +74,7 @@ TEST_P(GraphOpsTest, TheSecondTimeIsCapturedAndEveryTimeCounts) {
 }
 
 #ifdef TRIVET_EMULATED_GPU
-// A float of milliseconds since a moment grows coarse: the clock of spans begins anew every ten seconds, where it was.
+// A float of milliseconds loses precision over time: every ten seconds the clock of spans restarts from where it was.
 TEST_P(GraphOpsTest, SpansKeepToTheHostsClockForLong) {
   if (GetParam() != std::string("cuda")) GTEST_SKIP() << "has the clock of the host";
   const Tensor x = zeros({5}), one = on_device(tensors.full(DType::f32, {5}, 1));
@@ -167,11 +167,11 @@ TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
     EXPECT_EQ(values[6], before + 6);
     EXPECT_EQ(graphs->counts().calls, 14 * (i + 1));
   }
-  // All seven segments are of the same two calls. The first was queued call by call.
+  // All seven segments consist of the same two calls. The first was queued call by call.
   EXPECT_EQ(graphs->counts().graphs, 1);
   EXPECT_EQ(graphs->counts().launches, 20);
 
-  // A graph is one span, in its phase.
+  // A graph has one span, within its phase.
   std::vector<Span> spans;
   stream->synchronize();
   row.take(spans);
@@ -190,7 +190,7 @@ TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
     }
 }
 
-// Kernels, a library's GEMMs with their workspace, memory that is set and copied by the device.
+// Kernels, a library's GEMMs with their workspace, and memory that the device sets and copies.
 TEST_P(GraphOpsTest, OperationsOfEveryKindRepeat) {
   constexpr DType T = DType::bf16;
   constexpr int64_t s = 8, b = 2, h = 16, vocab = 32;
@@ -280,7 +280,7 @@ TEST_P(GraphOpsTest, WhatDoesNotFitInAnyMoreIsQueuedCallByCall) {
   GraphOps few(*ops, *device, 5);
   const Tensor x = zeros({4}), one = on_device(tensors.full(DType::f32, {4}, 1));
   for (int times = 0; times < 3; ++times)
-    for (const int64_t length : {2, 3, 4})  // the third would make them nine
+    for (const int64_t length : {2, 3, 4})  // the third would bring the total to nine
       few.over(*stream, [&] {
         for (int64_t i = 0; i < length; ++i) static_cast<Ops&>(few).run(op::Add{x, one, x}, *stream);
       });
@@ -295,7 +295,7 @@ TEST_P(GraphOpsTest, ACaptureHasNothingButOperations) {
   EXPECT_THROW(device->capture(*stream, [&] { stream->synchronize(); }), Error);
   EXPECT_THROW(device->capture(*stream, [&] { device->deallocate(device->allocate(256), 256); }), Error);
   EXPECT_THROW(device->capture(*stream, [&] { fail("of its own"); }), Error);
-  // The stream is as it was, and what was captured was not run.
+  // The stream is unchanged, and the captured work did not run.
   const auto graph = device->capture(*stream, [&] { ops->run(op::Add{x, one, x}, *stream); });
   EXPECT_EQ(floats(x), std::vector<float>(4, 0));
   graph->launch(*stream);
@@ -311,14 +311,14 @@ TEST(GraphOps, WantADeviceThatHasGraphs) {
   EXPECT_THROW(cpu->capture(*stream, [] {}), Error);
 }
 
-// ---- nothing that differs is the same: each argument of each operation
+// ---- graphs are told apart by each argument of each operation
 
 class Keys : public GraphOpsTest {
  protected:
-  // Makes a field another, in this alone, and tells whether it could: null tensors stay null.
+  // Changes one field alone, and returns whether it could: null tensors stay null.
   bool change(Tensor& t) {
     if (!t) return false;
-    const Tensor copy = arena->allocate(t.dtype, t.shape);  // the address is all that differs
+    const Tensor copy = arena->allocate(t.dtype, t.shape);  // only the address differs
     ops->run(op::Convert{t, copy}, *stream);
     t = copy;
     return true;
@@ -332,7 +332,7 @@ class Keys : public GraphOpsTest {
     else ++number;
     return true;
   }
-  // Queues the op twice in a segment, and tells how many graphs have been launched since.
+  // Queues the op twice in a segment, and returns the number of graphs launched so far.
   int64_t queue(const AnyOp& op) {
     graphs->over(*stream, [&] {
       for (int i = 0; i < 2; ++i) through().run(op, *stream);
@@ -340,7 +340,7 @@ class Keys : public GraphOpsTest {
     stream->synchronize();
     return graphs->counts().launches;
   }
-  // The op is new, then repeated, and then comes with each of its fields another, where its check lets it.
+  // Queues the op as new, then repeated, and then with each field changed in turn, if the op's check allows that.
   template <class Op>
   void expect_all_count(const Op& op) {
     SCOPED_TRACE(Op::kSpan.name);
@@ -376,7 +376,7 @@ TEST_P(Keys, EveryFieldOfEveryOpCounts) {
   OpSamples samples([&](DType type, Shape shape) {
     return on_device(type == DType::f32 ? tensors.uniform(type, shape) : tensors.integers(type, shape, 0, 1));
   });
-  int once = 0;  // a step, or a run
+  int once = 0;  // once per step or per run
   for (const AnyOp& sample : samples.all())
     std::visit(
         [&]<class Op>(const Op& op) {

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Code that is compiled for one instruction set must not run on a processor without it (kernels/cpu/kernels.h):
-# of each object of such code, everything that the linker could take for other code is of the ISA's own namespace, and
-# nothing runs before main. And no other source is compiled with instructions that not every processor has.
+# Code that is compiled for one instruction set must not run on a processor without it (kernels/cpu/kernels.h): in each
+# object of such code, every symbol that the linker could use for other code is in the ISA's own namespace, and nothing
+# runs before main. And no other source is compiled with instructions that some processors lack.
 #   isolated_isas.sh COMPILE-COMMANDS NM READELF constructors|no-constructors [DIR/cpu_ISA.o…]
-# Sanitizers have constructors in every object.
+# Sanitizers add constructors to every object.
 set -euo pipefail
 commands=$1 nm=$2 readelf=$3 constructors=$4
 shift 4

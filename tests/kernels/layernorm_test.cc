@@ -93,9 +93,9 @@ TEST_P(LayerNormTest, ForwardSurvivesALargeMean) {
 }
 
 TEST_P(LayerNormTest, BackwardIsTheDerivative) {
-  // 768, of GPT-2 124M: a GPU's sums of dgamma and dbeta take 48 KiB of shared memory, to the byte. It comes first: a
-  // kernel that was allowed more keeps that. 4096 and 12288, of Llama 3.1 8B and GPT-3 175B: rows that are cut over the
-  // threads of a block, in registers as a whole, up to the last thread, and one element beyond.
+  // 768, of GPT-2 124M: on a GPU the sums of dgamma and dbeta take exactly 48 KiB of shared memory. It comes first, as
+  // a kernel keeps a raised limit. 4096 and 12288, of Llama 3.1 8B and GPT-3 175B: rows that are split over the threads
+  // of a block, all in registers, up to the last thread, and one element more.
   for (const auto& [n, h] : {std::pair<int64_t, int64_t>{9, 768},
                              {67, 773},
                              {1, 2},
@@ -127,7 +127,7 @@ TEST_P(LayerNormTest, BackwardIsTheDerivative) {
     EXPECT_TRUE(near(dgamma, expected.dgamma, tolerance(DType::f32, n, 4)));
     EXPECT_TRUE(near(dbeta, expected.dbeta, tolerance(DType::f32, n, 4)));
 
-    // With the residual's gradient; in place of dy; in place of the residual: all the same bits.
+    // With the residual's gradient; with dx in place of dy; with dx in place of the residual: the same bits.
     const Tensor with = tensors.poisoned(dtype, {n, h});
     const Tensor of_gamma = tensors.full(DType::f32, {h}, 0), of_beta = tensors.full(DType::f32, {h}, 0);
     ops->run(op::LayernormBackward{.dy = dy,
@@ -231,7 +231,7 @@ TEST_P(LayerNormTest, WithoutMeanAndBetaItIsRmsNorm) {
   }
 }
 
-// From another element on, the last row would not lie in the tensor.
+// At any other offset the last row would not lie within the tensor.
 TEST(LayerNorm, WithoutHeadsHasNoOffset) {
   std::vector<float> x(8), y(8), gamma(4), rstd(2);
   const auto of = [](std::vector<float>& memory, Shape shape) { return Tensor{memory.data(), DType::f32, shape}; };
@@ -249,8 +249,8 @@ TEST(LayerNorm, WithoutHeadsHasNoOffset) {
   EXPECT_THROW(check_arguments(norm), Error);
 }
 
-// Rows are heads in a packed tensor that has others too, x and y lie in tensors of different strides, and gradients are
-// made in place.
+// Rows are heads in a packed tensor that also has others, x and y lie in tensors of different strides, and gradients
+// are computed in place.
 TEST_P(LayerNormTest, HeadsOfAViewAreItsRows) {
   struct Case {
     int64_t s, b, heads, kv_heads, d;
@@ -265,14 +265,14 @@ TEST_P(LayerNormTest, HeadsOfAViewAreItsRows) {
     for (const bool centered : {true, false})
       for (const bool of_keys : {false, true}) {
         SCOPED_TRACE(std::to_string(c.d) + (centered ? " layer norm" : " rms norm") + (of_keys ? " of keys" : ""));
-        // given: queries or keys of one packed tensor, to be written among others of another
+        // given: queries or keys of one packed tensor, to be written into another among other heads
         const int64_t columns = (c.heads + 2 * c.kv_heads) * c.d, heads = of_keys ? c.kv_heads : c.heads;
         const int64_t n = c.s * c.b * heads;
         const auto view_of = [&](const Tensor& packed) {
           const QkvViews views = qkv_views(packed, c.heads, c.kv_heads);
           return of_keys ? views.k : views.q;
         };
-        const auto places = [&](const HeadsView& view) {  // of the elements, row after row
+        const auto places = [&](const HeadsView& view) {  // positions of the elements, row by row
           std::vector<size_t> at;
           for (int64_t row = 0; row < n; ++row)
             for (int64_t i = 0; i < c.d; ++i)
@@ -310,7 +310,7 @@ TEST_P(LayerNormTest, HeadsOfAViewAreItsRows) {
                                       .rows = {x.rows(), y.rows()}},
                  *stream);
 
-        // then: each row is the definition's, and what lies between them stays
+        // then: each row matches the definition, and the elements between rows stay unchanged
         const double scale = 4 * *std::max_element(expected.rstd.begin(), expected.rstd.end());
         EXPECT_TRUE(near(written, expected_y, summed(dtype, expected_y, c.d, scale)));
         EXPECT_TRUE(near(rstd, expected.rstd, tolerance(DType::f32, c.d, scale)));
@@ -318,7 +318,7 @@ TEST_P(LayerNormTest, HeadsOfAViewAreItsRows) {
           EXPECT_TRUE(near(mean, expected.mean, tolerance(DType::f32, c.d, 3)));
         }
 
-        // and the same of the gradient
+        // and so does the gradient
         const Tensor grad = tensors.uniform(dtype, {c.s + 1, c.b, columns});
         const HeadsView dy = last_positions(view_of(grad), c.s);
         const Tensor dgamma = tensors.uniform(DType::f32, {c.d}), dbeta = tensors.uniform(DType::f32, {c.d});

@@ -1,5 +1,5 @@
-// The GEMM of every combination of transposes, types, bias and accumulation against double arithmetic. Most inputs
-// are small integers, so that the right sums are exact in fp32 whatever their order, and the comparison is ==.
+// The GEMM for every combination of transposes, types, bias and accumulation against double arithmetic. Most inputs are
+// small integers, so that the expected sums are exact in fp32 in any order, and the comparison is ==.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -68,9 +68,9 @@ class MatmulTest : public testing::TestWithParam<int> {
     return x;
   }
 
-  // What c should be, from the operands before the GEMM.
+  // The expected c, from the operands before the GEMM.
   static std::vector<double> expected(const GemmCase& test, const Operands& x) {
-    // Rows of a and columns of b, each in one piece.
+    // Rows of a and columns of b, each contiguous.
     std::vector<double> rows(static_cast<size_t>(test.m * test.k)), columns(static_cast<size_t>(test.n * test.k));
     for (int64_t l = 0; l < test.k; ++l) {
       for (int64_t i = 0; i < test.m; ++i)
@@ -117,7 +117,7 @@ class MatmulTest : public testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(BackEnds, MatmulTest, testing::Values(2, test::kOnCuda),
                          [](const auto& info) { return std::string(info.param == test::kOnCuda ? "cuda" : "cpu"); });
 
-// Every combination of a shape: 2 transposes x 3 type pairs x {plain, bias, accumulate}.
+// Every combination for a shape: 2 transposes x 3 type pairs x {plain, bias, accumulate}.
 template <class F>
 void for_each_combination(int64_t m, int64_t n, int64_t k, F&& f) {
   for (const auto& [dtype, c_dtype] :
@@ -154,8 +154,8 @@ TEST_P(MatmulTest, WhatIsTriedOutIsExactOnIntegers) {
     for_each_combination(m, n, k, [this](const GemmCase& test) { expect_exact(test); });
 }
 
-// Sizes of the bias gradient that the emulated library refuses (24), fails at (8) or proposes a failure for (16), sums
-// of a length that it refuses, and sizes that people train.
+// Sizes for which the emulated library refuses the bias gradient (24), fails (8), or proposes a failing algorithm (16),
+// a sum of a length that it refuses, and sizes used in training.
 TEST_P(MatmulTest, ABiasGradientIsExactOnIntegers) {
   const int64_t shapes[][3] = {{1, 5, 30}, {8, 6, 32},  {24, 5, 40},    {16, 16, 18},  {31, 40, 130}, {96, 33, 200},
                                {5, 7, 0},  {30, 7, 13}, {12288, 2, 36}, {768, 2, 600}, {5, 3, 32768}};
@@ -190,7 +190,7 @@ TEST_P(MatmulTest, ABiasGradientIsExactOnIntegers) {
   }
 }
 
-// The order of additions says who added: the emulated library, term by term, and not column_sum, 8 rows at a time.
+// The order of additions shows who added: the emulated library adds term by term, column_sum 8 rows at a time.
 TEST_P(MatmulTest, ABiasGradientIsTheLibrarysWhereItHasOne) {
   if (GetParam() != test::kOnCuda || !test::gpu_is_emulated()) GTEST_SKIP() << "of the emulated library's order";
   const GemmCase test{40, 12, 3000, DType::bf16, DType::f32, {.transpose_a = true}};
@@ -210,8 +210,8 @@ TEST_P(MatmulTest, ABiasGradientIsTheLibrarysWhereItHasOne) {
   EXPECT_GT(others, 0) << "the two orders cannot be told apart";
 }
 
-// As the two ops on a CPU; on a GPU rounded once or twice, by which kernels is as may be. A residual is large beside
-// the product, where a rounding between shows.
+// On a CPU as the two ops; on a GPU rounded once or twice, depending on the kernel. The residual is large compared with
+// the product, so that an intermediate rounding shows.
 TEST_P(MatmulTest, AResidualComesWithinOneRoundingMore) {
   const int64_t shapes[][3] = {{1, 5, 30}, {17, 40, 7}, {33, 96, 200}, {3, 12288, 32}, {3, 768, 3072}};
   for (const double trial_operations : {1e9, 0.0}) {
@@ -244,7 +244,7 @@ TEST_P(MatmulTest, AResidualComesWithinOneRoundingMore) {
   }
 }
 
-// One rounding: what two would make of it differs.
+// Rounded once: rounding twice gives a different result.
 TEST_P(MatmulTest, AResidualOfTheLibraryIsRoundedOnce) {
   if (GetParam() != test::kOnCuda || !test::gpu_is_emulated()) GTEST_SKIP() << "of the emulated library";
   for (const bool biased : {false, true}) {
@@ -277,7 +277,7 @@ TEST_P(MatmulTest, NoRowsGiveNothingAndEmptySumsAreZero) {
 }
 
 TEST_P(MatmulTest, AnElementHasTheSameBitsInEveryColumn) {
-  // given equal columns, some in a whole panel and some behind it, whose sum is a subnormal bf16
+  // given equal columns, some in a whole panel and some after it, whose sum is a subnormal bf16
   const Tensor a = arena.allocate(DType::bf16, {1, 1}), b = arena.allocate(DType::bf16, {1, 40});
   const Tensor c = arena.allocate(DType::bf16, {1, 40}), bias = arena.allocate(DType::bf16, {40});
   ops->run(op::Fill{a, 0}, *stream);
@@ -290,7 +290,7 @@ TEST_P(MatmulTest, AnElementHasTheSameBitsInEveryColumn) {
 
 TEST_P(MatmulTest, ARowHasTheSameBitsInEveryMatrix) {
   if (GetParam() == test::kOnCuda) GTEST_SKIP() << "cuBLASLt chooses by the shape";
-  // given a GEMM that is blocked in k, with one row, some rows and whole panels of them
+  // given a GEMM blocked in k, with one row, a few rows and whole panels of them
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Operands x = operands({70, 50, 5000, dtype, DType::f32, {.transpose_b = true}}, false);
     const auto rows_from = [&](int64_t first, int64_t rows) {
@@ -312,7 +312,7 @@ TEST_P(MatmulTest, LongReductionsAreExactOnIntegers) {
   for_each_combination(40, 72, 3001, [this](const GemmCase& test) { expect_exact(test); });
 }
 
-// Every way to cut a GEMM, by small shapes, as if the caches were small.
+// Every way to partition a GEMM, on small shapes, as if the caches were small.
 TEST_P(MatmulTest, EveryBlockingIsExactOnIntegers) {
   if (GetParam() == test::kOnCuda) GTEST_SKIP() << "the library cuts";
   for (const int64_t part : {64, 512}) {
@@ -328,7 +328,7 @@ TEST_P(MatmulTest, RealNumbersComeWithinTheTolerance) {
     Operands x = operands(test, false);
     const std::vector<double> wanted = expected(test, x);
     run(test, x);
-    // The sum is of the size of sqrt(k), and is rounded once more to the type of c.
+    // The sum is of order sqrt(k), and is rounded once more to the type of c.
     const double of_sum = test::tolerance(DType::f32, test.k, std::sqrt(static_cast<double>(test.k)));
     for (int64_t i = 0; i < x.c.numel(); ++i) {
       const double c = wanted[static_cast<size_t>(i)];
@@ -383,7 +383,7 @@ TEST_P(MatmulTest, RanksOnTheirOwnThreadsAndStreamsDoNotDisturbEachOther) {
     });
   for (std::thread& rank : ranks) rank.join();
 
-  // then each result is its own
+  // then each result is correct
   for (size_t r = 0; r < 4; ++r)
     for (size_t i = 0; i < 4; ++i)
       for (int64_t e = 0; e < test.m * test.n; ++e)

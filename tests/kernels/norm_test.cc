@@ -1,4 +1,4 @@
-// The exact sum of squares. The reference is a fixed-point number of 704 bits, added up square by square.
+// The exact sum of squares, against a fixed-point number of 704 bits to which squares are added one by one.
 #include <algorithm>
 #include <bit>
 
@@ -8,7 +8,7 @@
 namespace trivet::test {
 namespace {
 
-// Bit k of the number counts 2^(k - 384).
+// Bit k of the number has the value 2^(k - 384).
 class FixedPoint {
  public:
   void add_square(float x) {
@@ -51,7 +51,7 @@ FixedPoint exact(const Tensor& x) {
   return sum;
 }
 
-// Every digit of the canonical bins is the reference's.
+// Every digit of the canonical bins equals the reference's.
 testing::AssertionResult equals(const Tensor& bins, const FixedPoint& expected) {
   for (int i = 0; i < kExactSumDigits; ++i) {
     const int low = 28 * i - 308 + 384;
@@ -101,7 +101,7 @@ TEST_P(NormTest, SumsOfAllSizesAreExact) {
   }
 }
 
-// The hardest for the two-level path: one large number beside many that are up to 2^30 times smaller.
+// The hardest case for the two-level path: one large number among many that are up to 2^30 times smaller.
 TEST_P(NormTest, ALargeNumberDoesNotHideSmallOnes) {
   for (int gap = 18; gap <= 30; ++gap) {
     const Tensor x = tensors.uniform(DType::f32, {2048}, -1, 1), bins = tensors.full(DType::i64, {kExactSumBins}, 0);
@@ -113,7 +113,7 @@ TEST_P(NormTest, ALargeNumberDoesNotHideSmallOnes) {
   }
 }
 
-// Every lane at its limit: all numbers as large as their block allows.
+// Every lane at its limit: all numbers are as large as their block allows.
 TEST_P(NormTest, LanesDoNotOverflow) {
   const Tensor x = tensors.full(DType::f32, {70'000}, std::nextafterf(2.0f, 0.0f));
   const Tensor bins = tensors.full(DType::i64, {kExactSumBins}, 0);
@@ -137,10 +137,10 @@ TEST_P(NormTest, OrderAndCutsDoNotMatter) {
   ops->run(op::SumOfSquares{.xs = {x}, .bins = whole}, *stream);
 
   for (int run = 0; run < 5; ++run) {
-    // Shuffled, and in pieces of any size: added to one accumulator, as calls on one rank …
+    // Shuffled, and in pieces of any size: added to one accumulator, as by calls on one rank …
     const Tensor shuffled = tensors.copy(x), calls = tensors.full(DType::i64, {kExactSumBins}, 0);
     std::shuffle(shuffled.as<float>(), shuffled.as<float>() + n, tensors.random());
-    // … and each to its own, then added up, as an all-reduce over ranks does.
+    // … and each to its own, then added up, as by an all-reduce over ranks.
     const Tensor ranks = tensors.full(DType::i64, {kExactSumBins}, 0);
     for (int64_t begin = 0, size; begin < n; begin += size) {
       size = std::min<int64_t>(n - begin, static_cast<int64_t>(tensors.random()() % 9000));

@@ -1,5 +1,5 @@
-// What holds for every op, whatever it computes: its check refuses what its contract does not allow, by name; what it
-// reads stays as it is; what it writes is written in whole, and does not depend on what was there.
+// Properties of every op: its check refuses, by name, what its contract does not allow; inputs stay unchanged; outputs
+// are written completely, and do not depend on their previous contents.
 #include <gtest/gtest.h>
 
 #include "tests/support/op_samples.h"
@@ -8,8 +8,8 @@
 namespace trivet::test {
 namespace {
 
-// f(tensor) for each tensor of an op, those in lists too, as an argument with its role. A list that changed is made
-// anew.
+// f(tensor) for each tensor of an op, as an argument with its role, including those in lists. A list that changed is
+// rebuilt.
 template <class Op, class F>
 void for_each_tensor(Op& op, const F& f) {
   for_each_field(op, [&]<class T>(T& field) {
@@ -38,8 +38,8 @@ class OpLaws : public testing::Test {
           },
           sample);
   }
-  // Changes the tensors of the op one at a time, by change(tensor), and expects check() to throw, naming the op, where
-  // change tells that it must.
+  // Changes the tensors of the op one at a time, by change(tensor), and expects check() to throw, naming the op,
+  // whenever change returns true.
   template <class Op, class F>
   void expect_refused(const Op& op, const F& change) {
     int count = 0;
@@ -77,7 +77,7 @@ TEST_F(OpLaws, ANullTensorIsRefusedUnlessItIsOptional) {
 
 TEST_F(OpLaws, AnotherTypeIsRefused) {
   for_each_op([&]<class Op>(const Op& op) {
-    if constexpr (std::is_same_v<Op, op::Fill> || std::is_same_v<Op, op::Clear>) return;  // take any
+    if constexpr (std::is_same_v<Op, op::Fill> || std::is_same_v<Op, op::Clear>) return;  // accept any
     expect_refused(op, [](Tensor& tensor) {
       if (!tensor) return false;
       tensor.dtype = tensor.dtype == DType::u8 ? DType::i64 : DType::u8;
@@ -88,13 +88,13 @@ TEST_F(OpLaws, AnotherTypeIsRefused) {
 
 TEST_F(OpLaws, AnotherShapeIsRefused) {
   for_each_op([&]<class Op>(const Op& op) {
-    if constexpr (std::is_same_v<Op, op::Fill> || std::is_same_v<Op, op::Clear>) return;  // take any
+    if constexpr (std::is_same_v<Op, op::Fill> || std::is_same_v<Op, op::Clear>) return;  // accept any
     expect_refused(op, [](Tensor& tensor) {
       if (!tensor) return false;
       for (int i = 0; i < tensor.shape.rank; ++i) ++tensor.shape.dims[static_cast<size_t>(i)];
       const bool any = std::is_same_v<Op, op::SumOfSquares> || std::is_same_v<Op, op::FindNonFinite> ||
                        std::is_same_v<Op, op::CountLabels> || std::is_same_v<Op, op::Amax>;
-      if (any && tensor.dtype == DType::f32) return tensor.numel() == 2;  // any x or numbers, but one of the others
+      if (any && tensor.dtype == DType::f32) return tensor.numel() == 2;  // any size of x or numbers; one of the others
       return tensor.numel() != 9 * 3 * 13;                                // views of heads may lie in a larger tensor
     });
   });
@@ -105,7 +105,7 @@ TEST_F(OpLaws, WhatIsReadStaysAndWhatIsWrittenIsWrittenInWhole) {
   const auto stream = tensors.device().create_compute_stream();
   for_each_op([&]<class Op>(const Op& op) {
     if constexpr (std::is_same_v<Op, op::AttentionBackward>) return;  // leaves the gaps of its views: attention_test
-    // given: everything twice; what is only written, with other bytes in it
+    // given: a copy of everything per run, with outputs prefilled differently
     std::vector<Tensor> results[2];
     for (int run = 0; run < 2; ++run) {
       Op mine = op;

@@ -1,4 +1,4 @@
-// Rotary positions against their definition in double.
+// RoPE against its definition in double.
 #include <functional>
 #include <numbers>
 
@@ -31,7 +31,7 @@ TEST_P(RopeTest, TheTableHasCosinesAndSinesOfEachAngle) {
   }
 }
 
-// Meta's formula, which goes by wavelengths (llama-models, apply_scaling).
+// Meta's formula, which is in terms of wavelengths (llama-models, apply_scaling).
 TEST(Rope, Llama31StretchesLongWavelengths) {
   const Rotary plain{.width = 128, .base = 5e5};
   Rotary scaled = plain;
@@ -64,7 +64,7 @@ struct RopeCase {
 constexpr RopeCase kRopeCases[] = {{1, 1, 1, 1, 2, 2},   {5, 2, 4, 2, 8, 8},   {3, 3, 6, 1, 10, 6},
                                    {4, 1, 3, 3, 64, 64}, {7, 2, 8, 4, 80, 40}, {2, 2, 2, 1, 128, 32}};
 
-// qkv with its queries and keys turned, or turned back. position: of each row.
+// qkv with its queries and keys rotated, inversely if sign is -1. position: maps rows to positions.
 Values turned(const Values& qkv, const RopeCase& c, const Rotary& rotary,
               const std::function<int64_t(int64_t)>& position, double sign) {
   Values out = qkv;
@@ -111,7 +111,7 @@ TEST_P(RopeTest, TurnsQueriesAndKeysAndNothingElse) {
   }
 }
 
-// The last positions of a text that grows, in place among those that were turned before.
+// The last positions of a growing text, in place, after earlier positions were rotated.
 TEST_P(RopeTest, OfTheLastPositionsLeavesTheOthers) {
   const RopeCase c{6, 2, 4, 2, 16, 16};
   const Rotary rotary{.width = c.width};
@@ -152,7 +152,7 @@ TEST_P(RopeTest, ViewsMayBeTensorsOfTheirOwn) {
       EXPECT_EQ(i < 2 * d ? get(q, row * 2 * d + i) : get(k, row * d + i - 2 * d), get(packed, row * 4 * d + i));
 }
 
-// The backward pass turns back: it is the transpose of the forward pass, whose derivative it therefore is.
+// The backward pass rotates back: it is the transpose of the forward pass, and therefore its derivative.
 TEST(RopeReference, TurningBackIsTheDerivative) {
   const RopeCase c{3, 1, 2, 1, 6, 4};
   const Rotary rotary{.width = c.width, .base = 10};

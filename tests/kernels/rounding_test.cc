@@ -1,5 +1,5 @@
 // Every op that writes bf16 rounds without bias: against the same op in fp32, on the same inputs, the signed errors of
-// an output add up to nothing. A tolerance lets truncation pass, which makes every number a little too small.
+// an output cancel. A tolerance would let truncation pass, which makes every number a little too small.
 #include <map>
 
 #include "tests/support/ops_fixture.h"
@@ -9,9 +9,9 @@ namespace {
 
 class RoundingTest : public OpsTest {
  protected:
-  // run(dtype): the op's output, [n] in dtype; its tensors are drawn by `input`, the same for each dtype.
+  // run(dtype): the op's output, [n] in dtype; `input` draws its tensors, the same for each dtype.
   void expect_unbiased(const char* what, const std::function<Tensor(DType)>& run) {
-    std::map<double, double> rounded_of;  // each number once: a function of one bf16 has few
+    std::map<double, double> rounded_of;  // each number once: a function of one bf16 has few values
     for (uint64_t seed = 1; seed <= 4; ++seed) {
       tensors.random().seed(seed);
       const Values rounded = values(run(DType::bf16));
@@ -22,7 +22,7 @@ class RoundingTest : public OpsTest {
     }
     double sum = 0, squares = 0;
     for (const auto& [exact, rounded] : rounded_of) {
-      // In units in the last place, of the magnitude.
+      // In ulps, positive if the magnitude grows.
       const double ulp = std::ldexp(1.0, std::ilogb(std::max(std::abs(exact), 1e-30)) - 7);
       const double error = std::copysign(1.0, exact) * (rounded - exact) / ulp;
       ASSERT_LT(std::abs(error), 1.01) << what << " of " << exact;
@@ -33,7 +33,7 @@ class RoundingTest : public OpsTest {
     EXPECT_GT(squares, 0.04 * n) << what << ": nothing is rounded";
     EXPECT_LT(std::abs(sum), 4.5 * std::sqrt(squares)) << what << ", of " << n << " numbers";
   }
-  // Drawn, and rounded to bf16 whatever the dtype.
+  // Drawn, and rounded to bf16 for any dtype.
   Tensor input(DType dtype, Shape shape) {
     std::uniform_real_distribution<float> draw(-2, 2);
     return tensors.make(dtype, shape, [&](int64_t) { return static_cast<float>(bf16(draw(tensors.random()))); });
@@ -139,7 +139,7 @@ TEST_P(RoundingTest, OfTheResidualStreamHasNoBias) {
                              .dpositions = tensors.full(DType::f32, {12, kColumns}, 0)});
     return dx;
   });
-  // Half of these sums lie in the middle between two numbers: to even, not away from zero.
+  // Half of these sums are ties: they round to even, not away from zero.
   expect_unbiased("add", [&](DType t) {
     const Tensor out = output(t, square);
     run(op::Add{input(t, square), input(t, square), out});
@@ -156,7 +156,7 @@ TEST_P(RoundingTest, OfRopeHasNoBias) {
       const Tensor table = tensors.poisoned(DType::f32, {s, d});
       run(op::RotaryTable{{.width = d}, table});
       run(op::Rope{.q = views.q, .k = views.k, .table = table, .inverse = inverse});
-      // Position 0 does not turn, and values never.
+      // Position 0 is not rotated, and values never are.
       Values turned;
       for (int64_t i = b * 3 * heads * d; i < qkv.numel(); ++i)
         if (i % (3 * d) < 2 * d) turned.push_back(get(qkv, i));
