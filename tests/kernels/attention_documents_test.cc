@@ -110,7 +110,7 @@ TEST_P(AttentionDocuments, AChangeStaysInItsDocument) {
 TEST_P(AttentionDocuments, WhatNobodySeesGivesNothing) {
   const PositionMap map{16, 40, 100};
   struct Run {
-    int64_t queries, start, row;  // row of the first key that they see
+    int64_t queries, start, row;  // start and row: of the first key that they see
   };
   for (const auto& [dtype, d, keys] : {std::tuple<DType, int64_t, int64_t>{DType::f32, 16, 64},
                                        {DType::bf16, 64, 130},
@@ -140,7 +140,7 @@ TEST_P(AttentionDocuments, WhatNobodySeesGivesNothing) {
           starts.as<int32_t>()[2 * query++ + entry] = static_cast<int32_t>(each.start);
       ASSERT_EQ(query, z.s);
     }
-    const auto with = ops_for(z), without = create_test_ops(1);  // the latter on a CPU: many, slow on an emulated GPU
+    const auto with = ops_for(z), without = create_test_ops(1);  // on a CPU: its many ops are slow on an emulated GPU
     const auto both = [&](const QkvViews& qkv, const Tensor& out, const Tensor& lse, const Tensor& grad,
                           const QkvViews& dqkv, const DocumentStarts& documents) {
       Ops* const ops = (documents.starts ? with : without).get();
