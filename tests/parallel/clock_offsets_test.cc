@@ -8,7 +8,7 @@
 namespace trivet {
 namespace {
 
-// Ranks 2 and 3 share a clock, which is ahead by an hour; between two measurements it gains a second.
+// Ranks 2 and 3 share a clock that is an hour ahead; between two measurements it gains a second.
 TEST(ClockOffsets, AreWithinHalfARoundTrip) {
   constexpr int64_t kHour = 3'600'000'000'000, kSecond = 1'000'000'000;
   std::atomic<int64_t> ahead = kHour;
@@ -30,7 +30,7 @@ TEST(ClockOffsets, AreWithinHalfARoundTrip) {
     EXPECT_EQ(clocks.offset(0), first);
     EXPECT_LE(std::abs(clocks.offset(INT64_MAX) + (other ? kHour + kSecond : 0)), clocks.round_trip() / 2 + 1);
     if (!other) return;
-    // Nothing tells when in between it gained the second.
+    // The time at which it gained the second is unknown.
     const int64_t middle = clocks.offset(at + kSecond / 2);
     EXPECT_GT(middle, clocks.offset(INT64_MAX));
     EXPECT_LT(middle, first);

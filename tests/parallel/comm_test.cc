@@ -1,4 +1,4 @@
-// The thread back end: the common cases, then what happens when a rank fails or calls something else than its peers.
+// The thread back end: the common cases, then a rank that fails or whose calls differ from its peers'.
 #include <array>
 #include <cstdlib>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ INSTANTIATE_TEST_SUITE_P(ranks, ThreadComm,
 
 // ---- failures
 
-// The text of the Error that a world of `ranks` ends with.
+// The message of the Error with which a world of `ranks` ends.
 template <class Failure = Error, class F>
 std::string failure_of(int ranks, F&& rank_main) {
   try {
@@ -65,7 +65,7 @@ TEST(ThreadFailure, keeps_its_type_and_names_its_rank) {
   EXPECT_EQ(failure_of<Error>(2, foreign), "rank 1: bad_alloc or so");
 }
 
-// Which rank comes first with a problem of all ranks is chance, and says nothing.
+// If all ranks have the same problem, which one reports it first is chance, and says nothing.
 TEST(ThreadFailure, of_all_ranks_names_none) {
   const auto all = [](Communicator&) { throw DataError("train.idx: too short"); };
   EXPECT_EQ(failure_of<DataError>(4, all), "train.idx: too short");
@@ -89,7 +89,7 @@ TEST(HostWorld, AProblemOfAllRanksNamesNone) {
   });
 }
 
-// The ranks that wait do so in other groups, on other streams, in every kind of call; none of them with rank 0 alone.
+// The ranks wait in other groups, on other streams, in every kind of call; none of them for rank 0 alone.
 TEST(ThreadFailure, ends_every_wait_in_every_group) {
   const std::string text = failure_of<IoError>(8, [](Communicator& world) {
     RankStreams rank;
@@ -103,7 +103,7 @@ TEST(ThreadFailure, ends_every_wait_in_every_group) {
       throw IoError("disk is full");
     }
     if (world.rank() == 6) nested->all_reduce(tensor_of(x), Reduce::sum, *worker);  // 7 takes part
-    if (world.rank() % 2 == 0) nested->recv(tensor_of(y), 1, *rank.stream);         // nobody sends
+    if (world.rank() % 2 == 0) nested->recv(tensor_of(y), 1, *rank.stream);         // no rank sends
     else if (world.rank() == 3) world.twin("never", comm_of("data"));
     else world.all_reduce(tensor_of(y), Reduce::sum, *rank.stream);
   });
@@ -151,7 +151,7 @@ TEST(ThreadFailure, rank_that_ends_early_is_named) {
   expect_contains(transfer, {"rank 1: ", "recv", "rank 0, which has ended"});
 }
 
-// ---- mismatches: every rank does well by itself
+// ---- mismatches: each rank's calls are valid by themselves
 
 TEST(ThreadMismatch, names_call_sizes_and_ranks) {
   const auto text_of = [](void (*odd_one)(Communicator&, Stream&, std::vector<float>&)) {
@@ -229,7 +229,7 @@ TEST(ThreadMismatch, arguments_are_checked_before_anything_moves) {
     EXPECT_THROW(world.split({1, 0, 1}, "twice", comm_of("data")), Error);
     EXPECT_THROW(world.send(tensor_of(x), world.rank(), *rank.stream), Error);
     EXPECT_THROW(world.recv(tensor_of(x), -1, *rank.stream), Error);
-    world.barrier();  // the world is still fine
+    world.barrier();  // the world still works
   });
 }
 
@@ -237,7 +237,7 @@ TEST(ThreadRanks, need_at_least_one) {
   EXPECT_THROW(run_thread_ranks(0, [](Communicator&) {}), ConfigError);
 }
 
-// Who this process is, by what the launchers set on the second of two nodes.
+// This process's rank, from the variables that launchers set on the second of two nodes.
 TEST(Launcher, SaysWhichRankThisProcessIs) {
   const std::array<std::string, 12> all = {"OMPI_COMM_WORLD_SIZE",
                                            "OMPI_COMM_WORLD_RANK",
@@ -270,7 +270,7 @@ TEST(Launcher, SaysWhichRankThisProcessIs) {
           {"SLURM_PROCID", "5"},
           {"SLURM_LOCALID", "1"}},
          8, 5);
-  // The shell of salloc, and the script of sbatch.
+  // A shell of salloc, and a script of sbatch.
   expect({{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}, 0, 0);
   expect({{"SLURM_STEP_ID", "4294967291"}, {"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}, 0, 0);
   for (const std::string& name : all) unsetenv(name.c_str());

@@ -1,4 +1,4 @@
-// The flight recorder: what it keeps of the calls, beside streams that make them, and that it changes nothing of them.
+// The flight recorder: its records of calls, while streams make them, and that it does not change the calls.
 #include <cmath>
 #include <gtest/gtest.h>
 #include <thread>
@@ -45,7 +45,7 @@ TEST(FlightRecorder, KeepsTheLastCallsAndEveryOpenOne) {
   EXPECT_EQ(log.groups[0].done, static_cast<uint64_t>(calls) - 1);
 }
 
-// A host may be a whole step ahead of its GPU.
+// The host may be a whole step ahead of its GPU.
 TEST(FlightRecorder, HasRoomForAsManyCallsAsAreOpen) {
   // given
   constexpr int kCalls = 2 * static_cast<int>(FlightRecorder::kCapacity) + 1;
@@ -72,7 +72,7 @@ TEST(FlightRecorder, HasRoomForAsManyCallsAsAreOpen) {
 TEST(FlightCommunicator, RecordsWhatEveryStreamCallsWhileItIsLookedAt) {
   constexpr int kRanks = 3, kRounds = 15;
   run_thread_ranks(kRanks, [](Communicator& plain) {
-    // given: a rank with two groups on two streams, and somebody who reads all the time
+    // given: a rank with two groups on two streams, and a thread that reads the log all the time
     FlightRecorder recorder(plain.rank());
     const auto world = with_flight_recorder(plain, recorder);
     const auto pair = world->split({2, 1, 0}, "turned", comm_of("tensor"));
@@ -102,7 +102,7 @@ TEST(FlightCommunicator, RecordsWhatEveryStreamCallsWhileItIsLookedAt) {
     over = true;
     reader.join();
 
-    // then: the numbers are right, and so are the counts
+    // then: the results are right, and so are the counts
     EXPECT_EQ(z[0], std::pow(3.f, kRounds));
     EXPECT_EQ(moved[0], world->rank() == 2 ? 0.f : static_cast<float>(world->rank()));
     const FlightLog log = recorder.log();
@@ -123,7 +123,7 @@ TEST(FlightCommunicator, RecordsWhatEveryStreamCallsWhileItIsLookedAt) {
   });
 }
 
-// Calls on a device's own streams, which nothing of the recorder's may run on.
+// Calls on a device's own streams, on which the recorder must not run anything.
 TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
   run_thread_ranks(2, [](Communicator& world) {
     // given
@@ -140,7 +140,7 @@ TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
     const auto stream = device->create_compute_stream();
     device->copy_to_device(mine.data(), data, *stream);
     const auto last_state = [&] { return recorder.log().records.back().state; };
-    // when one rank comes to its call, then it is open there
+    // when one rank has made its call, then the call is open there
     if (world.rank() == 0) {
       group->all_reduce(data, Reduce::sum, *stream);
       while (last_state() != FlightState::started) std::this_thread::yield();
@@ -150,7 +150,7 @@ TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
     if (world.rank() == 1) group->all_reduce(data, Reduce::sum, *stream);
     device->copy_to_host(data, sum.data(), *stream);
     stream->synchronize();
-    // then both have made it
+    // then both ranks have made it
     EXPECT_EQ(sum, std::vector<int64_t>(4, 3));
     EXPECT_EQ(last_state(), FlightState::done);
     EXPECT_FALSE(recorder.oldest_started());
@@ -161,11 +161,11 @@ TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
     EXPECT_EQ(log.groups[1].done, 1u);
     EXPECT_EQ(to_string(log.records.back()),
               to_string(CallSignature{CommCall::all_reduce, DType::i64, Reduce::sum, -1, 4}));
-    // and of many that the host queues ahead none is lost: who counts them must not take this rank for a late one
+    // and of many calls that the host queues ahead none is lost: by its counts this rank must not seem late
     const auto queue_many = [&] {
       for (int i = 0; i < 600; ++i) group->all_reduce(data, Reduce::max, *stream);
     };
-    if (world.rank() == 0) queue_many();  // of which the first waits for rank 1
+    if (world.rank() == 0) queue_many();  // the first one waits for rank 1
     host->barrier();
     if (world.rank() == 1) queue_many();
     stream->synchronize();
@@ -173,7 +173,7 @@ TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
     EXPECT_EQ(later.groups[1].enqueued, 601u);
     EXPECT_EQ(later.groups[1].started, 601u);
     EXPECT_EQ(later.groups[1].done, 601u);
-    // and calls without end need no memory without end: the recorder keeps the last of them
+    // and endless calls need bounded memory: the recorder keeps the last of them
     for (int i = 0; i < 1500; ++i) {
       group->all_reduce(data, Reduce::max, *stream);
       if (i % 100 == 0) stream->synchronize();
@@ -184,7 +184,7 @@ TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
   });
 }
 
-// The nth call of a rank is spoiled.
+// Injects a fault into a rank's nth call.
 class SpoilsOneCall : public CallFaults {
  public:
   SpoilsOneCall(CallFault fault, int call) : fault_(fault), calls_(call) {}

@@ -1,4 +1,4 @@
-// The emulated link: the conformance cases over it, its formulas, and that nothing arrives too early.
+// The emulated link: the conformance cases over it, its formulas, and that no message arrives too early.
 #include <algorithm>
 #include <ctime>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(ranks, LinkComm, testing::Combine(testing::Values(1, 2,
 // ---- formulas
 
 TEST(Link, WireTimes) {
-  const Link link{.latency_us = 10, .gbps = 8};  // a byte a nanosecond
+  const Link link{.latency_us = 10, .gbps = 8};  // a byte per nanosecond
   const auto time = [&](CommCall call, int ranks) { return wire_time(link, wire_cost(call, 4000, ranks)); };
   EXPECT_EQ(time(CommCall::reduce_scatter, 4).busy_ns, 3000);
   EXPECT_EQ(time(CommCall::reduce_scatter, 4).total(), 13000);
@@ -55,9 +55,9 @@ TEST(Link, GoesByTheClassOfAGroup) {
   EXPECT_TRUE(links.of(comm_of("pipeline")).none());
 }
 
-// ---- time. A busy machine makes a call later, never earlier.
+// ---- time. On a busy machine calls end later, never earlier.
 
-constexpr Link kSlow{.latency_us = 500, .gbps = 8};  // a byte a nanosecond
+constexpr Link kSlow{.latency_us = 500, .gbps = 8};  // a byte per nanosecond
 
 int64_t cpu_ns() {
   timespec t{};
@@ -77,7 +77,7 @@ struct Traced : RankStreams {
 
 TEST(Link, CollectivesTakeTheirWireTimeAndTheWaiterSleeps) {
   run_thread_ranks(3, [](Communicator& world) {
-    constexpr Link kSlower{.latency_us = 100'000, .gbps = 8};  // so that the arithmetic is nothing beside it
+    constexpr Link kSlower{.latency_us = 100'000, .gbps = 8};  // so that the arithmetic is negligible
     const auto linked = with_links(world, {{"data", kSlower}});
     const auto group = linked->twin("group", comm_of("data"));
     Traced rank;
@@ -101,7 +101,7 @@ TEST(Link, CollectivesTakeTheirWireTimeAndTheWaiterSleeps) {
   });
 }
 
-// Two receivers, in two groups of one category: what rank 0 sends leaves through one port, one after another.
+// Two receivers, in two groups of one category: rank 0's messages leave through one port, one after another.
 TEST(Link, SendsOfARankShareItsPort) {
   constexpr int kSends = 6;
   constexpr int64_t kFloats = 50'000, kBusy = 4 * kFloats;
@@ -109,7 +109,7 @@ TEST(Link, SendsOfARankShareItsPort) {
   std::vector<Span> sent;
   run_thread_ranks(3, [&](Communicator& world) {
     const auto linked = with_links(world, {{"pipeline", kSlow}});
-    std::unique_ptr<Communicator> pairs[3];  // [1], [2]: rank 0 and this one
+    std::unique_ptr<Communicator> pairs[3];  // [1], [2]: rank 0 and that rank
     for (int to = 1; to <= 2; ++to) pairs[to] = linked->split({0, to}, "pair", comm_of("pipeline"));
     Traced rank;
     std::vector<float> x(kFloats);
@@ -153,7 +153,7 @@ TEST(Link, AMeasuredLinkIsNoFasterThanItIs) {
   });
 }
 
-// The best of five takes a fifth of all of them at most.
+// The best of five takes at most a fifth of the total.
 TEST(Link, AMeasuredLinkIsAsFastAsItsCallsWere) {
   run_thread_ranks(2, [](Communicator& world) {
     const auto linked = with_links(world, {{"data", {.latency_us = 10, .gbps = 4}}});
@@ -166,14 +166,14 @@ TEST(Link, AMeasuredLinkIsAsFastAsItsCallsWere) {
   });
 }
 
-// Rank 0 sends to rank 1, then both gather: rank 0's shard leaves behind its message, if both take one port.
+// Rank 0 sends to rank 1, then both gather: on a shared port rank 0's shard leaves after its message.
 TEST(Link, ClassesMayShareAPort) {
   for (const bool shared : {true, false})
     run_thread_ranks(2, [&](Communicator& world) {
       const auto linked = with_links(world, {{"data", kSlow}, {"pipeline", kSlow}}, shared);
       const auto data = linked->twin("data", comm_of("data")), pipeline = linked->twin("p", comm_of("pipeline"));
       Traced rank;
-      constexpr int64_t kMegabytes = 80'000'000;  // of a byte a nanosecond
+      constexpr int64_t kMegabytes = 80'000'000;  // at a byte per nanosecond
       std::vector<std::byte> message(world.rank() == 0 ? kMegabytes : 0), full(2'000'000);
       const int64_t before = now_ns();
       if (world.rank() == 0) pipeline->send({message.data(), DType::u8, {kMegabytes}}, 1, *rank.stream);
@@ -189,7 +189,7 @@ TEST(Link, ClassesMayShareAPort) {
     });
 }
 
-// A send that waited for its transfer would not come back before the test is ended for taking too long.
+// If a send waited for its transfer, the test would exceed its time limit.
 TEST(Link, ASendDoesNotWait) {
   run_thread_ranks(2, [](Communicator& world) {
     const auto linked = with_links(world, {{"pipeline", {.latency_us = 1e10, .gbps = 1e-6}}});

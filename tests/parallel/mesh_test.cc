@@ -1,4 +1,4 @@
-// Positions in the mesh against the closed forms in its header. The groups themselves are a case of every back end.
+// Positions in the mesh against the closed forms in its header. The groups themselves are a case for every back end.
 #include "parallel/mesh.h"
 
 #include <algorithm>
@@ -44,8 +44,8 @@ TEST(Mesh, default_order_is_megatrons) {
   EXPECT_EQ(position_of(15, shape), position(1, 3, 1));
 }
 
-// In every order every rank stands somewhere else, a group's members are those that differ in its axes only, and
-// everybody finds itself among them, also on an axis that no layer knows.
+// In every order each rank has a distinct position, a group's members differ in its axes only, and each rank is in its
+// own group, also for axes that no layer uses.
 TEST(Mesh, groups_are_of_any_set_of_axes_in_any_order) {
   std::array names{"tp", "cp", "dp", "pp"};
   std::sort(names.begin(), names.end(), [](const char* a, const char* b) { return std::string(a) < b; });
@@ -96,7 +96,7 @@ TEST(Mesh, has_to_fill_the_world) {
   EXPECT_THROW(position_of(8, shape_of(2, 2, 2)), Error);
 }
 
-// What is summed over which ranks, and which copy counts, follows from how a parameter stands on the axes.
+// A parameter's placement on the axes determines the ranks to sum over, and which copy counts.
 TEST(Params, FollowFromTheirStandings) {
   ParamList params({{Axis::tp, 2}, {Axis::cp, 2}, {Axis::dp, 2}, {Axis::pp, 2}}, {{Axis::tp, 1}, {Axis::cp, 1}});
   params.begin_unit(0);
@@ -114,7 +114,7 @@ TEST(Params, FollowFromTheirStandings) {
   const Param& tied = params.declare(
       {.name = "tied", .global_shape = {4, 6}, .placement = {{Axis::tp, partitioned(0)}, {Axis::pp, kPartial}}});
   EXPECT_EQ(tied.summed_over, AxisSet{Axis::pp});
-  EXPECT_TRUE(tied.first_copy);  // pp 0
+  EXPECT_TRUE(tied.first_copy);  // at pp 0
   EXPECT_THROW(params.declare({.name = "x", .global_shape = {3, 2}, .placement = {{Axis::tp, partitioned(0)}}}),
                ConfigError);
   EXPECT_THROW(params.declare({.name = "x", .global_shape = {4}, .placement = {{Axis::dp, kReplicated}}}), Error);

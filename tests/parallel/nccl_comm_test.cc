@@ -1,6 +1,6 @@
-// The NCCL back end, with a rank on a thread for each GPU of this host: skipped without a GPU, and on a single one only
-// what a group of one rank does. Sums are of small integers or of two numbers, so that NCCL's order has the same bits.
-// In a build with an emulated CUDA they run everywhere (tests/emulation).
+// The NCCL back end, with each rank on a thread and a GPU of this host: skipped without a GPU; on a single one only the
+// tests of a group of one rank run. Sums are of small integers or of two numbers, so that NCCL's order gives the same
+// bits. In a build with an emulated CUDA they run everywhere (tests/emulation).
 #include "parallel/comm/nccl_comm.h"
 
 #include <algorithm>
@@ -79,10 +79,10 @@ TEST(NcclComm, EveryCallMovesWhatItShould) {
   });
 }
 
-// ---- what every back end passes
+// ---- the cases that every back end passes
 
-// The common cases, but for those of what NCCL does not promise: sends that wait for nobody, a maximum that keeps NaN,
-// and when a call was matched.
+// The common cases, except for those that need what NCCL does not promise: sends that do not wait, a maximum that
+// propagates NaN, and the time at which a call was matched.
 std::vector<CommCase> cases_of_nccl() {
   std::vector<CommCase> cases = collective_cases();
   for (const CommCase& more : group_cases()) cases.push_back(more);
@@ -96,7 +96,7 @@ void run_on_gpus(int ranks, const std::function<void(Communicator& nccl, Device&
   run_thread_ranks(ranks, [&](Communicator& world) {
     const auto device = create_cuda_device(world.rank());
     const auto nccl = create_nccl_communicator(world, *device, timeout_s);
-    FailureGuard guard(*nccl);  // or the others would wait for this rank to the end of their patience
+    FailureGuard guard(*nccl);  // otherwise the others would wait for this rank until their timeout
     body(*nccl, *device);
   });
 }
@@ -113,7 +113,7 @@ TEST_P(NcclCases, conforms) {
 INSTANTIATE_TEST_SUITE_P(two_ranks, NcclCases, testing::ValuesIn(cases_of_nccl()),
                          [](const auto& info) { return info.param.name; });
 
-// ---- what ranks must not wait for
+// ---- waits that must not block other ranks
 
 TEST(NcclComm, NeighboursInARingSendAtTheSameTime) {
   const int ranks = std::min(cuda_device_count(), 3);
@@ -138,11 +138,11 @@ TEST(NcclComm, NeighboursInARingSendAtTheSameTime) {
   });
 }
 
-// The ends of two channels as the executor has them: both ranks post the receive before they have anything to send.
+// The ends of two channels, as in the executor: both ranks post the receive before they have anything to send.
 TEST(NcclComm, ThePairsOfAPipelineReceiveBeforeTheySend) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
   run_on_gpus(2, [](Communicator& nccl, Device& device) {
-    // given: a channel each way, which the ranks end in different orders
+    // given: a channel in each direction, which the ranks destroy in different orders
     const int peer = 1 - nccl.rank();
     auto forward = nccl.twin("0 to 1", comm_of("pipeline"));
     auto backward = nccl.twin("1 to 0", comm_of("pipeline"));
@@ -193,7 +193,7 @@ TEST(NcclComm, AnAbortEndsWhatAStreamWaitsIn) {
   }
 }
 
-// NCCL frees what it has for a communicator, and may wait for the whole GPU to do so.
+// NCCL frees a communicator's resources, and may wait for the whole GPU to do so.
 TEST(NcclComm, AnAbortEndsWhatSeveralGroupsWaitInAtTheSameTime) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
   EXPECT_THROW(run_on_gpus(2,
@@ -231,7 +231,7 @@ TEST(NcclComm, ARankThatFailsEndsWhatTheStreamsOfTheOthersWaitIn) {
   }
 }
 
-// Rank 0 has nothing left to do, and ends its groups, which NCCL does together with the peers.
+// Rank 0 has finished, and destroys its groups, for which NCCL synchronizes with the peers.
 TEST(NcclComm, ARankThatIsThroughDoesNotWaitForOneThatFails) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
   try {
@@ -247,7 +247,7 @@ TEST(NcclComm, ARankThatIsThroughDoesNotWaitForOneThatFails) {
   }
 }
 
-// Rank 1 takes the id, and then hangs or fails.
+// Rank 1 gets the id, and then hangs or fails.
 TEST(NcclComm, ARankThatDoesNotComeEndsTheStartOfTheOthers) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
   for (const bool fails : {false, true}) try {
@@ -275,8 +275,8 @@ bool nccl_is_emulated() {
   return built_with_nccl() && cuda_device_count() > 0 && create_cuda_device(0)->name() == "emulated GPU";
 }
 
-// NCCL itself would hang, or move what it should not; the emulated one tells the ranks, as it would tell of a link that
-// breaks: while their streams wait. Rank 2 waits on the host.
+// NCCL itself would hang, or move wrong data; the emulated one reports an error to the ranks, as it would report a
+// broken link: while their streams wait. Rank 2 waits on the host.
 TEST(NcclComm, AnAsynchronousErrorEndsEveryRankWhereverItWaits) {
   if (!nccl_is_emulated()) GTEST_SKIP() << "of the emulated NCCL";
   std::atomic<int> told = 0;
@@ -300,7 +300,7 @@ TEST(NcclComm, AnAsynchronousErrorEndsEveryRankWhereverItWaits) {
   EXPECT_EQ(told, 3);
 }
 
-// The receiver's connection breaks behind connect_pair(), in its second transfer; the sender's NCCL does not notice.
+// The receiver's connection breaks after connect_pair(), in its second transfer; the sender's NCCL does not notice.
 TEST(NcclComm, AConnectionThatBreaksInATransferIsNamedOnBothSides) {
   if (!nccl_is_emulated()) GTEST_SKIP() << "of the emulated NCCL";
   setenv("TRIVET_EMULATED_NCCL_FAULT", "0 to 1:1:2", 1);
@@ -334,7 +334,7 @@ TEST(NcclComm, AConnectionThatBreaksInATransferIsNamedOnBothSides) {
         const auto records = recorder.log().records;
         const auto failed = std::count_if(records.begin(), records.end(),
                                           [](const FlightRecord& r) { return r.state == FlightState::failed; });
-        // The first transfer is through; the third may have been refused before it was recorded.
+        // The first transfer has finished; the third may have been refused before it was recorded.
         EXPECT_TRUE(failed == 1 || failed == 2) << failed;
         EXPECT_NE(records.front().state, FlightState::failed);
         throw;
@@ -347,8 +347,8 @@ TEST(NcclComm, AConnectionThatBreaksInATransferIsNamedOnBothSides) {
   EXPECT_EQ(told, 2);
 }
 
-// Also one behind the other in two groups. The emulated NCCL refuses memory that is not its own, ranks of which one
-// works elsewhere, and memory that goes back while a group knows it.
+// Also one after the other in two groups. The emulated NCCL refuses memory that it did not allocate, a call in which
+// only some ranks use registered memory, and freeing memory that is registered with a group.
 TEST(NcclComm, WorksInBuffersThatAreRegistered) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
   std::atomic<int> told = 0;
@@ -358,7 +358,7 @@ TEST(NcclComm, WorksInBuffersThatAreRegistered) {
     Memory* const memory = nccl.buffer_memory();
     ASSERT_NE(memory, nullptr);
     Arena buffers(device, *memory, "buffers"), elsewhere(device, "elsewhere");
-    buffers.allocate(DType::f32, {3});  // another block
+    buffers.allocate(DType::f32, {3});  // a separate block
     const Tensor full = buffers.allocate(DType::f32, {1000});
     std::vector<std::shared_ptr<void>> registered;
     for (Communicator* group : {&nccl, comm_stream.get()})

@@ -1,4 +1,4 @@
-// The staged back end: over host memory, over memory that the host cannot touch, and over a GPU where there is one.
+// The staged back end: over host memory, over memory that the host cannot touch, and over a GPU if there is one.
 #include "parallel/comm/staged_comm.h"
 
 #include <gtest/gtest.h>
@@ -15,12 +15,12 @@ namespace {
 
 // ---- the cases that every back end passes
 
-// The case on tensors that the host cannot touch.
+// Runs the case on tensors that the host cannot touch.
 void run_on_device(const CommCase& the_case, Communicator& world, Device& device) {
   const auto staged = create_staged_communicator(world, device);
   Communicator through = through_device(*staged, device);
   the_case.body(through);
-  staged->barrier();  // a rank that gave its memory back might keep others, on the same GPU, from going on
+  staged->barrier();  // a rank that frees its memory might block others on the same GPU
 }
 
 class StagedComm : public testing::TestWithParam<std::tuple<int, CommCase>> {};
@@ -47,20 +47,20 @@ INSTANTIATE_TEST_SUITE_P(ranks, StagedComm, testing::Combine(testing::Values(1, 
                                   std::to_string(std::get<0>(info.param));
                          });
 
-TEST(StagedOnCuda, conforms) {  // ranks share the first GPU, each on a thread of its own
+TEST(StagedOnCuda, conforms) {  // ranks share the first GPU, each on its own thread
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const CommCase& the_case : comm_cases())
     run_thread_ranks(3, [&](Communicator& world) { run_on_device(the_case, world, *create_cuda_device(0)); });
 }
 
-// ---- calls on a device's own tensors, with no wait of the host between them
+// ---- calls on a device's own tensors, without a wait of the host between them
 
 class StagedDevice : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (GetParam() == std::string("cuda") && cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
   }
-  static std::unique_ptr<Device> create() {  // one a rank
+  static std::unique_ptr<Device> create() {  // one per rank
     const std::string name = GetParam();
     return name == "cuda" ? create_cuda_device(0) : name == "cpu" ? create_cpu_device() : test::create_split_device();
   }
@@ -68,7 +68,7 @@ class StagedDevice : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(devices, StagedDevice, testing::Values("cpu", "split", "cuda"),
                          [](const auto& info) { return info.param; });
 
-// Two ranks that both receive before they send, on streams of their own: the caller must not wait in a call.
+// Two ranks both receive before they send, on separate streams: a call must not block the caller.
 TEST_P(StagedDevice, CallsOnSideStreamsDoNotHoldUpTheCaller) {
   run_thread_ranks(2, [](Communicator& world) {
     const auto device = create();
@@ -78,11 +78,11 @@ TEST_P(StagedDevice, CallsOnSideStreamsDoNotHoldUpTheCaller) {
     const auto out = staged->twin("out", comm_of("pipeline"));
     const auto receiving = device->create_side_stream(StreamPriority::normal);
     const auto sending = device->create_side_stream(StreamPriority::normal);
-    // Both directions in one group would be a wait in a circle; so each rank receives in the group the other sends in.
+    // Both directions in one group would deadlock; so each rank receives in the group in which the other sends.
     Communicator& mine = world.rank() == 0 ? *in : *out;
     Communicator& theirs = world.rank() == 0 ? *out : *in;
     const Tensor x = arena.allocate(DType::f32, {5000}), y = arena.allocate(DType::f32, {5000});
-    // Pinned: a copy from or to other memory may hold up the caller by itself.
+    // Pinned: a copy from or to pageable memory may block the caller by itself.
     const HostBuffer sent(*device, x.bytes()), received(*device, y.bytes());
     std::fill_n(static_cast<float*>(sent.data()), x.numel(), static_cast<float>(world.rank()));
     mine.recv(y, 1 - world.rank(), *receiving);
@@ -150,9 +150,9 @@ TEST_P(StagedDevice, FailurePoisonsTheStreamAndTheGroup) {
   }
 }
 
-// ---- memory that calls take
+// ---- memory that calls allocate
 
-// The CPU, which counts the host memory that is taken.
+// A CPU device that counts allocations of host memory.
 class CountingDevice : public Device {
  public:
   DeviceKind kind() const override { return cpu_->kind(); }
@@ -177,7 +177,7 @@ class CountingDevice : public Device {
   const std::unique_ptr<Device> cpu_ = create_cpu_device();
 };
 
-// The first call of each kind is the largest that is prepared for; groups that are split off know as well.
+// For each kind of call the first one is the largest prepared; groups split off earlier are prepared too.
 TEST(StagedMemory, PreparedCallsQueueNothingAndThenTakeNone) {
   run_thread_ranks(2, [](Communicator& world) {
     CountingDevice device;
@@ -191,12 +191,12 @@ TEST(StagedMemory, PreparedCallsQueueNothingAndThenTakeNone) {
       group.exchange(full, 1 - world.rank(), other, 1 - world.rank(), *stream);
     };
     staged->only_prepare(true);
-    if (world.rank() == 0) use(*part);  // alone: nothing is sent
+    if (world.rank() == 0) use(*part);  // one rank only: nothing is sent
     use(*staged);
     use(*part);
     staged->only_prepare(false);
     const int before = device.taken;
-    EXPECT_GT(before, 2);  // the first buffers of both groups are too small
+    EXPECT_GT(before, 2);  // the first buffers of both groups are replaced by larger ones
     use(*staged);
     use(*part);
     stream->synchronize();

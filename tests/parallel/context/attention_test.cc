@@ -1,5 +1,5 @@
-// Documents under context parallelism: ranks that share a sequence have one rank's results, though many of their
-// queries see no key of a hop, and a document knows nothing of others.
+// Documents under context parallelism: ranks that share a sequence have one rank's results, even if many of their
+// queries see no key of a hop, and documents are independent.
 #include "parallel/context/attention.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kSeq = 128, kBatch = 2, kHeads = 4, kGroups = 2, kColumns = 16;
 constexpr int64_t kWidth = (kHeads + 2 * kGroups) * kColumns, kOutWidth = kHeads * kColumns;
 
-// Of all positions: qkv, dout and starts are read by all ranks, which write the results, each those of its rows.
+// All positions: all ranks read qkv, dout and starts, and each writes its own rows of the results.
 struct Sequence {
   Tensor qkv, dout, starts;
   Tensor out, lse, dqkv;  // lse: [s, b, heads] here
@@ -34,7 +34,7 @@ struct Sequence {
   }
 };
 
-// Both passes, on as many ranks as `type` is for.
+// Both passes, on a number of ranks that `type` supports.
 void run_passes(const Sequence& all, int ranks, CpCommType type, float dropped, bool overlap = true) {
   run_thread_ranks(ranks, [&](Communicator& world) {
     Tensors tensors;
@@ -118,7 +118,7 @@ TEST(ContextDocuments, AChangeStaysInItsDocument) {
     Sequence all(tensors);
     run_passes(all, 4, type, 0);
     const Values out = values(all.out), lse = values(all.lse), dqkv = values(all.dqkv);
-    // Of entry 0, the document of positions 25 to 65.
+    // Entry 0's document, at positions 25 to 65.
     const auto inside = [](int64_t row) { return row % kBatch == 0 && row / kBatch >= 25 && row / kBatch < 66; };
     for (const Tensor& x : {all.qkv, all.dout})
       for (int64_t i = 0; i < x.numel(); ++i)

@@ -13,7 +13,7 @@
 namespace trivet {
 namespace {
 
-// Every request of a grid that make_schedule takes.
+// All requests of a grid that make_schedule accepts.
 std::vector<Schedule> many_schedules() {
   std::vector<Schedule> schedules;
   for (const ScheduleKind& kind : schedule_kinds())
@@ -30,7 +30,7 @@ std::vector<Schedule> many_schedules() {
   return schedules;
 }
 
-// Weight halves run in the order of their input halves on each rank, over all its chunks.
+// On each rank, weight halves run in the order of their input halves, across all its chunks.
 bool weight_halves_in_order(const Schedule& schedule) {
   for (const Program& program : schedule.programs) {
     std::deque<Op> waiting;
@@ -73,7 +73,7 @@ TEST(Check, DepthIsTheSmallestThatRuns) {
   EXPECT_GT(safe, 1);
   EXPECT_TRUE(find_stuck_ranks(schedule, Costs{.channel_depth = safe}).empty());
   const std::vector<StuckRank> stuck = find_stuck_ranks(schedule, Costs{.channel_depth = safe - 1});
-  ASSERT_EQ(stuck.size(), 4u);  // a ring: rank 3 takes no gradient before rank 2 makes it, and so back to rank 0
+  ASSERT_EQ(stuck.size(), 4u);  // a cycle: rank 3 takes no gradient before rank 2 makes it, and so on back to rank 0
   EXPECT_TRUE(says(to_string(schedule, stuck[0]), {"rank 0 is stuck before", "room for the result of B", "to rank 3"}));
   EXPECT_TRUE(says(to_string(schedule, stuck[1]), {"rank 1 is stuck before", "of rank 0"}));
 }
@@ -88,9 +88,9 @@ TEST(Check, EvaluationRunsTheForwardsAloneWithTheSameChannels) {
   }
 }
 
-// Where one directed pair of ranks carries both payloads in one queue, as a single send/receive channel would.
+// Whether a directed pair of ranks can carry both payloads in one queue, like a single send/receive channel.
 bool one_queue_a_pair_is_enough(const Schedule& schedule) {
-  using Message = std::tuple<Payload, int, int>;  // payload, stage that takes it, micro-batch
+  using Message = std::tuple<Payload, int, int>;  // payload, receiving stage, micro-batch
   std::map<std::pair<int, int>, std::pair<std::vector<Message>, std::vector<Message>>> pairs;
   for (int rank = 0; rank < schedule.p; ++rank)
     for (const Op& op : schedule.programs[static_cast<size_t>(rank)]) {
@@ -110,7 +110,7 @@ TEST(Check, PayloadsNeedQueuesOfTheirOwnWhereAPairCarriesBoth) {
   for (const Schedule& schedule : many_schedules())
     if (!one_queue_a_pair_is_enough(schedule)) {
       mixed.insert(schedule.kind);
-      // On a ring of two ranks the next rank is also the previous one.
+      // In a ring of two ranks the next rank is also the previous one.
       EXPECT_TRUE(schedule.map == StageMap::v_shaped || (schedule.p == 2 && schedule.group_size > 2))
           << to_text(schedule);
     }
@@ -145,7 +145,7 @@ TEST(Check, RangesAreJudgedFirst) {
 }
 
 TEST(Check, ADeadlockNamesTheOpOfEachStuckRank) {
-  // Rank 0 wants the gradient of 1 before it has given rank 1 the micro-batch 1.
+  // Rank 0 waits for the gradient of micro-batch 2 before it sends micro-batch 1, for which rank 1 waits.
   const auto problems = problems_of("F0 B0 F2 B2 F1 B1\n F0 B0 F1 B1 F2 B2");
   EXPECT_TRUE(says(problems, {"rank 0 is stuck before B2 (op 3 of 6): it waits for B2 of rank 1"}));
   EXPECT_TRUE(says(problems, {"rank 1 is stuck before F1 (op 2 of 6): it waits for F1 of rank 0"}));
@@ -176,7 +176,7 @@ TEST(Check, ABrokenScheduleIsNamedByItsFile) {
                    {dir / "broken.txt: the schedule 'custom' cannot work"}));
 }
 
-// Any one op left out, doubled or moved far breaks a schedule, and the check sees it.
+// Omitting, doubling or moving far any one op breaks a schedule, and the check reports it.
 TEST(Check, EverySmallDamageIsSeen) {
   for (const ScheduleKind& kind : schedule_kinds()) {
     const Schedule good = make_schedule({.kind = std::string(kind.name), .p = 3, .m = 6});

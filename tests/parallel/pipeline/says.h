@@ -1,4 +1,4 @@
-// For tests of messages: EXPECT_TRUE(says(text, {"part", "part"})) shows the text where a part is missing.
+// For tests of messages: EXPECT_TRUE(says(text, {"part", "part"})) shows the text if a part is missing.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ inline ::testing::AssertionResult says(const std::string& text, std::initializer
   return ::testing::AssertionSuccess();
 }
 
-// Some line has all the parts.
+// At least one line contains all the parts.
 inline ::testing::AssertionResult says(const std::vector<std::string>& lines,
                                        std::initializer_list<std::string_view> parts) {
   std::string all;
@@ -29,7 +29,7 @@ inline ::testing::AssertionResult says(const std::vector<std::string>& lines,
   return ::testing::AssertionFailure() << "no line with '" << *parts.begin() << "' in:" << all;
 }
 
-// What the ConfigError that `run` throws says; empty if it throws none.
+// The message of the ConfigError that `run` throws; empty if it throws none.
 template <class Run>
 std::string config_error_of(Run&& run) {
   try {

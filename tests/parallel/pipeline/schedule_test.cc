@@ -23,7 +23,7 @@ std::string line_of(const Schedule& schedule, int rank) {
   return line;
 }
 
-// ---- the rules, on cases small enough to be checked by hand against the papers' figures
+// ---- the rules, on cases small enough to check by hand against the papers' figures
 
 TEST(Schedules, OneForwardOneBackward) {
   const Schedule schedule = make_schedule({.kind = "1f1b", .p = 4, .m = 4});
@@ -99,7 +99,7 @@ TEST(StageMap, ChannelsFollowFromOpsAndMap) {
   EXPECT_EQ(ring.sends(1, {OpKind::backward_weight, 0, 1}), std::nullopt);
 
   Schedule fold{.p = 3, .v = 2, .map = StageMap::v_shaped};
-  EXPECT_EQ(fold.sends(2, {OpKind::forward, 0, 0}), std::nullopt);  // the turn: a local hand-off
+  EXPECT_EQ(fold.sends(2, {OpKind::forward, 0, 0}), std::nullopt);  // the turning point: a local hand-off
   EXPECT_EQ(fold.sends(2, {OpKind::forward, 0, 1}), (Channel{2, 1, Payload::activation}));
   EXPECT_EQ(fold.receives(1, {OpKind::backward, 0, 1}), (Channel{0, 1, Payload::gradient}));
 }
@@ -150,7 +150,7 @@ TEST(ScheduleText, FileErrorsNameTheFile) {
   std::remove(path.c_str());
 }
 
-// ---- requests that cannot work
+// ---- invalid requests
 
 TEST(Requests, SayWhichNumbersDisagreeAndWhatWouldWork) {
   const auto error = [](ScheduleRequest request) { return config_error_of([&] { make_schedule(request); }); };
@@ -205,7 +205,7 @@ TEST(Slots, NoTwoMicroBatchesShareASlotAtATime) {
 }
 
 TEST(Slots, PoolsAreAsLargeAsTheirPeaks) {
-  // Two micro-batches of chunk 0 in flight, later two of chunk 1: two slots when shared, two and two when not.
+  // Two micro-batches of chunk 0 in flight, later two of chunk 1: two slots if shared, else two for each chunk.
   const Program program = parse_schedule("F0.0 F1.0 B0.0 B1.0 F0.1 F1.1 B0.1 I1.1 W1.1", "text").programs[0];
   EXPECT_EQ(plan_slots(program, 2, SlotPool::shared).slots, std::vector<int>{2});
   EXPECT_EQ(plan_slots(program, 2, SlotPool::per_chunk).slots, (std::vector<int>{2, 2}));

@@ -53,7 +53,7 @@ TEST_P(ClosedForms, AreWhatTheSimulatorFinds) {
   EXPECT_GE(forms, GetParam() == "dualpipe-v" ? 30 : 100);
 }
 
-// Peak slots of every rank, in (chunk, micro-batch) units. Empty where no form holds.
+// Peak slots of every rank, in (chunk, micro-batch) units. Empty if no closed form holds.
 std::optional<std::vector<int>> closed_form_slots(const Schedule& schedule) {
   const int p = schedule.p, m = schedule.m, v = schedule.v;
   const std::string& kind = schedule.kind;
@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(All, ClosedForms, ::testing::ValuesIn([] {
                            return name;
                          });
 
-// ---- a plain second opinion: start times as the longest path over all dependencies, swept until nothing moves
+// ---- an independent check: start times as the longest path over all dependencies, relaxed until nothing changes
 
 std::map<std::tuple<int, int, int>, double> ends_by_relaxation(const Schedule& schedule, const Costs& costs) {
   std::map<std::tuple<int, int, int>, double> end;  // (kind, stage, micro-batch)
@@ -168,13 +168,13 @@ TEST(Transfers, FirstAndLastOpsOfAMessage) {
   const TransferSpan& activation = timeline.transfers[0];
   EXPECT_EQ(activation.channel, (Channel{0, 1, Payload::activation}));
   EXPECT_EQ(activation.start, 1);
-  EXPECT_EQ(activation.end, 3.5);  // 2 on the wire, then 0.5
+  EXPECT_EQ(activation.end, 3.5);  // 2 on the wire, then 0.5 of latency
   EXPECT_EQ(timeline.transfers[1].channel, (Channel{1, 0, Payload::gradient}));
   EXPECT_EQ(bubble_of(timeline).makespan, 1 + 2.5 + 3 + 2.5 + 2);
 }
 
 TEST(Transfers, MessagesShareTheWireOfTheirDirection) {
-  // Rank 0 makes a message each 1, but the wire takes 3 for each: message k arrives at 1 + 3 (k + 1).
+  // Rank 0 sends a message every 1, but each takes 3 on the wire: message k arrives at 1 + 3 (k + 1).
   const Schedule schedule = make_schedule({.kind = "gpipe", .p = 2, .m = 4});
   const Timeline timeline = simulate(schedule, {.bytes = 3, .bandwidth = 1});
   std::vector<double> arrivals;
@@ -183,11 +183,11 @@ TEST(Transfers, MessagesShareTheWireOfTheirDirection) {
   EXPECT_EQ(arrivals, (std::vector<double>{4, 7, 10, 13}));
 }
 
-// Whatever they carry: between two ranks that send each other activations and gradients, too.
+// Regardless of payload: also between two ranks that send each other both activations and gradients.
 TEST(Transfers, NoTwoMessagesOfADirectionAreOnTheWireAtOnce) {
   for (const char* kind : {"interleaved", "zb-v", "dualpipe-v"}) {
     const Schedule schedule = make_schedule({.kind = kind, .p = 2, .m = 8});
-    const double wire = 2.5;  // longer than an op, so that messages wait for each other
+    const double wire = 2.5;  // longer than an op, so that messages queue up
     std::map<std::pair<int, int>, std::vector<double>> begins;
     std::set<std::pair<std::pair<int, int>, Payload>> carried;
     for (const TransferSpan& span : simulate(schedule, {.bytes = wire, .bandwidth = 1}).transfers) {
@@ -223,8 +223,8 @@ TEST(Transfers, NeitherLatencyNorBlockingTouchesTheOrder) {
   }
 }
 
-// 1F1B has no slack: about 2 c (p-1) / p a micro-batch, even though no transfer blocks anybody. Twice the warm-up
-// leaves the constant 2 (p-1) c of the first and last micro-batch.
+// 1F1B has no slack: it loses about 2 c (p-1) / p per micro-batch, even though no transfer blocks a rank. With twice
+// the warm-up only the constant 2 (p-1) c of the first and last micro-batch remains.
 TEST(Transfers, OverlapAloneDoesNotHideLatencyIn1F1B) {
   for (double c : {0.0625, 0.5}) {
     const Costs costs{.latency = c};
@@ -241,7 +241,7 @@ TEST(Transfers, LargerGroupsHideLatencyInInterleaved) {
   };
   EXPECT_GT(extra(4), extra(5));
   EXPECT_GT(extra(5), extra(8));
-  EXPECT_EQ(extra(8), 2 * 3 * 0.125);  // the constant of the first and the last micro-batch
+  EXPECT_EQ(extra(8), 2 * 3 * 0.125);  // the constant of the first and last micro-batch
 }
 
 TEST(Transfers, SmoothDepthsAreSmooth) {
