@@ -1,4 +1,4 @@
-// Barriers in shared memory, barriers of some warps, and what the TMA copies.
+// Barriers in shared memory, barriers of some warps, and copies by the TMA.
 #include <cstring>
 #include <map>
 #include <string>
@@ -12,10 +12,10 @@
 namespace trivet::emulation {
 namespace {
 
-// PTX ISA, "mbarrier object": what it keeps track of. Kept in the eight bytes themselves.
+// PTX ISA, "mbarrier object": the state that it tracks, stored in its eight bytes.
 struct Phase {
   uint64_t parity : 1, arrivals : 20, pending : 20;
-  int64_t bytes : 22;  // expected, and not there yet
+  int64_t bytes : 22;  // expected, but not yet arrived
   uint64_t mark : 1;
 };
 static_assert(sizeof(Phase) == 8);
@@ -26,11 +26,11 @@ struct Named {
 
 struct Initialized {
   bool published = false;  // by a fence
-  uint32_t phases = 0;     // that are over
-  Moment moment{};         // of the initialization
+  uint32_t phases = 0;     // completed ones
+  Moment moment{};         // at initialization
 };
 
-// State of the block that is running.
+// State of the running block.
 struct Memory {
   uint64_t block = 0;
   std::map<const void*, Initialized> barriers;
@@ -83,7 +83,7 @@ struct Box {
   uint64_t* barrier;
 
   size_t bytes() const { return size_t{map.box[0]} * map.box[1] * map.box[2] * map.element_bytes; }
-  // Calls f(offset in shared memory, source of 16 bytes, how many of them lie in the tensor).
+  // Calls f(offset in shared memory, source of 16 bytes, number of those within the tensor).
   template <class F>
   void for_pieces(const F& f) const {
     const size_t row_bytes = map.box[0] * map.element_bytes;
@@ -179,7 +179,7 @@ void copy_tile(void* to, const void* map, int column, int matrix, int row, uint6
   std::memcpy(&box.map, map, sizeof box.map);
   if (box.map.magic != kTileMapMagic) broken("cp.async.bulk.tensor: no tensor map");
   box.to = offset_of(to, box.bytes(), kWhat);
-  // 128 bytes are asked for; the pattern repeats after eight swizzled rows, and is where the address says.
+  // 128 bytes are required; the pattern repeats after eight swizzled rows, and its position depends on the address.
   if (box.to % std::max<size_t>(128, 8 * box.map.swizzle_bytes) != 0)
     broken("cp.async.bulk.tensor: a tile that is not aligned to its swizzle");
   phase_of(barrier, kWhat);

@@ -23,7 +23,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   if (captures.capture) return cudaErrorIllegalState;
   captures.capture = std::make_shared<Capture>();
   captures.capture->streams.push_back(stream);
-  // A capture in the mode "global" holds for other threads too; Trivet's ranks may be threads, and have no use for it.
+  // A capture in the mode "global" affects other threads too; Trivet's ranks may be threads, and never use it.
   if (mode == cudaStreamCaptureModeGlobal) broken("a capture that other threads would feel");
   captures.capture->strict = mode == cudaStreamCaptureModeThreadLocal;
   strict_captures += captures.capture->strict;

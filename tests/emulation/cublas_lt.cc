@@ -1,19 +1,19 @@
-// The functions of cuBLASLt that Trivet calls (kernels/cuda/cuda_gemms.cc), on the CPU: what that file loads in a
-// build with an emulated CUDA. Types and names are those of NVIDIA's own <cublasLt.h>; the work is put on the stream,
-// or into the graph that captures it. It is there to find mistakes of the caller, who does without the library when it
-// fails: what it does not know is refused with a status, and an invalid value of a GEMM ends the process. Beyond the
-// library's documentation it refuses what only a mistake would ask for: operands that overlap what is written, an
-// attribute that the epilogue does not use, an algorithm for another problem than it was proposed for, and beta with a
-// GELU. A bias gradient (BGRADB) is written in D's type, as the header has it, and is never added to.
+// The functions of cuBLASLt that Trivet calls (kernels/cuda/cuda_gemms.cc), on the CPU: in a build with an emulated
+// CUDA that file loads these. Types and names are those of NVIDIA's own <cublasLt.h>; work goes to the stream, or to
+// the graph that captures it. It is made to find mistakes of a caller that falls back if the library fails: unknown
+// requests are refused with a status, and an invalid value in a GEMM ends the process. Beyond the library's
+// documentation it refuses what only a mistake would ask for: operands that overlap an output, an attribute that the
+// epilogue does not use, an algorithm proposed for another problem, and beta with a GELU. A bias gradient (BGRADB) is
+// written in D's type, as in the header, and is never accumulated.
 //
-// FP8 has Hopper's rules (compute capability 9.0) of the documentation of cublasLtMatmul; what breaks one is not
-// supported. Types: E4M3 and E5M2, not E5M2 with E5M2; D, and C with it, bf16 or fp32; scales in fp32, of A and B, here
-// always, and aligned to 16 bytes, as are all matrices. A is transposed and B is not. k, D's rows and all leading
-// dimensions have multiples of 16 bytes; D's columns are free. CUBLAS_COMPUTE_32F; fast accumulation for FP8 alone,
-// which is only counted: nobody says how a GPU rounds then. Of epilogues a bias, in bf16 for each D: that GELU, BGRADB
-// and so on have none with such a D is from memory, and so is that a bias need be aligned to its type only.
+// FP8 follows Hopper's rules (compute capability 9.0) in the documentation of cublasLtMatmul; violations are not
+// supported. Types: E4M3 and E5M2, not E5M2 with E5M2; D, and C with it, bf16 or fp32; scales of A and B in fp32, here
+// always required, and aligned to 16 bytes, as are all matrices. A is transposed and B is not. k, D's rows and all
+// leading dimensions are multiples of 16 bytes; D's columns are free. CUBLAS_COMPUTE_32F; fast accumulation for FP8
+// alone, which is only counted, as a GPU's rounding is undocumented. Epilogues: bias only, in bf16 for either D. From
+// memory: GELU, BGRADB etc. do not support such a D, and a bias need only be aligned to its type.
 //
-// What the heuristic proposes, in this order; each algorithm has its own rounding:
+// Algorithms that the heuristic proposes, in this order; each has its own rounding:
 //
 //   k odd and below 16        nothing: CUBLAS_STATUS_NOT_SUPPORTED; k = 7: CUBLAS_STATUS_INTERNAL_ERROR
 //   k = 9                     `fails` alone
@@ -23,7 +23,7 @@
 //                             `state` is an error; halves, where the preference allows sums in fp32 and the workspace
 //                             suffices; fails, where four or more are asked for
 //
-// An algorithm runs only on operands that are aligned as the preference promised, or to 16 bytes.
+// An algorithm runs only on operands aligned as the preference promised, or to 16 bytes.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -47,7 +47,7 @@ struct Descriptor : cublasLtMatmulDescOpaque_t {
   cublasComputeType_t compute;
   int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  void* bias = nullptr;                   // or its gradient
+  void* bias = nullptr;                   // or the bias gradient
   int32_t bias_type = -1, aux_type = -1;  // -1: D's
   void* aux = nullptr;
   int64_t aux_ld = 0;
@@ -69,7 +69,7 @@ struct Preference : cublasLtMatmulPreferenceOpaque_t {
   uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
   std::array<uint32_t, 4> alignment = {256, 256, 256, 256};  // of A, B, C, D
 };
-// What is written into cublasLtMatmulAlgo_t.
+// Contents of cublasLtMatmulAlgo_t.
 struct Algorithm {
   uint64_t magic, kind, problem, workspace;
   std::array<uint32_t, 4> alignment;
@@ -91,7 +91,7 @@ bool overlap(const void* a, int64_t a_bytes, const void* b, int64_t b_bytes) {
   return a && b && x < y + static_cast<uintptr_t>(b_bytes) && y < x + static_cast<uintptr_t>(a_bytes);
 }
 
-// What FP8 asks for beyond the rest.
+// FP8's additional requirements.
 bool fp8_is_supported(const Descriptor& how, const Layout& a, const Layout& b, const Layout& d) {
   if (!is_fp8(a.type) || !is_fp8(b.type) || is_fp8(d.type) || (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2))
     return false;
@@ -104,7 +104,7 @@ bool fp8_is_supported(const Descriptor& how, const Layout& a, const Layout& b, c
   return how.epilogue == CUBLASLT_EPILOGUE_DEFAULT || how.epilogue == CUBLASLT_EPILOGUE_BIAS;
 }
 
-// Sizes, types and epilogue: all but the operands' addresses.
+// Checks sizes, types and epilogue: all but the operands' addresses.
 cublasStatus_t problem_of(const Descriptor& how, const Layout& a, const Layout& b, const Layout& c, const Layout& d,
                           LtProduct& p) {
   for (const Layout* layout : {&a, &b, &c, &d}) {
@@ -145,7 +145,7 @@ cublasStatus_t problem_of(const Descriptor& how, const Layout& a, const Layout& 
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// A number of the problem, by which an algorithm knows it again.
+// A hash of the problem, by which an algorithm recognizes it.
 uint64_t number_of(const LtProduct& p, uint32_t epilogue) {
   uint64_t number = kMagic;
   for (const int64_t x :
@@ -155,7 +155,7 @@ uint64_t number_of(const LtProduct& p, uint32_t epilogue) {
   return number;
 }
 
-// Checks the operands that are read and written, against each other and what the algorithm asks for.
+// Checks inputs and outputs against each other and against the algorithm's alignment.
 cublasStatus_t check_operands(const LtProduct& p, const Layout& a, const Layout& b, const Layout& c, const Layout& d,
                               const Algorithm& with) {
   const void* const operands[] = {p.a, p.b, p.c, p.d};
@@ -182,14 +182,14 @@ cublasStatus_t check_operands(const LtProduct& p, const Layout& a, const Layout&
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// A GEMM with an invalid value is a mistake, not a GEMM that the library lacks.
+// An invalid value in a GEMM is a mistake of the caller, not a limitation of the library.
 cublasStatus_t told(cublasStatus_t status) {
   if (status == CUBLAS_STATUS_INVALID_VALUE)
     trivet::emulation::broken("cuBLASLt: an argument of a GEMM is wrong, or does not fit the others");
   return status;
 }
 
-// Descriptors are made and ended alike.
+// All descriptors are created and destroyed in the same way.
 template <class T, class Opaque>
 cublasStatus_t create(Opaque** out, T value) {
   if (!out) return CUBLAS_STATUS_INVALID_VALUE;
@@ -337,7 +337,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!desc || !alpha || !beta || !a_layout || !b_layout || !c_layout || !d_layout)
     return told(CUBLAS_STATUS_INVALID_VALUE);
-  if (!algo) return CUBLAS_STATUS_NOT_SUPPORTED;  // the real one would ask its heuristic
+  if (!algo) return CUBLAS_STATUS_NOT_SUPPORTED;  // the real library would ask its heuristic
   const Descriptor& how = *static_cast<Descriptor*>(desc);
   const Layout &la = *static_cast<Layout*>(a_layout), &lb = *static_cast<Layout*>(b_layout),
                &lc = *static_cast<Layout*>(c_layout), &ld = *static_cast<Layout*>(d_layout);
@@ -365,7 +365,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (is_fp8(p.type))
     ++(how.fast ? trivet::emulation::driver().fast_products : trivet::emulation::driver().fp8_products);
   trivet::emulation::load(trivet::emulation::of(stream).device(), with.problem ^ with.kind, "an algorithm of cuBLASLt");
-  const cudaError_t status = trivet::emulation::add(stream, [product] {  // a graph does it again
+  const cudaError_t status = trivet::emulation::add(stream, [product] {  // a graph repeats it
     if (trivet::emulation::driver().last_blocks == 0) run(*product);
   });
   return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

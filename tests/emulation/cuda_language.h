@@ -1,6 +1,6 @@
-// What nvcc knows beside C++, for a compiler that does not: included before each .cu file of an emulated build
+// Language extensions of nvcc, for a compiler without them: included before each .cu file of an emulated build
 // (TRIVET_CUDA=EMULATED). Kernels become functions that one emulated thread runs; a launch queues them on a stream of
-// the emulated runtime (runtime.h), which runs them by run_grid (grid.h).
+// the emulated runtime (runtime.h), which runs them through run_grid (grid.h).
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 #include "tests/emulation/runtime.h"
 #include "tests/emulation/sites.h"
 
-// ---- where code and data are
+// ---- memory and execution spaces
 
 #undef __global__
 #undef __device__
@@ -32,7 +32,7 @@
 #define __launch_bounds__(...)
 #define __noinline__
 #define __grid_constant__
-// A block's threads run on one thread of the host, and no other block at the same time.
+// A block's threads run on one host thread, one block at a time.
 #define __shared__ static thread_local
 
 // ---- launches
@@ -78,7 +78,7 @@ inline int lane_id() {
 
 #define cudaLaunchKernelEx ::trivet::emulation::launch
 
-// ---- what threads do together
+// ---- communication between threads
 
 inline void __syncthreads() { trivet::emulation::synchronize_block(); }
 inline void __syncwarp(unsigned int mask = 0xffffffffu) {

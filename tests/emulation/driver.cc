@@ -19,7 +19,7 @@ struct Monitor {
   std::condition_variable strict_wait;
   std::vector<const Waiting*> waits;
   int running_callers = 0;
-  std::atomic<int> running_channels = 0;  // that have work and do not wait
+  std::atomic<int> running_channels = 0;  // those with work that do not wait
   std::atomic<uint64_t> changes = 0;
 
   void watch();
@@ -48,7 +48,7 @@ struct Caller {
 
 }  // namespace
 
-// REQUIRES: the mutex, so that no thread leaves a wait.
+// REQUIRES: the mutex, so that no thread ends a wait.
 bool Monitor::stuck(bool& sure) const {
   if (running_channels > 0) return false;
   sure = running_callers == 0;

@@ -1,5 +1,5 @@
-// The strict driver: programs that hang on a GPU are found out, and cured ones run. Each hazard is met by two ranks,
-// threads with a GPU each, whose streams wait for each other in NCCL; `cured` is the argument that takes it away.
+// The strict driver: programs that hang on a GPU are detected, and cured ones run. Each hazard involves two ranks,
+// threads with a GPU each, whose streams wait for each other in NCCL; the argument `cured` removes it.
 #include "tests/emulation/driver.h"
 
 #include <barrier>
@@ -20,15 +20,15 @@ namespace {
 
 template <int number>
 __global__ void tick_kernel(int* to) {
-  if (threadIdx.x == 0) atomicMax(to, number);  // on streams that nothing orders
+  if (threadIdx.x == 0) atomicMax(to, number);  // from streams without a mutual order
 }
 
-// A rank as the hazards need it: a device, a channel each way, of which no thread watches, and memory.
+// A rank for the hazards: a device, a channel in each direction without a watching thread, and memory.
 struct Rank {
   int rank = 0;
   cudaStream_t stream = nullptr;
   ncclComm_t in = nullptr, out = nullptr;
-  int* data = nullptr;  // one is sent, one received, one for kernels; from the fifth on, two for each communicator
+  int* data = nullptr;  // one to send, one to receive, one for kernels; from the fifth on, two per communicator
 
   void receive(cudaStream_t on) const { ASSERT_EQ(ncclRecv(data + 1, 1, ncclInt32, 1 - rank, in, on), ncclSuccess); }
   void send(cudaStream_t on) const { ASSERT_EQ(ncclSend(data, 1, ncclInt32, 1 - rank, out, on), ncclSuccess); }
@@ -55,7 +55,7 @@ cudaStream_t new_stream() {
 }
 void finish(cudaStream_t stream) { check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
 
-constexpr int kComms = 8;  // of communicate()
+constexpr int kComms = 8;  // in communicate()
 
 void on_two_ranks(const std::function<void(const Rank&)>& body) {
   emulation::driver().patience_ms = 0;
@@ -68,7 +68,7 @@ void on_two_ranks(const std::function<void(const Rank&)>& body) {
       for (int from = 0; from < 2; ++from)
         (from == rank ? self.out : self.in) = communicator(from == 0 ? "0 to 1" : "1 to 0", rank, 0, ids[from]);
       check_cuda(cudaMalloc(reinterpret_cast<void**>(&self.data), (4 + 2 * kComms) * sizeof(int)), "cudaMalloc");
-      // Connected, as Trivet's pairs are when they are made.
+      // Connects the channels, as Trivet does when it creates a pair.
       if (rank == 0) self.send(self.stream);
       self.receive(self.stream);
       if (rank == 1) self.send(self.stream);
@@ -88,7 +88,7 @@ void on_two_ranks(const std::function<void(const Rank&)>& body) {
 
 // ---- the hazards
 
-// Both ranks receive before they compute what they send. EAGER is the cure.
+// Both ranks receive before they compute what they send. The cure: EAGER.
 void load_while_a_receive_is_posted(bool cured) {
   emulation::driver().lazy = !cured;
   on_two_ranks([](const Rank& self) {
@@ -103,8 +103,8 @@ void load_while_a_receive_is_posted(bool cured) {
   emulation::driver().lazy = false;
 }
 
-// Rank 0 launches far ahead behind a receive; then rank 1 has to launch what it sends. CudaStream::make_room is the
-// cure.
+// Rank 0 launches far ahead after a receive; then rank 1 has to launch the work that it sends. The cure:
+// CudaStream::make_room.
 void launch_far_ahead(bool cured) {
   emulation::Driver& driver = emulation::driver();
   driver.polls = driver.full = 0;
@@ -123,7 +123,7 @@ void launch_far_ahead(bool cured) {
   });
 }
 
-// The last of a rank's streams shares the channel of its first one if there are more than 32.
+// With more than 32 streams, a rank's last one shares the channel of its first one.
 void use_streams(int count) {
   on_two_ranks([&](const Rank& self) {
     std::vector<cudaStream_t> streams{self.stream};
@@ -138,7 +138,7 @@ void use_streams(int count) {
   });
 }
 
-// Sums over eight communicators, of which each rank begins with the four that the other one comes to last.
+// Sums over eight communicators: each rank begins with the four to which the other one comes last.
 void communicate(int ctas) {
   std::vector<ncclUniqueId> ids;
   for (int i = 0; i < kComms; ++i) ids.push_back(new_id());
@@ -213,7 +213,7 @@ TEST_F(StrictDriverDeathTest, KnowsTwoWords) {
   EXPECT_DEATH(start("Strict"), "TRIVET_EMULATED_DRIVER: found Strict, expected strict or lenient");
 }
 
-// ---- multiprocessors that communication holds
+// ---- multiprocessors held by communication
 
 constexpr int kTiles = 7 * emulation::kMultiprocessors;
 

@@ -1,4 +1,4 @@
-// The emulated GPU itself: that right programs run on it, and that wrong ones are found out. Of an emulated build.
+// The emulated GPU itself: right programs run on it, and wrong ones are detected. For emulated builds.
 #include <atomic>
 #include <cstdlib>
 #include <cuda.h>
@@ -41,7 +41,7 @@ using EmulationDeathTest = OnAStream;
 
 // ---- kernels, right and wrong
 
-// Each thread leaves its number for another one of the block.
+// Each thread writes its number for another thread of the block.
 template <bool barrier>
 __global__ void mirror_kernel(float* to) {
   __shared__ float shared[256];
@@ -52,7 +52,7 @@ __global__ void mirror_kernel(float* to) {
   to[blockIdx.x * blockDim.x + threadIdx.x] = shared[blockDim.x - 1 - threadIdx.x];
 }
 
-// The same for another one of the warp.
+// The same for another thread of the warp.
 template <bool barrier>
 __global__ void neighbour_kernel(float* to) {
   __shared__ float shared[32];
@@ -85,7 +85,7 @@ __global__ void barrier_in_a_branch_kernel(float* to) {
   else __syncwarp(threadIdx.x == 32 ? 0x3u : 0x1u);
   to[threadIdx.x] = 0;
 }
-// Thread (x, y) of a block of rows of 8 takes the number of the one 12 lanes off, which is in another row.
+// Thread (x, y) of a block with rows of 8 gets the number of the lane 12 away, which is in another row.
 __global__ void far_lane_kernel(float* to) {
   const unsigned int thread = threadIdx.y * blockDim.x + threadIdx.x;
   to[thread] = __shfl_xor_sync(0xffffffffu, static_cast<float>(thread), 12);
@@ -107,7 +107,7 @@ TEST_F(Emulation, AWarpIsOfThreadsCountedOverTheRowsOfABlock) {
 }
 
 #if defined(__SANITIZE_THREAD__)
-// In whatever order the threads ran, and also where the numbers were right. ThreadSanitizer's exit code is 66.
+// For any order of threads, and even if the results were right. ThreadSanitizer's exit code is 66.
 TEST_F(EmulationDeathTest, AMissingBarrierIsARace) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   const Numbers numbers(512);
@@ -170,7 +170,7 @@ TEST_F(Emulation, RefusesWhatTheDeviceDoesNotHave) {
   EXPECT_EQ(status_of({1, 1025, stream}), cudaErrorInvalidConfiguration);
   EXPECT_EQ(status_of({0, 32, stream}), cudaErrorInvalidConfiguration);
   EXPECT_EQ(status_of({dim3(1, 65536), 32, stream}), cudaErrorInvalidConfiguration);
-  EXPECT_EQ(status_of({1, 32, stream, 48 * 1024}), cudaErrorInvalidValue);  // beside variables of its own
+  EXPECT_EQ(status_of({1, 32, stream, 48 * 1024}), cudaErrorInvalidValue);  // the kernel's own variables count too
   allow_shared(add_kernel, 64 * 1024);
   EXPECT_EQ(status_of({1, 32, stream, 64 * 1024}), cudaSuccess);
   EXPECT_THROW(allow_shared(add_kernel, 228 * 1024), Error);
@@ -200,7 +200,7 @@ TEST_F(Emulation, AGraphRunsWhatWasCaptured) {
   check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   float value = 2;
   launch_kernel(add_kernel, {1, 32, stream}, numbers.data, value);
-  value = 100;  // arguments were copied
+  value = 100;  // arguments were copied at the launch
   void* memory = nullptr;
   EXPECT_EQ(cudaMalloc(&memory, 16), cudaErrorStreamCaptureUnsupported);
   cudaGraph_t graph = nullptr;
@@ -213,13 +213,13 @@ TEST_F(Emulation, AGraphRunsWhatWasCaptured) {
   cudaGraphDestroy(graph);
   EXPECT_EQ(numbers.host(stream)[31], 6.0f);
 
-  // What cannot be captured undoes the capture.
+  // A call that cannot be captured invalidates the capture.
   check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported);
   EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
 }
 
-// ---- how Trivet uses it
+// ---- as Trivet uses it
 
 TEST(EmulatedDriver, LoadsKernelsWhenItStarts) {
   ASSERT_GT(cuda_device_count(), 0);
@@ -228,7 +228,7 @@ TEST(EmulatedDriver, LoadsKernelsWhenItStarts) {
   EXPECT_EQ(mode, CU_MODULE_EAGER_LOADING);
 }
 
-// Behind a gate nothing of the stream is done until the feeding thread polls, or has fed it all.
+// While a gate holds the stream, nothing runs until the feeding thread polls, or has queued everything.
 struct ThrottledStream : testing::Test {
   template <class F>
   void feed(const F& feed_all) {
@@ -254,7 +254,7 @@ struct ThrottledStream : testing::Test {
   TraceRow row{"stream"};  // outlives the stream
   const std::unique_ptr<Stream> stream = device->create_side_stream(StreamPriority::normal);
   const Numbers numbers{32};
-  const std::function<void()> op = [this] {  // of two kernels, as GEMMs with a bias of another type
+  const std::function<void()> op = [this] {  // two kernels, like a GEMM with a bias of another type
     enqueue(*stream, {"op"}, [&](cudaStream_t raw) {
       for (int i = 0; i < 2; ++i) launch_kernel(add_kernel, {1, 32, raw}, numbers.data, 1.0f);
     });
@@ -292,7 +292,7 @@ TEST_F(ThrottledStream, HasRoomForHostFunctions) {
 
 TEST_F(ThrottledStream, HasRoomForTheNodesOfGraphs) {
   const auto graph = device->capture(*stream, [&] {
-    for (int i = 0; i < 600; ++i) op();  // more than the queue has room for, if they were queued
+    for (int i = 0; i < 600; ++i) op();  // more than the queue could hold if they were queued
   });
   const auto few = device->capture(*stream, [&] {
     for (int i = 0; i < 50; ++i) op();

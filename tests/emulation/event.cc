@@ -39,7 +39,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete &of(event);  // streams that are still to come to it hold its state
+  delete &of(event);  // streams that have yet to reach it hold its state
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
@@ -71,7 +71,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (waits.capture && waits.capture != captured) return cudaErrorStreamCaptureMerge;
     if (!waits.capture) captured->streams.push_back(stream);
     waits.capture = captured;
-    return cudaSuccess;  // what is captured runs in the order of the calls
+    return cudaSuccess;  // captured work runs in the order of the calls
   }
   if (waits.capture) {
     waits.capture->refused = true;

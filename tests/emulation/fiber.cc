@@ -10,8 +10,8 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-// Saves what a function must keep for its caller, and the stack pointer at *save; goes on at `load`. (The C library's
-// swapcontext asks the kernel twice each time, for signal masks: fifty times as long.)
+// Saves the callee-saved registers, and the stack pointer at *save; resumes at `load`. (The C library's swapcontext
+// makes two system calls for signal masks each time, and takes fifty times as long.)
 extern "C" void trivet_switch_stack(void** save, void* load);
 #if defined(__x86_64__)
 asm(R"(
@@ -52,7 +52,7 @@ Fiber::Fiber() {
   void* memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) fail("no memory for the stack of an emulated GPU thread");
   stack_ = static_cast<std::byte*>(memory);
-  // As if run() had been called and had switched away at its first instruction: aligned for a function's entry.
+  // As if run() had been called and had switched away at its first instruction: aligned as at a function's entry.
   auto* top = reinterpret_cast<void**>(stack_ + kStackBytes) - 1;  // where a return address would be
   *--top = reinterpret_cast<void*>(&Fiber::run);
   for (int i = 0; i < kSaved; ++i) *--top = nullptr;
@@ -101,7 +101,7 @@ void Fiber::enter(void*& from, void* to, [[maybe_unused]] bool into_fiber) {
 #endif
 }
 
-// The bottom of every fiber's stack: one piece of work after the other.
+// The bottom of every fiber's stack: runs one piece of work after another.
 void Fiber::run() {
 #if defined(TRIVET_ADDRESS_SANITIZER)
   __sanitizer_finish_switch_fiber(nullptr, &running->resumer_stack_, &running->resumer_stack_bytes_);

@@ -1,5 +1,5 @@
-// Fiber: a piece of code on a stack of its own, which runs until it gives the thread back and goes on where it was when
-// it is resumed. An emulated GPU thread is one. A fiber belongs to the thread that resumes it first.
+// Fiber: code on a stack of its own, which runs until it yields, and continues from there when it is resumed. An
+// emulated GPU thread is one. A fiber belongs to the first thread that resumes it.
 #pragma once
 
 #include <cstddef>
@@ -15,28 +15,28 @@ class Fiber {
 
   // Runs `work` when next resumed. REQUIRES: done().
   void begin(const std::function<void()>& work);
-  // Runs the fiber until it gives back or its work is done. Not from within a fiber.
+  // Runs the fiber until it yields or its work is done. Not from within a fiber.
   void resume();
-  // Back to who resumed the fiber that is running.
+  // Yields to the code that resumed the running fiber.
   static void give_back();
   bool done() const { return work_ == nullptr; }
 
-  static constexpr size_t kStackBytes = 256 << 10;  // taken from the system page by page, as it is used
+  static constexpr size_t kStackBytes = 256 << 10;  // the system commits pages as they are used
 
  private:
   static void run();
   void enter(void*& from, void* to, bool into_fiber);
 
   std::byte* stack_;
-  void* fiber_at_ = nullptr;    // stack pointers: where the fiber goes on,
-  void* resumer_at_ = nullptr;  // and who resumed it
+  void* fiber_at_ = nullptr;    // stack pointers: where the fiber continues,
+  void* resumer_at_ = nullptr;  // and of the code that resumed it
   const std::function<void()>* work_ = nullptr;
-  // What the sanitizers must know of a change of stacks.
+  // State of the sanitizers for a switch of stacks.
   void* fiber_frames_ = nullptr;
   void* resumer_frames_ = nullptr;
   const void* resumer_stack_ = nullptr;
   size_t resumer_stack_bytes_ = 0;
-  void* fiber_thread_ = nullptr;  // who they are to ThreadSanitizer
+  void* fiber_thread_ = nullptr;  // their identities in ThreadSanitizer
   void* resumer_thread_ = nullptr;
 };
 

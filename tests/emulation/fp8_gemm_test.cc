@@ -1,5 +1,5 @@
-// FP8 in the emulated cuBLASLt: the GEMMs that it refuses by Hopper's rules, and which of Trivet's it takes. Of an
-// emulated build.
+// FP8 in the emulated cuBLASLt: the GEMMs that it refuses by Hopper's rules, and the GEMMs of Trivet that it accepts.
+// For emulated builds.
 #include <functional>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ class Fp8Gemms : public testing::Test {
   }
   Tensor on_gpu(DType dtype, Shape shape) { return arena.allocate(dtype, shape); }
   void* memory(int64_t bytes) { return on_gpu(DType::u8, {bytes}).data; }
-  // How many GEMMs the library has queued in FP8: with fast accumulation, and without.
+  // The number of GEMMs that the library has queued in FP8: with fast accumulation, and without.
   static std::pair<int64_t, int64_t> products() {
     return {emulation::driver().fast_products, emulation::driver().fp8_products};
   }
@@ -88,8 +88,8 @@ TEST_F(Fp8Gemms, ThatHopperDoesNotHaveAreRefused) {
   EXPECT_FALSE(runs([&](CudaGemm& g) { g.pre_activation = memory(1 << 12); })) << "GELU";
 }
 
-// Else they would be as right and far slower: in all roles, transposed or not, the library multiplies in FP8 what it
-// can, and sums fast in forward passes alone.
+// Fallbacks would be as right and far slower: in all roles, transposed or not, the library multiplies in FP8 whatever
+// it can, and accumulates fast in forward passes alone.
 TEST_F(Fp8Gemms, OfLinearLayersAreTheLibrarys) {
   const std::unique_ptr<Ops> ops = create_cuda_ops(*device, {});
   const auto queued = [&](DType a, DType c, bool transpose_a, bool transpose_b, int64_t k, DType b = DType::e4m3) {
@@ -117,7 +117,7 @@ TEST_F(Fp8Gemms, OfLinearLayersAreTheLibrarys) {
   EXPECT_EQ(queued(kE4m3, kF32, true, false, 40), Counts(0, 0)) << "in bf16";
 }
 
-// Epilogues of all kinds, and operands of several tiles, some of them cut or not aligned, against the CPU.
+// All kinds of epilogues, and operands of several tiles, some partial or unaligned, against the CPU.
 TEST_F(Fp8Gemms, AgreeWithTheCpus) {
   Tensors tensors;
   const std::unique_ptr<Ops> cpu = create_cpu_ops(1, tested_cpu_isa());

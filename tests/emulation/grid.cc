@@ -36,11 +36,11 @@ struct Warp {
   void* lanes[32] = {};
   uint32_t live = 0, here = 0, mask = 0;
   const char* what = nullptr;
-  char places[2] = {};  // of every other meeting
+  char places[2] = {};  // alternates between meetings
   bool turn = false;
 };
 
-// One block after another. A thread of the host has one.
+// Runs one block after another. There is one per host thread.
 class Block {
  public:
   void run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& work, uint64_t seed,
@@ -49,7 +49,7 @@ class Block {
     if (pieces_) pieces_->push_back(steps_);
     steps_ = 0;
   }
-  CopyGroups& copies();  // of the thread that is running
+  CopyGroups& copies();  // of the running thread
   void* shared() const { return shared_; }
   size_t shared_bytes() const { return shared_bytes_; }
   uint64_t number() const { return number_; }
@@ -68,21 +68,21 @@ class Block {
   void open_barrier_if_all_wait();
   std::string describe() const;
 
-  std::vector<std::unique_ptr<Fiber>> fibers_;  // kept from grid to grid
-  std::vector<State> states_;                   // [thread], as the next two
+  std::vector<std::unique_ptr<Fiber>> fibers_;  // reused across grids
+  std::vector<State> states_;                   // [thread], like the next one
   std::vector<CopyGroups> copies_;              // empty until the first copy of a grid
-  size_t order_[32] = {};                       // of the lanes of warps
+  size_t order_[32] = {};                       // a shuffled order of a warp's lanes
   std::vector<Warp> warps_;
   std::vector<std::pair<const void*, const char*>> beds_;  // [thread]: where it sleeps, and in which instruction
   std::vector<std::function<void()>> later_;
   size_t current_ = 0, live_ = 0, waiting_ = 0;
-  char barriers_[2] = {};  // every other one: a thread may be at the next while another has yet to pass this one
+  char barriers_[2] = {};  // alternating: a thread may reach the next one before another has passed this one
   bool turn_ = false;
   void* shared_ = nullptr;
   size_t shared_bytes_ = 0;
   uint64_t number_ = 0;
   std::vector<int64_t>* pieces_ = nullptr;
-  int64_t steps_ = 0;  // of this piece of work: a thread that goes on until it waits
+  int64_t steps_ = 0;  // in the current piece of work: resumptions of threads
 };
 
 thread_local Block* current_block = nullptr;
@@ -101,7 +101,7 @@ void Block::run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<v
   std::iota(std::begin(order_), std::end(order_), size_t{0});
   blockDim = size;
   gridDim = grid;
-  // Blocks in steps of a number that has no divisor in common with theirs, from somewhere on: each once.
+  // Visits each block once: strides by a number coprime to the number of blocks, from some start.
   const uint64_t all = uint64_t{grid.x} * grid.y * grid.z, last = driver().last_blocks;
   const uint64_t blocks = last ? std::min(last, all) : all;
   uint64_t step = seed * 0x9e3779b97f4a7c15u % blocks | 1;
@@ -132,7 +132,7 @@ void Block::run_block(size_t count, const std::function<void()>& work, uint64_t 
   run_threads(seed);
 }
 
-// A warp goes on as far as it can before the next one does: as far apart as barriers let them be.
+// A warp runs as far as it can before the next one does, so that they are as far apart as barriers allow.
 void Block::run_threads(uint64_t seed) {
   std::minstd_rand random(static_cast<unsigned int>(seed ^ seed >> 32));
   std::shuffle(std::begin(order_), std::end(order_), random);
@@ -154,7 +154,7 @@ void Block::run_threads(uint64_t seed) {
   if (!later_.empty()) broken("a block ends while its copies to shared memory are under way");
 }
 
-// Runs each of its threads that can run, until it waits. False if there was none.
+// Resumes each ready thread of the warp until it waits. Returns false if there was none.
 bool Block::run_warp(size_t warp) {
   bool any = false;
   for (const size_t lane : order_) {
@@ -214,7 +214,7 @@ void Block::meet(uint32_t mask, const char* what, void* mine, void (*all)(void* 
   }
   warp.lanes[lane] = mine;
   warp.here |= 1u << lane;
-  char* const place = all ? nullptr : &warp.places[warp.turn];  // __syncwarp alone orders memory
+  char* const place = all ? nullptr : &warp.places[warp.turn];  // only __syncwarp orders memory
   if (place) leaves(place);
   if (warp.here != mask) {
     states_[current_] = State::in_warp;

@@ -1,13 +1,13 @@
-// How an emulated GPU runs a kernel: block after block in a shuffled order, a block's threads as fibers of one thread
-// of the host. A thread runs until it waits for others: for its block (__syncthreads) or its warp (shuffles,
-// tensor-core instructions). One warp goes as far as it can before another does, and which comes next, of warps and of
-// lanes, is shuffled: threads that count on an order that no barrier gives them read what is not there yet, or no
-// longer. Under ThreadSanitizer a missing barrier is a report, whatever the order was; so it is in every build where
-// Hopper's units are concerned (order.h).
+// How an emulated GPU runs a kernel: block after block in a shuffled order, with a block's threads as fibers of one
+// host thread. A thread runs until it waits for others: for its block (__syncthreads) or its warp (shuffles,
+// tensor-core instructions). One warp runs as far as it can before another does, and the order of warps and of lanes is
+// shuffled: threads that rely on an order without a barrier read data that is not there yet, or no longer. Under
+// ThreadSanitizer a missing barrier is reported in any order; in every build, so is one that concerns Hopper's units
+// (order.h).
 //
-// What a program may not do ends the process with a message: lanes of a warp that meet in different instructions, or
-// with one that has ended; threads that wait for each other for ever; addresses that an instruction does not take.
-// Dynamic shared memory is full of NaN when a block begins, and so is the target of an asynchronous copy until somebody
+// Errors of the program end the process with a message: lanes of a warp that meet in different instructions, or with a
+// lane that has ended; threads that wait for each other forever; addresses that an instruction does not accept. Dynamic
+// shared memory is full of NaN when a block begins, and so is the destination of an asynchronous copy until a thread
 // waits for it.
 #pragma once
 
@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-// Of the emulated thread that is running. (The attribute: the library that has them is there from the start.)
+// For the running emulated thread. (The attribute: the library that defines them is loaded at startup.)
 extern thread_local uint3 threadIdx __attribute__((tls_model("initial-exec")));
 extern thread_local uint3 blockIdx __attribute__((tls_model("initial-exec")));
 extern thread_local dim3 blockDim __attribute__((tls_model("initial-exec")));
@@ -25,35 +25,35 @@ extern thread_local dim3 gridDim __attribute__((tls_model("initial-exec")));
 
 namespace trivet::emulation {
 
-// Runs the whole grid. `thread` is what one thread does. `seed` decides the order of threads. `pieces` receives the
-// steps of each block, or of each of its parts that begin where it takes a tile.
+// Runs the whole grid. `thread` is one thread's work. `seed` determines the order of threads. `pieces` receives the
+// steps of each block, or of each part of a block that begins by taking a tile.
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread, uint64_t seed,
               std::vector<int64_t>* pieces = nullptr);
 
-// ---- for the thread that is running
+// ---- for the running thread
 
 void* dynamic_shared_memory();
-void take_tile();  // from a counter of all blocks: whichever is free takes it
+void take_tile();  // from a counter shared by all blocks: any free block takes it
 void synchronize_block();
 
-// Meets the other lanes of the warp that are in `mask`: when all are here, one of them calls all(each lane's `mine`, or
-// null outside of the mask), and then all go on. `what` names the instruction.
+// Meets the other lanes of the warp that are in `mask`: when all have come, one of them calls all(each lane's `mine`,
+// or null outside of the mask), and then all continue. `what` names the instruction.
 void meet_warp(uint32_t mask, const char* what, void* mine, void (*all)(void* const (&lanes)[32]));
 
-// Waits until somebody wakes those who sleep at `place`; `what` names the instruction.
+// Waits until another thread wakes the sleepers at `place`; `what` names the instruction.
 void sleep_at(const void* place, const char* what);
 void wake(const void* place);
-// Work of a unit that runs beside the block's threads: done, piece by piece in any order, when no thread can go on.
+// Work of an asynchronous unit: done, piece by piece in any order, when no thread can run.
 void later(std::function<void()> work);
-uint64_t block_number();  // of all that this thread of the host has begun to run
-size_t thread_number();   // in its block
+uint64_t block_number();  // counts all blocks that this host thread has begun to run
+size_t thread_number();   // within its block
 size_t dynamic_shared_bytes();
 
 void copy_async(void* to, const void* from, size_t bytes, bool there);
 void close_copies();
 void wait_copies(int pending);
 
-// Ends the process: the program is wrong.
+// Ends the process, as the program is wrong.
 [[noreturn]] void broken(const std::string& what);
 
 }  // namespace trivet::emulation

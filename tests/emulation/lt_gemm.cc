@@ -11,7 +11,7 @@
 namespace trivet::emulation {
 namespace {
 
-// By NVIDIA's header, which knows nothing of kernels/base/fp8.h.
+// Uses NVIDIA's header, which is independent of kernels/base/fp8.h.
 template <__nv_fp8_interpretation_t kKind>
 float decoded(const void* data, int64_t i) {
   return __half2float(__half(__nv_cvt_fp8_to_halfraw(static_cast<const __nv_fp8_storage_t*>(data)[i], kKind)));
@@ -40,13 +40,13 @@ float rounded(cudaDataType_t type, float x) {
   return type == CUDA_R_32F ? x : std::bit_cast<float>(static_cast<uint32_t>(bf16_bits(x)) << 16);
 }
 
-// 10 bits of mantissa, to the nearest, ties away from zero: what a tensor core is given.
+// 10 bits of mantissa, to the nearest, ties away from zero: the input of a tensor core.
 float tf32(float x) {
   if (!std::isfinite(x)) return x;
   return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x1000) & ~0x1fffu);
 }
 
-// The matrix in fp32, [rows, columns], element (i, j) at i * along_rows + j * along_columns. It is op(matrix).
+// op(matrix) in fp32, [rows, columns], element (i, j) at i * along_rows + j * along_columns.
 std::vector<float> unpacked(const LtProduct& p, const void* matrix, cudaDataType_t type, bool transposed, int64_t ld,
                             int64_t rows, int64_t columns, int64_t along_rows, int64_t along_columns) {
   std::vector<float> out(static_cast<size_t>(rows * columns));
@@ -96,7 +96,7 @@ void run(const LtProduct& p) {
     store(p.bias_gradient, p.d_type, j, std::numeric_limits<float>::quiet_NaN());
   const std::vector<float> a = unpacked(p, p.a, p.type, p.transpose_a, p.lda, p.m, p.k, 1, p.m);
   const std::vector<float> b = unpacked(p, p.b, p.b_type, p.transpose_b, p.ldb, p.k, p.n, 1, p.k);
-  // Each column's sum as the product's: whole, or by halves.
+  // Each column's sum in the order of the GEMM's: whole, or by halves.
   const int64_t half = p.algorithm == LtAlgorithm::whole ? p.k : p.k / 2;
   for (int64_t j = 0; p.bias_gradient && j < p.n; ++j) {
     const float* const column = b.data() + j * p.k;

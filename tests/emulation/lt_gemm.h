@@ -1,5 +1,5 @@
-// The arithmetic of the emulated cuBLASLt (cublas_lt.cc): one product, of matrices that lie column by column, as the
-// library's documentation defines it. Runs on whichever thread runs the stream; all pointers may be touched there.
+// The arithmetic of the emulated cuBLASLt (cublas_lt.cc): one GEMM of column-major matrices, as the library's
+// documentation defines it. Runs on the stream's thread, which may access all pointers.
 #pragma once
 
 #include <cstdint>
@@ -9,27 +9,27 @@ namespace trivet::emulation {
 
 enum class LtAlgorithm : uint64_t {
   whole = 1,         // each sum from its first term to its last
-  halves,            // two halves of k, added up in fp32: another rounding than `whole`
-  halves_in_d_type,  // two halves of k, each rounded to D's type before they are added up
-  fails              // is proposed, and does not run
+  halves,            // two halves of k, added in fp32: its rounding differs from `whole`
+  halves_in_d_type,  // two halves of k, each rounded to D's type before they are added
+  fails              // is proposed, but does not run
 };
 
-// D[m, n] = epilogue(alpha op(A) op(B) + beta C); of FP8, alpha times both scales.
+// D[m, n] = epilogue(alpha op(A) op(B) + beta C); for FP8, alpha times both scales.
 struct LtProduct {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, tf32 = false;
-  cudaDataType_t type = CUDA_R_32F, b_type = CUDA_R_32F;       // of A; of B
-  cudaDataType_t d_type = CUDA_R_32F, bias_type = CUDA_R_32F;  // of C, D and the GELU's matrix; of the bias
+  cudaDataType_t type = CUDA_R_32F, b_type = CUDA_R_32F;       // A's; B's
+  cudaDataType_t d_type = CUDA_R_32F, bias_type = CUDA_R_32F;  // of C, D and the GELU's aux matrix; of the bias
   int64_t lda = 0, ldb = 0, ldc = 0, ldd = 0, ld_aux = 0;
   float alpha = 1, beta = 0;
   const void *a = nullptr, *b = nullptr, *c = nullptr, *bias = nullptr;
-  const float *a_scale = nullptr, *b_scale = nullptr;           // of FP8
-  void *d = nullptr, *aux = nullptr, *bias_gradient = nullptr;  // the last: [n], the sums of op(B) over k
+  const float *a_scale = nullptr, *b_scale = nullptr;           // for FP8
+  void *d = nullptr, *aux = nullptr, *bias_gradient = nullptr;  // the last one: [n], sums of op(B) over k
   bool gelu = false, gelu_gradient = false;
   LtAlgorithm algorithm = LtAlgorithm::whole;
   float* workspace = nullptr;
 
-  // Part of the workspace: `halves` keeps its two terms there.
+  // Its part of the workspace: `halves` keeps its two terms there.
   int64_t workspace_bytes() const {
     return algorithm == LtAlgorithm::halves || algorithm == LtAlgorithm::halves_in_d_type
                ? 2 * m * n * static_cast<int64_t>(sizeof(float))
@@ -37,7 +37,7 @@ struct LtProduct {
   }
 };
 
-// What it is to write is NaN until it is written: another stream that looks too early finds that.
+// Outputs are NaN until they are written, so another stream that reads too early gets NaN.
 void run(const LtProduct& product);
 
 }  // namespace trivet::emulation

@@ -19,7 +19,7 @@ namespace {
 
 thread_local int device = 0;
 
-constexpr size_t kMemory = size_t{8} << 30;  // of each GPU
+constexpr size_t kMemory = size_t{8} << 30;  // per GPU
 
 struct Block {
   size_t bytes;
@@ -28,9 +28,9 @@ struct Block {
 std::mutex blocks_mutex;
 std::map<uintptr_t, Block> blocks;  // by address
 
-// Ranks that a launcher has started as processes. The emulated NCCL connects threads only, so the GPUs of such
-// processes are all the same one: ranks that share a GPU take the staged communicator, or are refused NCCL by the
-// number of GPUs.
+// Whether a launcher has started the ranks as processes. The emulated NCCL connects threads only, so the GPUs of such
+// processes have the same identity: ranks that share a GPU use the staged communicator, or are refused NCCL for lack of
+// GPUs.
 bool ranks_are_processes() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"})
     if (const char* size = std::getenv(name); size && std::atoi(size) > 1) return true;
@@ -52,7 +52,7 @@ size_t used_of(int device) {  // REQUIRES: the mutex
 void* allocate(size_t bytes, int on) {
   std::lock_guard lock(blocks_mutex);
   if (on >= 0 && used_of(on) + bytes > kMemory) return nullptr;
-  // Exactly so many bytes, so that AddressSanitizer knows the end.
+  // Exactly `bytes`, so that AddressSanitizer knows the end.
   void* data = nullptr;
   if (posix_memalign(&data, 256, std::max<size_t>(bytes, 1)) != 0) return nullptr;
   std::memset(data, 0xff, bytes);
@@ -71,7 +71,7 @@ bool release(void* data, bool of_device) {
   return true;
 }
 
-// Where the bytes are: a GPU's number, -1 for pinned host memory, -2 for other memory of the host.
+// Location of the bytes: a GPU's number, -1 for pinned host memory, -2 for other host memory.
 int place_of(const void* data, size_t bytes) {
   std::lock_guard lock(blocks_mutex);
   const auto address = reinterpret_cast<uintptr_t>(data);
@@ -94,12 +94,12 @@ CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsi
     const RunsNothing of_this_channel;
     const Waiting waiting(Waiting::memory, "a stream waits for a word in memory", is_over);
     while (!is_over())
-      std::this_thread::sleep_for(std::chrono::microseconds(20));  // as the GPU's front end asks again and again
+      std::this_thread::sleep_for(std::chrono::microseconds(20));  // like the GPU's front end, which polls repeatedly
   });
   return status == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// What the environment said when CUDA started: at the first call here.
+// The environment's value when CUDA started, which is at the first call here.
 CUmoduleLoadingMode loading_mode() {
   static const CUmoduleLoadingMode mode = [] {
     const char* asked = std::getenv("CUDA_MODULE_LOADING");
@@ -112,7 +112,7 @@ CUresult get_loading_mode(CUmoduleLoadingMode* mode) {
   return CUDA_SUCCESS;
 }
 
-// Covers the three-dimensional maps of bf16 that Trivet makes.
+// Supports the three-dimensional bf16 maps that Trivet creates.
 CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data, const cuuint64_t* size,
                       const cuuint64_t* stride, const cuuint32_t* box, const cuuint32_t* element_stride,
                       CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
@@ -262,7 +262,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *greatest = -5;
   return cudaSuccess;
 }
-// Every error is returned by the call that meets it; none is kept.
+// Every error is returned by the call that causes it; none is kept.
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t error) {
   static thread_local std::string name;

@@ -1,24 +1,24 @@
 // The functions of NCCL that Trivet calls (parallel/comm/nccl_comm.cc), for ranks that are threads of one process, on
-// emulated GPUs. Types and names are those of NVIDIA's own <nccl.h>; an operation is work of its stream, which
-// meets those of the other ranks (nccl_clique.h). It is there to find mistakes of the caller, so it is as strict
-// as NCCL may be:
+// emulated GPUs. Types and names are those of NVIDIA's own <nccl.h>; an operation is work on its stream, which meets
+// those of the other ranks (nccl_clique.h). It is made to find mistakes of the caller, so it is as strict as NCCL may
+// be:
 //
-//   * A send waits for its receiver, on the stream. What is in one group makes progress together.
+//   * A send waits for its receiver, on the stream. The calls of one group make progress together.
 //   * The first transfer between two ranks, and the first collective of each kind (not with NCCL_RUNTIME_CONNECT=0),
-//     connects the ranks: a communicator that does not block is ncclInProgress until all of them have called.
-//   * A communicator's operations run one after another in the order of the calls, also on several streams.
-//   * ncclCommFinalize is over when all ranks have called it.
-//   * ncclCommAbort waits for the whole GPU: for the operations of the other communicators too, but not of those that
-//     are aborted in the same group. Where these do not end in ten seconds, the process does.
+//     connects the ranks: a nonblocking communicator is ncclInProgress until all of them have called.
+//   * A communicator's operations run one after another in the order of the calls, even on several streams.
+//   * ncclCommFinalize completes when all ranks have called it.
+//   * ncclCommAbort waits for the whole GPU: also for other communicators' operations, except for those that are
+//     aborted in the same group. If these do not end in ten seconds, the process ends.
 //   * Each rank has a GPU of its own.
-//   * Either all ranks of a collective work in registered buffers, at the same offset, or none does.
+//   * Either all ranks of a collective use registered buffers, at the same offset, or none does.
 //
 // Ranks that are processes are refused: emulated GPUs have one UUID there, so that the engine does not try (memory.cc).
-// Ranks that call different things, where NCCL would hang or move what it should not, all have an asynchronous error.
-// Nothing on a stream ends with an error: it waits until its rank aborts. So does a rank whose peer has aborted. With
-// TRIVET_EMULATED_NCCL_FAULT=NAME:RANK:CALL[:silent], in communicators of that name that rank's so-maniest call (from
-// 0) never happens, and the rank has ncclRemoteError (silent: nothing); its peers are not told. Operations are not
-// captured into graphs. A call or value that is not emulated is refused.
+// If the ranks' calls differ, where NCCL would hang or move wrong data, all have an asynchronous error. No operation on
+// a stream ends with an error: it waits until its rank aborts. So does a rank whose peer has aborted. With
+// TRIVET_EMULATED_NCCL_FAULT=NAME:RANK:CALL[:silent], call number CALL (from 0) of that rank in communicators of that
+// name never happens, and the rank has ncclRemoteError (silent: nothing); its peers are not told. Operations cannot be
+// captured into graphs. Calls and values that are not emulated are refused.
 #include <algorithm>
 #include <chrono>
 #include <cuda_runtime_api.h>
@@ -42,9 +42,9 @@ struct ncclComm {
   std::shared_ptr<NcclClique> clique;
   int rank = 0, device = 0, ctas = 0;
   bool blocking = true, finalizing = false;
-  uint64_t collectives = 0;                            // so many were called
-  std::map<std::pair<bool, int>, uint64_t> transfers;  // {sends, peer}: likewise
-  std::vector<NcclOperation> connecting;               // that wait for their connections
+  uint64_t collectives = 0;                            // number of calls
+  std::map<std::pair<bool, int>, uint64_t> transfers;  // {sends, peer}: number of calls
+  std::vector<NcclOperation> connecting;               // those that wait for their connections
   NcclBuffers buffers;
 };
 
@@ -55,7 +55,7 @@ namespace {
 struct Registry {
   std::mutex mutex;
   uint64_t drawn = 0;
-  std::map<std::string, std::shared_ptr<NcclClique>> cliques;  // by id; null until the first rank comes
+  std::map<std::string, std::shared_ptr<NcclClique>> cliques;  // by id; null until the first rank joins
 };
 Registry& registry() {
   static Registry registry;
@@ -63,7 +63,7 @@ Registry& registry() {
 }
 std::string text_of(const ncclUniqueId& id) { return {id.internal, sizeof id.internal}; }
 
-// The clique of an id, which goes out of use when the last of its ranks has come.
+// The clique of an id, which becomes invalid when the last of its ranks has joined.
 std::shared_ptr<NcclClique> join(const ncclUniqueId& id, const char* name, int size, int rank, int device) {
   Registry& ids = registry();
   std::lock_guard lock(ids.mutex);
@@ -90,7 +90,7 @@ bool is_plain(const ncclConfig_t& config) {
          (config.blocking == 0 || config.blocking == 1 || config.blocking == NCCL_CONFIG_UNDEF_INT);
 }
 
-// ---- which communicators there are
+// ---- existing communicators
 
 struct Alive {
   std::shared_ptr<NcclClique> clique;
@@ -107,7 +107,7 @@ void end(ncclComm* comm) {
   delete comm;
 }
 
-// Of these, which all know by now that they are aborted.
+// Destroys communicators, all of which are already aborted.
 void end_aborted(const std::vector<ncclComm*>& comms) {
   const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   for (ncclComm* comm : comms) {
@@ -127,7 +127,7 @@ void end_aborted(const std::vector<ncclComm*>& comms) {
   }
 }
 
-// ---- what a communicator is doing
+// ---- state of a communicator
 
 ncclResult_t state_of(ncclComm& comm) {
   NcclClique& clique = *comm.clique;
@@ -138,7 +138,7 @@ ncclResult_t state_of(ncclComm& comm) {
   return waits ? ncclInProgress : ncclSuccess;
 }
 
-// Of a call that is made: as it is, or once it is over.
+// Result of a call: the present state, or, if blocking, the state on completion.
 ncclResult_t settled(ncclComm& comm, bool at_once) {
   if (!comm.blocking) return at_once ? state_of(comm) : ncclInProgress;
   ncclResult_t state = state_of(comm);
@@ -146,7 +146,7 @@ ncclResult_t settled(ncclComm& comm, bool at_once) {
   return state;
 }
 
-// Where a collective's whole tensor lies in a registered buffer, if its other one is registered too.
+// The offset of a collective's whole tensor in a registered buffer, if its other tensor is registered too.
 std::optional<size_t> registered_at(const ncclComm& comm, const NcclOperation& o) {
   if (o.is_transfer()) return {};
   const size_t part = o.bytes(), whole = part * static_cast<size_t>(comm.clique->size());
@@ -156,7 +156,7 @@ std::optional<size_t> registered_at(const ncclComm& comm, const NcclOperation& o
   return in && out ? scatters ? in : out : std::nullopt;
 }
 
-// Puts one call, or the part of a group that is one communicator's, on its stream.
+// Puts one call, or a group's calls on one communicator, on its stream.
 ncclResult_t submit(ncclComm& comm, std::vector<NcclOperation> operations, cudaStream_t stream) {
   bool at_once = true;
   for (NcclOperation& o : operations) {
@@ -172,14 +172,14 @@ ncclResult_t submit(ncclComm& comm, std::vector<NcclOperation> operations, cudaS
   return settled(comm, at_once);
 }
 
-// ---- groups, of a thread
+// ---- groups, per thread
 
 struct Queued {
   ncclComm* comm;
   NcclOperation operation;
   cudaStream_t stream;
 };
-thread_local const char* last_error = "";  // that no communicator tells
+thread_local const char* last_error = "";  // for errors without a communicator
 thread_local int group_depth = 0;
 thread_local std::vector<Queued> group;
 thread_local std::vector<ncclComm*> aborted_in_group;
@@ -202,7 +202,7 @@ ncclResult_t call(ncclComm_t comm, const NcclOperation& o, cudaStream_t stream) 
   cudaStreamCaptureStatus captures = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(stream, &captures) != cudaSuccess) return ncclUnhandledCudaError;
   if (captures != cudaStreamCaptureStatusNone) return ncclInvalidUsage;  // not emulated
-  if (o.count == 0 && !o.is_transfer()) return ncclSuccess;              // the others need not hear of it
+  if (o.count == 0 && !o.is_transfer()) return ncclSuccess;              // the others need not know of it
   if (group_depth == 0) return submit(*comm, {o}, stream);
   group.push_back({comm, o, stream});
   return ncclSuccess;
@@ -235,7 +235,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   (*comm)->clique = std::move(clique);
   (*comm)->rank = rank;
   (*comm)->device = device;
-  constexpr int kCtas = 32;  // by default NCCL takes up to so many, by the links that it finds
+  constexpr int kCtas = 32;  // NCCL's default is up to this many, depending on the links that it finds
   (*comm)->ctas = config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? kCtas : config->maxCTAs;
   trivet::emulation::driver().greatest_ctas = std::max(trivet::emulation::driver().greatest_ctas.load(), (*comm)->ctas);
   {

@@ -11,7 +11,7 @@ namespace {
 
 struct Block {
   size_t bytes;
-  int known = 0;  // to so many communicators
+  int known = 0;  // number of communicators it is registered with
 };
 struct Blocks {
   std::mutex mutex;
@@ -22,7 +22,7 @@ Blocks& blocks() {
   return blocks;
 }
 
-// The block with all of the bytes; null: there is none. REQUIRES: the mutex.
+// The block that contains all of the bytes, or null. REQUIRES: the mutex.
 Block* block_with(uintptr_t begin, size_t bytes) {
   const auto behind = blocks().of.upper_bound(begin);
   if (behind == blocks().of.begin()) return nullptr;

@@ -1,5 +1,5 @@
-// Memory that ncclMemAlloc gave, and what an emulated communicator (nccl.cc) has been told of it. To give memory back
-// that a communicator still knows ends the process.
+// Memory from ncclMemAlloc, and the buffers registered with an emulated communicator (nccl.cc). Freeing memory that is
+// still registered with a communicator ends the process.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@ namespace trivet::emulation {
 class NcclBuffers {
  public:
   NcclBuffers() = default;
-  ~NcclBuffers();  // forgets what is left, as NCCL does
+  ~NcclBuffers();  // deregisters the remaining buffers, like NCCL
   NcclBuffers(const NcclBuffers&) = delete;
   NcclBuffers& operator=(const NcclBuffers&) = delete;
 
-  // A handle, or null where the bytes do not lie in one block of ncclMemAlloc.
+  // A handle, or null if the bytes do not lie within one block from ncclMemAlloc.
   void* add(const void* data, size_t bytes);
   bool remove(void* handle);
-  // How far from the beginning of a registered buffer that has all of the bytes; nothing where there is none.
+  // The offset in a registered buffer that contains all of the bytes; empty if there is none.
   std::optional<size_t> offset_of(const void* data, size_t bytes) const;
 
  private:

@@ -118,7 +118,7 @@ NcclClique::Fault NcclClique::fault_of(const std::string& name) {
   return fault;
 }
 
-// ---- of the host's threads
+// ---- called by threads of the host
 
 void NcclClique::join(int rank, int size, int device) {
   std::lock_guard lock(mutex_);
@@ -187,7 +187,7 @@ void NcclClique::abort(int rank) {
 }
 
 void NcclClique::set_error(ncclResult_t result, const std::string& text) {
-  if (error_ == ncclSuccess) {  // the first one is the cause
+  if (error_ == ncclSuccess) {  // the first error is the cause
     text_ = text;
     error_ = result;
   }
@@ -199,13 +199,13 @@ ncclResult_t NcclClique::error(int rank) {
   return fault_struck_ && rank != fault_.rank ? ncclSuccess : error_;
 }
 
-// ---- of the streams
+// ---- called by streams
 
-// False: the rank has aborted. An error ends no wait: nothing moves any more, as in a kernel of NCCL.
+// Returns false if the rank has aborted. An error ends no wait: streams just stop, as in an NCCL kernel.
 template <class Condition>
 bool NcclClique::wait(Lock& lock, int rank, const Condition& condition) {
   const auto is_over = [&] { return aborted_.contains(rank) || condition(); };
-  // Where a connection is gone, or there is an error, the rank's watcher will abort it.
+  // If a connection is gone, or after an error, the rank's watcher will abort it.
   const Waiting::Kind kind = fault_.rank < 0 && error_ == ncclSuccess ? Waiting::plain : Waiting::memory;
   lock.unlock();
   wait_until(mutex_, changed_, kind,
@@ -241,7 +241,7 @@ void NcclClique::run(int rank, uint64_t ticket, const std::vector<NcclOperation>
   give_multiprocessors(device, ctas, holder);
 }
 
-// Its turn has come.
+// Runs in its turn.
 void NcclClique::run(Lock& lock, int rank, uint64_t ticket, const std::vector<NcclOperation>& operations) {
   uint64_t& turn = turns_[static_cast<size_t>(rank)];
   if (rank == fault_.rank && ticket == fault_.ticket) {
@@ -261,7 +261,7 @@ void NcclClique::run(Lock& lock, int rank, uint64_t ticket, const std::vector<Nc
   changed_.notify_all();
 }
 
-// The second of the two moves the data.
+// The second of the two calls moves the data.
 std::shared_ptr<NcclClique::Transfer> NcclClique::post(int rank, const NcclOperation& o) {
   const bool sends = o.call == NcclCall::send;
   const int from = sends ? rank : o.peer, to = sends ? o.peer : rank;
@@ -269,7 +269,7 @@ std::shared_ptr<NcclClique::Transfer> NcclClique::post(int rank, const NcclOpera
   if (!place) place = std::make_shared<Transfer>();
   const std::shared_ptr<Transfer> transfer = place;
   (sends ? transfer->send : transfer->receive) = o;
-  if (!sends && o.bytes() > 0) std::memset(o.out, 0xff, o.bytes());  // NaN, for whoever looks too early
+  if (!sends && o.bytes() > 0) std::memset(o.out, 0xff, o.bytes());  // NaN, for anyone who reads too early
   if (!transfer->send || !transfer->receive) return transfer;
   if (transfer->send->count != transfer->receive->count || transfer->send->type != transfer->receive->type) {
     set_error(ncclInvalidUsage, to_string(from, *transfer->send) + ", " + to_string(to, *transfer->receive) +
@@ -303,7 +303,7 @@ bool NcclClique::meet(Lock& lock, int rank, const NcclOperation& operation) {
   return true;
 }
 
-// All ranks are here.
+// All ranks have come.
 void NcclClique::move(Meeting& meeting) {
   const NcclOperation& like = meeting.calls.begin()->second;
   const size_t bytes = like.bytes();
@@ -319,7 +319,7 @@ void NcclClique::move(Meeting& meeting) {
       return;
     }
     case NcclCall::reduce_scatter: {
-      std::vector<std::vector<std::byte>> sums;  // all of them before the first is written: it may be into an input
+      std::vector<std::vector<std::byte>> sums;  // compute all before writing the first, which may overwrite an input
       for (const auto& [rank, call] : meeting.calls)
         sums.push_back(reduced(like, inputs, static_cast<size_t>(rank) * like.count, like.count));
       for (const auto& [rank, call] : meeting.calls) copy(call.out, sums[static_cast<size_t>(rank)].data(), bytes);
@@ -332,7 +332,7 @@ void NcclClique::move(Meeting& meeting) {
             copy(shard(call.out, from), inputs[static_cast<size_t>(from)], bytes);
       return;
     case NcclCall::broadcast:
-      // In place the root's own memory is only read: it may be working on it.
+      // In place, the root's own memory is only read, as the root may be using it.
       for (const auto& [rank, call] : meeting.calls)
         if (const void* const from = inputs[static_cast<size_t>(like.peer)]; call.out != from)
           copy(call.out, from, bytes);

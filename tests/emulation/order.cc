@@ -16,19 +16,19 @@ namespace {
 
 constexpr size_t kBarriers = 64, kLine = 128;  // bytes
 
-// What is known of each thread, then how many phases of each barrier are known to be over.
+// The known clock of each thread, then the number of each barrier's phases known to be over.
 using Clock = std::vector<uint32_t>;
 
-// A piece of shared memory.
+// A line of shared memory.
 struct Line {
-  int barrier = -1;  // of the copy that wrote it last
+  int barrier = -1;  // barrier of the last copy that wrote it
   uint32_t phase = 0;
-  std::map<size_t, std::array<uint32_t, 32>> reads;  // by warp: when its lanes knew of their last products' end
+  std::map<size_t, std::array<uint32_t, 32>> reads;  // per warp: each lane's clock at its last products' end
 };
 
 struct Barrier {
   size_t index;
-  std::map<size_t, uint32_t> passed;  // the threads that have waited for the last phase, and when
+  std::map<size_t, uint32_t> passed;  // threads that have waited for the last phase, and their clocks
 };
 
 struct Clocks {
@@ -37,7 +37,7 @@ struct Clocks {
   std::map<const uint64_t*, Barrier> barriers;
   std::vector<Line> lines;
 };
-// The emulation's own, which all threads of a block use: Unobserved keeps ThreadSanitizer out.
+// Shared by all emulated threads of a block: Unobserved hides its accesses from ThreadSanitizer.
 thread_local Clocks clocks;
 
 Clock& clock_of_place(const void* place) {
@@ -46,7 +46,7 @@ Clock& clock_of_place(const void* place) {
   return clock;
 }
 
-// Of a barrier's phases that are over.
+// The clock of a barrier's completed phases.
 Clock& clock_of_phases(const uint64_t* barrier) { return clock_of_place(reinterpret_cast<const char*>(barrier) + 1); }
 
 void learn(Clock& to, const Clock& from) {

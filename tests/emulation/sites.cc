@@ -12,7 +12,7 @@ bool skipped_here(const char* what) {
     const Frame* caller;
     const void* returns_to;
   };
-  // Fiber::run, at the bottom, was entered with a null frame pointer.
+  // At the bottom, Fiber::run was entered with a null frame pointer.
   for (auto* frame = static_cast<const Frame*>(__builtin_frame_address(0)); frame && frame->returns_to;
        frame = frame->caller) {
     if (here.frames == Site::kFrames) broken("a stack of more frames than a site has room for");

@@ -1,5 +1,5 @@
-// The places where kernels order their threads: fences, waits, arrivals and barriers. A test has them listed as a
-// kernel passes them, and then skips one after another, to see whether the emulation notices (sites_test.cc).
+// The places where kernels order their threads: fences, waits, arrivals and barriers. A test lists them as a kernel
+// passes them, and then skips one after another, to see whether the emulation notices (sites_test.cc).
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace trivet::emulation {
 
-// A call of a primitive, by the return addresses up to the bottom of the emulated thread's stack: a helper of a kernel
-// has a site for each of its callers. (So kernels and the emulation are compiled with frame pointers.)
+// A call of a primitive, identified by the return addresses up to the bottom of the emulated thread's stack: a kernel's
+// helper has a site per caller. (So kernels and the emulation are compiled with frame pointers.)
 struct Site {
   static constexpr size_t kFrames = 20;
   const char* what;
@@ -17,19 +17,19 @@ struct Site {
   uint64_t hash;
 };
 
-// In memory that processes may share.
+// In memory that processes can share.
 struct Sites {
   static constexpr size_t kMost = 256;
   size_t count = 0;
   Site site[kMost];
-  uint64_t skipped = 0;            // the hash of a site; 0: none
+  uint64_t skipped = 0;            // hash of the site to skip; 0: none
   int64_t steps = 0;               // of threads, as grid.cc counts them
-  int64_t most_steps = INT64_MAX;  // a kernel that takes more goes on for ever
+  int64_t most_steps = INT64_MAX;  // a kernel that exceeds this counts as endless
 };
-extern Sites* sites;  // null, but for that test
+extern Sites* sites;  // null except in that test
 
 bool skipped_here(const char* what);
-// Every primitive asks first, and does nothing if it is true.
+// Every primitive calls this first, and does nothing if it returns true.
 inline bool skipped(const char* what) { return sites && skipped_here(what); }
 
 }  // namespace trivet::emulation

@@ -1,6 +1,6 @@
-// How much of the ordering in kernels the emulated GPU checks: each fence, wait, arrival and barrier is skipped in
-// turn, in a process of its own, which must end with a message or compute something else. A site is a place in the
-// source, noticed if it is in one of the kernels that are compiled from it.
+// How much of the kernels' ordering the emulated GPU checks: each fence, wait, arrival and barrier is skipped in turn,
+// in a separate process, which must end with a message or compute a different result. A site is a place in the source;
+// it counts as noticed if one of the kernels compiled from it notices.
 #include "tests/emulation/sites.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ namespace {
 
 using emulation::Site;
 
-// Sites that the program does not need, as other sites order the same: they keep helpers simple.
+// Sites that are redundant, as other sites impose the same order: they keep helpers simple.
 struct Harmless {
   const char *what, *file, *text;  // the line in the kernel
   const char* why;
@@ -57,11 +57,11 @@ constexpr Harmless kHarmless[] = {
     {"__syncthreads", "fp8.cu", "largest = block_reduce(min(largest, 0x7f800000u), Max(), 0u, shared);", kFirst},
     {"__syncthreads", "layernorm.cu", "__syncthreads();",
      "before the first sum is written, block_reduce has barriers; in rows of one warp only ThreadSanitizer sees it"},
-    {"__syncwarp", "norm.cu", "__syncwarp();", kSanitizer},  // before bins that are full of zeros are added to
+    {"__syncwarp", "norm.cu", "__syncwarp();", kSanitizer},  // before adding to bins that are full of zeros
     {"__syncwarp", "norm.cu", "__syncwarp();", kSanitizer},  // between lanes that add to them
 };
 
-// Memory of this process and its children.
+// Memory shared by this process and its children.
 struct Shared {
   static constexpr size_t kMost = 8 << 20;
   emulation::Sites sites;
@@ -69,7 +69,7 @@ struct Shared {
   unsigned char results[kMost];
 };
 
-// A GPU, tensors of the same numbers each time, and where results go.
+// A GPU, tensors with the same numbers each time, and the results.
 class Gpu {
  public:
   explicit Gpu(Shared& to) : to_(to) {}
@@ -102,7 +102,7 @@ class Gpu {
   cudaStream_t stream() const { return raw(*stream_); }
   void run(const AnyOp& op) { ops_->run(op, *stream_); }
 
-  // What began as zeros.
+  // Keeps all tensors that began as zeros.
   void keep_results() {
     for (const Tensor& result : results_) {
       const auto bytes = static_cast<size_t>(result.bytes());
@@ -128,13 +128,13 @@ struct Case {
   std::function<void(Gpu&)> run;
 };
 
-// In a child: a process without threads, as this one is, may fork. The status of its end.
+// Runs in a child, as a single-threaded process like this one may fork. Returns its wait status.
 int run_in_child(const Case& kernel, Shared& to, bool quiet) {
   to.bytes = 0;
   to.sites.steps = 0;
   const pid_t child = fork();
   if (child == 0) {
-    const rlimit no_core{0, 0}, seconds{60, 60};  // the latter for a thread that loops and never waits
+    const rlimit no_core{0, 0}, seconds{60, 60};  // the latter stops a thread that loops without waiting
     setrlimit(RLIMIT_CORE, &no_core);
     setrlimit(RLIMIT_CPU, &seconds);
     alarm(200);
@@ -152,13 +152,13 @@ int run_in_child(const Case& kernel, Shared& to, bool quiet) {
   return status;
 }
 
-// Where a return address is in the kernels' source.
+// A return address's place in the kernels' source.
 struct Line {
   std::string function, file, text;
   int line;
 };
 
-// By return address: its line in kernels/cuda, and those that are inlined there, from the innermost on.
+// By return address: its line in kernels/cuda, and the lines it is inlined into, from the innermost on.
 std::map<const void*, std::vector<Line>> lines_of(const std::vector<Site>& sites) {
   std::map<std::string, const void*> by_offset;
   Dl_info program{};
@@ -166,7 +166,7 @@ std::map<const void*, std::vector<Line>> lines_of(const std::vector<Site>& sites
   for (const Site& site : sites)
     for (size_t i = 0; i < site.frames; ++i) {
       Dl_info info{};
-      // The emulation itself is a library.
+      // The emulation itself is in a library.
       if (!dladdr(site.returns[i], &info) || info.dli_fbase != program.dli_fbase) continue;
       char offset[32];
       const auto* const call = static_cast<const char*>(site.returns[i]) - 1;
@@ -254,7 +254,7 @@ Score skip_each_site(const std::vector<Case>& kernels) {
       return (known == explained.end() || known->second == result.line.line) &&
              result.what == std::string_view(h.what) && result.line.file == h.file && result.line.text == h.text;
     });
-    // A line each, which the compiler may have put in several places: the same text may stand where it is needed.
+    // Each excuse covers one line, perhaps with several copies by the compiler; the same text may be needed elsewhere.
     if (harmless == std::end(kHarmless)) {
       ADD_FAILURE() << "nobody notices that a kernel skips " << name << ": " << result.line.text;
       continue;
@@ -274,7 +274,7 @@ struct Sites : testing::Test {
 #endif
 };
 
-// Numbers for a backward pass, too: any do. documents: of 3/4 of the sequence and of the rest.
+// For backward passes too: any values will do. documents: of 3/4 of the sequence and of the rest.
 template <class Kernel>
 Case attention(const char* name, const Kernel& kernel, std::vector<std::array<int64_t, 4>> shapes,
                bool documents = false) {
@@ -304,7 +304,7 @@ TEST_F(Sites, OfTensorCoresAreNoticed) {
   const auto flash_backward = [](const AttentionArgs& args, const TaskCounters&, cudaStream_t stream) {
     flash_attention_backward(args, stream);
   };
-  // Tasks of several tiles, and more tasks of one tile than there are stages: {s, heads, kv_heads, d}.
+  // Tasks of several tiles, and more single-tile tasks than stages: {s, heads, kv_heads, d}.
   const Score score = skip_each_site({
       attention("flash forward", flash_forward, {{300, 1, 1, 64}}),
       attention("flash backward", flash_backward, {{200, 1, 1, 64}}),

@@ -14,19 +14,19 @@ namespace trivet::emulation {
 namespace {
 
 std::mutex streams_mutex;
-std::map<Stream*, std::shared_ptr<Stream>> streams;  // whoever waits for one keeps it, should it be destroyed meanwhile
+std::map<Stream*, std::shared_ptr<Stream>> streams;  // waiters keep a destroyed stream alive
 
-// Held by who queues something, and by who waits for the device.
+// Held by a thread that queues work, or that waits for the device.
 std::array<DriverLock, 64> device_locks;
 DriverLock launch_lock;  // of the process
 std::array<std::mutex, 64> host_functions;
 std::array<std::vector<std::weak_ptr<Channel>>, 64> channels;  // [device], under streams_mutex
 
 std::mutex limits_mutex;
-std::map<const void*, size_t> shared_limits;  // of kernels that have asked for more
+std::map<const void*, size_t> shared_limits;  // for kernels that have asked for more
 
-// Without asking a kernel has 48 KiB of shared memory in all. How much of it its own variables take is not known here:
-// as if it were a third.
+// By default a kernel has 48 KiB of shared memory in all. The size of its own variables is not known here: it is
+// assumed to be a third.
 constexpr size_t kSharedWithoutAsking = 32 * 1024;
 
 size_t connections() {
@@ -37,7 +37,7 @@ size_t connections() {
   return static_cast<size_t>(asked);
 }
 
-// One that no other stream has; or, with the strict driver, the one that the fewest have.
+// A new channel; with the strict driver, once all exist, the one with the fewest streams.
 std::shared_ptr<Channel> channel_of(int device) {
   std::lock_guard lock(streams_mutex);
   auto& of_device = channels[static_cast<size_t>(device)];
@@ -257,7 +257,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) 
   return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  std::shared_ptr<Stream> last;  // ends outside of the lock
+  std::shared_ptr<Stream> last;  // is destroyed outside of the lock
   {
     std::lock_guard lock(streams_mutex);
     const auto found = streams.find(&of(stream));

@@ -1,4 +1,4 @@
-// Products of warpgroups. Each warp's 16 rows are computed when it waits for them and nobody else can go on.
+// Products of warpgroups. Each warp's 16 rows are computed once it waits for them and no other thread can run.
 #include "tests/emulation/warpgroup.h"
 
 #include <algorithm>
@@ -16,15 +16,15 @@
 namespace trivet::emulation {
 namespace {
 
-constexpr int kRows = 16, kDepth = 16;  // of a warp's part of a product
+constexpr int kRows = 16, kDepth = 16;  // a warp's part of a product
 
 struct Started {
   Product lanes[32];
   uint32_t left_registers[32][4];
-  std::vector<uint16_t> left, right;  // [kRows][kDepth], [kDepth][columns], as they were
+  std::vector<uint16_t> left, right;  // [kRows][kDepth], [kDepth][columns], as at the start
 };
 
-// Sums that products are going to change: their values, [lane][columns / 2], which the program does not see.
+// Sums that pending products will change: their values, [lane][columns / 2], hidden from the program.
 struct Held {
   std::vector<float> values;
   int products = 0;
@@ -32,16 +32,16 @@ struct Held {
 
 struct Warp {
   std::deque<std::vector<Started>> groups{1};  // the last one is open
-  std::map<const float*, Held> held;           // by the first lane's sums
+  std::map<const float*, Held> held;           // keyed by the first lane's sums
   bool fenced = false, waits = false;
-  std::vector<Registers> named;  // by fences since the last wait, as the first lane has them
+  std::vector<Registers> named;  // by fences since the last wait, in the first lane
   size_t calls = 0;
 };
 
 struct Warpgroups {
   uint64_t block = 0;
   std::map<size_t, Warp> warps;
-  std::map<size_t, std::vector<std::string>> calls;  // of each warpgroup, in the order of each of its warps
+  std::map<size_t, std::vector<std::string>> calls;  // per warpgroup, in the order in which each warp makes them
 };
 thread_local Warpgroups of_this_thread;
 
@@ -71,8 +71,8 @@ struct Matrix {
     if (descriptor & 0x3FFE'C000'C000'C000u) broken("wgmma: a descriptor with bits where there is nothing");
   }
 
-  // "Canonical Layouts": element (row, k) of a matrix whose k lie side by side, and one whose rows do. The swizzle is
-  // of the address.
+  // "Canonical Layouts": element (row, k) of a matrix whose k are adjacent, and of one whose rows are. The swizzle
+  // applies to the address.
   uint32_t of_row(int row, int k) const {
     const uint32_t of_eight = static_cast<uint32_t>(row / 8) * stride;
     if (swizzle == 16) return address + of_eight + row % 8 * 16 + static_cast<uint32_t>(k / 8) * leading + k % 8 * 2;
@@ -89,7 +89,7 @@ struct Matrix {
   }
 };
 
-// What a product reads of shared memory, in the pieces that order.h knows.
+// A product's reads of shared memory, recorded in the pieces that order.h tracks.
 class Reader {
  public:
   uint16_t operator()(uint32_t address) {
@@ -191,7 +191,7 @@ void compute(Warp& w, size_t warp, Started& product) {
   w.held.erase(first.sums);
 }
 
-// All lanes of the warp are here; all warps of the warpgroup must say the same, each in its time.
+// All lanes of the warp have met; all warps of the warpgroup must make the same calls, though not at the same time.
 void agree(const std::string& call) {
   Warp& w = warp();
   std::vector<std::string>& calls = warpgroups().calls[warp_index() / 4];

@@ -1,6 +1,6 @@
-// Hopper's instructions on the emulated GPU: that right programs compute what they should, from tiles laid out by hand
-// as the PTX ISA draws them and from tiles that the TMA copied; and that wrong programs are found out. And who computes
-// which tiles of attention there.
+// Hopper's instructions on the emulated GPU: right programs compute the expected results, from tiles laid out by hand
+// as in the PTX ISA's figures and from tiles that the TMA copied; and wrong programs are detected. Also the assignment
+// of attention tiles to blocks.
 #include "kernels/cuda/warpgroup.cuh"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ enum class Slip {
 constexpr int kLeft = 64, kRight = 128;
 
 // scores[64, 128] = left right^T, and sums[64, d] = scores right, by one warpgroup. Tiles are copied by the TMA, or
-// stored here.
+// stored by the kernel.
 template <int kD>
 __global__ void products_kernel(const __nv_bfloat16* left, const __nv_bfloat16* right, TileMap left_map,
                                 TileMap right_map, bool by_tma, Slip slip, float* scores_to, float* sums_to) {
@@ -60,7 +60,7 @@ __global__ void products_kernel(const __nv_bfloat16* left, const __nv_bfloat16* 
     }
     if (slip != Slip::read_before_arrival) wait_for(barrier, 0);
   } else {
-    // Drawn in the PTX ISA as rows of 128 (64) bytes, in which 16-byte pieces change places.
+    // Drawn in the PTX ISA as rows of 128 (64) bytes, whose 16-byte pieces are permuted.
     const auto store = [&](unsigned char* tile, const __nv_bfloat16* from, int tile_rows) {
       for (int i = thread; i < tile_rows * Left::kColumns; i += kLeft * 2) {
         const int row = i / Left::kColumns, column = i % Left::kColumns, across = Left::kBlock;
@@ -123,8 +123,8 @@ struct WarpgroupEmulation : testing::Test {
     return to;
   }
 
-  // Runs the kernel on matrices of -1, 0 and 1: all sums are integers that bf16 and fp32 hold. The TMA is to copy from
-  // row 3 of the second of three matrices that have `rows` rows.
+  // Runs the kernel on matrices of -1, 0 and 1: all sums are integers that bf16 and fp32 represent. The TMA is to copy
+  // from row 3 of the second of three matrices that have `rows` rows.
   template <int kD>
   void run(bool by_tma, int rows, Slip slip, bool expect_numbers = true) {
     std::mt19937 random(3);
@@ -180,7 +180,7 @@ TEST_F(WarpgroupEmulation, ProductsReadTilesAsTheyAreDrawn) {
 
 TEST_F(WarpgroupEmulation, CopiesLayTilesOutForProductsAndFillWithZeros) {
   run<64>(true, 200, Slip::none);
-  run<80>(true, 40, Slip::none);  // fewer rows than a tile has, and fewer columns
+  run<80>(true, 40, Slip::none);  // fewer rows and fewer columns than a tile has
   run<128>(true, 100, Slip::none);
 }
 
@@ -198,17 +198,17 @@ TEST_F(WarpgroupEmulationDeathTest, WrongProgramsEndTheProcess) {
   EXPECT_DEATH(run_64(true, Slip::nobody_arrives), "wait, for ever: .* mbarrier.try_wait");
 }
 
-// CUDA does not promise the alignment that swizzled tiles need.
+// CUDA does not guarantee the alignment that swizzled tiles need.
 TEST_F(WarpgroupEmulationDeathTest, TilesThatAreNotAlignedToTheirSwizzleTrap) {
   emulation::driver().misalignment = 512;
   EXPECT_DEATH(run<64>(true, 200, Slip::none), "emulated GPU: trap");
   emulation::driver().misalignment = 0;
 }
 
-// Tile i of n has n - i parts of work, as under a causal mask. A block that has done its task takes the next one; the
-// last 16 begin when communication leaves their multiprocessors, behind all others.
+// Tile i of n has n - i parts of work, as under a causal mask. A block that has finished its task takes the next one;
+// the last 16 begin when communication frees their multiprocessors, after all others.
 TEST(HeadSchedule, GivesBlocksEveryTileOnceAndEqualShares) {
-  constexpr int kBlocks = 132 - 16;  // of an H200
+  constexpr int kBlocks = 132 - 16;  // an H200's, less 16
   for (const auto& [tiles, heads, mebibytes] :
        {std::array<int, 3>{16, 32, 1}, {16, 128, 1}, {32, 24, 2}, {64, 12, 4}, {64, 32, 4}, {8, 200, 1}, {3, 1, 64}}) {
     const HeadSchedule schedule(tiles, heads, int64_t{mebibytes} << 20, nullptr);
@@ -224,7 +224,7 @@ TEST(HeadSchedule, GivesBlocksEveryTileOnceAndEqualShares) {
   }
 }
 
-// What other blocks have taken a kernel leaves alone; and it leaves the counters as it must find them the next time.
+// A kernel skips tasks that other blocks have taken, and leaves the counters ready for the next launch.
 TEST(HopperAttention, TakesTasksFromTheCounter) {
   const auto device = create_cuda_device(0);
   const auto stream = device->create_compute_stream();
@@ -251,7 +251,7 @@ TEST(HopperAttention, TakesTasksFromTheCounter) {
     return std::ranges::count_if(read, [](bf16 x) { return static_cast<float>(x) != 0; }) / kD;
   };
   EXPECT_EQ(rows_done(0), kS * kHeads);
-  EXPECT_EQ(rows_done(2), kS * kHeads - 2 * (kS - 192));  // of 6 tasks: the last queries of two heads
+  EXPECT_EQ(rows_done(2), kS * kHeads - 2 * (kS - 192));  // of 6 tasks the last queries of two heads are missing
   EXPECT_EQ(rows_done(6), 0);
 }
 

@@ -1,5 +1,5 @@
-// What kernels/cuda/ptx.cuh is on a GPU, by the PTX ISA's words (sections "ldmatrix", "Matrix Fragments for
-// mma.m16n8k16", "cp.async"), on an emulated one. It stands before that file in an emulated build's search path.
+// The counterpart of kernels/cuda/ptx.cuh for an emulated GPU, by the PTX ISA's text (sections "ldmatrix", "Matrix
+// Fragments for mma.m16n8k16", "cp.async"). It precedes that file in an emulated build's search path.
 #pragma once
 
 #include <cmath>
@@ -25,7 +25,7 @@ struct LoadMatrices {
   uint32_t* to;
 };
 
-// Element (row, column) of matrix i of the four, whose rows the lanes have named.
+// Element (row, column) of matrix i of four; the lanes hold the addresses of the rows.
 inline uint16_t element(void* const (&lanes)[32], int i, int row, int column) {
   uint16_t value;
   std::memcpy(&value, static_cast<const LoadMatrices*>(lanes[8 * i + row])->row + 2 * column, sizeof value);
@@ -36,7 +36,7 @@ template <bool transposed>
 void load(uint32_t (&to)[4], const void* row) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) emulation::broken("ldmatrix: a row that is not aligned to 16 bytes");
   LoadMatrices mine{{}, to};
-  std::memcpy(mine.row, row, sizeof mine.row);  // by this lane, so that ThreadSanitizer knows who reads
+  std::memcpy(mine.row, row, sizeof mine.row);  // in this lane, so that ThreadSanitizer sees which thread reads
   emulation::meet_warp(0xffffffffu, transposed ? "ldmatrix.trans" : "ldmatrix", &mine, [](void* const(&lanes)[32]) {
     for (int lane = 0; lane < 32; ++lane)
       for (int i = 0; i < 4; ++i) {

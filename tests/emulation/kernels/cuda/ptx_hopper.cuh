@@ -1,4 +1,4 @@
-// What kernels/cuda/ptx_hopper.cuh is on a GPU, on an emulated one (warpgroup.h). It stands before that file in an
+// The counterpart of kernels/cuda/ptx_hopper.cuh for an emulated GPU (warpgroup.h). It precedes that file in an
 // emulated build's search path.
 #pragma once
 
@@ -37,7 +37,7 @@ inline void whole_warp(const char* what) {
   emulation::meet_warp(0xffffffffu, what, &nothing, nullptr);
 }
 
-// The next lane's registers must not be where a product's still are.
+// Ends the process if a product of these sums is still pending after the wait that names them.
 template <int kBlocks>
 void expect_done(const float (&sums)[kBlocks][4]) {
   if (emulation::product_pends(&sums[0][0])) emulation::broken("wgmma: a wait that does not cover these sums");
