@@ -63,7 +63,7 @@ TEST_P(SkipTrain, GivesTheNumbersOfTheRun) {
     const std::string checkpoint = step_path(dir / "run", step);
     const Evaluated same = evaluate_checkpoint(config, checkpoint, dir / "same", GetParam().ranks());
     const Evaluated one = evaluate_checkpoint(alone, checkpoint, dir / "one", 1);
-    // then: the same bits; and within roundings
+    // then: the same bits under the same layout; equal up to rounding on one rank
     EXPECT_EQ(same.validation.at(step), of_run.validation.at(step));
     EXPECT_NEAR(one.validation.at(step), same.validation.at(step), 2e-5 * same.validation.at(step));
     EXPECT_NEAR(one.test.at(step), same.test.at(step), 2e-5 * same.test.at(step));
@@ -117,7 +117,7 @@ TEST(SkipTrainBf16, GivesTheNumbersOfTheRun) {
   }
 }
 
-// A model that is opened to generate has the precision of its run, and so its bits; but none in FP8.
+// A model that is opened to generate has the precision of its run, and so its bits; but FP8 is refused.
 TEST(Inference, HasTheLogitsOfTheRunsOwnConfiguration) {
   for (const auto& [dtype, fp8] :
        {std::pair{DType::f32, Fp8::none}, {DType::bf16, Fp8::none}, {DType::bf16, Fp8::hybrid}}) {
@@ -169,7 +169,7 @@ TEST(SkipTrain, TakesWeightsAndOneMicroBatchsActivationsOnly) {
 }
 
 TEST(SkipTrain, AddsToTheRecordsOfItsRunAndChangesNothingElse) {
-  // given: a run that has not ended
+  // given: a run that has not finished
   const TempDir dir;
   Config config = evaluating_run(dir / "run");
   RunOptions stops;
@@ -187,7 +187,7 @@ TEST(SkipTrain, AddsToTheRecordsOfItsRunAndChangesNothingElse) {
   RunOptions earlier;
   earlier.resume = step_path(dir / "run", 2);
   EXPECT_EQ(run(evaluates, 2, earlier).exit_code, 0);
-  // then: four records more, and nothing else
+  // then: four more records, and nothing else
   auto records = records_of(dir / "run");
   ASSERT_EQ(records.size(), records_then.size() + 4);
   const std::vector<nlohmann::json> added(records.end() - 4, records.end());
@@ -202,7 +202,7 @@ TEST(SkipTrain, AddsToTheRecordsOfItsRunAndChangesNothingElse) {
   EXPECT_EQ(added[2]["checkpoint"], step_path(dir / "run", 2));
   EXPECT_EQ(read_text(dir / "run/outcome.json"), outcome_then);
   EXPECT_EQ(parse_json(read_text(dir / "run/evaluation/outcome.json"))["status"], "done");
-  // and the run goes on
+  // and the run continues
   EXPECT_EQ(run(config, 1).exit_code, 0);
   expect_each_step_once(dir / "run", 4);
 }
@@ -236,7 +236,7 @@ TEST(SkipTrain, TakesASetOfItsOwn) {
   const TempDir dir;
   Config config = evaluating_run(dir / "run");
   run(config, 1);
-  // when: it is evaluated on all documents of one, by itself; with no interval, nor a length of training
+  // when: it is evaluated on all documents of a dataset, alone; without an interval or a training length
   config.data.split = {0, 0, 1};
   config.train.eval_interval = config.train.train_iters = 0;
   config.optimizer.lr_decay_iters.reset();
@@ -251,7 +251,7 @@ TEST(SkipTrain, TakesASetOfItsOwn) {
   EXPECT_EQ(records_of(dir / "all").at(0)["tokens"], dataset.tokens() - 1);
   // and its resolved configuration is read back
   EXPECT_EQ(to_yaml(load_config(dir / "all/config.resolved.yaml").config), read_text(dir / "all/config.resolved.yaml"));
-  // and likewise as files of their own
+  // and the same with a path for each set
   config.data.split = DataConfig().split;
   config.data.test_path = config.data.valid_path = config.data.train_path = config.data.path;
   config.data.path = "";
@@ -274,7 +274,7 @@ TEST(EvalSamples, AreTheFirstOfTheSetOnEveryLayout) {
     evaluate_checkpoint(cut(config, how), dir / "run", dir / name, how.ranks());
     return records_of(dir / name).back();
   };
-  // all of them: the whole set, whose last sample is no whole one
+  // all of them: the whole set, whose last sample is partial
   const auto whole = evaluate({}, "whole", 0);
   const int64_t all = whole["samples"], labels = whole["tokens"];
   ASSERT_NE(labels % 16, 0);
@@ -282,7 +282,7 @@ TEST(EvalSamples, AreTheFirstOfTheSetOnEveryLayout) {
   const auto first = evaluate({}, "all", all);
   EXPECT_EQ(first["validation_loss"], whole["validation_loss"]);
   EXPECT_EQ(first["tokens"], labels);
-  // some: within one global batch of eight, and some more than one
+  // some: up to one global batch of eight, and more than one
   for (const int64_t samples : kMatrixStride == 1 ? std::vector<int64_t>{1, 8, 13} : std::vector<int64_t>{13}) {
     const auto one = evaluate({}, "one", samples);
     EXPECT_EQ(one["samples"], samples);

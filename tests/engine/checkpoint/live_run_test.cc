@@ -73,7 +73,7 @@ TEST_F(LiveRun, OnlyWhatWasReplacedIsReadAgain) {
                   });
     });
   };
-  // One that is named itself, and one that is damaged and still the latest.
+  // A checkpoint that is named explicitly, and a damaged one that is still the latest.
   EXPECT_EQ(reading(first, [&] { replace(); }), first + ": there is no such checkpoint");
   EXPECT_EQ(reads, 1);
   begin();
@@ -107,7 +107,7 @@ TEST_F(LiveRun, AnEvaluationReadsTheNextOne) {
   EXPECT_NE(result.output.find("step-00000002"), std::string::npos) << result.output;
 }
 
-// Of each command: the checkpoint is replaced when its manifest is opened for the n-th time.
+// For each command: the checkpoint is replaced when its manifest is opened for the n-th time.
 TEST_F(LiveRun, CommandsReadTheNextOne) {
   for (const std::string command :
        {"checkpoint inspect --tensors run", "checkpoint inspect run", "checkpoint verify run",

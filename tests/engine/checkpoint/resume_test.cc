@@ -1,4 +1,4 @@
-// Runs that are saved and resumed: in any layout, bit for bit, and when something is wrong.
+// Runs that are saved and resumed: in any layout, bit for bit, and with errors.
 #include <cstring>
 #include <filesystem>
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ std::vector<float> floats_of(Trainer& trainer, Tensor tensor) {
   return numbers;
 }
 
-// Every tensor of a checkpoint, whole.
+// All tensors of a checkpoint, unsharded.
 std::map<std::string, std::vector<float>> contents(const std::string& path) {
   const OpenCheckpoint checkpoint = open_checkpoint(path);
   const auto device = create_cpu_device();
@@ -52,7 +52,7 @@ std::map<std::string, std::vector<float>> contents(const std::string& path) {
 
 constexpr int kSavedStep = 3, kMore = std::min(kMatrixSteps, 5);
 
-// Loads `path` under a layout: all that the ranks own has the checkpoint's bits; returns the losses of the next steps.
+// Loads `path` under a layout, checks that all owned state has the checkpoint's bits, returns the next steps' losses.
 std::vector<double> load_and_go_on(const std::string& path, Config config, const Cut& how) {
   const auto saved = contents(path);
   config = cut(config, how);
@@ -91,8 +91,8 @@ const LayoutCase kLayouts[] = {
 
 class Resharding : public testing::TestWithParam<LayoutCase> {
  protected:
-  // By all layouts; of a model but the GPT's by two, the `first` behind this one and the next: with a Llama and with
-  // norms of heads that is by each of the others once.
+  // Loads under all layouts if `first` is 0, else under two: the `first`-th after this one and the next. So the Llama
+  // and the model with norms of heads together cover each of the other layouts once.
   void expect_loaded(
       const std::function<void(Config&)>& set = [](Config&) {}, size_t first = 0);
 };
@@ -134,7 +134,7 @@ struct ResumeCase {
   Cut cut{};
   const char* dtype = "fp32";
   bool overlap = false, async = false;
-  bool ramp = false;         // of the batch size, which grows where the run is stopped
+  bool ramp = false;         // the batch size grows where the run is stopped
   bool on_a_device = false;  // whose memory the host cannot touch; steps are queued ahead there
 };
 
@@ -157,7 +157,7 @@ TEST_P(Resume, IsTheRunThatWasNotStoppedBitForBit) {
     config.optimizer.lr_warmup_iters = 0;
     config.optimizer.lr_decay_iters.reset();
   }
-  if (c.on_a_device) config.checkpoint.save_interval = 5;  // after a save no step is out
+  if (c.on_a_device) config.checkpoint.save_interval = 5;  // no step is in flight after a save
   const RunResult straight = run(config, c.cut.ranks());
   EXPECT_EQ(straight.exit_code, 0);
   ASSERT_EQ(straight.losses.size(), static_cast<size_t>(kSteps));
@@ -168,7 +168,7 @@ TEST_P(Resume, IsTheRunThatWasNotStoppedBitForBit) {
   constexpr int kAsked = kSteps * 2 / 3 - 1;
   options.stop_signal = stop_after(kAsked);
   const RunResult first = run(config, c.cut.ranks(), options);
-  // A step that is queued already is finished, too.
+  // A step that is already queued is finished, too.
   const int kStop = c.on_a_device ? kAsked + 1 : kAsked;
   EXPECT_EQ(first.exit_code, 75);
   EXPECT_NE(first.output.find("as a signal asked: it is saved"), std::string::npos) << first.output;
@@ -211,7 +211,7 @@ INSTANTIATE_TEST_SUITE_P(
         ResumeCase{.name = "on_a_device_waiting", .cut = {.p = 2}, .on_a_device = true}),
     [](const auto& param) { return std::string(param.param.name); });
 
-// Two sources, of which the small one has several epochs.
+// Two sources; the run reads several epochs of the small one.
 TEST(ResumedRun, OfABlendIsExactOnAnyLayout) {
   const TempDir dir;
   IndexedDatasetWriter writer(dir / "other", TokenType::u16);
@@ -249,7 +249,7 @@ TEST(ResumedRun, OfABlendIsExactOnAnyLayout) {
   }
 }
 
-// Adam's bias correction counts updates: what was skipped before the checkpoint is none behind it either.
+// Adam's bias correction counts updates: a step skipped before the checkpoint does not count after it either.
 TEST(ResumedRun, KnowsOfTheStepsThatWereSkipped) {
   const TempDir dir;
   Config config = small_run(dir / "straight");
@@ -271,7 +271,7 @@ TEST(ResumedRun, KnowsOfTheStepsThatWereSkipped) {
   EXPECT_EQ(contents(step_path(dir / "resumed", 6)), contents(step_path(dir / "straight", 6)));
 }
 
-// Between two batches of an evaluation the run can be stopped, too; it resumes with that evaluation.
+// A run can also be stopped between two batches of an evaluation; it resumes with that evaluation.
 class Evaluation : public testing::TestWithParam<int> {};
 
 TEST_P(Evaluation, IsMadeByTheResumedRunWhereASignalInterruptedIt) {
@@ -296,10 +296,10 @@ TEST_P(Evaluation, IsMadeByTheResumedRunWhereASignalInterruptedIt) {
   EXPECT_NE(first.output.find(fmt::format("the evaluation at step {} was interrupted", interrupted)),
             std::string::npos);
   EXPECT_TRUE(open_checkpoint(step_path(dir / "stopped", interrupted)).state.evaluation_due);
-  // and when it is asked to stop before it has begun, it is still due
+  // and if the run is asked to stop before the evaluation begins, it is still due
   options.stop_signal = stop_after(1);
   EXPECT_EQ(run(config, 4, options).exit_code, 75);
-  // and at last made, once, with the same result
+  // and finally it is made, once, with the same result
   const RunResult resumed = run(config, 4);
   EXPECT_EQ(resumed.exit_code, 0);
   EXPECT_EQ(resumed.evaluations.at(interrupted), straight.evaluations.at(interrupted));
@@ -358,7 +358,7 @@ TEST(Records, OfAnEarlierRunAreSetAside) {
   EXPECT_NE(again.output.find("metrics.jsonl was an earlier run's and is now "), std::string::npos) << again.output;
   EXPECT_EQ(read_text(dir / "run/metrics.1.jsonl"), before);
   expect_each_step_once(dir / "run", 3);
-  // A checkpoint of elsewhere begins another run, too.
+  // A checkpoint from elsewhere also begins another run.
   Config other = config;
   other.train.run_dir = dir / "other";
   other.checkpoint.save_interval = 2;
@@ -382,13 +382,13 @@ TEST(Records, OfAFinishedRunStayWhenItIsStartedAgain) {
     config.train.train_iters = steps;
     return run(config, 2).output;
   };
-  // when, then: started again it says that nothing is left, and keeps its trace
+  // when, then: started again, it says that nothing is left, and keeps its trace
   EXPECT_NE(output(3).find("after step 3 of 3: nothing is left to train"), std::string::npos) << output(3);
   EXPECT_NE(output(2).find("after step 3: train.train_iters is 2, so nothing is left to train"), std::string::npos)
       << output(2);
   EXPECT_EQ(read_text(dir / "run/trace.json"), trace);
   EXPECT_FALSE(std::filesystem::exists(dir / "run/trace.1.json"));
-  // With steps left the trace of those before stays beside the new one.
+  // If steps are left, the trace of earlier ones is kept beside the new one.
   EXPECT_NE(output(4).find("after step 3 of 4, loaded in "), std::string::npos);
   EXPECT_EQ(read_text(dir / "run/trace.1.json"), trace);
   const std::string rest = read_text(dir / "run/trace.json");
@@ -503,11 +503,11 @@ TEST_F(Choice, OtherDataUnderTheSamePathAreTakenOnlyWhenAsked) {
         from("auto"), {"data.path \"" + config_.data.path + "\": another dataset than the checkpoint's",
                        documents == 41 ? "in 41 documents" : "in 40 documents", "expected ", "--resume " + saved});
   }
-  // and one that was edited in place: data.json is that of before
+  // and one that was edited in place: data.json is unchanged
   write_data(40, 1);
   std::fstream(dir_ / "data.bin", std::ios::in | std::ios::out | std::ios::binary).seekp(100).put(3);
   expect_throws<DataError>(from("auto"), {"another dataset than the checkpoint's"});
-  // without its data.json it is the same
+  // without its data.json, it counts as the same
   write_data(40, 1);
   std::filesystem::remove(dir_ / "data.json");
   EXPECT_EQ(run(config_, 2).exit_code, 0);
@@ -553,13 +553,13 @@ TEST_F(Choice, AnotherModelIsNamedKeyByKey) {
   expect_throws<DataError>(from(path),
                            {"the checkpoint is of a different model", "model.num_layers: found 4 in the checkpoint",
                             "expected this run's 2", "model.num_attention_heads: found 4"});
-  // The run's own, of which one stands for all.
+  // The run's own checkpoints: one stands for all.
   const std::string latest = message_of<DataError>([&] { run(config_, 2); });
   EXPECT_TRUE(latest.starts_with(path + ": the checkpoint is of a different model:")) << latest;
   EXPECT_TRUE(latest.ends_with("\nchoose another train.run_dir, or move its checkpoints away")) << latest;
 }
 
-// Also by keys that the checkpoint is too old to have: they have their defaults.
+// Also by keys that an old checkpoint lacks: they have their defaults.
 TEST_F(Choice, AnotherKindOfModelIsNamedByAnyOfItsKeys) {
   const std::string path = step_path(config_.train.run_dir, 4);
   const std::pair<const char*, const char*> kinds[] = {
@@ -584,8 +584,8 @@ TEST_F(Choice, AnotherKindOfModelIsNamedByAnyOfItsKeys) {
   EXPECT_NO_THROW(check_same_model(old, config_, ""));
 }
 
-// A Llama from elsewhere names its longest context, and is trained on a shorter one; a run may go on from another run's
-// checkpoint with a longer one.
+// A Llama from elsewhere states its longest context and may be trained on a shorter one; a run may continue from
+// another run's checkpoint with a longer one.
 TEST_F(Choice, AModelWithRopeIsOfAnyContext) {
   OpenCheckpoint checkpoint = open_checkpoint(step_path(config_.train.run_dir, 4));
   config_.model.seq_length /= 2;
@@ -600,7 +600,7 @@ TEST_F(Choice, AModelWithRopeIsOfAnyContext) {
   EXPECT_NE(problem("the same run").find(another), std::string::npos) << "the same run goes on";
   checkpoint.state.step = 0;
   EXPECT_NO_THROW(check_same_model(checkpoint, config_, "the same run"));
-  // Other angles need training on a longer context.
+  // Other RoPE angles are allowed only when training on a longer context.
   config_.model.rotary_base = 5e5;
   const std::string angles = "model.rotary_base: found 10000 in the checkpoint, expected this run's 500000";
   EXPECT_NE(problem("").find(angles), std::string::npos) << problem("");
@@ -627,16 +627,16 @@ TEST_F(Choice, ChangesAreNamed) {
   EXPECT_NE(resumed.output.find("changed since the checkpoint: optimizer.lr was 0.003, is 0.001"), std::string::npos)
       << resumed.output;
   EXPECT_NE(resumed.output.find("batch.global_batch_size was 8, is 16"), std::string::npos) << resumed.output;
-  // Samples go on where they were.
+  // The sample count continues where it was.
   EXPECT_NE(read_text(step_path(config_.train.run_dir, 5) + "/train_state.json").find("\"consumed_samples\": 48"),
             std::string::npos);
 }
 
-// As Megatron's OptimizerParamScheduler loads a checkpoint.
+// As when Megatron's OptimizerParamScheduler loads a checkpoint.
 TEST_F(Choice, OtherSchedulesAreAnErrorOrAsTheSwitchesSay) {
   const double as_before = run(config_, 2).losses.at(0);  // of step 5
   std::filesystem::remove_all(step_path(config_.train.run_dir, 5));
-  // What auto is, said as a number, is the same schedule.
+  // The value that auto stands for, given as a number, is the same schedule.
   config_.optimizer.decoupled_lr = config_.optimizer.lr;
   EXPECT_EQ(run(config_, 2).losses.at(0), as_before);
   config_.optimizer.decoupled_lr = config_.optimizer.lr / 2;
@@ -682,7 +682,7 @@ TEST_F(Choice, OtherSchedulesAreAnErrorOrAsTheSwitchesSay) {
   EXPECT_NE(own.losses.at(1), with_step_6);
 }
 
-// A dataset without a tokenizer cannot be written in, which is known before the first step and not after the last.
+// Without a tokenizer, a sample's text cannot be written: an error before the first step, not after the last.
 TEST(Sample, NeedsATokenizerBeforeTraining) {
   const TempDir dir;
   const Config config = small_run(dir / "run");

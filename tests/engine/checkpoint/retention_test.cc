@@ -1,4 +1,4 @@
-// Which checkpoints stay, and their second place.
+// Which checkpoints are kept, and their mirror.
 #include <filesystem>
 #include <gtest/gtest.h>
 #include <set>
@@ -26,7 +26,7 @@ std::set<int64_t> kept(const CheckpointStore& store) {
   return {steps.begin(), steps.end()};
 }
 
-// Names sort otherwise than numbers, and the best one is the oldest (transformers 27138).
+// Names sort differently from numbers, and the best one is the oldest (transformers 27138).
 TEST(Retention, KeepsTheLastAndTheBest) {
   const TempDir dir;
   const CheckpointStore store(dir / "checkpoints");
@@ -38,7 +38,7 @@ TEST(Retention, KeepsTheLastAndTheBest) {
   EXPECT_EQ(kept(store), (std::set<int64_t>{9'900, 10'000, 10'100}));
   commit(store, 10'200, {}, keep);  // was not evaluated
   EXPECT_EQ(kept(store), (std::set<int64_t>{9'900, 10'100, 10'200}));
-  commit(store, 10'300, 3.0, keep);  // of equal ones, the newer
+  commit(store, 10'300, 3.0, keep);  // the newer of equal ones
   EXPECT_EQ(kept(store), (std::set<int64_t>{10'200, 10'300}));
 }
 
@@ -47,7 +47,7 @@ TEST(Retention, KeepsThoseOfAnInterval) {
   const CheckpointStore store(dir / "checkpoints");
   for (int64_t step = 10; step <= 100; step += 10) commit(store, step, {}, {.last = 1, .interval = 40});
   EXPECT_EQ(kept(store), (std::set<int64_t>{40, 80, 100}));
-  // Steps beyond, of a run that was resumed from further back, are its own.
+  // Later steps, which remain after a resume from further back, are left alone.
   commit(store, 50, {}, {.last = 1});
   EXPECT_EQ(kept(store), (std::set<int64_t>{50, 80, 100}));
 }
@@ -67,7 +67,7 @@ TEST(Mirror, HasTheCheckpointsOfTheRunAndResumesIt) {
   ASSERT_EQ(CheckpointStore(dir / "mirror").latest(), 6);
   for (const auto& file : fs::directory_iterator(step_path(dir / "run", 6)))
     EXPECT_EQ(read_text(file.path()), read_text(dir / "mirror/step-00000006/" + file.path().filename().string()));
-  // The first place is lost: the run goes on from the second.
+  // The first copy is lost: the run continues from the mirror.
   fs::remove_all(dir / "run");
   config.train.train_iters = 8;
   run(config, 2, {.resume = dir / "mirror"});
@@ -82,7 +82,7 @@ TEST(Mirror, TakesNoCopyThatIsDamaged) {
   run(config, 1);
   const std::string shard = step_path(dir / "run", 6) + "/rank-00000.safetensors";
   std::string text = read_text(shard);
-  text[text.size() - 3] ^= 1;  // the disk has lost a bit since
+  text[text.size() - 3] ^= 1;  // a bit has flipped on the disk since
   write_text(shard, text);
   const CheckpointStore to(dir / "mirror");
   {
@@ -119,7 +119,7 @@ TEST(Mirror, OfAnotherRunIsRefused) {
   }
 }
 
-// A mirror that is lost costs a line, not the run.
+// A lost mirror costs a line in the log, not the run.
 TEST(Mirror, WithoutItsDiskTheRunGoesOn) {
   const TempDir dir;
   Config config = mirrored_run(dir);
@@ -127,7 +127,7 @@ TEST(Mirror, WithoutItsDiskTheRunGoesOn) {
   write_text(dir / "file", "");
   config.checkpoint.mirror = dir / "file/below";
   config.train.train_iters = 8;
-  const RunResult without = run(config, 1);  // a resumed run goes on
+  const RunResult without = run(config, 1);  // a resumed run continues
   EXPECT_EQ(without.exit_code, 0);
   EXPECT_NE(without.output.find("checkpoint.mirror: " + (dir / "file")), std::string::npos) << without.output;
   config.train.run_dir = dir / "new";

@@ -38,14 +38,14 @@ inline Config small_run(const std::string& run_dir) {
 }
 
 struct RunResult {
-  std::vector<double> losses;             // [step], of this start of the program
-  std::map<int64_t, double> evaluations;  // likewise, by step
+  std::vector<double> losses;             // [step], since this start of the program
+  std::map<int64_t, double> evaluations;  // the same, by step
   std::string output;
   int exit_code = -1;
   int64_t first_step = 0;
 };
 
-// Of steps, evaluations, saves and resumes.
+// The records of steps, evaluations, saves and resumes.
 inline std::vector<nlohmann::json> records_of(const std::string& run_dir) {
   std::vector<nlohmann::json> records;
   std::istringstream lines(read_text(run_dir + "/metrics.jsonl"));
@@ -87,7 +87,7 @@ inline void expect_each_step_once(const std::string& run_dir, int64_t steps) {
   EXPECT_EQ(step, steps);
 }
 
-// Asks to stop in the n-th step, counted from the start of the program. On one rank only: its process has the signal.
+// Asks to stop in the n-th step, counted from the start of the program. One rank only: its process gets the signal.
 inline std::function<int()> stop_after(int n) {
   auto left = std::make_shared<std::atomic<int>>(n);
   return [left, rank_thread = std::make_shared<std::once_flag>(), id = std::make_shared<std::thread::id>()] {

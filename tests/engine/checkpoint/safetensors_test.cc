@@ -11,7 +11,7 @@
 namespace trivet {
 namespace {
 
-// A file of this header, not padded, and so many bytes of data.
+// A file with this header, not padded, and `data_bytes` bytes of data.
 std::string file_of(const std::string& header, size_t data_bytes) {
   const uint64_t length = header.size();
   std::string bytes(8, '\0');
@@ -23,7 +23,7 @@ SafeTensors parse(const std::string& file) {
   return parse_safetensors(file, static_cast<int64_t>(file.size()), "x.safetensors");
 }
 
-// The message with which a file is refused, "" where it is not.
+// The message with which a file is refused; "" if it is accepted.
 std::string refusal(const std::string& file) {
   try {
     parse(file);
@@ -37,7 +37,7 @@ std::string one_tensor(const std::string& dtype, const std::string& shape, const
   return fmt::format(R"({{"w":{{"dtype":"{}","shape":{},"data_offsets":{}}}}})", dtype, shape, offsets);
 }
 
-// The file of the format's description: w, F32 [2, 2], is 1 2 3 4.
+// The example in the format's description: w, F32 [2, 2], is 1 2 3 4.
 const std::string kGolden = [] {
   std::string bytes = file_of(one_tensor("F32", "[2,2]", "[0,16]") + std::string(7, ' '), 16);
   const float values[] = {1, 2, 3, 4};
@@ -58,7 +58,7 @@ TEST(SafeTensors, TheGoldenFileIsReadAndWrittenByteByByte) {
   std::vector<float> values(4);
   read_as_float(file, content.data_offset, content.tensors.at(0).dtype, values);
 
-  // then: it is the tensor, and its header is written with the same bytes
+  // then: the tensor is as described, and its header is written with the same bytes
   EXPECT_EQ(content.tensors, (std::vector<SafeTensor>{{"w", "F32", {2, 2}, 0, 16}}));
   EXPECT_EQ(values, (std::vector<float>{1, 2, 3, 4}));
   EXPECT_EQ(safetensors_header(content), kGolden.substr(0, 72));
@@ -80,7 +80,7 @@ TEST(SafeTensors, HalvesAreReadAsTheNumbersTheyAre) {
   read_as_float(file, content.data_offset + content.tensors.at(1).begin, "F16", h);
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(b, (std::vector<float>{1, -2, 0, infinity}));
-  EXPECT_EQ(h, (std::vector<float>{1, -2, 0x1p-24f, infinity}));  // the third is the smallest there is
+  EXPECT_EQ(h, (std::vector<float>{1, -2, 0x1p-24f, infinity}));  // the third is the smallest subnormal
 }
 
 TEST(SafeTensors, ScalarsEmptyTensorsAndMetadataAreAllowed) {
@@ -91,7 +91,7 @@ TEST(SafeTensors, ScalarsEmptyTensorsAndMetadataAreAllowed) {
   EXPECT_EQ(content.tensors.size(), 2u);
   EXPECT_EQ(content.metadata, (std::map<std::string, std::string>{{"format", "pt"}, {"ü", "{}"}}));
   EXPECT_EQ(parse(file_of("{}", 0)).data_bytes(), 0);
-  // What is written is read as the same, whatever is in names and texts.
+  // Whatever names and texts contain, reading returns what was written.
   const std::string again = safetensors_header(content) + std::string(1, '\0');
   EXPECT_EQ(parse(again).tensors, content.tensors);
   EXPECT_EQ(parse(again).metadata, content.metadata);
@@ -114,7 +114,7 @@ TEST_P(SafeTensorsHostile, IsRefusedWithTheReason) {
 
 std::vector<Hostile> hostile_files() {
   const auto with_shape = [](const char* shape, const char* offsets) { return one_tensor("F32", shape, offsets); };
-  std::string many = "{";  // tensors that all lie on the same bytes
+  std::string many = "{";  // tensors that all share the same bytes
   for (int i = 0; i < 20'000; ++i)
     many += fmt::format(R"({}"t{}":{{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", i ? "," : "", i);
   const std::string deep = std::string(R"({"w":)") + std::string(5000, '[');

@@ -1,5 +1,5 @@
-// Checkpoints below the trainer: slices, files that are not what they should be, and saves that are killed or fail at
-// every single operation on the file system.
+// Checkpoints below the trainer: slices, damaged files, and saves that are killed or fail at each operation on the file
+// system.
 #include "engine/checkpoint/saver.h"
 
 #include <csignal>
@@ -68,7 +68,7 @@ TEST(Slice, RunsOfTwoSlicesAreTheElementsTheyShare) {
   }
 }
 
-// ---- a small world: two ranks with a part each of a matrix, one also with a vector, and more than one block of each
+// ---- a small world: two ranks with one part each of a matrix, one also with a vector, and several blocks of each
 
 constexpr int64_t kRows = 3, kCols = 200'001;  // 2.3 MiB
 
@@ -86,7 +86,7 @@ class SmallWorld {
     const Slice whole{.global = {kRows, kCols}, .rows = kRows, .cols = kCols};
     for (int rank = 0; rank < 2; ++rank) {
       SmallRank& mine = ranks_[rank];
-      Slice part = whole;  // cut where no row and no block ends
+      Slice part = whole;  // split inside a row and inside a block
       part.first = rank == 0 ? 0 : 123'457;
       part.count = rank == 0 ? 123'457 : kRows * kCols - part.first;
       mine.matrix.resize(static_cast<size_t>(part.count));
@@ -155,7 +155,7 @@ class SmallWorld {
   std::unique_ptr<CheckpointSaver> savers_[2];
 };
 
-// What the checkpoint holds, read whole and read in a slice that fits nothing; throws what the reader throws.
+// Checks the contents, read whole and as a slice that is aligned to nothing; throws what the reader throws.
 void expect_holds(const std::string& path, int64_t step) {
   const OpenCheckpoint checkpoint = open_checkpoint(path);
   EXPECT_EQ(checkpoint.state.step, step);
@@ -200,7 +200,7 @@ TEST(Saver, SavesWhatStoodInMemoryWhenItBegan) {
   {
     const std::lock_guard slow_disk(disk_busy);
     world.begin(1);
-    world.fill(2);  // training goes on
+    world.fill(2);  // training continues
     EXPECT_EQ(world.boundary(), SaveEvent::none);
     EXPECT_TRUE(world.saver(0).saving());
     EXPECT_GT(world.saver(0).vote().busy, 0);
@@ -212,13 +212,13 @@ TEST(Saver, SavesWhatStoodInMemoryWhenItBegan) {
             "config.resolved.yaml manifest.json rank-00000.safetensors rank-00001.safetensors train_state.json");
 }
 
-// A device whose memory the host cannot touch, and whose stream has reached nothing before somebody waits for it.
+// A device whose memory the host cannot touch, and whose stream does nothing until it is waited for.
 TEST(Saver, ReadsAndWritesWhatTheHostCannotTouch) {
   const auto device = create_split_device();
   const auto ops = create_split_ops(*device, 1);
   Arena arena(*device, "saver test");
   const auto compute = device->create_compute_stream();
-  // given tensors of many blocks, of one and of a few bytes
+  // given: tensors of many blocks, of one block and of a few bytes
   std::vector<StateTensor> tensors;
   for (const int64_t n : {700'001, 1 << 18, 3})
     tensors.push_back({fmt::format("t{}", n), {.global = {n}, .cols = n, .count = n}, arena.allocate(DType::f32, {n})});
@@ -235,14 +235,14 @@ TEST(Saver, ReadsAndWritesWhatTheHostCannotTouch) {
     CheckpointSaver saver(
         {.store = CheckpointStore(dir / "c"), .run = "abc", .layout = "one rank", .config = "# none\n"}, tensors,
         copies ? Tensor{snapshot.data(), DType::u8, {bytes}} : Tensor{}, *device, *compute);
-    // when they are saved, and with a snapshot training goes on at once
+    // when: they are saved and, with a snapshot, training continues immediately
     saver.begin({.step = 1});
     if (copies)
       for (const StateTensor& tensor : tensors) ops->run(op::Fill{tensor.data, -1}, *compute);
     SaveEvent event = SaveEvent::none;
     for (; event == SaveEvent::none; event = saver.advance(saver.vote())) saver.wait();
     ASSERT_EQ(event, SaveEvent::committed) << saver.error();
-    // then what is read is what they were
+    // then: reading gives the values that were saved
     for (const StateTensor& tensor : tensors) ops->run(op::Fill{tensor.data, -2}, *compute);
     read_tensors(open_checkpoint(dir / "c/step-00000001"), tensors, *device, *compute, 2);
     for (const StateTensor& tensor : tensors) {
@@ -259,7 +259,7 @@ TEST(Saver, KeepsTheLast) {
   SmallWorld world(dir / "c", {}, 2, false);
   for (const int64_t step : {1, 2, 3, 4}) EXPECT_EQ(world.save(step), SaveEvent::committed);
   EXPECT_EQ(folder_listing(dir / "c"), "latest step-00000003 step-00000004");
-  // A run that began again from step 2 leaves what it has not reached alone, and replaces what it has.
+  // A run restarted from step 2 leaves steps that it has not reached alone, and replaces those that it has.
   EXPECT_EQ(world.save(3), SaveEvent::committed);
   EXPECT_EQ(folder_listing(dir / "c"), "latest step-00000003 step-00000004");
   EXPECT_EQ(read_text(dir / "c/latest"), "step-00000003\n");
@@ -275,14 +275,14 @@ Disk::Fault killed_at(int n) {
   };
 }
 
-// Under a sanitizer every other operation of a save, prime to the kinds of refusals.
+// Under a sanitizer, every other operation of a save: a stride coprime to the number of kinds of refusals.
 constexpr int kStride = kMatrixStride == 1 ? 1 : 2;
 
 struct NextSave {
   const char* name;
   int64_t step;
   bool exchanges =
-      true;  // the file system can; else there is a moment in which a step that is saved again is not there
+      true;  // whether the file system can exchange; if it cannot, a step that is saved again is missing for a moment
 };
 class CrashPoint : public testing::TestWithParam<NextSave> {};
 
@@ -327,7 +327,7 @@ TEST_P(CrashPoint, LeavesACommittedCheckpointThatLoads) {
     }
   }
   EXPECT_GT(points, 25);  // directories, four writes, seven syncs, three renames and removals, at least
-  // Once, or twice where the ranks' threads took turns in another order.
+  // Once, or twice if the ranks' threads took turns in another order.
   EXPECT_LE(without, exchanges ? 0 : 2);
 }
 INSTANTIATE_TEST_SUITE_P(OfASave, CrashPoint,
@@ -335,9 +335,7 @@ INSTANTIATE_TEST_SUITE_P(OfASave, CrashPoint,
                                          NextSave{"SameStepAgainOnNfs", 1, false}),
                          [](const auto& param) { return param.param.name; });
 
-// What a power failure would leave behind is on the disk before whatever leans on it has a name: each operation asks
-// that those before it which it counts on are durable.
-// As on NFS and Lustre: the system call itself answers EINVAL, here because one folder is in the other.
+// As on NFS and Lustre, the system call itself returns EINVAL, here because one folder is inside the other.
 TEST(Saver, ExchangesWhereTheFileSystemCan) {
   const TempDir dir;
   std::filesystem::create_directories(dir / "a/b");
@@ -348,8 +346,10 @@ TEST(Saver, ExchangesWhereTheFileSystemCan) {
   EXPECT_THROW(Disk().exchange(dir / "none", dir / "c"), IoError);
 }
 
+// Everything is durable before anything that depends on it gets a name: for each operation, the test checks that the
+// earlier ones it relies on have been synchronised.
 TEST(Saver, SynchronisesEverythingBeforeItIsNamed) {
-  for (const int64_t again : {2, 1}) {  // beside step 1, or in its place
+  for (const int64_t again : {2, 1}) {  // after step 1, or in its place
     // given: the operations of a run's first save and of another one
     const TempDir dir;
     const std::string folder = dir / "run/checkpoints";
@@ -370,8 +370,8 @@ TEST(Saver, SynchronisesEverythingBeforeItIsNamed) {
     ASSERT_EQ(world.save(1), SaveEvent::committed);
     ASSERT_EQ(world.save(again), SaveEvent::committed);
 
-    // then: when a name is given, or what it replaces is removed, all that it stands for is on the disk
-    std::set<std::string> content, names;  // that a power failure may take, for all that was asked of the disk
+    // then: when a name is given, or what it replaces is removed, everything it refers to is on the disk
+    std::set<std::string> content, names;  // not yet synchronised: a power failure may lose them
     std::set<std::string> synchronised;
     const auto parent = [](const std::string& path) { return std::filesystem::path(path).parent_path().string(); };
     const auto temporary = [&](const std::string& path) {
@@ -412,7 +412,7 @@ TEST(Saver, SynchronisesEverythingBeforeItIsNamed) {
 }
 
 TEST(Saver, GoesOnWhereOldCheckpointsCannotBeRemoved) {
-  // given: a file system that removes nothing, as NFS a folder in which somebody has a file open
+  // given: a file system that removes nothing, like NFS if a file in the folder is open
   const TempDir dir;
   std::atomic<bool> refuses = false;
   SmallWorld world(dir / "c", [&](DiskOp op, const std::string& path) {
@@ -420,12 +420,12 @@ TEST(Saver, GoesOnWhereOldCheckpointsCannotBeRemoved) {
   });
   ASSERT_EQ(world.save(1), SaveEvent::committed);
   refuses = true;
-  // then: a save is a save, and says what is left
+  // then: the save is committed, and reports what is left
   EXPECT_EQ(world.save(2), SaveEvent::committed) << world.error();
   EXPECT_NE(world.saver(0).not_removed().find("step-00000001"), std::string::npos) << world.saver(0).not_removed();
   expect_holds(dir / "c/step-00000002", 2);
-  EXPECT_EQ(world.save(2), SaveEvent::committed) << world.error();  // in the place of itself
-  // and: nor is the next start refused
+  EXPECT_EQ(world.save(2), SaveEvent::committed) << world.error();  // in its own place
+  // and: the next start is not refused either
   const CheckpointStore store(dir / "c", Disk([](DiskOp op, const std::string&) {
                                 return op == DiskOp::remove ? DiskFate::io_error : DiskFate::normal;
                               }));
@@ -439,7 +439,7 @@ TEST(Saver, GoesOnWhereOldCheckpointsCannotBeRemoved) {
   EXPECT_EQ(folder_listing(dir / "c"), "latest step-00000003");
 }
 
-// A run that is gone stays so, at whatever moment its folder is deleted.
+// A deleted run stays deleted, at whatever moment its folder is removed.
 TEST(Saver, DoesNotMakeADeletedFolderAnew) {
   const TempDir dir;
   SmallWorld world(dir / "run/checkpoints");
@@ -494,7 +494,7 @@ TEST(Disk, SomeFileSystemsHaveNothingToSynchroniseForFolders) {
 
 TEST(Disk, AsksTheSystemToSynchroniseFiles) {
   Disk disk;
-  Disk::File file(disk, "/dev/null", 0);  // which cannot be
+  Disk::File file(disk, "/dev/null", 0);  // which cannot be synchronised
   EXPECT_THROW(file.sync(), IoError);
 }
 
@@ -531,8 +531,8 @@ TEST(Saver, SurvivesADiskThatRefusesAnyOfItsOperations) {
     const CheckpointStore store(dir / "c");
     for (const int64_t step : store.steps()) expect_holds(store.path_of(step), step);
     ASSERT_TRUE(store.latest().has_value());
-    EXPECT_EQ(world.save(3), SaveEvent::committed) << world.error();  // the next one is as any other
-    store.prepare();                                                  // what could not be removed is for the next start
+    EXPECT_EQ(world.save(3), SaveEvent::committed) << world.error();  // the next save works normally
+    store.prepare();                                                  // the next start removes the leftovers
     EXPECT_EQ(folder_listing(dir / "c"), "latest step-00000003");
   }
   EXPECT_GT(points, 25);
@@ -559,7 +559,7 @@ class Damaged : public testing::Test {
     change(text);
     write_text(path_ + "/" + name, text);
   }
-  // With a hash that fits.
+  // With a hash that matches.
   void edit_manifest(const std::function<void(nlohmann::json&)>& change) {
     edit("manifest.json", [&](std::string& text) {
       nlohmann::json json = parse_json(text);
@@ -589,7 +589,7 @@ TEST_F(Damaged, HeaderIsNamed) {
   expect_refused("rank-00001.safetensors: its header does not agree with the manifest");
 }
 
-// Also where no number of a tensor is affected: offsets, a name, the padding.
+// Even if no number of a tensor is affected: offsets, a name, the padding.
 TEST_F(Damaged, EachBitOfAHeaderCounts) {
   const size_t bytes = static_cast<size_t>(read_safetensors(InputFile(path_ + "/" + shard_)).data_offset);
   for (size_t at = 0; at < bytes; at += 7) {
@@ -650,7 +650,7 @@ TEST_F(Damaged, Versions) {
   expect_refused("format: found 'other'");
 }
 
-// Manifests that are hashed well and mean mischief.
+// Malicious manifests with valid hashes.
 TEST_F(Damaged, ImpossibleManifests) {
   const std::string good = read_text(path_ + "/manifest.json");
   const auto refused = [&](const std::function<void(nlohmann::json&)>& change, const std::string& text) {
@@ -684,7 +684,7 @@ TEST_F(Damaged, ImpossibleManifests) {
   refused([](auto& m) { m["files"][0]["pieces"].push_back(m["files"][0]["pieces"][0]); }, "two of its slices overlap");
   refused([](auto& m) { m["files"][0]["pieces"].clear(); }, "its slices hold");
   refused([](auto& m) { m["step"] = "1"; }, "step: found \"1\"");
-  // Equal in number, but one twice and another not at all.
+  // The right number of elements, but one twice and another not at all.
   refused([&](auto& m) { m["files"][1]["pieces"][0]["range"][0] = 0; }, "two of its slices overlap");
   refused([](auto& m) { m["step"] = 2; }, "step: found 1, expected the manifest's 2");
   write_text(path_ + "/manifest.json", "{\"format\":1,\"format\":2}");
@@ -713,7 +713,7 @@ TEST_F(Damaged, WritesThatReportSuccessAndAreNot) {
       continue;
     }
     expect_holds(store.path_of(1), 1);
-    EXPECT_EQ(store.latest().has_value(), all_whole);  // torn: `latest` itself, which can be done without
+    EXPECT_EQ(store.latest().has_value(), all_whole);  // torn: `latest` itself, which is dispensable
   }
   EXPECT_GT(points, 8);
 }

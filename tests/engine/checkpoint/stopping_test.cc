@@ -1,4 +1,4 @@
-// Runs that end early or lose what they write to: by full disks, folders that are gone, signals and limits.
+// Runs that end early or lose what they write to: through full disks, missing folders, signals and limits.
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
@@ -37,7 +37,7 @@ extern char** environ;
 namespace trivet::test {
 namespace {
 
-// While the thread of metrics.jsonl may be making that file anew, after which its folder is not empty.
+// Retries, because the thread of metrics.jsonl may recreate that file, which makes its folder non-empty.
 bool remove_under_a_writer(const std::string& folder) {
   std::error_code error;
   do std::filesystem::remove_all(folder, error);
@@ -45,7 +45,7 @@ bool remove_under_a_writer(const std::string& folder) {
   return !error;
 }
 
-// A learning rate that no number survives: the step before it was sound.
+// A learning rate that no number survives: the step before it was valid.
 TEST(Saving, CommitsNoNumberThatIsNotFinite) {
   const TempDir dir;
   Config config = small_run(dir / "run");
@@ -95,7 +95,7 @@ TEST(RunFolder, IsNoCheckpointAndHoldsNoPipes) {
   std::filesystem::create_directory(dir / "linked");
   std::filesystem::create_symlink(dir / "run/outcome.json", dir / "linked/config.resolved.yaml");
   EXPECT_NE(refused(dir / "linked").find("config.resolved.yaml is not a regular file"), std::string::npos);
-  // The folder itself may be a link.
+  // The folder itself may be a symbolic link.
   std::filesystem::create_directory(dir / "elsewhere");
   config.train.run_dir = dir / "link";
   std::filesystem::create_directory_symlink(dir / "elsewhere", config.train.run_dir);
@@ -142,7 +142,7 @@ TEST(Saving, GoesOnWhenTheDiskFailsAndEndsWhenItKeepsFailing) {
   }
 }
 
-// A file system that fails now and then does not end a run of weeks: what counts is failures in a row.
+// A file system that fails occasionally does not end a run of weeks: only consecutive failures count.
 TEST(Saving, GoesOnWhenSavesFailButNotInARow) {
   const TempDir dir;
   Config config = small_run(dir / "run");
@@ -160,12 +160,12 @@ TEST(Saving, GoesOnWhenSavesFailButNotInARow) {
   EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").steps(), (std::vector<int64_t>{6, 3}));
 }
 
-// A run comes back that was disconnected for so long that another one has its folder: it writes nothing there any more.
+// A run that reconnects after another run has taken over its folder writes nothing there any more.
 TEST(Saving, EndsInAFolderThatIsAnothersByNow) {
   const TempDir dir;
   Config config = small_run(dir / "run");
   config.train.train_iters = 1'000'000;
-  config.checkpoint.save_interval = 1;  // each step looks
+  config.checkpoint.save_interval = 1;  // each step checks
   RunOptions options;
   std::atomic<int> calls = 0;
   options.stop_signal = [&] {
@@ -185,7 +185,7 @@ TEST(Saving, EndsInAFolderThatIsAnothersByNow) {
     EXPECT_EQ(entry.path().filename(), "run") << "the other run has its checkpoints";
 }
 
-// Where a save is not due, it looks every two seconds.
+// Between saves, the run checks every two seconds.
 TEST(Saving, NoticesBetweenItsSavesThatTheFolderIsAnothers) {
   const TempDir dir;
   Config config = small_run(dir / "run");
@@ -223,7 +223,7 @@ TEST_P(LostFolder, IsNoticedAndTheStateSavedBesideIt) {
     std::filesystem::create_directories(dir / "run/checkpoints");
     return 0;
   };
-  // when: one rank, so that no other rank writes while the directory goes
+  // when: one rank, so that no other rank writes while the directory is removed
   const std::string error = message_of<ConfigError>([&] { run(config, 1, options); });
   // then
   EXPECT_NE(error.find(replaced ? "run was renamed to " : "run was deleted"), std::string::npos) << error;
@@ -243,7 +243,7 @@ TEST_P(LostFolder, IsNoticedAndTheStateSavedBesideIt) {
 }
 INSTANTIATE_TEST_SUITE_P(Replaced, LostFolder, testing::Bool());
 
-// `rm -rf` of a run that writes meanwhile may leave the directory, without what was in it; or only some of it goes.
+// `rm -rf` of a run that is still writing may leave the directory without its contents, or remove only some of them.
 TEST(Saving, OutlivesTheContentOfItsFolder) {
   const TempDir dir;
   Config config = small_run(dir / "run");
@@ -265,7 +265,7 @@ TEST(Saving, OutlivesTheContentOfItsFolder) {
   EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").steps().front(), 6);
   std::filesystem::remove_all(dir / "run");
   const std::string error = message_of<ConfigError>([&] {
-    // In this order: without config.resolved.yaml no metrics.jsonl is made anew.
+    // In this order: without config.resolved.yaml, metrics.jsonl is not recreated.
     run_without({"checkpoints", "lock", "config.resolved.yaml", "metrics.jsonl"});
   });
   EXPECT_NE(error.find("was emptied while the run was writing to it; step "), std::string::npos) << error;
@@ -377,7 +377,7 @@ TEST(Stopping, AChainOfJobsHasTheLossesOfOneRun) {
   expect_each_step_once(dir / "chain", kChain);
 }
 
-// The run's own limit and the job's end both hold: the earlier one, whichever it is.
+// The run's own limit and the job's end both apply: the earlier one counts.
 TEST(Stopping, InTimeAsTheEarlierOfTwoLimitsSays) {
   const TempDir dir;
   constexpr int64_t kHour = 3600;
@@ -392,7 +392,7 @@ TEST(Stopping, InTimeAsTheEarlierOfTwoLimitsSays) {
   }
 }
 
-// A limit that is ten minutes away ends no run that has been at work for a second.
+// A limit that is ten minutes away does not end a run after one second.
 TEST(Stopping, NotBeforeItsTime) {
   for (const char* limit : {"minutes", "slurm"}) {
     const TempDir dir;
@@ -437,7 +437,7 @@ TEST(Stopping, WithoutCheckpointsSaysThatNothingIsSaved) {
 class Program : public testing::Test {
  protected:
   struct Ended {
-    int status = 0;  // of waitpid
+    int status = 0;  // from waitpid
     std::string error;
     int exit_code() const { return WIFEXITED(status) ? WEXITSTATUS(status) : -1; }
     int signal() const { return WIFSIGNALED(status) ? WTERMSIG(status) : 0; }
@@ -450,8 +450,8 @@ class Program : public testing::Test {
     return config;
   }
 
-  // Starts `trivet train` on two ranks by a shell, where COMMAND is that program with its arguments. `script` says what
-  // surrounds it.
+  // Starts `trivet train` on two ranks through a shell. `script` is the shell's command, in which COMMAND is that
+  // program with its arguments.
   pid_t start(const Config& config, const std::string& script, const std::string& more = "") {
     write_text(dir_ / "run.yaml", to_yaml(config));
     const std::string command = core_path() + " train " + (dir_ / "run.yaml") + " --ranks 2 " + more;
@@ -478,7 +478,7 @@ class Program : public testing::Test {
     return wait(start(config, script, more));
   }
 
-  // Starts it, and sends the signals when it has done a step; `pause` after the first one.
+  // Starts it and, once it has done a step, sends the signals, with `pause` after the first.
   Ended signalled(const std::vector<int>& signals, std::chrono::milliseconds pause = {}, const std::string& more = "") {
     const size_t before = read_text(dir_ / "run/metrics.jsonl").size();
     const pid_t child = start(config_for(1'000'000), "exec $COMMAND", more);
@@ -487,7 +487,7 @@ class Program : public testing::Test {
       if (waitpid(child, &end.status, WNOHANG) != 0) return end;
       std::this_thread::yield();
     }
-    // Without a pause, all are there before it can answer the first: it is stopped meanwhile.
+    // Without a pause, all arrive before it can answer the first: it is stopped while they are sent.
     int status = 0;
     kill(child, SIGSTOP);
     waitpid(child, &status, WUNTRACED);
@@ -505,7 +505,7 @@ class Program : public testing::Test {
 
 TEST_F(Program, SavesAndExitsOnSignals) {
   int64_t before = 0;
-  // timeout(1) and schedulers send SIGTERM twice, a terminal that closes SIGHUP.
+  // timeout(1) and schedulers send SIGTERM twice, a closing terminal sends SIGHUP.
   for (const std::vector<int>& signals : std::vector<std::vector<int>>{
            {SIGTERM}, {SIGUSR1}, {SIGUSR2}, {SIGXCPU}, {SIGTERM, SIGINT, SIGTERM}, {SIGHUP, SIGHUP}}) {
     const Ended end = signalled(signals);
@@ -518,7 +518,7 @@ TEST_F(Program, SavesAndExitsOnSignals) {
   }
 }
 
-// Ranks that talk over NCCL are processes, whichever way the command was typed; comm.backend: thread asks for threads.
+// Ranks that use NCCL are processes, however the command was started; comm.backend: thread asks for threads.
 TEST_F(Program, StartsAProcessForEachGpu) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "of NCCL and two GPUs";
   write_text(dir_ / "mpirun", "#!/bin/sh\nprintf '<%s>' \"$@\" >&2\nexit 5\n");
@@ -543,7 +543,7 @@ TEST_F(Program, StartsAProcessForEachGpu) {
     EXPECT_NE(none.error.find(part), std::string::npos) << none.error;
 }
 
-// As a user at the terminal (^\) or an alarm ends it; unless it was started by a shell's & in a script.
+// If a user at the terminal (^\) or an alarm ends it; but not if a script started it with the shell's &.
 TEST_F(Program, LeavesAnOutcomeWhereASignalEndsIt) {
   for (const int signal : {SIGQUIT, SIGALRM}) {
     const Ended end = signalled({signal});
@@ -594,7 +594,7 @@ TEST_F(Program, ALaterSignalEndsItAtOnceAndSaysWhatIsLost) {
   EXPECT_NE(end.error.find("trivet: SIGINT: the run ends immediately; lost: step"), std::string::npos) << end.error;
 }
 
-// Runs until it touches the disk so; there it gets two signals, and ends by the second.
+// Runs until this disk operation, during which it gets two signals, and ends at the second.
 [[noreturn]] void interrupt_at(Config config, DiskOp op, const std::string& name, int steps) {
   watch_stop_signals("", "");
   const auto fault = [&](DiskOp now, const std::string& path) {
@@ -620,7 +620,7 @@ TEST(Stopping, ALaterSignalCountsTheLostSteps) {
               "SIGINT: the run ends immediately; lost: the step in progress\n$");
 }
 
-// A log on a terminal: the bar below the line of a step counts that step.
+// A log on a terminal: the progress bar below a step's line counts that step.
 TEST_F(Program, TheBarCountsTheStepAboveIt) {
   const Ended end = run_to_end(
       config_for(4), "exec script -qec \"stty cols 80; $COMMAND\" /dev/null >" + (dir_ / "terminal") + " </dev/null");
@@ -634,7 +634,7 @@ TEST_F(Program, TheBarCountsTheStepAboveIt) {
   }
 }
 
-// `trivet train | head`, and a terminal that is gone.
+// `trivet train | head`, and a terminal that has gone.
 TEST_F(Program, TrainsOnWithoutAReader) {
   for (const char* script : {"$COMMAND | true; exit ${PIPESTATUS[0]}",  // its reader has gone
                              "exec $COMMAND >/dev/full",                // its disk is full
@@ -685,7 +685,7 @@ TEST_F(Program, OfTheEngineAloneNamesWhatItLacks) {
   }
 }
 
-// Beside trivet's, which has a function of its own.
+// In addition to trivet's, which has its own function.
 TEST_F(Program, OfTheEngineAloneCompletesItsOwnName) {
   const std::string script = fmt::format("source <({} completion bash); complete -p trivet-core", core_path());
   write_text(dir_ / "script", script);
@@ -693,7 +693,7 @@ TEST_F(Program, OfTheEngineAloneCompletesItsOwnName) {
   EXPECT_NE(read_text(dir_ / "out").find("-F _trivet_core trivet-core"), std::string::npos) << read_text(dir_ / "out");
 }
 
-// Other programs make a pipe non-blocking for all who have it.
+// Other programs make a pipe non-blocking for all who share it.
 TEST_F(Program, WaitsForAReaderOfANonBlockingPipe) {
   const std::string command = core_path() + " config --keys";
   ASSERT_EQ(std::system((command + " >" + (dir_ / "whole")).c_str()), 0);
@@ -727,7 +727,7 @@ TEST_F(Program, WaitsForAReaderOfANonBlockingPipe) {
 TEST_F(Program, MeetsTheLimitOnTheSizeOfFilesAsAnError) {
   Config config = config_for(30);
   config.checkpoint.save_interval = 1;
-  const Ended end = run_to_end(config, "ulimit -f 8; exec $COMMAND");  // of 1024 bytes; a checkpoint needs more
+  const Ended end = run_to_end(config, "ulimit -f 8; exec $COMMAND");  // units of 1024 bytes; a checkpoint needs more
   EXPECT_EQ(end.exit_code(), 74) << end.error;
   EXPECT_NE(end.error.find("File too large; the limit is 8192 bytes per file (ulimit -f)"), std::string::npos)
       << end.error;
@@ -743,7 +743,7 @@ TEST_F(Program, RefusesAStackThatItWouldOverflow) {
 #endif
 }
 
-// Rates, times left, watchdog: nothing looks at a clock that somebody may set.
+// Rates, remaining time, watchdog: none reads a clock that can be set.
 TEST_F(Program, DoesNotMindThatTheClockIsSetBack) {
   if (kMatrixStride > 1) GTEST_SKIP() << "a sanitizer's library has to be the first";
   Config config = config_for(20);
