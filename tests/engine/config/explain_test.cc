@@ -15,7 +15,7 @@ std::string with_single_spaces(std::string text) {
 }
 
 TEST(MemoryPlan, CountsWhatTheFlatBuffersHold) {
-  // given: h = 8, f = 32, L = 2, s = 16, vocabulary 100 padded to 128: every tensor rounded up to 64 elements by hand
+  // given: h = 8, f = 32, L = 2, s = 16, vocabulary 100 padded to 128; each tensor is padded to 64 elements by hand
   LoadedConfig loaded = load_good();
   const Layout layout = resolve(loaded, {});
   // 2 norms: 4 x 64; qkv: 192 + 64; projection: 64 + 64; fc1: 256 + 64; fc2: 256 + 64
@@ -28,12 +28,12 @@ TEST(MemoryPlan, CountsWhatTheFlatBuffersHold) {
     bytes.resize(3);  // weights, gradients, optimizer
     return bytes;
   };
-  // The norms of the gradients and of what is only looked at; a step's numbers; what three searches of two buckets
-  // find.
+  // The gradient norm and the watched norm; a step's numbers; the results of three searches for non-finite numbers in
+  // two buckets.
   const int64_t norm = 2 * (kExactSumBins * 8 + 4 + 4) + 7 * 4 + 3 * 2 * kNonFiniteNumbers * 8;
   EXPECT_EQ(bytes_in(DType::f32), (std::vector<int64_t>{4 * elements, 4 * elements, 8 * elements + norm}));
   EXPECT_EQ(bytes_in(DType::bf16), (std::vector<int64_t>{2 * elements, 4 * elements, 12 * elements + norm}));
-  // Matrices of blocks in FP8 beside, with a scale each; not where they are streamed.
+  // The layers' matrices also in FP8, with one scale each; not if they are streamed.
   loaded.config.precision.fp8 = Fp8::hybrid;
   EXPECT_EQ(bytes_in(DType::bf16)[0], 2 * elements + 2 * (192 + 64 + 256 + 256 + 4 * 4));
   loaded.config.parallel.data_parallel_sharding_strategy = Sharding::optim_grads_params;
@@ -114,7 +114,7 @@ TEST(Explain, SaysWhatALossInChunksSaves) {
     EXPECT_EQ(loss_of({whole}), "") << whole;
 }
 
-// By the bytes of the logits of a micro-batch: none up to 1.75 GiB, else 512 MiB at most.
+// By the size of a micro-batch's logits: no chunks up to 1.75 GiB, else chunks of at most 512 MiB.
 TEST(Explain, AutomaticChunksFollowTheBytesOfTheLogits) {
   const auto rows_of = [](std::vector<std::string> sets, int ranks = 1) {
     sets.insert(sets.begin(), {"model.seq_length=8192", "model.vocab_size=128256", "precision.dtype=bf16"});
@@ -161,7 +161,7 @@ TEST(Explain, TellsHostMemoryFromTheDevices) {
 TEST(Explain, NamesTheEmulatedLinks) {
   LoadedConfig loaded = load_good({"comm.link_latency_us=5", "comm.data_link_gbps=12.5", "comm.tensor_link_gbps=3",
                                    "comm.data_link_latency_us=0", "parallel.pipeline_model_parallel_size=2"});
-  const Layout layout = resolve(loaded, {.world_size = 4});  // no tensor groups, and so no link of theirs
+  const Layout layout = resolve(loaded, {.world_size = 4});  // no tensor groups, hence no tensor link
   const std::string text = with_single_spaces(render(describe_run(loaded.config, layout, {{{{"weights", 2048}}}})));
   EXPECT_NE(text.find("\n emulated links pipeline 5 us, data 12.5 Gbit/s\n"), std::string::npos) << text;
   LoadedConfig shared =

@@ -57,7 +57,7 @@ TEST(Scalar, NumbersAreFinite) {
 }
 
 TEST(Fields, CoverEveryMemberOfConfig) {
-  // A member without a line in the table would leave a hole between its neighbours.
+  // A member without a row in the table would leave a hole between its neighbours.
   Config config;
   const auto* const base = reinterpret_cast<const char*>(&config);
   size_t end = 0;
@@ -65,7 +65,7 @@ TEST(Fields, CoverEveryMemberOfConfig) {
     const auto begin = static_cast<size_t>(static_cast<const char*>(field.at(config)) - base);
     size_t next = end;
     while (next % field.alignment != 0) ++next;
-    if (begin != next)  // the struct of the next section may begin at a coarser alignment than its first member
+    if (begin != next)  // the next section's struct may be aligned more coarsely than its first member
       while (next % alignof(int64_t) != 0) ++next;
     EXPECT_EQ(begin, next) << "before " << field.name << " (or the table is in another order than config.h)";
     end = begin + field.size;
@@ -97,7 +97,7 @@ TEST(Fields, PrintWhatTheyReadBack) {
   for (const Field& field : fields()) {
     const std::string text = format_field(field, config);
     const bool quoted = text.starts_with('"');
-    if (quoted || field.required) continue;  // YAML's quotes are load_test's matter
+    if (quoted || field.required) continue;  // load_test covers YAML's quotes
     EXPECT_EQ(parse_field(field, {.text = text}, copy), std::nullopt) << field.name << " " << text;
     EXPECT_EQ(format_field(field, copy), text);
   }
@@ -115,7 +115,7 @@ TEST(Fields, LeaveTheValueAloneWhenItDoesNotFit) {
   EXPECT_EQ(config.model.hidden_dropout, 0);
 }
 
-// What is computed with in fp32 must not become an infinity there.
+// A value that is used in fp32 must not overflow to infinity there.
 TEST(Fields, NumbersAreFiniteInFp32) {
   for (const Field& field : fields()) {
     if (field.noun != "a number" && field.name != "data.split") continue;

@@ -1,5 +1,5 @@
-// The floors below the configuration name no key of it: what they refuse they say in their own words, and hints.h adds
-// the keys where errors pass through.
+// The floors below the configuration name none of its keys: their errors use their own terms, and hints.h adds the keys
+// as errors pass through.
 #include <cctype>
 #include <filesystem>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 bool word_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-// Whether `text` has `word` as a word of its own, and no call of it.
+// True if `text` contains `word` as a whole word that is not a call.
 bool has_word(std::string_view text, std::string_view word) {
   for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
     const size_t end = at + word.size();
@@ -26,7 +26,7 @@ bool has_word(std::string_view text, std::string_view word) {
   return false;
 }
 
-// What stands between quotes in a line of code.
+// The quoted parts of a line of code.
 std::string quoted_part(std::string_view line) {
   std::string out;
   bool inside = false;
@@ -38,7 +38,7 @@ std::string quoted_part(std::string_view line) {
   return out;
 }
 
-// "section.key" anywhere, comments too; of a key that is no word of English, its name in a text for people.
+// A "section.key" anywhere, comments too; or, in quoted text, the bare key if it has an underscore (no English word).
 std::string named_key(const std::string& line) {
   if (line.starts_with("#include")) return "";
   const std::string quoted = quoted_part(line);

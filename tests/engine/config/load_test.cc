@@ -13,7 +13,7 @@
 namespace trivet {
 namespace {
 
-// The problem that remains when `from` in the good configuration becomes `to`.
+// The error of the good configuration after `from` in it is replaced by `to`.
 std::string error_with(const std::string& from, const std::string& to) {
   std::string text = kGoodConfig;
   const size_t at = text.find(from);
@@ -26,7 +26,7 @@ TEST(Load, FileThenSetThenDefaultsWithTheirOrigins) {
   EXPECT_EQ(loaded.config.model.hidden_size, 8);
   EXPECT_EQ(loaded.config.model.vocab_size, 100);
   EXPECT_EQ(loaded.config.data.path, "corpus");
-  EXPECT_EQ(loaded.config.train.seed, 2);  // the last one
+  EXPECT_EQ(loaded.config.train.seed, 2);  // the last one wins
   EXPECT_EQ(loaded.config.optimizer.lr, 1e-3);
   EXPECT_EQ(loaded.config.optimizer.min_lr, std::nullopt);  // derived later
   EXPECT_FALSE(loaded.config.parallel.bucket_size.has_value());
@@ -72,7 +72,7 @@ TEST(Load, AListIsItsItemsWithCommasBetween) {
   }
 }
 
-// Each notation of YAML, in a file and on the command line: the same value, or both refuse it.
+// Each YAML notation gives the same value in a file and on the command line, or both refuse it.
 TEST(Load, ASetTakesWhatAFileTakes) {
   struct Case {
     const char *key, *value;
@@ -153,7 +153,7 @@ TEST(Load, EachProblemNamesItsKeyItsPlaceAndWhatWasExpected) {
             "run.yaml:9: zzzzzzzzz: unknown section; sections are model, parallel, overlap, batch, optimizer, "
             "precision, data, "
             "comm, checkpoint, train, device");
-  // This program is built without tools. What depends on their keys is no problem of its own.
+  // This program is built without the tools: their section is one error, without follow-up errors.
   const std::string of_tool = error_with("train:", "mlperf:\n  benchmark: gpt3\ntrain:\n  eval_iters: 7");
   EXPECT_EQ(of_tool.find("run.yaml:9: mlperf: "), 0u) << of_tool;
   EXPECT_NE(of_tool.find("TRIVET_TOOLS"), std::string::npos) << of_tool;
@@ -188,7 +188,7 @@ TEST(Load, ProblemsWithSet) {
   EXPECT_EQ(error("model.num_heads=3"),
             "--set: model.num_heads: unknown key - did you mean model.num_attention_heads?");
   for (const char* key :
-       {"train.wandb_project", "model.num_experts", "moe.capacity"})  // of Megatron, and far from ours
+       {"train.wandb_project", "model.num_experts", "moe.capacity"})  // Megatron's, unlike any of ours
     EXPECT_EQ(error(std::string(key) + "=3").find(std::string("--set: ") + key + ": is not supported: Trivet has no"),
               0u);
   EXPECT_EQ(error(""), "--set: found \"\", expected section.key=value");
@@ -277,7 +277,7 @@ TEST(Load, SyntaxThatIsWrongIsSaidInTheWordsOfAYamlFile) {
   says(error_with("hidden_size: 8", "\"a\\0b\": 8"), "run.yaml:3: model: the key \"a\\x00b\" has a NUL character");
 }
 
-// A value that was forgotten is not "auto"; one that is written as null is.
+// A missing value is not "auto"; an explicit null is.
 TEST(Load, AValueThatIsMissingIsNotNull) {
   const std::string missing = "optimizer.min_lr: found nothing, expected a number of at least 0, or auto";
   EXPECT_EQ(parse_error(kGoodConfig + "optimizer: {lr: 1, min_lr}\n"), "run.yaml:11: " + missing);

@@ -1,4 +1,4 @@
-// The runs in configs/: each loads, and the arithmetic it opens with is right.
+// The runs in configs/: each loads, and the figures in its head comment are right.
 
 #include <algorithm>
 #include <filesystem>
@@ -16,7 +16,7 @@
 namespace trivet {
 namespace {
 
-// What the comment at the head of `text` says of `what`.
+// The value that the head comment of `text` states for `what`.
 std::string stated(const std::string& text, const std::string& what) {
   const size_t line = text.find("#   " + what + "  ");
   EXPECT_NE(line, std::string::npos) << what;
@@ -63,7 +63,7 @@ TEST_P(RunFile, LoadsAndOpensWithItsArithmetic) {
       stated(text, "checkpoints"),
       fmt::format("every {} steps, {} each, the last {} in {}/checkpoints", grouped(k.save_interval),
                   bytes_text(12 * count_parameters(model_spec_of(c.model)).total()), k.keep_last, c.train.run_dir));
-  int64_t state = 0;  // of the rank that holds most
+  int64_t state = 0;  // the largest over ranks
   for (int pp = 0; pp < layout.schedule.p; ++pp) {
     const MemoryPlan memory = plan_memory(c, layout, {{Axis::pp, pp}});
     state = std::max(state, memory.items.at(0).bytes + memory.items.at(1).bytes + memory.items.at(2).bytes);

@@ -154,14 +154,14 @@ TEST(Validate, SizesThatDoNotDivide) {
   says(load_error({"parallel.tensor_model_parallel_size=3", "parallel.sequence_parallel=true"}),
        {"--set: parallel.tensor_model_parallel_size: 3", "num_attention_heads (4)", "ffn_hidden_size (32)",
         "seq_length (16)", "1, 2 or 4"});
-  load_good({"parallel.tensor_model_parallel_size=4", "model.seq_length=18"});  // only sequence parallelism cuts it
+  load_good({"parallel.tensor_model_parallel_size=4", "model.seq_length=18"});  // only sequence parallelism splits it
   says(load_error({"model.hidden_size=12288", "model.num_attention_heads=100"}),
        {"--set: model.num_attention_heads: 100", "hidden_size (12288)", "24, 32, 48, 64, 96 or 128"});
 }
 
 TEST(Validate, HeadsAndGroups) {
   load_good({"model.num_query_groups=2", "model.kv_channels=6", "parallel.tensor_model_parallel_size=2"});
-  load_good({"model.num_attention_heads=3", "model.kv_channels=6"});  // need not fill the hidden size
+  load_good({"model.num_attention_heads=3", "model.kv_channels=6"});  // heads need not add up to hidden_size
   says(load_error({"model.num_query_groups=3"}),
        {"--set: model.num_query_groups: 3", "num_attention_heads (4)", "1, 2 or 4"});
   says(load_error({"model.num_query_groups=2", "parallel.tensor_model_parallel_size=4"}),
@@ -192,7 +192,7 @@ TEST(Resolve, AGatedMlpHasAsManyWeights) {
     return *loaded.config.model.ffn_hidden_size;
   };
   EXPECT_EQ(derived(768), 2048);
-  EXPECT_EQ(derived(4096), 10880);  // Megatron's rule; Llama's widths are its own
+  EXPECT_EQ(derived(4096), 10880);  // Megatron's rule; Llama's widths do not follow it
   EXPECT_EQ(derived(8), 64);
 }
 
@@ -253,7 +253,7 @@ TEST(Validate, Schedule) {
   says(load_error({"optimizer.decoupled_min_lr=1"}), {"--set: optimizer.decoupled_min_lr: 1", "0.0003"});
 }
 
-// Each key of a schedule in each kind of schedule: it changes what a step is trained with, or it is refused.
+// Each schedule key, under each kind of schedule, either changes the values that steps train with or is refused.
 TEST(Validate, NoKeyOfAScheduleIsWithoutEffect) {
   using Sets = std::vector<std::string>;
   const auto run_of = [](const Sets& sets) {
@@ -345,7 +345,7 @@ TEST(Validate, PartsOfSchedulesWithoutEffect) {
     return load_error(sets);
   };
   load_good(ramp);
-  const std::string half = load_error({"optimizer.start_weight_decay=0.2"});  // one cause is one problem
+  const std::string half = load_error({"optimizer.start_weight_decay=0.2"});  // one cause is reported as one problem
   EXPECT_EQ(half.find('\n'), std::string::npos) << half;
   says(half, {"optimizer.start_weight_decay: 0.2 has no effect with weight_decay_incr_style constant"});
   says(with(ramp, "optimizer.weight_decay=0.3"),
@@ -389,7 +389,7 @@ TEST(Validate, Data) {
   says(load_error({"data.split=0,1,0"}), {"--set: data.split: 0,1,0"});
   says(load_error({"data.test_path=b"}), {"--set: data.test_path", "data.train_path", "data.path", "data.split"});
   load_good({"data.path=", "data.train_path=a", "data.valid_path=b", "data.test_path=c", "train.eval_interval=5"});
-  // An evaluation needs one set or the other, and nothing that training needs.
+  // An evaluation needs a validation or a test set, and nothing that only training needs.
   for (const char* split : {"0,1,0", "0,0,1", "1,1,1"})
     load_good({"train.skip_train=true", "train.train_iters=0", "data.split=" + std::string(split)});
   load_good({"train.skip_train=true", "data.path=", "data.train_path=a", "data.test_path=b"});
@@ -412,7 +412,7 @@ TEST(Validate, Data) {
   load_good({"data.path=", "data.train_path=a", "data.valid_path=b", "train.eval_interval=5"});
   says(load_error({"data.path=", "data.train_path=a", "data.valid_path=b"}),
        {"--set: data.valid_path: \"b\"", "eval_interval"});
-  load_good({"data.path=\"\"", "data.train_path=a"});  // as YAML would have it
+  load_good({"data.path=\"\"", "data.train_path=a"});  // quoted as in YAML
   says(load_error({"data.prefetch=0"}), {"--set: data.prefetch", "10000"});
 }
 
@@ -537,7 +537,7 @@ TEST(Validate, Ranks) {
        {"--set: batch.global_batch_size: 5", "micro_batch_size (1)"});
 }
 
-// Each says which numbers disagree, and what would work.
+// Each error names the numbers that disagree and values that would work.
 TEST(Validate, PipelinesThatCannotBe) {
   const RunFacts four = {.world_size = 4};
   const auto error = [&](std::vector<std::string> sets) {
@@ -641,8 +641,8 @@ TEST(Validate, SwitchesThatCannotApply) {
   load_good({"checkpoint.async_save=true", "checkpoint.save_interval=1"});
 }
 
-// What a --set takes away from a value of the file is no mistake of the file: the value is left out, with a note, and
-// the resolved file is good again. Where both stand in the same place, it is an error.
+// A value in the file that a --set makes ineffective is no error: it is left out with a note, and the resolved file is
+// valid again. If both are given in the same place, it is an error.
 TEST(Resolve, ASetThatSwitchesSomethingOffLeavesOutWhatNeedsIt) {
   const std::string file = kGoodConfig +
                            "  eval_interval: 5\n  eval_iters: 3\n  straggler_interval: 7\n  spike_factor: 3\n"
@@ -682,7 +682,7 @@ TEST(Resolve, ASetThatSwitchesSomethingOffLeavesOutWhatNeedsIt) {
   }
 }
 
-// The same of pipelines and of lengths that exclude each other.
+// The same for pipeline schedules and for mutually exclusive lengths.
 TEST(Resolve, ASetOfAnotherScheduleLeavesOutWhatWasOfTheOldOne) {
   const std::string pipeline = "parallel: {pipeline_model_parallel_size: 2, pipeline_schedule: interleaved";
   const std::string samples = "  train_samples: 4000\nbatch: {global_batch_size: 16, rampup_batch_size: \"8,8,800\"}\n";
@@ -730,7 +730,7 @@ TEST(Resolve, SaysThatATestSetIsHeldBack) {
   EXPECT_TRUE(resolve(evaluated, {.world_size = 1}).notes.empty());
 }
 
-// A file for many ranks runs on few.
+// A file written for many ranks also runs on a few.
 TEST(Resolve, WhatNeedsMoreRanksIsLeftOutOnFew) {
   const std::string file = kGoodConfig +
                            "parallel: {data_parallel_sharding_strategy: optim, bucket_size: 1000}\n"
@@ -826,7 +826,7 @@ TEST(Validate, Vocabulary) {
       "--set: data.train_path: found ");
   says(resolve_error({}, {.dataset_vocab_size = 101}),
        {"run.yaml", "6: model.vocab_size: 100", "101", "make_vocab_size_divisible_by"});
-  LoadedConfig larger = load_good({});  // as of imported models
+  LoadedConfig larger = load_good({});  // as in imported models
   EXPECT_NO_THROW(resolve(larger, {.dataset_vocab_size = 99}));
 }
 
