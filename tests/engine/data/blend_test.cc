@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kNoEnd = std::numeric_limits<int64_t>::max();
 
-// Megatron's build_blending_indices, of normalised weights.
+// Megatron's build_blending_indices, for normalised weights.
 std::vector<std::pair<size_t, int64_t>> megatron(const std::vector<double>& weights, int64_t size) {
   std::vector<std::pair<size_t, int64_t>> places;
   std::vector<int64_t> taken(weights.size());
@@ -44,18 +44,18 @@ TEST(Blend, IsMegatronsAtAnyIndex) {
     std::mt19937_64 random(7);
     for (int k = 0; k < 50; ++k) check(static_cast<int64_t>(random() % kSize));
     Blend resumed(weights, std::vector<int64_t>(weights.size(), kNoEnd));
-    const Blend::Place last = resumed.at(kSize - 1);  // at once
+    const Blend::Place last = resumed.at(kSize - 1);  // without the places before
     EXPECT_EQ(std::pair(last.source, last.sample), expected.back());
     const std::vector<double> counts = blend.expected(kSize);
     for (size_t k = 0; k < weights.size(); ++k) EXPECT_NEAR(counts[k], weights[k] * kSize, 1e-6);
   }
 }
 
-// A count that is kept in fp32 stands still at 2^24.
+// A count kept in fp32 stops growing at 2^24.
 TEST(Blend, IsMegatronsBehindMillionsOfSamplesOfOneSource) {
   if (test::kMatrixStride > 1) GTEST_SKIP() << "twenty million steps: a sanitizer sees the same code in the other cases";
   const std::vector<double> weights = {0.97, 0.03};
-  constexpr int64_t kSize = (int64_t{1} << 24) + (int64_t{1} << 20);  // of the first source 2^24 and more
+  constexpr int64_t kSize = (int64_t{1} << 24) + (int64_t{1} << 20);  // over 2^24 from the first source
   Blend blend(weights, {kNoEnd, kNoEnd});
   std::array<int64_t, 2> taken{};
   for (int64_t i = 0; i < kSize; ++i) {

@@ -1,4 +1,4 @@
-// The documents of packed samples: Megatron's numbers where EOD ends every document, and the same numbers without EOD.
+// The documents of packed samples: Megatron's numbers if EOD ends every document, and the same numbers without EOD.
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -63,10 +63,10 @@ TEST(Documents, AreMegatrons) {
   std::mt19937_64 random(5);
   for (int round = 0; round < 50; ++round) {
     std::vector<int32_t> tokens(16), ends;
-    for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 4) + 4;  // 7 in one of four
+    for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 4) + 4;  // EOD with probability 1/4
     if (round % 2 == 0) tokens.back() = kEod;
     expect_equal(masks_of(tokens, {}), as_megatron(tokens));
-    // Where the dataset says the same, and where it alone does.
+    // The dataset has the same document ends; then only the dataset has them.
     for (int32_t i = 0; i < 16; ++i)
       if (tokens[static_cast<size_t>(i)] == kEod) ends.push_back(i + 1);
     expect_equal(masks_of(tokens, ends), as_megatron(tokens));
@@ -75,7 +75,7 @@ TEST(Documents, AreMegatrons) {
   }
 }
 
-// Megatron-Bridge PR 4660: the loss was masked where the label is EOD, so that EOD is never learnt.
+// Megatron-Bridge PR 4660: the loss was masked where the label is EOD, so EOD was never learnt.
 TEST(Documents, TheLossIsMaskedAtTheLastTokenNotBeforeIt) {
   DocumentWalk walk(kAll, {});
   const std::vector<int32_t> ids{5, kEod, 3, 8}, labels{kEod, 3, 8, 9};
@@ -88,7 +88,7 @@ TEST(Documents, TheLossIsMaskedAtTheLastTokenNotBeforeIt) {
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(other.next(static_cast<int32_t>(i), ids[i], labels[i]).label, labels[i]);
 }
 
-// A batch from a dataset: samples that begin inside a document, end with one, or have several, empty ones among them.
+// A batch from a dataset: samples that begin inside a document, end with one, or contain several, some of them empty.
 TEST(Documents, OfADatasetWithoutEodAreThoseOfOneWithIt) {
   // given: the same documents; in one dataset the last token of each is EOD
   TempDir directory;

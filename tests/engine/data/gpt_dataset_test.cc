@@ -13,7 +13,7 @@
 namespace trivet {
 namespace {
 
-// Documents of random lengths, some empty, in which every token is its own id: so a token names its place.
+// Documents of random lengths, some empty, in which every token has its own id: so a token identifies its place.
 Documents numbered_documents(int count, int longest, uint64_t seed) {
   std::mt19937_64 random(seed);
   Documents documents(static_cast<size_t>(count));
@@ -43,7 +43,7 @@ std::vector<int32_t> sample_of(const GptDataset& data, int64_t index) {
   return tokens;
 }
 
-// The definition: epochs of shuffled documents end to end, cut into windows that share a token, shuffled by epoch.
+// The definition: concatenated epochs of shuffled documents, cut into windows that overlap by one, shuffled by epoch.
 std::vector<std::vector<int32_t>> reference_samples(const Documents& documents, int64_t s, uint64_t seed, int epochs) {
   std::vector<int32_t> stream;
   std::vector<size_t> epoch_ends;
@@ -90,7 +90,7 @@ TEST(Permutation, IsUniform) {
   constexpr int kDraws = 24000;
   std::map<std::vector<uint32_t>, int> counts;
   for (int i = 0; i < kDraws; ++i) ++counts[permutation(4, 99, static_cast<uint64_t>(i))];
-  // then: each about as often; chi-square with 23 degrees of freedom is below 60 but for one seed in 30,000
+  // then: each about as often; chi-square with 23 degrees of freedom is below 60 except for one seed in 30,000
   EXPECT_EQ(counts.size(), 24u);
   double chi_square = 0;
   for (const auto& [order, count] : counts) chi_square += (count - 1000.0) * (count - 1000.0) / 1000.0;
@@ -189,7 +189,7 @@ TEST(GptDataset, OnceIsTheDocumentsInOrderAndThenNothing) {
   }
 }
 
-// A book: offsets in a document go beyond 16 bits.
+// A book: offsets in a document exceed 16 bits.
 TEST(GptDataset, WindowsOfALongDocumentFollowEachOther) {
   Documents book(1, std::vector<int32_t>(200'001));
   std::iota(book[0].begin(), book[0].end(), 0);

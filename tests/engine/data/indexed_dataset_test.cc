@@ -35,7 +35,7 @@ std::string with(std::string bytes, size_t offset, T value) {
   return bytes;
 }
 
-// Everything a reader can ask of a dataset.
+// Reads everything that a dataset offers.
 Documents read_all(const IndexedDataset& dataset) {
   Documents documents;
   for (int64_t i = 0; i < dataset.sequences(); ++i) {
@@ -104,7 +104,7 @@ TEST(IndexedDataset, OpensDocumentsOfSeveralSequences) {
 struct Damage {
   const char* what;
   std::string index;
-  std::vector<std::string> said;  // parts of the message, beside the file's name
+  std::vector<std::string> said;  // parts of the message, besides the file's name
 };
 
 TEST(IndexedDataset, NamesTheFieldThatIsWrong) {
@@ -167,7 +167,7 @@ TEST(IndexedDataset, RefusesEveryFlippedBitOfTheIndex) {
     std::string index = kGoldenIndex;
     index[bit / 8] = static_cast<char>(index[bit / 8] ^ (1 << bit % 8));
     write_text(directory / "d.idx", index);
-    // Here document 0 becomes empty, which is a dataset too.
+    // Here document 0 becomes empty, which is still a valid dataset.
     if (bit == 66 * 8) continue;
     EXPECT_THROW(IndexedDataset{directory / "d"}, DataError) << "bit " << bit;
   }
@@ -230,14 +230,14 @@ TEST(IndexedDataset, ReadsOnlyItsTokens) {
   EXPECT_THROW(dataset.read(std::numeric_limits<int64_t>::max(), tokens), Error);
 }
 
-// Of offsets in bytes that do not fit 32 bits; the file is sparse.
+// Byte offsets that do not fit into 32 bits; the file is sparse.
 TEST(IndexedDatasetWriter, GoesOnBehindFourGiB) {
   if (test::kMatrixStride > 1) GTEST_SKIP() << "4 GiB are hashed";
   const TempDir dir;
   const std::string prefix = dir / "d";
   constexpr int32_t kLength = 1'100'000'000;
   constexpr int64_t kTokens = 2 * int64_t{kLength};
-  std::string lengths(34, '\0');  // behind the header, which is written at the end
+  std::string lengths(34, '\0');  // after the header, which is written at the end
   for (int i = 0; i < 2; ++i) lengths.append(reinterpret_cast<const char*>(&kLength), sizeof kLength);
   write_text(prefix + ".idx.tmp", lengths);
   write_text(prefix + ".bin.tmp", "");

@@ -22,7 +22,7 @@ TEST(PieceRegex, FindsWhatBacktrackingFinds) {
       {"a|ab", "abab", "a_b_a_b"},  // the first alternative, not the longest
       {"ab|a", "aab", "a_ab"},
       {"(?:a|ab)(?:c|bcd)", "abcd", "abcd"},
-      {"a+b|a", "aaab aaa", "aaab_ _a_a_a"},  // goes back
+      {"a+b|a", "aaab aaa", "aaab_ _a_a_a"},  // backtracks
       {"a{2}|a", "aaaaa", "aa_aa_a"},
       {"a{2,3}|a", "aaaaaaaa", "aaa_aaa_aa"},
       {"a{,2}b", "aaab", "a_aab"},
@@ -85,7 +85,7 @@ TEST(PieceRegex, NamesWhatItDoesNotImplement) {
   }
 }
 
-// Patterns changed at random: what is compiled loses nothing, and cuts texts where their pieces stay.
+// Patterns changed at random: those that compile lose no text, and cut texts only where the pieces stay the same.
 TEST(PieceRegex, CutsTextsWherePiecesStay) {
   const std::string patterns[] =
       {R"([^\r\n\p{L}]?+[\p{Lu}\p{M}]*[\p{Ll}]++(?i:'s|'ll)?|\p{N}{1,3}| ?[^\s\d]+|\s+(?!\S)|\s)",
@@ -128,7 +128,7 @@ TEST(PieceRegex, CutsTextsWherePiecesStay) {
   EXPECT_GT(cuts, 1000);
 }
 
-// Bytes read, not time: each is read once, but for what a match looked ahead.
+// Counts bytes read, not time: each is read once, apart from the look-ahead of matches.
 TEST(PieceRegex, ReadsTextsOnce) {
   const std::string units[] = {"a", " ", "\n", " \n", "7", "!", "'", "\u0301", "\u4eba", "aB", "a ", "\xff", " x"};
   for (const auto pattern : {BpePattern::gpt2, BpePattern::llama3, BpePattern::qwen2})

@@ -50,7 +50,7 @@ TEST(BatchPlan, RanksShareEachStep) {
   for (int64_t step = 0; step < 5; ++step)
     for (int64_t j = 0; j < 2; ++j)
       for (int rank = 0; rank < 3; ++rank) seen.push_back(BatchPlan{100, 4, 2, rank, 3}.first_sample(step * 2 + j));
-  // then: read by step, micro-batch and rank the samples follow each other
+  // then: read by step, micro-batch and rank, the samples follow each other
   for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], 100 + 4 * static_cast<int64_t>(i));
 }
 
@@ -112,7 +112,7 @@ TEST_F(BatchLoaderTest, ABatchStaysUntilTheNext) {
   for (int k = 0; k < 20; ++k) {
     const Batch& batch = loader.next();
     const std::vector<int32_t> before = batch.tokens;
-    // Time for the loader's thread to overwrite it, if it were to.
+    // Gives the loader's thread time to overwrite it, if it has that bug.
     for (int i = 0; i < 10; ++i) std::this_thread::yield();
     EXPECT_EQ(batch.tokens, before);
     EXPECT_EQ(reader.next().tokens, before);
@@ -152,7 +152,7 @@ TEST_F(BatchLoaderTest, ThrowsInTurnWhatWentWrong) {
   for (const int64_t depth : {0, 1, 4, 100}) {
     // when
     BatchLoader loader(data, {0, 1, 1, 0, 1}, depth);
-    // then: all before it arrive, then it throws, and again
+    // then: all samples before it arrive, then it throws, each time
     for (int64_t k = 0; k < bad; ++k) EXPECT_EQ(loader.next().first_sample, k);
     for (int i = 0; i < 3; ++i) {
       EXPECT_TRUE(contains(message_of<DataError>([&] { loader.next(); }), "for sample " + std::to_string(bad)));

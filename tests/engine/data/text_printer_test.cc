@@ -7,7 +7,7 @@
 namespace trivet::test {
 namespace {
 
-// What is given out after each token, and at the end.
+// The text printed after each token, and at the end.
 std::vector<std::string> pieces_of(const Tokenizer* tokenizer, const std::vector<int32_t>& tokens) {
   std::vector<std::string> pieces;
   TextPrinter printer(tokenizer, [&](const std::string& piece) { pieces.push_back(piece); });

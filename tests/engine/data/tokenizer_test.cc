@@ -32,7 +32,7 @@ class Lines final : public sentencepiece::SentenceIterator {
   size_t next_ = 0;
 };
 
-// A model as others train them: with a table of characters, a space in front and what the arguments say.
+// A model as others train it: with a character normalisation table, a leading space and the options given.
 std::string foreign_model(const std::string& type, const std::string& byte_fallback) {
   Lines lines(made_up_sentences(500, 2));
   std::string model;
@@ -46,7 +46,7 @@ std::string foreign_model(const std::string& type, const std::string& byte_fallb
   return model;
 }
 
-// Sentences with bytes replaced at random, and what tokenizers stumble over.
+// Sentences with bytes replaced at random, and texts that tokenizers stumble over.
 std::vector<std::string> odd_texts(int count, uint64_t seed) {
   std::vector<std::string> texts = made_up_sentences(count, seed);
   std::mt19937_64 random(seed);
@@ -116,13 +116,13 @@ TEST(SentencePiece, NeverMakesTheEndOfDocumentFromText) {
 }
 
 TEST(SentencePiece, OurWayThroughTheLibraryGivesItsTokens) {
-  // given: our model, that is encoded by words, and others, that are not
+  // given: our model, which encodes word by word, and others, which do not
   for (const std::string& model : {trained_model(), foreign_model("bpe", "true"), foreign_model("unigram", "false"),
                                    foreign_model("char", "true")}) {
     const auto tokenizer = make_sentencepiece(model, "m");
     sentencepiece::SentencePieceProcessor library;
     ASSERT_TRUE(library.LoadFromSerializedProto(model).ok());
-    // when: every text twice, to meet cached words
+    // when: every text twice, to hit cached words
     for (int round = 0; round < 2; ++round) {
       for (const std::string& text : odd_texts(300, 4)) {
         std::vector<int> expected;
@@ -134,7 +134,7 @@ TEST(SentencePiece, OurWayThroughTheLibraryGivesItsTokens) {
 }
 
 TEST(SentencePiece, CutsLongTextsWithoutATrace) {
-  // given: more text than the library gets at once
+  // given: more text than is passed to the library at once
   std::string text;
   for (uint64_t seed = 0; text.size() < 200'000; ++seed)
     for (const std::string& sentence : made_up_sentences(2000, seed)) text += sentence + " ";
@@ -179,7 +179,7 @@ TEST(SentencePiece, RefusesWhatIsNoModel) {
   }
 }
 
-// A model that opens has to work without a fault, whatever its bytes.
+// A model that opens must work without crashing, whatever its bytes.
 void expect_harmless(const std::string& model, uint64_t seed) {
   try {
     const auto tokenizer = make_sentencepiece(model, "m");
@@ -223,7 +223,7 @@ TEST(SentencePiece, SurvivesRandomDamage) {
 }
 
 TEST(SentencePiece, RefusesADamagedTableOfCharacters) {
-  // given: a model with one unit of its table that leads far beyond it, for 'a'
+  // given: a model whose table has a unit, for 'a', that points far beyond the table
   const std::string model = foreign_model("unigram", "true");
   const size_t table = model.find("nmt_nfkc") + 8 + 4 + 4;
   int refused = 0;
