@@ -75,7 +75,7 @@ TEST(Flops, OfGpt3AToken) {
 TEST(Flops, ByHand) {
   ModelSpec model = gpt(2, 8, 4, 16, 100);
   model.ffn = 24;
-  // forward multiply-adds of a token: qkv 3 h h, projection h h, mlp 2 h f; scores and values 2 s h, causally half
+  // forward multiply-adds per token: qkv 3 h h, projection h h, mlp 2 h f; scores and values 2 s h, half if causal
   const double layers = 2 * (4 * 64 + 2 * 8 * 24), attention = 2 * 2 * 16 * 8, logits = 8 * 100;
   const TokenFlops full = flops_per_token(model, FlopsConvention::full);
   const TokenFlops causal = flops_per_token(model, FlopsConvention::causal);
@@ -92,7 +92,7 @@ TEST(Flops, OfNarayananEtAl2021AndKorthikantiEtAl2022) {
     const double tokens = static_cast<double>(batch) * 2048;
     return TokenFlops{token.layers * tokens, token.attention * tokens, token.logits * tokens};
   };
-  // Hardware FLOPs with every layer's forward pass done twice: four thirds of the layers' model FLOPs.
+  // Hardware FLOPs with every layer's forward pass run twice: four thirds of the layers' model FLOPs.
   const auto recomputed = [](const TokenFlops& f) { return 4.0 / 3.0 * (f.layers + f.attention) + f.logits; };
   EXPECT_NEAR(recomputed(step(24, 2304, 512)) / 1.54668e16, 1, 1e-5);
   EXPECT_NEAR(recomputed(step(36, 4096, 512)) / 6.71846e16, 1, 1e-5);
@@ -103,7 +103,7 @@ TEST(Flops, OfNarayananEtAl2021AndKorthikantiEtAl2022) {
   EXPECT_NEAR(step(48, 6144, 4).total() / 1.1436e15, 1, 1e-4);
   EXPECT_NEAR(step(96, 12288, 64).total() / 1.4109e17, 1, 1e-4);
   const TokenFlops f = step(48, 6144, 4);
-  EXPECT_NEAR((f.total() + f.attention) / 1.2029e15, 1, 1e-4);  // as they count attention recomputed
+  EXPECT_NEAR((f.total() + f.attention) / 1.2029e15, 1, 1e-4);  // they count attention as recomputed
 }
 
 TEST(Mfu, IsTheShareOfThePeak) {

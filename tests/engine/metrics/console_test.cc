@@ -36,7 +36,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// What a terminal of unlimited width shows after `output`; fails on what it does not know.
+// The screen of a terminal of unlimited width after `output`; fails on an unknown escape sequence.
 std::vector<std::string> screen_after(const std::string& output) {
   std::vector<std::string> rows(1);
   size_t column = 0;
@@ -90,7 +90,7 @@ TEST(Console, ANarrowTerminalLeavesColumnsOutInTheStatedOrder) {
   const auto lines = lines_of(out.str());
   EXPECT_EQ(lines[0], "     step         loss  grad norm  learning rate        ms     tokens/s    MFU");
   EXPECT_EQ(lines[1], "   3/2000    10.812346      2.410     1.2000e-05     512.3       15,998  41.2%");
-  // then: each column that leaves begins a new header, and the last three stay
+  // then: each column dropped prints a new header, and the last three stay
   std::vector<std::string> headers;
   for (const std::string& line : lines)
     if (line.find("step") != std::string::npos && (headers.empty() || headers.back() != line)) headers.push_back(line);

@@ -1,4 +1,4 @@
-// The files of a run: metrics.jsonl and trace.json, on good disks and bad ones.
+// The files of a run: metrics.jsonl and trace.json, on healthy and failing disks.
 
 #include "base/files.h"
 
@@ -36,7 +36,7 @@ StepReport step_report(int64_t step) {
   return report;
 }
 
-// What the lines are about: the steps, and the events with theirs.
+// An outline of the lines: the steps, and the events with their steps.
 std::string outline(const std::string& path) {
   std::string text;
   for (const json& line : json_lines(path))
@@ -107,7 +107,7 @@ TEST(MetricsLog, FloatsReadBackExactlyAndUnknownsAreNull) {
   const auto lines = json_lines(dir / "metrics.jsonl");
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_TRUE(lines[2]["overlap_ratio"].is_null()) << "no communication";
-  // Of what does not vary over the run there is nothing.
+  // Values that are constant over the run are omitted.
   for (const auto& [key, value] :
        {std::pair("batch_size", 32.0), {"weight_decay", 0.1}, {"decoupled_learning_rate", 0.2}}) {
     EXPECT_FALSE(lines[2].contains(key)) << key;
@@ -180,7 +180,7 @@ TEST(MetricsLog, AFullDiskWarnsOnceAndTrainingGoesOn) {
   EXPECT_EQ(warnings[1], "/dev/full: 6 records are missing at its end");
 }
 
-// Not the disk of a run that somebody tidies up, while the queue has room.
+// No record is lost if the disk is freed while the queue still has room.
 TEST(MetricsLog, ADiskThatHasRoomAgainMissesNothing) {
   const TempDir dir;
   std::vector<std::string> warnings;
@@ -224,7 +224,7 @@ TEST(MetricsLog, ANewRunSetsTheRecordsOfAnEarlierOneAside) {
   EXPECT_EQ(MetricsLog("/dev/null", nullptr).begin({}), "") << "a device stays where it is";
 }
 
-// A step that is done again is in the file once; what belongs to earlier steps stays, wherever it stands.
+// A repeated step is in the file once; records of earlier steps stay, wherever they are.
 TEST(MetricsLog, AResumedRunRemovesWhatItDoesAgain) {
   const TempDir dir;
   const std::string path = dir / "metrics.jsonl";
@@ -236,7 +236,7 @@ TEST(MetricsLog, AResumedRunRemovesWhatItDoesAgain) {
       log.step(step_report(10));
       log.evaluation({.step = 10, .loss = 1, .samples = 1, .seconds = 1});
       log.step(step_report(11));
-      log.save({.step = 10, .bytes = 1});  // beside training: the commit is seen a step later
+      log.save({.step = 10, .bytes = 1});  // asynchronous: the commit is seen a step later
       log.step(step_report(12));
       log.begin({.step = 11, .checkpoint = "x", .goes_on = true});
       log.step(step_report(12));
@@ -258,7 +258,7 @@ TEST(MetricsLog, AResumedRunRemovesWhatItDoesAgain) {
 }
 
 TEST(MetricsLog, RecordsThatCannotBeRemovedStay) {
-  // given: a name that has no room for the temporary's
+  // given: a name too long for the temporary file's suffix
   const TempDir dir;
   const std::string path = dir / std::string(250, 'm');
   std::vector<std::string> warnings;
@@ -305,7 +305,7 @@ TEST(Perfetto, APartIsATraceOfItsOwn) {
                                       "dur":0.002})"));
 }
 
-// A gather is ready in one step, and on the wire until the next: beside the compute of both.
+// A gather is ready in one step and stays on the wire until the next, overlapping the compute of both.
 TEST(Perfetto, ACallMayBeginInTheStepBefore) {
   // given
   const TempDir dir;

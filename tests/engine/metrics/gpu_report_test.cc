@@ -1,4 +1,4 @@
-// What GPUs say of themselves, as NVML's stand-in has it, up to metrics.jsonl.
+// GPU telemetry, from a stand-in for NVML through to metrics.jsonl.
 #ifdef TRIVET_EMULATED_GPU
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace trivet::test {
 namespace {
 
-// A library of the driver's name, loaded first, is the one that the program finds.
+// The program finds the first library that was loaded under the driver's name.
 class GpuReports : public testing::Test {
  protected:
   void* library_ = dlopen(nvml_path().c_str(), RTLD_NOW);
@@ -30,7 +30,7 @@ TEST_F(GpuReports, AMonitorReadsWhatTheGpuTells) {
   EXPECT_EQ(first.ecc_errors, -1) << "it does not tell";
   EXPECT_FALSE(first.slowed_by_power);
   EXPECT_FALSE(first.slowed_by_heat);
-  // The reasons by their bits: idle and the application's clocks slow nothing down.
+  // Throttle reasons by bit: idle and application clocks do not count as slowdowns.
   for (const auto& [bits, power, heat] :
        {std::tuple{0x3, 0, 0}, {0x4, 1, 0}, {0x80, 1, 0}, {0x20, 0, 1}, {0x48, 0, 1}}) {
     set("nvml_reasons", bits);
@@ -57,7 +57,7 @@ TEST_F(GpuReports, OfARunAreInItsMetrics) {
   for (const auto& record : records_of(dir / "run")) {
     if (record.contains("event")) continue;
     if (++steps == 1) continue;  // nothing to compare with yet
-    // Half a joule between two looks, of 4 samples of 8 tokens.
+    // Half a joule between two reads, over 4 samples of 8 tokens.
     EXPECT_NEAR(record.at("energy_joules_per_token").get<double>(), 0.5 / 32, 1e-12);
     EXPECT_NEAR(record.at("power_watts").get<double>() * record.at("step_seconds").get<double>() / 0.5, 1, 0.5);
     EXPECT_EQ(record.at("sm_clock_mhz"), 1755);

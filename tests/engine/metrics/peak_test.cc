@@ -1,5 +1,5 @@
-// A step that is faster than the peak: a measured peak is measured again, and then is the step's own rate; a given one
-// is explained. No row has an MFU above 100 %.
+// A step that is faster than the peak: a measured peak is measured again and, if still too low, becomes the step's own
+// rate; a configured one is reported. No row has an MFU above 100 %.
 #include <algorithm>
 #include <chrono>
 #include <fmt/format.h>
@@ -21,18 +21,18 @@ namespace {
 
 using Delay = std::function<std::chrono::milliseconds(int gemm)>;
 
-// A measurement of 260 ms, of which each of the three sizes has one, and then faster ones.
+// The first GEMM of each of the three sizes takes 260 ms, later ones `later` ms.
 Delay at_first_slow(int later) {
   return [=](int gemm) { return std::chrono::milliseconds(gemm <= 3 ? 260 : later); };
 }
 
-// Steps take no time, as nothing is computed; the GEMMs of the peak take `delay`, of the first, the second, ….
+// Computes nothing, so steps take no time; the n-th GEMM of the peak's measurement takes delay(n).
 class NoWork : public Ops {
  public:
   NoWork(std::unique_ptr<Ops> ops, Delay delay) : ops_(std::move(ops)), delay_(std::move(delay)) {}
   void run(const AnyOp& any, Stream& stream) override {
     if (std::holds_alternative<op::Fill>(any)) return ops_->run(any, stream);
-    // What the host reads has to be written.
+    // Numbers that the host reads must be written.
     const auto set = [&](Tensor number, float value) { ops_->run(op::Fill{number, value}, stream); };
     if (const auto* clip = std::get_if<op::ClipScale>(&any)) {
       set(clip->norm, 1);
@@ -40,7 +40,7 @@ class NoWork : public Ops {
     }
     if (const auto* accept = std::get_if<op::AcceptStep>(&any)) set(accept->accepted, 1);
     const auto* matmul = std::get_if<op::Matmul>(&any);
-    if (matmul && matmul->c.shape[0] >= 1024 && matmul->c.shape[1] >= 1024)  // larger than any of the steps
+    if (matmul && matmul->c.shape[0] >= 1024 && matmul->c.shape[1] >= 1024)  // larger than any GEMM of a step
       std::this_thread::sleep_for(delay_(++gemms_));
   }
 
@@ -50,7 +50,7 @@ class NoWork : public Ops {
   int gemms_ = 0;
 };
 
-// A CPU that says it is another device.
+// A CPU that claims to be an H100.
 class CalledH100 : public Device {
  public:
   explicit CalledH100(std::unique_ptr<Device> cpu) : cpu_(std::move(cpu)) {}
@@ -73,7 +73,7 @@ class CalledH100 : public Device {
 
 struct Outcome {
   std::string text;
-  std::vector<nlohmann::json> rows = {};  // of metrics.jsonl
+  std::vector<nlohmann::json> rows = {};  // from metrics.jsonl
   nlohmann::json start = {};
 };
 
@@ -113,19 +113,19 @@ size_t count(const std::string& text, const std::string& part) {
   return n;
 }
 
-// A multiplication and an addition are two: of the first of three GEMMs that take all of their time.
+// A multiply-add counts as two operations: the time of the first of three GEMMs gives bounds for the peak.
 TEST(Peak, CountsMultiplicationsAndAdditions) {
   const auto device = create_cpu_device();
   NoWork ops(create_cpu_ops(1), [](int) { return std::chrono::milliseconds(260); });
   const int64_t begin = now_ns();
   const GemmPeak peak = measure_gemm_peak(*device, ops, DType::f32);
-  const double all = static_cast<double>(now_ns() - begin) * 1e-9 - 2 * 0.26;  // two others took at least that
+  const double all = static_cast<double>(now_ns() - begin) * 1e-9 - 2 * 0.26;  // the other two took at least that
   EXPECT_LE(peak.tflops * 1e12, 2 * 2048. * 1024 * 1024 / 0.26);
   EXPECT_GE(peak.tflops * 1e12, 2 * 2048. * 1024 * 1024 / all);
 }
 
 TEST(Peak, IsMeasuredAgainAndTheStepIsJudgedByTheNewOne) {
-  // A million GEMMs of no time reach a peak that no step can.
+  // A million GEMMs that take no time reach a peak that no step can.
   const auto [text, rows, start] = outcome_of(tiny_config(), at_first_slow(0));
   EXPECT_EQ(count(text, "step 1 made"), 1u) << text;
   EXPECT_EQ(count(text, "measured again"), 1u) << text;
@@ -138,7 +138,7 @@ TEST(Peak, IsMeasuredAgainAndTheStepIsJudgedByTheNewOne) {
 }
 
 TEST(Peak, IsTheRateOfTheFastestStepWhereMeasuringDoesNotReachIt) {
-  // 155 GFLOP a step: 0.7 s at the highest peak of these GEMMs, so that a busy machine's step is faster, too.
+  // 155 GFLOP a step: 0.7 s at the highest peak of these GEMMs, so even a busy machine's step is faster.
   const auto [text, rows, start] = outcome_of(tiny_config(), at_first_slow(20));
   EXPECT_EQ(count(text, "the peak is the rate of the fastest step"), 1u) << text;
   EXPECT_EQ(count(text, "step 1 made"), 2u) << text;
@@ -159,7 +159,7 @@ TEST(Peak, SaysHowFarItsRunsDiffer) {
   EXPECT_EQ(count(text, shared), 0u) << text;
 }
 
-// Of a run in FP8 it is that of FP8 on a GPU, and of bf16 on a CPU, which decodes; the run says which.
+// An FP8 run is rated by the FP8 peak on a GPU and by the bf16 peak on a CPU, which decodes; the log names it.
 TEST(Peak, OfARunInFp8IsNamed) {
   Config config = tiny_config();
   config.precision.dtype = DType::bf16;

@@ -17,7 +17,7 @@ class QuantisationReportTest : public testing::Test {
     std::copy(numbers.begin(), numbers.end(), x.as<float>());
     return x;
   }
-  // Quantises x in layer `layer` of the model, with this amax, or scales of blocks where it is 0.
+  // Quantises x in layer `layer` of the model with this amax, or with block scales if it is 0.
   void quantise(int layer, const Tensor& x, float amax, op::Quantize::Role role, const Shape& scales = {1}) {
     stream_->label().first_unit = layer + 1;
     report_.run(op::Quantize{x, amax > 0 ? of({amax}, {1}) : Tensor(), arena_.allocate(DType::e4m3, x.shape),
@@ -45,9 +45,9 @@ TEST_F(QuantisationReportTest, TellsWhatBecameZeroWasCutOffAndIsNotWhatWasMeant)
   quantise(0, of({NAN, 1}, {1, 2}), 1, op::Quantize::gradient);
   quantise(1, of({INFINITY, 1e-9f}, {1, 2}), INFINITY, op::Quantize::gradient);  // does not count
   quantise(0, of({0, 0}, {1, 2}), 1, op::Quantize::weight);
-  quantise(-2, of({1e-9f, 1}, {1, 2}), 1, op::Quantize::gradient);  // in no unit: a deferred half
+  quantise(-2, of({1e-9f, 1}, {1, 2}), 1, op::Quantize::gradient);  // in no unit: a deferred weight gradient
   std::vector<float> blocks(256, 1);
-  blocks[128] = 448, blocks[129] = 1e-4f;  // of a block of its own
+  blocks[128] = 448, blocks[129] = 1e-4f;  // in the second block
   quantise(0, of(blocks, {1, 256}), 0, op::Quantize::activation, {1, 1, 2});
   const auto percent = [](double x) { return fmt::format("{:.3g}%", 100 * x); };
   const double far = std::hypot(448 - 1.75, 100 - 1.75) / std::hypot(448, 100);

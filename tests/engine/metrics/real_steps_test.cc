@@ -1,4 +1,4 @@
-// The statistics of steps that really ran, against the definitions taken word by word.
+// Statistics of real steps against a literal implementation of their definitions.
 #include <algorithm>
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace trivet::test {
 namespace {
 
-// Between two neighbouring times nothing begins or ends: which spans go on there is looked up in all of them.
+// No span begins or ends between two neighbouring times: a search over all spans finds those active there.
 StepStats by_definition(const TracedStep& step) {
   std::vector<int64_t> times = {step.start_ns, step.end_ns};
   std::vector<Span> spans;
@@ -80,7 +80,7 @@ TEST_P(RealSteps, EveryNanosecondCountsOnce) {
     EXPECT_EQ(stats.idle, expected.idle);
     EXPECT_GT(stats.compute, 0);
     EXPECT_GT(stats.optimizer, 0);
-    // Each class that has peers was on the wire for at least one latency, and only these.
+    // Each class with peers, and no other, was on the wire for at least one latency.
     const int sizes[] = {c.t, c.c, c.p, c.d * c.c};
     for (size_t k = 0; k < kCommClasses.size(); ++k) {
       EXPECT_EQ(stats.wire_bytes[k] > 0, sizes[k] > 1) << kCommClasses[k];

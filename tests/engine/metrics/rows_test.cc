@@ -1,4 +1,4 @@
-// Rows of metrics.jsonl, recomputed by a reader that knows the configuration and the file alone.
+// Rows of metrics.jsonl, recomputed from the configuration and the file alone.
 #include <cmath>
 
 #include "tests/engine/checkpoint/runs.h"
@@ -6,7 +6,7 @@
 namespace trivet::test {
 namespace {
 
-// Multiply-adds of a token in a GPT's forward pass, by hand: a GEMM's weights once each, scores and values causally.
+// Multiply-adds per token in a GPT's forward pass, by hand: each GEMM weight once; scores and values causal.
 double multiply_adds(const ModelConfig& m) {
   const auto h = static_cast<double>(m.hidden_size), layers = static_cast<double>(m.num_layers);
   const auto heads = static_cast<double>(m.num_attention_heads);
@@ -16,7 +16,7 @@ double multiply_adds(const ModelConfig& m) {
          h * static_cast<double>(m.vocab_size.value());
 }
 
-// Linear to lr, then a cosine to min_lr, by samples.
+// Linear warm-up to lr, then cosine decay to min_lr, by samples.
 double rate_at(const OptimizerConfig& o, double samples, double warmup, double decay) {
   if (samples <= warmup) return o.lr * samples / warmup;
   const double part = std::min(1.0, (samples - warmup) / (decay - warmup));
@@ -33,7 +33,7 @@ void expect_rows(const Config& config, int ranks) {
     if (!row.contains("loss")) continue;
     SCOPED_TRACE(row.dump());
     const auto number = [&](const char* key) { return row.at(key).get<double>(); };
-    // Megatron's: the batch is larger by an increment each time that its share of the ramp's samples is behind.
+    // Megatron's rule: the batch grows by one increment each time an equal share of the ramp's samples is consumed.
     const int64_t batch = std::min(full, ramp[0] + consumed / (ramp[2] / increments) * ramp[1]);
     consumed += batch;
     ++step;
@@ -46,7 +46,7 @@ void expect_rows(const Config& config, int ranks) {
     EXPECT_NEAR(number("tokens_per_second") * seconds / tokens, 1, kPrecise);
     EXPECT_NEAR(number("model_tflops_per_rank") * 1e12 * seconds * ranks / (flops * tokens), 1, kPrecise);
     EXPECT_NEAR(number("mfu") * *config.device.peak_tflops / number("model_tflops_per_rank"), 1, kPrecise);
-    // The rate of a step is that of the samples at its end, as Megatron's scheduler has it.
+    // A step's rate is that of the samples consumed at its end, as in Megatron's scheduler.
     EXPECT_NEAR(number("learning_rate") / rate_at(config.optimizer, static_cast<double>(consumed), 8, 36), 1, kPrecise);
     EXPECT_NEAR(number("compute_fraction") + number("optimizer_fraction") + number("exposed_fraction") +
                     number("wait_fraction") + number("host_fraction") + number("idle_fraction"),
@@ -60,7 +60,7 @@ void expect_rows(const Config& config, int ranks) {
 
 Config ramped_run(const std::string& run_dir) {
   Config config = small_run(run_dir);
-  config.model.kv_channels = 12;  // heads of another width than hidden / heads
+  config.model.kv_channels = 12;  // heads whose width is not hidden / heads
   config.train.train_iters = 0;
   config.train.train_samples = 36;
   config.optimizer.lr_warmup_iters = 0;
@@ -99,9 +99,7 @@ struct WireCase {
   double data, tensor, pipeline;
 };
 
-// Bytes on the wire a step, of the mean rank, by hand from the sizes: what each class must move, and the few numbers of
-// a step that ranks agree on. A step that moves more has the same losses.
-// metrics.jsonl has every step, the console those of log_interval and the last.
+// metrics.jsonl has every step, the console every log_interval-th step and the last.
 TEST(MetricsRows, AreShownAtTheInterval) {
   const TempDir dir;
   Config config = small_run(dir / "run");
@@ -114,22 +112,24 @@ TEST(MetricsRows, AreShownAtTheInterval) {
     EXPECT_EQ(result.output.find(line) != std::string::npos, shown) << line << result.output;
 }
 
+// Bytes on the wire per step, averaged over ranks, by hand from the sizes: what each class must move, and the few
+// numbers of a step that ranks reduce. The losses would not show a step that moves more.
 TEST(MetricsRows, HaveTheBytesOfTheLayout) {
   const TempDir dir;
-  // tiny_config untied: 4 layers, h 32, f 128, s 16, words 61, 4 micro-batches of 2. Parameters are padded to 64
-  // elements, all together to 128.
+  // tiny_config, untied: 4 layers, h 32, f 128, s 16, vocabulary 61, 4 micro-batches of 2. Each parameter is padded to
+  // 64 elements, their total to 128.
   const auto padded = [](double n, double unit) { return std::ceil(n / unit) * unit; };
   const double norm = 2 * padded(32, 64), words = padded(61 * 32, 64);
   const double block =
       2 * norm + 3 * 32 * 32 + padded(3 * 32, 64) + 32 * 32 + padded(32, 64) + 2 * 32 * 128 + 128 + padded(32, 64);
   const double all = padded(2 * words + 16 * 32 + 4 * block + norm, 128);
-  // A boundary is [s, b, h]; the loss takes a maximum and two sums of each token; of a step four numbers are summed,
-  // and 24 bins of the norm and of what is only watched.
+  // A boundary is [s, b, h]; the loss reduces a maximum and two sums per token; a step sums four numbers, and 24 bins
+  // per norm: the gradients' and the watched one.
   const double micro_batches = 4, boundary = 16 * 2 * 32 * 4, loss = 3 * 16 * 2 * 4, numbers = 4 * 4, bins = 24 * 8;
-  // Each of two ranks sends half of what is gathered or scattered, and twice half of what all have the sum of. A layer
-  // has two sums in each direction, embedding and head one each; sequence parallel these are halves, a layer gathers
-  // its two inputs again and the head one, and the gradients of what is whole on both ranks are summed: of norms,
-  // positions and the biases of row-parallel layers.
+  // Each of two ranks sends half of a gathered or scattered tensor, and twice that of an all-reduced one. A layer has
+  // two all-reduces in each direction, embedding and head one each. Under sequence parallelism these are halves, a
+  // layer gathers its two inputs again and the head its one, and gradients of parameters replicated on both ranks are
+  // all-reduced: norms, positions and the biases of row-parallel layers.
   const double whole = 4 * (2 * 2 + 2) * 32 + 2 * 32 + 16 * 32;
   for (const WireCase& c : {
            WireCase{"no_shard", {.d = 2}, false, 4 * all + numbers, 0, 0},

@@ -1,5 +1,5 @@
-// The spans of a step are bounded, as the memory plan has it: a step with more is trained, and where its time went is
-// told as unknown.
+// The memory plan bounds the spans of a step: a step with more is still trained, but its time breakdown is reported as
+// unknown.
 #include <fmt/format.h>
 #include <fstream>
 #include <gtest/gtest.h>
@@ -20,10 +20,10 @@ constexpr int64_t kMostSpans = 1 << 18;
 
 struct TracedRun {
   std::string text;
-  nlohmann::json row;  // of metrics.jsonl, the first
+  nlohmann::json row;  // the first step in metrics.jsonl
 };
 
-// One step of so many micro-batches, of more than 15 spans a layer.
+// One step of `micro_batches` micro-batches, each with more than 15 spans per layer.
 TracedRun step_of(int64_t micro_batches) {
   const TempDir dir;
   Config config = tiny_config();

@@ -17,7 +17,7 @@ constexpr auto compute = Category::compute, optimizer = Category::optimizer, ten
 Span span(Category category, int64_t start, int64_t end) { return {{.name = "x", .category = category}, start, end}; }
 
 // A communication that waits for its peers until `wire`, then is on the wire until `until` (-1: the span's end). wire
-// 0: its transport does not tell.
+// 0: its transport does not report it.
 Span comm(Category category, int64_t start, int64_t wire, int64_t end, int64_t bytes = 0, int64_t until = -1) {
   return {{.name = "x", .category = category, .cost = {.bytes = bytes, .hops = bytes > 0 ? 1 : 0, .queues = true}},
           start,
@@ -32,7 +32,7 @@ using Rows = std::vector<std::vector<Span>>;
 
 StepStats measure_step(const Rows& rows, int64_t start, int64_t end) { return StepMeter().measure(rows, start, end); }
 
-// The definitions, nanosecond by nanosecond.
+// Counts by the definitions, nanosecond by nanosecond.
 StepStats by_counting(const Rows& rows, int64_t start, int64_t end) {
   StepStats stats;
   stats.window = end - start;
@@ -91,10 +91,10 @@ TEST(StepStats, ByHand) {
   const Rows rows = {
       {span(compute, 0, 30), span(compute, 50, 70), span(optimizer, 65, 80), span(phase, 0, 100)},
       {comm(tensor, 20, 25, 40, 7)},                                   // wire: 5 hidden, 10 exposed
-      {comm(pipeline, 0, 43, 45, 8), comm(pipeline, 80, 0, 82)},       // wait 40..43, wire 43..45; one that cannot tell
+      {comm(pipeline, 0, 43, 45, 8), comm(pipeline, 80, 0, 82)},       // wait 40..43, wire 43..45; one has no wire time
       {comm(data, 60, 62, 85, 3), comm(data, 75, 88, 90, 2)},          // wire 62..85 and 88..90, wait 85..88
-      {comm(data, 48, 46, 50, 1, 47), comm(data, 95, 95, 97, 0, 95)},  // sent before it was asked for; a buffered send
-      {span(host, 0, 48), span(host, 92, 95)},                         // 45..48 and 92..95, beside the copies
+      {comm(data, 48, 46, 50, 1, 47), comm(data, 95, 95, 97, 0, 95)},  // on the wire before the call; a buffered send
+      {span(host, 0, 48), span(host, 92, 95)},                         // 45..48 and 92..95, in addition to the copies
   };
   // when
   const StepStats stats = measure_step(rows, 0, 100);
@@ -116,7 +116,7 @@ TEST(StepStats, ByHand) {
   EXPECT_DOUBLE_EQ(stats.overlap_ratio(class_of(comm_of("data"))).value(), 18.0 / 26);
 }
 
-// A byte takes a nanosecond, and 10 more to arrive.
+// One nanosecond per byte, and a latency of 10.
 TEST(StepStats, FloorsOfCallsOnAKnownLink) {
   const Link link{.latency_us = 0.01, .gbps = 8};
   const auto floors = [&](const Rows& rows) { return StepMeter({link, {}, {}, link}).measure(rows, 1000, 2000).floor; };
@@ -209,7 +209,7 @@ TEST(TimeTable, ARowARank) {
   const StepStats second = measure_step({{span(compute, 0, 70'000'000)}}, 0, 100'000'000);
   StepStats both = first;
   both += second;
-  table.add({}, both);  // does not count
+  table.add({}, both);  // the first one does not count
   for (int i = 0; i < 3; ++i) table.add(both, first);
   StepStats three = second;
   three += second, three += second;
@@ -253,7 +253,7 @@ TEST(RunningSpeed, ForgetsTheFirstStepOnceThereIsAnother) {
 TEST(RunningSpeed, IsTheMedianOfTheLastSteps) {
   RunningSpeed speed;
   for (int step = 0; step < 100; ++step) speed.add(1);
-  for (int step = 0; step < 16; ++step) speed.add(6);  // of the last 31
+  for (int step = 0; step < 16; ++step) speed.add(6);  // 16 of the last 31
   speed.add(1000);
   EXPECT_EQ(speed.recent_step_seconds(), 6);
 }

@@ -1,5 +1,5 @@
-// TensorBoard's event files: bytes that TensorFlow's writer makes, and what is in them after runs that were killed and
-// resumed. tests/read_tensorboard.py looks at them with TensorBoard itself, by hand.
+// TensorBoard's event files: the format, against bytes from TensorFlow's writer, and the contents after runs that were
+// killed and resumed. tests/read_tensorboard.py, which is run by hand, reads them with TensorBoard itself.
 #include "engine/metrics/tensorboard.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace trivet {
 namespace {
 
-// ---- a strict reader, which knows of the writer no more than the format
+// ---- a strict reader, which shares nothing but the format with the writer
 
 struct Event {
   double wall_time = 0;
@@ -42,7 +42,7 @@ uint32_t checksum(std::string_view data) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-// Calls each(field, number, bytes) for the fields of a message; `number` is a varint's value. False: it is none.
+// Calls each(field, number, bytes) for the fields of a message; `number` is a varint's value. False: not a message.
 bool for_each_field(std::string_view message,
                     const std::function<bool(uint64_t field, uint64_t number, std::string_view bytes)>& each) {
   const auto take_varint = [&](uint64_t& x) {
@@ -98,7 +98,7 @@ bool parse(std::string_view message, Event& event) {
   });
 }
 
-// Calls each(event, end) for the events of a file. What is wrong with it, or "".
+// Calls each(event, end) for the events of a file. Returns what is wrong with the file, or "".
 std::string for_each_event(std::string_view file, const std::function<void(const Event&, size_t end)>& each) {
   for (size_t at = 0; at < file.size();) {
     const std::string_view rest = file.substr(at);
@@ -130,7 +130,7 @@ std::vector<std::string> files_of(const std::string& folder) {
   return files;
 }
 
-// By tag, the steps that the files of a folder have, in their order. Fails on a damaged file.
+// The steps by tag, in the order of a folder's files. Fails on a damaged file.
 std::map<std::string, std::vector<int64_t>> steps_of(const std::string& folder) {
   std::map<std::string, std::vector<int64_t>> steps;
   for (const std::string& file : files_of(folder)) {
@@ -169,7 +169,7 @@ std::vector<int64_t> up_to(int64_t last, int64_t by = 1) {
   return steps;
 }
 
-// Records of TensorFlow's own writer.
+// Records from TensorFlow's own writer.
 TEST(TensorBoard, ReadsWhatTensorFlowWrites) {
   const std::string golden = bytes_of_hex(
       "1800000000000000a37f4b220900000040fc54d9411a0d627261696e2e4576656e743a32eced8f9d"
@@ -189,7 +189,7 @@ TEST(TensorBoard, ReadsWhatTensorFlowWrites) {
   EXPECT_EQ(events[1].step, 1);
   ASSERT_EQ(events[1].scalars.size(), 1u);
   EXPECT_EQ(events[1].scalars[0], (std::pair<std::string, float>{"loss", 2.5f}));
-  // Each byte counts.
+  // Damage to any byte is detected.
   for (size_t i = 0; i < golden.size(); ++i) {
     std::string damaged = golden;
     damaged[i] ^= 4;
@@ -201,7 +201,7 @@ TEST(TensorBoard, WritesMegatronsTags) {
   const TempDir dir;
   TensorBoardLog log(dir / "a/b", nullptr);
   log.begin({});
-  StepReport report = shown_step(300);  // a step of two bytes
+  StepReport report = shown_step(300);  // a step that takes two bytes
   report.grad_norm = 2, report.learning_rate = 0.5, report.step_seconds = 0.25, report.model_tflops_per_rank = 100;
   report.batch_size = 64;
   log.step(report);
@@ -226,7 +226,7 @@ TEST(TensorBoard, WritesMegatronsTags) {
 TEST(TensorBoard, HasEachStepOnceAfterAKillAndAResume) {
   const TempDir dir;
   write_run(dir / "tb", {}, 17);
-  // Killed in a write, then resumed behind step 10 on a host whose clock is behind.
+  // Killed during a write, then resumed after step 10 on a host whose clock lags.
   const std::string first = files_of(dir / "tb").at(0);
   std::filesystem::resize_file(first, std::filesystem::file_size(first) - 5);
   const std::string later = std::filesystem::path(first).parent_path() / "events.out.tfevents.9999999990.other.1";
@@ -236,7 +236,7 @@ TEST(TensorBoard, HasEachStepOnceAfterAKillAndAResume) {
   write_run(dir / "tb", {.step = 11, .checkpoint = "x", .goes_on = true}, 20);
   EXPECT_EQ(steps_of(dir / "tb")["lm loss"], up_to(20));
   EXPECT_EQ(steps_of(dir / "tb")["lm loss validation"], up_to(20, 5));
-  // One whose evaluation was interrupted makes it again.
+  // A run whose evaluation was interrupted repeats it.
   write_run(dir / "tb", {.step = 15, .checkpoint = "x", .goes_on = true, .evaluates_again = true}, 15);
   EXPECT_EQ(steps_of(dir / "tb")["lm loss"], up_to(15));
   EXPECT_EQ(steps_of(dir / "tb")["lm loss validation"], up_to(10, 5));
@@ -253,7 +253,7 @@ TEST(TensorBoard, CutsNoFileOfAnother) {
   EXPECT_EQ(read_text(dir / "victim").size(), 46u);
   std::filesystem::remove(dir / "tb/events.out.tfevents.5.link");
   EXPECT_EQ(steps_of(dir / "tb")["lm loss"], up_to(6));
-  // A damaged file is left as it is, and named.
+  // A damaged file is left as it is and named.
   const std::string first = files_of(dir / "tb").at(0);
   std::string text = read_text(first);
   text[1] ^= 1;

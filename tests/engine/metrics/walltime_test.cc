@@ -26,7 +26,7 @@ TEST(WallTime, AddsUpWhatIsLeftOfAJob) {
   std::vector<WallTimeReport> told;
   WallTime time(long_run(), [&](const WallTimeReport& report) { told.push_back(report); });
   time.record({{"event", "resume"}, {"step", 400}, {"start_seconds", 30}});
-  time.record(timed_step(401, 20));  // everything for the first time: part of the start
+  time.record(timed_step(401, 20));  // the first step counts as part of the start
   for (int64_t step = 402; step <= 420; ++step) time.record(timed_step(step, 1));
   EXPECT_TRUE(told.empty());
   time.record(timed_step(421, 4));
@@ -36,13 +36,13 @@ TEST(WallTime, AddsUpWhatIsLeftOfAJob) {
   EXPECT_DOUBLE_EQ(told[0].seconds, 30 + 20 + 579 * 1.0);
   EXPECT_DOUBLE_EQ(told[0].lead_seconds, 6);
 
-  // What both kinds take is told at once.
+  // Once an evaluation and a save have been timed, a report follows with the next step.
   time.record({{"event", "eval"}, {"step", 421}, {"seconds", 7}});
-  time.record(timed_save(420));  // seen a step later
+  time.record(timed_save(420));  // recorded a step later
   EXPECT_EQ(told.size(), 1u);
   time.record(timed_step(422, 1));
   ASSERT_EQ(told.size(), 2u);
-  // 6 evaluations and 3 saves are left, and the last save is to be awaited.
+  // 6 evaluations and 3 saves are left, and the run waits for the last save.
   EXPECT_DOUBLE_EQ(told[1].seconds, 50 + 578 + 6 * 7 + 3 * 2 + 10);
   EXPECT_DOUBLE_EQ(told[1].lead_seconds, 1.5 * (4 + 10));
   EXPECT_NE(told[1].text.find("578 steps left"), std::string::npos) << told[1].text;
