@@ -15,7 +15,7 @@ namespace trivet::test {
 
 class Adapter {
  public:
-  // What the forward pass leaves to the backward pass. s* is s, or s/t under sequence parallelism.
+  // What the forward pass saves for the backward pass. s* is s, or s/t under sequence parallelism.
   struct Activations {
     Hidden pre_activation, gelu_out;  // [s, b, width/t]
     Residual out;                     // [s*, b, hidden]
@@ -31,8 +31,8 @@ class Adapter {
     ctx.run(op::BiasDropoutAdd{.x = acts.out, .bias = up_.bias(), .residual = x, .dropout = {}, .out = acts.out});
   }
 
-  // grad: [s*, b, hidden] in place, of acts.out -> of x. Its gradients live in scratch memory, so weight gradients
-  // cannot be deferred: a layer that zero-bubble schedules shall run keeps them in buffers of its own (BlockGradients).
+  // grad: [s*, b, hidden], in place: gradient of acts.out -> of x. Inner gradients live in scratch memory, so weight
+  // gradients cannot be deferred: a layer for zero-bubble schedules keeps them in its own buffers (BlockGradients).
   void backward(Context& ctx, Residual x, Residual grad, const Activations& acts) const {
     check(!ctx.weight_grads.deferring(), "the adapter's weight gradients cannot be deferred");
     Scratch::Frame frame(ctx.scratch);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kPositions = 4, kBatch = 2, kHidden = 8, kWidth = 6;
 
-// For one rank, or several one behind the other.
+// The results of one rank, or of several, concatenated.
 struct Passes {
   Values out, dx;    // [s*, b, h]
   Values down_grad;  // [width/t, h]

@@ -30,14 +30,14 @@ TEST(ExtendingSchedule, IsSoundAndHasTheBubbleOfItsClosedForm) {
       EXPECT_TRUE(gradients_in_order(schedule));
       EXPECT_EQ(parse_schedule(to_text(schedule), "text").programs, schedule.programs);
       EXPECT_EQ(peaks_of(schedule.programs, 1), std::vector<Peak>(static_cast<size_t>(p), {1, 0}));
-      // T = 3 for each micro-batch and stage; m (p-1) T of them a rank sees pass by
+      // T = 3 per micro-batch and stage; each rank idles for m (p-1) T
       const Bubble bubble = bubble_of(simulate(schedule, {}));
       EXPECT_EQ(bubble.time(), 3.0 * m * (p - 1));
     }
 }
 
 TEST(ExtendingSchedule, TrainsToTheLossesOfOneRank) {
-  // given: the schedule in a file, which the key takes beside the kinds that are built in
+  // given: the schedule in a file, which the key accepts like a built-in kind
   const TempDir dir;
   const std::string file = dir / "one-at-a-time.txt";
   Config config = tiny_config();
