@@ -1,6 +1,6 @@
-// Which compositions of layers compile. Each static_assert that something does not has its twin beside it: what is
-// right and looks alike does, so that it fails for its reason. The bugs are those of Megatron-LM #7452, by their
-// numbers there; docs/architecture.md has the table of all.
+// Checks which compositions of layers compile. Each static_assert that one does not is paired with a correct, similar
+// one that does, so that it fails for the intended reason. Bugs are numbered as in Megatron-LM #7452;
+// docs/architecture.md has the full table.
 #include <gtest/gtest.h>
 #include <type_traits>
 
@@ -13,7 +13,7 @@
 namespace trivet {
 namespace {
 
-// ---- a place never becomes another
+// ---- a place never converts to another
 
 template <class From, class To>
 constexpr bool becomes = std::is_constructible_v<To, From> || std::is_assignable_v<To&, From>;
@@ -25,7 +25,7 @@ static_assert(!becomes_one_of<Whole, Residual, Partial, Hidden, Vocab> && become
 static_assert(!becomes_one_of<Partial, Residual, Whole, Hidden, Vocab> && becomes<Partial, Partial>);
 static_assert(!becomes_one_of<Hidden, Residual, Whole, Partial, Vocab> && becomes<Hidden, Hidden>);
 static_assert(!becomes_one_of<Vocab, Residual, Whole, Partial, Hidden> && becomes<Vocab, Vocab>);
-// Down to a Tensor freely, up by somebody's word.
+// To a Tensor implicitly, from a Tensor only explicitly.
 static_assert(std::is_convertible_v<Residual, Tensor> && std::is_convertible_v<Vocab, In>);
 static_assert(!std::is_convertible_v<Tensor, Residual> && std::is_constructible_v<Residual, Tensor>);
 
@@ -41,7 +41,7 @@ static_assert(!loss_takes<Whole> && loss_takes<Vocab>);
 static_assert(!loss_backward_takes<Whole> && loss_backward_takes<Vocab>);
 static_assert(!loss_takes<Hidden> && !loss_takes<Partial> && !loss_takes<Residual>);
 
-// ---- 11: a replicated norm on activations whose columns are cut; its gradient: PlacedParams below
+// ---- 11: a replicated norm on activations partitioned by columns; for its gradient, see PlacedParams below
 
 template <class X, class Y>
 constexpr bool norm_takes =
@@ -49,13 +49,13 @@ constexpr bool norm_takes =
 static_assert(!norm_takes<Hidden, Hidden> && norm_takes<Residual, Residual>);
 static_assert(!norm_takes<Partial, Residual> && !norm_takes<Residual, Partial>);
 
-// ---- 4 to 7: a module that takes the process's tensor group in place of its own: there is none but the one given
+// ---- 4 to 7: a module that uses a process-wide tensor group instead of its own: only the one passed in exists
 
 static_assert(!std::is_default_constructible_v<TensorGroup> &&
               std::is_constructible_v<TensorGroup, Communicator&, bool>);
 static_assert(!std::is_convertible_v<TensorGroup, Communicator&>);
 
-// ---- 10, and a residual that is reduced twice: only terms are reduced, and what comes of them are none
+// ---- 10, and a residual that is reduced twice: only partial sums are reduced, and the result is not one
 
 template <class Term>
 concept Reduces = requires(const TensorGroup& group, Term term, Residual sum, Stream& stream) {
@@ -68,7 +68,7 @@ concept ReducesInPlace = requires(const TensorGroup& group, Numbers numbers, Str
 static_assert(!Reduces<Residual> && !Reduces<Whole> && !Reduces<Hidden> && !Reduces<Vocab> && Reduces<Partial>);
 static_assert(!ReducesInPlace<Whole> && !ReducesInPlace<Tensor> && ReducesInPlace<Partial>);
 
-// ---- a gather of what is whole, or cut otherwise
+// ---- a gather of activations that are whole or partitioned differently
 
 template <class X>
 constexpr bool gathers = std::is_invocable_r_v<Whole, decltype(gather_sequence), Context&, X, Scratch::Frame&>;
@@ -90,7 +90,7 @@ static_assert(!forward_takes<RowParallelLinear, Residual, Residual> &&
               forward_takes<RowParallelLinear, Hidden, Residual>);
 static_assert(!forward_takes<RowParallelLinear, Hidden, Partial> && !forward_takes<RowParallelLinear, Whole, Residual>);
 
-// The gradient of a row-parallel layer's weight reads the gradient at all positions, the one of its bias this rank's.
+// A row-parallel layer's weight gradient reads dy at all positions, its bias gradient dy at this rank's.
 template <class DyWhole, class Dy>
 constexpr bool row_weight_takes = std::is_invocable_v<decltype(&RowParallelLinear::backward_weight),
                                                       const RowParallelLinear&, Context&, Hidden, DyWhole, Dy>;
@@ -102,7 +102,7 @@ constexpr bool embedding_gives = std::is_invocable_v<decltype(&VocabParallelEmbe
                                                      const VocabParallelEmbedding&, Context&, Tensor, Out>;
 static_assert(!embedding_gives<Vocab> && !embedding_gives<Partial> && embedding_gives<Residual>);
 
-// ---- whose gradients are terms of a sum follows from where a parameter is used
+// ---- where a parameter is used decides whether its gradient is a partial sum
 
 TEST(PlacedParams, GradientsAreSummedWhereRanksUseAReplicatedParameterOnDifferentParts) {
   const auto summed = [](bool sequence_parallel, Place used_on, int partition_dim) {
