@@ -1,5 +1,5 @@
 // Context parallelism in the headline test: ranks that share each sequence give the losses, the norms and each weight's
-// gradient of one rank, over either comm type and beside every other dimension.
+// gradient of one rank, with either comm type and combined with every other dimension.
 #include <cmath>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 constexpr int kContextSteps = kMatrixSteps;
 constexpr auto kRing = CpCommType::p2p, kGathered = CpCommType::all_gather;
 
-// Without clipping, which would hide a factor, as Adam does.
+// Without clipping, which would hide a wrong factor, as Adam does.
 Config unclipped(bool llama) {
   Config config = tiny_model(llama);
   config.optimizer.clip_grad = 0;
@@ -62,8 +62,8 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-// Each of a rank's parts of activations: dropout of both kinds, recomputation, norms of heads, one head of keys and
-// values; a rank of three has a part of a piece under sequence parallelism.
+// Options that depend on a rank's part of the activations or gradients: both kinds of dropout, recompute, norms of
+// heads, averaging in the collective, overlap.
 TEST(ContextLayout, HasTheLossesOfOneRankWhateverIsAskedFor) {
   using Keys = std::vector<std::pair<const char*, const char*>>;
   const Keys sets[] = {
@@ -126,7 +126,7 @@ TEST(ContextLayout, HasEachWeightsGradientOfOneRank) {
   }
 }
 
-// A partial result of each hop is rounded; what they are merged into is not.
+// Each hop's partial result is rounded; the merged result is not.
 TEST(ContextLayout, RoundsInBf16HardlyMoreThanOneRank) {
   Config config = unclipped(true);
   config.model.num_layers = kMatrixStride == 1 ? 16 : 6;
@@ -164,12 +164,12 @@ TEST(ContextLayout, TakesAShareOfTheActivations) {
   for (const int c : {2, 4, 8})
     for (const CpCommType type : {kRing, kGathered})
       EXPECT_NEAR(bytes({.c = c, .cp_comm_type = type}, "activations"), alone / c, 0.05 * alone / c);
-  // A gather has two parts of the heads of all positions, and the gradients of both; the ring's blocks shrink.
+  // The all-gather holds two parts of the heads at all positions, and their gradients; the ring's blocks shrink.
   EXPECT_LT(bytes({.c = 8}, "scratch"), bytes({.c = 8, .cp_comm_type = kGathered}, "scratch"));
   EXPECT_LT(bytes({.c = 8}, "scratch"), scratch);
 }
 
-// Megatron's and others' mistakes: labels are those of the next position, not of the next row.
+// A mistake of Megatron and others: a label is the token at the next position, not in the next row.
 TEST(ContextLayout, LabelsAreMadeBeforeTheCut) {
   Config config = tiny_config();
   config.model.seq_length = 8;

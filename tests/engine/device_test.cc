@@ -1,6 +1,6 @@
-// The engine on a device whose memory the host cannot touch and whose streams run only when somebody waits for them
-// (tests/support/split_device.h): what a GPU asks of it. The arithmetic is the CPU's and sums are taken in rank order,
-// so every number must be the CPU's to the last bit; a host that looks at memory, or looks too early, dies or differs.
+// The engine on a device whose memory the host cannot touch and whose streams run only when waited for
+// (tests/support/split_device.h), as on a GPU. The arithmetic is the CPU's and sums are taken in rank order, so every
+// number must be the CPU's to the last bit; a host that reads device memory, or reads too early, crashes or differs.
 #include <algorithm>
 #include <fstream>
 #include <gtest/gtest.h>
@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(
                                  overlap_data_parallel(c);
                                }},
                     LayoutCase{"sharded_weights", {.d = 2, .strategy = "optim_grads_params"}, overlap_data_parallel},
-                    // Many gradients are on their way to a rank that comes last to its backward passes.
+                    // Many gradients are in flight to a rank that starts its backward passes last.
                     LayoutCase{"gpipe",
                                {.p = 2, .schedule = "gpipe"},
                                [](Config& c) {
@@ -135,16 +135,16 @@ INSTANTIATE_TEST_SUITE_P(
                                }}),
     [](const auto& info) { return info.param.name; });
 
-// The same on GPUs: in fp32 within the tolerance of layouts, and a second time bit for bit; in FP8 by captured graphs,
-// which read scales where the captured pass did. So also over NCCL, where
-// each rank has a GPU: no group has more than two ranks, whose sum is the same in every order.
+// The same on GPUs: in fp32 within the tolerance of layouts, and bit for bit in a second run; in FP8 with captured
+// graphs, which read scales where the captured pass did. The same over NCCL, with a GPU per rank: no group has more
+// than two ranks, whose sum is the same in either order.
 TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
   const LayoutCase& c = GetParam();
   Config config = config_of(c);
   config.model.hidden_dropout = 0.1;
   const bool fp8 = config.precision.fp8 != Fp8::none;
-  // An emulated GPU is slow, and the library takes FP8 of 16 tokens at least.
+  // An emulated GPU is slow, and the library's FP8 needs at least 16 tokens.
   config.batch = {.micro_batch_size = fp8 ? 2 : 1, .global_batch_size = 4};
   config.model.seq_length = 8;
   const int ranks = c.ranks();
@@ -205,7 +205,7 @@ class SameBatch : public BatchSource {
   const Batch batch_;
 };
 
-// Of three steps, behind so many whose update is refused.
+// The losses of three steps, after `warm_ups` steps whose update is refused.
 std::vector<double> losses_behind(int warm_ups, const Config& config, const MakeBackend& make_backend) {
   std::vector<double> losses;
   with_trainers(config, 2,
@@ -235,7 +235,7 @@ TEST(WarmingUp, LeavesWeightsAndMomentsOnADevice) {
 
 // ---- preparing a device
 
-// What has been asked for so far: kernels and plans go by operation, by types and sizes, and by what is there.
+// Records what has been run so far: kernels and plans depend on operation, types, sizes and which tensors are given.
 class NotedOps : public Ops {
  public:
   NotedOps(std::unique_ptr<Ops> ops, std::set<std::string>& seen) : ops_(std::move(ops)), seen_(seen) {}
@@ -263,7 +263,7 @@ class NotedOps : public Ops {
   std::set<std::string>& seen_;
 };
 
-// Of four ranks: what each asked for first in a step, and the losses of three steps.
+// Over all ranks: what each first ran in a step; and the losses of three steps.
 struct Prepared {
   std::set<std::string> new_in_step;
   std::vector<double> losses;
@@ -303,8 +303,8 @@ Prepared train_prepared(bool prepares, const LayoutCase& c, const Config& config
   return all;
 }
 
-// All that a run asks for is there before its first step, of which no number changes. Gathers of weights, which the
-// ranks need in the end, are the only communication.
+// All that a run needs is prepared before its first step, and no number changes. Gathers of weights, which the ranks
+// need in the end, are the only communication.
 TEST_P(OnADevice, PreparedMeetsNothingNewInAStep) {
   const LayoutCase& c = GetParam();
   Config config = config_of(c);
@@ -504,7 +504,7 @@ TEST(UserBuffers, AreRefusedWhereNobodyKnowsThem) {
             std::string::npos);
 }
 
-// ---- a step ahead, and numbers gone wrong
+// ---- a step ahead, and non-finite numbers
 
 struct AheadCase {
   const char* name;
@@ -514,7 +514,7 @@ void PrintTo(const AheadCase& c, std::ostream* out) { *out << c.name; }
 
 class AStepAhead : public testing::TestWithParam<AheadCase> {};
 
-// What happens in each of five steps of two ranks, the third of which goes wrong: "2.345 skipped: why".
+// What happens in each of five steps of two ranks, the third of which has a NaN: "2.345 skipped: why".
 std::vector<std::string> five_steps(const Config& config, const MakeBackend& make_backend, bool ahead) {
   std::vector<std::string> events;
   try {
@@ -532,7 +532,7 @@ std::vector<std::string> five_steps(const Config& config, const MakeBackend& mak
                   },
                   {.make_backend = make_backend}, {"nan:1:3:reduce"});
   } catch (const NumericsError& error) {
-    const std::string text = error.what();  // "rank 1: …": of whichever rank came first
+    const std::string text = error.what();  // "rank 1: …": whichever rank came first
     events.push_back(text.substr(text.find("step ")));
   }
   return events;

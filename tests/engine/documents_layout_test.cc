@@ -1,5 +1,5 @@
-// Documents in the headline test: with positions, attention and labels that go by documents, every layout has the
-// losses, norms and evaluations of one rank; the mean is over the labels that count, never a mean of means.
+// Documents in the headline test: with per-document positions, attention and labels, every layout has the losses, norms
+// and evaluations of one rank; the mean is over the counted labels, never a mean of means.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <mutex>
@@ -11,7 +11,7 @@
 namespace trivet::test {
 namespace {
 
-// Without clipping, which would hide a factor, as Adam does.
+// Without clipping, which would hide a wrong factor, as Adam does.
 Config with_documents(bool llama) {
   Config config = tiny_model(llama);
   config.optimizer.clip_grad = 0;
@@ -56,7 +56,7 @@ TEST(DocumentsLayout, MicroBatchesOfAnySizeHaveOneMean) {
   expect_near(train_on_threads(config, 2, kMatrixSteps), one_rank_of_documents(false));
 }
 
-// Each of the keys has an effect, and none on the others' side of it.
+// Each combination of the keys has its own loss.
 TEST(DocumentsLayout, EachKeyChangesTheLoss) {
   std::vector<double> first;
   for (int keys = 0; keys < 8; ++keys) {
@@ -70,7 +70,7 @@ TEST(DocumentsLayout, EachKeyChangesTheLoss) {
   EXPECT_EQ(std::ranges::adjacent_find(first), first.end());
 }
 
-// ---- a batch without a label that counts
+// ---- a batch without a counted label
 
 class OneBatch : public BatchSource {
  public:
@@ -79,12 +79,12 @@ class OneBatch : public BatchSource {
   Batch batch;
 };
 
-// Documents that are packed into rows have the loss, the gradients and the next losses that they have each in a row of
-// its own, in a run that knows no documents.
+// Documents packed into rows have the loss, the gradients and the next losses that they have in a run without document
+// boundaries and with one document per row.
 TEST(DocumentsLayout, AreTheDocumentsAlone) {
   constexpr int64_t kSeq = 16;
   const std::vector<std::vector<int64_t>> rows{{5, 11}, {9, 7}};
-  constexpr double kCounted = 28, kAlone = 64;  // labels: but for those at the last tokens; and of four rows, all
+  constexpr double kCounted = 28, kAlone = 64;  // labels: all but those at last tokens; and all of four rows
   const auto token = [](int64_t document, int64_t i) { return static_cast<int32_t>((document * 17 + i * 7) % 61); };
   for (const bool llama : {false, true}) {
     SCOPED_TRACE(llama);
@@ -141,15 +141,15 @@ TEST(DocumentsLayout, AreTheDocumentsAlone) {
   }
 }
 
-// Another token in a document changes nothing in the others: neither their logits, which a loss of their labels alone
-// shows, nor the gradients of their activations, which end in their tokens' rows of the embedding. Bit for bit: so FP8
-// has the law where scales are of a position, and not where they are of a tensor. For that a norm gives its first
-// column a weight of 512, and the other token has nothing but that column: it alone has the largest magnitude by far.
+// Changing a token of one document changes no bit of the others: neither of their logits, as a loss over their labels
+// alone shows, nor of their activations' gradients, which end in their tokens' embedding rows. In FP8 this holds with
+// per-position scales but not with per-tensor ones. To show it, a norm gives its first column a weight of 512, and the
+// changed token is nonzero in that column only, which gives it by far the largest magnitude.
 TEST(DocumentsLayout, ATokenChangesItsOwnDocumentAlone) {
   constexpr int64_t kSeq = 16, kRows = 2, kVocab = 61;
   constexpr int32_t kToken = 3, kOther = 11;
   const std::string kEmbedding = "embedding.word_embeddings.weight";
-  constexpr int64_t kLengths[kRows] = {7, 10};  // of the first document of a row, and the rest is another's
+  constexpr int64_t kLengths[kRows] = {7, 10};  // of each row's first document; a second one has the rest
   struct Found {
     double loss;
     std::vector<float> gradients;  // [vocab, h] of the word embeddings
@@ -163,7 +163,7 @@ TEST(DocumentsLayout, ATokenChangesItsOwnDocumentAlone) {
         const auto at = static_cast<size_t>(i * kRows + row);
         const bool second = i >= kLengths[row];
         const int64_t document = 2 * row + second, start = second ? kLengths[row] : 0;
-        of.tokens[at] = static_cast<int32_t>(document * 15 + i * 7 % 15);  // 15 tokens of its own
+        of.tokens[at] = static_cast<int32_t>(document * 15 + i * 7 % 15);  // 15 token ids per document
         of.labels[at] = document == 0 && !first_counts ? kMaskedLabel : static_cast<int32_t>(i * 11 % kVocab);
         of.position_ids[at] = static_cast<int32_t>(i - start), of.starts[at] = static_cast<int32_t>(start);
       }
@@ -234,7 +234,7 @@ TEST(EodMaskLoss, AStepWithoutALabelThatCountsIsCountedAndChangesNothing) {
       trainer.step();
       const auto weights = [&] { return bytes_of(trainer, trainer.state().flat.owned.front().weight); };
       const auto before = weights();
-      // when: no label counts; then only one of rank 0
+      // when: no label counts; then only one on rank 0
       std::ranges::fill(source.batch.labels, kMaskedLabel);
       const StepResult none = trainer.step();
       EXPECT_EQ(none.step, 2);

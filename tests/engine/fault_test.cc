@@ -1,4 +1,4 @@
-// Trouble in whole runs on thread ranks: faults on purpose, what they lead to, and what is left in the run folder.
+// Faults in whole runs on thread ranks: injected faults, their consequences, and what they leave in the run folder.
 #include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
@@ -30,7 +30,7 @@
 namespace trivet {
 namespace {
 
-// A folder with a dataset, in which runs of a tiny model take place.
+// A folder with a dataset, for runs of a tiny model.
 class RunFolder {
  public:
   RunFolder() {
@@ -42,7 +42,7 @@ class RunFolder {
     }
     writer.finish();
   }
-  // The exit code; `error` is what the program would print.
+  // Returns the exit code; `error` is what the program would print.
   int run(int ranks, std::vector<std::string> sets, const std::vector<std::string>& faults) {
     const std::string yaml =
         "model: {num_layers: 2, hidden_size: 16, num_attention_heads: 4, seq_length: 16, "
@@ -77,13 +77,13 @@ void expect_match(const std::string& text, const std::string& pattern) {
   EXPECT_TRUE(std::regex_search(text, std::regex(pattern))) << pattern << "\nin\n" << text;
 }
 
-// ---- the fault table, as far as ranks that are threads show it
+// ---- the fault table, as far as thread ranks can show it
 
 bool nccl_is_emulated() {
   return built_with_nccl() && cuda_device_count() >= 4 && create_cuda_device(0)->name() == "emulated GPU";
 }
 
-// What a communicator of the emulated NCCL meets in the meantime (tests/emulation/nccl.cc); null: nothing.
+// Injects a fault into the emulated NCCL (tests/emulation/nccl.cc) for as long as it exists; null: none.
 class EmulatedNcclFault {
  public:
   explicit EmulatedNcclFault(const char* fault) {
@@ -121,7 +121,7 @@ TEST_P(FaultTable, EndsTheRunWithItsCodeAndItsName) {
   // given
   RunFolder folder;
   const EmulatedNcclFault nccl_fault(row.nccl_fault);
-  // The watchdog would come after ctest's own limit: it is not what ends the run.
+  // The watchdog's limit exceeds ctest's own: the watchdog is not what ends the run.
   std::vector<std::string> sets = {"parallel.tensor_model_parallel_size=2", "comm.timeout_s=3600"};
   sets.insert(sets.end(), row.sets.begin(), row.sets.end());
   // when
@@ -198,9 +198,9 @@ INSTANTIATE_TEST_SUITE_P(
             "tensor:1:15"}),
     [](const auto& info) { return info.param.name; });
 
-// ---- runs that cannot be as asked
+// ---- runs that cannot start as configured
 
-// Whichever rank comes first with what is wrong for all: none is named.
+// The mistake is the same on all ranks, so the error names none of them.
 TEST(RunFolder, AFileInItsPlaceIsAMistakeInTheConfiguration) {
   RunFolder folder;
   const std::string file = std::filesystem::path(folder.run_dir()).parent_path() / "corpus.idx";
@@ -212,7 +212,7 @@ TEST(RunFolder, AFileInItsPlaceIsAMistakeInTheConfiguration) {
   EXPECT_TRUE(folder.error.starts_with("data.path: there is no dataset /nowhere")) << folder.error;
 }
 
-// What a run of many ranks has no use for on one is left out, and the run says so.
+// Settings for many ranks that have no effect on one are left out, and the run says so.
 TEST(RunFolder, SaysWhatItLeavesOut) {
   RunFolder folder;
   const std::vector<std::string> sets = {"parallel.data_parallel_sharding_strategy=optim",
@@ -227,8 +227,7 @@ TEST(RunFolder, SaysWhatItLeavesOut) {
 
 TEST(Straggler, IsNamedWithWhereItLosesItsTime) {
   RunFolder folder;
-  // So slow that a rank that only waits for its turn on a core is far from it. A sanitizer's steps are long as they
-  // are.
+  // Far slower than a rank that merely waits for a core. With a sanitizer, steps are long even without it.
   const std::string fault = test::kMatrixStride == 1 ? "slow=400:1:2" : "slow=40:1:2";
   const int code = folder.run(
       3, {"batch.global_batch_size=12", "train.straggler_interval=4", "train.straggler_factor=1.5"}, {fault});
@@ -244,7 +243,7 @@ TEST(Straggler, IsComparedWithTheRanksOfItsStage) {
     stats.host = host * 1'000'000;
     return stats;
   };
-  // The second stage has four times as much to do, and that is as it should be.
+  // The second stage has four times the work by design.
   const std::vector<StepStats> work = {ms(10, 1), ms(11, 1), ms(40, 1), ms(41, 60)};
   const auto lines = find_stragglers(work, {0, 0, 1, 1}, 1, 2);
   ASSERT_EQ(lines.size(), 1u);
@@ -271,7 +270,7 @@ TEST(Straggler, OfASlowWireIsTold) {
       lines[0],
       "rank 2 is slow: its exposed communication takes 41.0 ms per step, its peers' 11.0 ms; it loses most in the "
       "wire (pipeline)");
-  // NCCL counts as wire that rank 3 waits for rank 2, which computes for longer.
+  // NCCL counts the wait of rank 3 for rank 2, which computes for longer, as wire time.
   const auto computes = find_stragglers({ms(20, 41, 0), ms(20, 41, 0), ms(60, 1, 0), ms(20, 41, 0)}, stages, 1, 2);
   ASSERT_EQ(computes.size(), 1u);
   expect_match(computes[0], "rank 2 is slow: its own work takes 60.0 ms .* most in compute");
@@ -290,8 +289,8 @@ TEST(Straggler, OfASlowDiskIsTold) {
 
 // ---- hangs
 
-// Rank `odd` does not make the call that the others wait in; it leaves when they have failed. They wait on side streams
-// before anybody's time begins to run: a rank that is late on a busy machine must not be taken for the one that hangs.
+// Rank kOdd does not make the call that the others wait in; it leaves when they have failed. They wait on side streams
+// before any watchdog starts: a rank that is late on a busy machine must not be mistaken for the one that hangs.
 TEST(Watchdog, NamesTheRankThatDidNotJoin) {
   // given
   constexpr int kRanks = 4, kOdd = 2;
@@ -345,8 +344,8 @@ TEST(Watchdog, NamesTheRankThatDidNotJoin) {
   expect_match(description, "rank 3 has waited for .* in call 0 of group 'pair' .ranks 2, 3.*missing: rank 2");
 }
 
-// docs/faults.md: time counts only while the process runs. Between two looks at an open call the process is suspended
-// for longer than the limit, and the call is reported with the time that it was open while the process ran.
+// docs/faults.md: time counts only while the process runs. Between two checks of an open call the process is suspended
+// for longer than the limit; the call is reported with the time that it was open while the process ran.
 TEST(Watchdog, DoesNotCountTheTimeOfASuspension) {
   // given
   const TempDir dir;
@@ -382,10 +381,10 @@ TEST(Watchdog, DoesNotCountTheTimeOfASuspension) {
   const std::string why = parse_json(read_text(dir / "flight/rank-0.json")).at("why");
   std::smatch open;
   ASSERT_TRUE(std::regex_search(why, open, std::regex("open for ([0-9.]+) s"))) << why;
-  EXPECT_LT(std::stod(open[1]), 1) << why;  // at most four looks of 0.05 s above the limit
+  EXPECT_LT(std::stod(open[1]), 1) << why;  // at most four checks of 0.05 s above the limit
 }
 
-// A call of NCCL that never ends, though all have come to it and nobody is told of an error: the hosts wait for their
+// An NCCL call that never finishes, although all ranks have joined it and none gets an error: the hosts wait for their
 // streams.
 TEST(Watchdog, EndsWhatTheStreamsOfGpusWaitIn) {
   if (!nccl_is_emulated()) GTEST_SKIP() << "of the emulated NCCL";
@@ -436,7 +435,7 @@ TEST(Watchdog, EndsWhatTheStreamsOfGpusWaitIn) {
   EXPECT_EQ(parse_json(read_text(dir / "outcome.json")).at("status"), "hung");
 }
 
-// The dump of a rank that waits in the next call of its first group, or in nothing.
+// The dump of a rank that waits in the next call of one of its groups, or in none.
 FlightDump dump_of(int rank, const std::vector<std::vector<int>>& groups, int waits_in, char main_thread = 'S') {
   FlightRecorder recorder(rank);
   for (const auto& ranks : groups)
@@ -480,7 +479,7 @@ TEST(FlightDumps, SayWhereAllHaveJoined) {
   expect_match(verdict.what, "all ranks have joined call 0");
 }
 
-// Runs that end as they should leave no dumps.
+// Runs that end normally leave no dumps.
 TEST(FlightDumps, OfARunThatEndedNormallyAreNotMissed) {
   const TempDir dir;
   const auto described = [&] { return describe_flight(read_flight_folder(dir / "")); };
@@ -504,7 +503,7 @@ TEST(FlightDumps, RefuseFilesThatAreNone) {
     EXPECT_NE(message.find("rank-1.json"), std::string::npos);
     EXPECT_EQ(message.find("json.exception"), std::string::npos) << message;
   }
-  // Numbers that point nowhere.
+  // Indices out of range.
   const FlightDump good = dump_of(1, {{0, 1}}, 0);
   write_flight_dump(dir / "", good);
   const std::string text = read_text(flight_path(dir / "", 1));
@@ -520,12 +519,12 @@ TEST(FlightDumps, RefuseFilesThatAreNone) {
     EXPECT_NE(message.find("rank-1.json"), std::string::npos) << to;
     EXPECT_EQ(message.find("basic_string"), std::string::npos) << message;
   }
-  // A group with a rank that is not of the run.
+  // A group with a rank that is not in the run.
   write_flight_dump(dir / "", dump_of(1, {{1, 5}}, 0));
   expect_match(message_of<DataError>([&] { read_flight_folder(dir / ""); }), "rank 5 of 2 does not belong in");
 }
 
-// ---- outcome, lock, faults as text
+// ---- outcome, lock, parsing of faults
 
 TEST(Outcome, TheFirstCountsAndKnowsTheLastCommittedStep) {
   const TempDir dir;
@@ -563,7 +562,7 @@ TEST(RunLock, KeepsASecondRunOutUntilTheFirstIsGone) {
   char byte = 0;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
 
-  // when it lives: refused
+  // when it is alive: refused
   expect_match(message_of([&] { RunLock(dir / ""); }),
                "another run is using it .process " + std::to_string(holder) + " on ");
   // when it has been killed: taken over
@@ -573,7 +572,7 @@ TEST(RunLock, KeepsASecondRunOutUntilTheFirstIsGone) {
     const RunLock lock(dir / "");
     expect_match(lock.taken_from(), "process " + std::to_string(holder) + ".*which has ended");
   }
-  // then nothing is left, and the next one has it to itself
+  // then: nothing is left, and the next run has the folder to itself
   EXPECT_TRUE(std::filesystem::is_empty(dir / ""));
   EXPECT_EQ(RunLock(dir / "").taken_from(), "");
 }
@@ -588,7 +587,7 @@ TEST(RunLock, RemovesWhatRunsThatWereKilledLeftAndNothingElse) {
   EXPECT_TRUE(std::filesystem::exists(of_another.temporary())) << "it starts at the same time";
 }
 
-// Four times a second, for longer than kTouch.
+// Called four times a second, for longer than kTouch.
 TEST(RunLock, IsTouchedHoweverOftenThatIsAskedFor) {
   const TempDir dir;
   RunLock lock(dir / "");
@@ -610,11 +609,11 @@ TEST(RunLock, JudgesALockOfAnotherHostByItsJobAndItsAge) {
   std::filesystem::last_write_time(
       dir / "lock", std::filesystem::file_time_type::clock::now() - std::chrono::seconds(RunLock::kStale + 100));
   expect_match(RunLock(dir / "").taken_from(), "has not touched it for [34]");
-  write_text(dir / "lock", "half of a lo");  // of unknown host, and young
+  write_text(dir / "lock", "half of a lo");  // of an unknown host, and recent
   expect_match(message_of([&] { RunLock(dir / ""); }), "unknown host");
 }
 
-// A host that is suspended, but whose lock the file server still has: neither age nor job count.
+// A suspended host whose lock the file server still holds: neither age nor job matters.
 TEST(RunLock, IsNeverTakenWhereItIsSeenHeld) {
   const TempDir dir;
   ASSERT_EQ(setenv("SLURM_JOB_ID", "77", 1), 0);
@@ -638,7 +637,7 @@ TEST(RunLock, IsNeverTakenWhereItIsSeenHeld) {
 
 // Two containers of one host: neither sees the other's processes.
 TEST(RunLock, OfAnotherContainerIsKeptAsLongAsItsFileIsOpen) {
-  // given: a lock of this host, of a process with a number that nobody has here
+  // given: a lock of this host, with a process id that does not exist here
   const TempDir dir;
   std::string mine;
   {
@@ -651,11 +650,11 @@ TEST(RunLock, OfAnotherContainerIsKeptAsLongAsItsFileIsOpen) {
   write_text(dir / "lock", text.dump());
   const int holder = open((dir / "lock").c_str(), O_RDWR);
   ASSERT_EQ(flock(holder, LOCK_EX), 0);
-  // when it lives: refused; when it is gone: taken over
+  // when it is alive: refused; when it has ended: taken over
   expect_match(message_of([&] { RunLock(dir / ""); }), "another run is using it .process 1073741824");
   close(holder);
   expect_match(RunLock(dir / "").taken_from(), "process 1073741824 .*which has ended");
-  // and a lock that is held says that it is
+  // and others see that a held lock is held
   const RunLock lock(dir / "");
   const int other = open((dir / "lock").c_str(), O_RDONLY);
   EXPECT_EQ(flock(other, LOCK_SH | LOCK_NB), -1);
@@ -701,7 +700,7 @@ TEST(RunDirectory, KnowsWhetherItIsTheSameDirectory) {
   EXPECT_EQ(RunDirectory(dir / "none").problem(), "") << "another host does not see it";
 }
 
-// What a deletion of a directory leaves for the moment, or for good where a new file came meanwhile.
+// What deleting a directory leaves for a moment, or for good if a new file appears meanwhile.
 TEST(RunDirectory, IsEmptiedWithoutAllOfItsMarks) {
   const TempDir dir;
   for (const char* name : {"lock", "config", "log"}) write_text(dir / name, "");
@@ -712,7 +711,7 @@ TEST(RunDirectory, IsEmptiedWithoutAllOfItsMarks) {
   expect_match(folder.problem(), "^train.run_dir .*: the directory of this run was emptied while");
 }
 
-// A run that was suspended for long finds another one in its folder, and leaves it its lock.
+// A run that was suspended for long finds another run in its folder and leaves that run's lock alone.
 TEST(RunLock, ThatWasTakenOverIsNotRemoved) {
   const TempDir dir;
   {
@@ -728,7 +727,7 @@ TEST(RunLock, ThatWasTakenOverIsNotRemoved) {
   EXPECT_EQ(read_text(dir / "lock"), "another's");
 }
 
-// Or finds that it has come and gone: its outcome is there, and no lock.
+// Or the other run has already ended: its outcome is there, but no lock.
 TEST(RunLock, OfARunThatHasEndedSinceIsMissed) {
   const TempDir dir;
   const RunLock lock(dir / "");
@@ -795,7 +794,7 @@ TEST(SameEverywhere, NamesTheRankWithAnotherConfiguration) {
   expect_match(error, "the ranks do not run the same configuration: rank 2 on .* differs from the other 3");
 }
 
-// Of two ranks that differ it is rank 1; the ranks may have more or fewer texts behind the first that differs.
+// If there are two ranks, rank 1 is named; ranks may have more or fewer texts after the first that differs.
 TEST(SameEverywhere, ShowsTheDataOfTheRanksThatDiffer) {
   for (const auto& [ranks, odd] : {std::pair(2, 1), std::pair(4, 0), std::pair(5, 3)}) {
     const std::string error = message_of<DataError>([&, odd = odd] {

@@ -1,6 +1,6 @@
-// FP8 in the headline test. A tensor's scale is a power of two that follows from its largest magnitude over all ranks,
-// so what gives the same bits in bf16 gives them in FP8; where sums are taken in another order a number at a tie moves
-// by one step of the grid.
+// FP8 in the headline test. A tensor's scale is a power of two derived from its largest magnitude over all ranks, so
+// layouts with equal bits in bf16 have equal bits in FP8; if sums are taken in another order, a number at a rounding
+// tie moves by one step of the grid.
 #include <cmath>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST(Fp8Layout, IsNearBf16AndNotTheSame) {
 struct Fp8Case {
   const char* name;
   Cut cut;
-  Cut reference{};  // whose bits it has
+  Cut reference{};  // must have the same bits
   std::vector<std::pair<const char*, const char*>> keys{};
 };
 
@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
                             kPositionsOfTwo}),
     [](const auto& info) { return info.param.name; });
 
-// Parts of a tensor have one scale: over each axis the losses are nearer to one rank's than scales of parts would be.
+// All parts of a tensor share one scale: over each axis, losses are nearer to one rank's than with per-part scales.
 TEST(Fp8Layout, HasTheLossesOfOneRankWithinItsGrid) {
   for (const bool llama : {false, true}) {
     const Config config = llama ? in_blocks(fp8_model(llama)) : fp8_model(llama);
@@ -115,8 +115,8 @@ TEST(Fp8Layout, HasTheLossesOfOneRankWithinItsGrid) {
   }
 }
 
-// One byte instead of two for each element of the norms' outputs and of the MLP's activation, and three scales, where
-// the gradients of weights take the same codes. s b = 32, h 32, f 128.
+// Saves one of two bytes per element of the norms' outputs and the MLP's activation, less three scales, if the weight
+// gradients use the same codes. s b = 32, h 32, f 128.
 TEST(Fp8Layout, SavesCodesWhereTheWeightsGradientTakesThem) {
   const auto activations = [](const Config& config, int pp) {
     const auto [run, layout] = resolved(cut(config, {.p = 2, .schedule = "gpipe"}), 2);
@@ -139,7 +139,7 @@ TEST(Fp8Layout, SavesCodesWhereTheWeightsGradientTakesThem) {
   EXPECT_EQ(activations(in_blocks(fp8_model(false)), 0), bf16[0]);
 }
 
-// Gradients of weights in bf16: the forward passes are the same, and so are layouts.
+// Weight gradients in bf16: forward passes stay the same, and layouts still agree.
 TEST(Fp8Layout, WeightGradientsCanStayInBf16) {
   Config config = fp8_model(false);
   const Curve quantised = train_fp8(config, kPositionsOfTwo);
@@ -153,11 +153,11 @@ TEST(Fp8Layout, WeightGradientsCanStayInBf16) {
   expect_equal(train_fp8(config, {.t = 2, .p = 2, .sequence_parallel = true, .schedule = "zb-h1"}), kept, "deferred");
 }
 
-// pytorch/ao PR 590: a gather that was meant for FP8 ran in bf16, unseen. A step of 4 layers and 4 micro-batches
-// gathers qkv's and fc1's inputs twice and the gradients of proj's and fc2's outputs, and has a scale for each of a
-// layer's operands: of 4 inputs, 4 gradients and proj's input again, which is saved in bf16, and of 4 weights once a
-// step. With blocks it reduces none, but gathers them, and gathers the gradients of proj's and fc2's outputs along
-// tokens, too.
+// pytorch/ao PR 590: a gather that was meant for FP8 ran in bf16, unnoticed. A step of 4 layers and 4 micro-batches
+// gathers the inputs of qkv and fc1 twice and the output gradients of proj and fc2 once. It reduces one scale per
+// operand of a layer: 4 inputs, 4 gradients, proj's input again, which is saved in bf16, and 4 weights once a step.
+// With blocks it gathers scales instead of reducing them, and also gathers the output gradients of proj and fc2 along
+// tokens.
 TEST(Fp8Layout, GathersOneByteAnElementAndReducesOrGathersItsScales) {
   struct Calls {
     int64_t gathered = 0, reductions = 0;
@@ -177,27 +177,27 @@ TEST(Fp8Layout, GathersOneByteAnElementAndReducesOrGathersItsScales) {
   EXPECT_EQ(fp8.reductions - bf16.reductions, 4 * (4 * 9 + 4));
   const Calls blocks = calls_of(in_blocks(fp8_model(false)));
   EXPECT_EQ(blocks.reductions, bf16.reductions);
-  // Of 16 x 2 positions of 32 columns: a scale for each position, or on each rank for each column.
+  // For 16 x 2 positions of 32 columns: one scale per position or, on each rank, per column.
   EXPECT_EQ(blocks.gathered - fp8.gathered, 4 * 4 * (2 * (16 * 2 * 32) + 4 * (4 * 16 * 2) + 4 * (4 * 2 * 32)));
 }
 
-// Transformer Engine 74: the scale of what is gathered was not reduced over the tensor ranks. An outlier that one rank
-// has, in its positions of x or in its columns of dy, scales what all have: each row of the products has the bits of
-// one rank.
+// Transformer Engine 74: the scale of a gathered tensor was not reduced over the tensor ranks. An outlier on one rank,
+// in its positions of x or its columns of dy, must scale the data of all ranks: each row of a GEMM's result has the
+// bits of one rank.
 struct LinearResults {
-  std::vector<uint16_t> y;      // [s, out]; of a row-parallel layer dx, [s, in]
+  std::vector<uint16_t> y;      // [s, out]; for a row-parallel layer dx, [s, in]
   std::vector<float> d_weight;  // [out, in]
 };
 struct LinearCase {
   int64_t seq = 8, in = 32, out = 16;
   Fp8Mode fp8{.format = Fp8::hybrid};
-  int64_t outlier = 7;  // the position that has one, of x and of dy; -1: none
+  int64_t outlier = 7;  // its position in x; -1: none in x or dy
 };
 template <class Linear>
 LinearResults run_linear(int ranks, bool sequence_parallel, TensorOverlap overlap = {}, const LinearCase& how = {}) {
   constexpr bool kColumn = std::is_same_v<Linear, ColumnParallelLinear>;
   const auto& [all_seq, all_in, all_out, fp8, outlier] = how;
-  const int64_t width = kColumn ? all_out : all_in;  // of what is cut
+  const int64_t width = kColumn ? all_out : all_in;  // of the partitioned dimension
   LinearResults all{std::vector<uint16_t>(static_cast<size_t>(all_seq * width)),
                     std::vector<float>(static_cast<size_t>(all_out * all_in))};
   run_thread_ranks(ranks, [&](Communicator& world) {
@@ -212,7 +212,7 @@ LinearResults run_linear(int ranks, bool sequence_parallel, TensorOverlap overla
       if constexpr (kColumn) return Linear(params, "linear", all_in, {all_out}, {}, Bias::none, overlap, fp8);
       else return Linear(params, "linear", all_in, all_out, {}, Bias::none, overlap, fp8);
     }();
-    // Numbers of about 1 by their place in the whole matrix, and one of 300.
+    // Values of magnitude 1, functions of their place in the whole matrix, and one of 300.
     const auto fill = [&](Shape shape, int64_t first_row, int64_t first_column, int64_t outlier_at) {
       const Tensor x = arena.allocate(DType::bf16, shape);
       for (int64_t i = 0; i < x.rows(); ++i)
@@ -276,8 +276,8 @@ TEST(Fp8Layout, AnOutlierOfOneRankScalesWhatAllHave) {
     }
 }
 
-// Where ranks have whole blocks of columns, of outputs and of tokens, their codes are those of one rank, with every
-// overlap: the products that no rank adds to another's have its bits.
+// If ranks have whole blocks of columns, outputs and tokens, their codes are those of one rank in every overlap mode:
+// GEMM results that are not summed over ranks have its bits.
 template <class Linear>
 void expect_blocks_of_one_rank() {
   const LinearCase blocks{.seq = 512, .in = 256, .out = 256, .fp8 = {Fp8::e4m3, true, Fp8Recipe::blockwise}};
@@ -295,12 +295,12 @@ TEST(Fp8Layout, WholeBlocksDoNotDependOnT) {
   expect_blocks_of_one_rank<RowParallelLinear>();
 }
 
-// The scale of a block follows from its own elements: an outlier of one position changes no other position's product,
-// and of the weight's gradient the columns that it is in alone, though those throughout the outlier's block of tokens.
+// A block's scale depends on its own elements only: an outlier at one position changes no other position's output, and
+// changes the weight gradient only in its own row or column, though there through all tokens of its block.
 TEST(Fp8Layout, AnOutlierStaysInItsBlocks) {
   LinearCase how{.seq = 300, .in = 160, .out = 48, .fp8 = {Fp8::e4m3, true, Fp8Recipe::blockwise}, .outlier = -1};
   const LinearResults without = run_linear<ColumnParallelLinear>(1, false, {}, how);
-  how.outlier = 200;  // in x; of dy position 2's last output
+  how.outlier = 200;  // in x; in dy it is position 2's last output
   const LinearResults with = run_linear<ColumnParallelLinear>(1, false, {}, how);
   for (int64_t i = 0; i < how.seq * how.out; ++i) {
     if (i / how.out == how.outlier) continue;
@@ -310,7 +310,7 @@ TEST(Fp8Layout, AnOutlierStaysInItsBlocks) {
     if (i % how.in == 3 || i / how.in == how.out - 1) continue;
     ASSERT_EQ(with.d_weight[static_cast<size_t>(i)], without.d_weight[static_cast<size_t>(i)]) << i;
   }
-  how.fp8.recipe = Fp8Recipe::tensorwise;  // an outlier of which is everywhere
+  how.fp8.recipe = Fp8Recipe::tensorwise;  // whose outliers affect all positions
   const std::vector<uint16_t> by_tensors = run_linear<ColumnParallelLinear>(1, false, {}, how).y;
   how.outlier = -1;
   const std::vector<uint16_t> before = run_linear<ColumnParallelLinear>(1, false, {}, how).y;

@@ -1,6 +1,6 @@
 // precision.fp8_param_gather: data-parallel ranks gather codes, each quantised by its owner with the largest magnitude
-// of the whole weight. No number of a run may tell that from weights that are gathered in bf16 and quantised where they
-// are used; what travels, and the memory, do.
+// of the whole weight. All numbers of a run must equal those with weights gathered in bf16 and quantised where they are
+// used; only traffic and memory differ.
 #include <cmath>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ struct GatherCase {
   Cut cut;
   bool llama = false;
   std::function<void(Config&)> set = [](Config&) {};
-  MakeBackend make_backend = make_split_backend;  // streams that are as late as their waits allow
+  MakeBackend make_backend = make_split_backend;  // streams run as late as their waits allow
 };
 void PrintTo(const GatherCase& c, std::ostream* out) { *out << c.name; }
 
@@ -110,8 +110,8 @@ INSTANTIATE_TEST_SUITE_P(
                                }}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// Megatron-Bridge 3076, and what a step leaves behind: the first step, a refused one, a run that goes on from a
-// checkpoint with the key on or off, and an evaluation in each.
+// Megatron-Bridge 3076, and state left by a step: the first step, a refused one, a run resumed from a checkpoint
+// written with the key on or off, and an evaluation in each.
 TEST(Fp8ParamGatherRuns, GoOnAfterRefusedStepsAndFromCheckpointsOfEither) {
   const TempDir dir;
   Config config = cut(in_fp8(false), {.d = 2, .strategy = "optim"});
@@ -151,8 +151,8 @@ TEST(Fp8ParamGatherRuns, GoOnAfterRefusedStepsAndFromCheckpointsOfEither) {
   expect_same(train(config, "fp8", "bf16 after fp8"));
 }
 
-// pytorch/ao PR 590: a gather that was meant for FP8 ran in bf16, unseen. And there is one reduction of scales a step
-// over each group, in place of one for each of 16 weights over the tensor ranks.
+// pytorch/ao PR 590: a gather that was meant for FP8 ran in bf16, unnoticed. Also, each group has one reduction of
+// scales per step, instead of one over the tensor ranks for each of 16 weights.
 TEST(Fp8ParamGatherRuns, SendAByteForAWeightAndReduceAllScalesAtOnce) {
   const Cut two_by_two{.t = 2, .d = 2, .sequence_parallel = true, .strategy = "optim_grads_params"};
   for (const char* strategy : {"optim", "optim_grads_params"}) {
@@ -195,7 +195,7 @@ TEST(Fp8ParamGatherRuns, SendAByteForAWeightAndReduceAllScalesAtOnce) {
   }
 }
 
-// The memory that was planned, scratch to its last byte.
+// Uses the planned memory, scratch to its last byte.
 TEST(Fp8ParamGatherRuns, TakeWhatWasPlanned) {
   for (const char* strategy : {"optim", "optim_grads_params"}) {
     const Config config = gathered(cut(in_fp8(false), {.d = 2, .strategy = strategy}));
@@ -226,8 +226,8 @@ TEST(Fp8ParamGatherRuns, CompareCodesOverReplicas) {
   });
 }
 
-// The scale is that of the whole weight, whichever of 2 x 3 ranks has its largest number, and infinity makes all codes
-// those of scale 1.
+// The scale is that of the whole weight, whichever of 2 x 3 ranks has its largest number; with an infinity, all codes
+// are those of scale 1.
 TEST(Fp8ParamGatherCodes, AreThoseOfTheWholeWeight) {
   constexpr int kTensor = 2, kData = 3;
   constexpr int64_t kRows = 12, kColumns = 40;

@@ -1,5 +1,4 @@
-// Generation: the keys and values that are kept between tokens change no bit of the logits, under any layout, and a
-// token costs one position.
+// Generation: the key-value cache changes no bit of the logits under any layout, and a token costs one position.
 #include "engine/train/generate.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +25,7 @@ TEST_P(KeyValueCache, ChangesNoBit) {
     Rank& rank = trainer.rank();
     std::vector<std::vector<float>> whole;
     for (size_t n = 1; n <= kText.size(); ++n) whole.push_back(rank.next_token_logits(std::span(kText).first(n)));
-    // when: the tokens come one by one, or some at once; then: the logits have the same bits
+    // when: the tokens come one by one, or several at a time; then: the logits have the same bits
     for (const size_t step : {1, 2, 5}) {
       size_t known = 0;
       for (size_t n = step; n <= kText.size(); n += step) {
@@ -78,14 +77,14 @@ INSTANTIATE_TEST_SUITE_P(
                                {.t = 2, .p = 2, .d = 2, .sequence_parallel = true, .strategy = "optim_grads_params"}},
                     LayoutCase{"recomputed",
                                {.p = 2},
-                               [](Config& c) {  // keeps no keys: computes all tokens each time
+                               [](Config& c) {  // has no cache: computes all tokens each time
                                  c.model.recompute_granularity = RecomputeGranularity::full;
                                  c.model.recompute_method = RecomputeMethod::uniform;
                                  c.model.recompute_num_layers = 1;
                                }}),
     [](const auto& tested) { return tested.param.name; });
 
-// So their number may be chosen by timing.
+// Hence the number of threads may be chosen by timing.
 TEST(Threads, ChangeNoBitOfTheLogits) {
   for (const bool llama : {false, true})
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -153,7 +152,7 @@ TEST(KeyValueCache, ChangesNoBitOnADeviceOfItsOwn) {
   EXPECT_EQ(texts[0], texts[1]);
 }
 
-// The end of a document begins another, which has a token whatever is drawn; any other prompt may be a whole document.
+// After an end-of-document token a new document begins, which is never empty; any other prompt may already be complete.
 TEST(Generate, ANewDocumentIsNotEmpty) {
   test::with_trainers(test::resolved(test::tiny_config(), 1).config, 1, [&](Trainer& trainer) {
     const auto empty_texts = [&](int32_t last) {
@@ -169,7 +168,7 @@ TEST(Generate, ANewDocumentIsNotEmpty) {
   });
 }
 
-// Ops that note the rows of every GEMM.
+// Ops that record the rows of every GEMM.
 class RowCounter : public Ops {
  public:
   RowCounter(std::unique_ptr<Ops> ops, std::vector<int64_t>& rows) : ops_(std::move(ops)), rows_(rows) {}
@@ -192,10 +191,10 @@ TEST(Generate, DrawsOnlyTokensOfTheTokenizer) {
   });
 }
 
-// A text that outgrows the context goes on behind the last half of it, from scratch: as computed without kept keys.
+// A text that outgrows the context continues after its last half, recomputed from scratch: as if without a cache.
 TEST(Generate, BehindTheContextIsThatOfTheLastHalfAlone) {
   Config config = test::tiny_config();
-  config.model.init_method_std = 0.5;  // what a token attends to counts
+  config.model.init_method_std = 0.5;  // makes attention matter
   test::with_trainers(test::resolved(config, 1).config, 1, [&](Trainer& trainer) {
     Rank& rank = trainer.rank();
     const size_t most = kText.size();  // the sequence length
@@ -224,7 +223,7 @@ TEST(KeyValueCache, ATokenCostsOnePosition) {
                         const int64_t b = config.batch.micro_batch_size;
                         rows.clear();
                         trainer.rank().next_token_logits(std::span(kText).first(9));
-                        // Four GEMMs a layer, and the head's of the token that is read.
+                        // Four GEMMs a layer, and the head's for the one token that is read.
                         std::vector<int64_t> expected(4 * 4, 9 * b);
                         expected.push_back(1);
                         EXPECT_EQ(rows, expected);

@@ -52,8 +52,8 @@ int32_t token(int64_t step, int64_t b, int64_t i) {
   return static_cast<int32_t>((step * 131 + b * 17 + i * i * 7 + i * 3 + 5) % kVocab);
 }
 
-// Notes the codes of the first step: of each linear layer its weight and its input, which come in the order of the
-// layers, and the gradient of its output, which comes in the opposite order.
+// Records the codes of the first step: each linear layer's weight and input, which come in layer order, and its output
+// gradient, which comes in reverse order.
 class NotedCodes : public Ops {
  public:
   explicit NotedCodes(Ops& ops) : ops_(ops) {
@@ -84,7 +84,7 @@ class NotedCodes : public Ops {
   std::map<op::Quantize::Role, size_t> counts_;
 };
 
-// The place of a code's number among those of its format.
+// The rank of a code's number among the numbers of its format.
 int rank_of(int code) { return code & 0x80 ? -(code & 0x7f) : code; }
 
 class Golden : public testing::TestWithParam<const char*> {
@@ -95,7 +95,7 @@ class Golden : public testing::TestWithParam<const char*> {
 void Golden::train_beside_golden(const std::string& name, CpuIsa isa) {
   auto golden = parse_json(read_text(source_path("tests/golden/" + name + ".json")));
   const bool fp8 = name == "fp8_gpt";
-  if (fp8) golden = golden[isa >= CpuIsa::avx512_bf16 ? "bf16" : "fp32"];  // attention's probabilities
+  if (fp8) golden = golden[isa >= CpuIsa::avx512_bf16 ? "bf16" : "fp32"];  // precision of attention's probabilities
 
   run_thread_ranks(1, [&](Communicator& world) {
     // given: the same model and optimizer
@@ -137,8 +137,8 @@ void Golden::train_beside_golden(const std::string& name, CpuIsa isa) {
 
       // then: the loss, the norm and, on the first step, every gradient agree
       const double loss = golden["losses"][static_cast<size_t>(step)];
-      // Once a sum in another order moves a number over a tie, FP8 runs drift apart: attention that rounds elsewhere is
-      // off by 1e-3 in ten steps. Here they agree within 1e-6 throughout, with no code that differs.
+      // Once a different order of sums moves a number across a tie, FP8 runs drift apart: attention that rounds
+      // elsewhere is off by 1e-3 after ten steps. Here they agree within 1e-6 throughout, and no code differs.
       const double most = !fp8 ? 1e-5 : step == 0 ? 1e-6 : 5e-4;
       EXPECT_NEAR(state.loss.as<float>()[0], loss, most * loss) << "step " << step;
       state.optimizer->compute_norm(*ops, world, world, 1.0f, {}, *stream);
@@ -167,8 +167,8 @@ void Golden::train_beside_golden(const std::string& name, CpuIsa isa) {
             difference = std::max(difference, std::abs(param.grad.as<float>()[i] - expected[i]));
             scale = std::max(scale, std::abs(expected[i]));
           }
-          // Relative to the tensor's largest gradient. The key part of a bias moves all scores of a row alike, so its
-          // gradient is zero but for rounding; the tensor's scale covers it.
+          // Relative to the tensor's largest gradient. The key part of a bias shifts all scores of a row equally, so
+          // its gradient is zero up to rounding; the tensor's scale covers it.
           EXPECT_LE(difference, 1e-4 * scale) << param.spec.name;
           EXPECT_GT(scale, 0) << param.spec.name;
           for (int64_t i = static_cast<int64_t>(expected.size()); i < param.grad.numel(); ++i)

@@ -1,6 +1,6 @@
-// device.cuda_graph_impl: what micro-batches repeat is launched as graphs, and no number changes. On the tests'
-// stand-in for a GPU (tests/support/split_device.h), whose graphs repeat the arguments that they were made with, and on
-// a GPU where there is one.
+// device.cuda_graph_impl: what micro-batches repeat is launched as graphs, and no number changes. Runs on the tests'
+// stand-in for a GPU (tests/support/split_device.h), whose graphs replay the arguments of their capture, and on a GPU
+// if there is one.
 #include <gtest/gtest.h>
 
 #include "engine/checkpoint/state_tensors.h"
@@ -21,7 +21,7 @@ Config with_graphs(Config config) {
   return config;
 }
 
-// Everything that rank 0 can see of a run that trains, evaluates and generates, so many times.
+// Everything that rank 0 sees of a run that repeatedly trains, evaluates and generates.
 struct Seen {
   std::vector<double> losses, norms;
   std::vector<float> logits;
@@ -155,7 +155,7 @@ TEST(GraphsOfOneRank, AreOneADirection) {
   // The forward pass, the backward passes that write gradients and that add to them, and the forward pass with the
   // loss scale of the evaluation. The passes of generation are queued call by call: no two are alike.
   EXPECT_EQ(seen.counts.graphs, 4);
-  // 4 steps of 4 micro-batches, and 2 evaluations of 2 batches of them: each but for its first time.
+  // 4 steps of 4 micro-batches, and 2 evaluations of 2 batches of 4: each graph except for its first time.
   EXPECT_EQ(seen.counts.launches, (4 * 4 - 1) + (4 - 1) + (4 * 3 - 1) + (2 * 2 * 4 - 1));
 }
 
@@ -188,7 +188,7 @@ TEST(GraphsOfOneRank, AreOneSpanInTheirPhase) {
   EXPECT_EQ(phases, 8);
 }
 
-// ---- a checkpoint is loaded into a trainer that has graphs
+// ---- loading a checkpoint into a trainer that has graphs
 
 TEST(GraphsThatAreThere, TakeAResumedStateAsItIs) {
   Config config = with_graphs(tiny_config());
@@ -219,7 +219,7 @@ TEST(GraphsThatAreThere, TakeAResumedStateAsItIs) {
   with_trainers(config, 2, use, {.make_backend = make_split_backend});
 }
 
-// ---- where it cannot be
+// ---- where graphs are impossible
 
 std::string refusal(const Config& config, const Trainer::Options& options) {
   try {

@@ -1,4 +1,4 @@
-// Samples and tokens behind those that 32 bits count: the data, the schedules by samples, and a run that resumes there.
+// Sample and token counts beyond 32 bits: the data, the schedules by samples, and a run that resumes there.
 #include <cmath>
 #include <cstring>
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kLate[] = {(int64_t{1} << 31) - 3, (int64_t{1} << 32) + 1, (int64_t{1} << 33) + 12345,
                              (int64_t{1} << 40) + 7};
 
-// The definition, by hand: epochs of shuffled documents end to end, in windows of s + 1 that share a token, which are
-// shuffled among those that begin in the same epoch.
+// The definition, by hand: concatenated epochs of shuffled documents, cut into windows of s + 1 tokens that overlap by
+// one and are shuffled among those that begin in the same epoch.
 class Definition {
  public:
   Definition(const IndexedDataset& data, int64_t s, uint64_t seed) : data_(data), s_(s), seed_(seed) {}
@@ -60,7 +60,7 @@ TEST(LateSamples, AreThoseOfTheDefinition) {
   const GptDataset data(dataset, {0, dataset->sequences()}, {"train", 16, 61, 42});
   Definition definition(*dataset, 16, 42);
   for (const int64_t first : kLate) {
-    // The loader of the second of two ranks, which resumes there.
+    // The loader of the second of two ranks, resumed there.
     BatchLoader loader(data, {.micro_batch_size = 2, .micro_batches = 3, .rank = 1, .ranks = 2}, 1);
     loader.restart(first);
     for (int64_t k = 0; k < 4; ++k) {
@@ -93,7 +93,7 @@ TEST(LateSamples, HaveTheRatesOfTheSchedules) {
     o.lr_decay_style = LrDecay::cosine;
     EXPECT_NEAR(learning_rates(config, 1, at).all, 2 + std::cos(std::numbers::pi * r), 1e-13) << at;
     EXPECT_NEAR(weight_decay(config, 1, at), 0.1 + 0.4 * static_cast<double>(at) / static_cast<double>(last), 1e-13);
-    // The warm-up itself may be as long.
+    // The warm-up may be that long, too.
     o.lr_warmup_samples = at + 3;
     EXPECT_NEAR(learning_rates(config, 1, at + 1).all, 3 - 6 / static_cast<double>(at + 3), 1e-13) << at;
     o.lr_warmup_samples = 1000;
@@ -101,7 +101,7 @@ TEST(LateSamples, HaveTheRatesOfTheSchedules) {
 }
 
 TEST(LateSamples, HaveTheBatchSizesOfTheSchedule) {
-  // From 9.77e9 samples of 2,048 tokens on.
+  // The batch grows at 9.77e9 samples of 2,048 tokens.
   const auto sizes = parse_batch_size_schedule("0:1024 20T:2048", 2048);
   ASSERT_TRUE(sizes);
   const int64_t from = 20'000'000'000'000 / 2048, steps = (from + 1023) / 1024;
@@ -121,7 +121,7 @@ std::vector<std::byte> weights_of(Trainer& trainer) {
   return all;
 }
 
-// The update takes what the schedules say of its samples: it has the bits of a run in which that is constant.
+// The update uses the schedules' values at its samples: it has the bits of a run in which they are constant.
 TEST(LateSamples, AreUpdatedByTheirRateAndDecay) {
   const int64_t last = int64_t{1} << 34;
   for (const int64_t at : kLate) {

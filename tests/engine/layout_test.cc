@@ -34,12 +34,12 @@ TEST(Layouts, OneRankLearns) {
   }
 }
 
-// ---- models: each mixture of parts
+// ---- models: mixtures of components
 
 class Mixture : public testing::TestWithParam<LayoutCase> {};
 
 TEST_P(Mixture, HasTheLossesOfOneRank) {
-  // given: a Llama or a GPT but for something, which is not without effect
+  // given: a modified Llama or GPT, whose modification has an effect
   Config config = config_of({.name = "", .set = GetParam().set});
   const Curve reference = train_on_threads(config, 1, kSteps);
   EXPECT_NE(reference.losses, one_rank(true).losses);
@@ -82,13 +82,13 @@ INSTANTIATE_TEST_SUITE_P(
                     mixture("gpt_with_swiglu", false, {{"swiglu", "true"}})),
     [](const auto& info) { return info.param.name; });
 
-// Each rank has its own heads, of which the norms' gradients are terms, whether or not it has all positions.
+// Each rank has its own heads, so its norm gradients are partial sums whether or not it has all positions.
 TEST(Mixture, NormsOfHeadsAreSummedOverTheTensorGroup) {
   for (const Norm norm : {Norm::rmsnorm, Norm::layernorm}) {
     Config config = tiny_config();
     as_qwen3(config);
     config.model.normalization = norm;
-    // Their gradients are small beside those of matrices; the learning rate of Adam is alike for all.
+    // Their gradients are small compared with those of matrices; Adam's learning rate is the same for all.
     const Curve reference = train_on_threads(config, 1, kSteps);
     for (const bool sequence_parallel : {false, true})
       for (const int t : {2, 4}) {
@@ -107,7 +107,7 @@ TEST(Mixture, NormsOfHeadsAreSummedOverTheTensorGroup) {
   }
 }
 
-// A group is on one rank, so several queries of one head: no tensor parallelism.
+// A query group is on one rank, so a single group rules out tensor parallelism.
 TEST(Mixture, OneHeadOfKeysAndValues) {
   Config config = tiny_model(true);
   config.model.num_query_groups = 1;
@@ -184,7 +184,7 @@ TEST(Layouts, BucketSizeAndBatchCutsChangeNothing) {
   expect_near(train_on_threads(config, 1, kSteps), one_rank(true));
 }
 
-// Three steps of 4 samples, then of 8: the schedule of the pipeline is another one in each part.
+// Three steps of 4 samples, then steps of 8: each part has its own pipeline schedule.
 TEST(Layouts, HaveTheLossesOfOneRankWhileTheBatchGrows) {
   Config config = tiny_config();
   config.model.untie_embeddings_and_output_weights = true;
@@ -210,8 +210,8 @@ TEST(Layouts, HaveTheLossesOfOneRankWhileTheBatchGrows) {
   expect_equal(train_on_threads(config, 1, 6), reference);
 }
 
-// Fewer micro-batches do not always need less: interleaved, three go through two chunks in one group of three, and four
-// in groups of two.
+// Fewer micro-batches do not always need less memory: interleaved, three pass through two chunks as one group of three,
+// but four as groups of two.
 TEST(Layouts, HaveTheLossesOfOneRankWhereASmallerBatchNeedsMoreRoom) {
   Config config = tiny_config();
   config.model.untie_embeddings_and_output_weights = true;
@@ -259,7 +259,7 @@ TEST(Layouts, HaveTheLossesOfOneRankWhileTheBatchShrinks) {
   }
 }
 
-// Not only for the instruction set that this machine has as its best.
+// Not only with this machine's best instruction set.
 TEST(Layouts, HaveTheLossesOfOneRankUnderEachCpuIsa) {
   for (const CpuIsa isa : usable_cpu_isas())
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -316,7 +316,7 @@ struct TensorOverlapCase {
 
 class TensorOverlapLayout : public testing::TestWithParam<TensorOverlapCase> {};
 
-// Rows of a GEMM do not depend on each other, and sums are taken in rank order whichever way the parts come.
+// Rows of a GEMM do not depend on each other, and sums are taken in rank order however the parts arrive.
 TEST_P(TensorOverlapLayout, ChangesNoNumber) {
   const TensorOverlapCase& c = GetParam();
   Config config = cut(tiny_model(c.llama), {.t = c.t, .p = c.p, .sequence_parallel = true, .schedule = c.schedule});
@@ -418,7 +418,7 @@ TEST_P(RecomputeLayout, ChangesNoNumber) {
     config.model.num_layers = 8;
     config.model.hidden_dropout = config.model.attention_dropout = dropout ? 0.1 : 0;
     const Curve kept = train_on_threads(config, c.p * c.t, 4);
-    // Poisoned: what is not made again is NaN.
+    // Poisoned: what is not recomputed is NaN.
     const Curve curve = train_on_threads(with_recompute(config, c), c.p * c.t, 4, true);
     expect_equal(curve, kept);
     EXPECT_EQ(curve.weights_hash, kept.weights_hash);
@@ -475,7 +475,7 @@ class PipelineLayout : public testing::TestWithParam<PipelineCase> {};
 
 Config uncut(const PipelineCase& c) {
   Config config = tiny_model(c.llama);
-  // Several layers in a chunk with a Llama; with a GPT one, where that makes at least four.
+  // Several layers per chunk with a Llama; with a GPT one, if that makes at least four layers.
   config.model.num_layers = c.llama ? (c.v == 3 ? 12 : 8) : std::max(c.p * c.v, c.v == 3 ? 6 : 4);
   config.model.untie_embeddings_and_output_weights = !c.tied;
   config.batch.global_batch_size = c.global_batch;
@@ -488,11 +488,11 @@ TEST_P(PipelineLayout, HasTheLossesOfOneRank) {
   const Curve reference = train_on_threads(uncut(c), 1, kSteps);
   const bool same_order = !c.tied && c.t == 1 && c.d == 1;
   Config config = cut(uncut(c), {c.t, c.p, c.d, c.t > 1, c.schedule.c_str(), c.v});
-  // Poisoned slots: whatever reads an activation after its time reads NaN.
+  // Poisoned slots: a read of an expired activation gives NaN.
   const Curve curve = train_on_threads(config, ranks, kSteps, true);
   if (same_order) expect_equal(curve, reference);
   else expect_near(curve, reference);
-  // Overlap changes time, never numbers: one switch with a GPT, the other one with the Llama of the same schedule.
+  // Overlap changes time, never numbers: one switch with a GPT, the other with the Llama of the same schedule.
   if (c.p > 1) {
     if (c.llama) config.overlap.overlap_p2p_comm = false;
     else config.overlap.p2p_receive_ahead = 4;
@@ -509,7 +509,7 @@ std::vector<PipelineCase> pipeline_cases() {
     for (const int p : {2, 4})
       for (const int v : {2, 3})
         for (const int micro_batches : {4, 8}) cases.push_back({kind, p, v, 2 * micro_batches});
-  // m no multiple of p, and below it
+  // m not a multiple of p, or below p
   cases.push_back({"interleaved", 2, 2, 2 * 5});
   cases.push_back({"interleaved", 4, 3, 2 * 6});
   cases.push_back({"interleaved-bfs", 4, 2, 2 * 6});

@@ -1,5 +1,5 @@
-// The head in chunks of rows (model.cross_entropy_chunk_rows): the loss and every gradient have the bits of whole
-// logits, but for the output weight's gradient, which is summed in another order.
+// The head in chunks of rows (model.cross_entropy_chunk_rows): the loss and every gradient have the same bits as with
+// whole logits, except the output weight's gradient, which is summed in another order.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <map>
@@ -19,9 +19,9 @@ Config in_chunks(Config config, int64_t rows) {
   return config;
 }
 
-// What passes over two micro-batches give, of which the second adds to the gradients of the first.
+// Results of passes over two micro-batches, the second of which adds to the gradients of the first.
 struct Passes {
-  std::vector<float> losses;                            // behind each, and of the second without gradients
+  std::vector<float> losses;                            // after each, and of the second without training
   std::map<std::string, std::vector<float>> gradients;  // of each parameter
 };
 
@@ -47,7 +47,7 @@ Passes run_passes(const Config& config, Communicator& world) {
     int labelled = 0;
     for (int i = 0; i < state.shape.tokens(); ++i) {
       stage.tokens(0).as<int32_t>()[i] = (i * 7 + micro_batch) % 61;
-      // The last rows have none, and so some chunks.
+      // The last rows have no labels, so neither do some chunks.
       const bool has_label = i % 3 != 1 && i < state.shape.tokens() - 5;
       stage.labels(0).as<int32_t>()[i] = has_label ? (i * 5 + 2 * micro_batch) % 61 : -1;
       labelled += has_label;
@@ -68,7 +68,7 @@ Passes run_passes(const Config& config, Communicator& world) {
   return passes;
 }
 
-// The largest difference of two gradients, relative to the largest element.
+// The largest difference between two gradients, relative to the largest element.
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
   double difference = 0, scale = 0;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -122,7 +122,7 @@ TEST(LossChunks, TrainAsWholeLogitsDoUnderEveryLayout) {
   }
 }
 
-// What changes no order of additions changes no bit.
+// Options that keep the order of additions change no bit.
 TEST(LossChunks, HaveTheSameBitsUnderAnyPipelineThreadsAndRecompute) {
   Config config = in_chunks(tiny_config(), 7);
   config.model.untie_embeddings_and_output_weights = true;
@@ -136,14 +136,14 @@ TEST(LossChunks, HaveTheSameBitsUnderAnyPipelineThreadsAndRecompute) {
   other.model.recompute_method = RecomputeMethod::uniform;
   other.model.recompute_num_layers = 2;
   expect_equal(train_on_threads(other, 1, kChunkSteps, true), reference);
-  // Collectives of gradients and weights that run beside compute.
+  // Gradient and weight collectives overlapped with compute.
   const Config zero = cut(config, {.d = 2, .strategy = "optim_grads_params"});
   Config overlapped = zero;
   overlap_data_parallel(overlapped);
   expect_equal(train_on_threads(overlapped, 2, kChunkSteps, true), train_on_threads(zero, 2, kChunkSteps));
 }
 
-// Text during training reads the logits of a token, of which a chunk has others.
+// Generation during training reads one token's logits, but a chunk's buffer holds those of other tokens.
 TEST(LossChunks, LeaveTheLogitsThatGenerationReads) {
   const std::vector<int32_t> text{5, 60, 17, 3, 3, 42, 8, 0, 21};
   for (const Cut& c : {Cut{}, Cut{.t = 2, .p = 2, .sequence_parallel = true, .strategy = "optim_grads_params"}}) {
@@ -159,7 +159,7 @@ TEST(LossChunks, LeaveTheLogitsThatGenerationReads) {
   }
 }
 
-// Of the slots of GPipe, one a micro-batch, none holds logits (fp32, t = 2).
+// None of GPipe's slots, one per micro-batch, holds logits (fp32, t = 2).
 TEST(LossChunks, TakeTheMemoryOfAChunk) {
   Config config = cut(tiny_config(), {.t = 2, .p = 2, .schedule = "gpipe"});
   config.model.make_vocab_size_divisible_by = 32;  // 64 columns, 32 a rank

@@ -1,7 +1,7 @@
-// That the overlap switches do what they say, from the trace of a step: which collectives run beside compute, how many,
-// and what they wait for. That they change no number is in layout_test.cc and sharding_test.cc.
+// Checks from the trace of a step that the overlap switches do what they say: which collectives overlap with compute,
+// how many, and what they wait for. layout_test.cc and sharding_test.cc check that they change no number.
 //
-// Only what must come first is compared in time (a wait, a program's order), never what is likely to be faster.
+// Times are compared only if a wait or program order guarantees the result, never if it is merely likely.
 #include <gtest/gtest.h>
 
 #include "engine/config/validate.h"
@@ -22,7 +22,7 @@ Config data_parallel_config(int64_t bucket_size) {
 }
 
 TEST(Overlap, GradientsAreReducedOnLanesOfTheirOwn) {
-  Config config = data_parallel_config(1);  // a bucket a parameter
+  Config config = data_parallel_config(1);  // one bucket per parameter
   const size_t parameters = 12 * kLayers + 5;
   EXPECT_EQ(traced_steps(config, 2)[0].spans("gradients", "all_reduce").size(), 0u);
   config.overlap.overlap_grad_reduce = true;
@@ -55,7 +55,7 @@ TEST(Overlap, WeightsAreGatheredOnLanesOfTheirOwn) {
   EXPECT_EQ(step.spans("compute", "all_gather").size(), 0u);
 }
 
-// ZeRO-3 gathers every unit for every forward and, but the last of a stage, again for its backward.
+// ZeRO-3 gathers every unit for every forward pass and, except a stage's last one, again for its backward pass.
 TEST(Overlap, StreamedUnitsTravelForEveryMicroBatch) {
   Config config = data_parallel_config(0);
   config.parallel.bucket_size.reset();
@@ -68,7 +68,7 @@ TEST(Overlap, StreamedUnitsTravelForEveryMicroBatch) {
 }
 
 Config aligned_config() {
-  Config config = data_parallel_config(1 << 30);  // a bucket a chunk
+  Config config = data_parallel_config(1 << 30);  // one bucket per chunk
   config.parallel.data_parallel_sharding_strategy = Sharding::optim;
   config.parallel.pipeline_model_parallel_size = 2;
   config.parallel.pipeline_schedule = "interleaved";
@@ -86,7 +86,7 @@ TEST(Overlap, AlignedReductionsWaitForTheFirstStage) {
     const size_t pipeline_rank = rank / 2;
     const std::vector<Span> backward = steps[rank].spans("compute", "B");
     const std::vector<Span> reduced = steps[rank].spans("gradients", "reduce_scatter");
-    ASSERT_EQ(reduced.size(), 2u);  // of chunk 1, which is through first, and of chunk 0
+    ASSERT_EQ(reduced.size(), 2u);  // of chunk 1, which finishes first, and of chunk 0
     size_t last = 0;                // backward pass of chunk 1
     for (size_t i = 0; i < backward.size(); ++i)
       if (backward[i].info.label.chunk == 1) last = i;
@@ -100,15 +100,15 @@ TEST(Overlap, AlignedGathersWaitForTheirTurn) {
   config.overlap.align_param_gather = true;
   for (const TracedStep& step : traced_steps(config, 4)) {
     const int64_t first = step.spans("compute", "F").front().start_ns, last = step.spans("compute", "B").back().end_ns;
-    int within = 0;  // the step: the gathering of chunk 1. That of chunk 0 follows the last update, at once or late
+    int within = 0;  // the step: chunk 1's gather. Chunk 0's follows the last update, immediately or late
     for (const Span& span : step.spans("weights", "all_gather"))
       within += span.start_ns >= first && span.end_ns <= last;
     EXPECT_GE(within, 1);
   }
 }
 
-// Three chunks of a rank whose forward passes lag `ahead` behind the first rank's: how many chunks' weights have been
-// asked for when each pass begins. Without streams that is the order on the compute stream.
+// Three chunks of a rank whose forward passes lag the first rank's by `ahead`: how many chunks' weights have been
+// requested when each pass begins. Without side streams, that is the order on the compute stream.
 TEST(Overlap, ALaterRankGathersSoManyPassesEarlier) {
   const auto gathered_at_each_pass = [](int ahead) {
     std::vector<size_t> gathered;
@@ -133,7 +133,7 @@ TEST(Overlap, ALaterRankGathersSoManyPassesEarlier) {
       for (const int chunk : chunks) {
         gather.begin_forward_pass();
         gather.before_forward(chunk);
-        gather.before_forward(chunk);  // a unit that is made again: no pass of its own
+        gather.before_forward(chunk);  // a recomputed unit: no pass of its own
         row.take(spans);
         for (const Span& span : spans) count += span.info.name == std::string("all_gather");
         if (world.rank() == 0) gathered.push_back(count);
@@ -145,7 +145,7 @@ TEST(Overlap, ALaterRankGathersSoManyPassesEarlier) {
   EXPECT_EQ(gathered_at_each_pass(1), (std::vector<size_t>{2, 3, 3, 3, 3, 3}));
 }
 
-// What a stage tells while it runs, in order.
+// Records a stage's hook calls in order.
 struct ToldHooks : UnitHooks {
   void begin_pass(Pass pass) override { tell("begin ", pass == Pass::forward ? 0 : 1); }
   void end_pass(Pass pass) override { tell("end ", pass == Pass::forward ? 0 : 1); }
@@ -201,7 +201,7 @@ TEST(Overlap, TensorLaneRunsWhatTheModeSays) {
   const int64_t t = 2, cuts = 4;  // of s/t = 8 rows
   for (const LaneCalls& calls :
        {LaneCalls{"none", 0, 0, 0, 0}, LaneCalls{"bulk", 2, 2, 0, 0},
-        // four linears gather or reduce forwards, the two row-parallel ones gather backwards
+        // forward, four linears gather or reduce; backward, the two row-parallel ones gather
         LaneCalls{"ring", 2, 2, 0, 6 * (t - 1)}, LaneCalls{"pipeline", 2, 2 + 2 * cuts, 4 * t, 0}}) {
     Config config = tiny_config();
     config.parallel.tensor_model_parallel_size = t;
@@ -218,7 +218,7 @@ TEST(Overlap, TensorLaneRunsWhatTheModeSays) {
   }
 }
 
-// Each linear by its own key: a row-parallel one has a ring in both directions, a column-parallel one forwards.
+// Each linear has its own key: a row-parallel one has a ring in both passes, a column-parallel one in the forward pass.
 TEST(Overlap, EachLinearHasTheModeOfItsKey) {
   for (const auto& [key, rings] :
        {std::pair("qkv", 1), std::pair("proj", 2), std::pair("fc1", 1), std::pair("fc2", 2)}) {

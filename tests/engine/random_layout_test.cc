@@ -1,6 +1,6 @@
-// Layouts that nobody thought of: the switches of a run are drawn, all at once, and the numbers must still be those of
-// one rank. Where the matrix of layout_test.cc has a row for each switch, this has pairs of them all, schedules of
-// random order among them. TRIVET_RANDOM_LAYOUTS=10000 draws so many in place of a few dozen.
+// Random layouts: all switches of a run are drawn together, and the numbers must still be those of one rank. The matrix
+// of layout_test.cc has a row for each switch; these have pairs of them, schedules of random order included.
+// TRIVET_RANDOM_LAYOUTS=10000 draws 10,000 layouts instead of a few dozen.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -31,7 +31,7 @@ bool uses_ring(const OverlapConfig& overlap) {
          overlap.tp_comm_overlap_fc2 == TensorOverlap::ring;
 }
 
-// The checkpoint's path.
+// Returns the checkpoint's path.
 std::string save_after_a_step(Config config, int ranks, const Trainer::Options& options, const std::string& run_dir) {
   config.train.run_dir = run_dir;
   config.checkpoint.save_interval = 1;
@@ -48,8 +48,8 @@ std::string save_after_a_step(Config config, int ranks, const Trainer::Options& 
   return CheckpointStore(run_dir + "/checkpoints").path_of(1);
 }
 
-// The losses and norms of the steps that are left and the evaluation behind them, for which each rank has taken the
-// memory that was planned.
+// Returns the losses and norms of the remaining steps and the evaluation after them. Checks that each rank uses the
+// planned memory.
 std::vector<double> go_on(const std::string& checkpoint, const Config& config, int ranks,
                           const Trainer::Options& options) {
   const Layout layout = resolved(config, ranks).layout;
@@ -77,7 +77,7 @@ std::vector<double> go_on(const std::string& checkpoint, const Config& config, i
 
 int how_many() { return wanted() ? std::atoi(wanted()) : kMatrixStride == 1 ? 40 : 8; }
 
-// The draw of a case: one of a set that covers pairs; or, where many are wanted, any.
+// The draw of a case: from a set that covers pairs or, with TRIVET_RANDOM_LAYOUTS, the case's own number.
 int number_of(int at) {
   static const CoveringDraws draws = covering_draws(wanted() ? 0 : how_many());
   return wanted() ? at : draws.numbers[static_cast<size_t>(at)];
@@ -100,12 +100,12 @@ TEST_P(RandomLayout, HasTheLossesOfOneRank) {
 
   if (runs.full.precision.dtype == DType::f32) expect_near(plain, one, "plain against one rank");
   else expect_within(5e-3, plain, one, "plain against one rank");
-  // Sums that travel from rank to rank are rounded on each.
+  // Sums in a ring are rounded on each rank.
   if (runs.full.precision.dtype == DType::bf16 && uses_ring(runs.full.overlap))
     expect_within(5e-3, full, plain, "full");
   else expect_equal(full, plain, "full against plain");
 
-  // Saved after its first step, and gone on with: under the same layout bit for bit, and on one rank.
+  // Saved after its first step and resumed: bit for bit under the same layout, within a tolerance on one rank.
   const std::string saved = save_after_a_step(runs.full, runs.ranks(), options, dir / "run");
   std::vector<double> rest;
   for (size_t i = 1; i < full.losses.size(); ++i) rest.insert(rest.end(), {full.losses[i], full.norms[i]});
@@ -120,7 +120,7 @@ TEST_P(RandomLayout, HasTheLossesOfOneRank) {
   }
 }
 
-// A switch that cannot be is refused by its key, before anything is allocated; what is not refused runs, and rightly.
+// An invalid switch is refused by its key before anything is allocated; what is not refused runs correctly.
 TEST_P(RandomLayout, IsRefusedOrRunsWithAnyChange) {
   const TempDir dir;
   Runs runs = draw_runs(number_of(GetParam()), dir / "");
@@ -153,7 +153,7 @@ TEST_P(RandomLayout, IsRefusedOrRunsWithAnyChange) {
   }
 }
 
-// On GPUs: within the tolerance of layouts of the CPU, and a second time bit for bit.
+// On GPUs: within the layout tolerance of the CPU's result, and bit for bit in a second run.
 TEST_P(RandomLayout, IsTheSameOnGpus) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
   if (gpu_is_emulated() && !wanted())
@@ -163,7 +163,7 @@ TEST_P(RandomLayout, IsTheSameOnGpus) {
   SCOPED_TRACE(runs.text());
   Config& config = runs.full;
   config.comm = {};
-  config.precision.fp8_recipe = Fp8Recipe::tensorwise;  // GPUs' only one
+  config.precision.fp8_recipe = Fp8Recipe::tensorwise;  // the only one on GPUs
   const CudaGraphs graphs = std::exchange(config.device.cuda_graph_impl, CudaGraphs::none);
   config.device.kind = DeviceKind::cpu;
   const Curve cpu = train_on_threads(config, runs.ranks(), 2);
@@ -171,7 +171,7 @@ TEST_P(RandomLayout, IsTheSameOnGpus) {
   config.device.cuda_graph_impl = graphs;
   config.comm.backend = CommBackend::staged;
   config.train.deterministic_mode = true;
-  const auto streams = [&] {  // of a GPU, at most
+  const auto streams = [&] {  // per GPU, at most
     return gpu_share_of(config, runs.ranks()).streams * ((runs.ranks() - 1) / cuda_device_count() + 1);
   };
   if (streams() > kMostStreams) config.overlap.collectives_in_flight = 1;
@@ -183,7 +183,7 @@ TEST_P(RandomLayout, IsTheSameOnGpus) {
   expect_equal(train_on_threads(config, runs.ranks(), 2), gpu, "again");
 }
 
-// Switches meet: of all pairs of two choices that draws can have, nearly all are in the cases above.
+// The cases above cover nearly all pairs of choices that draws can have.
 TEST(RandomLayouts, CoverPairsOfSwitches) {
   const CoveringDraws forty = covering_draws(40);
   std::printf("%ld of %ld pairs of choices are covered\n", forty.covered, forty.pairs);

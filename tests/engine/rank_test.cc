@@ -14,7 +14,7 @@
 namespace trivet::test {
 namespace {
 
-// Threads of this process.
+// The number of threads of this process.
 int threads_now() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   return static_cast<int>(std::distance(begin(tasks), end(tasks)));
@@ -23,11 +23,11 @@ int threads_now() {
 Backend planning_backend() {
   Backend backend;
   backend.device = create_planning_device();
-  backend.ops = create_cpu_ops(1);  // never asked for anything
+  backend.ops = create_cpu_ops(1);  // never used
   return backend;
 }
 
-// GPT-3 175B on 1,024 ranks: any of them is built by this thread alone, in milliseconds, and takes what is planned.
+// GPT-3 175B on 1,024 ranks: any of them is built by this thread alone, in milliseconds, with the planned memory.
 TEST(Rank, OfAnyLayoutIsBuiltWithoutPeers) {
   const std::vector<std::string> sets = {"parallel.tensor_model_parallel_size=8",
                                          "parallel.pipeline_model_parallel_size=8",
@@ -56,7 +56,7 @@ TEST(Rank, OfAnyLayoutIsBuiltWithoutPeers) {
     EXPECT_EQ(rank.embedding_group != nullptr, ends);  // tied embeddings
     EXPECT_LE(threads_now(), threads);
 
-    // Addresses differ: what is told apart by them is told apart here, too.
+    // Addresses differ, so buffers identified by their address are distinct here, too.
     std::set<const void*> addresses;
     for (const Tensor& buffer : rank.state.boundary_buffers) addresses.insert(buffer.data);
     EXPECT_EQ(addresses.size(), rank.state.boundary_buffers.size());
@@ -66,8 +66,8 @@ TEST(Rank, OfAnyLayoutIsBuiltWithoutPeers) {
 #endif
 }
 
-// Two ranks along cp, over which parameters are replicated and gradients partial: an axis is a row of the table, and
-// buckets, norm and replicas follow from it, whatever its place in the order.
+// Two ranks along cp, over which parameters are replicated and gradients partial: an axis is a row of the table from
+// which buckets, norm and replicas follow, whatever its place in the order.
 TEST(FourthAxis, TrainsAsOneRankDoes) {
   for (const char* order : {"tp-cp-dp-pp", "tp-dp-cp-pp", "pp-dp-cp-tp"})
     for (const char* strategy : {"no_shard", "optim", "optim_grads_params"}) {

@@ -1,5 +1,5 @@
-// Data-parallel sharding and its overlap: every strategy has the losses of one rank, and where sums are taken in the
-// same order, the same bits. All runs are poisoned: weights that are yet to be gathered are NaN.
+// Data-parallel sharding and its overlap: every strategy has the losses of one rank and, if sums are taken in the same
+// order, the same bits. All runs are poisoned: weights that are not yet gathered are NaN.
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
@@ -57,13 +57,13 @@ TEST_P(ShardingLayout, HasTheLossesOfOneRank) {
     const Curve curve = train_on_threads(config, c.ranks(), kShardingSteps, true);
     if (fp32) expect_near(curve, one_rank, strategy);
     if (strategy == "no_shard") no_shard = curve;
-    // Under the last two gradients are summed over ranks before they are summed over micro-batches.
+    // Under the last two strategies, gradients are summed over ranks before they are summed over micro-batches.
     if (strategy == "optim" || c.micro_batches == 1) expect_equal(curve, no_shard, strategy);
     if (strategy == "optim") {
       EXPECT_EQ(curve.weights_hash, no_shard.weights_hash);
     }
     if (c.d == 1) continue;
-    // Overlap changes time, never numbers: both switches, and one of them with a GPT, the other one with a Llama.
+    // Overlap changes time, never numbers: both switches together, and one with a GPT, the other with a Llama.
     OverlapConfig& overlap = config.overlap;
     const bool sharded = strategy != "no_shard";
     overlap.overlap_param_gather = sharded && c.llama;
@@ -103,7 +103,7 @@ TEST(Sharding, BucketSizeChangesNothing) {
       expect_equal(curve, reference, fmt::format("{} bucket_size {}", strategy, bucket_size));
       EXPECT_EQ(curve.weights_hash, reference.weights_hash);
     }
-    // Three at the same time, on streams that run as late as their waits allow: each bucket is waited for.
+    // Three collectives in flight, on streams that run as late as their waits allow: each bucket is waited for.
     config.parallel.bucket_size = 7777;
     config.overlap.collectives_in_flight = 3;
     expect_equal(train_on_threads(config, 3, kShardingSteps, {.poison = true, .make_backend = make_split_backend}),
@@ -111,7 +111,7 @@ TEST(Sharding, BucketSizeChangesNothing) {
   }
 }
 
-// Megatron's alignment of collectives over pipeline ranks is a matter of time only.
+// Megatron's alignment of collectives over pipeline ranks affects only timing.
 TEST(Sharding, AlignmentChangesNothing) {
   for (const Case& c : {Case{.p = 2, .d = 2, .v = 2, .micro_batches = 4, .schedule = "interleaved"},
                         Case{.p = 4, .d = 2, .v = 1, .micro_batches = 4, .schedule = "1f1b"},
@@ -148,7 +148,7 @@ TEST(Sharding, WorksWithRecompute) {
     const Curve reference = train_on_threads(config, 2, kShardingSteps, true);
     config.model.recompute_granularity = RecomputeGranularity::full;
     config.model.recompute_method = RecomputeMethod::uniform;
-    // Of two layers that are computed again together, the last one prefetches weights that nobody takes.
+    // If two layers are recomputed together, the last one prefetches weights that are never used.
     for (const auto& [layers, in_flight] : {std::pair<int64_t, int>{1, 1}, {3, 1}, {2, 3}}) {
       config.model.recompute_num_layers = layers;
       config.overlap.collectives_in_flight = in_flight;
@@ -158,15 +158,15 @@ TEST(Sharding, WorksWithRecompute) {
   }
 }
 
-// Bytes a rank holds, against the formulas of ZeRO (flat_buffer.h) on the layout's elements.
+// Bytes per rank, against the ZeRO formulas (flat_buffer.h) applied to the layout's elements.
 TEST(Sharding, TakesTheMemoryOfTheFormulas) {
   for (const int d : {1, 2, 4, 8}) {
     for (const std::string asked : kStrategies) {
       const auto [run, layout] = resolved(config_of({.d = d, .tied = false, .dtype = "bf16"}, asked.c_str()), d);
-      const std::string strategy = d == 1 ? "no_shard" : asked;  // one rank shares nothing
+      const std::string strategy = d == 1 ? "no_shard" : asked;  // one rank has nothing to shard
       std::map<std::string, int64_t> bytes;
       for (const MemoryItem& item : plan_memory(run, layout, {}).items) bytes[item.name] = item.bytes;
-      // Elements of the layout: with buckets that are units each is padded to 128, with one bucket all together.
+      // Elements of the layout: buckets of one unit are padded to 128 each, a single bucket as a whole.
       const int64_t h = 32, f = 128, s = 16, vocab = 61, layers = 4;
       const auto padded = [](int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; };
       const int64_t norm = 2 * padded(h, 64);
@@ -179,7 +179,7 @@ TEST(Sharding, TakesTheMemoryOfTheFormulas) {
       const int64_t largest = std::max({padded(embedding, 128), padded(block, 128), padded(head, 128)});
       const int64_t of_optimizer = strategy == "no_shard" ? n : n / d;
       const int64_t buckets = units ? layers + 2 : 1;
-      // The norms, a step's numbers, and what is looked for in a refused step.
+      // The norms, a step's numbers, and the results of the searches in a refused step.
       const int64_t small = 2 * (8 * kExactSumBins + 4 + 4) + 4 * RankState::kStepNumbers +
                             8 * RankState::kNonFiniteSearches * kNonFiniteNumbers * buckets;
       EXPECT_EQ(bytes["optimizer"], 12 * of_optimizer + small) << strategy << " d " << d;

@@ -1,5 +1,5 @@
-// The trainer beyond the equality of layouts: memory, numbers gone wrong, the learning rate, sampling, initial weights,
-// the cut of layers into stages.
+// The trainer beyond the equality of layouts: memory, non-finite numbers and spikes, the learning rate, sampling,
+// initial weights, the split of layers into stages.
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -25,7 +25,7 @@ namespace {
 
 // ---- memory
 
-// Bytes of the heap in use. A sanitizer brings an allocator of its own, beside which mallinfo2() crashes.
+// Bytes of the heap in use. A sanitizer has its own allocator, with which mallinfo2() crashes.
 size_t heap_bytes() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   return __sanitizer_get_current_allocated_bytes();
@@ -56,7 +56,7 @@ TEST_P(Memory, IsWhatWasPlannedAndDoesNotGrow) {
     trainer.world().barrier();
     run_steps();
     trainer.world().barrier();
-    // The heap holds the trace's spans, some tens of kilobytes; a tensor that a step forgets would be more.
+    // The heap holds the trace's spans, some tens of kilobytes; a tensor leaked by a step would take more.
     if (trainer.world().rank() == 0) {
       EXPECT_LT(heap_bytes(), before + 400'000);
     }
@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
                     LayoutCase{"v_shaped", {.t = 2, .p = 2, .sequence_parallel = true, .schedule = "zb-v"}, bf16}),
     [](const auto& info) { return info.param.name; });
 
-// The queries and keys before the norm and after it, and a statistic of each.
+// Saves queries and keys both before and after the norm, and the norm's statistics.
 TEST(PlannedMemory, NormsOfHeadsSaveWhatTheyRead) {
   const auto activations = [](bool norms, const char* normalization) {
     Config config = tiny_config();
@@ -121,13 +121,13 @@ TEST(PlannedMemory, NormsOfHeadsSaveWhatTheyRead) {
   EXPECT_EQ(activations(true, "LayerNorm") - activations(false, "LayerNorm"), 4 * layers * heads * (d + 2));
 }
 
-// Bytes of activations that recompute saves, against counting the tensors by hand (bf16; n micro-batches under way).
+// Bytes of activations that recompute saves, against tensors counted by hand (bf16; n micro-batches in flight).
 TEST(PlannedMemory, RecomputeSavesWhatItDoesNotKeep) {
   const auto activations = [](const char* granularity, const char* modules, const char* method, int64_t layers) {
     Config config = tiny_config();
     config.precision.dtype = DType::bf16;
     config.parallel.pipeline_model_parallel_size = 2;
-    config.model.num_layers = 8;  // 4 a stage
+    config.model.num_layers = 8;  // 4 per stage
     set_key(config, "model.recompute_granularity", granularity);
     set_key(config, "model.recompute_modules", modules);
     set_key(config, "model.recompute_method", method);
@@ -142,7 +142,7 @@ TEST(PlannedMemory, RecomputeSavesWhatItDoesNotKeep) {
   const int64_t norms = 2 * sbh + 4 * row, attention = sbh + row * a, mlp = 2 * sbf;
   const int64_t all = norms + 3 * sbh + attention + sbh + mlp + sbh;  // and qkv, middle, out
   const int64_t none = activations("none", "core_attn", "none", 0);
-  // One set for all blocks in the place of one a block and micro-batch.
+  // One set for all blocks instead of one per block and micro-batch.
   EXPECT_EQ(none - activations("selective", "core_attn", "none", 0), (n * blocks - 1) * attention);
   EXPECT_EQ(none - activations("selective", "layernorm,mlp", "none", 0), (n * blocks - 1) * (norms + mlp));
   EXPECT_EQ(none - activations("full", "core_attn", "uniform", 1), (n * blocks - 1) * (all - sbh));
@@ -178,7 +178,7 @@ std::vector<float> floats_of(Trainer& trainer, Tensor tensor) {
   return numbers;
 }
 
-// One step in double, from the state before it and the gradients that it leaves, with numbers that no default has.
+// One step in double, from the state before it and the gradients that it leaves, with no number at its default.
 TEST(Update, IsAdamWOfClippedGradientsWithTheNumbersOfTheConfig) {
   for (const double clip : {0.0, 0.05})
     for (const bool all_decay : {false, true}) {
@@ -264,7 +264,7 @@ TEST(Evaluation, IsTheMeanLossATokenWithoutDropout) {
   EXPECT_EQ(losses(config), plain);
 }
 
-// The samples of a dataset, of which evaluations see one.
+// Shows evaluations a single sample of a dataset.
 class OneSample : public BatchSource {
  public:
   explicit OneSample(const GptDataset& data) : data_(data) {}
@@ -285,7 +285,7 @@ class OneSample : public BatchSource {
 };
 
 TEST(Evaluation, OfTheFirstSamplesIsTheMeanOverTheirTokensOnEveryLayout) {
-  // 1 and a bit of global batches, less than one, and of more the first ones
+  // slightly more than one global batch, less than one, and the first samples of larger sets
   for (const auto& [documents, first] : {std::pair<int64_t, int64_t>{12, 0}, {3, 0}, {12, 9}, {12, 3}}) {
     Config config = tiny_config();
     const GptDataset valid(
@@ -325,7 +325,7 @@ TEST(Evaluation, OfTheFirstSamplesIsTheMeanOverTheirTokensOnEveryLayout) {
   }
 }
 
-// While the batch grows from three micro-batches to four, an evaluation reads full batches all the same: three of eight
+// While the batch grows from three micro-batches to four, an evaluation still reads full batches: three of eight
 // samples are four of six.
 TEST(Evaluation, OfARampReadsFullBatches) {
   Config config = tiny_config();
@@ -378,7 +378,7 @@ TEST(Evaluation, InMidRunChangesNothing) {
 
 // ---- dropout
 
-// Notes the dropouts of the calls.
+// Records the dropout arguments of all calls.
 class DropoutNotes : public Ops {
  public:
   struct Note {
@@ -422,7 +422,7 @@ TEST(DropoutSites, AreUnlikeForwardsAndTheSameBackwards) {
                 [&](Trainer& trainer) {
                   // when
                   trainer.step();
-                  // then: each micro-batch has the embedding's and three of each layer
+                  // then: each micro-batch has one site in the embedding and three in each layer
                   const auto all = sites_of({"position_forward", "attention_forward", "bias_dropout_add"});
                   EXPECT_EQ(std::set(all.begin(), all.end()).size(), 1u + 3 * 4);
                   EXPECT_EQ(all.size(), 4u * (1 + 3 * 4));
@@ -431,7 +431,7 @@ TEST(DropoutSites, AreUnlikeForwardsAndTheSameBackwards) {
                   EXPECT_EQ(sites_of({"dropout_backward"}), sites_of({"bias_dropout_add"}));
                   for (const auto& [op, dropout] : notes)
                     EXPECT_EQ(dropout.probability, op.starts_with("attention") ? 0.2f : 0.1f) << op;
-                  // and none where nothing is trained
+                  // and evaluations have no dropout
                   notes.clear();
                   evaluate(trainer, 1);
                   EXPECT_FALSE(notes.empty());
@@ -440,7 +440,7 @@ TEST(DropoutSites, AreUnlikeForwardsAndTheSameBackwards) {
                 {.make_backend = noting});
 }
 
-// ---- numbers gone wrong
+// ---- NaN, Inf and loss spikes
 
 TEST(NonFinite, StopsAllRanksAndNamesTheParameter) {
   const Config config = cut(tiny_config(), {.t = 2});
@@ -481,14 +481,14 @@ TEST(NonFinite, TheSourceIsWhatWasThereFirst) {
     EXPECT_EQ(source.replicas, replicas);
   };
   expect(std::vector<RankNumbers>(4), Source::none, {}, 0);
-  expect(ranks(), Source::grad, {2, 3}, 0);  // a sum that overflows: of the tensor that is reduced first
+  expect(ranks(), Source::grad, {2, 3}, 0);  // an overflowing sum: in the tensor that is reduced first
   auto all = ranks();
-  all[1].local_grad = 9, all[3].local_grad = 5;  // the backward pass comes to rank 3 first
+  all[1].local_grad = 9, all[3].local_grad = 5;  // the backward pass reaches rank 3 first
   expect(all, Source::local_grad, {3}, 1);
   EXPECT_EQ(find_source(all).replica, (std::vector<int>{1, 3}));
   all[1].local_grad = 5;
   expect(all, Source::local_grad, {1, 3}, 1);
-  all[2].local_grad = 7;  // another replica has a source of its own
+  all[2].local_grad = 7;  // another replica has its own source
   expect(all, Source::local_grad, {2}, 2);
   all[2].local_grad = kNone;
   all[3].loss = 1;
@@ -497,7 +497,7 @@ TEST(NonFinite, TheSourceIsWhatWasThereFirst) {
   expect(all, Source::weight, {0}, 0);
 }
 
-// The next step, which is queued before the host reads of this one, searches gradients of its own.
+// The next step, which is queued before the host reads this one's result, searches its own gradients.
 TEST(NonFinite, IsNamedAsItWasBeforeTheSumOverRanks) {
   struct Case {
     const char* fault;
@@ -541,7 +541,7 @@ TEST(NonFinite, IsNamedAsItWasBeforeTheSumOverRanks) {
   }
 }
 
-// The parameter and the element, on each rank of each sharding: the fault strikes the first that the rank owns.
+// Names the parameter and the element under each sharding: the fault strikes the first element that the rank owns.
 TEST(NonFinite, NamesTheElementOfTheShard) {
   for (const char* strategy : {"no_shard", "optim", "optim_grads", "optim_grads_params"})
     for (const int bad : {0, 3}) {
@@ -567,7 +567,7 @@ TEST(NonFinite, NamesTheElementOfTheShard) {
     }
 }
 
-// Everything that a skipped step must leave alone.
+// Everything that a skipped step must leave unchanged.
 std::vector<std::byte> state_bits(Trainer& trainer) {
   std::vector<std::byte> bits;
   const auto add = [&](Tensor tensor) {
@@ -585,7 +585,7 @@ std::vector<std::byte> state_bits(Trainer& trainer) {
 struct SkipCase {
   const char* name;
   const char* fault;  // strikes at step 3
-  const char* text;   // of the warning
+  const char* text;   // part of the warning
   Cut cut;
   const char* dtype = "fp32";
 };
@@ -615,7 +615,7 @@ TEST_P(Skip, LeavesEveryBitOfTheStateAloneOnAllRanks) {
                   EXPECT_EQ(state_bits(trainer), before);
                   EXPECT_FALSE(trainer.numbers_ok());
                   EXPECT_EQ(trainer.skipped_steps(), 1);
-                  // and the run goes on
+                  // and the run continues
                   const StepResult next = trainer.step();
                   EXPECT_FALSE(next.skipped);
                   EXPECT_TRUE(std::isfinite(next.loss));
@@ -692,7 +692,7 @@ TEST(ReplicaCheck, NamesTheRankWhoseWeightsHaveAnotherBit) {
   try {
     with_trainers(config, 3,
                   [&](Trainer& trainer) {
-                    for (int i = 0; i < 3; ++i) trainer.step();  // and a comparison at step 2
+                    for (int i = 0; i < 3; ++i) trainer.step();  // including a comparison at step 2
                     EXPECT_TRUE(trainer.numbers_ok());
                     try {
                       trainer.step();
@@ -712,12 +712,11 @@ TEST(ReplicaCheck, NamesTheRankWhoseWeightsHaveAnotherBit) {
   EXPECT_EQ(distrusted, 3);
 }
 
-// Whatever of the state is on every replica: weights that no longer agree are those of the next step, moments those of
-// all that follow.
+// All replicated state: weights that differ affect the next step, moments that differ affect all later ones.
 TEST(ReplicaCheck, SeesABitOfEachKindOfState) {
   for (const char* dtype : {"fp32", "bf16"})
     for (const std::string kind : {"weight", "main weight", "first moment", "second moment"}) {
-      if (kind == "main weight" && std::string(dtype) == "fp32") continue;  // is the weight
+      if (kind == "main weight" && std::string(dtype) == "fp32") continue;  // it is the weight
       Config config = tiny_config();
       set_key(config, "precision.dtype", dtype);
       config.batch.global_batch_size = 12;
@@ -744,13 +743,13 @@ TEST(ReplicaCheck, SeesABitOfEachKindOfState) {
     }
 }
 
-// The limits that the device compares with are those of the loss and norm, however many ranks add them up: the same
-// steps are spikes under every layout.
+// The device compares the loss and norm with the same limits however many ranks contribute to them: the same steps are
+// spikes under every layout.
 TEST(Spikes, AreTheSameStepsUnderEveryLayout) {
   const auto spikes = [](const Cut& how, bool average) {
     Config config = cut(tiny_config(), how);
     config.train.train_iters = 30;
-    config.optimizer.lr = 1e-5;  // at one level
+    config.optimizer.lr = 1e-5;  // the loss stays level
     config.optimizer.min_lr = 1e-6;
     config.train.spike_factor = 1.05;
     config.train.spike_policy = StepAction::skip;
@@ -772,7 +771,7 @@ TEST(Spikes, AreTheSameStepsUnderEveryLayout) {
 
 // ---- judging a step
 
-// What becomes of a step whose numbers are these, the device having done as it was told.
+// The verdict on a step with these numbers, if the device has applied the limits.
 NumberCheck::Verdict judged(NumberCheck& check, double loss, double grad_norm) {
   const auto limits = check.limits();
   return check.judge({loss, grad_norm, true, loss <= limits.loss && grad_norm <= limits.grad_norm});
@@ -793,13 +792,13 @@ TEST(NumberCheck, FindsSpikesAgainstTheRunningMedian) {
   EXPECT_EQ(norm.action, Action::skip);
   EXPECT_FALSE(check.last_was_good());
   EXPECT_EQ(check.skipped(), 2);
-  // A level that lasts becomes the usual one where it is only warned of.
+  // If spikes are only warned about, a level that lasts becomes the usual one.
   config.spike_policy = StepAction::warn;
   NumberCheck warning(config);
   for (int i = 0; i < 64; ++i) judged(warning, 1, 1);
   for (int i = 0; i < 33; ++i) EXPECT_EQ(judged(warning, 10, 1).action, i < 32 ? Action::warn : Action::take) << i;
   EXPECT_EQ(warning.skipped(), 0);
-  // Without the check, nothing is looked at.
+  // Without the check, every step is taken.
   config = {};
   config.check_for_nan_in_loss_and_grad = false;
   EXPECT_EQ(NumberCheck(config).judge({NAN, NAN, false, true}).action, Action::take);
@@ -817,7 +816,7 @@ TEST(LearningRate, WarmsUpThenDecays) {
   OptimizerConfig config{.lr = 1.0, .min_lr = 0.1, .lr_warmup_iters = 10, .lr_decay_iters = 110};
   EXPECT_DOUBLE_EQ(rate_at(config, 1), 0.1);
   EXPECT_DOUBLE_EQ(rate_at(config, 10), 1.0);
-  EXPECT_DOUBLE_EQ(rate_at(config, 60), 0.55);  // half way down the cosine
+  EXPECT_DOUBLE_EQ(rate_at(config, 60), 0.55);  // halfway down the cosine
   EXPECT_DOUBLE_EQ(rate_at(config, 110), 0.1);
   EXPECT_DOUBLE_EQ(rate_at(config, 1000), 0.1);
   config.lr_decay_style = LrDecay::linear;
@@ -833,7 +832,7 @@ TEST(LearningRate, WarmsUpThenDecays) {
   EXPECT_DOUBLE_EQ(rate_at(config, 10), 1.0);
 }
 
-// Megatron's get_lr, with r the share of the last lr_wsd_decay_iters.
+// Megatron's get_lr, with r the fraction of the last lr_wsd_decay_iters.
 TEST(LearningRate, OfWsdIsStableAndThenDecays) {
   OptimizerConfig config{.lr = 1.0, .min_lr = 0.2, .lr_warmup_iters = 10, .lr_decay_iters = 110};
   config.lr_decay_style = LrDecay::wsd;
@@ -950,7 +949,7 @@ TEST(Init, IsNormalAndIndependentOfTheCut) {
   }
 }
 
-// ---- layers of stages
+// ---- the split of layers into stages
 
 TEST(LayerSplit, CutsEvenlyOrAsAsked) {
   using Layers = std::vector<int64_t>;
@@ -959,7 +958,7 @@ TEST(LayerSplit, CutsEvenlyOrAsAsked) {
   EXPECT_EQ(split_layers({.num_layers = 8, .stages = 4, .first_layers = 1, .last_layers = 3}), (Layers{1, 2, 2, 3}));
   EXPECT_EQ(split_layers({.num_layers = 10, .stages = 4, .account_for_embedding = true, .account_for_loss = true}),
             (Layers{2, 3, 3, 2}));
-  // Megatron's: of a rank, over its chunks
+  // Megatron's rule: a rank's layers are split over its chunks
   EXPECT_EQ(split_layers({.num_layers = 12, .stages = 8, .chunks = 2, .first_layers = 2, .last_layers = 2}),
             (Layers{1, 2, 2, 1, 1, 2, 2, 1}));
 }

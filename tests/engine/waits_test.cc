@@ -1,9 +1,8 @@
-// Every wait is needed: streams run as late or as early as their waits allow (tests/support/hostile.h), which changes
-// no number; and wherever one wait of parallel/ or engine/ is left out, some case has other numbers, an error or a
-// crash.
+// Every wait is needed: running streams as late or as early as their waits allow (tests/support/hostile.h) changes no
+// number, but leaving out any one wait of parallel/ or engine/ makes some case give different numbers, fail or crash.
 //
-// TRIVET_WAITS=all leaves out each in turn, which takes two minutes, and TRIVET_WAITS=executor.cc those there; else it
-// is one in sixteen, drawn by the addresses of the program.
+// TRIVET_WAITS=all leaves out each in turn, which takes two minutes; TRIVET_WAITS=executor.cc, those in that file. The
+// default is one in sixteen, chosen by the program's addresses.
 #include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
@@ -40,7 +39,7 @@ std::string text(const Curve& curve) {
   return all;
 }
 
-// Three steps, each queued before the last one's result is read, and an evaluation.
+// Three steps, each queued before the previous one's result is read, and an evaluation.
 Case training(const char* name, const Cut& how, std::function<void(Config&)> set, bool staged = false) {
   const auto run = [=](const MakeBackend& make) {
     Config config = cut(tiny_config(), how);
@@ -53,7 +52,7 @@ Case training(const char* name, const Cut& how, std::function<void(Config&)> set
   return {name, run, staged};
 }
 
-// The device is prepared, replicas are compared at each step, which is saved; then the run goes on from there.
+// Prepares the device, compares replicas at each step and saves it; then resumes from there.
 std::string save_and_resume(const MakeBackend& make, bool async) {
   const TempDir dir;
   Config config = cut(tiny_config(), {.d = 2, .strategy = "optim"});
@@ -92,7 +91,7 @@ std::string save_and_resume(const MakeBackend& make, bool async) {
   return all;
 }
 
-// A gradient that is not finite is searched for: its tensor, rank and samples.
+// Searches for a non-finite gradient: its tensor, rank and samples.
 std::string find_a_nan(const MakeBackend& make, const char* fault) {
   try {
     with_trainers(cut(tiny_config(), {.p = 2, .d = 2}), 4, [](Trainer& trainer) { trainer.step(), trainer.step(); },
@@ -103,7 +102,7 @@ std::string find_a_nan(const MakeBackend& make, const char* fault) {
   return "nothing was found";
 }
 
-// The logits behind two tokens and more, of one who trained a step.
+// The logits after two or more tokens, from a model trained for one step.
 std::string generate(const MakeBackend& make) {
   Config config = cut(tiny_config(), {.t = 2, .p = 2, .sequence_parallel = true});
   const std::vector<int32_t> tokens{3, 10, 31, 4, 4};
@@ -152,7 +151,7 @@ const std::vector<Case>& cases() {
                }),
       training(
           "unused_prefetch", {.d = 2, .strategy = "optim_grads_params"},
-          [](Config& c) {  // a backward pass asks for the last block of a group, whose first one is recomputed before
+          [](Config& c) {  // a backward pass prefetches the last block of a group, whose first one is recomputed before
             overlap_data_parallel(c);
             c.overlap.collectives_in_flight = 2;
             c.model.recompute_granularity = RecomputeGranularity::full;
@@ -160,7 +159,7 @@ const std::vector<Case>& cases() {
             c.model.recompute_num_layers = 2;
           }),
       training("unused_last_prefetch", {.p = 2, .d = 2, .strategy = "optim_grads_params"},
-               [](Config& c) {  // a later stage's first block, which is recomputed last, asks for the second
+               [](Config& c) {  // a later stage's first block, which is recomputed last, prefetches the second
                  overlap_data_parallel(c);
                  c.overlap.collectives_in_flight = 2;
                  c.model.recompute_granularity = RecomputeGranularity::full;
@@ -186,7 +185,7 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-// Places that no case misses: the function that waits, the one that calls it (empty: any), and why the wait stays.
+// Waits that no case misses: the waiting function, its caller (empty: any), and why the wait stays.
 struct Excuse {
   const char *function, *caller, *why;
 };
@@ -218,8 +217,8 @@ TEST_P(Waits, TheOrderOfStreamsChangesNoNumber) {
 INSTANTIATE_TEST_SUITE_P(Cases, Waits, testing::Range(size_t{0}, cases().size()),
                          [](const auto& info) { return std::string(cases()[info.param].name); });
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which see only that a wait is missing
-// Of "function(arguments) at directory/../file:line".
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which report only that a wait is missing
+// Shortens "function(arguments) at directory/../file:line" to "function file:line".
 std::string short_name(const std::string& name) {
   const size_t at = name.rfind(" at "), up = name.rfind("/../");
   const std::string function = name.substr(0, std::min(at, name.find("(trivet")));
@@ -228,7 +227,7 @@ std::string short_name(const std::string& name) {
 
 TEST(Waits, EachIsNeeded) {
   tiny_dataset();
-  // given: where the cases wait, by the line and the function that calls it, and their numbers
+  // given: where the cases wait, by line and calling function, and the numbers they give
   std::vector<std::string> expected;
   std::map<Place, std::set<size_t>> cases_of;
   for (size_t i = 0; i < cases().size(); ++i) {
@@ -249,7 +248,7 @@ TEST(Waits, EachIsNeeded) {
     std::set<size_t> cases;
     std::string caller;
   };
-  std::map<std::string, Wait> waits;  // by the line that waits and the function that calls
+  std::map<std::string, Wait> waits;  // by waiting line and calling function
   for (size_t n = 0; n < places.size(); ++n) {
     if (names[n][0].find("/tests/") != std::string::npos) continue;  // the tests' own
     const std::string caller = names[n][1].substr(0, names[n][1].rfind(" at "));
@@ -284,7 +283,7 @@ TEST(Waits, EachIsNeeded) {
             fmt::format("{}, seed {}: {}", c.name, seed, ended.how.empty() ? "other numbers" : ended.how.substr(0, 99));
         break;
       }
-    // then: a case says so
+    // then: some case notices
     missed += !by.empty();
     if (!by.empty()) {
       std::cout << "missed  " << name << "\n        by " << by << std::endl;

@@ -1,6 +1,6 @@
-// The layouts agree at widths that people train, on a few tokens and the tiny dataset's vocabulary: layers of GPT-2
-// 124M, and a quarter of one of Llama 3.1 8B, of whose heads and feed-forward columns each rank of t 2 has those that a
-// rank of t 8 has. (The whole layer takes 28 s and 4 GB.)
+// Layouts agree at realistic widths, on a few tokens and the tiny dataset's vocabulary: layers of GPT-2 124M, and a
+// quarter of a Llama 3.1 8B layer, in which a rank at t = 2 has as many heads and feed-forward columns as a rank at
+// t = 8 of the whole layer. (The whole layer takes 28 s and 4 GB.)
 #include <gtest/gtest.h>
 
 #include "tests/support/training.h"
@@ -17,7 +17,7 @@ Config of_width(Config config, const std::vector<std::pair<const char*, const ch
 
 void expect_layouts_agree(const Config& config, const std::vector<Cut>& cuts) {
   if (kMatrixStride > 1) GTEST_SKIP() << "small widths show a sanitizer the same";
-  // What a step makes of the weights shows in the validation loss behind it.
+  // The validation loss after the step shows the step's effect on the weights.
   constexpr int kSteps = 1;
   const Curve reference = train_on_threads(config, 1, kSteps);
   for (const Cut& how : cuts)
