@@ -1,4 +1,4 @@
-// trivet checkpoint and trivet generate as a user starts them, and sampling.
+// trivet checkpoint and trivet generate, started as by a user, and sampling.
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -40,7 +40,7 @@ struct Ended {
   std::string out, err;
 };
 
-// `trivet ARGUMENTS`, without a launcher's environment. before: what the shell does first.
+// `trivet ARGUMENTS`, without a launcher's environment. before: shell commands to run first.
 Ended trivet(const TempDir& dir, const std::string& arguments, const std::string& before = "") {
   const std::string out = dir / "out.txt", err = dir / "err.txt";
   const std::string command = before + fmt::format("env -u OMPI_COMM_WORLD_SIZE CUDA_VISIBLE_DEVICES= {} {} >{} 2>{}",
@@ -51,7 +51,7 @@ Ended trivet(const TempDir& dir, const std::string& arguments, const std::string
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// Arguments that cannot be are refused at once, in words, with exit code 64.
+// Invalid arguments are refused immediately, with a message and exit code 64.
 TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
   const TempDir dir;
   for (const auto& [arguments, part] : std::vector<std::pair<const char*, const char*>>{
@@ -110,7 +110,7 @@ TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
   }
 }
 
-// What is there and cannot be read is an error of input and output, what is not what it should be one of data.
+// A file that exists but cannot be read is an I/O error; one with the wrong content is a data error.
 TEST(CommandLine, SaysWhatIsWrongWithFiles) {
   const TempDir dir;
   std::filesystem::create_directory(dir / "folder");
@@ -152,7 +152,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// The commands below `path` that its help lists.
+// The subcommands of `path` that its help lists.
 std::vector<std::string> commands_below(const std::string& help, const std::string& path) {
   std::vector<std::string> paths;
   const std::vector<std::string> lines = lines_of(help);
@@ -162,7 +162,7 @@ std::vector<std::string> commands_below(const std::string& help, const std::stri
   return paths;
 }
 
-// The help of every command fits a screen of 80 x 45, and ends with an example that begins as its usage does.
+// The help of every command fits a screen of 80 x 45, and ends with an example that begins like its usage.
 TEST(CommandLine, HelpFitsAScreenAndEndsWithAnExample) {
   const TempDir dir;
   std::vector<std::string> paths = {""};
@@ -195,7 +195,7 @@ TEST(CommandLine, NamesItsVersion) {
   EXPECT_TRUE(lines[3].starts_with("back ends: threads")) << lines[3];
 }
 
-// What bash offers, after `source <(trivet completion bash)`, for the last of `words`.
+// What bash completes, after `source <(trivet completion bash)`, for the last of `words`.
 TEST(CommandLine, BashCompletesCommandsOptionsAndKeys) {
   const TempDir dir;
   const auto offered = [&](const std::string& words, int last) {
@@ -220,13 +220,13 @@ TEST(CommandLine, BashCompletesCommandsOptionsAndKeys) {
   EXPECT_EQ(offered("trivet train run.yaml --set precision.dtype = ''", 6), "fp32 bf16\n");
   EXPECT_EQ(offered("trivet train run.yaml --set train.trace =", 5), "true false\n");
   EXPECT_EQ(offered("trivet train run.yaml --set parallel.pipeline_schedule = zb-v", 6), "zb-v\n");
-  EXPECT_EQ(offered("trivet train run.yaml --set parallel.pipeline_schedule=zb-v", 4),  // zsh's words
+  EXPECT_EQ(offered("trivet train run.yaml --set parallel.pipeline_schedule=zb-v", 4),  // as zsh splits words
             "parallel.pipeline_schedule=zb-v\n");
   EXPECT_EQ(offered("trivet train run.yaml --set train.run_dir = runs", 6), "\n");
   EXPECT_TRUE(trivet(dir, "completion zsh").out.starts_with("autoload -U +X compinit"));
 }
 
-// The best run of a search under a benchmark's rules has what these derive, so that it is a run by them again.
+// The best run of a search under a benchmark's rules contains what the rules derive, so it is valid under them again.
 TEST(CommandLine, WhatASearchUnderRulesFindsIsARunByThem) {
   const TempDir dir;
   const std::string of_gpus = " --system h100-sxm --ranks 2 ", best = dir / "best.yaml";
@@ -237,7 +237,7 @@ TEST(CommandLine, WhatASearchUnderRulesFindsIsARunByThem) {
   EXPECT_EQ(again.code, 0) << again.err;
 }
 
-// Tables fit a terminal of 80 columns; without one they are whole, and no escape code is printed.
+// Tables fit a terminal of 80 columns; without one they are not shortened, and no escape code is printed.
 TEST(CommandLine, TablesFitTheTerminal) {
   const TempDir dir;
   ASSERT_EQ(trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", kHfModel, dir / "model")).code, 0);
@@ -264,7 +264,7 @@ TEST(CommandLine, TablesFitTheTerminal) {
   }
 }
 
-// Standard output that is lost or closed is an error, which says why.
+// Standard output that is full or closed is an error, whose message says why.
 TEST(CommandLine, KnowsThatItsOutputIsWritten) {
   const TempDir dir;
   const std::string verified = dir / "model", generate = fmt::format("generate {} --prompt-tokens 3,1", verified);
@@ -280,11 +280,11 @@ TEST(CommandLine, KnowsThatItsOutputIsWritten) {
     }
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which take memory for a thread of their own
-// The limit that is in the way is named, and no other.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose own thread needs memory
+// The message names the limit that was hit, and no other.
 TEST(CommandLine, SaysWhyAThreadCannotBeStarted) {
   const auto start = [](rlim_t room) {
-    int64_t pages = 0;  // of data: the sixth number; what the messages themselves need is beside the limit
+    int64_t pages = 0;  // of data: the sixth number; `room` leaves memory for the messages themselves
     std::ifstream statm("/proc/self/statm");
     for (int number = 0; number < 6; ++number) statm >> pages;
     const rlim_t value = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE)) + room;
@@ -303,7 +303,7 @@ TEST(CommandLine, SaysWhyAThreadCannotBeStarted) {
 }
 #endif
 
-// What a signal stops leaves no file; of what was killed, the next start removes them.
+// A command stopped by a signal leaves no file; after a kill, the next start removes the files left.
 TEST(DataCommands, LeaveNothingWhereTheyAreStopped) {
   const TempDir dir;
   write_text(dir / "one.txt", std::string(30'000'000, 'x'));
@@ -320,7 +320,7 @@ TEST(DataCommands, LeaveNothingWhereTheyAreStopped) {
     EXPECT_FALSE(file_exists(dir / "d" + suffix));
   EXPECT_EQ(stopped_by("KILL"), 128 + SIGKILL);
   EXPECT_TRUE(file_exists(dir / "d.bin.tmp"));
-  write_text(dir / "d.model.tmp", "left");  // of one with a tokenizer
+  write_text(dir / "d.model.tmp", "left");  // from a run with a tokenizer
   EXPECT_EQ(trivet(dir, prepare).code, 0);
   for (const char* suffix : {".bin.tmp", ".idx.tmp", ".json.tmp", ".model.tmp"})
     EXPECT_FALSE(file_exists(dir / "d" + suffix)) << suffix;
@@ -335,7 +335,7 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
   EXPECT_EQ(converted.code, 0) << converted.err;
   EXPECT_TRUE(has(converted.out, "2,176 parameters in 28 tensors")) << converted.out;
 
-  // then: the run's folder leads to it; every tensor is listed, with its statistics where they are asked for
+  // then: the run's folder leads to it; every tensor is listed, with statistics if requested
   const Ended inspected = trivet(dir, "checkpoint inspect --tensors " + run);
   EXPECT_EQ(inspected.code, 0) << inspected.err;
   for (const char* part : {"step-00000000", "2 layers, hidden 8, ffn 32, 2 heads, 12 positions", "[40, 8]",
@@ -351,7 +351,7 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
   EXPECT_EQ(verified.code, 0) << verified.err;
   EXPECT_TRUE(has(verified.out, "sound: step 0, 3 files, 84 tensors")) << verified.out;
 
-  // and: it writes the same tokens on every layout
+  // and: it generates the same tokens on every layout
   const std::string start = fmt::format("generate {} --prompt-tokens 3,1,39 --set device.threads_per_rank=1", run);
   const std::string generate = start + " --tokens 12";
   for (const char* how : {"--temperature 0", "--temperature 1.5 --top-k 0 --top-p 0.9 --seed 7"}) {
@@ -369,7 +369,7 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
   }
   EXPECT_NE(trivet(dir, generate + " --top-k 0 --seed 1").out, trivet(dir, generate + " --top-k 0 --seed 2").out);
 
-  // and: what cannot be is refused, with what would do
+  // and: an invalid request is refused, with what would work
   const Ended text = trivet(dir, fmt::format("generate {} --prompt hello", run));
   EXPECT_EQ(text.code, 64);
   EXPECT_TRUE(has(text.err, "give --tokenizer PATH or bytes, or --prompt-tokens")) << text.err;
@@ -386,7 +386,7 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
   EXPECT_EQ(three.code, 64);
   EXPECT_TRUE(three.err.starts_with("trivet: --tensor-parallel: parallel.tensor_model_parallel_size: 3 ")) << three.err;
   EXPECT_EQ(trivet(dir, fmt::format("generate {} --prompt-tokens 3,40", run)).code, 64);
-  EXPECT_EQ(trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", kHfModel, step)).code, 64);  // is there
+  EXPECT_EQ(trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", kHfModel, step)).code, 64);  // exists
 }
 
 TEST(TrainCommand, DrawsSamplesAsGenerateDoes) {
@@ -446,12 +446,12 @@ TEST(TrainCommand, RanksOfMpiNeedALauncher) {
     EXPECT_EQ(ended.code, 64) << arguments << ended.err;
     EXPECT_TRUE(has(ended.err, fmt::format("no launcher started this process; expected mpirun -n {} trivet", ranks)))
         << arguments << ended.err;
-    EXPECT_TRUE(ended.err.starts_with("trivet: ")) << ended.err;  // and nothing of MPI's
+    EXPECT_TRUE(ended.err.starts_with("trivet: ")) << ended.err;  // and no message from MPI
     EXPECT_FALSE(std::filesystem::exists(dir / "run"));
   }
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which take more address space than there is
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which need more address space than the limit
 TEST(TrainCommand, RefusesWhatDoesNotFitBeforeItWritesAnything) {
   const TempDir dir;
   IndexedDatasetWriter writer(dir / "corpus", TokenType::u16);
@@ -475,7 +475,7 @@ TEST(TrainCommand, RefusesWhatDoesNotFitBeforeItWritesAnything) {
 TEST(DataCommands, MemoryThatCannotBeHadIsNamed) {
   const TempDir dir;
   write_text(dir / "one.jsonl", "{\"text\": \"" + std::string(100'000'000, 'x') + "\"}\n");
-  // given: less memory for the text than it has, beside what the libraries of this build take
+  // given: less memory than the text needs, on top of what this build's libraries take
   const auto limit = [](int kib) { return fmt::format("ulimit -v {}; ", kib); };
   int kib = 50'000;
   while (trivet(dir, "--version", limit(kib)).code != 0) ASSERT_LT(kib += 50'000, 20'000'000);
@@ -520,7 +520,7 @@ TEST(DataCommands, OneTextIsSplitByParagraphs) {
   const Ended inspected = trivet(dir, "data inspect " + (dir / "parts.bin"));
   EXPECT_EQ(inspected.code, 0) << inspected.err;
 
-  // and: what this build cannot do is said, where there is no CUDA
+  // and: a build without CUDA says what it cannot do
   const Ended cuda = config("parts", "--set device.kind=cuda");
   EXPECT_EQ(cuda.code, 0) << cuda.err;
   EXPECT_EQ(has(cuda.err, "this build has no CUDA: it can plan this run"), !built_with_cuda()) << cuda.err;
@@ -532,7 +532,7 @@ TEST(DataCommands, OneTextIsSplitByParagraphs) {
   EXPECT_TRUE(has(train.err, "device.kind: found cuda, but this build has no CUDA; expected cpu")) << train.err;
 }
 
-// It is read, as much of it as a prompt may have.
+// Standard input is read up to the size limit of a prompt.
 TEST(GenerateCommand, ReadsItsPromptFromStandardInput) {
   const TempDir dir;
   const std::string step = dir / "step-00000000";
@@ -542,12 +542,12 @@ TEST(GenerateCommand, ReadsItsPromptFromStandardInput) {
   const Ended long_one = trivet(dir, generate + "<" + (dir / "long"));
   EXPECT_EQ(long_one.code, 65);
   EXPECT_TRUE(has(long_one.err, "--prompt-file -: has more than 1048576 bytes")) << long_one.err;
-  const Ended short_one = trivet(dir, generate, "echo hello | ");  // this model has no tokenizer to read it by
+  const Ended short_one = trivet(dir, generate, "echo hello | ");  // this model has no tokenizer for it
   EXPECT_EQ(short_one.code, 64);
   EXPECT_TRUE(has(short_one.err, "give --tokenizer PATH or bytes")) << short_one.err;
 }
 
-// A name with a line end, an escape sequence and a byte that is no UTF-8 is one line of text.
+// A name with a newline, an escape sequence and a byte that is not UTF-8 is printed as one line of text.
 TEST(CommandLine, EscapesNamesInMessages) {
   const TempDir dir;
   const std::string name = "'no\nfile\x1b[31m\xff'";
@@ -561,9 +561,9 @@ TEST(CommandLine, EscapesNamesInMessages) {
   }
 }
 
-// An export brings the run's tokenizer, and says what stays behind.
+// An export includes the run's tokenizer, and says what it leaves out.
 TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
-  // given: a Llama of one step, on a BPE made of a text
+  // given: a Llama trained for one step, with a BPE trained on a text
   const TempDir dir;
   const std::string prepare = fmt::format("data prepare --input {} --tokenizer bpe --vocab-size 300 --output {}",
                                           source_path("README.md"), dir / "d");
@@ -588,14 +588,14 @@ TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
     EXPECT_EQ(read_text(dir / "hf/" + name), read_text(dir / "d." + name));
   EXPECT_TRUE(has(read_text(dir / "hf/config.json"), "\"eos_token_id\": 0")) << read_text(dir / "hf/config.json");
 
-  // and: back and forth the tokenizer comes along, and what does not is named
+  // and: a round trip keeps the tokenizer, and names what it drops
   write_text(dir / "hf/generation_config.json", "{}");
   const Ended back = trivet(dir, fmt::format("checkpoint convert {} {} --to trivet", dir / "hf", dir / "back"));
   EXPECT_EQ(back.code, 0) << back.err;
   EXPECT_TRUE(has(back.out, dir / "hf/tokenizer.json stays there, and the checkpoint names it")) << back.out;
   EXPECT_TRUE(has(back.out, "not converted: generation_config.json\n")) << back.out;
   EXPECT_TRUE(has(back.out, dir / "back.yaml continues training; it begins with the commands")) << back.out;
-  // and: these commands do
+  // and: those commands work
   const std::string run = read_text(dir / "back.yaml");
   const auto command = [&](const char* name) {
     const size_t begin = run.find(std::string("#   trivet ") + name) + std::strlen("#   trivet ");
@@ -632,7 +632,7 @@ TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
   EXPECT_TRUE(has(read_text(dir / "terminal"), "\\x1b[31m")) << read_text(dir / "terminal");
   EXPECT_FALSE(has(read_text(dir / "terminal"), "\x1b[31m"));
 
-  // and: data of this tokenizer is the model's, data of another one of this size is not, nor is what replaces its file
+  // and: the model accepts data of its tokenizer, but not of another one of the same size, nor a replaced file
   const auto resumed = [&](const std::string& data) {
     return trivet(dir, fmt::format("{} --set data.path={} --set train.run_dir={} --resume {}", train, dir / data,
                                    dir / ("run-" + data), dir / "back"));
@@ -667,7 +667,7 @@ TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
     EXPECT_TRUE(has(linked.err, "link/: is a symbolic link; expected a new name, or its target"));
   }
 
-  // and: another's is refused, and so is what is of one format only
+  // and: another model's tokenizer is refused, and so is what only one format has
   const std::string golden = fmt::format("checkpoint convert {} {} --to ", kHfModel, dir / "out");
   for (const auto& [arguments, code, message] : std::initializer_list<std::tuple<std::string, int, const char*>>{
            {"hf --tokenizer " + (dir / "d.tokenizer.json"), 65,
@@ -692,13 +692,13 @@ TEST(CheckpointCommands, VerifyNamesWhatIsDamaged) {
   std::filesystem::create_directories(folder);
   for (const char* name : {"step-00000000", "step-00000001"})
     write_checkpoint(*open_gpt_weights(kHfModel), folder + name);
-  // (both say step 0: no matter here)
+  // (both say step 0, which does not matter here)
   const std::string path = folder + "step-00000001/rank-00000.safetensors";
   std::string bytes = read_text(path);
   bytes[bytes.size() - 5] ^= 1;  // a second moment of the last tensor
   write_text(path, bytes);
 
-  // then: verify names file, tensor, found and expected, and goes on with the other
+  // then: verify names file, tensor, found and expected, and continues with the other
   const Ended one = trivet(dir, "checkpoint verify " + folder + "step-00000001");
   EXPECT_EQ(one.code, 65);
   for (const char* part :
@@ -716,7 +716,7 @@ TEST(CheckpointCommands, VerifyNamesWhatIsDamaged) {
   EXPECT_TRUE(has(all.err, "1 of 2 checkpoints damaged")) << all.err;
   EXPECT_EQ(trivet(dir, "checkpoint verify " + (dir / "nowhere")).code, 64);
 
-  // and: one that a run at work has removed since its folder was listed is not damaged
+  // and: a checkpoint that an active run removed after its folder was listed is not damaged
   std::filesystem::remove_all(folder + "step-00000001");
   std::filesystem::create_symlink("gone", folder + "step-00000001");
   const Ended gone = trivet(dir, "checkpoint verify " + (dir / "run"));
@@ -745,7 +745,7 @@ TEST(Sampling, TopKAndTopPCutTheTail) {
   EXPECT_EQ(drawn(sampling), (Counts{{2, 1000}}));
   sampling.top_p = 0.8;
   EXPECT_EQ(drawn(sampling).size(), 3u);
-  sampling.top_k = 2;  // of those, first
+  sampling.top_k = 2;  // applied before top_p
   EXPECT_EQ(drawn(sampling).size(), 2u);
   sampling = all;
   sampling.temperature = 0;

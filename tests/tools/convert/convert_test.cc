@@ -1,5 +1,5 @@
-// Weights between formats: models that Hugging Face's transformers has saved (tests/golden/make_hf_golden.py) give
-// their logits here, and every way around gives back their bits.
+// Weights converted between formats: models saved by Hugging Face's transformers (tests/golden/make_hf_golden.py) give
+// the same logits here, and every round trip restores their bits.
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -33,7 +33,7 @@ const std::string kHf = source_path("tests/golden/hf_gpt2");
 const std::string kLlama = source_path("tests/golden/hf_llama"), kQwen2 = source_path("tests/golden/hf_qwen2");
 const std::string kQwen3 = source_path("tests/golden/hf_qwen3");
 
-// All weights, as Trivet has them.
+// All weights, in Trivet's layout.
 std::vector<std::vector<float>> weights_of(const std::string& path) {
   const auto weights = open_gpt_weights(path);
   std::vector<std::vector<float>> all;
@@ -52,7 +52,7 @@ std::string error_of(const std::string& path) {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-// Every tensor of a folder's safetensors files, fp32.
+// Every tensor of a folder's safetensors files, in fp32.
 std::map<std::string, std::vector<float>> tensors_of(const std::string& folder) {
   std::map<std::string, std::vector<float>> tensors;
   for (const std::string& name : list_directory(folder)) {
@@ -113,7 +113,7 @@ class Edited {
   nlohmann::json config;
 };
 
-// The largest difference of a folder's logits.json, relative to the largest logit, when `folder` runs on t x p ranks.
+// The largest difference from the folder's logits.json, relative to the largest logit, when run on t x p ranks.
 double logits_differ_by(const std::string& folder, int t, int p) {
   const TempDir dir;
   write_checkpoint(*open_gpt_weights(folder), dir / "step-00000000");
@@ -143,7 +143,7 @@ TEST(Convert, GivesTheLogitsOfHuggingFace) {
   for (const std::string& folder : {kHf, kLlama, kQwen2, kQwen3})
     for (const auto& [t, p] : {std::pair{1, 1}, {2, 2}})
       EXPECT_LT(logits_differ_by(folder, t, p), 1e-5) << folder << " on " << t << " x " << p << " ranks";
-  // and those that somebody made by hand, whose transformers rounded to fp32
+  // and models made by hand, whose logits transformers rounded to fp32
   const char* const more = std::getenv("TRIVET_HF_MODELS");
   std::istringstream folders(more ? more : "");
   for (std::string folder; folders >> folder;) {
@@ -172,7 +172,7 @@ TEST(Convert, LlamasComeBackBitForBit) {
       }
     for (const char* key : {"num_key_value_heads", "rms_norm_eps", "vocab_size", "max_position_embeddings"})
       EXPECT_TRUE(ours.contains(key)) << key;
-    // and both versions of transformers find what they look for: 4 rope_scaling and rope_theta, 5 rope_parameters
+    // and both versions of transformers find their keys: 4 rope_scaling and rope_theta, 5 rope_parameters
     EXPECT_EQ(ours["rope_theta"], 500);
     EXPECT_EQ(ours["rope_parameters"]["rope_theta"], 500);
     EXPECT_EQ(ours["rope_parameters"]["rope_type"], folder == kLlama ? "llama3" : "default");
@@ -180,7 +180,7 @@ TEST(Convert, LlamasComeBackBitForBit) {
   }
 }
 
-// transformers' rule: in order, a new file where the next tensor would make one too large.
+// transformers' rule: tensors in order; a new file begins if the next tensor would make the current one too large.
 TEST(Convert, ShardsHoldWhatTheyMay) {
   const TempDir dir;
   const auto weights = open_gpt_weights(kQwen2);
@@ -205,7 +205,7 @@ TEST(Convert, ShardsHoldWhatTheyMay) {
       const auto index = parse_json(read_text(folder + "/model.safetensors.index.json"));
       EXPECT_EQ(index["metadata"]["total_size"], whole);
     }
-    if (most == 3000) {  // and one that is not there is named
+    if (most == 3000) {  // and a missing file is named
       const std::string gone = folder + "/model-00002-of-" + fmt::format("{:05}", files) + ".safetensors";
       fs::remove(gone);
       EXPECT_TRUE(error_of(folder).starts_with(gone + ": not found; model.safetensors.index.json names it"));
@@ -222,7 +222,7 @@ TEST(Convert, ReadsTheVersionsOfALlamasConfiguration) {
     return model_spec_of(open_gpt_weights(dir / "hf")->config().model);
   };
   const auto same = [](nlohmann::json&) {};
-  // given: what 4.57 wrote; then: as 5 says it, or both, or with a sliding window that sees all, it is the same model
+  // given: what 4.57 wrote; then: in 5's form, in both, or with a sliding window that covers all, it is the same model
   const ModelSpec llama = spec_with(kLlama, same), qwen2 = spec_with(kQwen2, same);
   EXPECT_EQ(llama.rotary, (Rotary{8, 500, 8, 1, 4, 64}));
   EXPECT_EQ(spec_with(kLlama,
@@ -252,11 +252,11 @@ TEST(Convert, ReadsTheVersionsOfALlamasConfiguration) {
                       [](nlohmann::json& c) {
                         c["rope_theta"] = c["rope_parameters"]["rope_theta"];
                         c.erase("rope_parameters");
-                        c["sliding_window"] = 4;  // which is not used
+                        c["sliding_window"] = 4;  // not in use
                       }),
             qwen2);
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.biases);
-  // and: what files leave to transformers' defaults (Llama 2's have no theta), or write otherwise
+  // and: what files leave to transformers' defaults (Llama 2's have no theta) or write differently
   EXPECT_EQ(spec_with(kLlama,
                       [](nlohmann::json& c) {
                         c.erase("rope_theta");
@@ -276,7 +276,7 @@ TEST(Convert, ReadsTheVersionsOfALlamasConfiguration) {
   }
 }
 
-// Llama's two switches: where one is off, zeros compute the same.
+// Llama's two bias switches: if one is off, zero biases compute the same.
 TEST(Convert, BiasesOfOneHalfAreZero) {
   const TempDir dir;
   Edited half(kLlama);
@@ -298,7 +298,7 @@ TEST(Convert, BiasesOfOneHalfAreZero) {
   whole.config["mlp_bias"] = true;
   whole.write(dir / "whole");
   EXPECT_EQ(weights_of(dir / "half"), weights_of(dir / "whole"));
-  whole.config["mlp_bias"] = false;  // then they are too many
+  whole.config["mlp_bias"] = false;  // now its biases are extra tensors
   whole.write(dir / "more");
   EXPECT_TRUE(contains(error_of(dir / "more"), "mlp.down_proj.bias: not a tensor of the model"));
 }
@@ -418,7 +418,7 @@ TEST(Convert, EveryWayAroundGivesTheSameBits) {
   // when: Hugging Face -> Trivet -> Hugging Face
   write_checkpoint(*open_gpt_weights(kHf), dir / "trivet");
   write_hf(*open_gpt_weights(dir / "trivet"), dir / "hf", {.dtype = DType::f32});
-  // then: what transformers wrote is written, tensor by tensor
+  // then: the output equals what transformers wrote, tensor by tensor
   EXPECT_EQ(tensors_of(dir / "hf"), tensors_of(kHf));
   EXPECT_EQ(weights_of(dir / "hf"), original);
 
@@ -436,7 +436,7 @@ TEST(Convert, EveryWayAroundGivesTheSameBits) {
   EXPECT_EQ(static_cast<float>(bf16(original[0][0])), weights_of(dir / "hf16")[0][0]);
 }
 
-// Infinity would be refused by whoever reads it.
+// Every reader would refuse an infinity.
 TEST(Convert, AWeightThatBf16CannotHoldIsNamed) {
   const TempDir dir;
   Edited model;
@@ -451,7 +451,7 @@ TEST(Convert, AWeightThatBf16CannotHoldIsNamed) {
 }
 
 TEST(Convert, AnUntiedHeadIsATensorOfItsOwn) {
-  // given: the model with another head
+  // given: the model with a different head
   const TempDir dir;
   Edited model;
   std::string head = model.find("transformer.wte.weight").bytes;
@@ -505,7 +505,7 @@ TEST(Convert, WritesNoModelThatTheOtherWouldComputeOtherwise) {
             qwen3 + "model.add_bias_linear: found true, expected false");
   EXPECT_EQ(problem(llama, [](ModelConfig& m) { m.qk_layernorm = m.add_qkv_bias = true; }),
             qwen3 + "model.add_qkv_bias: found true, expected false");
-  ModelConfig narrow = llama;  // for its heads
+  ModelConfig narrow = llama;  // too narrow for its heads
   narrow.hidden_size = 36;
   narrow.qk_layernorm = true;
   EXPECT_NE(to_hf_config(narrow, "", {}).find("\"Qwen3ForCausalLM\""), std::string::npos);
@@ -514,7 +514,7 @@ TEST(Convert, WritesNoModelThatTheOtherWouldComputeOtherwise) {
   EXPECT_TRUE(list_directory(dir / "").empty());
 }
 
-// Each model.* key is set in turn: the format carries it, or it is of training alone, or an export is refused by it.
+// Each model.* key is set in turn: the format carries it, or it affects only training, or the export is refused.
 TEST(Convert, NoKeyOfTheModelIsPassedOverByAnExport) {
   const TempDir dir;
   const std::set<std::string_view> of_training{"make_vocab_size_divisible_by",
@@ -543,9 +543,9 @@ TEST(Convert, NoKeyOfTheModelIsPassedOverByAnExport) {
       }
       const std::string set = format_field(field, changed);
       ASSERT_NE(set, before) << field.name;
-      const bool no_effect = field.key().starts_with("rope_scaling_") && !plain.use_rope_scaling;  // no run has it
+      const bool no_effect = field.key().starts_with("rope_scaling_") && !plain.use_rope_scaling;  // no run can set it
       if (of_training.contains(field.key()) || (no_effect && plain.swiglu)) continue;
-      if (field.key() == "hidden_dropout" && plain.swiglu) continue;  // of training, but a GPT-2 carries it
+      if (field.key() == "hidden_dropout" && plain.swiglu) continue;  // only for training, but GPT-2's format has it
       EXPECT_NO_THROW(to_hf_config(plain, "", {}));
       std::string written;
       try {
@@ -587,7 +587,7 @@ TEST(Convert, ReadsShardsNamesWithoutPrefixMasksAndATiedHead) {
   // then: it is the same model
   EXPECT_EQ(weights_of(dir / ""), weights_of(kHf));
 
-  // and an index that leaves the folder, or promises what is not there, is refused
+  // and an index that points outside the folder or lists a missing tensor is refused
   for (const char* name : {"../secret", "/etc/passwd", "a/b", ".hidden", "", "..\\x"}) {
     index["weight_map"]["wte.weight"] = name;
     write_index();
@@ -648,7 +648,7 @@ TEST(Convert, RefusesWhatIsNoSuchModelAndNamesTheTensor) {
   }
 }
 
-// Of every format, in every type; nothing is written, and a checkpoint that has them is not loaded.
+// In every format and every type; nothing is written, and a checkpoint that contains them is not loaded.
 TEST(Convert, FindsNumbersThatAreNotFinite) {
   struct Case {
     const char* dtype;
@@ -684,7 +684,7 @@ TEST(Convert, FindsNumbersThatAreNotFinite) {
   EXPECT_NE(of_llmc.find("model.bin: tensor embedding.word_embeddings.weight: element 3 of "), std::string::npos)
       << of_llmc;
 
-  // A checkpoint of ours that another program wrote; inspect shows it all the same.
+  // A checkpoint in our format that another program wrote; inspect still shows it.
   class Infinite : public GptWeights {
    public:
     Infinite() : GptWeights("infinite") { set_model(open_gpt_weights(kHf)->config()); }
@@ -714,13 +714,13 @@ TEST(Convert, RefusesLlmcFilesThatDoNotFitTheirHeader) {
     return error_of(dir / "model.bin");
   };
   EXPECT_NE(error_with(1, 4, good.size()).find("found version 4"), std::string::npos);
-  EXPECT_NE(error_with(4, 3, good.size()).find("has "), std::string::npos);      // another layer
+  EXPECT_NE(error_with(4, 3, good.size()).find("has "), std::string::npos);      // one layer more
   EXPECT_NE(error_with(4, 2, good.size() - 1).find("has "), std::string::npos);  // a byte too few
   EXPECT_NE(error_with(4, 2, good.size() + 1).find("has "), std::string::npos);  // or too many
   EXPECT_NE(error_with(4, -1, good.size()).find("num_layers"), std::string::npos);
   EXPECT_NE(error_with(7, 1, good.size()).find("found 1 rows"), std::string::npos);
   EXPECT_NE(error_with(6, INT32_MAX, good.size()).find("hidden_size"), std::string::npos);
-  EXPECT_NE(error_with(1, 3, 100).find("expected a checkpoint"), std::string::npos);  // no header: no such file
+  EXPECT_NE(error_with(1, 3, 100).find("expected a checkpoint"), std::string::npos);  // shorter than a header
 }
 
 TEST(Convert, NothingThatIsThereIsOverwritten) {
@@ -736,7 +736,7 @@ TEST(Convert, NothingThatIsThereIsOverwritten) {
 }
 
 TEST(Convert, LeavesNothingHalfDone) {
-  // given: a model whose last tensor cannot be read to its end, under a name that is no UTF-8
+  // given: a model whose last tensor cannot be read to its end, under a name that is not UTF-8
   const TempDir dir;
   const std::string source = dir / "hf\xff";
   fs::copy(kHf, source);
@@ -745,7 +745,7 @@ TEST(Convert, LeavesNothingHalfDone) {
   EXPECT_THROW(write_checkpoint(*torn, dir / "out"), DataError);
   EXPECT_THROW(write_hf(*torn, dir / "out", {}), DataError);
   EXPECT_EQ(std::distance(fs::directory_iterator(dir / ""), {}), 1) << "the source alone";
-  // and: a name with a slash at its end is the name of the folder
+  // and: a trailing slash in a name is ignored
   fs::remove(source + "/model.safetensors");
   fs::copy(kHf + "/model.safetensors", source + "/model.safetensors");
   write_checkpoint(*open_gpt_weights(source), dir / "out/");
@@ -754,7 +754,7 @@ TEST(Convert, LeavesNothingHalfDone) {
 }
 
 TEST(Convert, TwoOfOneDestinationDoNotMix) {
-  // given: the first to come, while another one writes, and a folder with a name like that of a temporary one
+  // given: one writer that finishes while another writes, and a folder named like a temporary one
   const TempDir dir;
   const std::string out = dir / "out";
   fs::create_directories(out + ".tmp-convert");
@@ -764,7 +764,7 @@ TEST(Convert, TwoOfOneDestinationDoNotMix) {
       between();
     };
   };
-  // then: it has its own files alone, the other one says so, and nothing is left over
+  // then: the folder has the first writer's files alone, the other one reports it, and nothing is left over
   EXPECT_EQ(message_of<IoError>(
                 [&] { write_folder(out, write("second", [&] { write_folder(out, write("first", [] {})); })); }),
             out + ": another process created it meanwhile; it is left untouched");
@@ -785,7 +785,7 @@ TEST(Convert, NamesWhatCannotBeLookedAt) {
 }
 
 TEST(Convert, HeadsAreSplitAndJoined) {
-  // Two heads of two rows each: q0 q0 k0 k0 v0 v0 q1 q1 k1 k1 v1 v1, of one column.
+  // Two heads of two rows each, one column: q0 q0 k0 k0 v0 v0 q1 q1 k1 k1 v1 v1.
   const std::vector<float> joined{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   const std::vector<float> split{1, 2, 7, 8, 3, 4, 9, 10, 5, 6, 11, 12};
   const AttentionSpec two{.heads = 2, .kv_heads = 2, .head_width = 2};

@@ -1,5 +1,5 @@
-// An llm.c model_*.bin of any weights that it can hold, for the tests of its reader: as llm.c's train_gpt2.py writes it
-// (tools/convert/llmc.cc describes the format).
+// Writes an llm.c model_*.bin of any weights that it can hold, as llm.c's train_gpt2.py does, for the tests of its
+// reader (tools/convert/llmc.cc describes the format).
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ inline void write_llmc(GptWeights& weights, const std::string& path, DType dtype
                             model.num_layers, model.num_attention_heads,   model.hidden_size, padded};
   std::array<int32_t, 256> header{};
   std::ranges::transform(values, header.begin(), [](int64_t value) { return static_cast<int32_t>(value); });
-  // By kind, and of one kind by layer.
+  // By kind, then by layer.
   std::vector<ModelTensor> tensors = weights.tensors();
   std::ranges::stable_sort(tensors, {}, [](const ModelTensor& tensor) {
     return std::pair(tensor.module, tensor.param.name.ends_with(".bias"));

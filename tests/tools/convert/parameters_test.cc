@@ -1,6 +1,6 @@
-// Every kind of parameter of every architecture, written out: whether it decays, which learning rate it takes, where it
-// begins, how tensor-parallel ranks hold it, and what Hugging Face calls it (behind hf_prefix). A new kind is an entry
-// of these lists.
+// Every kind of parameter of every architecture, written out: whether it decays, its learning rate, its initial values,
+// how tensor-parallel ranks hold it, and its name in Hugging Face (after hf_prefix). A new kind is an entry in these
+// lists.
 #include <cmath>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -36,8 +36,8 @@ std::string text_of(const Init& init, const GptShape& p) {
   return init.std == p.training.init_std ? "std" : init.std == scaled ? "std/sqrt(2L)" : fmt::format("{}", init.std);
 }
 
-// Of the second of two tensor-parallel ranks. "whole": on both; "+": its gradient is the sum over them, "+sp": under
-// sequence parallelism. Such a parameter is counted, and saved, by the first rank alone.
+// For the second of two tensor-parallel ranks. "whole": on both; "+": its gradient is summed over them, "+sp": only
+// under sequence parallelism. A whole parameter is counted, and saved, by the first rank alone.
 Lines lines_of(const ModelConfig& model, const StageRange& range) {
   GptShape shape{model_spec_of(model)};
   shape.padded_vocab = 64;
@@ -74,7 +74,7 @@ Lines lines_of(const ModelConfig& model, const StageRange& range) {
   return lines;
 }
 Lines lines_of(const ModelConfig& model) {
-  Lines second;  // the second layer's, and those outside of layers
+  Lines second;  // the second layer's lines, and those outside layers
   for (const std::string& line : lines_of(model, {.num_layers = model.num_layers}))
     if (line.find("layers.0.") == line.npos) second.insert(line);
   return second;
@@ -142,7 +142,7 @@ TEST(ParameterKinds, AreTheseOfEachArchitecture) {
       if (!tied) wanted.insert("output_layer.weight: cut 0 std decays own rate = lm_head.weight");
       const ModelConfig model = model_called(name, tied);
       EXPECT_EQ(difference(lines_of(model), wanted), "");
-      // A last stage of its own: a tied head is a copy of the embedding.
+      // A separate last stage: a tied head is a copy of the embedding.
       const Lines last = lines_of(model, {.first_layer = 2, .num_layers = 0, .has_embedding = false});
       Lines head;
       for (const std::string& line : wanted)
@@ -151,7 +151,7 @@ TEST(ParameterKinds, AreTheseOfEachArchitecture) {
     }
 }
 
-// Where the configuration says so, norms and biases decay too, each of them.
+// If the configuration says so, all norms and biases decay too.
 TEST(ParameterKinds, AllDecayWhereTheConfigurationSaysSo) {
   for (const char* name : {"gpt", "llama", "qwen2", "qwen3"}) {
     Config config = tiny_config();
@@ -164,7 +164,7 @@ TEST(ParameterKinds, AllDecayWhereTheConfigurationSaysSo) {
   }
 }
 
-// Every weight that is drawn has the deviation that the configuration says.
+// Every randomly drawn weight has the configured standard deviation.
 TEST(ParameterKinds, AreDrawnAsWideAsTheConfigurationSays) {
   Config config = tiny_config();
   config.model.init_method_std = 0.5;
@@ -183,8 +183,8 @@ TEST(ParameterKinds, AreDrawnAsWideAsTheConfigurationSays) {
   });
 }
 
-// The first step of Adam moves a weight by its learning rate, whatever its gradient, and by its decay: seen on each
-// parameter, sharded over ranks or not.
+// The first step of Adam moves a weight by its learning rate, whatever its gradient, and by its decay: checked for
+// each parameter, sharded over ranks or not.
 TEST(ParameterKinds, MoveByTheirOwnRateAndDecay) {
   const double lr = 1e-3, own_lr = 4e-3, decay = 50;
   for (const auto& [name, how] :

@@ -1,5 +1,5 @@
-// A model is described once: what its layers declare, what accounting counts, what checkpoints hold, what other formats
-// name and what a step multiplies are the same model.
+// A model has one description. The parameters that its layers declare, accounting, checkpoints, the names in other
+// formats and the FLOPs of a step all agree with it.
 #include "engine/model/spec.h"
 
 #include <atomic>
@@ -20,7 +20,7 @@
 namespace trivet::test {
 namespace {
 
-// Models that differ in every size from one another.
+// Models that differ from one another in every size.
 std::vector<ModelConfig> models() {
   const ModelConfig tiny = tiny_config().model;
   ModelConfig untied = tiny, narrow = tiny, long_one = tiny;
@@ -47,7 +47,7 @@ std::vector<ModelConfig> models() {
   return {tiny, untied, narrow, long_one, llama, biased, gated, qwen3, centred};
 }
 
-// What our layers make of the model, written out.
+// The parameter count of our layers, written out.
 int64_t by_hand(const ModelSpec& m) {
   const int64_t h = m.hidden, fc1 = (m.activation == Activation::swiglu ? 2 : 1) * m.ffn;
   const int64_t width = m.attention.heads * m.attention.head_width;
@@ -88,7 +88,7 @@ TEST(ModelSpec, CountsDeclarationsCheckpointsAndForeignNamesAgree) {
     const ModelSpec spec = model_spec_of(model);
     SCOPED_TRACE("hidden " + std::to_string(spec.hidden) + ", heads " + std::to_string(spec.attention.heads));
 
-    // then: accounting counts what the layers declare, which is what the formula says
+    // then: accounting counts what the layers declare, and the formula agrees
     const Elements declared = declared_by(spec);
     int64_t sum = 0;
     for (const auto& [name, elements] : declared) sum += elements;
@@ -156,8 +156,8 @@ struct Counted {
   std::atomic<int64_t> gemms = 0, attention = 0;
 };
 
-// Counts what passes: 2 m n k of each GEMM, and of attention its two GEMMs of s x s scores, forward once and
-// backward twice, as model FLOPs count them.
+// Counts the FLOPs of the ops that it forwards: 2 m n k per GEMM; for attention its two GEMMs with s x s scores, once
+// forward and twice backward, as model FLOPs do.
 class CountingOps : public Ops {
  public:
   CountingOps(std::unique_ptr<Ops> ops, Counted& counted) : ops_(std::move(ops)), counted_(counted) {}
@@ -198,7 +198,7 @@ TEST(ModelSpec, FlopsAreWhatTheGemmsOfAStepTake) {
       // when: a step of all ranks
       with_trainers(config, layout.ranks(), [](Trainer& trainer) { trainer.step(); }, {.make_backend = counting});
 
-      // then: it has multiplied what accounting says, with the vocabulary as it is padded
+      // then: it executed the FLOPs of accounting with the padded vocabulary
       const ModelSpec spec = model_spec_of(run.config.model).with_vocab(run.layout.padded_vocab);
       const TokenFlops token = flops_per_token(spec, FlopsConvention::full);
       const auto tokens = static_cast<double>(*run.config.batch.global_batch_size * spec.seq);
