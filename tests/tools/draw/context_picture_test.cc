@@ -27,11 +27,11 @@ TEST(ContextPicture, HasEqualWorkInZigzagPiecesAndTheLastRankTakesLongestInPlain
   }
 }
 
-// Three documents over four pieces: the middle one is of both ranks in a plain cut, of one rank in zigzag pieces.
+// Three documents over four pieces. The middle one is on both ranks in a plain cut, on one rank in zigzag order.
 TEST(ContextPicture, CountsThePairsWithinDocuments) {
   constexpr int64_t kPiece = 4096, kTriangle = kPiece * (kPiece + 1) / 2, kSquare = kPiece * kPiece;
   const std::vector<ContextWork> cuts = context_work(2, {1, 2, 1});
-  // plain: rank 0 has pieces 0 and 1, rank 1 has 2 and 3; the middle document is of both
+  // plain: rank 0 has pieces 0 and 1, rank 1 has 2 and 3; the middle document is on both
   EXPECT_EQ(cuts[1].of(0), 2 * kTriangle);
   EXPECT_EQ(cuts[1].of(1), 2 * kTriangle + kSquare);
   ASSERT_EQ(cuts[1].hops[1].size(), 2);

@@ -71,7 +71,7 @@ TEST(Measured, ReadsOpsAndMessagesFromATrace) {
   EXPECT_NEAR(costs.stages[0].forward, 2, 1e-9);
   EXPECT_NEAR(costs.stages[1].of(OpKind::backward), 4, 1e-9);
   EXPECT_NEAR(costs.latency, 1, 1e-9);
-  // The simulation with these costs is what was measured: nothing else delayed it.
+  // A simulation with these costs matches the measurement: nothing else delayed it.
   EXPECT_NEAR(bubble_of(simulate(schedule, costs)).makespan, bubble_of(timeline).makespan, 1e-9);
 }
 
@@ -79,7 +79,7 @@ TEST(Measured, SaysWhatIsWrongWithATrace) {
   const TempDir dir;
   const Schedule schedule = make_schedule({.kind = "1f1b", .p = 2, .m = 1});
   EXPECT_THROW(read_measured_steps(dir / "none.json", schedule), IoError);
-  EXPECT_THROW(read_measured_steps(write_trace(dir, false), schedule), DataError);  // a step of one rank only
+  EXPECT_THROW(read_measured_steps(write_trace(dir, false), schedule), DataError);  // only one rank has the step
   std::ofstream(dir / "text") << "{\n,{not json\n";
   EXPECT_THROW(read_measured_steps(dir / "text", schedule), DataError);
   std::ofstream(dir / "other") << "[\n,{\"ph\":\"X\"}\n";
@@ -88,7 +88,7 @@ TEST(Measured, SaysWhatIsWrongWithATrace) {
 
 class MeasuredEngine : public testing::TestWithParam<const char*> {};
 
-// What ran is what was planned and what is simulated: the same ops in the same order, slots, stashes and messages.
+// The run matches the plan and the simulation: the same ops in the same order, slots, stashes and messages.
 TEST_P(MeasuredEngine, RunsWhatTheSimulatorSimulates) {
   const TempDir dir;
   Config config = tiny_config();
@@ -108,7 +108,7 @@ TEST_P(MeasuredEngine, RunsWhatTheSimulatorSimulates) {
   }
   EXPECT_THROW(read_measured_run(dir / "run", 99), ConfigError);
   EXPECT_THROW(read_measured_run(dir / "nowhere"), ConfigError);
-  // A trace that another program has written again, all in one line, names no rank.
+  // A trace that another program rewrote on a single line names no rank.
   std::ofstream(dir / "run/trace.json") << "{\"traceEvents\":[{\"name\":\"process_name\",\"ph\":\"M\"}]}\n";
   EXPECT_THROW(read_measured_run(dir / "run"), DataError);
 }

@@ -52,7 +52,7 @@ TEST(RenderText, NarrowCellsKeepTheMicroBatchAndShowOddChunksSmall) {
   EXPECT_TRUE(says(text, {"|F0|F1|f0|f1......|B0.1", "|B1.0"}));
 }
 
-// 33 units of time in 80 columns: two columns a unit, without bars where they would take the place of the number.
+// 33 time units in 80 columns: two columns per unit, without bars where they would displace the number.
 TEST(RenderText, SqueezedCellsStayInLine) {
   const std::string text = render_text(timeline_of("1f1b", 4, 8), {.columns = 80});
   EXPECT_TRUE(says(text, {"rank 0 F0F1F2F3............|B0 F4|B1 F5|B2 F6|B3 F7|B4 ..|B5 ..|B6 ..|B7 |\n",
@@ -73,7 +73,7 @@ TEST(RenderText, NothingGivesNothing) { EXPECT_EQ(render_text(Timeline{}), ""); 
 TEST(RenderSvg, EveryOpIsACellOfItsKindAndChunk) {
   const Timeline timeline = timeline_of("zb-v", 3, 5);
   const std::string svg = render_svg({&timeline, 1});
-  // One cell an op, and one swatch for each kind and chunk.
+  // One cell per op, and one swatch for each kind and chunk.
   for (const char* kind : {"F0", "F1", "I0", "I1", "W0", "W1"})
     EXPECT_EQ(count(svg, std::string("<rect class=\"op ") + kind + '"'), 3u * 5 + 1) << kind;
   EXPECT_EQ(count(svg, "<rect class=\"op B"), 0u);
@@ -84,7 +84,7 @@ TEST(RenderSvg, EveryOpIsACellOfItsKindAndChunk) {
 TEST(RenderSvg, CellsAreToScale) {
   const Timeline timeline = timeline_of("1f1b", 2, 2, {.stages = {{1, 1, 0.5, 0}}});
   const std::string svg = render_svg({&timeline, 1}, {.width = 1000});
-  std::map<std::string, std::vector<std::pair<double, double>>> cells;  // x and width, of each class, in time order
+  std::map<std::string, std::vector<std::pair<double, double>>> cells;  // x and width by class, in time order
   const std::regex cell("<rect class=\"op (..)\" x=\"([0-9.]+)\" y=\"[0-9.]+\" width=\"([0-9.]+)\" height=\"26\"");
   for (std::sregex_iterator at(svg.begin(), svg.end(), cell), end; at != end; ++at)
     cells[(*at)[1]].emplace_back(std::stod((*at)[2]), std::stod((*at)[3]));
@@ -99,7 +99,7 @@ TEST(RenderSvg, TwoTimelinesShareOneScale) {
   Timeline simulated = timeline_of("1f1b", 2, 3), measured = simulated;
   measured.title = "measured <on 2 & more>";
   for (OpSpan& span : measured.ops) {
-    span.start = 100 + span.start * 1.5;  // a clock of its own: pictures start at 0
+    span.start = 100 + span.start * 1.5;  // its own clock: pictures start at 0
     span.end = 100 + span.end * 1.5;
   }
   const std::string svg = render_svg(std::vector{simulated, measured});

@@ -1,5 +1,5 @@
-// Timelines of steps: of a trace written by hand, whose times are known, and of a real run; and what other programs
-// read of them.
+// Step timelines of a handwritten trace, whose times are known, and of a real run; and what other programs read from
+// them.
 #include "tools/draw/step_timeline.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ Span work(const char* name, Category category, int64_t start_ms, int64_t end_ms,
           .end_ns = end_ms * kNsPerMs};
 }
 
-// Called at 12 ms, 2 ms after its bucket was ready; on the wire from 13 to 18 ms: beside compute until 15.
+// Called at 12 ms, 2 ms after its bucket was ready; on the wire from 13 to 18 ms: overlaps compute until 15.
 Span reduction(int64_t hand_over) {
   return {
       .info = {.name = "reduce_scatter",
@@ -71,7 +71,7 @@ TEST(StepTimeline, SaysWhenACallWasReadyCalledMatchedAndDone) {
   // then
   EXPECT_EQ(timeline.step, 4);
   EXPECT_EQ(timeline.window, (Interval{4 * kNsPerMs, 20 * kNsPerMs}));
-  ASSERT_EQ(timeline.ranks.size(), 1u);  // the first of the only stage
+  ASSERT_EQ(timeline.ranks.size(), 1u);  // the first rank of the only stage
   const RankTimeline& rank = timeline.ranks[0];
   ASSERT_EQ(rank.ops.size(), 1u);
   EXPECT_EQ(rank.ops[0].name + std::to_string(rank.ops[0].microbatch), "B1");
@@ -119,8 +119,8 @@ TEST(StepTimeline, SaysWhatIsNotInATrace) {
   EXPECT_THROW(trace_of_run(TempDir() / ""), DataError);
 }
 
-// What of a trace HTA reads: hta/common/trace_file.py finds the rank by its text, trace_parser.py takes ts, dur, cat,
-// name and the streams of kernels, utils.py tells communication by NCCL's names.
+// What HTA reads in a trace: hta/common/trace_file.py finds the rank in the text, trace_parser.py reads ts, dur, cat,
+// name and the kernels' streams, and utils.py recognises communication by NCCL's names.
 TEST(Hta, AFileARankWithKernelsOnStreams) {
   // given
   const TempDir dir;
@@ -157,7 +157,7 @@ TEST(Hta, AFileARankWithKernelsOnStreams) {
 
 class TimelineOfARun : public testing::TestWithParam<LayoutCase> {};
 
-// Every call of a bucket says of which layers, and its times are in order; the layers are the model's.
+// Every call for a bucket names its layers, and its times are in order; the layers are the model's.
 TEST_P(TimelineOfARun, NamesLayersBucketsAndMicroBatches) {
   // given
   const TempDir dir;
@@ -172,7 +172,7 @@ TEST_P(TimelineOfARun, NamesLayersBucketsAndMicroBatches) {
   ASSERT_EQ(timeline.ranks.size(), static_cast<size_t>(c.p));
   std::set<std::string> layers;
   for (const RankTimeline& rank : timeline.ranks) {
-    std::map<std::string, std::set<int>> microbatches;  // by name of call
+    std::map<std::string, std::set<int>> microbatches;  // by call name
     size_t buckets = 0;
     for (const TraceSpan& layer : rank.layers) layers.insert(layer.layer);
     for (const TimelineLane& lane : rank.lanes)
@@ -187,7 +187,7 @@ TEST_P(TimelineOfARun, NamesLayersBucketsAndMicroBatches) {
         EXPECT_FALSE(call.layer.empty());
         EXPECT_EQ(lane.layer, call.layer);
       }
-    // With two stages each micro-batch goes both ways; without, there are several buckets.
+    // With two stages, each micro-batch is sent both ways; with one, there are several buckets.
     if (c.p > 1) {
       EXPECT_EQ(microbatches["send"], (std::set<int>{0, 1, 2, 3}));
       EXPECT_EQ(microbatches["recv"], microbatches["send"]);
