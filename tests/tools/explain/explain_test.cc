@@ -1,4 +1,4 @@
-// What a rank queues: bytes by hand, and those that trained runs measure.
+// What a rank queues: bytes counted by hand, and those measured in trained runs.
 #include "tools/explain/explain.h"
 
 #include <filesystem>
@@ -28,7 +28,7 @@ std::string page_of(const Config& config, int ranks, int rank) {
 
 struct Calls {
   int all_reduces = 0, all_gathers = 0, reduce_scatters = 0, others = 0;
-  int64_t bytes = 0, wire_bytes = 0;  // bytes: of the largest
+  int64_t bytes = 0, wire_bytes = 0;  // bytes: of the largest call
   bool operator==(const Calls&) const = default;
 };
 Calls calls_of(const std::vector<Queued>& queued) {
@@ -47,8 +47,8 @@ Calls calls_of(const std::vector<Queued>& queued) {
 constexpr int kLayerUnit = 2;                   // after the embedding and layer 0
 constexpr int64_t kBoundary = 16 * 2 * 32 * 4;  // [s, b, h]
 
-// f and g: an all-reduce after proj and fc2, and backward after fc1 and qkv. Each of two ranks sends half of the tensor
-// to be added, and half of the sum.
+// f and g: all-reduces after proj and fc2, and in the backward pass after fc1 and qkv. Each of two ranks sends half of
+// the tensor to be summed, and half of the sum.
 TEST(Explain, ALayerOfTwoTensorRanksHasFourAllReduces) {
   const RecordedStep step = recorded(cut(tiny_config(), {.t = 2}), 2, 1);
   for (const int microbatch : {0, 3})
@@ -56,14 +56,14 @@ TEST(Explain, ALayerOfTwoTensorRanksHasFourAllReduces) {
               (Calls{.all_reduces = 4, .bytes = kBoundary, .wire_bytes = 4 * kBoundary}));
 }
 
-// Each all-reduce is a gather and a scatter; and the inputs of qkv and fc1 are gathered again for their weights.
+// Each all-reduce becomes a gather and a scatter, and the inputs of qkv and fc1 are gathered again for dW.
 TEST(Explain, ALayerOfASequenceParallelGroupGathersTwoInputsAgain) {
   const RecordedStep step = recorded(cut(tiny_config(), {.t = 2, .sequence_parallel = true}), 2, 1);
   EXPECT_EQ(calls_of(step.of_unit(kLayerUnit, 0)),
             (Calls{.all_gathers = 6, .reduce_scatters = 4, .bytes = kBoundary, .wire_bytes = 10 * kBoundary / 2}));
 }
 
-// Forward, of the input and of the weight.
+// Forward, input gradient and weight gradient.
 TEST(Explain, NamesTheThreeGemmsOfEachLinearLayer) {
   for (const char* dtype : {"fp32", "bf16"}) {
     Config config = cut(tiny_config(), {.t = 2});
@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Explain, ExplainedStep,
                                          LayoutCase{"zero3", {.t = 2, .d = 2, .strategy = "optim_grads_params"}}),
                          [](const auto& info) { return info.param.name; });
 
-// Under ZeRO-3 a layer's weights arrive for each of its passes, and its gradients leave after the last.
+// Under ZeRO-3, a layer's weights are gathered for each pass, and its gradients are reduced after the last.
 TEST(Explain, ALayersListHasItsStreamedWeightsAndGradients) {
   const RecordedStep step = recorded(cut(tiny_config(), {.d = 2, .strategy = "optim_grads_params"}), 2, 0);
   const Calls calls = calls_of(step.of_unit(kLayerUnit, 1));
@@ -109,7 +109,7 @@ TEST(Explain, ALayersListHasItsStreamedWeightsAndGradients) {
   EXPECT_EQ(calls.all_reduces + calls.others, 0);
 }
 
-// A graph is launched under one label, which is of no layer: in it a layer would have no GEMM.
+// A graph is launched under one label, which belongs to no layer: its layers would seem to have no GEMM.
 TEST(Explain, SeesLayersInCudaGraphs) {
   Config config = cut(tiny_config(), {.t = 2});
   config.device.kind = DeviceKind::cuda;
