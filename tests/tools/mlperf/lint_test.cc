@@ -28,7 +28,7 @@ Lint lint_text(const std::string& text, const std::string& round) {
   return lint({dir / "result_0.txt"}, round);
 }
 
-// The findings that are about the log: what no log says is left out.
+// The findings about the log, without what no log can tell.
 std::vector<Finding> found(const Lint& lint) {
   std::vector<Finding> findings = lint.findings;
   std::erase_if(findings, [](const Finding& f) { return f.level == Level::cannot_know && f.rule != "subject"; });
@@ -101,7 +101,7 @@ TEST(MlperfLint, SaysOnceWhatItCannotKnow) {
   write_text(dir / "b.txt", make_log("gpt3", "4.1", 2048, 25).text());
   // when
   const Lint lint = mlperf::lint({dir / "a.txt", dir / "b.txt"}, "");
-  // then: each rule once, the round with both benchmarks' last
+  // then: each rule once, the round with the last one of each benchmark
   std::set<std::string_view> rules;
   for (const Finding& f : lint.findings) EXPECT_TRUE(rules.insert(f.rule).second) << f.rule;
   EXPECT_TRUE(rules.contains("logged-values") && rules.contains("data-before-start"));
@@ -219,7 +219,7 @@ std::vector<Mutant> mutants() {
   };
 }
 
-// mutants of results, with the tree around them
+// mutants of results, with the folders around them
 struct ResultMutant {
   const char* rule;
   Level level;
@@ -227,8 +227,8 @@ struct ResultMutant {
   const char* nodes = "1";
 };
 
-// ORG/systems/SYSTEM.json and ORG/results/SYSTEM/llama31_8b/result_N.txt, ten runs at batch 32, whose reference takes
-// 14 to 16 evaluations.
+// ORG/systems/SYSTEM.json and ORG/results/SYSTEM/llama31_8b/result_N.txt, ten runs at batch 32, where the reference
+// takes 14 to 16 evaluations.
 Lint lint_result(const TempDir& dir, const ResultMutant& mutant) {
   std::vector<SyntheticLog> logs;
   for (int i = 0; i < 10; ++i) logs.push_back(make_log("llama31_8b", "6.1", 32, 15 + i % 2, {}, i));
@@ -322,7 +322,7 @@ TEST(MlperfLint, TakesARunThatDidNotConvergeForTheSlowest) {
   EXPECT_EQ(texts(found(lint)), "");
 }
 
-// ---- the convergence test: numbers of the official rcp_checker (mlperf_logging 4.1.68, pruned points)
+// ---- the convergence test: numbers from the official rcp_checker (mlperf_logging 4.1.68, pruned points)
 
 TEST(MlperfRules, ReferenceConvergenceIsTheOfficialCheckers) {
   struct Expected {
@@ -376,7 +376,7 @@ TEST(MlperfLint, ShowsTheLines) {
 }
 
 TEST(MlperfLint, ReadsWhatTheOfficialReaderReads) {
-  // given: a prefix with a token of its own, Python's NaN, a byte that is no UTF-8, a line without its end
+  // given: a prefix with a token of its own, Python's NaN, a byte that is not UTF-8, a line without a newline
   const TempDir dir;
   write_text(
       dir / "log.txt",
@@ -399,7 +399,7 @@ TEST(MlperfLint, NothingCrashesIt) {
        {std::string(), std::string("\0\xff\n", 3), std::string(":::MLLOG "), std::string(":::MLLOG null\n"),
         deep + std::string(100'000, '[') + std::string(100'000, ']') + "}\n", deep + "1e999}\n"})
     EXPECT_GT(lint_text(text, "6.1").findings.size(), 0U);
-  // a log whose numbers are texts and whose texts are numbers
+  // a log whose numbers are strings and whose strings are numbers
   SyntheticLog log = make_log("llama31_8b", "6.1", 32, 16);
   for (SyntheticLine& line : log.lines)
     if (line.record.key != "submission_benchmark")
@@ -433,7 +433,7 @@ TEST(MlperfProgram, EndsWith65WhereThereAreErrors) {
 }
 
 TEST(MlperfLint, JudgesNoOtherBenchmark) {
-  // given: a result whose keys, times and seeds a language model's may not have
+  // given: a result with keys, times and seeds that a language model's may not have
   const TempDir dir;
   SyntheticLog log = make_log("llama31_8b", "6.1", 32, 16);
   log.set("submission_benchmark", "bert");

@@ -1,6 +1,5 @@
-// Runs of MLPerf's benchmarks: what the rules make of a configuration, what the log says of the engine, and when it
-// says it. The real benchmarks are run by a scripted engine, with its clock and its losses; the linter reads their
-// logs.
+// Runs of MLPerf's benchmarks: what the rules derive from a configuration, what the log says about the engine, and
+// when. A scripted engine with its own clock and losses runs the real benchmarks; the linter reads their logs.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -84,7 +83,7 @@ TEST(MlperfConfig, TheClosedDivisionForbidsWhatTheOpenOneNotes) {
                                   "model.rotary_percent=0.5",      "model.rope_scaling_factor=16",
                                   "model.layernorm_epsilon=1e-6",  "model.init_method_std=0.03",
                                   "optimizer.lr_warmup_init=1e-6", "model.kv_channels=64"};
-  // A key that the rules do not name is not open: one of a later version, say.
+  // A key that the rules do not name, say one of a later version, may not be set.
   const LoadedConfig given = benchmark_config("llama31_8b");
   for (const Field& field : fields())
     if (field.section() == "model" && field.noun == "true or false")
@@ -162,13 +161,13 @@ TEST(MlperfConfig, RefusesWhatIsMissingOrHasNoEffect) {
 
 struct Scripted {
   const char *name, *round, *batch;
-  double last;  // loss, which reaches the target
+  double last;  // loss that reaches the target
   int evaluations;
   int64_t first_step;
   int seed = 7;
 };
 
-// Drives the log of a real benchmark as a run would: an evaluation less is 0.02 above, a sample takes a millisecond.
+// Drives the log of a real benchmark as a run would. Each evaluation lowers the loss by 0.02; a sample takes 1 ms.
 std::string scripted_log(const Scripted& run) {
   const std::string name = run.name;
   LoadedConfig loaded = benchmark_config(
@@ -224,7 +223,7 @@ void expect_no_findings(const mlperf::Lint& lint) {
     EXPECT_EQ(finding.level, mlperf::Level::cannot_know) << finding.message;
 }
 
-// TRIVET_MLPERF_LOGS: a folder that gets the logs, for tests/mlperf/check.sh.
+// TRIVET_MLPERF_LOGS: a folder to write the logs to, for tests/mlperf/check.sh.
 TEST(MlperfLog, OfRealBenchmarksHasNoFindings) {
   for (const Scripted& run : kScripted) {
     SCOPED_TRACE(fmt::format("{} {}", run.name, run.round));
@@ -237,7 +236,7 @@ TEST(MlperfLog, OfRealBenchmarksHasNoFindings) {
   }
 }
 
-// As the reference's runs of 16 samples a step, which reach the target at their 13th or 14th evaluation.
+// Like the reference's runs with 16 samples per step, which reach the target at their 13th or 14th evaluation.
 TEST(MlperfLog, OfAResultHasNoFindings) {
   const TempDir dir;
   const char* given = std::getenv("TRIVET_MLPERF_PACKAGE");
@@ -250,7 +249,7 @@ TEST(MlperfLog, OfAResultHasNoFindings) {
   expect_no_findings(lint);
 }
 
-// The log follows the engine, not the file: an engine that is made otherwise is logged as it is.
+// The log follows the engine, not the file: an engine that differs from the file is logged as it is.
 TEST(MlperfLog, FollowsTheEngine) {
   Config config = tiny_config();
   with_trainers(config, 1, [&](Trainer& trainer) {
@@ -267,7 +266,7 @@ TEST(MlperfLog, FollowsTheEngine) {
     trainer.state().shape.dtype = DType::f32;
     EXPECT_EQ(after.micro_batch_size, 7);
     EXPECT_EQ(after.linear_precision, "bfloat16");
-    // Attention's core stays bf16; FP8 is sent where tensor ranks gather operands or data-parallel ranks weights.
+    // Attention's core stays bf16; FP8 is sent if tensor ranks gather operands or data-parallel ranks weights.
     GptShape& shape = trainer.state().shape;
     bool& gathers_weights = trainer.state().flat.options.gathers_fp8;
     shape.dtype = DType::bf16, shape.fp8.format = Fp8::hybrid;
@@ -345,7 +344,7 @@ TEST(MlperfRun, ThatMissesItsTargetIsAborted) {
   EXPECT_NE(message.find("is the log of another run"), message.npos) << message;
 }
 
-// The checkpoint's samples count as steps of the run's batches, rounded up; positions count from there on, in tokens.
+// The checkpoint's samples count as steps of the run's batches, rounded up; positions continue from there, in tokens.
 TEST(MlperfRun, StartsFromACheckpoint) {
   const TempDir dir;
   Config before = small_run(dir / "before");
@@ -386,7 +385,7 @@ TEST(MlperfRun, WarmingUpChangesNothing) {
   }
 }
 
-// The time of the first access of a file.
+// The time of the first access to a file.
 class AccessWatch {
  public:
   explicit AccessWatch(const std::string& path) : fd_(inotify_init1(IN_CLOEXEC)) {
@@ -416,7 +415,7 @@ TEST(MlperfRun, ReadsNoTokensBeforeTheClockStarts) {
   Config config = tiny_benchmark(dir / "run", 100);
   config.tools.of<MlperfConfig>().warmup_steps = 1;
   config.tools.of<MlperfConfig>().cache_clear =
-      "sleep 0.05";  // so that a file that was read before would be read well before
+      "sleep 0.05";  // so that a read before the cache was cleared would be much earlier
   AccessWatch tokens(config.data.path + ".bin");
   run(config, 1);
   const double first = tokens.first_ms();
@@ -470,7 +469,7 @@ TEST(MlperfSummary, TestsAgainstAReference) {
   EXPECT_EQ(verdict(160), "slower than the reference");
 }
 
-// As rcp_checker: a run that missed the target has taken more samples than any, and is the worst that is dropped.
+// As in rcp_checker, a run that missed the target counts as the one with the most samples, and is dropped as the worst.
 TEST(MlperfSummary, ARunThatMissedTheTargetIsDroppedAsTheWorst) {
   std::vector<mlperf::RunResult> runs(8, result(1, 14 * 12288));
   runs.push_back(result(1, 18 * 12288));
@@ -481,11 +480,11 @@ TEST(MlperfSummary, ARunThatMissedTheTargetIsDroppedAsTheWorst) {
   EXPECT_THROW(mlperf::reference_text(runs), ConfigError);
 }
 
-// Each number of the page, by hand from the logs.
+// Each number on the page, computed by hand from the logs.
 TEST(MlperfSummary, HasTheNumbersOfItsLogs) {
   const TempDir dir;
   const double minutes[] = {31.5, 40, 30, 33, 36, 32.25, 90, 35, 34, 33.75};
-  const int64_t samples[] = {14, 15, 14, 15, 14, 14, 13, 15, 14, 14};  // of 12,288
+  const int64_t samples[] = {14, 15, 14, 15, 14, 14, 13, 15, 14, 14};  // in units of 12,288
   std::vector<mlperf::RunResult> runs;
   for (int i = 0; i < 10; ++i) {
     const auto start = int64_t{1'700'000'000'000} + 1000 * i;
@@ -513,8 +512,8 @@ TEST(MlperfSummary, HasTheNumbersOfItsLogs) {
               (std::vector<std::string>{fmt::format("result_{}.txt", i), fmt::to_string(100 + i),
                                         fmt::format("{:.3f}", minutes[i]), fmt::to_string(12'288 * samples[i]),
                                         "3.25000", "success"}));
-  // Without 30 and 90 minutes; without 13 and one of 15 times 12,288 samples. The reference's 9 runs of 14, 10 of 15
-  // and one of 16 (mlperf_logging's RCPs), without one of 14 and that of 16, need more.
+  // Without 30 and 90 minutes; without 13 and one of the 15 times 12,288 samples. The reference's runs (RCPs in
+  // mlperf_logging) need more: 9 of 14, 10 of 15 and one of 16, without one of 14 and the one of 16.
   const double score = (31.5 + 40 + 33 + 36 + 32.25 + 35 + 34 + 33.75) / 8;
   const double mean = 12'288 * (6 * 14 + 2 * 15) / 8., reference = 12'288 * (8 * 14 + 10 * 15) / 18.;
   EXPECT_EQ(blocks[1].rows,
@@ -524,8 +523,8 @@ TEST(MlperfSummary, HasTheNumbersOfItsLogs) {
                                            score * reference / mean, reference / mean)}}));
 }
 
-// The accepted range, from outside: the reference without best and worst is 107.5 on average, its population deviates
-// by 6.8718, and scipy.stats.t.ppf(0.95, 5) is 2.01505: four of its runs count, and three of these. 107.5 -+ 10.576.
+// The accepted range, by hand: the reference's mean without best and worst is 107.5, its population standard deviation
+// 6.8718, and scipy.stats.t.ppf(0.95, 5) 2.01505, as four of its runs and three of these count: 107.5 -+ 10.576.
 TEST(MlperfSummary, AcceptsTheRangeOfTheTTests) {
   const mlperf::Reference reference{"tiny", 8, 3.5, {100, 110, 120, 110, 100, 110}};
   std::vector<mlperf::RunResult> runs(5, result(1, 107));
@@ -542,7 +541,7 @@ TEST(MlperfSummary, SaysWhereTwoRunsHaveOneSeed) {
     const auto rows = mlperf::summary_blocks(runs, {})[1].rows;
     return std::ranges::any_of(rows, [](const auto& row) { return row[0] == "seeds"; });
   };
-  EXPECT_FALSE(says_it());  // they are not known
+  EXPECT_FALSE(says_it());  // no seed is known
   for (size_t i = 0; i < 3; ++i) runs[i].seed = static_cast<int64_t>(i);
   EXPECT_FALSE(says_it());
   runs[2].seed = 0;
@@ -579,7 +578,7 @@ TEST(MlperfSummary, RefusesAReferenceOfAnotherForm) {
   }
 }
 
-// 15 evaluations or so in the reference's runs at this batch, of 1,024 samples every 384 steps.
+// The reference's runs at this batch size have about 15 evaluations, of 1,024 samples every 384 steps.
 TEST(MlperfTime, ToTheTargetIsStepsAndEvaluations) {
   LoadedConfig run = benchmark_config("llama31_8b");
   const auto to = time_to_target(run.config, 60);

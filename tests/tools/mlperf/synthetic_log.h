@@ -1,4 +1,4 @@
-// Correct logs of MLPerf runs, in the styles in which submitters differ. Their numbers come from the rules' text, not
+// Correct logs of MLPerf runs, in the styles of different submitters. Their numbers come from the rules' text, not
 // from tools/mlperf/rules.cc.
 #pragma once
 
@@ -15,13 +15,13 @@ namespace trivet::mlperf {
 struct LogStyle {
   bool epochs = true;                   // epoch_start, epoch_stop
   bool blocks = true;                   // block_start, block_stop
-  bool one_block = false;               // of the whole run
-  bool block_lengths = false;           // whose samples_count is the block's length, not a position
+  bool one_block = false;               // one for the whole run
+  bool block_lengths = false;           // samples_count is the block's length, not a position
   bool eval_intervals = true;           // eval_start, eval_stop
-  bool late_train_samples = false;      // behind run_stop
+  bool late_train_samples = false;      // after run_stop
   bool tokens_in_eval_samples = false;  // GPT-3
-  bool skips = false;                   // the evaluations that may be skipped are
-  bool many_ranks = false;              // init_start and cache_clear of each, in no order of time
+  bool skips = false;                   // skips the evaluations that may be skipped
+  bool many_ranks = false;              // init_start and cache_clear of each rank, not in time order
   bool noisy = false;                   // other output, prefixes, tracked_stats
   bool aborted = false;
 };
@@ -29,15 +29,15 @@ struct LogStyle {
 struct SyntheticLine {
   Record record;
   EventType type = EventType::point_in_time;
-  std::string foreign = {};  // in place of a record
+  std::string foreign = {};  // text in place of a record
 };
 
 class SyntheticLog {
  public:
   std::vector<SyntheticLine> lines;
-  std::string prefix = {};  // of every record's line
+  std::string prefix = {};  // starts every record's line
 
-  // ---- changes, of the first line with the key
+  // ---- changes to the first line with the key
   size_t index(const std::string& key) const {
     for (size_t i = 0; i < lines.size(); ++i)
       if (lines[i].record.key == key) return i;
@@ -58,7 +58,7 @@ class SyntheticLog {
     lines.insert(lines.begin() + static_cast<std::ptrdiff_t>(index("seed")), line);
   }
   void print(const std::string& text) { lines.insert(lines.begin(), {{}, EventType::point_in_time, text}); }
-  // From the first line with the key on, everything is later.
+  // Delays the first line with the key, and all lines after it.
   void delay(const std::string& key, double ms) {
     for (size_t i = index(key); i < lines.size(); ++i) lines[i].record.time_ms += ms;
   }
@@ -71,7 +71,7 @@ class SyntheticLog {
   }
 };
 
-// Writes one: see make_log().
+// Writes a log: see make_log().
 class LogWriter {
  public:
   LogWriter(const std::string& benchmark, const std::string& round, int64_t batch, int64_t evaluations,
@@ -207,8 +207,8 @@ class LogWriter {
   double time_ = 0;
 };
 
-// A run that reaches the target at its evaluation number `evaluations`, counted with those that it skips. seed: of the
-// run, and of its losses.
+// A run that reaches the target at its evaluation number `evaluations`, counting those that it skips. seed: the run's
+// seed, which also shifts its losses.
 inline SyntheticLog make_log(const std::string& benchmark, const std::string& round, int64_t batch, int64_t evaluations,
                              const LogStyle& style = {}, int seed = 1) {
   LogWriter writer(benchmark, round, batch, evaluations, style, seed);
