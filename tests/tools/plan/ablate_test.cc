@@ -12,7 +12,7 @@ namespace {
 
 LegalRun run_of(const std::vector<std::string>& sets, int ranks) { return legal_run(tiny_run(sets), ranks); }
 
-// Two GPUs a node, so that the data-parallel ranks have a network between them.
+// Two GPUs per node, so that a network connects the data-parallel ranks.
 const Ablation& ablated() {
   static const Ablation e =
       ablate(run_of({"parallel.tensor_model_parallel_size=2", "parallel.data_parallel_sharding_strategy=optim"}, 4),
@@ -49,8 +49,8 @@ TEST(Ablation, OfADeviceWithoutAHostItsClassesCount) {
   EXPECT_EQ(without(e, "the host's launches"), e.step_seconds);
 }
 
-// What of the step is not on the path by name, by name. The parts of a path are one behind the other, from the end of
-// a step to that of the next.
+// Each name's share of the critical path. The parts of a path are contiguous, from the end of one step to the end of
+// the next.
 std::map<std::string, double> shares_of_path(const std::vector<std::string>& sets, int ranks,
                                              const std::vector<std::string>& system_sets) {
   const LegalRun run = run_of(sets, ranks);
@@ -90,7 +90,7 @@ TEST(Ablation, TheCriticalPathAddsUpToTheStep) {
             0.8);
 }
 
-// On one core a step is the sum of what its ranks compute.
+// On one core, a step takes the sum of its ranks' compute times.
 TEST(Ablation, OfCpusTheClassesAddUp) {
   const System one_core =
       load_system("cpu", {"cores=1", "contention=1", "wake_us=0", "team_us=0"}, source_path("configs/systems"));
@@ -126,13 +126,13 @@ TEST(Ablation, ASwitchIsTheRunWithIt) {
   EXPECT_EQ(same.step_seconds, other.prediction.step.step_seconds);
   EXPECT_EQ(same.memory_bytes, other.prediction.memory_bytes);
   EXPECT_GT(by_set.at("parallel.data_parallel_sharding_strategy=no_shard")->memory_bytes, e.memory_bytes);
-  // What cannot be is told, at the end.
+  // Invalid switches are listed at the end.
   EXPECT_NE(by_set.at("overlap.defer_embedding_wgrad_compute=true")->refusal, "");
   EXPECT_NE(e.switches.back().refusal, "");
   EXPECT_EQ(json_of(e)["switches"].size(), e.switches.size());
 }
 
-// Each difference alone, and all: the last is the other run.
+// Each difference alone, then all together: the last is the other run.
 TEST(Compare, TellsWhatEachDifferenceChanges) {
   const LoadedConfig a = tiny_run(), b = tiny_run({"parallel.tensor_model_parallel_size=2", "optimizer.lr=0.5"});
   const Ablation e = compare(a, b, 4, h100());

@@ -64,7 +64,7 @@ TEST_F(Rows, NonsenseIsNamedWithItsLine) {
 
 const SystemKey& key(std::string_view name) { return *std::ranges::find(system_keys(), name, &SystemKey::name); }
 
-// given rows that a page with other constants predicts, when they are fitted, then those constants are found again.
+// given rows predicted with other constants, when a page is fitted to them, then it finds those constants.
 TEST_F(Rows, AFitFindsTheConstantsThatMadeThem) {
   std::string text = "run,ranks,batch.micro_batch_size,model.seq_length,step_seconds\n";
   for (const auto& [b, s] : {std::pair{1, 512}, {4, 512}, {16, 512}, {1, 4096}, {2, 8192}, {4, 2048}})
@@ -100,7 +100,7 @@ TEST_F(Rows, AFittedPageKeepsItsComments) {
             fmt::format("{:<28} # fitted; before: why\nsms: 8\n", "gemm_share: 0.5"));
 }
 
-// vTrain's rows recompute: the scores alone of 30 layers, 8 samples of 2,048 and 32 heads are 5 bytes each.
+// vTrain's rows recompute. A score takes 5 bytes: 30 layers, 8 samples of 2,048 tokens and 32 heads.
 TEST(PlanMemory, StoredScoresCount) {
   const System system = load_system("a100-80", {}, kPages);
   const auto bytes_of = [&](const std::vector<std::string>& sets) {
@@ -124,10 +124,10 @@ TEST(PlanMemory, StoredScoresCount) {
   EXPECT_EQ(bytes_of({"plan.fused_attention=true"}), -1);
 }
 
-// The scoreboard: what a change of the planner must not make worse. Whole tables: docs/plan.md.
+// The scoreboard: errors that a change to the planner must not increase. Whole tables: docs/plan.md.
 struct Table {
   const char *rows, *page;
-  size_t every;  // so many rows apart
+  size_t every;  // stride in rows
   double median, mean;
 };
 class Scoreboard : public testing::TestWithParam<Table> {};

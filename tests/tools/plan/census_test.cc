@@ -1,12 +1,12 @@
-// The census: every call of an op that the runs in configs/ make, at the sizes of a rank of their layouts. A trainer of
-// each run, of a replica's ranks, queues a step on a device that only writes the calls down; equal ones are run once,
-// on every instruction set of this CPU and on the emulated GPU, against sampled references in double: first and last
-// columns, borders of blocks, and drawn ones.
+// The census: every op call that the runs in configs/ make, at the sizes of one rank of their layouts. For each run,
+// trainers of a replica's ranks queue a step on a device that only records the calls. Each distinct call runs once on
+// every instruction set of this CPU and on the emulated GPU. References in double check samples of its results: first
+// and last columns, block borders, and random ones.
 //
-// What is cut: rows (tokens, samples) to a few, as each is computed alone or summed; heads to one group, and of the
-// backward pass of attention the sequence; of the optimizer's tensors the elements behind some thousand. The widths of
-// rows, the columns of tables and both sides of weights stay; but one side of a
-// large weight at a time on all instruction sets but this machine's best, and on the emulated GPU, as with tables.
+// What is cut: rows (tokens, samples) to a few, because each is computed alone or summed; heads to one group; the
+// sequence in attention's backward pass; the optimizer's tensors to some thousand elements. Row widths, table columns
+// and both dimensions of weights are kept. Exception: on the emulated GPU and on instruction sets other than this
+// machine's best, a large weight keeps one dimension at a time; so do tables on the emulated GPU.
 #include <filesystem>
 #include <map>
 #include <set>
@@ -34,7 +34,7 @@ class RecordingOps : public Ops {
   const std::function<void(const AnyOp&)> sees_;
 };
 
-// Holds nothing; all that is read of it is 1.
+// Stores nothing; every fp32 read from it is 1, anything else 0.
 class RecordingDevice : public Device {
  public:
   DeviceKind kind() const override { return planned_->kind(); }
@@ -57,7 +57,7 @@ class RecordingDevice : public Device {
   const std::unique_ptr<Device> planned_ = create_planning_device();
 };
 
-// Types, shapes, numbers, and which tensors are one; not addresses, and not which dropout it is.
+// Types, shapes, numbers, and which tensors are the same; not addresses, and not the dropout's site and seed.
 std::string key_of(const AnyOp& any) {
   return std::visit(
       []<class Op>(Op op) {
@@ -91,16 +91,16 @@ struct Calls {
   int64_t all = 0;
 };
 
-// A step of the first and the last ranks of the tensor groups of the first two pipeline stages and of the last.
+// A step of the first and last tensor-parallel ranks of the first two pipeline stages and of the last.
 void record(const LoadedConfig& file, Calls& calls) {
   const ParallelConfig& cut = file.config.parallel;
-  // As many data-parallel ranks as leave each two micro-batches for every pipeline rank, which DualPipe-V needs.
+  // As many data-parallel ranks as leave each one 2 p micro-batches, which DualPipe-V needs.
   const int t = cut.tensor_model_parallel_size, p = cut.pipeline_model_parallel_size;
   const int64_t samples = *file.config.batch.global_batch_size / file.config.batch.micro_batch_size;
   const int ranks =
       ranks_of_one_replica(file.config) * static_cast<int>(samples % (2 * p) == 0 ? samples / (2 * p) : 1);
   std::vector<std::string> sets = {"checkpoint.async_save=false"};
-  if (!file.config.model.vocab_size) sets.push_back("model.vocab_size=32001");  // as of a dataset that is not here
+  if (!file.config.model.vocab_size) sets.push_back("model.vocab_size=32001");  // in place of a dataset's
   const LegalRun run = legal_run(file, ranks, sets);
   Config config = run.loaded.config;
   remove_links(config.comm);
@@ -140,19 +140,19 @@ const Calls& all_calls() {
   return calls;
 }
 
-// ---- how one is run
+// ---- running a call
 
-constexpr int64_t kRows = 3, kTokens = 5;  // of rows that do not depend on each other, and of those of a GEMM
+constexpr int64_t kRows = 3, kTokens = 5;  // numbers of independent rows, and of a GEMM's rows
 
-// What the calls on one back end share: memory of the large operands, and which GEMMs have run.
+// State shared by the calls on one back end: memory of the large operands, and which GEMMs have run.
 class Shared {
  public:
   Shared() {
-    integers_.reserve(kMost);  // windows stay where they are
+    integers_.reserve(kMost);  // no reallocation: views stay valid
     std::minstd_rand random;
     for (size_t i = 0; i < kPeriod; ++i) integers_.push_back(bf16(static_cast<float>(random() % 5) - 2));
   }
-  // Integers from -2 to 2, whose products and sums are exact in fp32; other ones for each argument of an op.
+  // Integers from -2 to 2, whose products and sums are exact in fp32; different ones for each argument of an op.
   Tensor integers(int64_t argument, Shape shape) {
     const Tensor t{nullptr, DType::bf16, shape};
     const auto first = static_cast<size_t>(977 * argument), end = first + static_cast<size_t>(t.numel());
@@ -163,16 +163,16 @@ class Shared {
     }
     return {integers_.data() + first, DType::bf16, shape};
   }
-  // Zeros, or what calls before have added: small integers.
+  // Zeros, or what earlier calls accumulated: small integers.
   Tensor sums(Shape shape) {
     const Tensor t{nullptr, DType::f32, shape};
     if (static_cast<int64_t>(sums_.size()) < t.numel()) sums_ = std::vector<float>(static_cast<size_t>(t.numel()));
     return {sums_.data(), DType::f32, shape};
   }
-  std::set<std::vector<int64_t>> gemms;  // as they are cut
+  std::set<std::vector<int64_t>> gemms;  // by their cut sizes
 
  private:
-  static constexpr size_t kPeriod = 1'048'583, kMost = size_t{1} << 29;  // a prime: no row begins as another does
+  static constexpr size_t kPeriod = 1'048'583, kMost = size_t{1} << 29;  // prime: no two rows begin alike
   std::vector<bf16> integers_;
   std::vector<float> sums_;
 };
@@ -181,13 +181,13 @@ double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x
 double gelu_slope(double x) { return (gelu(x + 1e-6) - gelu(x - 1e-6)) / 2e-6; }
 double silu(double x) { return x / (1 + std::exp(-x)); }
 
-// Weights of more elements than this are run twice, each time with one side at its size and the other cut to this.
+// Weights of more than `most_weights` elements run twice, each time with one side full and the other cut.
 struct Sizes {
   int64_t most_weights = std::numeric_limits<int64_t>::max(), other_side = 0;
   bool on_gpu = false;
 };
 
-// Runs one call, and compares what it writes.
+// Runs one call, and checks its results.
 class Runner {
  public:
   Runner(Ops& ops, Stream& stream, Shared& shared, const Sizes& how)
@@ -201,7 +201,7 @@ class Runner {
   void operator()(const op::Matmul& op) {
     const int64_t m = op.c.rows(), n = op.c.cols(), k = op.transpose_a ? op.a.rows() : op.a.cols();
     if (op.a.dtype != DType::bf16) return (void)(ADD_FAILURE() << "a GEMM of other types than bf16");
-    // The sides of the weights: those of c where rows are summed, else those of b.
+    // The dimensions of the weights: c's if rows are summed, else b's.
     const auto with_sides = [&](int64_t rows_of_weights, int64_t columns) {
       if (op.transpose_a) gemm(op, rows_of_weights, columns, kTokens);
       else gemm(op, kTokens, rows_of_weights, columns);
@@ -276,7 +276,7 @@ class Runner {
     run(op::Add{a, b, out});
     each(out, [&](int64_t, int64_t i) { return x[at(i)] + y[at(i)]; });
   }
-  // Without a gate an activation is an epilogue, which the GEMMs' cases below have.
+  // Without a gate an activation is an epilogue, which the GEMM cases below cover.
   void operator()(const op::ActivationForward& op) {
     check(op.kind == Activation::swiglu, "the definition below is SwiGLU's");
     const Tensor x = rows(op.x), y = rows(op.y);
@@ -326,7 +326,7 @@ class Runner {
     if (op.dropout.probability > 0) return unknown("dropout");
     const int64_t s = op.qkv.q.layout.s;
     attention_forward(op, kRows, s);                                              // all keys
-    attention_forward(op, std::min<int64_t>(s, 130), std::min<int64_t>(s, 130));  // as many: other kernels
+    attention_forward(op, std::min<int64_t>(s, 130), std::min<int64_t>(s, 130));  // queries = keys: other kernels
   }
   void operator()(const op::AttentionBackward& op) {
     if (op.dropout.probability > 0) return unknown("dropout");
@@ -564,7 +564,7 @@ class Runner {
   void run(const AnyOp& op) { ops_.run(op, stream_); }
   void unknown(const char* what) { ADD_FAILURE() << "the census does not know " << what; }
 
-  // Indices below n: both ends, sides of the borders of blocks, and drawn ones.
+  // Indices below n: both ends, both sides of block borders, and random ones.
   std::vector<int64_t> samples(int64_t n) {
     std::set<int64_t> some{0, 1, n / 2, n - 2, n - 1};
     for (const int64_t block : {16, 64, 256, 1024, 4096, 16384})
@@ -574,8 +574,8 @@ class Runner {
     return {some.begin(), some.end()};
   }
 
-  // Memory for an argument of the call, cut to this shape: multiples of 1/32 in [-1, 1). Arguments that were one tensor
-  // are one.
+  // Memory for an argument of the call, cut to this shape: multiples of 1/32 in [-1, 1). Arguments that shared a tensor
+  // share it here.
   Tensor like(const Tensor& t, Shape shape) {
     if (!t.data) return {};
     Tensor& mine = made_[t.data];
@@ -585,7 +585,7 @@ class Runner {
   }
   Tensor like(const Tensor& t) { return like(t, t.shape); }
   Tensor rows(const Tensor& t, int64_t count = kRows) { return t ? like(t, {count, 1, t.cols()}) : Tensor{}; }
-  Tensor vector(const Tensor& t) { return like(t, {kRows}); }  // a number a row
+  Tensor vector(const Tensor& t) { return like(t, {kRows}); }  // one number per row
   Tensor flat(const Tensor& t) { return like(t, {std::min(t.numel(), 3000 + t.numel() % 64)}); }
 
   template <class T>
@@ -597,13 +597,13 @@ class Runner {
     return view;
   }
 
-  // Tables of all rows on a CPU, else one dimension at a time.
+  // The full table on a CPU, else one full dimension at a time.
   template <class F>
   void tables(const Tensor& table, const F& of) {
     if (!on_gpu_) return of(table.rows(), table.cols());
     of(std::min<int64_t>(table.rows(), 64), table.cols()), of(table.rows(), 8);
   }
-  // The first and the last row, one of them twice, and what lies in front and behind.
+  // The first row, the last row twice, and the indices just before and after.
   Tensor tokens_of(int64_t first, int64_t count) {
     const Tensor tokens = tensors_.full(DType::i32, {kTokens, 1}, 0);
     const int64_t all[kTokens] = {first + count - 1, first, first + count - 1, first - 1, first + count};
@@ -671,7 +671,7 @@ class Runner {
   }
   static double rounded(double x) { return static_cast<float>(bf16(static_cast<float>(x))); }
 
-  // Of one group, whose members are cut on the emulated GPU and where there are many queries.
+  // For one group, with fewer members on the emulated GPU and if there are many queries.
   op::AttentionForward attention_forward(const op::AttentionForward& op, int64_t queries, int64_t keys) {
     const HeadsLayout& z = op.qkv.q.layout;
     const int64_t members = on_gpu_ || queries > kRows ? std::min<int64_t>(z.members, 2) : z.members, d = z.d;
@@ -702,7 +702,7 @@ class Runner {
       }
     return mine;
   }
-  // Of a query, of all keys that it sees.
+  // The probabilities of all keys that a query sees.
   Values probabilities(const QkvOf<In>& in, int64_t query, int64_t position, int64_t head) {
     const int64_t d = in.q.layout.d;
     Values scores(at(position + 1));
@@ -802,7 +802,7 @@ void run_all(Ops& ops, const Sizes& how, Shared& shared, const char* where) {
               calls.distinct.size(), calls.all, shared.gemms.size());
 }
 
-// All at full size on this machine's best; on the others large weights are cut as above.
+// All at full size on this machine's best instruction set; on the others, large weights are cut as above.
 TEST(Census, EveryCallOfTheShippedRunsIsRightOnEachInstructionSet) {
   Shared shared;
   for (const CpuIsa isa : usable_cpu_isas()) {

@@ -8,7 +8,7 @@
 namespace trivet {
 namespace {
 
-// Round numbers, to compute with by hand: GEMMs reach 50 TFLOP/s in bf16, 100 in FP8, memory 500 GB/s, a network card 5
+// Round numbers for computing by hand: GEMMs reach 50 TFLOP/s in bf16, 100 in FP8, memory 500 GB/s, a network card 5
 // GB/s.
 System round_system() {
   System s;
@@ -31,7 +31,7 @@ double collective(CommCall call, int64_t bytes, const GroupPlace& place) {
 }
 
 TEST(PlanCosts, AFullWaveOfTilesTakesItsFlops) {
-  // 10 x 10 tiles of 256 x 128 on 100 units; k takes as long as 1000 + 24
+  // 10 x 10 tiles of 256 x 128 on 100 SMs; k takes as long as 1000 + 24
   const double wave = 2.0 * 2560 * 1280 * 1024 / 50e12;
   EXPECT_NEAR(bf16_gemm(2560, 1280, 1000), wave + 2 * kMicro, kPrecise);
   EXPECT_NEAR(bf16_gemm(1280, 640, 1000, 4), wave + 2 * kMicro, kPrecise) << "tiles of a batch share the wave";
@@ -42,7 +42,7 @@ TEST(PlanCosts, AFullWaveOfTilesTakesItsFlops) {
     EXPECT_NEAR(gemm_seconds(round_system(), fp8, {2560, 1280, 1008}), fp8_wave + 2 * kMicro, kPrecise);
 }
 
-// The rate of a tile over that of 256 x 128, which is bound by fewer loads.
+// The rate of a tile relative to that of 256 x 128, which needs fewer loads per FLOP.
 double rate_of(double rows, double columns) {
   const double i = rows * columns / (rows + columns), largest = 256 * 128 / (256 + 128.0);
   return i / (i + 59) * (largest + 59) / largest;
@@ -59,14 +59,14 @@ TEST(PlanCosts, ATileMoreStartsAnotherWave) {
 }
 
 TEST(PlanCosts, FewTilesSplitALongK) {
-  // 16 tiles of 64 x 64, of which 96 of 100 units take a sixth each, or fewer larger ones: never slower than 32 square
-  // ones
+  // 16 tiles of 64 x 64, each split six ways, on 96 of 100 SMs, or fewer larger ones: never slower than four tiles of
+  // 128 x 128 split eight ways
   const double wave = 100 * 2.0 * 128 * 128 * (100'000 / 8 + 24) / (rate_of(128, 128) * 50e12);
   const double sums = 8.0 * 8 * 256 * 256 / 500e9;
   EXPECT_LE(bf16_gemm(256, 256, 100'000), wave + sums + 2 * kMicro);
-  // a single unit for each tile would take as long as the whole k
+  // one SM per tile would take the time of the whole k
   EXPECT_LT(bf16_gemm(256, 256, 100'000), 100 * 2.0 * 64 * 64 * 100'024 / (rate_of(64, 64) * 50e12));
-  // and all units together are no faster than the peak
+  // and all SMs together are no faster than the peak
   EXPECT_GT(bf16_gemm(256, 256, 100'000), 2.0 * 256 * 256 * 100'000 / 50e12);
 }
 
@@ -78,7 +78,7 @@ TEST(PlanCosts, ALargeGemmReachesItsShareOfThePeakAndATinyOneItsLaunch) {
 }
 
 TEST(PlanCosts, AGemmOfFewRowsTakesTheTimeToReadItsWeights) {
-  // given memory so slow that it decides
+  // given memory so slow that it is the bottleneck
   System system = round_system();
   system.memory_gb_per_s = 100;
   const double bytes = 2.0 * (8 * 8192 + 8192 * 8192 + 8 * 8192);
@@ -86,7 +86,7 @@ TEST(PlanCosts, AGemmOfFewRowsTakesTheTimeToReadItsWeights) {
   // then
   EXPECT_NEAR(gemm_seconds(system, DType::bf16, {8, 8192, 8192}), bytes / 50e9 + 2 * kMicro, kPrecise);
 
-  // and operands of FP8 have half the bytes, their product has not
+  // and FP8 operands have half the bytes, but the output does not
   const double fp8_bytes = 16 * 8192 + 8192.0 * 8192 + 2 * 16 * 8192;
   EXPECT_NEAR(gemm_seconds(system, DType::e4m3, {16, 8192, 8192}), fp8_bytes / 50e9 + 2 * kMicro, kPrecise);
 }
@@ -129,12 +129,12 @@ TEST(PlanCosts, SmallMessagesTakeTheLatenciesOfLL) {
 }
 
 TEST(PlanCosts, ARingOverNodesTakesAllCardsOfItsRanks) {
-  // 8 cards of 5 GB/s carry less than NVLink; 14 hops in nodes, 1 between
+  // 8 cards of 5 GB/s carry less than NVLink; 14 hops within nodes, 1 between
   EXPECT_NEAR(collective(CommCall::all_gather, kGigabyte, {16, 8, 1}),
               (6.8 + 14 * 3.8 + 21.3) * kMicro + 15.0 / 16 / 40, kPrecise);
 }
 
-// A node and a half are two nodes: the network is crossed, and the ring is as fast as the cards of the half.
+// A node and a half take two nodes: the ring crosses the network, at the speed of a full node's cards.
 TEST(PlanCosts, AGroupThatFillsNoWholeNumberOfNodesCrossesTheNetwork) {
   const auto gather = [](int ranks) { return collective(CommCall::all_gather, kGigabyte, {ranks, 8, 1}); };
   EXPECT_GT(gather(12), gather(8) + 1e-3);
@@ -143,7 +143,7 @@ TEST(PlanCosts, AGroupThatFillsNoWholeNumberOfNodesCrossesTheNetwork) {
 }
 
 TEST(PlanCosts, RanksOfManyGroupsShareTheCards) {
-  // a rank a node: a card each, up to 8 groups; 16 groups on 8 cards take twice as long
+  // one rank per node: one card each, up to 8 groups; 16 groups on 8 cards take twice as long
   const auto gather = [](int groups) { return collective(CommCall::all_gather, kGigabyte, {4, 1, groups}); };
   const double latency = (6.8 + 3 * 21.3) * kMicro;
   EXPECT_NEAR(gather(1), latency + 0.75 / 5, kPrecise);
@@ -152,7 +152,7 @@ TEST(PlanCosts, RanksOfManyGroupsShareTheCards) {
 }
 
 TEST(PlanCosts, ASmallAllReduceOverManyNodesTakesTheTree) {
-  // 6 levels of two hops up and down, instead of 126 steps of a ring; 33 nodes have 6 levels, too, and 32 have 5
+  // 6 levels of two hops up and down, instead of 126 steps of a ring; 33 nodes have 6 levels too, and 32 have 5
   const auto all_reduce = [](int nodes) { return collective(CommCall::all_reduce, 8, {nodes, 1, 8}); };
   EXPECT_NEAR(all_reduce(64), (5 + 2 * 6 * 2 * 10) * kMicro, 1e-8);
   EXPECT_NEAR(all_reduce(33), (5 + 2 * 6 * 2 * 10) * kMicro, 1e-8);

@@ -1,4 +1,4 @@
-// What tests of planned runs share.
+// Shared by the tests of planned runs.
 #pragma once
 
 #include "tests/support/training.h"

@@ -29,10 +29,10 @@ TEST(RunPlan, OnlyThePlannerTakesAuto) {
     resolve(own, {.world_size = 2});
   });
   EXPECT_NE(problem.find("--set: batch.micro_batch_size: auto is for `trivet plan`"), std::string::npos) << problem;
-  // v was "auto" in files of earlier runs, which are still read: what the schedule needs.
+  // v was "auto" in files of earlier runs. They still load, with the v that the schedule needs.
   LoadedConfig earlier = tiny_run({"parallel.pipeline_model_parallel_size=2", kLeaveBoth[1]});
   EXPECT_EQ(resolve(earlier, {.world_size = 2}).schedule.v, 1);
-  // A later value is none that is left, and a value that is not given is what the schedule needs.
+  // A later value replaces "auto", and a v that is not given is what the schedule needs.
   EXPECT_TRUE(with_sets(tiny_run({kLeaveBoth[0]}), std::vector<std::string>{"batch.micro_batch_size=1"})
                   .left_to_planner.empty());
   EXPECT_EQ(legal_run(tiny_run({"parallel.pipeline_model_parallel_size=2"}), 2).layout.schedule.v, 1);
@@ -49,12 +49,12 @@ TEST(RunPlan, NeedsNeitherDataNorALength) {
   EXPECT_NE(refused.find("train.train_iters: is required"), std::string::npos) << refused;
   const RunPlan planned = plan_run(load_untrained(dir / "run.yaml"), 2, h100());
   EXPECT_GT(planned.prediction.step.step_seconds, 0);
-  EXPECT_NO_THROW(legal_run(planned.run.loaded, 1));  // what is resolved is planned again, as by --ablate
+  EXPECT_NO_THROW(legal_run(planned.run.loaded, 1));  // a resolved run can be planned again, as by --ablate
   EXPECT_NE(message_of([&] { tokens_of_run({}, planned.run.loaded.config, planned.run.layout); }).find("no length"),
             std::string::npos);
 }
 
-// The choice is the fastest of all runs that the values could give, one by one.
+// The choice is the fastest of all runs with any of the possible values.
 TEST(RunPlan, ChoosesTheFastestThatFits) {
   const RunPlan planned = plan_run(left_to_planner(), 2, h100());
   double best = std::numeric_limits<double>::infinity();
@@ -104,7 +104,7 @@ TEST(RunPlan, AutoNeedsABatchToDivide) {
   EXPECT_NE(refused.find("does not divide the world of 3 ranks"), std::string::npos) << refused;
 }
 
-// The heads of shipped configurations have what is planned. The others take longer.
+// The head comments of shipped configurations have the planned numbers. The others take longer to plan.
 TEST(RunPlan, HeadsOfConfigurationsAreTrue) {
   for (const char* name : {"mlperf/llama31_8b", "mlperf/llama31_405b"}) {
     const std::string path = source_path(fmt::format("configs/{}.yaml", name)), text = read_text(path);
@@ -121,7 +121,7 @@ TEST(RunPlan, HeadsOfConfigurationsAreTrue) {
   }
 }
 
-// Ranks 1 and 3 are played by others, and the trace has their names.
+// Other ranks' players stand in for ranks 1 and 3, but the trace names 1 and 3.
 TEST(RunPlan, TracesTheRanksThatAreAskedFor) {
   const TempDir dir;
   const LoadedConfig run = tiny_run({"parallel.pipeline_model_parallel_size=2"});

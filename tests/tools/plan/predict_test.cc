@@ -1,4 +1,4 @@
-// Predictions: what holds of them on any system, and where their numbers come from.
+// Predictions: what holds on any system, and where the numbers come from.
 #include "tools/plan/predict.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ TEST(Predict, TheTimesOfAllRanksAddUpToTheStep) {
                 (8 * h100().bf16_tflops * 1e12));
 }
 
-// Wire is hidden, exposed, or shared with a class that counts first; and no faster than the ports.
+// Wire time is hidden, exposed, or shared with a class that counts first, and no shorter than the ports allow.
 TEST(Predict, AClassOfCommunicationHasItsFloor) {
   for (const char* nodes : {"gpus_per_node=2", "gpus_per_node=4", "gpus_per_node=8"}) {
     const StepStats s = predicted({nodes}).step.stats;
@@ -76,10 +76,10 @@ TEST(Predict, FasterHardwareIsNoSlower) {
   EXPECT_GT(predicted({"host_us=40"}).step.step_seconds, 2 * before);  // a run this small is then bound by its launches
 }
 
-// A layer of Llama 3.1 8B on an H100, and two micro-batches of one sample. What FP8 gains and costs is counted here:
-// three GEMMs of each linear layer take half of their time; each operand is read for its largest magnitude (2 bytes an
-// element in bf16), read again and written (3 bytes), the weight once a step, x forward and again for dW, and dy; and
-// read and written in FP8 (2 bytes) where it is transposed: the weight for dx, x and dy for dW.
+// A layer of Llama 3.1 8B on an H100, and two micro-batches of one sample. The gain and cost of FP8, counted: the three
+// GEMMs of each linear layer take half their time. To be quantised, an operand is read for its largest magnitude (2
+// bytes per element in bf16), then read and written (3 bytes): the weight once a step, x forward and again for dW, and
+// dy. To be transposed, it is read and written in FP8 (2 bytes): the weight for dx, x and dy for dW.
 TEST(Predict, Fp8HalvesTheGemmsOfLinearLayersAndCostsItsPasses) {
   const auto seconds = [](const char* fp8) {
     const std::vector<std::string> sets{"model.num_layers=1", "parallel.tensor_model_parallel_size=1",
@@ -128,18 +128,18 @@ TEST(Predict, Fp8OnAGpuWithoutItIsRefused) {
             "expected 24, or a spec of CPUs");
   set_key(config, "precision.fp8_accumulator_bits", "24");
   set_key(config, "precision.fp8_recipe", "blockwise");
-  // CPUs multiply it in bf16.
+  // CPUs multiply FP8 operands in bf16.
   const System cpu = load_system("cpu", {}, source_path("configs/systems"));
   const Prediction on_cpu = predict(run, layout, cpu);
   EXPECT_EQ(on_cpu.peak.arithmetic, std::string_view("bf16"));
   set_key(config, "precision.fp8", "none");
   set_key(config, "precision.fp8_recipe", "tensorwise");
   EXPECT_GT(on_cpu.step.step_seconds, predict(resolved(config, 1).config, layout, cpu).step.step_seconds);
-  // Scales of blocks need no pass of their own, but x and dy are quantised for the weights' gradients again.
+  // Scales of blocks need no separate pass, but x and dy are quantised again for the weight gradients.
   EXPECT_NE(predict(blocks.config, layout, cpu).step.step_seconds, on_cpu.step.step_seconds);
 }
 
-// With two GPUs a node the data-parallel ranks are on different nodes.
+// With two GPUs per node, the data-parallel ranks are on different nodes.
 TEST(Predict, ASlowNetworkIsExposed) {
   const auto exposed = [](const std::vector<std::string>& sets) {
     return predicted(sets).step.stats.exposed[class_of(comm_of("data"))];
@@ -174,7 +174,7 @@ TEST(Predict, TheTraceIsOneOfARun) {
   EXPECT_EQ(to_json(p, h100()), to_json(predicted(), h100()));
 }
 
-// Ranks of CPUs send the bytes that those of GPUs do, whether their links are emulated or copies between threads.
+// Ranks on CPUs send the same bytes as ranks on GPUs, whether their links are emulated or copies between threads.
 TEST(Predict, BytesAreThoseOfTheLayout) {
   const auto& [config, layout] = small_run_of_eight();
   const System cpu = load_system("cpu", {}, source_path("configs/systems"));
@@ -185,7 +185,7 @@ TEST(Predict, BytesAreThoseOfTheLayout) {
   EXPECT_EQ(predict(linked, layout, cpu).step.stats.wire_bytes, bytes);
 }
 
-// By counting: of each layer and micro-batch, what keys and values are, in bf16 and as fp32 sums of gradients.
+// Counted: per layer and micro-batch, the bytes of keys and values in bf16 and of their gradients as fp32 sums.
 TEST(Predict, ContextParallelRanksSendWhatTheirAttentionNeeds) {
   Config config = tiny_model(true);
   set_key(config, "precision.dtype", "bf16");
@@ -198,7 +198,7 @@ TEST(Predict, ContextParallelRanksSendWhatTheirAttentionNeeds) {
       const Resolved run = resolved(cut(config, {.c = c, .cp_comm_type = type}), c);
       const Prediction p = predict(run.config, run.layout, h100());
       EXPECT_EQ(p.step.stats.wire_bytes[context] % c, 0);
-      return p.step.stats.wire_bytes[context] / c;  // of a rank
+      return p.step.stats.wire_bytes[context] / c;  // per rank
     };
     const int64_t of_others = kv / c * (c - 1);
     EXPECT_EQ(predicted_bytes(CpCommType::p2p), passes * of_others * (2 + 2 + 4));
@@ -206,7 +206,7 @@ TEST(Predict, ContextParallelRanksSendWhatTheirAttentionNeeds) {
   }
 }
 
-// A ring goes at the pace of the hop between nodes.
+// A ring runs at the speed of the hop between nodes.
 TEST(Predict, ARingAcrossNodesIsBoundByTheNetwork) {
   Config config = tiny_model(true);
   set_key(config, "precision.dtype", "bf16");

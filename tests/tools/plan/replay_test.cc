@@ -1,5 +1,5 @@
-// Tapes of the real trainer, and what their replay makes of them: the schedule simulator's times where both can say
-// them, and hand-computed times of small tapes.
+// Replays of tapes: tapes of the real trainer against the schedule simulator where both apply, and small tapes against
+// hand-computed times.
 #include <gtest/gtest.h>
 #include <map>
 
@@ -12,7 +12,7 @@
 namespace trivet::test {
 namespace {
 
-// Products take a nanosecond for so many operations, nothing else takes any time.
+// Work takes 1 ns per 1024 FLOPs; nothing else takes any time.
 class ProductsOnly : public ReplayCosts {
  public:
   int64_t work_ns(const TapeWork& work, bool) const override { return work.flops / 1024; }
@@ -21,7 +21,7 @@ class ProductsOnly : public ReplayCosts {
 
 const std::string kPasses = "FBIW";
 
-// What the ops of a schedule cost, by stage: the sums over the compute stream's records of the second step.
+// Costs of a schedule's ops, by stage: sums over the compute stream's records in the second step.
 std::vector<StageCosts> stage_costs(const Rehearsal& recorded, const Layout& layout, const ReplayCosts& costs) {
   const Schedule& schedule = layout.schedule;
   std::vector<std::map<std::string, double>> sums(static_cast<size_t>(schedule.stages()));
@@ -59,7 +59,7 @@ struct ScheduleCase {
 
 class ReplayOf : public testing::TestWithParam<ScheduleCase> {};
 
-// Where calls are free, ops end when the schedule simulator says, on every rank and in every micro-batch.
+// If calls are free, ops end when the schedule simulator says, on every rank and in every micro-batch.
 TEST_P(ReplayOf, ASchedule) {
   const auto [kind, p, v, m] = GetParam();
   // given
@@ -151,7 +151,7 @@ TEST(Tape, GathersWeightsAtTheSamePassesInEachStep) {
     }
   }
   for (const size_t step : {1u, 2u}) {
-    // Behind how many passes each of the later chunks' buckets is gathered.
+    // After how many passes each of the later chunks' buckets is gathered.
     std::vector<int64_t> passes;
     for (auto text = steps[step].begin(); text != steps[step].end() && passes.size() < 3; ++text)
       if (text->starts_with("bucket")) passes.push_back(text - steps[step].begin() - std::ssize(passes));
@@ -159,7 +159,7 @@ TEST(Tape, GathersWeightsAtTheSamePassesInEachStep) {
   }
 }
 
-// Costs by size and place, time of the host, a slower device beside its wires.
+// Costs by size and place, host time, and a device slowed down by communication.
 class Priced : public ProductsOnly {
  public:
   CallCost call_cost(const TapeCall& call, const TapeGroups::Group& group) const override {
@@ -194,7 +194,7 @@ Resolved run_of(const MeshCase& mesh) {
   return resolved(cut(config, mesh.cut), mesh.cut.ranks());
 }
 
-// Ranks that share a tape, and ranks that one player plays, have the times of ranks that each play their own.
+// Ranks that share a tape, and ranks that share a player, have the times of ranks that each replay their own.
 TEST_P(RehearsalOf, MergedRanksIsThatOfEachRank) {
   const auto [run, layout] = run_of(GetParam());
   const Rehearsal alone = rehearse(run, layout, {}, true), shared = rehearse(run, layout);
@@ -217,7 +217,7 @@ TEST_P(RehearsalOf, MergedRanksIsThatOfEachRank) {
   }
 }
 
-// The time from the last rank's end of a step to its end of the next.
+// Times from the last rank's end of a step to the last rank's end of the next.
 std::vector<int64_t> times_of_steps(const Rehearsal& rehearsal) {
   const auto ends = replay(rehearsal.players, rehearsal.groups, Priced()).step_ends;
   std::vector<int64_t> last(ends.front().size());
@@ -228,7 +228,7 @@ std::vector<int64_t> times_of_steps(const Rehearsal& rehearsal) {
   return times;
 }
 
-// So that two steps are enough to record. A nanosecond: rates round.
+// So recording two steps is enough. The tolerance of 1 ns allows for rounded rates.
 TEST_P(RehearsalOf, TheSecondStepIsLikeAllThatFollow) {
   const auto [run, layout] = run_of(GetParam());
   const int64_t second = times_of_steps(rehearse(run, layout)).front();
@@ -246,7 +246,7 @@ INSTANTIATE_TEST_SUITE_P(
                     MeshCase{"p2v2d4", {.p = 2, .d = 4, .schedule = "interleaved", .v = 2}, "dp-tp-pp"}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// ---- small tapes, whose works and calls take as many nanoseconds as they have bytes
+// ---- small tapes, whose works and calls take 1 ns per byte
 
 class BytesAsTime : public ReplayCosts {
  public:
@@ -332,12 +332,12 @@ TEST(Replay, ComputeIsSlowerBesideAWire) {
 
 TEST(Replay, CallsShareAPort) {
   Two two;
-  for (Written* tape : {&two.first, &two.second})  // the second begins after 20 ns, both are through at 60 and 70
+  for (Written* tape : {&two.first, &two.second})  // the second call begins at 20 ns; they end at 60 and 70
     tape->call(1, 0, 40).event(1).work(0, 20).call(0, 1, 30).add(TapeRecord::wait, 0, 0);
   EXPECT_EQ(two.ends(BytesAsTime()), (std::vector<int64_t>{70, 70}));
 }
 
-// Links are full duplex: what a rank sends and what it receives are at the full rate, two sends at half of it.
+// Links are full duplex: a send and a receive each run at the full rate, two sends at half of it.
 TEST(Replay, TransfersShareOneDirectionOfAPort) {
   Two two;
   two.first.transfer(0, 0, true, 40).transfer(1, 1, false, 40);

@@ -42,7 +42,7 @@ TEST(Scale, APointThatIsIllegalIsTold) {
   EXPECT_EQ(knee_text(weak), "no point is valid");
 }
 
-// A network that carries next to nothing makes the second node useless.
+// A network with almost no bandwidth makes the second node useless.
 TEST(Scale, TheKneeIsBeforeTheFirstPointThatIsInefficient) {
   const ScaleCurve curve = curve_of(Scaling::weak, {2, 4, 8}, {"gpus_per_node=4", "network_gb_per_s=0.1"});
   ASSERT_TRUE(curve.knee && curve.beyond);

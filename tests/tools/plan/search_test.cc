@@ -1,4 +1,4 @@
-// Bounds against rehearsals, and a search against rehearsals of everything.
+// Bounds against rehearsals, and a search against rehearsals of all layouts.
 #include "tools/plan/search.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kRanks = 8;
 
-// Nodes of four GPUs. Launches cost little, or what the page says, which then decides all of so small a model.
+// Nodes of four GPUs. Launches cost little by default: at the page's cost they would dominate so small a model.
 System system_of(const std::vector<std::string>& sets = {"host_us=0.01"}) {
   std::vector<std::string> all = sets;
   all.emplace_back("gpus_per_node=4");
@@ -50,7 +50,7 @@ struct Rehearsed {
   LayoutBound bound;
 };
 
-// Layouts that are drawn, with their bounds.
+// Randomly drawn layouts with their bounds.
 std::vector<Rehearsed> sample(const LoadedConfig& run, const System& system, int number, size_t count) {
   Bounds bounds(run, system);
   const std::vector<LayoutShape> shapes = list_shapes(run.config, kRanks);
@@ -98,7 +98,7 @@ TEST(Bounds, NoRehearsalIsFasterOrSmaller) {
   EXPECT_GT(sum_of_ratios / count, 0.5);
 }
 
-// The rules of a benchmark have one model; bounds are taken from smaller ones.
+// A benchmark's rules fix the model; bounds are computed from smaller ones.
 TEST(Bounds, OfABenchmark) {
   const LoadedConfig run = load_untrained(source_path("configs/mlperf/llama31_8b.yaml"));
   const RunFacts facts{.world_size = 64, .dataset_vocab_size = run.config.model.vocab_size};
@@ -120,7 +120,7 @@ TEST(Search, CommunicatorsAreThoseOfARecording) {
     }
 }
 
-// With memory for some layouts only.
+// With memory that only some layouts fit.
 TEST(Search, FindsTheBestOfAll) {
   LoadedConfig run = tiny_run();
   set_key(run.config, "batch.global_batch_size", "8");
@@ -168,7 +168,7 @@ TEST(Search, ItsBestIsARunThatIsPlannedAlike) {
   EXPECT_EQ(to_yaml(with_sets(run, best.sets).config), to_yaml(best.open.config));
 }
 
-// Where collectives slow GEMMs down a search ends with less overlap than it began with: its last part found a switch.
+// If collectives slow GEMMs down, a search ends with less overlap than it began with: its last phase found a switch.
 TEST(Search, NamesWhatItChangedOnce) {
   LoadedConfig run = tiny_run();
   set_key(run.config, "parallel.tensor_model_parallel_size", "2");
@@ -182,7 +182,7 @@ TEST(Search, NamesWhatItChangedOnce) {
   for (const std::string& set : last.sets) EXPECT_TRUE(keys.insert(set.substr(0, set.find('='))).second) << set;
 }
 
-// "auto" is what a search chooses anyway. The study of what it finds has each as a point that can run.
+// "auto" is what a search chooses anyway. The study of the results has each as a point that can run.
 TEST(Search, OfARunLeftToThePlannerAsAStudy) {
   const TempDir dir;
   write_file(dir / "run.yaml", to_yaml(tiny_run().config) + "\n");
@@ -213,7 +213,7 @@ TEST(Search, OfARunLeftToThePlannerAsAStudy) {
 TEST(Search, RecomputesNoMoreThanMemoryNeeds) {
   LoadedConfig run = tiny_run();
   set_key(run.config, "parallel.tensor_model_parallel_size", "2");
-  set_key(run.config, "parallel.pipeline_model_parallel_size", "4");  // without data-parallel ranks that could share
+  set_key(run.config, "parallel.pipeline_model_parallel_size", "4");  // no data-parallel ranks to shard over
   const SearchOptions only{.shapes =
                                [&](const LayoutShape& shape) {
                                  return shape.t == 2 && shape.p == 4 && is_plain(shape) && !shape.sequence_parallel &&
@@ -250,7 +250,7 @@ TEST(Search, EndsWhenItIsAskedTo) {
   EXPECT_NE(extent_of(result, 10).find("not visited"), std::string::npos);
 }
 
-// CPUs have no bounds: whatever is legal and fits is rehearsed.
+// CPUs have no bounds: every legal layout that fits is rehearsed.
 TEST(Search, OnCpusVisitsAll) {
   LoadedConfig run = tiny_run();
   set_key(run.config, "device.kind", "cpu");

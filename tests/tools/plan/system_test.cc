@@ -19,8 +19,8 @@ std::vector<SystemKey> keys_of(SystemKind kind) {
   return keys;
 }
 
-// A page with every key of its kind at its lower limit, a line each in the order of system_keys(), but for one line: ""
-// leaves it out.
+// A page with every key of its kind at its lower limit, one line each in the order of system_keys(), except that `line`
+// replaces the line of `key`; "" omits it.
 std::string page(std::string_view key = "", const std::string& line = "", SystemKind kind = SystemKind::gpu) {
   std::string text;
   for (const SystemKey& each : keys_of(kind))

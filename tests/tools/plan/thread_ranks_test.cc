@@ -1,4 +1,4 @@
-// Ranks that are threads on CPUs: hand-computed times of small tapes, laws of whole runs, and the measurement of a
+// Ranks as threads on CPUs: hand-computed times of small tapes, properties of whole runs, and the measurement of a
 // page.
 #include "tools/plan/thread_ranks.h"
 
@@ -13,7 +13,7 @@
 namespace trivet::test {
 namespace {
 
-// Nothing but products, attention and links takes time, and much of it against the nanosecond to which it is rounded.
+// Only GEMMs, attention and links take time, and so much that rounding to nanoseconds does not matter.
 System cpu(std::vector<std::string> sets) {
   for (const char* set :
        {"wake_us=0", "kernel_us=0", "team_us=0", "contention=1", "copy_gb_per_s=100000", "fp32_tflops=0.01"})
@@ -46,7 +46,7 @@ TEST(ThreadRanks, ComputeOnAsManyThreadsAsTheyAreGiven) {
   EXPECT_NEAR(step_seconds(config, 1, {"cores=2"}), 2 * two, 1e-4 * two);
 }
 
-// On all threads of a rank.
+// The peak is that of all threads of a rank.
 TEST(ThreadRanks, AreMeasuredAgainstThePeakOfTheirThreads) {
   for (const int threads : {1, 2}) {
     Config config = tiny_config();
@@ -57,7 +57,7 @@ TEST(ThreadRanks, AreMeasuredAgainstThePeakOfTheirThreads) {
   }
 }
 
-// Without overlap a step is longer by what its collectives take on the link.
+// Without overlap, a step is longer by the time of its collectives on the link.
 TEST(ThreadRanks, KeepTheLinksOfTheRun) {
   Config config = cut(tiny_config(), {.d = 2});
   const double without = step_seconds(config, 2);
@@ -74,7 +74,7 @@ TEST(ThreadRanks, KeepTheLinksOfTheRun) {
   EXPECT_NEAR(step_seconds(config, 2) - without, static_cast<double>(wire_ns) * 1e-9, 1e-6);
 }
 
-// A sender and a receiver. FLOPs are nanoseconds; a message takes its bytes, and 5 ns more.
+// A sender and a receiver. A FLOP takes 1 ns; a message takes 1 ns per byte, plus 5 ns.
 class Pair {
  public:
   Pair() {
@@ -97,7 +97,7 @@ class Pair {
     tape.calls.push_back({.kind = CommCall::transfer, .sends = rank == 0, .group = group, .ahead = 1, .bytes = bytes});
     return add(rank, TapeRecord::call, stream, tape.calls.size() - 1);
   }
-  // When both have done all.
+  // When each rank has finished.
   std::vector<int64_t> ends() {
     for (size_t rank : {0, 1}) add(rank, TapeRecord::mark, 0, 0);
     play_on_threads(rehearsal_, {});
@@ -151,8 +151,8 @@ TEST(Measure, FindsTheTapesOpsInARun) {
       flops += static_cast<double>(what.flops);
     }
     EXPECT_GT(flops, 1e6);
-    // Four layers' weights; and for each of two samples their inputs, proj's twice, and the gradients of their outputs.
-    // By blocks all inputs and gradients twice.
+    // The weights of four linear layers; for each of two samples, their inputs, proj's twice, and output gradients.
+    // With scales of blocks, all inputs and gradients twice.
     const auto quantised = std::ranges::count_if(
         run.works, [](const auto& work) { return work.what.name == std::string_view("quantize"); });
     EXPECT_EQ(quantised, sets.size() > 6 ? 4 + 2 * (8 + 8) : sets.size() > 5 ? 4 + 2 * (5 + 4) : 0);
