@@ -14,7 +14,7 @@
 namespace trivet {
 namespace {
 
-// Ranks with equal numbers, each on a host of its own, or `per_host` of them.
+// Ranks with equal numbers, each on its own host, or `per_host` on each host.
 Preflight healthy(size_t ranks, size_t per_host = 1) {
   Preflight p;
   Preflight::Numbers numbers;
@@ -70,7 +70,7 @@ TEST(Preflight, OfTwoRanksNeitherIsBlamed) {
   EXPECT_EQ(slow_parts(p), Lines());
 }
 
-// Two hosts of four ranks, which meet each other in a host and over the network.
+// Two hosts of four ranks, with links within a host and over the network.
 TEST(Preflight, LinksInAHostAreJudgedApart) {
   Preflight p = healthy(8, 4);
   EXPECT_EQ(slow_parts(p), Lines());
@@ -78,7 +78,7 @@ TEST(Preflight, LinksInAHostAreJudgedApart) {
   set_link(p, 1, 5, 0.5);
   EXPECT_EQ(slow_parts(p), (Lines{"link of rank 1 on n0 and rank 3 on n0: in host 5 Gbit/s, 50.0% of the median 10",
                                   "link of rank 1 on n0 and rank 5 on n1: network 0.5 Gbit/s, 50.0% of the median 1"}));
-  // Two ranks of one host and one of another: a link of each kind is judged where there are three of its kind.
+  // Two ranks on one host and one on another: links of a kind are judged only if there are three of that kind.
   Preflight few = healthy(3, 2);
   set_link(few, 0, 1, 1);
   EXPECT_EQ(slow_parts(few), Lines());
@@ -161,7 +161,7 @@ TEST_F(PreflightProgram, MeasuresAndTellsAllThatFails) {
       EXPECT_GT(rank[key], 0) << key;
   for (const std::string& name : list_directory(dir_ / "run")) EXPECT_FALSE(name.starts_with("preflight")) << name;
 
-  // a byte of the checkpoint is another, and the data are not there
+  // a byte of the checkpoint is changed, and the data is missing
   const std::string shard = dir_ / "run/checkpoints/step-00000002/rank-00001.safetensors";
   std::string bytes = read_small_file(shard, 1 << 20);
   bytes.back() ^= 1;
