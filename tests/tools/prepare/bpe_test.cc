@@ -32,7 +32,7 @@ std::unique_ptr<Tokenizer> golden_tokenizer(const std::string& name, bool specia
 const std::vector<std::string> kNames = {"gpt2", "llama3", "qwen2"};
 BpePattern pattern_of(const std::string& name) { return parse_word<BpePattern>(name).value(); }
 
-// A text of what tokenizers stumble over, bytes that are not UTF-8 among it where `broken`.
+// A text of hard cases for tokenizers, if `broken` with bytes that are not UTF-8.
 std::string hard_text(uint64_t seed, int parts, bool broken) {
   static const std::vector<std::string> kParts = {"a",
                                                   "bc",
@@ -79,7 +79,7 @@ std::string hard_text(uint64_t seed, int parts, bool broken) {
   return text;
 }
 
-// Encodes texts in parts, as they come from a file, some more where they cannot be cut. Returns how often they were.
+// Encodes texts in parts, as when read from a file; a part that cannot be cut grows. Returns the number of cuts.
 int compare_parts(const Tokenizer& tokenizer, uint64_t texts) {
   int cuts = 0;
   for (uint64_t seed = 0; seed < texts; ++seed) {
@@ -114,7 +114,7 @@ TEST(Bpe, GivesTheTokensOfTokenizers) {
     }
 }
 
-// The sections of other models' files, with a vocabulary whose tokens reach over any boundary between pieces.
+// Sections of other models' files, with a vocabulary whose tokens span any boundary between pieces.
 struct ShapesTest : testing::Test {
   const json shapes = json::parse(golden("shapes.json"));
   const json hard = json::parse(golden("ids.json"))["texts"];
@@ -175,7 +175,7 @@ TEST(Bpe, GivesTheTokensOfTokenizersForLongRuns) {
   }
 }
 
-// Other names would be other tokens to whom reads the file.
+// Other names would mean other tokens to readers of the file.
 TEST(Bpe, TrainsTheMergesOfTokenizers) {
   const std::string corpus = golden("corpus.txt");
   for (const std::string& name : kNames) {
@@ -188,7 +188,7 @@ TEST(Bpe, TrainsTheMergesOfTokenizers) {
     BpeModel found = train_bpe(counts, std::ssize(expected.vocab), pattern_of(name), special);
     EXPECT_EQ(found.merges, expected.merges) << name;
     EXPECT_EQ(found.vocab, expected.vocab) << name;
-    // and what is written is read again
+    // and the written file reads back
     const BpeModel again = parse_bpe_model(to_tokenizer_json(found), name);
     EXPECT_EQ(again.merges, found.merges);
     EXPECT_EQ(again.tokens, found.tokens);
@@ -219,7 +219,7 @@ TEST(Bpe, PartsHaveTheTokensOfTheWhole) {
   for (const std::string& name : kNames) EXPECT_GT(compare_parts(*golden_tokenizer(name), 400), 1000) << name;
 }
 
-// A token that is no special one, and in which a text could be cut but for it.
+// A token that is not special, and inside which a text could otherwise be cut.
 TEST(Bpe, PartsDoNotCutAnAddedToken) {
   for (const std::string& name : kNames) {
     json file = json::parse(golden(name + ".json"));
@@ -234,7 +234,7 @@ TEST(Bpe, PartsDoNotCutAnAddedToken) {
   }
 }
 
-// Without a place to cut a text is cut all the same, so that no word takes more memory than any other text.
+// A text without a place to cut is cut anyway, so that no word takes more memory than any other text.
 TEST(Bpe, CutsAnyTextSomewhere) {
   constexpr size_t kMost = kMostUncutBytes;
   for (const std::string& name : kNames)
@@ -254,7 +254,7 @@ TEST(Bpe, CutsAnyTextSomewhere) {
   EXPECT_EQ(golden_tokenizer("llama3")->part_size(text, kMost) % token.size(), 0u) << "within an added token";
 }
 
-// Of hundreds of thousands of marks utf8proc puts each into its place by neighbours, which takes minutes.
+// utf8proc sorts marks by swapping neighbours, which takes minutes for hundreds of thousands of them.
 TEST(Bpe, NormalisesManyMarks) {
   const auto many = [](const std::string& mark) {
     std::string text;
@@ -286,7 +286,7 @@ TEST(Bpe, ReadsVocabAndMerges) {
   const BpeModel model = parse_bpe_model(golden("gpt2.json"), "gpt2");
   const TempDir directory;
   const auto name = [&](int32_t id) { return model.tokens[static_cast<size_t>(id)]; };
-  // A merge that comes twice has its last rank.
+  // A merge that appears twice has its last rank.
   std::string merges = "#version: 0.2\n" + name(model.merges[20][0]) + " " + name(model.merges[20][1]) + "\r\n";
   for (const auto& merge : model.merges) merges += name(merge[0]) + " " + name(merge[1]) + "\n";
   write_text(directory / "x-vocab.json", json(model.vocab).dump());
@@ -401,7 +401,7 @@ TEST(Bpe, ReadsTheTokenThatBeginsTexts) {
   json bare = json::parse(kTemplate);
   bare["single"].erase(0);
   EXPECT_EQ(begin(bare.dump()), "");
-  // what would change ids otherwise, and what is malformed
+  // what would change ids in another way, and malformed input
   for (const auto& [place, value] : std::vector<std::pair<std::string, json>>{
            {"/single/2", {{"SpecialToken", {{"id", "<|end_of_text|>"}, {"type_id", 0}}}}},
            {"/single/1/Sequence/id", "B"},
@@ -487,7 +487,7 @@ TEST_F(BpePrepareTest, TakesAModel) {
   result = prepare_dataset(options_);
   EXPECT_EQ(result.done.added_tokens, 1);  // tokwor, which is not special
   EXPECT_GT(first_document().size(), expected.size() + 5);
-  // Another beginning than the dataset was made with.
+  // A tokenizer whose beginning differs from the dataset's.
   write_text(options_.output + ".tokenizer.json", golden("llama3.json"));
   write_text(options_.output + ".tokenizer_config.json", to_tokenizer_config({"<|end_of_text|>", ""}));
   EXPECT_TRUE(
@@ -506,13 +506,13 @@ TEST_F(BpePrepareTest, ATemplateAndTheOptionAgree) {
                              "none, which removes it from the tokenizer.json that is written");
   }
   EXPECT_EQ(names_in(directory_ / ""), (std::vector<std::string>{"in.txt", "llama3-tokenizer.json"}));
-  // The same: the file as it is.
+  // The same token: the file is unchanged.
   options_.bos_token = "<|begin_of_text|>";
   prepare_dataset(options_);
   EXPECT_EQ(read_text(options_.output + ".tokenizer.json"), read_text(options_.model));
   EXPECT_EQ(first_document()[0], 0);
   EXPECT_EQ(open_tokenizer(options_.output)->bos(), 0);
-  // None: neither the dataset nor the file have it.
+  // None: neither the dataset nor the file has it.
   options_.bos_token = "none";
   options_.force = true;
   EXPECT_EQ(prepare_dataset(options_).info.bos, -1);
@@ -520,7 +520,7 @@ TEST_F(BpePrepareTest, ATemplateAndTheOptionAgree) {
   EXPECT_EQ(json::parse(read_text(options_.output + ".tokenizer.json")), json::parse(golden("llama3.json")));
 }
 
-// Whatever changes the bytes that come out: a call that went on behind another's documents would mix two datasets.
+// Options that change the output: a call that continued after another's documents would mix two datasets.
 TEST_F(BpePrepareTest, DoesNotGoOnWithAnotherOption) {
   use_model("llama3");
   write_text(options_.model, golden_with(kTemplate));
@@ -554,7 +554,7 @@ TEST_F(BpePrepareTest, DoesNotGoOnWithAnotherOption) {
   }
 }
 
-// The ids of texts are the same with the template and without: a model of the one takes data of the other.
+// The ids of texts are the same with and without the template, so either model accepts the other's data.
 TEST_F(BpePrepareTest, ATemplateDoesNotChangeTheFingerprint) {
   use_model("llama3");
   write_text(options_.model, golden_with(kTemplate));
@@ -567,7 +567,7 @@ TEST_F(BpePrepareTest, ATemplateDoesNotChangeTheFingerprint) {
     options_.bos_token = bos;
     EXPECT_EQ(prepare_dataset(options_).info.fingerprint, fingerprint) << bos;
     EXPECT_EQ(open_tokenizer(options_.output)->fingerprint(), fingerprint) << bos;
-    open_data(config, 32, 900, false);  // finds the file beside the dataset to be the one that made it
+    open_data(config, 32, 900, false);  // verifies that the file next to the dataset made it
   }
   write_text(options_.model, golden("llama3.json"));
   EXPECT_EQ(load_tokenizer(options_.model)->fingerprint(), fingerprint);
@@ -591,7 +591,7 @@ TEST(Bpe, TheFingerprintIsOfWhatEncodes) {
   const auto model = [](const json& changed) { return parse_bpe_model(changed.dump(), "f"); };
   const std::string own = bpe_fingerprint(model(file));
   json again = saved_again(file);
-  std::ranges::reverse(again["added_tokens"].get_ref<json::array_t&>());  // those with new ids have to be in order
+  std::ranges::reverse(again["added_tokens"].get_ref<json::array_t&>());  // tokens with new ids must be in order
   EXPECT_EQ(bpe_fingerprint(model(again)), own);
   const struct {
     std::function<void(json&)> change;
@@ -636,7 +636,7 @@ TEST_F(BpePrepareTest, DatasetsOfOneTokenizerAreOfOneVocabulary) {
   DataConfig config;
   config.path = one + "," + other;
   open_data(config, 32, 902, false);
-  // Another one is named, and what it has otherwise.
+  // A different tokenizer is named, with the difference.
   again["model"]["ignore_merges"] = false;
   config.path = one + "," + make("another", again.dump());
   const std::string message = message_of<DataError>([&] { data_vocabulary(config); });
@@ -692,7 +692,7 @@ TEST_F(BpePrepareTest, IsTheTokenizerOfItsDataset) {
   config.tokenizer_model = options_.output + ".tokenizer.json";
   EXPECT_EQ(data_vocabulary(config)->size, 900);
   EXPECT_EQ(open_tokenizer(options_.output)->fingerprint(), fingerprint);
-  // Another one in its place.
+  // Another tokenizer in its place.
   options_.force = true;
   prepare_dataset(options_);
   write_text(options_.output + ".tokenizer.json", golden("llama3.json"));

@@ -9,7 +9,7 @@ namespace {
 
 TEST(OrderedPipeline, WritesInTheOrderOfReading) {
   for (const size_t threads : {1, 2, 7}) {
-    // given: items of which some take much longer than others
+    // given: items, some of which take much longer than others
     int next = 0;
     std::atomic<int> in_flight = 0, most = 0;
     std::vector<int> written;
@@ -29,15 +29,15 @@ TEST(OrderedPipeline, WritesInTheOrderOfReading) {
           written.push_back(item);
           --in_flight;
         });
-    // then: they come in order, and few were there at once
+    // then: they come in order, and few were in flight at a time
     ASSERT_EQ(written.size(), 300u);
     for (int i = 0; i < 300; ++i) EXPECT_EQ(written[static_cast<size_t>(i)], 3 * i);
-    EXPECT_LE(most, static_cast<int>(2 * threads) + 1);  // and the end
+    EXPECT_LE(most, static_cast<int>(2 * threads) + 1);  // plus the end
   }
 }
 
 TEST(OrderedPipeline, EndsWithTheFirstFailureOfAnyStage) {
-  for (int run = 0; run < 150; ++run) {  // as the threads' turns differ
+  for (int run = 0; run < 150; ++run) {  // because thread timing varies
     const int stage = run % 3;
     const auto fail_at = [&](int which, int item) {
       if (which == stage && item == 40) throw std::runtime_error("stage " + std::to_string(stage));

@@ -118,7 +118,7 @@ TEST_F(PrepareTest, PiecesOfALongDocumentHaveTheTokensOfTheWhole) {
   use_sentencepiece();
   options_.train_bytes = 100'000;
   prepare_dataset(options_);
-  // then: each is there as if it had been encoded at once
+  // then: each document is as if it had been encoded whole
   const auto tokenizer = open_tokenizer(options_.output);
   const IndexedDataset dataset(options_.output);
   ASSERT_EQ(dataset.sequences(), 2);
@@ -192,7 +192,7 @@ TEST_F(PrepareTest, SeveralAtOnceDoNotMix) {
           try {
             prepare_dataset(options_);
             ++made;
-          } catch (const ConfigError& error) {  // one that has ended
+          } catch (const ConfigError& error) {  // another call has finished
             refused += std::string(error.what()).find("exists; --force overwrites it") != std::string::npos;
           } catch (const IoError& error) {
             refused += std::string(error.what()).find("another process is writing it") != std::string::npos;
@@ -214,7 +214,7 @@ TEST_F(PrepareTest, AFailureLeavesWhatWasThere) {
   EXPECT_THROW(prepare_dataset(options_), DataError);
   EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json"}));
   EXPECT_EQ(read_text(options_.output + ".bin"), before);
-  // and: a report that stops it
+  // and: a progress callback that stops it
   write_text(directory_ / "in", text_);
   EXPECT_THROW(prepare_dataset(options_, [](const PrepareProgress&) { throw std::runtime_error("stop"); }),
                std::runtime_error);
@@ -223,7 +223,7 @@ TEST_F(PrepareTest, AFailureLeavesWhatWasThere) {
 }
 
 TEST_F(PrepareTest, GoesOnWhereItWasStopped) {
-  // given: several files, of which parts of 10,000 tokens are saved
+  // given: several files, saved every 10,000 bytes of tokens
   std::string lines;
   for (const std::string& sentence : made_up_sentences(60'000, 12)) lines += "{\"text\": \"" + sentence + "\"}\n{}\n";
   write_text(directory_ / "b.jsonl", lines);
@@ -235,7 +235,7 @@ TEST_F(PrepareTest, GoesOnWhereItWasStopped) {
   options_.output = directory_ / "whole";
   const PrepareResult whole = prepare_dataset(options_);
   EXPECT_EQ(whole.done.read.malformed, 60'000);
-  // when: a call is stopped again and again, a part later each time, and one ends
+  // when: calls are stopped, each a part later than the one before, until one finishes
   options_.output = directory_ / "out";
   options_.vocab_size.reset();
   options_.model = directory_ / "whole.tokenizer.json";
@@ -258,7 +258,7 @@ TEST_F(PrepareTest, GoesOnWhereItWasStopped) {
   }
   EXPECT_GT(calls, 2);
   EXPECT_GT(result.earlier.documents, 0);
-  // then: all is as of one call
+  // then: the output equals that of one call
   for (const char* suffix : {".bin", ".idx", ".json", ".tokenizer.json"})
     EXPECT_EQ(read_text((directory_ / "out") + suffix), read_text((directory_ / "whole") + suffix)) << suffix;
   EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json", "out.tokenizer.json",
@@ -281,19 +281,19 @@ TEST_F(PrepareTest, WhatWasSavedStaysAtTheNextError) {
     EXPECT_THROW(prepare_dataset(options_), DataError);
     EXPECT_EQ(outputs(), saved) << call;
   }
-  // then: where the malformed line is left out, only the rest is encoded
+  // then: if the malformed line is skipped, only the rest is encoded
   options_.text.on_error = OnError::skip;
   const PrepareResult result = prepare_dataset(options_);
   EXPECT_GT(result.earlier.documents, 30'000);
   EXPECT_EQ(result.info.documents, 60'000);
-  // and: what was left out once is not forgotten by a call that would stop there
+  // and: a call that may not skip a line still stops at one that an earlier call skipped
   options_.output = directory_ / "out2";
   std::swap(options_.inputs[0], options_.inputs[1]);
   EXPECT_THROW(prepare_dataset(options_, [](const PrepareProgress&) { throw std::runtime_error("stop"); }),
                std::runtime_error);
   options_.text.on_error = OnError::stop;
   EXPECT_TRUE(contains(message_of<DataError>([&] { prepare_dataset(options_); }), "b.jsonl: line 1"));
-  // and: what has replaced characters is counted
+  // and: documents with replaced characters are counted
   write_text(directory_ / "b.jsonl", "{\"text\": \"\\ud800\"}\n{\"text\": \"x\"}\n");
   options_.text.on_error = OnError::replace;
   EXPECT_EQ(prepare_dataset(options_).done.read.replaced, 1);
@@ -324,7 +324,7 @@ TEST_F(PrepareTest, ShufflesDocumentsByASeed) {
   EXPECT_EQ(read_small_file(directory_ / "out.in_order.idx", 100), "another's") << "it stays";
   std::filesystem::remove(directory_ / "out.in_order.idx");
 
-  // Stopped while it encodes, and while it shuffles.
+  // Stopped during encoding, and during shuffling.
   options_.part_bytes = 2000;
   for (const auto phase : {PrepareProgress::Phase::encoding, PrepareProgress::Phase::shuffling}) {
     options_.shuffle_documents = 1;
@@ -349,7 +349,7 @@ TEST_F(PrepareTest, DoesNotGoOnWithAnotherInput) {
     EXPECT_TRUE(std::filesystem::exists(directory_ / "out.partial.json"));
   };
   options_.part_bytes = 1;
-  // another option, a file of another size, a part that is lost: all is encoded anew
+  // another option, a file of another size, a lost part: everything is encoded again
   stop();
   options_.append_eod = false;
   PrepareResult result = prepare_dataset(options_);
@@ -371,7 +371,7 @@ TEST_F(PrepareTest, RefusesInputWithoutText) {
   use_sentencepiece();
   EXPECT_TRUE(contains(message_of<DataError>([&] { prepare_dataset(options_); }), "no text to train"));
   EXPECT_TRUE(outputs().empty());
-  // and: where every line is refused, how many and why
+  // and: if every line is refused, how many and why
   write_text(directory_ / "in.jsonl", "{\"body\": 1}\n{\"body\": 2}\n");
   options_ = PrepareOptions();
   options_.inputs = {directory_ / "in.jsonl"};
@@ -446,8 +446,8 @@ TEST_F(PrepareTest, TellsHowFarItIs) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// The most memory that the program takes for an input, as the child of a small process: its largest memory counts that
-// of its parent.
+// The program's peak memory for an input. It runs as the child of a small process, because its peak includes its
+// parent's.
 int64_t bytes_taken(const TempDir& directory, const std::string& arguments) {
   const std::string measured =
       "import resource, subprocess, sys; sys.exit(subprocess.call(sys.argv[2:], stdout=subprocess.DEVNULL) or "
@@ -464,7 +464,7 @@ int64_t bytes_taken(const TempDir& directory, const std::string& arguments) {
 
 TEST_F(PrepareTest, TakesTheMemoryThatItStates) {
   constexpr int64_t kStated = kMemoryBytes + 2 * kMemoryBytesPerThread;
-  // documents of one byte, 2 million of them, and one of 60 MB: at nine bytes of memory a byte, far too much
+  // 2 million documents of one byte, and one of 60 MB: far too much at nine bytes of memory per byte
   {
     std::ofstream file(directory_ / "in", std::ios::binary);
     for (int i = 0; i < 2'000'000; ++i) file << "a\n\n";
@@ -473,7 +473,7 @@ TEST_F(PrepareTest, TakesTheMemoryThatItStates) {
   EXPECT_LT(bytes_taken(directory_, (directory_ / "in") + " --document paragraph"), kStated);
   EXPECT_EQ(read_dataset_info(directory_ / "out")->documents, 2'000'001);
   EXPECT_EQ(IndexedDataset(directory_ / "out").sequences(), 2'000'001);
-  // a long line of JSON Lines that is the document, and one that is something else
+  // a long line of JSON Lines that is mostly the document, and one that is mostly something else
   std::string numbers;
   for (int i = 0; i < 10'000'000; ++i) numbers += "{},";
   for (const std::string& line :
@@ -501,7 +501,7 @@ TEST(CheckBinHash, SeesAChangedByte) {
 }
 
 TEST(Statistics, CountsAndEntropy) {
-  // given: ids 0, 1 and 2 at 1/2, 1/4 and 1/4 in the first two documents, others behind
+  // given: ids 0, 1 and 2 at 1/2, 1/4 and 1/4 in the first two documents, other ids after them
   const TempDir directory;
   write_dataset(directory / "d", {{0, 1, 0}, {2, 0, 1, 0, 2}, {}, {7}});
   const IndexedDataset dataset(directory / "d");

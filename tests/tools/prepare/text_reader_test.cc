@@ -42,7 +42,7 @@ void write_gzip(const std::string& path, const std::string& bytes) {
 
 using Members = std::vector<std::pair<std::string, std::string>>;
 
-// A tar archive of the members; of one without a name a compressed file.
+// A tar archive of the members; for one without a name, a compressed file.
 void write_archive(const std::string& path, int filter, const Members& members) {
   archive* out = archive_write_new();
   ASSERT_EQ(archive_write_add_filter(out, filter), ARCHIVE_OK);
@@ -116,7 +116,7 @@ TEST(TextReader, LongDocumentsComeInPieces) {
   EXPECT_EQ(documents_of({directory / "b"}, DocumentMode::paragraph), Texts{dense});
   EXPECT_EQ(documents_of({directory / "a", directory / "b"}, DocumentMode::file),
             (Texts{"  first\n\n" + lines + "\n\n last", dense}));
-  // and: none is cut in a word or in a character
+  // and: none is cut within a word or a character
   write_text(directory / "c", words);
   for (const char* name : {"b", "c"}) {
     TextReader reader({directory / name}, {});
@@ -130,7 +130,7 @@ TEST(TextReader, LongDocumentsComeInPieces) {
 }
 
 TEST(TextReader, ReadsJsonLines) {
-  // given: objects with other members, escapes, an empty document and a blank line, the last without an end
+  // given: objects with other members, escapes, an empty document and a blank line, the last line without a newline
   const TempDir directory;
   const std::string big(3'000'000, 'x');
   const std::string lines = R"({"id": 1, "text": "one\n\u00e9", "meta": {"a": [1, 2]}})"
@@ -142,7 +142,7 @@ TEST(TextReader, ReadsJsonLines) {
     EXPECT_EQ(documents_of({directory / name}, DocumentMode::file),
               (std::vector<std::string>{"one\n\u00e9", big, "last"}))
         << name;
-  // then: what is none is named by its line
+  // then: what is not such an object is named by its line
   const auto message = [&](const std::string& text, const std::string& key = "text") {
     write_text(directory / "c.jsonl", text);
     return message_of<DataError>([&] { documents_of({directory / "c.jsonl"}, DocumentOptions{.json_key = key}); });
@@ -164,7 +164,7 @@ TEST(TextReader, ReadsJsonLines) {
   EXPECT_EQ(documents_of({directory / "c.jsonl"}, DocumentOptions{.json_key = "body"}), std::vector<std::string>{"b"});
 }
 
-// json.dumps() gives what the standard lacks: NaN, and halves of characters beyond 16 bits.
+// json.dumps() writes NaN, which the standard lacks, and unpaired surrogates.
 TEST(TextReader, ReadsJsonLinesAsPythonWritesThem) {
   const TempDir directory;
   const std::string path = directory / "a.jsonl";
@@ -180,7 +180,7 @@ TEST(TextReader, ReadsJsonLinesAsPythonWritesThem) {
   };
   EXPECT_TRUE(contains(message(R"({"text": NaN})", OnError::stop), "text: found null, expected a string"));
   EXPECT_TRUE(contains(message(R"({"text": NaNs})", OnError::stop), "line 1 at byte 0: not valid JSON"));
-  // U+FFFD takes the place of a half or of a byte, of nothing else, and what is not JSON stays an error
+  // U+FFFD replaces unpaired surrogates and invalid bytes, nothing else, and what is not JSON is still an error
   EXPECT_EQ(read(R"({"text": "a\ud83d\ude00b\udc00\ud800\ud800\udc00\\ud800"})"
                  "\n{\"x\": \"\\udfff\", \"text\": \"\xff\"}",
                  OnError::replace),
@@ -233,7 +233,7 @@ TEST(TextReader, ReadsTheSameCompressed) {
   write_archive(directory / "a.zst", ARCHIVE_FILTER_ZSTD, {{"", text}});
   write_archive(directory / "a.xz", ARCHIVE_FILTER_XZ, {{"", text}});
   write_archive(directory / "named.txt", ARCHIVE_FILTER_XZ, {{"", text}});
-  // A frame to be skipped, as pzstd begins, and two streams.
+  // A skippable frame, which pzstd writes first, and two streams.
   const std::string skipped("\x50\x2a\x4d\x18\4\0\0\0skip", 12);
   write_archive(directory / "front.zst", ARCHIVE_FILTER_ZSTD, {{"", text.substr(0, 300'000)}});
   write_archive(directory / "back.zst", ARCHIVE_FILTER_ZSTD, {{"", text.substr(300'000)}});
@@ -249,8 +249,8 @@ TEST(TextReader, ReadsTheSameCompressed) {
   }
 }
 
-// A file of little disk space that would fill it, in each layer: a compressed file, one in an archive, a hole
-// in one, many small ones.
+// Small files that would fill the disk, in each layer: a compressed file, one in an archive, a hole in an archive, many
+// small files.
 TEST(TextReader, RefusesDecompressionBombs) {
   const TempDir directory;
   constexpr size_t kSize = 67 << 20;
@@ -304,7 +304,7 @@ TEST(TextReader, RefusesDamagedFiles) {
   flipped = bytes;
   flipped[bytes.size() - 6] = static_cast<char>(flipped[bytes.size() - 6] ^ 4);
   EXPECT_TRUE(contains(message(flipped), "damaged: "));
-  // Several texts in a file, as many tools write it: what is behind the first is not left out without a word.
+  // Several streams in a file, as many tools write it: what follows the first is not silently dropped.
   flipped = bytes + bytes;
   flipped[bytes.size()] = static_cast<char>(flipped[bytes.size()] ^ 4);
   EXPECT_TRUE(contains(message(flipped), "damaged: incorrect header check"));
@@ -336,7 +336,7 @@ TEST(TextReader, RefusesDamagedFiles) {
   EXPECT_TRUE(contains(message(""), "is empty, expected a file compressed by gzip"));
 }
 
-// The inner stream would be taken for text, or be decompressed without a word.
+// The inner stream would be taken for text, or be silently decompressed.
 TEST(TextReader, RefusesWhatIsCompressedTwice) {
   const TempDir directory;
   const std::pair<const char*, int> filters[] = {
@@ -362,13 +362,13 @@ TEST(TextReader, NamesAFileThatCannotBeRead) {
   std::filesystem::create_directory(directory / "c");
   EXPECT_TRUE(
       contains(message_of<DataError>([&] { TextReader({directory / "c"}, {}); }), "is a folder, expected a file"));
-  // Nobody writes to this pipe.
+  // Nothing writes to this pipe.
   ASSERT_EQ(mkfifo((directory / "pipe").c_str(), 0666), 0);
   EXPECT_TRUE(contains(message_of<DataError>([&] { TextReader({directory / "pipe"}, {}); }), "not a regular file"));
 }
 
 TEST(TextReader, ReadsTarArchives) {
-  // given: shards as of WebDataset: samples of several members, one compressed, and what is no text of a sample
+  // given: shards as in WebDataset: samples of several members, one compressed, and members that are not text
   const TempDir directory;
   const std::string big(700'000, 'x');
   write_gzip(directory / "z", "three");
@@ -393,7 +393,7 @@ TEST(TextReader, ReadsTarArchives) {
     EXPECT_EQ(documents_of({file}, DocumentOptions{.source = {.extensions = {"json"}}}), (Texts{"j0", "j1"})) << name;
     EXPECT_EQ(documents_of({file}, DocumentOptions{.source = {.extensions = {"seg.txt"}}}), Texts{"no"}) << name;
   }
-  // then: what is wrong is named by archive and member
+  // then: errors name the archive and the member
   const auto message = [&](const std::string& file, DocumentOptions options = {}) {
     return message_of<DataError>([&] { documents_of({directory / file}, options); });
   };
@@ -402,7 +402,7 @@ TEST(TextReader, ReadsTarArchives) {
   EXPECT_TRUE(
       contains(message("a.tar", {.source = {.extensions = {"html"}}}),
                "a.tar: found 1 .jpg, 2 .json, 1 .link, 1 .seg.txt, 5 .txt in it, expected members named .html"));
-  // and: what is passed over is counted, and several extensions are read, each by its own format
+  // and: skipped members are counted, and several extensions are read, each in its own format
   TextReader reader({directory / "a.tar"}, {.source = {.extensions = {"txt", "json"}}});
   std::vector<std::string> texts;
   for (TextPiece piece; reader.next(piece);) texts.push_back(piece.text);
@@ -431,7 +431,7 @@ TEST(TextReader, ReadsTarArchives) {
   write_archive(directory / "f.tar", ARCHIVE_FILTER_NONE, {{"4.txt", "four"}});
   write_text(directory / "d.tar", whole.substr(0, whole.size() / 2));
   EXPECT_TRUE(contains(message("d.tar"), "d.tar: the tar archive is damaged or truncated: "));
-  // an archive behind another one is read too, and one that ends between two members is cut off
+  // an archive after another one is read too, and one that ends between two members counts as cut off
   write_text(directory / "e.tar", whole + read_text(directory / "f.tar"));
   EXPECT_EQ(documents_of({directory / "e.tar"}, DocumentMode::file), (Texts{"one\n\ntwo", "three", big, "four"}));
   write_text(directory / "d.tar", read_text(directory / "f.tar").substr(0, 1024));
@@ -562,7 +562,7 @@ TEST(ExpandInputs, FoldersAndFiles) {
   std::filesystem::create_directory(directory / "empty");
   EXPECT_TRUE(
       contains(message("empty", DataError("")), "a folder with nothing to read, expected names that end in .txt"));
-  // and: others are read where they are asked for, and what is no file is not looked at
+  // and: other names are read if requested, and what is not a file is ignored
   std::filesystem::create_symlink("loop", directory / "f/loop");
   options.extensions = {"md", "bin"};
   EXPECT_EQ(names("f"), Names{"f/no.bin"});
@@ -581,7 +581,7 @@ TEST(Utf8, ReplacesWhatIsNone) {
   EXPECT_EQ(repaired(sound), (std::pair(sound, int64_t{0})));
   const std::string mark = "\xef\xbf\xbd";
   EXPECT_EQ(repaired("market\x92s"), (std::pair("market" + mark + "s", int64_t{1})));
-  // Overlong forms, a surrogate, beyond U+10FFFF, stray and missing bytes.
+  // Overlong forms, a surrogate, code points beyond U+10FFFF, stray and missing bytes.
   for (const std::string bad :
        {"\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80",
         "\xf5\x80\x80\x80", "\x80", "\xbf", "\xe2\x82", "\xf0\x90\x80", "\xff"}) {

@@ -67,7 +67,7 @@ TEST_F(TrainingDataTest, KnowsTheVocabulary) {
   config_.path = prepared("d", 500, 320);
   EXPECT_EQ(data_vocabulary(config_)->size, 320);
   EXPECT_EQ(data_vocabulary(config_)->source, config_.path + ".json");
-  // A model without the sidecar says it too; without both, nobody does and any is taken.
+  // A model without the sidecar determines it too; without both, nothing does, and any vocabulary is accepted.
   std::filesystem::remove(config_.path + ".json");
   EXPECT_EQ(data_vocabulary(config_)->source, config_.path + ".model");
   std::filesystem::rename(config_.path + ".model", directory_ / "elsewhere.model");
@@ -126,7 +126,7 @@ TEST_F(TrainingDataTest, BlendsDatasets) {
                        percent_text(size / (size + static_cast<double>(labels(*of_b.train) + 1)))));
 }
 
-// data.seed alone says the order of the samples.
+// data.seed alone determines the order of the samples.
 TEST_F(TrainingDataTest, HasTheOrderOfItsSeed) {
   config_.path = prepared("d", 100);
   config_.split = {100, 0, 0};
@@ -161,7 +161,7 @@ TEST_F(TrainingDataTest, NamesWhatIsWrongWithASourceOfABlend) {
                        "leaves none of the 2 documents of " + c));
 }
 
-// The whole windows of both, each once, and no more than that.
+// All whole windows of both datasets, each once, and no more.
 TEST_F(TrainingDataTest, EndWhereTheyAreNotToRepeat) {
   const std::string a = prepared("a", 20), b = prepared("b", 30);
   Config config;
@@ -194,7 +194,7 @@ TEST_F(TrainingDataTest, EndWhereTheyAreNotToRepeat) {
   EXPECT_EQ(read("5," + a + ",1," + b, windows(a) + windows(b)), both);
 }
 
-// A name that is wrong is a mistake in the configuration; a file that is wrong, bad data. Both name the key.
+// A wrong name is an error in the configuration; a wrong file is bad data. Both messages name the key.
 TEST_F(TrainingDataTest, NamesTheKeyOfAFileThatIsNotThere) {
   const std::string none = directory_ / "none";
   const auto open = [&] { open_data(config_, 32, 257, false); };
@@ -223,19 +223,18 @@ TEST_F(TrainingDataTest, NamesTheKeyOfAFileThatIsNotThere) {
             "data.tokenizer_model: " + config_.tokenizer_model + ": not a regular file");
 }
 
-// The other tokenizer has the same size, so that every id is one of the vocabulary.
+// The other tokenizer has the same size, so every id is in its vocabulary.
 TEST_F(TrainingDataTest, RefusesATokenizerThatWasExchanged) {
   config_.path = prepared("d", 500, 320);
   open_data(config_, 32, 320, false);
   write_text(config_.path + ".model", train_sentencepiece(made_up_sentences(900, 5), 320));
   EXPECT_TRUE(contains(message_of<DataError>([&] { open_data(config_, 32, 320, false); }),
                        "d.model: not the tokenizer that the dataset was made with: found fingerprint "));
-  std::filesystem::remove(config_.path + ".model");  // which training does without
+  std::filesystem::remove(config_.path + ".model");  // training does not need it
   open_data(config_, 32, 320, false);
 }
 
-// Links are followed; what is no file is refused before anything waits for it.
-// What ranks compare before they train: of a stale copy of the same size each of its parts.
+// Ranks compare fingerprints before they train: each part of a stale copy of the same size changes them.
 TEST_F(TrainingDataTest, IsFingerprintedByLengthsTokensAndSidecar) {
   const auto fingerprints = [&](const Documents& documents) {
     write_dataset(directory_ / "d", documents);
@@ -253,6 +252,7 @@ TEST_F(TrainingDataTest, IsFingerprintedByLengthsTokensAndSidecar) {
   EXPECT_TRUE(all.contains(fingerprints(documents)));
 }
 
+// Links are followed; what is not a file is refused before anything waits for it.
 TEST_F(TrainingDataTest, TakesSymbolicLinksAndNoPipes) {
   config_.path = prepared("d", 100);
   const std::string linked = directory_ / "linked";
