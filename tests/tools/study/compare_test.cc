@@ -12,7 +12,7 @@ namespace {
 const std::string kTwoFactors =
     with(with(kGoodStudy, "repeats: 2", "repeats: 6"), "name: size\n", "name: size\n    condition: true\n");
 
-// The results of a study in a folder, whose points take `seconds` of their choice, with noise of 1 %.
+// The results of a study in a folder. Points take `seconds` of their choice, with 1 % noise.
 class Results {
  public:
   explicit Results(const std::string& text = kTwoFactors) : text_(text) {}
@@ -54,7 +54,7 @@ const ComparedPoint& at(const StudyResults& a, const StudyComparison& comparison
 }
 
 TEST(StudyCompare, TellsMachinesAndEffectsApart) {
-  // given: B is twice as fast throughout, but for one point whose setting costs 20 % there and nothing on A
+  // given: B is twice as fast, except at one point, whose setting costs 20 % on B and nothing on A
   Results results;
   const StudyResults a = results.of("a", "1111111", 6, [](const Choice& choice) { return choice[1] == 0 ? 1. : 3.; });
   const StudyResults b = results.of("b", "2222222", 6, [](const Choice& choice) {
@@ -96,10 +96,10 @@ TEST(StudyCompare, OfEqualResultsFindsNothing) {
   EXPECT_EQ(comparison.texts.at(2), "The same program on the same machine.");
 }
 
-// Welch's degrees of freedom where one side is noisier and has fewer rounds: about those of that side, not of both.
+// Welch's degrees of freedom if one side is noisier and has fewer rounds: about those of that side, not of both.
 TEST(StudyCompare, TheIntervalIsThatOfTheNoisierSide) {
   Results results;
-  int calls = 0;  // of six points a round, which all are slow or fast together
+  int calls = 0;  // six points per round, all of them slow or all fast
   const auto noisy = [&](const Choice&) { return std::exp(calls++ / 6 % 2 == 0 ? 0.2 : -0.2); };
   const StudyResults a = results.of("a", "1", 5, noisy), b = results.of("b", "1", 20, [](const Choice&) { return 1.; });
   const StudyComparison comparison = compare_studies(a, b);
@@ -120,7 +120,7 @@ TEST(StudyCompare, TheIntervalIsThatOfTheNoisierSide) {
     const double degrees = (va + vb) * (va + vb) / (va * va / (na - 1) + vb * vb / (nb - 1));
     ASSERT_EQ(std::floor(degrees), 4);
     const Estimate& ratio = point.metric.ratio;
-    EXPECT_NEAR(std::log(ratio.high / ratio.value), 2.776445 * std::sqrt(va + vb), 1e-5);  // Student's, of 4 degrees
+    EXPECT_NEAR(std::log(ratio.high / ratio.value), 2.776445 * std::sqrt(va + vb), 1e-5);  // Student's t, 4 d.o.f.
     EXPECT_NEAR(std::log(ratio.value / ratio.low), 2.776445 * std::sqrt(va + vb), 1e-5);
   }
 }
@@ -136,7 +136,7 @@ TEST(StudyCompare, WithFewRoundsGivesNoVerdict) {
 }
 
 TEST(StudyCompare, PointsAreThoseOfTheSameNames) {
-  // given: B has another level, and another base behind the same levels
+  // given: B has another level, and another base configuration under the same levels
   const auto second = [](const Choice&) { return 1.; };
   Results results, others(with(with(kTwoFactors, "3000", "4000"), "repeats: 6", "repeats: 6\nset: {train.seed: 7}"));
   const StudyResults a = results.of("a", "1", 6, second), b = others.of("b", "1", 6, second);
@@ -163,7 +163,7 @@ TEST(StudyCompare, PointsAreThoseOfTheSameNames) {
       << text;
 }
 
-// A factor that was added, or has another name, leaves the runs what they were.
+// Adding or renaming a factor does not change the runs.
 TEST(StudyCompare, RunsOfTheSameSettingsAreOnePoint) {
   const auto second = [](const Choice&) { return 1.; };
   Results results, renamed(with(kTwoFactors, "name: size", "name: other")),
@@ -176,7 +176,7 @@ TEST(StudyCompare, RunsOfTheSameSettingsAreOnePoint) {
     EXPECT_EQ(comparison.points.size(), a.plan.points.size());
     for (const ComparedPoint& point : comparison.points) EXPECT_TRUE(point.same_settings);
   }
-  // Earlier rows of the folder name no level of the new factor: they are of its baseline.
+  // Earlier rows of the folder name no level of the new factor: they belong to its baseline.
   write_text(c.folder + "/results.jsonl", read_text(a.folder + "/results.jsonl"));
   EXPECT_EQ(load_results(c.folder).plan.points.size(), a.plan.points.size());
 }

@@ -23,7 +23,7 @@ std::vector<std::vector<std::string>> cells_of(const std::string& path) {
 }
 
 TEST(StudyExport, IsARowARunAndStep) {
-  // given: a run of three steps; one that failed after its first; one whose folder is gone; and one that was made again
+  // given: a run of three steps; one that failed after its first; one whose folder is gone; and one that was repeated
   // in its folder
   const StudyFolder folder;
   const Study study = folder.study();

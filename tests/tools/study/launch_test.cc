@@ -40,7 +40,7 @@ factors:
 Study launches() { return parse_study(kLaunches, "study.yaml"); }
 std::string command_text(const Launch& launch) { return shell_text(launch_command(launch, {"trivet", "train"})); }
 
-// PATH is this folder alone, until the end of the scope.
+// PATH is set to these folders alone, until the end of the scope.
 class OnlyPath {
  public:
   explicit OnlyPath(const std::string& folders) : before_(std::getenv("PATH")) { setenv("PATH", folders.c_str(), 1); }
@@ -104,7 +104,7 @@ TEST(Launch, FilesWithValuesThatNoLauncherTakesAreRefused) {
 }
 
 TEST(Launch, WhatThisMachineLacksDropsThePoint) {
-  // given a machine whose programs are in an empty folder, but for one of them
+  // given a machine whose PATH has a single program
   const StudyFolder folder;
   write_script(folder / "mpirun", "");
   const OnlyPath path(folder / "");
@@ -140,7 +140,7 @@ TEST(Launch, VariablesOfNcclAreRefusedWithoutGpus) {
   EXPECT_TRUE(reason.starts_with("env.NCCL_ALGO only affects ranks on GPUs, and ")) << reason;
 }
 
-// ---- runs, of a program that writes down how it was started
+// ---- runs of a program that records how it was started
 
 constexpr const char* kRecorder = R"(for last; do :; done
 dir=${last#train.run_dir=}
@@ -148,7 +148,7 @@ echo "$@" >$dir/arguments
 echo "$EVERYWHERE,${SOMETIMES-unset}" >$dir/environment
 for step in 1 2 3 4; do echo "{\"step\":$step,\"loss\":1.5,\"step_seconds\":0.25}"; done >$dir/metrics.jsonl
 )";
-// In place of srun: starts one rank, and writes down what it was told.
+// In place of srun: starts one rank, and records its own arguments.
 constexpr const char* kSrun = R"(printf '%s ' "$@" >"$(dirname "$0")/srun.arguments"
 while [ "${1#-}" != "$1" ]; do [ "$1" = -n ] && shift; shift; done
 exec "$@"

@@ -1,4 +1,4 @@
-// What a study shows: its tables on 80 columns and on a page of 1,300 pixels, floors, shared cores.
+// A study's output: its tables in 80 columns and on a page of 1,300 pixels, floors, shared cores.
 #include <algorithm>
 #include <cmath>
 #include <sstream>
@@ -64,7 +64,7 @@ class StudyPages : public testing::Test {
       }
   }
   Summary summary() const { return summarize(study_, plan_, rows_); }
-  // Of a row by the column's name.
+  // A row's cell, by the column's name.
   static std::string cell(const TextBlock& table, size_t row, const std::string& column) {
     const auto at = std::ranges::find(table.rows[0], column);
     EXPECT_NE(at, table.rows[0].end()) << column;
@@ -98,8 +98,8 @@ TEST_F(StudyPages, TablesFitATerminalOf80Columns) {
   }
 }
 
-// The least width of a table on a page, in pixels: characters of 8 pixels, numbers that are not broken, texts that are
-// broken between words, and 14 pixels beside each column.
+// The minimum width of a table on a page, in pixels: 8 per character, numbers unbroken, texts broken between words, and
+// 14 for each column's padding.
 double least_pixels(const std::string& table) {
   std::vector<size_t> widths;
   for (size_t row = table.find("<tr"); row != std::string::npos; row = table.find("<tr", row + 1)) {
@@ -110,7 +110,7 @@ double least_pixels(const std::string& table) {
       const bool number = cells.substr(at, open - at).find("\"r\"") != std::string::npos && cells[at + 2] == 'd';
       std::string text = cells.substr(open, cells.find("</t", open) - open);
       while (text.find('<') != std::string::npos)
-        text.erase(text.find('<'), text.find('>') - text.find('<') + 1);  // links
+        text.erase(text.find('<'), text.find('>') - text.find('<') + 1);  // tags of links
       if (!number) std::ranges::replace(text, ' ', '\n');
       std::istringstream words(text);
       widths.resize(std::max(widths.size(), column + 1));
@@ -155,7 +155,7 @@ TEST_F(StudyPages, EveryClassOfCommunicationStandsBesideItsFloor) {
   // when
   const TextBlock table = comm_table(study_, plan_, summary());
 
-  // then: a row a point and class
+  // then: one row per point and class
   ASSERT_EQ(table.rows.size(), 1 + 3 * plan_.points.size());
   const auto of = [&](const char* column) {
     return std::vector{cell(table, 1, column), cell(table, 2, column), cell(table, 3, column)};

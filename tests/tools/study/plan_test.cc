@@ -65,7 +65,7 @@ TEST(Plan, ResolvesEachPoint) {
   EXPECT_NE(plan.points[0].numbers, plan.points[1].numbers);
 }
 
-// The run that says what overlap hides has no switch of it on, whatever its default.
+// The reference run for hidden communication has all overlap switches off, whatever their defaults.
 TEST(Plan, WithoutOverlapEverySwitchIsOff) {
   const std::map<std::string_view, std::string> legs = {
       {"overlap.overlap_p2p_comm", "parallel.pipeline_model_parallel_size: 2"},
@@ -88,7 +88,7 @@ TEST(Plan, WithoutOverlapEverySwitchIsOff) {
   EXPECT_EQ(switches, legs.size());
 }
 
-// So do the studies that `trivet plan --study` writes of the configurations that ship.
+// Like the studies that `trivet plan --study` writes for the shipped configurations.
 TEST(Plan, FewStepsHaveNoWarmUp) {
   const auto warm_up_of = [](const std::string& config, const std::string& study) {
     const StudyFolder folder(config);
@@ -101,7 +101,7 @@ TEST(Plan, FewStepsHaveNoWarmUp) {
 }
 
 TEST(Plan, DropsWhatCannotRunAndSaysWhy) {
-  // given: heads that three tensor-parallel ranks do not divide, and a point that is another one under another name
+  // given: heads that three tensor-parallel ranks do not divide, and a point that repeats another under a new name
   const StudyFolder folder;
   const std::string text = R"(name: dropped
 base: run.yaml
@@ -178,7 +178,7 @@ TEST(Plan, IdsFollowWhatIsRunNotHowItIsCalled) {
   EXPECT_NE(longer.points[0].id, plan.points[0].id);
 }
 
-// A study that was begun goes on under a version with further keys. (An id that changes here orphans all results.)
+// A study continues under a version with more keys. (An id that changes here orphans all results.)
 TEST(Plan, IdsAreTheSameInEveryVersion) {
   const StudyFolder folder;
   const Plan plan =
@@ -187,7 +187,7 @@ TEST(Plan, IdsAreTheSameInEveryVersion) {
   EXPECT_EQ(plan.points[5].id, "35180c06613358de");
 }
 
-// The points of a round without its baselines, in their order.
+// The points of a round in order, without its baselines.
 std::vector<size_t> without_baselines(const Plan& plan, const std::vector<PlannedRun>& runs) {
   std::vector<size_t> points;
   for (const PlannedRun& run : runs)
@@ -213,7 +213,7 @@ TEST(RoundOrder, IsRandomSeededAndTheSameAgain) {
     EXPECT_EQ(order, without_baselines(plan, rest_of_round(study, plan, {}, round)));
   }
 
-  // then: of 120 orders most come up, and each point is first about as often
+  // then: most of the 120 orders occur, and each point is first about equally often
   EXPECT_GT(orders.size(), 80u);
   for (size_t i = 1; i < first.size(); ++i) EXPECT_NEAR(static_cast<double>(first[i]), 40, 20);
   EXPECT_NE(without_baselines(plan, rest_of_round(study, plan, {}, 1)),
@@ -221,7 +221,7 @@ TEST(RoundOrder, IsRandomSeededAndTheSameAgain) {
 }
 
 TEST(RoundOrder, BeginsAndEndsWithTheBaselineAndRunsItAgain) {
-  // given: five points beside the baseline
+  // given: five points besides the baseline
   const StudyFolder folder;
   Study study = folder.study(with(kGoodStudy, "repeats: 2", "repeats: 3"));
   const Plan plan = make_plan(study);
@@ -268,7 +268,7 @@ TEST(RoundOrder, InterleavesConditionsInBlocksBetweenTheirOwnBaselines) {
     interleaved += changes > 1;
   }
 
-  // then: of the orders aabb abab abba … two thirds have the conditions mixed
+  // then: two thirds of the orders aabb abab abba … interleave the conditions
   EXPECT_NEAR(interleaved, 33, 15);
 }
 
@@ -295,7 +295,7 @@ TEST(RoundOrder, FinishedRunsAndFailedPointsAreNotRunAgain) {
 }
 
 TEST(RoundOrder, ARunWithoutABaselineInItsCallIsMadeAgain) {
-  // given: round 1 was run by two calls, the second of which was ended before its baseline
+  // given: round 1 was run by two calls, the second of which ended before its baseline
   const StudyFolder folder;
   const Study study = folder.study();
   const Plan plan = make_plan(study);
@@ -342,7 +342,7 @@ factors:
   EXPECT_TRUE(sets_bucket(plan.points[0]));
   EXPECT_FALSE(sets_bucket(plan.points[6])) << "the run would refuse it";
 
-  // What is set at every point, with effect at none, is an error still.
+  // A key that is set at every point but has an effect at none is still an error.
   const Plan none = make_plan(folder.study(R"(name: inert
 base: run.yaml
 ranks: 2

@@ -1,4 +1,4 @@
-// A study of real runs: the program itself on a tiny model, twice two points, stopped in the middle.
+// A study of real runs: the program itself on a tiny model, two points twice, stopped in the middle.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -69,7 +69,7 @@ TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
   const RunPoint point = process_runner(
       study, program_path(), [] { return false; }, provenance_of({{"commit", "abc"}}, program_path()));
 
-  // when: two runs, and a call that finds them in the file and goes on with the round
+  // when: two runs, and a call that finds them in the file and continues the round
   std::vector<RunRow> rows;
   options.stop_asked = [&] { return rows.size() == 2; };
   const StudyEnd first = run_study(study, plan, rows, point, options);

@@ -14,8 +14,8 @@
 namespace trivet {
 namespace {
 
-// Six points in two rounds of seven runs, the first and the last of which are of the baseline; a clock that each run
-// moves by its time; runs that are written down.
+// Six points in two rounds of seven runs, the first and last of which are the baseline; a clock that each run advances
+// by its time; a record of the runs.
 class StudyRunner : public testing::Test {
  protected:
   StudyEnd run(const RunPoint& point, RunnerOptions options = {}) {
@@ -66,7 +66,7 @@ TEST_F(StudyRunner, KilledInTheMiddleGoesOnWithTheRest) {
   // when
   EXPECT_EQ(run(seconds(1)), StudyEnd::complete);
 
-  // then: the point that is left, between two runs of the baseline, and the second round
+  // then: the remaining point, between two runs of the baseline, and the second round
   EXPECT_EQ(made_.size(), 5u + 3 + 7);
   const std::string& baseline = plan_.points[0].id;
   EXPECT_EQ(made_[5].first, baseline);
@@ -181,7 +181,7 @@ TEST_F(StudyRunner, RepeatsUntilTheIntervalsAreNarrow) {
   EXPECT_EQ(run(noisy), StudyEnd::complete);
   EXPECT_EQ(static_cast<int64_t>(made_.size()), 7 * rounds) << "nothing is left to do";
 
-  // Equal runs are done after as many rounds as a verdict needs; a budget ends the others.
+  // Equal runs end after the rounds that a verdict needs; a budget ends the others.
   study_ = folder_.study(with(kGoodStudy, "repeats: 2", "repeats: auto\nbudget_minutes: 1"));
   study_.out += "/equal";
   plan_ = make_plan(study_);
@@ -232,7 +232,7 @@ TEST_F(StudyChild, EndsWithASignal) {
 }
 
 TEST_F(StudyChild, IsEndedAfterItsTimeWithWhatItStarted) {
-  // A shell that was ended before it came to its first command is given more time.
+  // A shell that was killed before its first command gets more time.
   for (double seconds = 0.2; read_text(dir_ / "out").find('\n') == std::string::npos; seconds *= 4)
     ASSERT_EQ(run("sleep 1000 & echo $! ; wait", seconds).how, ChildEnd::timed_out);
   const pid_t grandchild = std::stoi(read_text(dir_ / "out"));
@@ -247,7 +247,7 @@ TEST_F(StudyChild, IsEndedWhenAStopIsAsked) {
   EXPECT_EQ(stop_signal(), SIGTERM);
 }
 
-// A run does not go on beside those of the study that is started again.
+// A run does not continue next to those of its restarted study.
 TEST_F(StudyChild, IsEndedWhereItsStudyIsKilled) {
   const pid_t study = fork();
   if (study == 0) {

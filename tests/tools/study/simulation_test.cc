@@ -1,5 +1,5 @@
-// Studies of made-up machines whose truth is known: what summarize() concludes of them, as shares of many studies.
-// Seeds are fixed, so the shares are, too.
+// Studies of simulated machines with a known ground truth: what summarize() concludes, as shares of many studies.
+// Seeds are fixed, so the shares are too.
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
@@ -13,8 +13,8 @@
 namespace trivet {
 namespace {
 
-// The time of a run over what it is without noise: steady drift, noise that outlasts a run (AR(1)), noise of each run,
-// and now and then a run that something else disturbs.
+// A run's time relative to its time without noise: steady drift, noise that outlasts a run (AR(1)), noise of each run,
+// and an occasional run that something else disturbs.
 class Machine {
  public:
   explicit Machine(uint64_t seed) : random_(seed) { slow_ = normal() * kSlow; }
@@ -53,7 +53,7 @@ class SimulatedStudies : public testing::Test {
     }
     return rows;
   }
-  // What many studies conclude that differ in their seeds.
+  // The summaries of many studies that differ in their seeds.
   std::vector<Summary> studies(const std::vector<double>& ratios, uint64_t first_seed = 1) {
     std::vector<Summary> all;
     for (int n = 0; n < kStudies; ++n) {
@@ -115,7 +115,7 @@ TEST_F(SimulatedStudies, EqualPointsHaveNoWinnerAndNoVerdict) {
 }
 
 TEST_F(SimulatedStudies, EffectsOfTwiceTheSmallestAreFound) {
-  // given: the smallest effect, as an A/A study of another seed tells it
+  // given: the smallest effect, as an A/A study with another seed estimates it
   const Study equal = equal_points_of(study_, plan_);
   const Plan equal_plan = make_plan(equal);
   const Summary aa = summarize(equal, equal_plan, rows_of(equal, equal_plan, equal_, 77));
@@ -123,7 +123,7 @@ TEST_F(SimulatedStudies, EffectsOfTwiceTheSmallestAreFound) {
   resolution.comparisons = 9;
   const double smallest = resolution.effect();
 
-  // when: points that are better and worse by so much, and a single best point
+  // when: points better and worse by twice that, one worse by just that, and a single best point
   std::vector<double> some = equal_, single = equal_, best = equal_;
   some[3] = 1 + 2 * smallest, some[7] = 1 / (1 + 2 * smallest);
   single[5] = 1 + smallest;
@@ -151,7 +151,7 @@ TEST_F(SimulatedStudies, EffectsOfTwiceTheSmallestAreFound) {
 }
 
 TEST_F(SimulatedStudies, RoundsUntilIntervalsAreNarrowKeepTheirCoverage) {
-  // given: rounds go on until all intervals are within 4 %
+  // given: rounds continue until all intervals are within 4 %
   study_.auto_repeats = true;
   study_.repeats = 1000;
   study_.interval_width = 0.04;

@@ -21,7 +21,7 @@ struct Shipped {
 class ShippedStudy : public testing::TestWithParam<Shipped> {};
 
 TEST_P(ShippedStudy, HasPointsThatAllCanRun) {
-  // given: the dataset's place is taken by a vocabulary
+  // given: a vocabulary in place of the dataset
   Study study = load_study((kFolder / GetParam().file).string());
   study.set.push_back({"data.path", "/nowhere"});
   study.set.push_back({"model.vocab_size", "4096"});

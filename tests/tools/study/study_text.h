@@ -28,7 +28,7 @@ factors:
       big: {model.hidden_size: 16, model.num_layers: 4}
 )";
 
-// `good` with a text in it replaced, which has to be there.
+// `text` with `from`, which must occur in it, replaced by `to`.
 inline std::string with(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;

@@ -9,7 +9,7 @@
 namespace trivet {
 namespace {
 
-// The points of kGoodStudy, in order: bucket_size 1000 2000 3000, of each small and big.
+// The points of kGoodStudy, in order: bucket_size 1000 2000 3000, each with small and big.
 class StudySummary : public testing::Test {
  protected:
   void use(const std::string& text) {
@@ -82,7 +82,7 @@ TEST_F(StudySummary, RunsOfTwoCallsAreNeverPaired) {
 }
 
 TEST_F(StudySummary, MainEffectsAreGeometricMeansOverTheOtherFactors) {
-  // given: 2000 halves a small model's time and doubles the speed of nothing else; 3000 is missing for big
+  // given: 2000 halves a small model's time and quarters a big one's; 3000 is missing for big
   add(0, {8}), add(2, {4}), add(4, {2});
   add(1, {16}), add(3, {4});
 
@@ -104,7 +104,7 @@ TEST_F(StudySummary, MainEffectsAreGeometricMeansOverTheOtherFactors) {
 }
 
 TEST_F(StudySummary, MainEffectsHaveIntervalsOverRoundsAndVerdicts) {
-  // given: six rounds of a grid in which 2000 costs 10 %, under both sizes, and 3000 nothing
+  // given: six rounds of a grid in which 2000 costs 10 % at both sizes, and 3000 nothing
   for (int64_t round = 1; round <= 6; ++round)
     for (size_t i = 0; i < 6; ++i) {
       const double noise = 0.01 * std::sin(static_cast<double>(7 * round) + static_cast<double>(i * i));
@@ -165,7 +165,7 @@ TEST_F(StudySummary, TheBestAreThoseThatAreNotToldApart) {
   EXPECT_EQ(text.find("The baseline is among them"), std::string::npos);
 }
 
-// A noisy point that is behind the baseline is not told apart from the leader, which the baseline is.
+// A noisy point slower than the baseline is not told apart from the leader; the baseline is.
 TEST_F(StudySummary, WhatIsBehindTheBaselineIsNotGreen) {
   add(0, {4, 4, 4, 4, 4, 4}), add(2, {3.9, 3.9, 3.91, 3.9, 3.9, 3.9}), add(4, {3, 7, 3.5, 6, 2.5, 8});
   const Summary result = summary();
@@ -193,7 +193,7 @@ TEST_F(StudySummary, FewerThanFiveRoundsAreNoVerdict) {
 TEST_F(StudySummary, APointThatFailedIsNeverTheBest) {
   add(0, {4, 4, 4, 4, 4, 4}), add(2, {3, 3, 3, 3, 3, 3}), add(4, {1, 1, 1, 1, 1});
   rows_.push_back(row_of(plan_.points[4], 6, 1));
-  rows_.back().outcome = RunEnd::failed;  // killed: it had nothing to say
+  rows_.back().outcome = RunEnd::failed;  // killed: it gave no reason
   const Summary result = summary();
   EXPECT_EQ(result.points[4].failure, "failed");
   EXPECT_EQ(result.points[4].verdict, Verdict::failed);
@@ -203,7 +203,7 @@ TEST_F(StudySummary, APointThatFailedIsNeverTheBest) {
 }
 
 // The table's metric, the picture's ratio, the winner and the main effects are one estimate: whatever is measured, the
-// best has the smallest metric of all that the table shows.
+// best point has the smallest metric in the table.
 TEST_F(StudySummary, OneEstimateEverywhere) {
   uint64_t random = 1;
   const auto next = [&] {
@@ -222,7 +222,7 @@ TEST_F(StudySummary, OneEstimateEverywhere) {
       EXPECT_GE(*result.points[i].adjusted, *result.points[leader].adjusted);
       EXPECT_NEAR(*result.points[i].adjusted, *result.points[0].adjusted * ratio(result, i).value, 1e-12);
     }
-    // With one setting of the other factor, an effect is the quotient of two ratios.
+    // An effect is the geometric mean of quotients of ratios, one for each setting of the other factor.
     const Effect& effect = result.conclusions[0].effects[1][1];
     EXPECT_LE(effect.min, effect.ratio.value);
     EXPECT_GE(effect.max, effect.ratio.value);
@@ -234,7 +234,7 @@ TEST_F(StudySummary, OneEstimateEverywhere) {
 }
 
 TEST_F(StudySummary, EachConditionHasABaselineAndABestOfItsOwn) {
-  // given: the model's size is not to be chosen
+  // given: the model's size is a condition, not a choice
   use(with(kGoodStudy, "repeats: 2", "repeats: 5") + "    condition: true\n");
   add(0, {1, 1, 1, 1, 1}), add(2, {2, 2, 2, 2, 2}), add(4, {0.5, 0.5, 0.5, 0.5, 0.5});
   add(1, {10, 10, 10, 10, 10}), add(3, {5, 5, 5, 5, 5});
@@ -253,7 +253,7 @@ TEST_F(StudySummary, EachConditionHasABaselineAndABestOfItsOwn) {
             "With size=big: best: bucket_size=2000: step 5000 ms, 0.500 of the baseline (95 %: 0.500 to 0.500, n = 5). "
             "1 point has fewer than 5 rounds and is left out.");
 
-  // A condition is no effect, and effects are not pooled over conditions.
+  // A condition has no effects, and effects are not pooled over conditions.
   EXPECT_TRUE(result.conclusions[0].effects[1].empty());
   EXPECT_DOUBLE_EQ(result.conclusions[0].effects[0][1].ratio.value, 2);
   EXPECT_DOUBLE_EQ(result.conclusions[1].effects[0][1].ratio.value, 0.5);
@@ -275,7 +275,7 @@ TEST_F(StudySummary, MoreIsBetterOfSomeMetrics) {
 }
 
 TEST_F(StudySummary, TheSmallestEffectFollowsFromNoiseRoundsAndComparisons) {
-  // given: log ratios of -2 % and 2 % in turn
+  // given: log ratios that alternate between 2 % and -2 %
   add(0, {1, 1, 1, 1, 1, 1});
   const double up = std::exp(0.02), down = std::exp(-0.02);
   add(2, {up, down, up, down, up, down});
@@ -288,7 +288,7 @@ TEST_F(StudySummary, TheSmallestEffectFollowsFromNoiseRoundsAndComparisons) {
   EXPECT_EQ(resolution.rounds, 6);
   EXPECT_EQ(resolution.comparisons, 5);
   EXPECT_FALSE(resolution.equal_points);
-  // t of 0.995 and of 0.8 with 5 degrees of freedom
+  // t quantiles at 0.995 and 0.8, 5 degrees of freedom
   EXPECT_NEAR(std::log1p(resolution.effect()), (4.03214 + 0.91954) * 0.02 * std::sqrt(6. / 5) / std::sqrt(6.), 1e-6);
   resolution.rounds = 24;
   EXPECT_LT(resolution.effect(), 0.02);
@@ -306,7 +306,7 @@ TEST_F(StudySummary, LossesMustAgreeWhereNoNumbersChange) {
   rows_.push_back(row_of(plan_.points[1], 1, 1, {9, 9, 9, 9}));
   EXPECT_EQ(summary().disagreements, 0);
 
-  // when: one bit in the last loss of one repeat
+  // when: the last loss of one repeat differs by one bit
   rows_[3].losses[3] = std::nextafter(1., 2.);
 
   // then
@@ -323,7 +323,7 @@ TEST_F(StudySummary, LossesMustAgreeWhereNoNumbersChange) {
 }
 
 TEST_F(StudySummary, APointWithOtherLossesIsNeverBest) {
-  // given: the fastest point has lost its way in one step of one round
+  // given: the fastest point has a wrong loss in one step of one round
   add(0, {1, 1, 1, 1, 1, 1}), add(2, {0.9, 0.9, 0.9, 0.9, 0.9, 0.9}), add(4, {0.5, 0.5, 0.5, 0.5, 0.5, 0.5});
   EXPECT_TRUE(summary().wins(4));
   rows_.back().losses[2] += 1e-3;
@@ -353,7 +353,7 @@ TEST_F(StudySummary, ALossThatIsAWholeOtherCurveIsCaughtUnderATolerance) {
 
 // What overlap hides and costs, against the same point without overlap.
 TEST_F(StudySummary, HiddenIsTheExposedWireThatOverlapSaves) {
-  // given: a link; overlap hides half and three quarters of its wire, in a step whose time is nothing but noise
+  // given: a link; overlap hides half and three quarters of its wire time; the step's time is pure noise
   use(R"(name: overlap
 base: run.yaml
 ranks: 2
@@ -410,7 +410,7 @@ TEST_F(StudySummary, ResultsOfOtherPointsAreCountedAndLeftOut) {
   EXPECT_EQ(result.done, 1);
 }
 
-// ---- what is written
+// ---- reports
 
 TEST_F(StudySummary, CsvQuotesWhatNeedsIt) {
   // given
@@ -440,7 +440,7 @@ TEST_F(StudySummary, MarkdownCellsAreNoMarkup) {
   EXPECT_NE(text.find("| 1000 | a\\|b \\*c\\* | 2/2 | 500 ms |  | baseline |"), std::string::npos) << text;
 }
 
-// The text of a page without its tags and entities: what is left of '<' or '&' in it was not escaped.
+// Excerpts of a page at each occurrence of `evil`, which was not escaped there.
 std::string unescaped_rest(const std::string& html, const std::string& evil) {
   std::string found;
   for (size_t at = html.find(evil); at != std::string::npos; at = html.find(evil, at + 1)) found += html.substr(at, 60);
@@ -448,7 +448,7 @@ std::string unescaped_rest(const std::string& html, const std::string& evil) {
 }
 
 TEST_F(StudySummary, PagesAndPicturesEscapeEverything) {
-  // given: every text that a file or a program may choose
+  // given: markup in every text that a file or a program may choose
   const std::string evil = "<script>alert('&\")</script>";
   std::string text = with(kGoodStudy, "small: {}", "\"<script>alert('&\\\")</script>\": {}");
   text = with(text, "name: size", "name: \"<script>alert('&\\\")</script>\"");
