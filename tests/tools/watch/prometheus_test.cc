@@ -35,14 +35,14 @@ const nlohmann::ordered_json kStep = {{"step", 7},   {"consumed_tokens", 896},
                                       {"loss", 2.5}, {"grad_norm", std::nan("")},
                                       {"mfu", 0.4},  {"power_watts", 1400}};
 
-// The value of a series; fails where there is none.
+// The value of a series; fails if there is none.
 double value_of(const std::string& text, const std::string& series) {
   const size_t at = text.find("\n" + series + " ");
   EXPECT_NE(at, std::string::npos) << series << " in\n" << text;
   return at == std::string::npos ? 0 : std::stod(text.substr(at + series.size() + 2));
 }
 
-// A socket on a port of this machine that nobody else has.
+// A socket on an unused port of this machine.
 struct Listener {
   Listener() : fd(socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address{};
@@ -98,8 +98,8 @@ TEST(Prometheus, FileHasTheNumbersOfTheRecords) {
   EXPECT_NEAR(value("timestamp_seconds"), unix_seconds(), 60);
 }
 
-// What node_exporter and Prometheus refuse: a sample with a time of its own, a family in two blocks, a name without
-// help, a last line without its end (node_exporter 1284).
+// node_exporter and Prometheus refuse a sample with a timestamp, a family in two blocks, a name without help, and a
+// last line without a newline (node_exporter 1284).
 TEST(Prometheus, FileIsWhatCollectorsTakeForHostileNamesToo) {
   const TempDir dir;
   for (const std::string name : {"runs/a", "a\"} 1\nfake 2", "a\\", "\xff\xfe", "{}="}) {

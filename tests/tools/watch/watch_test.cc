@@ -1,4 +1,4 @@
-// trivet watch and trivet report, on folders of runs that the tests write.
+// trivet watch and trivet report on run folders that the tests write.
 #include "tools/watch/watch.h"
 
 #include <cmath>
@@ -38,7 +38,7 @@ class Watch : public testing::Test {
     return RunRecord(folder(), most_bytes);
   }
   std::string folder() const { return (std::filesystem::create_directories(dir_ / name_), dir_ / name_); }
-  // The row of a name; "": there is none.
+  // The value in the row `name`; "" if there is none.
   static std::string row(const RunRecord& run, const std::string& name, double now) {
     for (const auto& cells : describe_progress(run, now, 32).rows)
       if (cells[0] == name) return cells[1];
@@ -86,7 +86,7 @@ TEST_F(Watch, ARunGoesOnWhileItsLockIsHeldAndACopyOfItsFolderDoesNot) {
   EXPECT_TRUE(has(run().state, "stopped as asked after step 2: SIGTERM")) << run().state;
   EXPECT_FALSE(run().running);
   EXPECT_TRUE(run().stopped);
-  // The next start, by a lock that is younger, however the one before ended.
+  // A younger lock means that the run was started again, however the previous start ended.
   lock.emplace(folder());
   EXPECT_TRUE(run().running);
   EXPECT_FALSE(run().stopped);
@@ -137,7 +137,7 @@ TEST_F(Watch, DamagedAndHalfWrittenLinesArePassedOver) {
   const RunRecord found = run();
   EXPECT_EQ(found.of("step"), (std::vector<double>{1, 2, 3}));
   EXPECT_EQ(row(found, "damaged", time_), "metrics.jsonl:3: is not an object");
-  // Members of other types, and none at all.
+  // Members of other types, and no members.
   log_ = "{\"event\": 7, \"step\": \"x\", \"time\": []}\n{\"step\": 1, \"loss\": \"high\"}\n{}\n[]\n";
   EXPECT_EQ(run().of("step"), std::vector<double>{1});
   EXPECT_TRUE(page().ends_with("</html>\n"));
@@ -247,7 +247,7 @@ TEST_F(Watch, ThePageOfOneStepOrNoneIsWhole) {
   EXPECT_TRUE(has(page(), "until step 1: no number"));
 }
 
-// Ranges of which a scale has no round numbers.
+// Ranges for which an axis has no round tick values.
 TEST_F(Watch, ThePageIsDrawnWhateverTheNumbersAre) {
   for (const auto& [one, other] : {std::pair{"1e20", "1.0000000000000002e20"},
                                    {"5e-324", "1"},
