@@ -1,5 +1,5 @@
-// What documents list is what the code has: docs/glossary.md a line for each key of a configuration and each column of
-// a log, and for no other; docs/extending.md files that exist.
+// Documents list what the code has: docs/glossary.md has a line for each configuration key and each log column, and for
+// no other; docs/extending.md names files that exist.
 #include <filesystem>
 #include <gtest/gtest.h>
 #include <regex>
@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::multiset<std::string>;
 
-// What begins the rows of the table behind the line `opening`, "| `NAME` | …".
+// The names that begin the rows of the table after the line `opening`, "| `NAME` | …".
 Names glossary(const std::string& opening) {
   std::ifstream in(source_path("docs/glossary.md"));
   std::string line;
@@ -38,7 +38,7 @@ TEST(Glossary, HasEveryKey) {
 }
 
 TEST(Glossary, HasEveryColumnOfTheConsole) {
-  // given: a header, whose columns are two spaces apart at least
+  // given: a header whose columns are at least two spaces apart
   std::ostringstream out;
   Console(out, nullptr).step({});
   std::string header = out.str().substr(0, out.str().find('\n')) + "  ";
@@ -73,7 +73,7 @@ TEST(Glossary, HasEveryKeyOfMetricsJsonl) {
   log.flush();
   // when
   std::ifstream in(dir / "metrics.jsonl");
-  std::set<std::string> keys = {"missing_records"};  // of a gap, after a disk that hung
+  std::set<std::string> keys = {"missing_records"};  // in a gap's record, after a disk hung
   for (std::string line; std::getline(in, line);) {
     const nlohmann::json record = parse_json(line);
     for (const auto& [key, value] : record.items()) keys.insert(key);
@@ -88,7 +88,7 @@ TEST(Extending, NamesFilesThatExist) {
   int checked = 0;
   for (std::sregex_iterator it(text.begin(), text.end(), path), end; it != end; ++it) {
     const std::string name = (*it)[1];
-    if (name.find("NAME") != std::string::npos) continue;  // the new one
+    if (name.find("NAME") != std::string::npos) continue;  // a new file
     EXPECT_TRUE(fs::exists(source_path(name))) << name;
     ++checked;
   }

@@ -1,4 +1,4 @@
-// The sections of keys that tools bring.
+// Configuration sections that tools add.
 #include <algorithm>
 #include <gtest/gtest.h>
 #include <string>
@@ -31,7 +31,7 @@ TEST(ToolSections, HaveAFieldForEachMember) {
   expect_a_field_for_each_member<PlanConfig>("plan");
 }
 
-// Copies share nothing, as those of the other sections.
+// Copies share nothing, like those of the other sections.
 TEST(ToolSections, AreValuesOfAConfiguration) {
   Config config;
   config.tools.of<PlanConfig>().ops_per_layer = 7;
@@ -41,7 +41,7 @@ TEST(ToolSections, AreValuesOfAConfiguration) {
   EXPECT_EQ(plan_of(copy).ops_per_layer, 8);
 }
 
-// A program without the tool then reads the file.
+// A program without the tool can then read the file.
 TEST(ToolSections, AreWrittenWhereTheyHaveAValue) {
   Config config;
   EXPECT_EQ(to_yaml(config).find("mlperf:"), std::string::npos);
