@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Ranks whose clocks are 5000 s apart, as those of two hosts, write one trace: an all-reduce ends on both at the same time.
-# Needs root and time namespaces; 77 without.
+# Ranks whose clocks differ by 5000 s, like those of two hosts, write one trace: an all-reduce ends at one time on both.
+# Needs root and time namespaces; exits with 77 without them.
 #   clocks.sh TRIVET MPIRUN
 set -euo pipefail
 trivet=$1 mpirun=$2

@@ -1,5 +1,5 @@
-// A program of MPI ranks that fails in the way that its argument names. tests/mpi/expect_failure.cmake runs it and
-// looks at the exit code, the message and the time.
+// A program whose MPI ranks fail in the way named by its argument. tests/mpi/expect_failure.cmake runs it and checks
+// the exit code, the message and the time.
 #include <cstdio>
 #include <string>
 
@@ -45,7 +45,7 @@ void fail_as(const std::string& kind, Communicator& world) {
     const auto worker = rank.device->create_side_stream(StreamPriority::normal);
     side->all_reduce(part_of(x, 0, odd_one ? 999 : 1000), Reduce::sum, *worker);
     std::vector<float> y(1);
-    world.recv(tensor_of(y), (world.rank() + 1) % world.size(), stream);  // nobody sends
+    world.recv(tensor_of(y), (world.rank() + 1) % world.size(), stream);  // no rank sends
   } else if (kind == "transfer") {
     if (odd_one) world.send(part_of(x, 0, 7), 0, stream);
     if (world.rank() == 0) world.recv(part_of(x, 0, 10), last, stream);
@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
   const std::string kind = argc > 1 ? argv[1] : "";
   try {
     trivet::run_mpi_rank([&](trivet::Communicator& world) { trivet::fail_as(kind, world); });
-  } catch (const trivet::Error& e) {  // before there is a world
+  } catch (const trivet::Error& e) {  // before the world exists
     std::fprintf(stderr, "%s\n", e.what());
     return e.exit_code();
   }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# One row of the fault table over real processes: trains on three MPI ranks with a fault, and looks at the exit code, the
-# text, outcome.json and the processes that are left. Nothing but the run itself ends it in time: its own timeout is longer
+# One row of the fault table over real processes: trains on three MPI ranks with a fault, and checks the exit code, the
+# output, outcome.json and that no process is left. The run has to detect the fault itself: its own timeout is longer
 # than mpirun's.
 #   fault_row.sh TRIVET MPIRUN EXIT STATUS RANK TEXT [--split] TRAIN-ARGUMENT…
-#     STATUS, RANK, and EXIT too: of outcome.json.   TEXT: a regular expression.   --split: rank 2 gets the arguments, the others not
+#     EXIT, STATUS, RANK: as in outcome.json.   TEXT: a regular expression.   --split: only rank 2 gets the arguments
 set -uo pipefail
 trivet=$1 mpirun=$2 code=$3 status=$4 rank=$5 text=$6
 shift 6
@@ -38,7 +38,7 @@ problem() {
 }
 ((found == code)) || problem "exit code $found, expected $code"
 grep -qE -- "$text" "$folder/out" || problem "no \"$text\""
-# The launcher's children may be on their way out for a moment.
+# The launcher's children may take a moment to exit.
 for ((i = 0; i < 600; ++i)); do
   left=$(pgrep -f "$folder/run.yaml") || break
   sleep 0.1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A run on four MPI ranks, of which one is killed in the middle of a step, is started again by the supervisor and ends with
-# the losses and the checkpoint of a run that nobody killed. And under a launcher ranks are processes also where the
-# configuration says how GPUs would talk.
+# One of four MPI ranks is killed in the middle of a step. The supervisor restarts the run, which ends with the losses
+# and the checkpoint of an uninterrupted run. Also: under a launcher, ranks are processes even if the configuration
+# selects a communication backend for GPUs.
 #   killed_run.sh TRIVET SUPERVISE TEXT -- MPIRUN ARGUMENT…
 set -euo pipefail
 trivet=$1 supervise=$2 text=$3
@@ -25,7 +25,7 @@ EOF
 run() { "${mpirun[@]}" -n 4 "$trivet" train "$dir/run.yaml" --set data.path="$dir/text" --set train.run_dir="$dir/$1" "${@:2}"; }
 losses() { sed -n 's/.*"step":\([0-9]*\),.*"loss":\([^,]*\),.*/\1 \2/p' "$dir/$1/metrics.jsonl"; }
 
-attempt() {  # the first one is killed
+attempt() {  # the first attempt is killed
   local fault=()
   [[ -e $dir/killed ]] || fault=(--inject kill:2:10:backward)
   touch "$dir/killed"
@@ -33,7 +33,7 @@ attempt() {  # the first one is killed
 }
 if [[ ${KILLED_RUN_ATTEMPT-} ]]; then dir=$KILLED_RUN_ATTEMPT; trap - EXIT; attempt; exit; fi
 
-# The one that is killed waits for its saves, so that step 8 is there by then; the other writes beside the steps.
+# The run that is killed saves synchronously, so that step 8 is on disk by then; the other one saves asynchronously.
 run straight --set checkpoint.async_save=true >"$dir/straight.log" 2>&1 || fail "the run that nobody kills ended with $?"
 KILLED_RUN_ATTEMPT=$dir "$supervise" --run-dir "$dir/supervised" --delay 0 -- "$0" "$trivet" "$supervise" "$text" -- \
   "${mpirun[@]}" >"$dir/supervised.log" 2>&1 || fail "the supervised run ended with $?"
@@ -41,13 +41,13 @@ KILLED_RUN_ATTEMPT=$dir "$supervise" --run-dir "$dir/supervised" --delay 0 -- "$
 grep -q 'rank 2 on .* has died' "$dir/supervised.log" || fail "nobody says who has died"
 grep -q 'resumed from .*step-00000008 after step 8 of 12' "$dir/supervised.log" || fail "not resumed from step 8"
 [[ $(losses straight | wc -l) == 12 ]] || fail "12 steps were to be done"
-# Step 9 was done twice, the same both times.
+# Step 9 ran twice, with the same loss both times.
 [[ $(losses supervised | sort -n -u) == "$(losses straight)" ]] || fail "other losses"
 for shard in "$dir"/straight/checkpoints/step-00000012/*.safetensors; do
   cmp "$shard" "${shard/straight/supervised}" || fail "other weights"
 done
 
-# A signal that reaches every rank twice, as mpirun and a scheduler pass it on, saves the run.
+# A signal that reaches every rank twice, because mpirun and a scheduler both forward it, makes the run save.
 "${mpirun[@]}" -n 4 "$trivet" train "$dir/run.yaml" --set data.path="$dir/text" --set train.run_dir="$dir/stopped" \
   --set train.train_iters=1000000 >"$dir/stopped.log" 2>&1 &
 pid=$!
@@ -64,7 +64,7 @@ grep -q '"exit_code": 75' "$dir/stopped/outcome.json" || fail "stopped: no exit 
 [[ -s $dir/stopped/checkpoints/latest ]] || fail "the run that was stopped is not saved"
 [[ $(grep -c 'the run ends after this step' "$dir/stopped.log") == 1 ]] || fail "not one rank reports the signal"
 
-# A signal to mpirun: it stops reading what its ranks print before it passes the signal on, and gives them two seconds.
+# A signal to mpirun: it stops reading its ranks' output before it forwards the signal, and gives them two seconds.
 for signal in TERM INT TERM; do
   rm -rf "$dir/asked"
   "${mpirun[@]}" -n 2 "$trivet" train "$dir/run.yaml" --set data.path="$dir/text" --set train.run_dir="$dir/asked" \

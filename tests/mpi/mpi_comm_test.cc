@@ -1,5 +1,5 @@
-// The MPI back end over real processes: mpirun starts this program. Rank 0 prints what GoogleTest prints; the others
-// only what fails. The program fails on every rank when a test has failed on any.
+// The MPI back end over real processes: mpirun starts this program. Rank 0 prints GoogleTest's output, the others only
+// failures. The program fails on every rank if a test failed on any.
 #include <cstdio>
 #include <cstdlib>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class FailuresOnly : public testing::EmptyTestEventListener {
   int rank_;
 };
 
-// Over emulated links; in a netlab (launch/netlab) over its cables.
+// Runs over emulated links, or over the real links of a netlab (launch/netlab).
 void no_span_is_shorter_than_its_floor(Communicator& world) {
   if (const char* gbps = std::getenv("TRIVET_NETLAB_GBPS"))
     return spans_keep_to_their_floors(world, {.gbps = std::atof(gbps)}, false, 0.08);

@@ -1,5 +1,5 @@
 // Training over real processes gives the same bits as over threads: mpirun starts this program with 2, 4 or 8 ranks,
-// and each layout of as many ranks is trained both ways.
+// and each layout for that number of ranks is trained both ways.
 #include <fmt/format.h>
 #include <vector>
 
@@ -11,8 +11,8 @@ namespace {
 
 struct Case {
   Cut cut;
-  bool overlap = false;  // of gradients, and of sharded weights
-  bool link = false;     // between the processes, not between the threads: it changes nothing
+  bool overlap = false;  // for gradients and sharded weights
+  bool link = false;     // emulated between the processes only; it must not change the result
   bool llama = false;
 };
 
@@ -64,7 +64,7 @@ std::vector<Case> cases_for(int ranks) {
   }
 }
 
-// 0 where both curves are equal, bit for bit; rank 0 says what is not.
+// Returns 0 if both curves are equal bit for bit; rank 0 compares and prints the verdict.
 int compare(const Case& c, Communicator& world) {
   Config config = cut(tiny_model(c.llama), c.cut);
   config.overlap.overlap_grad_reduce = c.overlap;

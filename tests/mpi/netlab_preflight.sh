@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# trivet preflight on hosts with real, rate-limited cables (launch/netlab): a healthy lab passes, a slow link and a throttled
-# host are found and told apart, of two hosts neither is blamed; and traces of hosts with other clocks agree. Two minutes on
-# a quiet machine, by hand: what else runs on its cores is found too.
+# trivet preflight on hosts with real, rate-limited links (launch/netlab): a healthy lab passes; a slow link and a
+# throttled host are found and told apart; with two hosts, neither is blamed. Traces of hosts with different clocks
+# agree. Run it by hand, on a quiet machine: preflight also finds other load on the cores. Takes two minutes.
 #   netlab_preflight.sh TRIVET
 set -uo pipefail
 trivet=$(realpath "$1") here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -18,7 +18,7 @@ data: {path: corpus, split: "100,0,0"}
 device: {kind: cpu, threads_per_rank: 1, peak_tflops: 1}
 train: {train_iters: 4, run_dir: run}
 YAML
-# NAME EXIT-CODE TEXT LAB-ARGUMENT…: TEXT is a regular expression; "!" before it: none such.
+# NAME EXIT-CODE TEXT LAB-ARGUMENT…: TEXT is a regular expression that must match, or with "!" before it must not.
 trial() {
   local name=$1 code=$2 text=$3 found
   shift 3

@@ -1,5 +1,5 @@
-"""Ranks on hosts with copies of their own: the last of three MPI ranks runs in another folder, where a file that a
-relative path names is another. The run ends with 65 before it trains, and names rank and file; with equal copies it trains.
+"""Ranks on hosts with different copies of a file: the last of three MPI ranks runs in another folder, where a relative
+path names another file. The run ends with 65 before training and names the rank and the file; equal copies train.
   other_data.py TRIVET MPIRUN…
 """
 import json
@@ -22,7 +22,7 @@ def reverse_lengths(folder, prefix):
     data = path.read_bytes()
     magic, (count, starts) = data[:18], struct.unpack_from("<QQ", data, 18)
     lengths = struct.unpack_from(f"<{count}i", data, 34)[::-1]
-    size = struct.unpack_from("<q", data, 34 + 4 * count + 8)[0] // lengths[-1]  # of a token
+    size = struct.unpack_from("<q", data, 34 + 4 * count + 8)[0] // lengths[-1]  # bytes per token
     offsets = [size * sum(lengths[:i]) for i in range(count)]
     path.write_bytes(magic + struct.pack(f"<QQ{count}i{count}q", count, starts, *lengths, *offsets) + data[34 + 12 * count:])
 
@@ -33,14 +33,14 @@ def copy(folder, prefix, source):
 
 
 def write_other_tokens(folder, prefix):
-    """The same size, and one other byte."""
+    """Keeps the size and changes one byte."""
     data = bytearray((folder / f"{prefix}.bin").read_bytes())
     data[len(data) // 2 & ~1] ^= 1
     (folder / f"{prefix}.bin").write_bytes(data)
 
 
 def change_checkpoint(folder):
-    """The same step, saved by another run."""
+    """Replaces the checkpoint with another run's checkpoint of the same step."""
     shutil.rmtree(folder / "begun")
     shutil.copytree(folder / "stale", folder / "begun")
 
@@ -48,7 +48,7 @@ def change_checkpoint(folder):
 SPLIT = ["data.split=100,0,0"]
 PARTS = ["data.path=", "data.train_path=a", "data.valid_path=b", "data.test_path=c", "train.eval_interval=2",
          "train.eval_iters=1"]
-# What rank 2 has otherwise, the arguments, and what the message names.
+# The change to rank 2's files, the arguments, and the text expected in the message.
 CASES = {
     "other tokens": (lambda f: write_other_tokens(f, "a"), SPLIT, "dataset data.path a:"),
     "reversed lengths": (lambda f: reverse_lengths(f, "a"), SPLIT, "dataset data.path a:"),
@@ -102,7 +102,7 @@ def main():
     with tempfile.TemporaryDirectory() as top:
         mine, theirs = pathlib.Path(top) / "mine", pathlib.Path(top) / "theirs"
         make(mine)
-        tried = []  # with equal copies
+        tried = []  # arguments that have run with equal copies
         for name, (change, more, text) in CASES.items():
             for changed in (True,) if more in tried else (False, True):
                 shutil.rmtree(theirs, ignore_errors=True)
@@ -123,7 +123,7 @@ def main():
                     sys.exit(f"{name}: no {missing}, trained: {trained}, changed: {changed}\n{output}")
             tried.append(more)
             print(f"{name}: found")
-        # Each rank saves its part of a checkpoint: a folder that is not shared ends the run before it trains.
+        # Each rank saves its part of a checkpoint, so a run folder that is not shared ends the run before training.
         command = [trivet, "train", "run.yaml", *arguments(["data.path=a", "train.train_iters=2", "train.run_dir=out",
                    "checkpoint.save_interval=2", *SPLIT])]
         output = must(*mpirun, "-n", "2", "-wdir", mine, *command, ":", "-n", "1", "-wdir", theirs, *command, folder=top, code=74)

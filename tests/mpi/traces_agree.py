@@ -1,4 +1,4 @@
-"""Whether each all-reduce of the two ranks of a trace ends on both at the same time: traces_agree.py TRACE.json"""
+"""Checks that each all-reduce in a trace of two ranks ends at the same time on both: traces_agree.py TRACE.json"""
 import json, statistics, sys
 ends = {1: [], 2: []}
 for event in json.load(open(sys.argv[1]))["traceEvents"]:
