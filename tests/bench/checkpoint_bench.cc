@@ -1,7 +1,7 @@
-// Saving and loading against what the disk and the memory can do, in one run, taken in turns:
-//   save   write_shard and commit, to durable      against dd of as many bytes with conv=fsync
-//   load   read_tensors, two threads, from the disk   against dd of the file to /dev/null
-//   stall  what an asynchronous save takes of training   against one memcpy of the state
+// Saving and loading against disk and memory bandwidth, measured alternately in one run:
+//   save   write_shard and commit, until durable      against dd of the same size with conv=fsync
+//   load   read_tensors, two threads, from disk       against dd of the file to /dev/null
+//   stall  training time lost to an async save        against one memcpy of the state
 //   checkpoint_bench [MIB] [FOLDER]     512 MiB in the current folder
 #include <algorithm>
 #include <cstdlib>
@@ -29,7 +29,7 @@ void shell(const std::string& command) {
   if (std::system(command.c_str()) != 0) throw Error("failed: " + command);
 }
 
-// So that the next reader gets it from the disk.
+// Drops the file from the page cache, so that the next read comes from disk.
 void drop_from_cache(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) throw IoError(path);

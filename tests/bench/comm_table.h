@@ -1,11 +1,11 @@
-// The table that the benchmarks of the communicators print: each contender at each collective and size.
+// The table that the communicator benchmarks print: each contender for each collective and size.
 //
-// A repetition runs the contenders one after the other, each behind a barrier of its own; its time goes from the last
-// rank's call to the last rank's return (all ranks are on one host, so their clocks agree). The table has the medians,
-// and bus bandwidth as nccl-tests count it: what each rank has to receive at least, over the time. For a `full` of S
-// bytes on n ranks these are S (n - 1) / n for a reduce_scatter or an all_gather, and twice that for an all_reduce.
-// Within one host a received byte is copied at least once: the floor is a plain copy with all ranks copying at once,
-// each byte counted once. What stays in a cache may be faster.
+// A repetition runs the contenders one after the other, each after a barrier of its own. A time runs from the last
+// rank's call to the last rank's return (all ranks are on one host, so their clocks agree). The table has the medians
+// and the bus bandwidth as nccl-tests defines it: the bytes that each rank must receive, divided by the time. For a
+// `full` of S bytes on n ranks, these are S (n - 1) / n for a reduce_scatter or an all_gather, and twice that for an
+// all_reduce. Within one host, a received byte is copied at least once: the floor is a plain copy with all ranks
+// copying at the same time, each byte counted once. Data that stays in a cache may be faster.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct CommBuffers {
     for (int64_t i = 0; i < numel * ranks; ++i) full.as<float>()[i] = value(rank, i);
     for (int64_t i = 0; i < numel; ++i) shard.as<float>()[i] = value(rank, i);
   }
-  // Throws Error when `op` left other values: sums of small integers, the same in every order.
+  // Throws Error if `op` left wrong values. The sums are of small integers, so they are equal in any order.
   void verify(CommOp op, const char* who) const {
     const auto sum = [&](int64_t i) {
       float total = 0;
@@ -58,13 +58,13 @@ struct CommBuffers {
   }
 
   int rank, ranks;
-  int64_t numel;  // of a shard
+  int64_t numel;  // per shard
   Arena arena;
   Tensor shard, full;
   Tensor piece;  // [numel] for a contender that receives before it adds
 };
 
-// A way to run a collective: waits for the other ranks, then calls and takes the time.
+// A way to run a collective: waits for the other ranks, then times the call.
 struct Contender {
   const char* name;
   std::function<Interval(CommOp, CommBuffers&)> run;
@@ -87,8 +87,8 @@ class CommTable {
             }};
   }
 
-  // The first contender is ours; its ratio is to the best of the others, where there are others.
-  // Prints the rows of the collectives named, or of all.
+  // Prints the rows of the collectives in `only`, or of all. The first contender is ours; if there are others, the last
+  // column is the best of them over ours.
   void print(const std::vector<Contender>& contenders, const std::vector<std::string>& only = {}) {
     const double floor = copy_rate();
     if (world_.rank() == 0) {
@@ -113,7 +113,7 @@ class CommTable {
         memory.fill();
         const Interval mine = contenders[who].run(op, memory);
         const Interval last{latest(mine.begin), latest(mine.end)};
-        if (i == 0) memory.verify(op, contenders[who].name);  // the first only warms up
+        if (i == 0) memory.verify(op, contenders[who].name);  // the first is a warm-up
         else seconds[who].push_back(static_cast<double>(last.end - last.begin) * 1e-9);
       }
     if (world_.rank() != 0) return;
@@ -140,7 +140,7 @@ class CommTable {
     return mine;
   }
 
-  // Bytes a second of a copy of 64 MiB on every rank at once, the best of a few, of the slowest rank.
+  // Bytes/s of a 64 MiB copy with all ranks copying at the same time: the best of a few, on the slowest rank.
   double copy_rate() {
     constexpr int64_t kBytes = 64 << 20;
     Arena arena(*device_, "copy");

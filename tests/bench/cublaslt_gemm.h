@@ -1,5 +1,5 @@
-// The same product as op::Matmul by cuBLASLt alone, to compare with: the fastest of all that the library proposes for
-// the shape, with a workspace of its own. Null in a build without CUDA.
+// The GEMM of op::Matmul computed by cuBLASLt alone, for comparison: the fastest of all algorithms that the library
+// proposes for the shape, with its own workspace. Null in a build without CUDA.
 #pragma once
 
 #include <functional>
@@ -21,13 +21,13 @@ namespace trivet {
 
 class CublasLtProduct {
  public:
-  // No bias, no GELU. Tries the proposals out on the operands; what accumulates is added to.
+  // No bias, no GELU. Times the proposed algorithms on the operands, so an accumulating GEMM changes c.
   CublasLtProduct(Tensor a, Tensor b, Tensor c, const test::MatmulOptions& how, Stream& stream)
       : a_data_(a.data), b_data_(b.data), c_data_(c.data), beta_(how.accumulate ? 1 : 0), stream_(raw(stream)) {
     const auto type = [](const Tensor& t) { return t.dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF; };
     check(cublasLtCreate(handle_.out()));
     check(cublasLtMatmulDescCreate(desc_.out(), CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    // Columns first: the row-major c = a b is c^T = b^T a^T to the library.
+    // The library is column-major: to it, the row-major c = a b is c^T = b^T a^T.
     const cublasOperation_t first = how.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = how.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     check(cublasLtMatmulDescSetAttribute(desc_, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
@@ -98,7 +98,7 @@ class CublasLtProduct {
   cublasLtMatmulAlgo_t algorithm_{};
 };
 
-// Queues the product on the stream.
+// Queues the GEMM on the stream.
 inline std::function<void()> cublaslt_gemm(Tensor a, Tensor b, Tensor c, const test::MatmulOptions& how,
                                            Stream& stream) {
   return [product = std::make_shared<CublasLtProduct>(a, b, c, how, stream)] { (*product)(); };

@@ -1,14 +1,14 @@
-// How fast the CUDA operations are, at the sizes of a GPT-3 1.3B layer (16 sequences of 2048 a micro-batch). An op that
-// moves memory is held against a plain copy of 1 GiB on the device, measured here, by the bytes that it must read or
-// write once. Products and attention tell their FLOP/s, against the dense bf16 peak; products also the time of cuBLASLt
-// alone, the fastest of all its proposals for the shape, and those with a GELU the time of two ops in place of one;
-// attention the time of the kernels for all GPUs.
+// Speed of the CUDA operations at the sizes of a GPT-3 1.3B layer (16 sequences of 2048 per micro-batch). A
+// memory-bound op is compared with a plain copy of 1 GiB on the device, measured here, by the bytes that it must read
+// or write once. GEMMs and attention print their FLOP/s, against the dense bf16 peak. For GEMMs the row also has the
+// time of cuBLASLt alone, with the fastest of all its proposals for the shape, and for those with a GELU the time of
+// two separate ops; for attention, that of the kernels for all GPUs.
 //
 //     cuda_ops_bench [peak in TFLOP/s, default 989.4: H100 and H200]
-//     cuda_ops_bench fp8      the linear layers of Llama 3.1 8B in FP8, beside bf16
+//     cuda_ops_bench fp8      the linear layers of Llama 3.1 8B in FP8, against bf16
 //
 // Each row is the median of 15 rounds; a round queues some calls and waits for the stream. Issue 5 asks for 0.85 of the
-// copy, 0.95 of cuBLASLt; cuDNN's attention is timed by torch_step.py.
+// copy and 0.95 of cuBLASLt. torch_step.py times cuDNN's attention.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -39,7 +39,7 @@ class Bench {
     fmt::print("{:<46} {:>9} {:>9} {:>8}\n", "op", "ms", "GB/s", "of copy");
   }
 
-  // Contents depend on the index only, spread over [-3, 3) (integers: token ids).
+  // Values in [-3, 3) (integers: token ids) that depend only on the index.
   Tensor tensor(DType dtype, Shape shape) {
     const Tensor t = arena.allocate(dtype, shape);
     std::vector<std::byte> host(static_cast<size_t>(t.bytes()));
@@ -60,7 +60,7 @@ class Bench {
     const double seconds = seconds_of(call), rate = static_cast<double>(bytes) / seconds;
     fmt::print("{:<46} {:>9.3f} {:>9.0f} {:>8.2f}\n", name, seconds * 1e3, rate / 1e9, rate / copy_);
   }
-  // others: other ways to the same, or null, whose times stand beside this one's, and its shares of them.
+  // others: other ways to compute the same, or null; the row has the time of each and its ratio to this one's.
   void arithmetic(const std::string& name, double operations, const std::function<void()>& call,
                   const std::vector<std::function<void()>>& others) {
     const double seconds = seconds_of(call), rate = operations / seconds;
@@ -90,8 +90,8 @@ class Bench {
       stream->synchronize();
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
     };
-    round(1);  // which chooses algorithms
-    // A GPU that had nothing to do, while operands were made, takes a while to come to its clock.
+    round(1);  // the first call autotunes
+    // A GPU that idled while the operands were made takes a while to reach its clock rate.
     const auto start = std::chrono::steady_clock::now();
     while (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(100)) round(3);
     const int calls = std::clamp(static_cast<int>(5e-3 / round(3)), 1, 50);  // so that a round lasts some milliseconds
@@ -118,7 +118,7 @@ void activations(Bench& bench) {
   const Tensor dgamma = bench.tensor(DType::f32, {kHidden}), sum = bench.tensor(DType::f32, {kFfn});
   const Tensor tokens = bench.tensor(DType::i32, {kSeq, kBatch}), dtable = bench.tensor(DType::f32, {kVocab, kHidden});
   const Tensor positions = bench.tensor(T, {kSeq, kHidden}), dpositions = bench.tensor(DType::f32, {kSeq, kHidden});
-  // Rows of the table: one that comes again need not be moved again.
+  // Distinct rows of the table: a repeated row need not be moved again.
   std::vector<int32_t> ids(static_cast<size_t>(kRows));
   bench.device->copy_to_host(tokens, ids.data(), stream);
   stream.synchronize();
@@ -169,12 +169,12 @@ void activations(Bench& bench) {
   bench.memory("swiglu_backward", 5 * ffn / 2, [&] {
     ops.run(op::ActivationBackward{u, gated, v, Activation::swiglu}, stream);
   });
-  // 48 query heads in 8 groups; values stay.
+  // 48 query heads in 8 groups; values are not rotated.
   const QkvViews heads = qkv_views(u.view({kSeq, kBatch, kFfn}), 48, 8);
   const Tensor angles = bench.tensor(DType::f32, {kSeq, heads.q.layout.d});
   bench.memory("rope", 2 * ffn * 7 / 8,
                [&] { ops.run(op::Rope{.q = heads.q, .k = heads.k, .table = angles}, stream); });
-  // In turns: half of one would still be in the GPU's cache.
+  // Alternates between three tensors: half of a single one would still be in the GPU's cache.
   bench.memory("column_sum [32768, 2048]", hidden, [&, turn = 0]() mutable {
     ops.run(op::ColumnSum{std::array{x, y, z}[static_cast<size_t>(turn++ % 3)], dgamma}, stream);
   });
@@ -243,7 +243,7 @@ void head_and_optimizer(Bench& bench) {
                           .how = {.learning_rate = 1e-4f, .weight_decay = 0.1f}},
             stream);
   });
-  // The pieces of a model of 36 layers: matrices, and beside each two vectors.
+  // The shards of a 36-layer model: matrices, each followed by two vectors.
   std::vector<AdamWShard> pieces;
   for (int64_t begin = 0; begin < n; begin += pieces.back().weight.numel()) {
     const int64_t size = std::min<int64_t>(pieces.size() % 3 == 0 ? n / 144 : 2048, n - begin);
@@ -323,9 +323,9 @@ void products(Bench& bench) {
                    }});
 }
 
-// The linear layers of Llama 3.1 8B at 8,192 tokens: GEMMs of FP8 operands, with what they are transposed by, beside
-// those of bf16 ones; and with the quantisation of the operand that is not quantised before: weights are once a step,
-// and a gradient is for both of its GEMMs.
+// The linear layers of Llama 3.1 8B at 8,192 tokens: FP8 GEMMs, transposes included, against bf16 GEMMs; and the FP8
+// GEMMs with the quantisation of the one operand that is not quantised before. Weights are quantised once per step, and
+// a gradient once for both of its GEMMs.
 void products_in_fp8(Bench& bench) {
   Ops& ops = *bench.ops;
   Stream& stream = *bench.stream;
@@ -372,7 +372,7 @@ void products_in_fp8(Bench& bench) {
   layer("fc2 14336 -> 4096", kInner, kWidth);
 }
 
-// Operations of the causal half only: 2 products forward, 5 backward. Beside them the kernels for all GPUs.
+// FLOPs of the causal half only: 2 GEMMs forward, 5 backward. The kernels for all GPUs are timed for comparison.
 void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
   Ops& ops = *bench.ops;
   Stream& stream = *bench.stream;
@@ -396,7 +396,7 @@ void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
     row(name + "backward ", 5 * product,
         op::AttentionBackward{.dout = dout, .qkv = x, .out = out, .lse = lse, .dqkv = dx, .dropout = dropout});
   }
-  // Documents of s/8: an eighth of the operations.
+  // Documents of length s/8: an eighth of the FLOPs.
   std::vector<int32_t> at(static_cast<size_t>(s * b));
   for (int64_t i = 0; i < s * b; ++i) at[static_cast<size_t>(i)] = static_cast<int32_t>(i / b / (s / 8) * (s / 8));
   const DocumentStarts eight{.starts = bench.tensor(DType::i32, {s, b})};

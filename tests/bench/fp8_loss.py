@@ -3,7 +3,7 @@
 
     tests/bench/fp8_loss.py build/trivet --data data/gcide
 
-A run's loss is the mean of its last tenth of steps; a pair has the same samples and the same initial weights."""
+A run's loss is the mean over its last tenth of steps; the runs of a pair share samples and initial weights."""
 import argparse
 import json
 import pathlib

@@ -1,13 +1,13 @@
-// Every GEMM of a GPT-2 124M step (4096 tokens a micro-batch), and attention, beside their floor: FLOPs at the peak,
-// which is the best GEMM of kernels/cpu/gemm_peak.cc, measured here with the same threads. Where the build has found
-// oneDNN or OpenBLAS, its time for the same GEMM stands beside ours, as a ratio: above 1 ours is faster. They are used
-// here only.
+// Every GEMM of a GPT-2 124M step (4096 tokens per micro-batch), and attention, against their floor: FLOPs at the peak,
+// which is the best GEMM of kernels/cpu/gemm_peak.cc, measured here with the same threads. If the build has found
+// oneDNN or OpenBLAS, the library's time for the same GEMM is printed as a ratio to ours: above 1, ours is faster. The
+// libraries are used only here.
 //
 //     matmul_bench [--dtype fp32|bf16] [--threads N] [--only NAME] [--isa portable|avx2|avx512|avx512_bf16|amx]
 //
-// Without options: both types, one thread and all, the machine's best instruction set.
-// Times are the best of a few, ours and theirs in turn. Attention counts the scores below the diagonal, two GEMMs
-// forward and four backward; the fifth, which recomputes the scores, is not counted.
+// Without options: both dtypes, one thread and all threads, the machine's best instruction set.
+// Times are the best of a few runs, ours and theirs alternating. Attention counts the scores below the diagonal: two
+// GEMMs forward and four backward. The fifth, which recomputes the scores, is not counted.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -33,7 +33,7 @@ constexpr int64_t kSeq = 1024, kBatch = 4, kTokens = kSeq * kBatch, kHidden = 76
 struct Linear {
   const char* name;
   int64_t out, in;
-  int64_t calls;  // a step
+  int64_t calls;  // per step
 };
 constexpr Linear kLinears[] = {{"qkv", 3 * kHidden, kHidden, kLayers},
                                {"proj", kHidden, kHidden, kLayers},
@@ -47,8 +47,8 @@ double seconds_of(const std::function<void()>& work) {
   return static_cast<double>(now_ns() - start) * 1e-9;
 }
 
-// The best times of several ways to do the same, in turn: at least three each, at most 25 or a second each. A way may
-// be null, its time is 0 then. The first is ours.
+// The best times of several ways to do the same work, run alternately: each at least three times, at most 25 times or
+// for a second. A way may be null; its time is then 0. The first way is ours.
 constexpr size_t kWays = 3;
 using Ways = std::array<std::function<void()>, kWays>;
 using Times = std::array<double, kWays>;
@@ -88,7 +88,7 @@ class Bench {
       const Tensor gradient = tensor(arena, DType::f32, {linear.out, linear.in});
       row(linear, " forward", x, weight, y, {.transpose_b = true});
       row(linear, " backward input", y, weight, x, {});
-      ops_->run(op::Fill{x, 0.01f}, *stream_);  // it was a result
+      ops_->run(op::Fill{x, 0.01f}, *stream_);  // the row above overwrote it
       row(linear, " backward weight", y, x, gradient, {.transpose_a = true, .accumulate = true});
     }
     if (std::string("attention").find(only_) != std::string::npos) attention();
@@ -152,7 +152,7 @@ class Bench {
     documents(8 * kSeq, 1);
   }
 
-  // Eight documents beside one, in turn: an eighth of the scores.
+  // Eight documents against one, run alternately: an eighth of the scores.
   void documents(int64_t s, int64_t b) {
     Arena arena(*device_, "documents");
     const Tensor qkv = tensor(arena, dtype_, {s, b, 3 * kHidden}), dqkv = tensor(arena, dtype_, qkv.shape);
@@ -193,7 +193,7 @@ class Bench {
   std::unique_ptr<Stream> stream_ = device_->create_compute_stream();
   std::unique_ptr<Ops> ops_;
   double peak_ = 0, step_flops_ = 0, step_seconds_ = 0;
-  double gemm_seconds_ = 0, gemm_floor_ = 0;  // of a step's GEMMs
+  double gemm_seconds_ = 0, gemm_floor_ = 0;  // all GEMMs of a step
   Times theirs_{};
 };
 

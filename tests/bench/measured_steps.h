@@ -1,5 +1,5 @@
-// What a trainer's steps cost, with the spans of the rank's streams. On a GPU steps are queued ahead, as `trivet train`
-// queues them.
+// Times a trainer's steps, with the spans of the rank's streams. On a GPU, steps are queued ahead, as in
+// `trivet train`.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@
 
 namespace trivet {
 
-// TFLOP/s of matrix products in `dtype` at their best. On a GPU of one of `size` rows, large enough, of numbers that
-// are not all the same: a GPU is faster on those.
+// Peak TFLOP/s of GEMMs in `dtype`. On a GPU: of a GEMM with `size` rows, which must be large enough, on random
+// numbers, because a GPU is faster on constant ones.
 inline double product_peak_tflops(Device& device, Ops& ops, DType dtype, int64_t size) {
   if (device.kind() == DeviceKind::cpu) return measure_gemm_peak_tflops(device, ops, dtype);
   constexpr int kRounds = 5, kProducts = 8;
@@ -40,7 +40,7 @@ inline double product_peak_tflops(Device& device, Ops& ops, DType dtype, int64_t
   }
   const Tensor c = arena.allocate(dtype, {size, size});
   double best = 0;
-  for (int round = 0; round <= kRounds; ++round) {  // the first warms up
+  for (int round = 0; round <= kRounds; ++round) {  // the first is a warm-up
     const int64_t start = now_ns();
     for (int i = 0; i < kProducts; ++i)
       ops.run(op::Matmul{.a = operands[0], .b = operands[1], .c = c, .transpose_b = true}, *stream);
@@ -52,22 +52,22 @@ inline double product_peak_tflops(Device& device, Ops& ops, DType dtype, int64_t
 }
 
 struct OpTime {
-  double seconds = 0;  // a step
+  double seconds = 0;  // per step
   double calls = 0;
 };
 
 struct MeasuredSteps {
   std::vector<double> seconds;          // of each step, sorted
-  std::vector<double> seconds_unspied;  // of others without spans, sorted
-  double host_seconds = 0;              // to queue one while none is out: the least of a few
+  std::vector<double> seconds_unspied;  // of further steps without spans, sorted
+  double host_seconds = 0;              // to queue a step while none is in flight: the least of a few
   double last_loss = 0;
-  StepStats stats;  // of the steps of `seconds` together
+  StepStats stats;  // over all steps in `seconds`
   std::map<std::string, OpTime> ops;
 
   static double median(const std::vector<double>& sorted) { return sorted[sorted.size() / 2]; }
 };
 
-// n steps behind one that is not counted. On a GPU each from the end of the one before, and the last one is finished.
+// Runs n steps after one that is not counted. On a GPU, a step's time starts at the end of the previous step.
 inline std::vector<StepResult> run_steps(Trainer& trainer, int n) {
   const bool ahead = trainer.device().kind() == DeviceKind::cuda;
   std::vector<StepResult> results;
@@ -86,7 +86,7 @@ inline std::vector<double> sorted_seconds(std::span<const StepResult> steps) {
   return seconds;
 }
 
-// REQUIRES: the trainer is warm, and no step is out.
+// REQUIRES: the trainer is warm, and no step is in flight.
 inline MeasuredSteps measure_steps(Trainer& trainer, int steps) {
   MeasuredSteps found;
   std::vector<std::vector<Span>> spans(trainer.trace().rows().size());
@@ -94,8 +94,8 @@ inline MeasuredSteps measure_steps(Trainer& trainer, int steps) {
     size_t i = 0;
     for (TraceRow& row : trainer.trace().rows()) row.take(spans[i++]);
   };
-  take();  // what is told below is of the steps below
-  trainer.trace().set_room(std::numeric_limits<int64_t>::max());  // for all of them
+  take();  // drops the spans of earlier steps: only the steps below are measured
+  trainer.trace().set_room(std::numeric_limits<int64_t>::max());  // for all spans
   const std::vector<StepResult> results = run_steps(trainer, steps);
   take();
   const int64_t start = results.front().start_ns, end = results.back().end_ns;

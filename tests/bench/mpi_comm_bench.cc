@@ -1,9 +1,9 @@
-// The MPI back end's collectives (see comm_table.h) beside what a program could call instead: Open MPI's own, and a
+// The MPI back end's collectives (see comm_table.h) against what a program could call instead: Open MPI's own, and a
 // textbook ring over MPI_Isend and MPI_Irecv. All ranks on one host:
 //
 //     mpirun -n 2 mpi_comm_bench
 //     mpirun -n 2 mpi_comm_bench all_gather          # only these collectives
-//     mpirun -n 4 --oversubscribe mpi_comm_bench     # more ranks than cores: mpirun then lets MPI yield as it waits
+//     mpirun -n 4 --oversubscribe mpi_comm_bench     # more ranks than cores: mpirun then makes MPI yield while waiting
 #include <mpi.h>
 
 #include "parallel/comm/mpi_comm.h"
@@ -32,11 +32,11 @@ class Ring {
   }
 
  private:
-  float* slice(int offset) {  // counted from this rank's own
+  float* slice(int offset) {  // relative to this rank's own slice
     const int n = memory_->ranks;
     return memory_->full.as<float>() + memory_->numel * ((memory_->rank + offset + n) % n);
   }
-  // The sum of a slice starts at its owner's successor and goes around to the owner.
+  // The sum of a slice starts at its owner's successor and travels around the ring to the owner.
   void scatter() {
     float* const piece = memory_->piece.as<float>();
     for (int step = 1; step < memory_->ranks; ++step) {
@@ -59,7 +59,7 @@ class Ring {
   CommBuffers* memory_ = nullptr;
 };
 
-// Runs f on this thread with the progress token, and waits for it.
+// Runs f to completion on this thread, holding the progress token.
 struct WithToken : MpiTask {
   WithToken(MpiProgress& progress, std::function<void()> f) : MpiTask(progress), f(std::move(f)) { run(); }
   void advance() override {
@@ -70,7 +70,7 @@ struct WithToken : MpiTask {
   std::function<void()> f;
 };
 
-// They call MPI as ours does: on this thread, which has borrowed the token from the progress thread.
+// The others call MPI as ours does: on this thread, which has borrowed the token from the progress thread.
 Contender with_token(MpiProgress& progress, const char* name, std::function<void(CommOp, CommBuffers&)> call) {
   return {name, [&progress, call = std::move(call)](CommOp op, CommBuffers& memory) {
             Interval interval;

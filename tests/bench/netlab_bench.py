@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Data-parallel training over real links (launch/netlab): Trivet without and with overlap, and, where --torch names a
+"""Data-parallel training over real links (launch/netlab): Trivet without and with overlap and, if --torch names a
 Python that has PyTorch, its DDP and FSDP over gloo (torch_ddp.py) on the same links, cores, model and batch.
 
-A rank a host, one thread each, fp32, 14 million parameters, 4 samples of 256 tokens a rank and step. The programs take
-turns, in rounds; a ratio is taken within a round, and the median and range of the rounds are told. Needs root, as netlab
-does.
+One rank per host, one thread each, fp32, 14 million parameters, 4 samples of 256 tokens per rank and step. Each round
+runs every program once. Ratios are taken within a round; the median and the range over the rounds are printed. Needs
+root, as netlab does.
 
     netlab_bench.py [--ranks N] [--gbps X] [--rounds R] [--steps K] [--torch PYTHON] [--trivet PROGRAM]
 """

@@ -1,4 +1,4 @@
-// The same product as op::Matmul by oneDNN, to compare with; null in a build that has not found oneDNN.
+// The GEMM of op::Matmul computed by oneDNN, for comparison. Null in a build without oneDNN.
 #pragma once
 
 #include <functional>

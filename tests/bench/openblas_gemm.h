@@ -1,4 +1,4 @@
-// The same GEMM as op::Matmul by OpenBLAS, to compare with: fp32 only. Null in a build that has not found OpenBLAS.
+// The GEMM of op::Matmul computed by OpenBLAS, for comparison: fp32 only. Null in a build without OpenBLAS.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
-// How fast the CPU operations are, at the sizes of GPT-2 124M (4096 tokens a micro-batch), next to what the memory
-// allows: GB/s counts each byte that an op must read or write once, and the last column divides by the same number of a
-// plain copy of 256 MiB, measured here. An op whose tensors stay in the last cache may pass 1.
+// Speed of the CPU operations at the sizes of GPT-2 124M (4096 tokens per micro-batch), against memory bandwidth: GB/s
+// counts each byte that an op must read or write once, and "of copy" divides it by the GB/s of a plain copy of 256 MiB,
+// measured here. An op whose tensors stay in the last-level cache may exceed 1.
 //
 //     ops_bench [threads]
 #include <algorithm>
@@ -24,8 +24,8 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The best of up to 15 runs, or of as many as half a second holds, after one to warm up: what others on the machine
-// take is not the op's.
+// The best of up to 15 runs, or of as many as fit in half a second (at least three), after a warm-up run. The best run
+// contains the least time lost to other load on the machine.
 double best_seconds(const std::function<void()>& work) {
   work();
   double best = std::numeric_limits<double>::infinity(), spent = 0;
@@ -39,7 +39,7 @@ double best_seconds(const std::function<void()>& work) {
 
 constexpr int64_t kMemoryBytes = 256 << 20;
 
-// Runs work(part, begin, end) for equal cuts of kMemoryBytes; returns the best time.
+// Runs work(part, begin, end) on equal parts of kMemoryBytes, one per thread; returns the best time.
 double on_threads(int threads, const std::function<void(int, int64_t, int64_t)>& work) {
   return best_seconds([&] {
     std::vector<std::thread> team;
@@ -50,7 +50,7 @@ double on_threads(int threads, const std::function<void(int, int64_t, int64_t)>&
 }
 
 struct Bandwidth {
-  double copy, read;  // bytes a second; a copied byte counts twice
+  double copy, read;  // bytes/s; a copied byte counts twice
 };
 
 Bandwidth measure_bandwidth(int threads, Arena& arena) {
@@ -67,7 +67,7 @@ Bandwidth measure_bandwidth(int threads, Arena& arena) {
     for (int64_t i = begin / 8; i < end / 8; ++i) sum += words[i];
     sums[static_cast<size_t>(part)] = sum;
   });
-  if (sums[0] == 0) fail("the sum of ones is not zero");  // so that the loop is not left out
+  if (sums[0] == 0) fail("the sum of ones is not zero");  // keeps the loop from being optimised away
   return {2.0 * static_cast<double>(kMemoryBytes) / copy, static_cast<double>(kMemoryBytes) / read};
 }
 
@@ -80,7 +80,7 @@ class Bench {
     fmt::print("{:<44} {:>8} {:>7} {:>8} {:>6}\n", "op", "ms", "GB/s", "of copy", "calls");
   }
 
-  // A tensor whose contents depend on its index only, spread over [-3, 3).
+  // A tensor of values in [-3, 3) that depend only on the index.
   Tensor tensor(DType dtype, Shape shape) {
     const Tensor t = arena.allocate(dtype, shape);
     for (int64_t i = 0; i < t.numel(); ++i) {
@@ -94,7 +94,7 @@ class Bench {
     return t;
   }
 
-  // calls: how often a step of GPT-2 124M, one micro-batch, makes the call; 0: not in that step.
+  // calls: number of such calls in a GPT-2 124M step of one micro-batch; 0: not part of that step.
   void row(const char* name, int64_t bytes, int calls, const std::function<void()>& work) {
     const double seconds = best_seconds(work), rate = static_cast<double>(bytes) / seconds;
     fmt::print("{:<44} {:>8.3f} {:>7.1f} {:>8.2f} {:>6}\n", name, seconds * 1e3, rate / 1e9, rate / copy_, calls);
@@ -120,7 +120,7 @@ void activations(Bench& bench, DType dtype) {
   const int64_t size = size_of(dtype), hidden = kRows * kHidden * size, ffn = kRows * kFfn * size;
   Ops& ops = *bench.ops;
   Stream& stream = *bench.stream;
-  const bool step = dtype == DType::bf16;  // the type a step is counted in
+  const bool step = dtype == DType::bf16;  // calls are counted for a bf16 step
   const auto calls = [=](int n) { return step ? n : 0; };
   const auto named = [=](const char* name) { return fmt::format("{} {}", name, name_of(dtype)); };
   const Tensor x = bench.tensor(dtype, {kSeq, kBatch, kHidden}), y = bench.tensor(dtype, {kSeq, kBatch, kHidden});
@@ -159,7 +159,7 @@ void activations(Bench& bench, DType dtype) {
   });
   bench.row(named("gelu_backward").c_str(), 3 * ffn, calls(kLayers),
             [&] { ops.run(op::ActivationBackward{.x = u, .dy = v, .dx = w}, stream); });
-  // Of a Llama block: RMSNorm, SwiGLU of half the columns, rope of 12 query heads in 4 groups.
+  // Ops of a Llama block: RMSNorm, SwiGLU to half the columns, RoPE of 12 query heads in 4 groups.
   bench.row(named("rmsnorm_forward").c_str(), 2 * hidden, 0, [&] {
     ops.run(op::LayernormForward{.x = x, .gamma = bias, .beta = {}, .eps = 1e-5f, .y = y, .mean = {}, .rstd = rstd},
             stream);
@@ -242,7 +242,7 @@ void cross_entropy(Bench& bench, DType dtype) {
             .targets = targets, .row_max = max, .row_sum = sum, .target_logit = target, .scale = 1, .loss = loss},
         stream);
   });
-  // scale = the sum: what is written keeps the size of probabilities, run after run
+  // In place: with scale 1, the values written have the magnitude of probabilities in every run.
   bench.row(named("cross_entropy_backward").c_str(), 2 * logits.bytes(), calls, [&] {
     ops.run(op::CrossEntropyBackward{.logits = logits,
                                      .targets = targets,
@@ -272,7 +272,7 @@ void optimizer(Bench& bench) {
                           .how = {.learning_rate = 1e-4f, .weight_decay = 0.1f}},
             stream);
   });
-  // As the model has it: 12 layers of 4 matrices, and 2 vectors beside each.
+  // Shards as in the model: 12 layers of 4 matrices, each followed by 2 vectors.
   std::vector<AdamWShard> pieces;
   for (int64_t begin = 0; begin < n; begin += pieces.back().weight.numel()) {
     const int64_t size = std::min<int64_t>(pieces.size() % 3 == 0 ? n / 48 : 768, n - begin);
@@ -287,7 +287,7 @@ void optimizer(Bench& bench) {
       ops.run(op::AdamWStep{.shards = {piece}, .grad_scale = scale, .how = how}, stream);
   });
   bench.row("sum_of_squares, 124M", n * 4, 1, [&] { ops.run(op::SumOfSquares{.xs = {grad}, .bins = bins}, stream); });
-  // Gaussian-like sizes: squares of one block reach over 70 bits.
+  // A wide range of magnitudes: the squares in one block span more than 70 bits.
   for (int64_t i = 0; i < n; ++i) grad.as<float>()[i] *= weight.as<float>()[i] * 1e-4f * grad.as<float>()[i];
   bench.row("sum_of_squares, 124M, a wide range", n * 4, 0,
             [&] { ops.run(op::SumOfSquares{.xs = {grad}, .bins = bins}, stream); });

@@ -1,11 +1,11 @@
-// What overlap hides: two ranks of one thread with an emulated link between them (comm.link_gbps), so slow that the
-// communication of a step takes half as long as its arithmetic.
+// Communication hidden by overlap: two ranks of one thread each, over an emulated link (comm.link_gbps) so slow that
+// the communication of a step takes half as long as its arithmetic.
 //
 //   data parallel    optim (ZeRO-1): reduce-scatter of gradients, all-gather of weights; none, one, both overlapped
 //   tensor parallel  sequence parallelism; none, bulk, ring, pipeline
 //
-// exposed: what the wire took while nothing was computed, from the trace, mean of both ranks. "of none": that over the
-// same without overlap. hidden: 1 - (step - step without a link) / (step of none - step without a link): end to end.
+// exposed: time on the wire while nothing was computed, from the trace, mean of both ranks. "of none": its ratio to
+// that without overlap. hidden: 1 - (step - step without a link) / (step of none - step without a link), end to end.
 //   overlap_bench [--steps N] [--layers N] [--hidden N] [--seq N]
 #include <filesystem>
 #include <fmt/format.h>
@@ -43,7 +43,7 @@ Config base_config(const TempDir& folder, const Options& options) {
   c.data.split = {100, 0, 0};
   c.train.train_iters = options.steps;
   c.train.run_dir = folder / "run";
-  c.device.peak_tflops = 1;  // not asked for here
+  c.device.peak_tflops = 1;  // not used here
   return c;
 }
 
@@ -99,7 +99,7 @@ void tensor_parallel(Config config) {
   config.parallel.tensor_model_parallel_size = 2;
   config.parallel.sequence_parallel = true;
   const Result no_link = run(config);
-  // A layer gathers and reduces [s, b, h] fp32 four times forwards and six times backwards, half of it on the wire.
+  // A layer gathers or reduces [s, b, h] fp32 four times forward and six times backward; half of it is on the wire.
   const double bytes = 0.5 * 4 * 10 *
                        static_cast<double>(config.model.num_layers * config.model.seq_length *
                                            config.batch.micro_batch_size * config.model.hidden_size);

@@ -64,7 +64,7 @@ def link(gbps, latency_us, kind=""):
     return {f"comm.{kind}link_gbps": gbps, f"comm.{kind}link_latency_us": latency_us}
 
 
-# Name, ranks, what is set.
+# Name, ranks, settings.
 CASES = [
     ("1 rank", 1, {}),
     ("1 rank, bf16", 1, BF16),
@@ -113,7 +113,7 @@ LINKS = link(8, 20, "tensor_") | link(1, 200, "pipeline_") | link(1, 200, "data_
 
 
 def layouts_of_four():
-    """The study of --regret."""
+    """The layouts that --regret studies."""
     def name(*parts):
         return ", ".join(part for part in parts if part)
 
@@ -172,7 +172,7 @@ def print_regret(what, chosen, best):
 
 
 def searched(options, folder):
-    """What the planner finds among all layouts of four ranks, as a row."""
+    """The planner's best layout of all for four ranks, as a row."""
     found = call(options, "plan", *arguments_of(folder, 4, LINKS), "--system", options.system, "--search", "--json",
                  "--search-out", folder / "best.yaml")
     runs = [measured_run(options, folder, [folder / "best.yaml", "--ranks", 4]) for _ in range(options.rounds)]

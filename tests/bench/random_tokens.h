@@ -1,4 +1,4 @@
-// A dataset for benchmarks, which care for sizes and not for what is learned.
+// A dataset for benchmarks, in which sizes matter and contents do not.
 #pragma once
 
 #include <cstdint>

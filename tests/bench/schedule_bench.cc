@@ -1,9 +1,9 @@
-// Engine against simulator: each schedule trains a small GPT on two pipeline ranks of one thread, and is then simulated
-// with the costs of its ops that the run's own trace shows (their medians over steps and micro-batches). Predicted and
-// measured time from the first op to the last, the bubble of both, and what must be equal: peak slots and stashes, and
-// the bytes that the plan and the arenas say.
+// Engine against simulator: each schedule trains a small GPT on two pipeline ranks of one thread each, and is then
+// simulated with the op costs from the run's own trace (medians over steps and micro-batches). Prints the predicted and
+// measured time from the first op to the last, the bubble of both, and the values that must be equal: peak slots and
+// stashes.
 //   schedule_bench [--steps N] [--layers N] [--hidden N] [--seq N] [--microbatches N]
-// Ranks need a core each: on a busy machine the ratio tells of the neighbours.
+// Each rank needs a core of its own: on a busy machine, the ratio reflects the other load.
 #include <fmt/format.h>
 #include <sstream>
 #include <string>
@@ -43,7 +43,7 @@ LoadedConfig config_of(const std::string& kind, const TempDir& folder, const Opt
   c.train.train_iters = options.steps;
   c.train.trace = true;
   c.train.run_dir = folder / kind;
-  c.device.peak_tflops = 1;  // not asked for here
+  c.device.peak_tflops = 1;  // not used here
   return loaded;
 }
 

@@ -1,4 +1,4 @@
-// What benchmarks share: their options, and the median.
+// Shared by the benchmarks: options and the median.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ inline void answer_help(int argc, char** argv, const std::string& usage) {
   std::exit(0);
 }
 
-// Stores pairs of `--name NUMBER` where `known` points. Anything else: prints a message and exits with 64.
+// Stores each `--name NUMBER` through the pointer in `known`. Anything else: prints a message and exits with 64.
 inline void read_options(int argc, char** argv, const std::map<std::string, int64_t*>& known) {
   std::string names;
   for (const auto& [name, value] : known) names += fmt::format(" [{} N]", name);

@@ -1,4 +1,4 @@
-// The collectives of ranks that are threads, beside a plain copy by all of them at once (see comm_table.h).
+// The collectives of ranks that are threads, against a plain copy by all of them at the same time (see comm_table.h).
 //
 //     thread_comm_bench [ranks]
 #include <cstdlib>

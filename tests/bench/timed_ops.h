@@ -1,9 +1,9 @@
-// Ops that time each call on a device whose compute stream runs inline, a CPU: where a step's time goes, beside the
-// least that each part could take. A GELU epilogue counts as the op of its own that it is there.
+// Ops that time each call on a device whose compute stream runs inline (a CPU): each part of a step against the least
+// time that it could take. A GELU epilogue is run and timed as a separate op.
 //
-// The floor of a part is its FLOPs at the peak of a GEMM, or its bytes at the speed of a copy, whichever takes longer.
-// Bytes: each tensor that is read or written, once each way; of embedding tables only the rows that are used. FLOPs:
-// those of GEMMs, and in attention those below the diagonal, without the scores that the backward pass recomputes.
+// The floor of a part is its FLOPs at the GEMM peak, or its bytes at copy bandwidth, whichever takes longer. Bytes:
+// each tensor counts once when read and once when written; embedding tables count only the rows used. FLOPs: those of
+// GEMMs and, in attention, those below the diagonal, without the scores that the backward pass recomputes.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class TimedOps : public Ops {
       return std::max(flops / flops_per_second, static_cast<double>(bytes) / bytes_per_second);
     }
   };
-  // vocab: columns of the output layer, by which its GEMMs are told from the others.
+  // vocab: columns of the output layer, which identify its GEMMs.
   TimedOps(std::unique_ptr<Ops> ops, int64_t vocab) : ops_(std::move(ops)), vocab_(vocab) {}
 
   void run(const AnyOp& any, Stream& stream) override {
@@ -85,7 +85,7 @@ class TimedOps : public Ops {
   }
   static double flops(const op::AttentionForward& op) { return 2 * flops_below_diagonal(op.qkv.q.layout); }
   static double flops(const op::AttentionBackward& op) { return 4 * flops_below_diagonal(op.qkv.q.layout); }
-  // One GEMM of attention.
+  // FLOPs per GEMM of attention.
   static double flops_below_diagonal(const HeadsLayout& q) {
     return static_cast<double>(q.s * (q.s + 1) * q.b) * static_cast<double>(q.heads() * q.d);
   }
@@ -98,7 +98,7 @@ class TimedOps : public Ops {
   }
   static int64_t bytes(const op::EmbeddingForward& op) { return 2 * op.out.bytes(); }
   static int64_t bytes(const op::EmbeddingBackward& op) { return op.dout.bytes() + 2 * op.dout.numel() * 4; }
-  static int64_t bytes(const op::FindNonFinite& op) { return op.accepted ? 0 : op.x.bytes(); }  // of a taken step
+  static int64_t bytes(const op::FindNonFinite& op) { return op.accepted ? 0 : op.x.bytes(); }  // accepted: no search
   template <class T>
   static void add_bytes(const T& field, int64_t& sum) {
     if constexpr (is_argument<T>) {
@@ -116,7 +116,7 @@ class TimedOps : public Ops {
   std::vector<Part> parts_;
 };
 
-// Bytes a second, read and written, of the fastest of a few copies of tensors that no cache holds.
+// Bytes/s, read plus written, in the fastest of a few copies of tensors too large for any cache.
 inline double measure_copy_speed(Device& device, Ops& ops) {
   constexpr int64_t kElements = 64 << 20;
   const auto stream = device.create_compute_stream();
@@ -133,7 +133,7 @@ inline double measure_copy_speed(Device& device, Ops& ops) {
   return best;
 }
 
-// The parts of a step beside their floors; what no op took is the rest.
+// Prints the parts of a step with their floors; the time outside all ops is the rest.
 inline void print_parts(std::vector<TimedOps::Part> parts, double step_seconds, double flops_per_second,
                         double bytes_per_second) {
   std::sort(parts.begin(), parts.end(), [](const auto& x, const auto& y) { return x.seconds > y.seconds; });
@@ -142,7 +142,7 @@ inline void print_parts(std::vector<TimedOps::Part> parts, double step_seconds, 
                100 * seconds / step_seconds, floor * 1e3, floor / seconds, calls);
   };
   fmt::print("    {:<26} {:>10} {:>7} {:>10} {:>10} {:>6}\n", "part", "ms", "share", "floor ms", "floor/time", "calls");
-  constexpr double kSmall = 1e-3;  // of a step: in one row
+  constexpr double kSmall = 1e-3;  // share of a step; parts below it share one row
   double rest = step_seconds, floors = 0, small = 0, small_floors = 0;
   for (const TimedOps::Part& part : parts) {
     const double floor = part.floor(flops_per_second, bytes_per_second);

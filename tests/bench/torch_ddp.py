@@ -2,8 +2,8 @@
 """Data-parallel training of a small GPT-2 in PyTorch on the CPU over gloo, as a PyTorch user would write it: the model,
 loss and optimizer of torch_step.py in DistributedDataParallel or fully_shard (FSDP2). netlab_bench.py runs it.
 
-Every rank trains on its own batch in fp32; gradients are averaged and clipped to 1. Ranks are started by mpirun, whose
-environment tells them who they are; MASTER_ADDR, and GLOO_SOCKET_IFNAME for the interface, are torch's own variables.
+Every rank trains on its own batch in fp32; gradients are averaged and clipped to 1. mpirun starts the ranks, which read
+their rank from its environment; MASTER_ADDR, and GLOO_SOCKET_IFNAME for the interface, are torch's own variables.
 Rank 0 prints one line of JSON: the seconds of each step after the first two.
 
     torch_ddp.py --how ddp|fsdp [--bucket-mb M] [--steps K] [--layers L] [--hidden H] [--seq S] [--batch B] [--vocab V]

@@ -4,22 +4,22 @@
     torch_step.py --model 124m|1.3b|6.7b-layers|tiny [--recipe autocast|bf16] [--micro-batch B] [--micro-batches M]
                   [--steps K] [--warm-up K] [--layers L] [--peak TFLOP/s] [--no-compile]
 
-On a GPU: the models, batches (by its memory) and padded vocabulary of train_bench --model; torch.compile, the faster of flash and
-cuDNN's attention (measured), fused AdamW, gradients clipped to 1. Recipe `autocast`: fp32 weights, gradients and moments
-under bf16 autocast, which is the state that Trivet keeps; `bf16`: weights, gradients and moments all bf16, half the
-bytes and fewer digits than Trivet's. MFU is against the data sheet (--peak, or by the GPU's name), with train_bench's
-two conventions. The last line is for programs.
+On a GPU: the models, batches (by GPU memory) and padded vocabulary of train_bench --model; torch.compile, the faster of
+flash and cuDNN attention (measured), fused AdamW, gradients clipped to 1. Recipe `autocast`: fp32 weights, gradients
+and moments under bf16 autocast, the same state as Trivet's; `bf16`: weights, gradients and moments all in bf16, with
+half the bytes and less precision than Trivet's. MFU is against the data sheet (--peak, or by the GPU's name), in
+train_bench's two conventions. The last line is machine-readable.
 
     torch_step.py [--threads N] [--dtype fp32|bf16] [--steps K] [--layers L] [--compile] [--gemms]
 
 On a CPU: GPT-2 124M, b = 4, s = 1024, vocabulary 50257, tied embeddings, tanh-GELU, no dropout, gradients clipped to 1,
 AdamW. fp32 is plain; bf16 is autocast over fp32 weights. The floor of the step is its model FLOPs (causal convention, as
-in train_bench) at the peak of a product of [2048, 1024] by [1024, 1024] measured here.
+in train_bench) at the peak of a GEMM of [2048, 1024] by [1024, 1024] measured here.
 
---blocks llama, with either: Llama's blocks, as train_bench --blocks llama.
+--blocks llama, with either: Llama's blocks, as in train_bench --blocks llama.
 
-With --gemms, instead of steps: the GEMMs of such a step as matmul_bench prints them, by torch.mm (oneDNN, MKL) and in
-fp32 by NumPy too (OpenBLAS), each the best of a few, in turn.
+With --gemms, instead of steps: the GEMMs of such a step, as in matmul_bench, by torch.mm (oneDNN, MKL) and, in fp32,
+also by NumPy (OpenBLAS); each is the best of a few alternating runs.
 """
 import argparse
 import dataclasses
@@ -42,23 +42,23 @@ class Shape:
     hidden: int
     heads: int
     seq: int
-    batch: int  # samples of a micro-batch, on a GPU of 100 GiB or more
+    batch: int  # samples per micro-batch on a GPU of 100 GiB or more
     vocab: int = PADDED_VOCAB  # rows of the embedding
     llama: bool = False
 
     def groups(self):
-        """Of query heads, in a Llama."""
+        """Query groups in a Llama."""
         return self.heads // (3 if self.heads % 3 == 0 else 4 if self.heads % 4 == 0 else 1)
 
     def ffn(self):
-        """In a Llama: 8/3 h in multiples of 64."""
+        """FFN width in a Llama: 8/3 h, rounded up to a multiple of 64."""
         return -(-self.hidden * 8 // (3 * 64)) * 64
 
     def tokens(self):
         return self.batch * self.seq
 
     def flops_per_token(self, convention):
-        """Forward and backward. `causal` counts only the scores below the diagonal, s / 2 a token; `full` all."""
+        """Forward and backward. `causal` counts only the scores below the diagonal, s / 2 per token; `full` all."""
         layer = 12 * self.hidden * self.hidden
         if self.llama:
             layer = self.hidden * (2 * self.hidden * (1 + self.groups() / self.heads) + 3 * self.ffn())
@@ -154,7 +154,7 @@ def data_sheet_peak(name):
 
 
 def product_peak():
-    """TFLOP/s of a large bf16 product of random numbers."""
+    """TFLOP/s of a large bf16 GEMM on random numbers."""
     a, b = (torch.rand(8192, 8192, device="cuda").mul_(2).sub_(1).bfloat16() for _ in range(2))
     seconds = []
     for _ in range(6):
@@ -168,7 +168,7 @@ def product_peak():
 
 
 def choose_attention(shape):
-    """Leaves on the kernel of scaled_dot_product_attention that is faster at this shape; tells what it measured."""
+    """Enables only the faster kernel of scaled_dot_product_attention at this shape; returns its name and the times."""
     switches = {"flash": torch.backends.cuda.enable_flash_sdp, "cudnn": torch.backends.cuda.enable_cudnn_sdp}
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_math_sdp(False)
@@ -191,7 +191,7 @@ def choose_attention(shape):
 
         run()
         end = time.perf_counter() + 0.1
-        while time.perf_counter() < end:  # a GPU that had nothing to do takes a while to come to its clock
+        while time.perf_counter() < end:  # an idle GPU takes a while to reach its clock rate
             run()
         return statistics.median(run() for _ in range(5))
 
@@ -248,7 +248,7 @@ def measure_on_gpu(options, shape):
         step()
     events = [torch.cuda.Event(enable_timing=True) for _ in range((options.steps or 20) + 1)]
     events[0].record()
-    for event in events[1:]:  # nothing waits in between
+    for event in events[1:]:  # no synchronisation in between
         last = step()
         event.record()
     torch.cuda.synchronize()
@@ -286,7 +286,7 @@ def peak_flops(dtype):
 
 def measure_gemms(options, shape):
     os.environ["OPENBLAS_NUM_THREADS"] = str(options.threads)
-    import numpy  # which reads that
+    import numpy  # reads OPENBLAS_NUM_THREADS
     torch.set_num_threads(options.threads)
     dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float32
     hidden, tokens, total = shape.hidden, shape.tokens(), {}
@@ -334,7 +334,7 @@ def measure_on_cpu(options, shape):
     dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float32
     peak = peak_flops(dtype)
     seconds = []
-    for _ in range((options.steps or 4) + 1):  # the first warms up
+    for _ in range((options.steps or 4) + 1):  # the first is a warm-up
         start = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - start)
@@ -373,7 +373,7 @@ def main():
     if options.model and not torch.cuda.is_available():
         sys.exit("torch_step.py: --model is for a GPU, and PyTorch finds none")
     if options.model and not options.micro_batch and torch.cuda.get_device_properties(0).total_memory < 100 << 30:
-        shape = dataclasses.replace(shape, batch=shape.batch // 2)  # as train_bench
+        shape = dataclasses.replace(shape, batch=shape.batch // 2)  # as in train_bench
     if options.compile is None:
         options.compile = options.model is not None
     if options.gemms and (options.model or shape.llama):

@@ -3,23 +3,23 @@
 //   train_bench --model 124m|1.3b|6.7b-layers|tiny [--device auto|cpu|cuda] [--dtype bf16|fp32] [--layers N]
 //               [--micro-batch B] [--micro-batches M] [--steps N] [--warm-up N] [--cuda-graphs none|local]
 //               [--loss-rows N --pairs P]
-// One rank, a GPU where there is one, with micro-batches that fill an H200, or half of them on a GPU of less than 100
-// GiB; `tiny` is for trying the program. On a GPU steps are queued ahead, as `trivet train` does it. Their median,
-// tokens/s, MFU in both conventions against the data sheet and against a matrix product measured here, memory by
-// purpose, what the host takes to queue a step, and from the spans of the same steps where their time went.
-// --cuda-graphs is device.cuda_graph_impl: its graphs are one span each. The last line is for programs. --model is 124m
-// where it is left out on a GPU.
+// One rank, on a GPU if there is one. The micro-batches fill an H200; a GPU of less than 100 GiB gets half. `tiny` is
+// for trying the program. On a GPU, steps are queued ahead, as in `trivet train`. Prints the median step time,
+// tokens/s, MFU in both conventions against the data sheet and against a GEMM measured here, memory by purpose, the
+// host's time to queue a step, and the time by op from the spans of the same steps. --cuda-graphs is
+// device.cuda_graph_impl: each graph is one span. The last line is machine-readable. On a GPU, --model defaults to
+// 124m.
 //
 //   train_bench [--steps N] [--dtype fp32|bf16] [--layers N] [--threads N] [--cpu-isa NAME]
-// On a CPU: GPT-2 124M, s = 1024, b = 4: milliseconds, tokens/s and MFU against the matrix products measured in the
-// same run, causal convention. The floor of a step is its model FLOPs at that peak. Then where the time of the last
-// step went, each part beside its floor (timed_ops.h). Without --threads all cores, and behind that the weak scaling of
-// data parallelism: two ranks of one thread against one rank of one thread.
+// On a CPU: GPT-2 124M, s = 1024, b = 4. Prints milliseconds, tokens/s and MFU (causal convention) against the GEMM
+// peak measured in the same run. The floor of a step is its model FLOPs at that peak. Then the parts of the last step,
+// each with its floor (timed_ops.h). Without --threads, uses all cores, and then measures the weak scaling of data
+// parallelism: two ranks of one thread against one rank of one thread.
 //
-// --blocks llama, with either: the blocks are Llama's (RMSNorm, rope, SwiGLU of 8/3 h, three or four query heads a
-// group, no biases), as torch_step.py --blocks llama. --loss-rows N, with either: model.cross_entropy_chunk_rows; else
-// logits are whole. With --pairs, P pairs of steps instead, with chunks and without by turns, on a CPU of one thread:
-// its time, not the clock's, so that what else runs on the machine matters less.
+// --blocks llama, with either: Llama's blocks (RMSNorm, RoPE, SwiGLU of 8/3 h, three or four query heads per group, no
+// biases), as in torch_step.py --blocks llama. --loss-rows N, with either: model.cross_entropy_chunk_rows; without it,
+// logits are whole. With --pairs: P pairs of steps instead, alternating with and without chunks on one CPU thread.
+// Measures CPU time, not wall-clock time, so that other load on the machine matters less.
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
@@ -52,12 +52,12 @@ namespace {
 
 struct Model {
   std::string_view name;
-  int64_t layers, hidden, heads, seq, micro_batch;  // the last on a GPU of 100 GiB or more
+  int64_t layers, hidden, heads, seq, micro_batch;  // micro_batch: on 100 GiB or more
   int64_t vocab = 50257;
 };
 constexpr Model kModels[] = {{"124m", 12, 768, 12, 1024, 64},         // GPT-2
-                             {"1.3b", 24, 2048, 16, 2048, 16},        // GPT-3 XL, with heads of 128
-                             {"6.7b-layers", 8, 4096, 32, 2048, 16},  // 8 of the 32 of GPT-3 6.7B
+                             {"1.3b", 24, 2048, 16, 2048, 16},        // GPT-3 XL, with head_dim 128
+                             {"6.7b-layers", 8, 4096, 32, 2048, 16},  // 8 of GPT-3 6.7B's 32 layers
                              {"tiny", 2, 128, 2, 64, 4, 512}};
 
 struct Options {
@@ -103,7 +103,7 @@ GptDataset dataset_of(const IndexedDataset& tokens, const ModelConfig& model) {
           {.name = "train", .seq_length = model.seq_length, .vocab_size = *model.vocab_size, .seed = 1}};
 }
 
-// ---- one rank, and everything about its steps
+// ---- one rank: all measurements of its steps
 
 void print_ops(const MeasuredSteps& measured, const TokenFlops& flops, double tokens) {
   double products = 0, attention = 0;
@@ -118,7 +118,7 @@ void print_ops(const MeasuredSteps& measured, const TokenFlops& flops, double to
   std::sort(ops.begin(), ops.end(), [](const auto& x, const auto& y) { return x.second.seconds > y.second.seconds; });
   for (const auto& [name, op] : ops)
     fmt::print("{:<28} {:>9.3f} {:>6.2f}% {:>8.1f}\n", name, op.seconds * 1e3, 100 * op.seconds / window, op.calls);
-  if (measured.ops.contains("graph")) return;  // which hides the operations
+  if (measured.ops.contains("graph")) return;  // a graph's span hides its ops
   fmt::print("model FLOPs of products: {:.1f} TFLOP/s in matmul; of attention, causal: {:.1f} TFLOP/s\n",
              (flops.layers + flops.logits) * tokens / products * 1e-12, flops.attention * tokens / attention * 1e-12);
 }
@@ -129,7 +129,7 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
   LoadedConfig loaded{.config = parse_sets(sets), .origins = {}, .path = "bench"};
   loaded.config.model = config_of(model, options);
   const bool gpu = options.device != "cpu" && cuda_device_count() > 0;
-  const bool small = gpu && create_cuda_device(0)->memory_bytes() < int64_t{100} << 30;  // torch_step.py has the same
+  const bool small = gpu && create_cuda_device(0)->memory_bytes() < int64_t{100} << 30;  // as in torch_step.py
   loaded.config.batch.micro_batch_size = options.micro_batch.value_or(model.micro_batch / (small ? 2 : 1));
   loaded.config.batch.global_batch_size = loaded.config.batch.micro_batch_size * options.micro_batches;
   loaded.config.data.path = tokens.prefix();
@@ -155,14 +155,14 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
     fmt::print("in all {} of {}\n", bytes_text(memory.total()),
                gpu ? bytes_text(trainer.device().memory_bytes()) : "the host's");
 
-    StepResult first = trainer.step();  // chooses algorithms, and touches everything for the first time
+    StepResult first = trainer.step();  // autotunes, and touches all memory for the first time
     for (int i = 1; i < options.warm_up.value_or(gpu ? 5 : 1); ++i) trainer.step();
     const auto peak_of_products = [&] {
       return product_peak_tflops(trainer.device(), trainer.rank().ops, dtype, model.name == "tiny" ? 256 : 8192);
     };
     double product = peak_of_products();
     const MeasuredSteps measured = measure_steps(trainer, steps);
-    product = std::max(product, peak_of_products());  // speeds change
+    product = std::max(product, peak_of_products());  // clock rates vary
 
     const auto sheet = gpu ? peak_tflops_by_name(trainer.device().name(), std::string(word_of(config.precision.dtype)))
                            : std::optional<double>();
@@ -256,14 +256,14 @@ void compare_chunks(const IndexedDataset& tokens, const Model& model, const Opti
   });
 }
 
-// ---- on a CPU, and its scaling
+// ---- on a CPU: step time and weak scaling
 
 struct Result {
-  double seconds = 0;                 // of a step: the median after the first
-  double peak = 0;                    // TFLOP/s of all ranks together, all measuring at once
-  double copy_speed = 0;              // bytes a second, on rank 0
-  double last_seconds = 0;            // of the last step, on rank 0
-  std::vector<TimedOps::Part> parts;  // of that step
+  double seconds = 0;                 // per step: the median, without the first step
+  double peak = 0;                    // TFLOP/s summed over the ranks, which measure at the same time
+  double copy_speed = 0;              // bytes/s on rank 0
+  double last_seconds = 0;            // time of the last step on rank 0
+  std::vector<TimedOps::Part> parts;  // parts of that step
 };
 
 Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, int threads, const Options& options) {
@@ -302,7 +302,7 @@ Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, in
       seconds.push_back(static_cast<double>(step.end_ns - step.start_ns) * 1e-9);
     }
     const std::vector<TimedOps::Part> parts = ops->parts();
-    const double peak_after = peak();  // these machines change their speed
+    const double peak_after = peak();  // clock rates vary
     if (world.rank() != 0) return;
     const double last = seconds.back();
     seconds.erase(seconds.begin());
