@@ -1,5 +1,5 @@
-// A run's YAML file: refused by a ConfigError, or a Config that is written and read as the same; and the values that a
-// checkpoint keeps of one.
+// A run's YAML file: refused with a ConfigError, or a Config that survives being written and read again. Also the
+// config values saved in a checkpoint.
 #include <cstdlib>
 #include <map>
 #include <string>

@@ -1,4 +1,4 @@
-// A folder for the files of a fuzz target, in memory where the system has one there; removed at the end.
+// A folder for the files of a fuzz target, in memory if the system has /dev/shm; removed at the end.
 #pragma once
 
 #include <cstdlib>

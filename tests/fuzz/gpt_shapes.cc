@@ -1,5 +1,5 @@
-// model_tensors() for the weights target: from a table. The engine's own asks the layers, which bring all operations
-// along. Names are the table's own, too: what other formats call them does not depend on them.
+// model_tensors() for the weights target, from a table. The engine's version asks the layers, which would link in all
+// operations. The tensor names are the table's own, too: names in other formats do not depend on them.
 #include <array>
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ std::vector<ModelTensor> model_tensors(const ModelSpec& model) {
   };
   const auto add_both = [&](Module module, int64_t layer, Shape shape, bool bias) {
     add(module, layer, "weight", shape);
-    if (shape.rank > 1) --shape.rank;  // a norm's has one dimension as well
+    if (shape.rank > 1) --shape.rank;  // a norm's weight is already one-dimensional
     if (bias) add(module, layer, "bias", shape);
   };
   const bool mean = model.norm == Norm::layernorm;

@@ -1,5 +1,5 @@
-// A dataset: the input is the length of the .idx, two bytes, then the .idx, then the .bin. Refused by a DataError when
-// it is opened, or every token of it can be read.
+// A dataset: the input is the length of the .idx in two bytes, then the .idx, then the .bin. Either the dataset is
+// refused with a DataError, or all of its tokens can be read.
 #include <cstdlib>
 #include <cstring>
 #include <fstream>

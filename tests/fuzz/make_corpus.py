@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes tests/fuzz/corpus/: for each fuzz target sound files, and the hostile ones that have a name.
+"""Makes tests/fuzz/corpus/: valid files for each fuzz target, and the hostile ones that have a name.
 
     python3 tests/fuzz/make_corpus.py
 
-What a fuzzer finds is put beside them by hand, under a name that says what it was.
+A fuzzer's findings are added by hand, under a name that says what each was.
 """
 import gzip
 import io
@@ -56,7 +56,7 @@ put("safetensors", "duplicate", tensors('{"a":{"dtype":"U8","shape":[0],"data_of
 put("safetensors", "zero_byte", tensors(b"{}\0{"))
 put("safetensors", "deep", tensors('{"w":' + "[" * 64))
 
-# ---- manifest, description of a shard, train state
+# ---- manifest, shard description, train state
 
 slice_ = {"tensor": "w", "global_shape": [2, 2], "box": [0, 2, 0, 2], "range": [0, 4], "offset": 8, "xxh3_64": "0" * 16}
 shard = {"file": "rank-00000.safetensors", "bytes": 24, "xxh3_128": "0" * 32, "pieces": [slice_]}
@@ -88,7 +88,7 @@ put("manifest", "behind_the_file", with_piece(offset=(1 << 63) - 1))
 put("manifest", "hashes_missing", with_piece(xxh3_64=""))
 put("manifest", "too_few_elements", with_piece(range=[0, 3]))
 
-# ---- dataset: bytes of the .idx, .idx, .bin
+# ---- dataset: size of the .idx, .idx, .bin
 
 
 def dataset(idx, data):
@@ -266,7 +266,7 @@ biases = {f"model.layers.0.self_attn.{n}_proj.bias": [2 if n != "q" else 4] for 
 put("weights", "hf_qwen2", hf(changed(llama, model_type="qwen2"), "", hf_shard({**llama_whole, **biases})))
 put("weights", "hf_llama_largest", hf(changed(llama, head_dim=10**6, num_attention_heads=10**6), "", hf_shard(llama_whole)))
 
-# ---- texts of `data prepare`: what it is, then the file
+# ---- texts for `data prepare`: a byte for the format, then the file
 
 
 def tar(members):

@@ -1,5 +1,5 @@
-// The texts of a checkpoint: manifest, description of a shard, train state. A manifest holds a hash of itself, which no
-// random text has: here each gets the one that fits.
+// The texts of a checkpoint: manifest, shard description, train state. A manifest contains its own hash, which no
+// random text gets right: here each text is also tried with the correct hash.
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// What parse() makes of the text is written by to_json() and read as the same; or the text is refused.
+// Either parse() refuses the text, or its result survives being written by to_json() and parsed again.
 template <class Parse>
 void check_round_trip(const std::string& text, Parse parse) {
   std::string written;

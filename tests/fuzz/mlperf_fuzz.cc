@@ -1,4 +1,4 @@
-// An MLPerf log from anybody: the linter reads whatever it is, and a record that is written again is read as the same.
+// An untrusted MLPerf log: the linter reads any text, and a record survives being written and read again.
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
   const std::string json = to_json(mlperf::lint({folder.path}, ""));
   if (trivet::parse_json(json).at("files") != 1) std::abort();
-  // Times are written in whole milliseconds: texts, numbers and metadata stay.
+  // Times are written in whole milliseconds; key, value and metadata must survive unchanged.
   for (const auto& [key, records] : mlperf::read_log(path).records)
     for (const mlperf::Record& record : records) {
       if (record.value.is_discarded() || std::abs(record.time_ms) > 1e15) continue;

@@ -1,5 +1,5 @@
-// What resolve() and on_gpus() call, beside check_config() in validate.cc. The config target never resolves anything,
-// and clang 14 cannot compile the schedules.
+// Stubs of the functions that resolve() and on_gpus() call, which share validate.cc with check_config(). The config
+// target never resolves anything, and clang 14 cannot compile the schedules.
 #include <array>
 #include <string_view>
 
@@ -14,7 +14,7 @@ bool built_with_cuda() { return false; }
 void check_schedule(const Schedule&, std::string_view) { fail("not in a fuzz target"); }
 int safe_channel_depth(const Schedule&) { fail("not in a fuzz target"); }
 Schedule make_schedule(const ScheduleRequest&) { fail("not in a fuzz target"); }
-std::span<const ScheduleKind> schedule_kinds() {  // two, of which the rules read the names
+std::span<const ScheduleKind> schedule_kinds() {  // the rules read only the names
   static const std::array<ScheduleKind, 2> kinds{ScheduleKind{.name = "1f1b"}, ScheduleKind{.name = "interleaved"}};
   return kinds;
 }

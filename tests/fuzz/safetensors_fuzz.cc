@@ -1,4 +1,4 @@
-// A safetensors file: refused by a DataError, or read; then what was read is written and read as the same.
+// A safetensors file: refused with a DataError, or its header survives being written and read again.
 #include <algorithm>
 #include <cstdlib>
 #include <string>

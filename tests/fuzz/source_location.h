@@ -1,5 +1,5 @@
-// std::source_location for clang 14, which knows GCC's header but not the builtin behind it, so that the header stays
-// empty. Included in front of everything in the fuzz targets, and only there.
+// std::source_location for clang 14, which uses GCC's header but lacks the builtin that it needs, so the header defines
+// nothing. Included before everything else in the fuzz targets, and only there.
 #pragma once
 
 #include <source_location>

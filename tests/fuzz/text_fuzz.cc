@@ -1,8 +1,8 @@
-// A text file of `data prepare`: refused by a DataError, or its documents, in parts that belong together. The input is
-// one byte that says what it is, then the file:
-//   J   JSON Lines, whose documents are those of another reading of its lines;  j   the same, compressed by gzip
-//   F   a document to the byte;   P paragraphs;   E entries;   f, p, e   compressed
-//   T   a tar archive;   Z   JSON Lines compressed by zstd;   X   text by xz
+// A text file for `data prepare`: refused with a DataError, or its documents, in consistent pieces. The input is one
+// byte for the format, then the file:
+//   J   JSON Lines, compared with the documents of another reader;  j   the same, compressed with gzip
+//   F   one document, byte for byte;   P paragraphs;   E entries;   f, p, e   the same, compressed
+//   T   a tar archive;   Z   JSON Lines compressed with zstd;   X   text compressed with xz
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -21,7 +21,7 @@ namespace {
 
 using Documents = std::vector<std::string>;
 
-// Nothing where the file is refused.
+// Returns nullopt if the file is refused.
 std::optional<Documents> read_documents(const std::string& path, trivet::DocumentMode mode) {
   Documents documents;
   try {
@@ -39,14 +39,14 @@ std::optional<Documents> read_documents(const std::string& path, trivet::Documen
   return documents;
 }
 
-// The same of JSON Lines, by the library alone, for which a zero byte ends the line.
+// The documents of JSON Lines as the JSON library alone reads them. To it, a zero byte ends the line.
 std::optional<Documents> documents_of(const std::string& text) {
   Documents documents;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     if (std::ranges::all_of(line, [](unsigned char c) { return c == ' ' || (c >= '\t' && c <= '\r'); })) continue;
     if (line.find('\0') != std::string::npos) return {};
-    int texts = 0;  // members of that name, of which the library takes the last
+    int texts = 0;  // members named "text"; the library keeps only the last
     const auto count = [&](int depth, nlohmann::json::parse_event_t event, const nlohmann::json& parsed) {
       texts += event == nlohmann::json::parse_event_t::key && depth == 1 && parsed == "text";
       return true;
@@ -74,7 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using enum trivet::DocumentMode;
   const auto documents = read_documents(path, kind == 'P' ? paragraph : kind == 'E' ? entry : file);
   if (compressed || !documents) {
-    // What begins like another format, or as UTF-16, is refused, whatever it is.
+    // A file that begins like another format or like UTF-16 is refused, whatever its content.
     const bool foreign = text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff") ||
                          text.starts_with("\x28\xb5\x2f\xfd") ||
                          text.starts_with(
@@ -86,7 +86,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   for (const char* magic : {"\x1f\x8b", "\x28\xb5\x2f\xfd", "\xfd\x37zXZ"})
     if (text.starts_with(magic)) return 0;         // decompressed, whatever the name
-  if (text.starts_with("\xef\xbb\xbf")) return 0;  // the mark of UTF-8 is no text
+  if (text.starts_with("\xef\xbb\xbf")) return 0;  // a byte order mark is not text
   if (kind == 'J' && documents != documents_of(text)) std::abort();
   if (kind == 'F' && (text.empty() ? !documents->empty() : *documents != Documents{text})) std::abort();
   return 0;

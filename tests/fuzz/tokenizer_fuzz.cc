@@ -1,6 +1,6 @@
-// A tokenizer.json: refused by a DataError, or a model that is written and read again as it is, and that encodes any
-// text: to ids that it has, and, where it neither normalises, removes nor adds, back to the text; or whose pattern
-// takes more than linear time.
+// A tokenizer.json: refused with a DataError, or a model that survives being written and read again. It encodes any
+// text to ids of its vocabulary, which decode to the same text unless the model normalises, removes or adds characters.
+// A text may be refused only if the model's pattern takes more than linear time.
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -33,7 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool keeps = !model.nfc && std::ranges::all_of(model.splits, [](const BpeSplit& split) {
     return split.keep == BpeSplit::Keep::all && !split.prefix_space;
   });
-  // The end of document is no text: it is not looked for.
+  // Special tokens in a text are not recognised: the end of document cannot come from text.
   const auto tokenizer = make_bpe(model, {.eod = special->text, .bos = ""}, true);
   for (const std::string& text :
        {std::string("a bc  The end.\r\n 12345 \xc3\xa9\xe6\x97\xa5 'll"), file.substr(0, 300)})

@@ -1,7 +1,7 @@
-// Weights from elsewhere: an llm.c file, or a Hugging Face folder. Refused by an error of ours, or every tensor is
-// read, and what is written of them as a Hugging Face folder gives the same bits. The input is one byte,
+// Imported weights: an llm.c file or a Hugging Face folder. Either one of our errors refuses them, or every tensor can
+// be read, and a Hugging Face folder has the same bits after it is written and read again. The input is one byte,
 //   L   and an llm.c file; or
-//   H   and three lengths of two bytes: config.json, model.safetensors.index.json, a shard, and another with the rest.
+//   H   and three lengths of two bytes: config.json, model.safetensors.index.json, a shard; the rest is another shard.
 //       Without an index the first shard is model.safetensors.
 #include <cstdlib>
 #include <cstring>
@@ -71,7 +71,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (data[0] == 'L') read_llmc(folder.path, bytes);
     else read_hf(folder.path, bytes);
   } catch (const DataError&) {
-  } catch (const IoError&) {  // a shard that is not there
+  } catch (const IoError&) {  // a shard is missing
   }
   return 0;
 }
