@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Executes every command block of README.md, docs/*.md and docs/course/*.md, in order, in a scratch copy of the checkout,
-and compares the output that the page shows with the output that came, in shape: numbers, hashes and generated text may
+and compares the output that the page shows with the actual output by shape: numbers, hashes and generated text may
 differ.
 
     commands.py --source CHECKOUT --trivet PROGRAM [--keep DIR]
 
-A block is indented by four spaces. Its lines that begin with a program of kPrograms, or with "$ ", are commands; what
-follows a command is its output, of which lines may be left out. A mark may stand in an HTML comment before a block: "not
-run: REASON", where the test cannot run it, and the programs that it names must exist all the same; "ends with: CODE", an
-exit code other than 0; "output of: COMMAND", for the output of an earlier command, named by its beginning.
+A block is indented by four spaces. Its lines that begin with a program of kPrograms, or with "$ ", are commands; a
+command's output follows it, of which lines may be left out. An HTML comment before a block may hold a mark: "not run:
+REASON" if the test cannot run it (the programs that it names must still exist); "ends with: CODE" for an exit code
+other than 0; "output of: COMMAND" for the output of an earlier command, named by its beginning.
 
-Commands run as written, but `trivet train` makes a hundredth of its steps, on small batches, unless the run is one of the
-course, which is small. Links lead somewhere, and FILE:SYMBOL names a symbol of that file.
+Commands run as written, except that `trivet train` runs a hundredth of its steps, on small batches, unless the run is
+one of the course's, which are small. Also checks that links have targets and FILE:SYMBOL names a symbol in that file.
 """
 import argparse
 import glob
@@ -26,9 +26,9 @@ import time
 
 kPrograms = ("build", "launch/", "tests/", "mpirun ", "sudo ", "cmake ", "chrt ", "export ", "sbatch ", "tar ", "trivet ",
              "source ", "for ", "c++ ")
-kLimit = 300  # seconds for a command
+kLimit = 300  # seconds per command
 
-# `trivet train` with a hundredth of the steps and of the intervals that are counted in steps.
+# `trivet train` with a hundredth of the steps, and of the intervals counted in steps.
 kWrapper = """#!/usr/bin/env bash
 real={program}
 [[ ${{1-}} == train && $* != *--help* && $* != *docs/course/* ]] || exec "$real" "$@"
@@ -116,7 +116,7 @@ def prompt_of(command):
 
 
 def missing_line(expected, output, prompt):
-    """The first line of `expected` that is not in `output`, in its order; None: all are."""
+    """The first line of `expected` that is missing from `output`, in order; None if none is."""
     left = iter(output)
     for line in expected:
         if line.strip() in ("", "…"):
@@ -131,7 +131,7 @@ def scratch_of(source, program, folder):
         if entry.name not in ("data", "runs", ".git") and not entry.name.startswith("build"):
             (folder / entry.name).symlink_to(entry)
     (folder / "build").mkdir()
-    for suffix in ("bin", "idx"):  # Megatron's, which has no other files
+    for suffix in ("bin", "idx"):  # a Megatron dataset has no other files
         (folder / f"PREFIX.{suffix}").symlink_to(folder / f"data/gcide.{suffix}")
     wrapper = folder / "build" / "trivet"
     wrapper.write_text(kWrapper.format(program=shlex.quote(str(program))))
@@ -139,7 +139,7 @@ def scratch_of(source, program, folder):
 
 
 def check_not_run(block, source, build):
-    """The programs that a block names, which is not run, exist."""
+    """Checks that the programs named in a block that is not run exist."""
     for command, _ in block.parts():
         for word in re.findall(r"(?<![\w/.-])(?:build|launch|tests)/[\w./-]+", command or ""):
             name = word.removeprefix("build/")
@@ -151,7 +151,7 @@ def check_not_run(block, source, build):
 
 
 def broken_links(source, pages):
-    """Links from a page to a file that is not there, or to a heading that its page does not have."""
+    """Links from a page to a missing file, or to a heading that the target page does not have."""
     def anchors(page):
         headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
         return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
@@ -166,7 +166,7 @@ def broken_links(source, pages):
 
 
 def missing_symbols(source, pages):
-    """FILE:SYMBOL where there is no such file, or the symbol is not in it."""
+    """Each FILE:SYMBOL whose file does not exist or does not contain the symbol."""
     missing = []
     for page in pages:
         for path, symbol in re.findall(r"\b((?:\w+/)+\w+\.(?:h|cc)):([A-Za-z_]\w*(?:::\w+)*)", (source / page).read_text()):
@@ -188,13 +188,13 @@ def main():
     scratch_of(options.source.resolve(), options.trivet.resolve(), scratch)
     environment = dict(os.environ, TRIVET="build/trivet", OMP_WAIT_POLICY="passive", CUDA_VISIBLE_DEVICES="")
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        environment.pop(name, None)  # a page has to say what it takes
+        environment.pop(name, None)  # a page must export what its commands need
     exports, outputs, failures, executed = [], {}, [], 0
     pages = ["README.md"] + [page for folder in ("docs", "docs/course")
                              for page in sorted(glob.glob(f"{folder}/*.md", root_dir=options.source))]
     failures += broken_links(options.source, pages)
     failures += missing_symbols(options.source, pages + ["docs/course/one_rank.cc"])
-    pages.sort(key=lambda page: page not in ("README.md", "docs/train.md"))  # where a reader begins
+    pages.sort(key=lambda page: page not in ("README.md", "docs/train.md"))  # readers begin with these
     for page in pages:
         for block in blocks_of(options.source / page, page):
             at = f"{page}:{block.line}"
