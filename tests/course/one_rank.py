@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """docs/course/one_rank.cc and the engine train the same run: the losses and gradient norms of 20 steps agree within 1e-5,
-over data of which the steps read more than two epochs. And one_rank's own gradients agree with finite differences.
+over more than two epochs of data. Also, one_rank's own gradients agree with finite differences.
 
     one_rank.py --source CHECKOUT --trivet PROGRAM --one-rank PROGRAM
 """
@@ -39,7 +39,7 @@ def main():
         run(options.trivet, "data", "prepare", "--input", "text.txt", "--document", "paragraph", "--tokenizer", "bytes",
             "--output", "data/one_rank", cwd=folder)
         run(options.trivet, "train", course / "one_rank.yaml", "--set", f"train.train_iters={kSteps}",
-            "--set", "device.peak_tflops=1", cwd=folder)  # which is then not measured
+            "--set", "device.peak_tflops=1", cwd=folder)  # skips measuring it
         records = [json.loads(line) for line in open(f"{folder}/runs/one_rank/metrics.jsonl")]
         engine = [record for record in records if "loss" in record and "step_seconds" in record]
         output = run(options.one_rank, "data/one_rank", str(kSteps), "draw", cwd=folder).splitlines()
