@@ -24,9 +24,9 @@ from sandbox import Broken, Case, Tally
 
 KINDS = {"kills": kills, "inputs": inputs, "limits": limits, "endurance": endurance}
 SHORT = {"kills": 6, "inputs": 4 * len(TARGETS), "limits": 2 * len(ATTACKS), "endurance": 1}  # cases
-SHARE = {"kills": 0.65, "inputs": 0.25, "limits": 0.1}  # of the minutes; the long runs go on beside them
+SHARE = {"kills": 0.65, "inputs": 0.25, "limits": 0.1}  # of the minutes; the long runs run in parallel
 
-# Failures that are known, by what they say, with the reason why they are not cured yet: reported, and no failure.
+# Known failures: a pattern of their text, and why they are not fixed yet. Reported, but not counted as failures.
 KNOWN = [
     ("after throwing an instance of '(trivet::OutOfMemory|N6trivet11OutOfMemoryE)'",
      "without 32 bytes left, a destructor of the JSON library that allocates ends the process"),
@@ -40,7 +40,7 @@ class Attack:
         if not os.access(self.trivet, os.X_OK):
             raise SystemExit(f"{self.trivet}: is no program; expected --trivet PROGRAM, built before")
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="trivet-attack-"))
-        self.scratch.chmod(0o755)  # other users run in it, too
+        self.scratch.chmod(0o755)  # other users also run in it
         self.shared_memory = pathlib.Path(tempfile.mkdtemp(prefix="trivet-attack-", dir="/dev/shm"))
         (self.scratch / "tmp").mkdir()
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive",
@@ -52,17 +52,17 @@ class Attack:
         self.tally, self.failures, self.lock = Tally(), [], threading.Lock()
         self.began = time.monotonic()
         self.base = None
-        self.stopping = False  # no further case begins
+        self.stopping = False  # no further case starts
 
     def find_mpirun(self):
-        """Its words; empty where there is none, or where the program was built without MPI."""
+        """The words of the command; empty if there is no mpirun or the program was built without MPI."""
         version = subprocess.run([self.trivet, "--version"], capture_output=True, text=True)
         if shutil.which("mpirun") is None or "MPI" not in version.stdout:
             return []
         return ["mpirun", "--oversubscribe", "--bind-to", "none"]
 
     def case(self, kind, index):
-        """False: something did not hold."""
+        """Returns False if a promise did not hold."""
         if self.stopping:
             return True
         case = Case(self, kind, index)
@@ -88,7 +88,7 @@ class Attack:
         self.base = Base(self)
         with self.base:
             self.base.make()
-            # The fixtures stay: only their own end would remove them.
+            # The fixtures stay until this block ends.
             with ThreadPoolExecutor(self.jobs) as pool:
                 if only:
                     kind, _, index = only.partition(":")
@@ -101,7 +101,7 @@ class Attack:
                     list(pool.map(lambda case: self.case(*case), self.short_cases()))
 
     def short_cases(self):
-        """The long ones first, so that they do not end alone."""
+        """Long cases first, so that none of them runs alone at the end."""
         return [(kind, index) for kind in ("endurance", "kills", "limits", "inputs") for index in range(SHORT[kind])]
 
     def run_long(self, pool):
@@ -190,7 +190,7 @@ def main():
     def stop(*_):
         attack.stopping = True
 
-    signal.signal(signal.SIGTERM, stop)  # what has begun ends, and is summed up
+    signal.signal(signal.SIGTERM, stop)  # running cases finish and are summarised
     signal.signal(signal.SIGINT, stop)
     try:
         attack.run(options.only)

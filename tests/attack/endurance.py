@@ -1,5 +1,5 @@
-"""A long run of a tiny model: memory, descriptors and threads stay what they were when it had settled, and its files
-grow by as much a step as docs say, or not at all.
+"""A long run of a tiny model: once the run has settled, memory, descriptors and threads do not grow, and its files grow
+per step by no more than the docs say, or not at all.
 """
 import os
 import time
@@ -7,7 +7,7 @@ import time
 from fixtures import losses_of
 from sandbox import expect
 
-BYTES_A_STEP = 2048  # of metrics.jsonl, a line a step
+BYTES_A_STEP = 2048  # limit for metrics.jsonl, one line per step
 SAMPLES = 60
 
 
@@ -40,7 +40,7 @@ def endurance(case):
         try:
             samples.append((metrics.stat().st_size, *usage_of(process.pid), size_of(case.folder / "run", {"metrics.jsonl"})))
         except (OSError, KeyError):
-            continue  # not there yet, or no longer
+            continue  # file or process not there yet, or gone
     result = process.result(process.code)
     expect(result.code == 0, "the run fails", result)
     expect(len(losses_of(metrics)) == steps, "steps are missing", result)

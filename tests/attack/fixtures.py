@@ -1,5 +1,5 @@
-"""What the attack breaks: a small text, datasets, a tokenizer, runs with checkpoints, traces and flight dumps, converted
-weights, a study, a schedule. Made once by the program itself, and only read afterwards.
+"""The files that the attack breaks: a small text, datasets, a tokenizer, runs with checkpoints, traces and flight
+dumps, converted weights, a study, a schedule. The program itself makes them once; afterwards they are only read.
 """
 import json
 import random
@@ -17,7 +17,7 @@ DEVICE = [("kind", "cpu"), ("threads_per_rank", "1"), ("peak_tflops", "1")]
 
 
 def sections_of_run(data, run_dir, **more):
-    """A run's file; `more`: section = [(key, value)]."""
+    """The sections of a run's file; `more`: section = [(key, value)]."""
     sections = {"model": list(MODEL), "parallel": [], "overlap": [], "batch": [("global_batch_size", "4")],
                 "optimizer": [("lr", "1e-3"), ("lr_decay_iters", str(STEPS)), ("clip_grad", "1")],
                 "precision": [("dtype", "fp32")], "data": [("path", data), ("split", '"90,10,0"')],
@@ -35,7 +35,7 @@ def make_text(seed):
 
 
 def llmc_model(draw, layers=2, channels=16, positions=16, vocab=40, padded=128):
-    """A model_*.bin of llm.c: a header, and the weights in fp32."""
+    """An llm.c model_*.bin: a header and the weights in fp32."""
     header = [20240326, 3, positions, vocab, layers, 2, channels, padded]
     count = (padded + positions) * channels + layers * (12 * channels**2 + 13 * channels) + 2 * channels
     return struct.pack(f"<256i{count}f", *header, *[0] * 248, *(draw.gauss(0, 0.02) for _ in range(count)))
@@ -92,7 +92,7 @@ class Base(Case):
         self.must("study", "study.yaml")
         schedule = self.must("schedule", "--kind", "zb-h1", "--pipeline", "3", "--microbatches", "4", "--text").out
         (self.folder / "schedule.txt").write_text(schedule)
-        self.keys = {}  # {section: [(key, [the words that it takes])]}
+        self.keys = {}  # {section: [(key, [the words that it accepts])]}
         for line in self.must("config", "--keys").out.splitlines():
             if not line.startswith(" "):
                 section = line.strip()
@@ -105,7 +105,7 @@ class Base(Case):
         self.must("train", "run.yaml", "--ranks", "2", "--set", "train.run_dir=straight")
         self.must("train", "run.yaml", "--ranks", "2", "--set", f"train.train_iters={SAVED}")
         self.must("train", "run.yaml", "--ranks", "2", "--set", "train.run_dir=failed", "--inject", "throw:1:3", code=70)
-        # The reading commands of a case take these by name.
+        # A copy for inputs.py's report().
         shutil.copytree(self.folder / "run", self.folder / "measured")
 
     def write_run(self, name, run_dir, data="bytes", folder=None, **more):
@@ -115,7 +115,7 @@ class Base(Case):
 
 
 def losses_of(metrics, key="loss"):
-    """[(step, the digits of the loss)] of a metrics.jsonl, whose every line must be whole."""
+    """[(step, the digits of the loss)] from a metrics.jsonl, none of whose lines may be torn."""
     found = []
     for number, line in enumerate(metrics.read_text().split("\n")):
         if not line:

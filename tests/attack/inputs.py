@@ -1,6 +1,6 @@
-"""Broken inputs: every file that a user gives to a command, changed at random where its structure is. Each ends with a
-documented exit code, one message that names the file or the key, in bounded time and memory, and nothing written; or is
-sound all the same.
+"""Broken inputs: every file that a user gives to a command, with random changes to its structure. The command ends with
+a documented exit code and one message that names the file or the key, in bounded time and memory, and writes nothing;
+or the input is still valid.
 """
 import gzip
 import json
@@ -13,7 +13,7 @@ import mutation
 from fixtures import SAVED, STEPS, losses_of, sections_of_run
 from sandbox import DOCUMENTED_CODES, expect, expect_sound_end
 
-# 64 usage or configuration, 65 data, 74 I/O. Nothing that is read may end a command in any other way.
+# 64 usage or configuration, 65 data, 74 I/O. No input may end a command in any other way.
 REFUSED = {0, 64, 65, 74}
 KEY = r"\b[a-z_]+\.[a-z_0-9]+\b"
 
@@ -26,7 +26,7 @@ def note(case, target, result):
 
 
 def read(case, target, *arguments, mentions, codes=REFUSED, writes=()):
-    """Runs a command on what was broken. Of what it writes nothing is there where it fails."""
+    """Runs a command on a broken input. If it fails, it leaves none of its output behind."""
     before = case.listing()
     result = case.run(*arguments)
     note(case, target, result)
@@ -40,7 +40,7 @@ def read(case, target, *arguments, mentions, codes=REFUSED, writes=()):
 
 
 def train(case, target, *arguments, mentions, run_dir="out"):
-    """As read(), but a run that began before it met the damage has a folder, and says in it how it ended."""
+    """Like read(), but a run that begins before it meets the damage has a folder, with its end in outcome.json."""
     result = case.run("train", *arguments, "--set", f"train.run_dir={run_dir}")
     note(case, target, result)
     expect_sound_end(result, REFUSED | {93}, mentions)
@@ -54,7 +54,7 @@ def train(case, target, *arguments, mentions, run_dir="out"):
 
 
 def run_file(case):
-    """A run's YAML: config, train, and where it is accepted, the same again from what it resolves to."""
+    """A run's YAML. train refuses what config refuses; the resolved form of an accepted file resolves to itself."""
     sections = sections_of_run(str(case.base.folder / "bytes"), "out")
     path = case.folder / "run.yaml"
     path.write_bytes(mutation.mutate_yaml(case.random, sections, case.base.keys))
@@ -95,7 +95,7 @@ def arguments(case):
     command = draw.choice(commands)
     result = case.run(*command)
     note(case, "arguments", result)
-    # CLI11's messages have no prefix of ours.
+    # CLI11's messages lack our prefix.
     codes = REFUSED | ({70, 93} if command[0] == "train" else set())
     expect(result.code in codes, f"exit code {result.code}", result)
     if result.code != 0:
@@ -129,7 +129,7 @@ def dataset(case):
 
 
 def other_data(case):
-    """One MPI rank runs in another folder, whose dataset is another one: no step is trained on it."""
+    """One MPI rank runs in another folder, which has another dataset: the run trains no step."""
     if not case.attack.mpirun:
         return
     draw = case.random
@@ -141,7 +141,7 @@ def other_data(case):
     theirs = case.folder / "theirs" / "data"
     if kind == "a byte":
         data = bytearray(theirs.with_suffix(".bin").read_bytes())
-        data[draw.randrange(len(data) // 2) * 2] ^= 1  # the low byte of a token: another one of the vocabulary
+        data[draw.randrange(len(data) // 2) * 2] ^= 1  # a token's low byte: gives another valid token
         theirs.with_suffix(".bin").write_bytes(data)
     elif kind == "lengths":
         data = theirs.with_suffix(".idx").read_bytes()
@@ -182,12 +182,12 @@ def corpus(case):
          mentions=[name.replace(".", r"\.")], writes=["made.bin", "made.idx", "made.json"])
 
 
-BOMB = 66 << 20  # bytes, of less than a hundredth of which nothing is refused
+BOMB = 66 << 20  # bytes; growth is limited only beyond 64 MiB of output
 BOMB_MEMORY = 300 << 20
 
 
 def bomb(case):
-    """Little that becomes much: files that decompress to zeros, holes in archives, texts without a place to cut them."""
+    """Small inputs that expand: files that decompress to zeros, holes in archives, texts without a place to split."""
     draw = case.random
     kind = draw.choice(["gz", "xz", "tar", "tar.gz", "word", "marks"])
     path = case.folder / f"bomb.{kind if kind not in ('word', 'marks') else 'txt'}"
@@ -247,7 +247,7 @@ def tokenizer(case):
 
 
 def checkpoint(case):
-    """A file of a run's last checkpoint. Any change of one that the manifest names is found."""
+    """A file of a run's last checkpoint. Any change to a file named in the manifest is detected."""
     draw = case.random
     shutil.copytree(case.base.folder / "run", case.folder / "run")
     step = case.folder / "run" / "checkpoints" / f"step-{SAVED:08d}"
@@ -262,7 +262,7 @@ def checkpoint(case):
         expect(verified.code in (65, 74), f"{name} is another, and taken for sound", verified)
     read(case, target, "checkpoint", "inspect", "run", *draw.choice([[], ["--tensors"]]), mentions=mentions)
     read(case, target, "generate", "run", "--prompt-tokens", "1,2", "--tokens", "3", mentions=mentions, codes=REFUSED | {93})
-    # The run falls back to the checkpoint before, and trains the same.
+    # The run falls back to the previous checkpoint and trains to the same losses.
     case.base.write_run("run.yaml", "run", folder=case.folder)
     resumed = train(case, target, "run.yaml", "--ranks", "2", mentions=mentions, run_dir="run")
     if resumed.code == 0:
@@ -272,7 +272,7 @@ def checkpoint(case):
 
 
 def break_file(case, path, data):
-    """Changes the file, deletes it, or puts something else in its place; returns what it holds, None: it is no file."""
+    """Changes the file, deletes it, or puts a folder in its place. Returns its content; None if it is no file now."""
     draw = case.random
     if draw.random() < 0.15:
         path.unlink()
@@ -292,7 +292,7 @@ def break_file(case, path, data):
 
 
 def conversion(case):
-    """Weights of Hugging Face's or llm.c's formats."""
+    """Weights in the format of Hugging Face or llm.c."""
     draw, to = case.random, case.random.choice(["trivet", "hf"])
     if draw.random() < 0.5:
         source, target = "model.bin", "llm.c weights"
@@ -315,7 +315,7 @@ def conversion(case):
 
 
 def study(case):
-    """A study's file, or the results of one."""
+    """A study's file, or its results."""
     draw = case.random
     shutil.copy(case.base.folder / "run.yaml", case.folder / "run.yaml")
     text = (case.base.folder / "study.yaml").read_bytes()
@@ -342,13 +342,13 @@ def schedule(case):
 
 
 def report(case):
-    """What the reading commands take from a run's folder: metrics, trace, flight dumps."""
+    """The files that read-only commands read from a run's folder: metrics, trace, flight dumps."""
     draw = case.random
     if draw.random() < 0.5:
         shutil.copytree(case.base.folder / "measured", case.folder / "run")
         path = case.folder / "run" / draw.choice(["metrics.jsonl", "trace.json", "config.resolved.yaml"])
         path.write_bytes(mutation.mutate_lines(draw, path.read_bytes()))
-        if path.name == "trace.json" and draw.random() < 0.7:  # an event a line, behind a comma
+        if path.name == "trace.json" and draw.random() < 0.7:  # one event per line, after a comma
             lines = (case.base.folder / "measured" / path.name).read_bytes().split(b"\n")
             at = draw.randrange(1, len(lines) - 1)
             lines[at] = b"," + mutation.mutate_json(draw, lines[at].lstrip(b",").decode())

@@ -1,5 +1,5 @@
-"""Kills of runs: a run of a random layout is killed again and again, at random moments and by any signal, and resumed
-after each; what it trains in the end must be, bit for bit, what the same run trains that nobody kills.
+"""Kills: a run with a random layout is killed again and again, at random moments and by any signal, and resumed after
+each kill. Its final state must equal, bit for bit, that of the same run without kills.
 """
 import filecmp
 import json
@@ -14,9 +14,9 @@ from mutation import yaml_text
 from sandbox import Broken, expect, processes_of, send
 
 STEPS = 24
-KILLS = 7  # of a run, at most
+KILLS = 7  # per run, at most
 
-# What a user or a scheduler does to a run; those after which it saves itself and ends with 75 are ASKED.
+# What a user or a scheduler does to a run. After the signals in ASKED, the run saves and ends with 75.
 ASKED = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "SIGHUP": signal.SIGHUP, "SIGUSR1": signal.SIGUSR1,
          "SIGUSR2": signal.SIGUSR2, "SIGXCPU": signal.SIGXCPU}
 THREAD_KILLS = ["SIGKILL", "SIGKILL", "SIGKILL", "SIGTERM", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2",
@@ -26,7 +26,7 @@ MPI_KILLS = ["SIGKILL of a rank", "SIGKILL of a rank", "SIGKILL of all", "SIGKIL
 
 
 class Layout:
-    """Keys of a run, and how it is started."""
+    """A run's configuration keys, and how it is started."""
 
     def __init__(self, case):
         draw, self.mpi = case.random, case.attack.mpirun and case.random.random() < 0.3
@@ -99,10 +99,10 @@ class Killed:
         self.kills = 0
 
     def latest(self):
-        """The step that a resumed run begins with."""
+        """The step from which a run would resume."""
         try:
             name = (self.checkpoints / "latest").read_text()
-        except FileNotFoundError:  # the first checkpoint may have its name already
+        except FileNotFoundError:  # the first checkpoint may already have its final name
             return max([int(path.name[5:]) for path in self.checkpoints.glob("step-????????")], default=0)
         expect(re.fullmatch(r"step-\d{8}\n", name), f"checkpoints/latest holds {name!r}")
         expect((self.checkpoints / name.strip() / "manifest.json").exists(), f"latest names {name!r}, which is not whole")
@@ -112,7 +112,7 @@ class Killed:
         return losses_of(self.metrics)[-1][0] if self.metrics.exists() and losses_of(self.metrics) else 0
 
     def attempt(self):
-        """False: the run has come to its end."""
+        """Returns False once the run has finished."""
         before = self.latest()
         process = self.layout.start(self.case, "killed")
         kill, moment = "none", "none"
@@ -123,7 +123,7 @@ class Killed:
                 kill = "none"
         result = process.wait()
         self.case.expect_no_process_left()
-        # What Open MPI shares goes when mpirun ends, unless mpirun itself was killed.
+        # Open MPI's shared memory is removed when mpirun ends, unless mpirun itself was killed.
         left = list(self.case.shared_memory.iterdir())
         expect(not left or kill in ("SIGKILL of all", "SIGKILL of mpirun"), f"shared memory is left: {left}", result)
         for path in left:
@@ -138,13 +138,13 @@ class Killed:
         return result.code != 0
 
     def wait_for_a_moment(self, process, first):
-        """Sleeps until then; None: the run ended before."""
+        """Sleeps until a random moment and returns its name; None if the run ended before it."""
         draw = self.case.random
         moment = draw.choice([first, "any", "any", "save", "save", "evaluation"])
         if moment == first:
             end = time.monotonic() + draw.uniform(0, 0.3 * self.seconds)
         elif moment == "any":
-            left = 1 - self.latest() / STEPS  # of the straight run's time
+            left = 1 - self.latest() / STEPS  # fraction of the straight run's time
             end = time.monotonic() + draw.uniform(0, (0.1 + 0.9 * left) * self.seconds)
         else:
             wanted = draw.randrange(1, 4)  # the first such moment, or a later one
@@ -183,7 +183,7 @@ class Killed:
         return "loss" in record and record["step"] % interval == 0
 
     def deliver(self, process, kill):
-        """False: there was nobody left to be killed."""
+        """Returns False if there was no rank to kill."""
         draw = self.case.random
         if not self.layout.mpi:
             pids = [process.pid]
@@ -194,7 +194,7 @@ class Killed:
             elif kill.endswith("mpirun"):
                 pids = [process.pid]
             elif not ranks:
-                return False  # not yet
+                return False  # none has started yet, or all have ended
             else:
                 pids = [draw.choice(ranks)]
         names = re.findall(r"SIG\w+", kill)
@@ -204,12 +204,12 @@ class Killed:
             for pid in pids:
                 send(pid, getattr(signal, name))
         if kill.endswith("twice"):
-            send(-process.pid, signal.SIGTERM)  # as timeout(1) and schedulers do: to the process, and to its group
+            send(-process.pid, signal.SIGTERM)  # like timeout(1) and schedulers: to the process and its group
         return True
 
     def check_attempt(self, result, kill, before):
         latest, last = self.latest(), self.last_step()
-        began = re.search(rf"^ +\d+/{STEPS} ", result.out, re.M)  # it has made a step
+        began = re.search(rf"^ +\d+/{STEPS} ", result.out, re.M)  # has completed a step
         if before == 0 and not self.metrics.exists():
             return  # killed before it began
         expect(latest >= before, f"latest was step {before}, is {latest}", result)
@@ -217,7 +217,7 @@ class Killed:
         if asked:
             expect(latest == last > 0, f"saved, as it says, but latest is step {latest} after step {last}", result)
         if "SIGKILL" not in kill and kill != "none" and result.code not in (0, 75):
-            # Before a run has begun a signal ends it; mpirun gives its ranks little time.
+            # A signal before the first step ends the run; mpirun gives its ranks little time.
             expect(not began or kill == "SIGTERM to mpirun", f"{kill}: not saved, exit code {result.code}", result)
         expect(result.code in (0, 75, 137, 143, 129, 130, 138) or self.layout.mpi, f"{kill}: unexpected exit code", result)
         self.check_resumed_from(before, began, result)
@@ -229,7 +229,7 @@ class Killed:
         with open(self.metrics) as file:
             records = [json.loads(line) for line in file if line.endswith("\n")]
         resumed = [r["step"] for r in records if r.get("event") == "resume"]
-        if "resumed from" in result.out and (began or result.code in (0, 75)):  # else killed before its record, maybe
+        if "resumed from" in result.out and (began or result.code in (0, 75)):  # else maybe killed before its record
             expect(resumed and resumed[-1] == before, f"resumed from step {resumed}, expected {before}", result)
         elif before > 0 and began:
             raise Broken(f"steps without a resume, with a checkpoint of step {before}\n{result.text()}")
@@ -247,9 +247,9 @@ class Killed:
         names = sorted(os.listdir(self.checkpoints))
         left = [n for n in names if n != "latest" and not re.fullmatch(r"step-\d{8}", n)]
         expect(not left, f"left among the checkpoints: {left}")
-        if self.layout.keep_last > 0:  # and one that the next save would remove, after a kill behind the last commit
+        if self.layout.keep_last > 0:  # plus one after a kill just after the last commit; the next save would remove it
             expect(len(names) - 1 <= self.layout.keep_last + 1, f"keep_last is {self.layout.keep_last}, found {names}")
-        # Records of an attempt without a checkpoint are set aside; what ranks print that outlive mpirun has a file.
+        # Records of an attempt without a checkpoint are set aside; ranks that outlive mpirun print to a file.
         left = sorted(name for name in set(os.listdir(self.folder)) - set(os.listdir(straight))
                       if not re.fullmatch(r"metrics\.\d+\.jsonl" + r"|output\.log" * bool(self.layout.mpi), name))
         expect(not left, f"left in the run's folder: {left}")

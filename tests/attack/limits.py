@@ -1,5 +1,5 @@
-"""Disks that fill up, memory, files, threads and permissions that are not there, streams that nobody reads. A run then
-saves and trains, or ends with a documented code and a message; what it committed before stays sound.
+"""Full disks, too little memory, too few files and threads, missing permissions, streams without a reader. A run then
+saves and trains, or ends with a documented code and a message; its committed checkpoints stay valid.
 """
 import fcntl
 import os
@@ -15,7 +15,7 @@ from sandbox import FORBIDDEN, SECONDS, Broken, expect, send
 
 NOBODY = 65534
 MOUNT = ["unshare", "--mount", "bash", "-c"]
-# 64: too little memory or threads for the layout. 127: the loader of programs had too little.
+# 64: too little memory or too few threads for the layout. 127 (see limited()): too little for the dynamic loader.
 ENDS = {0, 64, 65, 74, 93}
 
 
@@ -33,7 +33,7 @@ def check_end(case, row, result, codes=ENDS):
 
 
 def check_run(case, result, folder):
-    """The checkpoints are whole, whichever came to be, and the losses are those of the straight run."""
+    """The latest checkpoint, if there is one, is intact, and the losses are those of the straight run."""
     latest = folder / "checkpoints" / "latest"
     if latest.exists():
         verified = case.run("checkpoint", "verify", str(folder / "checkpoints" / latest.read_text().strip()))
@@ -50,12 +50,12 @@ def write_run(case, run_dir="run"):
 
 
 def full_disk(case):
-    """The run's folder on a file system of a few blocks, or of a few files."""
+    """The run's folder is on a file system with few blocks or few inodes."""
     draw = case.random
     room = draw.choice([f"size={4 * draw.randrange(1, 120)}k", f"nr_inodes={draw.randrange(2, 30)}"])
     (case.folder / "disk").mkdir()
     command = write_run(case, "disk/run")
-    # What came to be is copied out, as the mount goes with its namespace.
+    # The files are copied out, because the mount disappears with its namespace.
     script = f'mount -t tmpfs -o {room} none disk; "$@"; code=$?; cp -r disk/. kept; exit $code'
     result = case.start(*command, launcher=[*MOUNT, script, "bash"]).wait()
     check_end(case, f"a disk of {room.split('=')[0]}", result, {0, 74})
@@ -69,7 +69,7 @@ def full_disk(case):
 
 
 def injected_fault(case):
-    """Where nothing can be mounted, and beside it: the disk that the program itself lets fail."""
+    """Disk faults that the program injects itself; also replaces full_disk() where mounting is not possible."""
     command = write_run(case)
     fault = case.random.choice(["enospc", "eio", "torn_write"])
     result = case.run(*command, "--inject", f"{fault}:{case.random.randrange(2)}:{case.random.randrange(1, STEPS)}:save")
@@ -77,7 +77,7 @@ def injected_fault(case):
     check_run(case, result, case.folder / "run")
 
 
-LIMITS = {  # kind, unit, least and most
+LIMITS = {  # kind, unit, lowest and highest value
     "RLIMIT_AS": (resource.RLIMIT_AS, 1 << 20, 60, 1500), "RLIMIT_DATA": (resource.RLIMIT_DATA, 1 << 20, 1, 300),
     "RLIMIT_FSIZE": (resource.RLIMIT_FSIZE, 1 << 10, 0, 200), "RLIMIT_NOFILE": (resource.RLIMIT_NOFILE, 1, 3, 40),
     "RLIMIT_NPROC": (resource.RLIMIT_NPROC, 1, 1, 12), "RLIMIT_STACK": (resource.RLIMIT_STACK, 1 << 10, 256, 4096)}
@@ -88,19 +88,19 @@ def limited(case):
     kind, unit, least, most = LIMITS[row]
     value = unit * case.random.randrange(least, most)
     options = {"limits": [(kind, value)]}
-    if kind == resource.RLIMIT_NPROC:  # of all of a user's processes; root has no such limit
+    if kind == resource.RLIMIT_NPROC:  # counts all processes of a user; does not limit root
         if os.getuid() != 0:
             return
-        options["user"] = 100_000 + case.index  # of whom nothing else runs
+        options["user"] = 100_000 + case.index  # a user without other processes
         os.chown(case.folder, options["user"], -1)
     prepare = ["data", "prepare", "--input", str(case.base.folder / "text.txt"), "--tokenizer", "bytes", "--output", "made"]
-    if case.random.random() < 0.5:  # a word that is cut, encoded in as little memory
+    if case.random.random() < 0.5:  # a word too long for one piece, under the same limit
         (case.folder / "word.txt").write_text("a" * (5 << 20))
         prepare[3:6] = ["word.txt", "--tokenizer", "bpe", "--model", str(case.base.folder / "bpe.tokenizer.json"),
                         "--eod-token", "<|endoftext|>"]
     for name, command in (("", write_run(case)), (" on data prepare", prepare)):
         result = case.run(*command, **options)
-        # Before main() it is the loader that has too little, and says so.
+        # Before main(), the dynamic loader reports that it has too little.
         early = result.code == 127 and "error while loading shared libraries" in result.err
         check_end(case, row + name, result, ENDS | ({127} if early else set()))
     check_run(case, result, case.folder / "run")
@@ -109,7 +109,7 @@ def limited(case):
 
 
 def forbidden(case):
-    """As a user who may not read the data, or not write to the folder; as root, who may do all, as another user."""
+    """A user who may not read the data or write to the folder; root may do anything, so it runs as another user."""
     draw = case.random
     command = write_run(case, "mine/run")
     mine, data = case.folder / "mine", case.folder / "data"
@@ -130,7 +130,7 @@ def forbidden(case):
 
 
 def streams(case):
-    """Standard output and error that are closed, full, or a pipe that nobody reads."""
+    """Standard output and error that are closed, full, or a pipe without a reader."""
     draw = case.random
     kind = draw.choice(["full output", "closed output", "closed error", "both closed", "reader gone"])
     command = write_run(case)
@@ -146,7 +146,7 @@ def streams(case):
 
 
 def start_endless(case, **options):
-    """A run that trains until it is stopped, and has made some steps."""
+    """Starts a run that trains until it is stopped, and waits for its first steps."""
     command = write_run(case)[:2 if options.get("launcher") else None]  # without --ranks
     process = case.start(*command, "--set", "train.train_iters=1000000", "--set", "checkpoint.save_interval=1000000",
                          **options)
@@ -188,7 +188,7 @@ def stopped_reader(case):
 
 
 def lost_lock(case):
-    """Another run has taken the folder over: this one ends and writes nothing more."""
+    """Another run has taken over the folder: this one ends and writes nothing more."""
     mpi = case.attack.mpirun if case.random.random() < 0.5 else []
     process, _ = start_endless(case, launcher=[*mpi, *(["-n", "2"] if mpi else [])])
     folder = case.folder / "run"
@@ -203,7 +203,7 @@ def lost_lock(case):
 
 
 def links(case):
-    """Names that a run or data prepare writes, as links to a file of somebody's."""
+    """Names that a run or data prepare writes, as links to an unrelated file."""
     name = case.random.choice(["metrics.jsonl", "metrics.jsonl.tmp", "config.resolved.yaml", "config.resolved.yaml.tmp", "lock",
                                "log", "outcome.json", "trace.json", "trace.rank0.json", "checkpoints/latest",
                                "checkpoints/latest.tmp", "flight/ranks.json.tmp", "made.bin.tmp", "made.json.tmp"])

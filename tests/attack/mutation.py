@@ -1,5 +1,5 @@
-"""Mutations that know the structure of what they change: bytes with length fields, JSON, YAML of two levels, lines of
-text. All are functions of a random.Random.
+"""Structure-aware mutations: of bytes with length fields, JSON, two-level YAML, and lines of text. All are functions of
+a random.Random.
 """
 import json
 import re
@@ -26,7 +26,7 @@ def packed(random, size):
 
 
 def mutate_bytes(random, data, fields=()):
-    """`fields`: (offset, bytes) of numbers in it, which are changed more often than the rest."""
+    """`fields`: (offset, size) of the numbers in `data`, which are changed more often than the rest."""
     data = bytearray(data)
     for _ in range(random.choice([1, 1, 1, 2, 4])):
         if fields and random.random() < 0.6:
@@ -53,7 +53,7 @@ def mutate_bytes(random, data, fields=()):
     return bytes(data)
 
 
-# ---- JSON, whose objects are lists of pairs here, so that a key can be there twice
+# ---- JSON, with objects as lists of pairs, so that a key can occur twice
 
 
 class Pairs(list):
@@ -89,7 +89,7 @@ def nodes_of(value, found):
 
 
 def mutate_value(random, old):
-    """Another of the same kind, or any."""
+    """Another value of the same type, or any value."""
     if isinstance(old, bool) or old is None or isinstance(old, (list, Raw)) or random.random() < 0.3:
         return any_json(random)
     if isinstance(old, (int, float)):
@@ -111,7 +111,7 @@ def mutate_json(random, text):
         if what == 0:
             del container[at]
         elif what == 1:
-            container.append(member)  # of an object: the key twice
+            container.append(member)  # in an object: a duplicate key
         elif isinstance(container, Pairs) and what == 2:
             container[at] = (random.choice(TEXTS + [member[0] + "x"]), member[1])
         elif isinstance(container, Pairs):
@@ -124,7 +124,7 @@ def mutate_json(random, text):
     return to_text(whole).encode("utf-8", "surrogatepass")
 
 
-# ---- YAML of sections and keys, as a run's file
+# ---- YAML of sections and keys, as in a run's file
 
 
 def yaml_text(sections):
@@ -144,7 +144,7 @@ def plausible(random, words):
 
 
 def mutate_yaml(random, sections, all_keys):
-    """`sections`: [(name, [(key, value)])]; `all_keys`: {section: [(key, words)]}, of which one is set."""
+    """`sections`: [(name, [(key, value)])]; `all_keys`: {section: [(key, words)]}, the keys that may be set."""
     sections = [(name, list(keys)) for name, keys in sections]
     for _ in range(random.choice([1, 1, 1, 2, 3])):
         index = random.randrange(len(sections))
@@ -207,11 +207,11 @@ def mutate_lines(random, text):
     return b"\n".join(lines)
 
 
-# ---- where the numbers of binary files are
+# ---- the number fields of binary files
 
 
 def index_fields(data):
-    """Of PREFIX.idx: magic, version, dtype, counts, and lengths, pointers and documents."""
+    """The fields of PREFIX.idx: magic, version, dtype, counts, and some lengths, pointers and documents."""
     sequences, documents = struct.unpack_from("<QQ", data, 18)
     fields = [(0, 8), (9, 8), (17, 1), (18, 8), (26, 8)] * 3
     at = 34
@@ -222,7 +222,7 @@ def index_fields(data):
 
 
 def swap_lengths(random, data):
-    """A sound PREFIX.idx of the same size: two sequences in a row, of other lengths, have each other's."""
+    """A valid PREFIX.idx of the same size: two neighbouring sequences of different lengths swap their lengths."""
     data, (sequences, _) = bytearray(data), struct.unpack_from("<QQ", data, 18)
     lengths = struct.unpack_from(f"<{sequences}i", data, 34)
     i = random.choice([i for i in range(sequences - 1) if lengths[i] != lengths[i + 1]])
@@ -234,7 +234,7 @@ def swap_lengths(random, data):
 
 
 def mutate_safetensors(random, data):
-    """The length of the header, the header as JSON, or any byte."""
+    """Changes the length of the header, the header as JSON, or any byte."""
     length = struct.unpack_from("<Q", data)[0]
     if random.random() < 0.3:
         return mutate_bytes(random, data, [(0, 8)])

@@ -1,5 +1,5 @@
-"""A case of the attack: a folder of its own, commands that run in it under limits of time and memory, and the demands
-that hold for every command. A demand that is not met raises Broken.
+"""A case of the attack: a folder of its own, commands that run in it under time and memory limits, and the requirements
+on every command. A requirement that is not met raises Broken.
 """
 import contextlib
 import dataclasses
@@ -16,18 +16,18 @@ import time
 from collections import Counter
 
 DOCUMENTED_CODES = {0, 64, 65, 70, 74, 75, 93, 124} | {128 + n for n in range(1, 32)}
-SECONDS = 300  # for a command, on a machine that does other work beside it
-MEMORY = 1 << 30  # bytes, resident: the inputs are of a few kilobytes
+SECONDS = 300  # per command, on a machine with other load
+MEMORY = 1 << 30  # resident bytes; the inputs have a few kilobytes
 TAG = "TRIVET_ATTACK_CASE"
 
-# What only a programmer understands, or what nobody has caught.
+# Text that only a programmer understands, or that comes from an uncaught exception.
 FORBIDDEN = re.compile(
     r"terminate called|std::|basic_string|vector::|json\.exception|yaml-cpp|bad_alloc|AddressSanitizer|runtime error:|"
     r"Assertion|internal error|locale::facet|stoi|stoll")
 
 
 class Broken(Exception):
-    """What was promised and did not hold."""
+    """A promise that did not hold."""
 
 
 @dataclasses.dataclass
@@ -44,7 +44,7 @@ class Result:
 
 
 class Tally:
-    """Counts of the whole attack, by table, row and column. Any thread."""
+    """Counts for the whole attack, by table, row and column. Thread-safe."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -64,7 +64,7 @@ class Tally:
 
 
 def processes_of(tag):
-    """{pid: name of its program} of all processes that were started for the case, by what is in their environment."""
+    """{pid: program name} for all processes started for the case, which are recognised by their environment."""
     found = {}
     wanted = f"{TAG}={tag}\0".encode()
     for entry in os.scandir("/proc"):
@@ -84,7 +84,7 @@ def processes_of(tag):
 
 
 class Process:
-    """A command that runs. Its output goes to files, so that nothing waits for a reader."""
+    """A running command. Its output goes to files, so that it never waits for a reader."""
 
     def __init__(self, case, command, limits=(), user=None, **options):
         self.case, self.command = case, [str(word) for word in command]
@@ -112,7 +112,7 @@ class Process:
         if self.code is None:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid != 0:
-                self.popen.returncode = os.waitstatus_to_exitcode(status)  # it is not waited for again
+                self.popen.returncode = os.waitstatus_to_exitcode(status)  # so Popen does not wait again
                 self.code = self.popen.returncode if self.popen.returncode >= 0 else 128 - self.popen.returncode
                 self.usage = usage
         return self.code is not None
@@ -199,7 +199,7 @@ class Case:
             time.sleep(0.01)
 
     def listing(self, path=None):
-        """{path: (size, time of change)} of all files and folders below, but the outputs of commands."""
+        """{path: (size, modification time), None for a folder} for everything below `path` except command outputs."""
         top = pathlib.Path(path or self.folder)
         found = {}
         for folder, folders, files in os.walk(top):
@@ -218,8 +218,8 @@ def expect(condition, what, result=None):
 
 
 def expect_sound_end(result, codes, mentions=()):
-    """An exit code of those, and where it is no success one message that a user understands and that names one of
-    `mentions`, regular expressions."""
+    """Requires an exit code in `codes` and, on failure, one message that a user understands and that matches one of the
+    regular expressions in `mentions`."""
     expect(result.code in codes, f"exit code {result.code}, expected one of {sorted(codes)}", result)
     expect(result.memory <= MEMORY, f"took {result.memory >> 20} MiB of memory", result)
     if result.code == 0:
