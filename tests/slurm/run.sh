@@ -54,7 +54,7 @@ export SLURM_CONF=$dir/slurm.conf
 node=$(hostname -s) port=$((20000 + RANDOM % 10000))
 finish() {
   local file
-  # First the jobs, whose processes outlive the daemons.
+  # The jobs first: their processes outlive the daemons.
   scancel --user=root 2>/dev/null
   no_job() { [[ ! $(timeout 5 squeue --noheader 2>/dev/null) ]]; }
   within 30 no_job
@@ -125,7 +125,7 @@ StorageUser=root
 END
 chmod 600 "$dir/slurmdbd.conf"
 mariadb-install-db --no-defaults --user=root --datadir="$dir/mariadb" >"$dir/mariadb.log" 2>&1
-# Slurm's library looks for the server where Debian's listens; this one is seen there by slurmdbd alone.
+# Slurm's library looks for the server at Debian's socket; slurmdbd alone is pointed to this server's socket.
 mariadbd --no-defaults --user=root --datadir="$dir/mariadb" --socket="$dir/mariadb/socket" --pid-file="$dir/mariadb.pid" \
   --skip-networking >>"$dir/mariadb.log" 2>&1 &
 within 30 test -S "$dir/mariadb/socket"
@@ -149,12 +149,12 @@ checkpoint: {save_interval: 100}
 comm: {timeout_s: 60}
 device: {peak_tflops: 1, threads_per_rank: 1}
 END
-# Ends the job, which must not come back.
+# Cancels the job, which must not be requeued.
 cancel_job() {
   scancel "$job"
   within 60 is JobState 'CANCELLED|COMPLETED'
 }
-# Submits launch/slurm/train.sbatch for RUN as $job, with options of sbatch before "--" and of trivet train after it.
+# Submits launch/slurm/train.sbatch for RUN as $job; options before "--" go to sbatch, those after it to trivet train.
 submit() {  # RUN [OPTION…] [-- ARGUMENT…]
   local run=$dir/$1 options=()
   shift
@@ -174,7 +174,7 @@ is() { [[ $(of_job "$1" "${3-$job}") =~ ^($2)$ ]]; }
 requeued() { (($(of_job Restarts "${2-$job}") == $1)); }
 ended() { is JobState 'COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|PREEMPTED' "$@" ; }
 has_ended() { within 120 ended; }
-# The states of the job's attempts in the accounts, which arrive a little later.
+# Compares the states of the job's attempts in the accounting database, where they appear with a delay.
 accounts() {  # TEXT
   account() {
     found=$(sacct --duplicates --allocations --noheader --parsable2 --format=State --jobs="$job" | sed 's/ by .*//' | tr '\n' ' ')
@@ -183,7 +183,7 @@ accounts() {  # TEXT
   local found
   within 10 account "$1" || { echo "       accounts: found \"${found% }\", expected \"$1\"" >&2; return 1; }
 }
-same_losses() {  # RUN: each step once, bit for bit those of a run without Slurm
+same_losses() {  # RUN: each step once, bit-identical to those of a run without Slurm
   [[ -s $dir/reference.losses && $(losses "$1") == "$(<"$dir/reference.losses")" ]]
 }
 verified() { "$TRIVET" checkpoint verify "$dir/$1" >"$dir/verify.log" 2>&1 || { cat "$dir/verify.log"; return 1; }; }
@@ -281,7 +281,7 @@ array() {
   submit array --array=1-3 --ntasks-per-node=1 --gpus-per-node=1 --output="$dir/array-%a.log"
   local element number
   within 60 at_step array/1 10 && within 60 at_step array/2 10 && within 60 at_step array/3 10
-  # The element that has the array's own number: `scontrol requeue NUMBER` would take all of them.
+  # The element whose job id is the array's own: `scontrol requeue NUMBER` would requeue all elements.
   for number in 1 2 3; do [[ $(of_job JobId "${job}_$number") == "$job" ]] && element=$number; done
   scancel --signal=USR1 "${job}_$element"
   check "element ${element-?} of a job array, whose number is the array's, requeues itself" within 60 requeued 1 "${job}_$element"

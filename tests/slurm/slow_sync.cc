@@ -1,4 +1,4 @@
-// Stands in for libc's fsync (LD_PRELOAD), as on an overloaded file system: takes 40 s as long as SLOW_SYNC_FILE is there.
+// Replaces libc's fsync (LD_PRELOAD) with that of an overloaded file system: takes 40 s while SLOW_SYNC_FILE exists.
 #include <cstdlib>
 #include <sys/syscall.h>
 #include <unistd.h>
