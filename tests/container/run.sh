@@ -39,7 +39,7 @@ if [[ ! $base ]]; then
   ((failed == 0)) || give_up
 fi
 
-# ---- the lines
+# ---- the lines of the Containerfile
 
 declare -A arguments=([BUILD]=debian [RUN]=debian [OPTIONS]="$*") roots=()
 stage='' user=root at=/
@@ -81,7 +81,7 @@ while IFS= read -r -u 3 text; do
   ((failed == 0)) || give_up
 done 3<"$root/launch/container/Containerfile"
 
-# ---- what the image does
+# ---- checks of the image
 
 # shellcheck disable=SC2016
 check "the user is not root" inside '[ "$(id -un)" = trivet ]'
