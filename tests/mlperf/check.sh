@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The official programs accept what Trivet writes: the correct logs of tests/tools/mlperf/synthetic_log.h and those that
-# the run log makes of configs/mlperf over a scripted engine, under the ruleset of their round; a result of ten such runs
-# as a package, with its score; and logs of the tiny benchmarks, by the rules that all benchmarks share. A log without a
-# line that its ruleset requires is refused. Installs the programs in a virtual environment, once.
+# MLPerf's official programs accept Trivet's output: the correct logs of tests/tools/mlperf/synthetic_log.h and the run
+# logs of configs/mlperf over a scripted engine, under the ruleset of their round; a package with a result of ten such
+# runs, and its score; and logs of the tiny benchmarks, under the rules that all benchmarks share. They refuse a log
+# without a line that its ruleset requires. Installs the programs in a virtual environment, once.
 #   tests/mlperf/check.sh [BUILD [TINY_LOG…]]       BUILD: the build's folder [build]
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=${1:-$root/build} tools=$root/build-mlperf
 shift || true
 [[ -x $tools/bin/python ]] || { python3 -m venv "$tools" && "$tools/bin/pip" install -q mlperf-logging==4.1.68; }
-official() { "$tools/bin/python" -m "mlperf_logging.$1" "${@:2}" 2>&1 || true; }  # what it says: its exit code is 0 mostly
+official() { "$tools/bin/python" -m "mlperf_logging.$1" "${@:2}" 2>&1 || true; }  # output; the exit code is mostly 0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 results=$work/package/results/system/llama31_8b
@@ -22,7 +22,7 @@ check() {  # LOG OPTION…
   local log=$1 said
   shift
   said=$(official compliance_checker --usage training --log_output /dev/null "$@" "$log")
-  # An aborted run fails one check, that of the target.
+  # An aborted run fails only the check of the target.
   if [[ $log == *-aborted.txt ]]; then
     said=$(grep -v "Failed checks for eval_accuracy" <<<"$said" | grep "CHECK for\|Required\|parsing errors" || true)
     [[ -n $said ]] || said=SUCCESS
@@ -35,7 +35,7 @@ for log in "$work"/logs/*.txt; do check "$log" --ruleset "$(basename "$log" | cu
 echo "mlperf: $accepted logs accepted, $refused refused"
 ((refused == 0 && accepted > 0))
 
-# Its rules of all benchmarks, without those of one: what the division's file would bring.
+# The checker's rules for all benchmarks; those for each benchmark, from the division's file, are replaced.
 "$tools/bin/python" - "$work/tiny.yaml" <<'END'
 import pathlib, re, sys
 import mlperf_logging.compliance_checker as checker
@@ -64,7 +64,7 @@ done
 (($# == 0)) || echo "mlperf: $accepted tiny logs accepted, $refused refused"
 ((refused == 0 && accepted == $#))
 
-# A log without a line that its ruleset requires is refused. Not required are these, and before 6.1 those of its disclosure.
+# A log without a line that its ruleset requires is refused. These are optional; before 6.1, so are the disclosure's.
 free=" submission_status seed target_accuracy eval_start eval_stop "
 disclosure=" micro_batch_size tensor_parallelism pipeline_parallelism context_parallelism expert_parallelism config_filename \
 lowest_numerical_precision_in_linear lowest_numerical_precision_in_attn lowest_numerical_precision_in_comm "
@@ -87,7 +87,7 @@ echo "mlperf: $missed logs without a required line refused"
 cp "$root/configs/mlperf/system.json" "$work/package/systems/system.json"
 said=$(official package_checker "$work/package" training 6.1.0 --log_output /dev/null)
 grep -q "FOUND NO ERRORS" <<<"$said" || { echo "$said" | tail -40; exit 1; }
-# Its score is ours.
+# The official score equals ours.
 official result_summarizer "$work/package" training 6.1.0 --csv "$work/scores.csv" >/dev/null
 score=$("$tools/bin/python" -c 'import csv, sys; print("%.3f" % float(next(csv.DictReader(open(sys.argv[1])))["llama31_8b"]))' \
   "$work/scores.csv")
