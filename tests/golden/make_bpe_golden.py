@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/bpe/{gpt2,llama3,qwen2}.json, tokenizers trained on corpus.txt, and ids.json, their ids of hard
-texts; and shapes.json, a vocabulary whose tokens reach over any boundary, with the sections of other models' files and
-hashes of the ids that it has with them.
+"""Makes tests/golden/bpe/{gpt2,llama3,qwen2}.json, tokenizers trained on corpus.txt; ids.json, their ids for hard
+texts; and shapes.json, a vocabulary whose tokens cross any boundary, with the sections of other models' files and
+hashes of the resulting ids.
 
     pip install tokenizers==0.23.3 && python3 tests/golden/make_bpe_golden.py     # never run by the tests
 
-    python3 tests/golden/make_bpe_golden.py random TEXT PREFIX      # writes TEXT, 10 MB of random Unicode; to compare
+    python3 tests/golden/make_bpe_golden.py random TEXT PREFIX      # writes TEXT, 10 MB of random Unicode, for compare
     python3 tests/golden/make_bpe_golden.py compare TEXT PREFIX     # PREFIX, a dataset of TEXT as one document
-    python3 tests/golden/make_bpe_golden.py shape NAME FOLDER       # the tokenizer.json and its configuration of a shape
+    python3 tests/golden/make_bpe_golden.py shape NAME FOLDER       # writes a shape's tokenizer.json and configuration
 """
 import array
 import json
@@ -50,7 +50,7 @@ BYTES = {**LEVEL, "use_regex": False}
 
 
 def cuts(*splits, last=BYTES):
-    """A Sequence of Splits, each a pattern, or with behavior and invert, and of a ByteLevel."""
+    """A Sequence of Splits, each a pattern or (pattern, behavior, invert), and of `last`, a ByteLevel."""
     parts = []
     for split in splits:
         pattern, behavior, invert = split if isinstance(split, tuple) else (split, "Isolated", False)
@@ -74,7 +74,7 @@ UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 WORD = r"[^\r\n\p{L}\p{N}]?"
 SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 NFC = {"normalizer": {"type": "NFC"}}
-SHAPES = {  # sections as those models' files have them
+SHAPES = {  # sections as in those models' files
     "GPT-2": {"pre_tokenizer": LEVEL, "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst",
                                                      "stride": 0},
               "padding": {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
@@ -112,7 +112,7 @@ MORE = ["HTMLParser parseHTML XMLHttpRequest I'MFINE we'LLSee \u01c5ungla \u02b0
 
 
 def random_pieces(rng, count):
-    """Of all that has an effect on some pattern."""
+    """A text of random words that each matter to some pattern."""
     words = [" ", " ", "  ", "   ", "\n", "\r\n", "\t", "\u00a0", "\u3000", "'", "'s", "'LL", "'\u017f", "it's", "a", "b", "K", "\u212a",
              "abc", "The", "HTML", "zz", "1", "23", "4567", "\u0663", "\u00bd", "!", ".", "...", "/", "-", "(", "\u3002", "$", "\u20ac", "\u00e9", "e\u0301",
              "\u0301", "\u0323", "\u4eba\u4eba", "\u3042", "\uac00", "\u0939\u093f", "\u01c5", "\u02b0", "\u05d0", "\U0001f600", "\u200d", "\u0000", "\u0378", "\ue000",
@@ -126,7 +126,7 @@ def shape_texts():
 
 
 def shape(name, base):
-    """The file's JSON."""
+    """The JSON of the shape's tokenizer.json."""
     whole = {**base, **SHAPES[name]}
     if name == "GPT-2":
         whole["model"] = {key: value for key, value in base["model"].items() if key != "type"}

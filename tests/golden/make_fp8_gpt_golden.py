@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Makes tests/golden/fp8_gpt.json: the small GPT of make_golden.py in bf16 with linear layers in FP8 (HYBRID, per-tensor
-current scaling), in PyTorch: losses and gradient norms of ten steps, and the codes of every operand of the first.
+current scaling), in PyTorch: losses and gradient norms of ten steps, and the codes of every operand of the first step.
 
     python3 tests/golden/make_fp8_gpt_golden.py        # needs PyTorch and NumPy; never run by the tests
 
-Numbers are rounded where Trivet stores them, to bf16, and where it quantises, to FP8 by PyTorch's own types; all that is in
-between is float64, so that sums carry no rounding of their own.
+Numbers are rounded to bf16 where Trivet stores them, and to FP8, with PyTorch's own types, where it quantises.
+Everything in between is float64, so that sums add no rounding of their own.
 """
 import json
 import math
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from make_golden import ADAM_EPS, BATCH, BETA1, BETA2, CLIP, DECAY, EPS, H, HEADS, L, LR, SEQ, STEPS, VOCAB, make_params, tokens_of
 
 codes = {}  # of the first step: by layer and operand
-probabilities = None  # what attention multiplies: rounded by instruction sets that have bf16, else as they are
+probabilities = None  # rounds attention's probabilities, as instruction sets with bf16 do, or returns them unchanged
 
 
 def bf16(x):
@@ -25,13 +25,13 @@ def bf16(x):
 
 
 class Stored(torch.autograd.Function):
-    """A tensor of the model's dtype, and its gradient."""
+    """A tensor stored, like its gradient, in the model's dtype."""
     forward = staticmethod(lambda ctx, x: bf16(x))
     backward = staticmethod(lambda ctx, g: bf16(g))
 
 
 class Weight(torch.autograd.Function):
-    """The model's copy of a main weight; gradients of weights stay fp32."""
+    """The model's copy of a main weight; weight gradients stay fp32."""
     forward = staticmethod(lambda ctx, x: bf16(x))
     backward = staticmethod(lambda ctx, g: g)
 
@@ -62,7 +62,7 @@ class Fp8Linear(torch.autograd.Function):
 
 
 class Attention(torch.autograd.Function):
-    """FlashAttention of one tile. q, k, v: [b, heads, s, d]."""
+    """FlashAttention with one tile. q, k, v: [b, heads, s, d]."""
     @staticmethod
     def forward(ctx, q, k, v):
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + torch.full((SEQ, SEQ), -math.inf).triu(1)

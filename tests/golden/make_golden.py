@@ -4,10 +4,10 @@ Llama and one with Qwen3's norms of queries and keys, in PyTorch.
 
     python3 tests/golden/make_golden.py        # needs PyTorch and NumPy; never run by the tests
 
-The models are written here from their definitions (pre-layer-norm GPT-2, tanh GELU; Llama 3.1's RMSNorm, rotary positions
-with its scaling, SwiGLU and query groups; Megatron's order of queries, key and value within a group), in float64, so that the golden numbers carry no rounding of their own; the weights and the tokens are
-the pure functions that engine/model/init.h and tests/engine/golden_test.cc use, rounded to float32 as there.
-Ten AdamW steps with clipping, decay on matrices only.
+The models are written here from their definitions (pre-layer-norm GPT-2, tanh GELU; Llama 3.1's RMSNorm, scaled RoPE,
+SwiGLU and query groups; Megatron's QKV order within a group), in float64, so that the golden numbers carry no rounding
+of their own. Weights and tokens are the same pure functions as in engine/model/init.h and tests/engine/golden_test.cc,
+rounded to float32 as there. Ten AdamW steps with clipping, weight decay on matrices only.
 """
 import json
 import math
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 L, H, HEADS, FFN, SEQ, VOCAB, BATCH, STEPS = 2, 16, 2, 64, 12, 50, 2, 10
 STD, SEED, EPS = 0.02, 1234, 1e-5
-# of the Llama
+# The Llama's sizes
 LLAMA_HEADS, GROUPS, WIDTH, LLAMA_FFN = 4, 2, 6, 24
 ROPE = {"base": 10_000, "factor": 8, "low": 1, "high": 4, "original": 8192}
 LR, BETA1, BETA2, ADAM_EPS, DECAY, CLIP = 1e-2, 0.9, 0.95, 1e-8, 0.1, 1.0
@@ -96,7 +96,7 @@ def make_params(tied, llama, qk_norm):
 
 
 def tokens_of(step):
-    """[BATCH, SEQ + 1]: the same integers as golden_test.cc."""
+    """[BATCH, SEQ + 1]: the same integers as in golden_test.cc."""
     return torch.tensor([[(step * 131 + b * 17 + i * i * 7 + i * 3 + 5) % VOCAB for i in range(SEQ + 1)]
                          for b in range(BATCH)])
 
@@ -124,7 +124,7 @@ def forward(p, tokens):
 
 
 def rope(x):
-    """x: [BATCH, heads, SEQ, WIDTH]; columns i and i + WIDTH / 2 turn by the angle of pair i (Meta's apply_scaling)."""
+    """x: [BATCH, heads, SEQ, WIDTH]; columns i and i + WIDTH / 2 rotate by pair i's angle (Meta's apply_scaling)."""
     angles = []
     for i in range(WIDTH // 2):
         f = ROPE["base"] ** (-2 * i / WIDTH)

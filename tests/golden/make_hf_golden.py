@@ -6,15 +6,15 @@ Never run by the tests; needs PyTorch and transformers.
     make_hf_golden.py check FOLDER CHECKPOINT TRIVET
                                                 # compares greedy tokens of a FOLDER and a CHECKPOINT converted from or to it
     make_hf_golden.py trial TEXT FOLDER TRIVET ENGINE_TEST
-                                                # all of it with this version of transformers, in a new FOLDER
+                                                # everything with this version of transformers, in a new FOLDER
 
 Every weight and bias is random and large, so that a wrong order of rows, a missing transpose or a forgotten bias moves
 the logits by more than rounding does. hf_gpt2, hf_llama (in shards) and hf_qwen3 were saved by transformers 4.57.6,
 hf_qwen2 by 5.23.0, whose config.json has rope_parameters.
 
-A trial trains a small Llama on a BPE of TEXT, exports it in shards, and compares with transformers the ids of TEXT, greedy
-tokens, and, by `Convert.GivesTheLogitsOfHuggingFace` over the folders that TRIVET_HF_MODELS lists, the logits of this
-and of random models. With the first 6 MB of GCIDE, by 4.57.6 and by 5.23.0 alike:
+A trial trains a small Llama with a BPE of TEXT, exports it in shards, and compares with transformers the ids of TEXT,
+greedy tokens, and, by `Convert.GivesTheLogitsOfHuggingFace` over the folders in TRIVET_HF_MODELS, the logits of this
+and of random models. On the first 6 MB of GCIDE, with 4.57.6 and 5.23.0 alike:
 
     trained: 590,464 parameters in 14 tensors of run/checkpoints/step-00000040, fp32, in 0.02 s
     not carried: the optimizer's state and the counts of step 40
@@ -110,7 +110,7 @@ def trial(text, folder, trivet, tools_test):
     trained = os.path.join(folder, "trained")
     check(trained, os.path.join(folder, "run"), trivet)
 
-    # Ids, of TEXT's beginning as one document, which ends in one end of document here.
+    # The ids of TEXT's beginning as one document; Trivet's end with one end-of-document token.
     tokenizer = AutoTokenizer.from_pretrained(trained)
     with open(text, newline="") as f:
         whole = f.read(300_000)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes engine/data/unicode_table.h: the general category of every code point, as the regular expressions of
-`tokenizers` have it (\\p{L}, \\p{Lu}, …; also \\d and \\s).
+"""Makes engine/data/unicode_table.h: the general category of every code point, as defined by the regular expressions of
+`tokenizers` (\\p{L}, \\p{Lu}, …; also \\d and \\s).
 
     pip install tokenizers==0.23.3 unicodedata2==16.0.0 && python3 tests/golden/make_unicode_table.py
 
-unicodedata2, whose version is Unicode's, must agree.
+unicodedata2, whose version is that of Unicode, must agree.
 """
 import os
 
@@ -16,7 +16,7 @@ VERSION, TOKENIZERS = "16.0.0", "0.23.3"
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../engine/data/unicode_table.h")
 NAMES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co Cn".split()
 DIGITS = "".join(chr(c) for c in range(ord("#"), 0x7f) if chr(c) != "\\")
-ALTERNATING = 30  # of Lu and Ll; 31: of Ll and Lu
+ALTERNATING = 30  # Lu and Ll in turn; 31: Ll and Lu
 
 
 def members(pattern):
@@ -29,7 +29,7 @@ def members(pattern):
 
 
 def runs(categories):
-    """Each 32 times the length less 1, plus the category."""
+    """Runs of one category, or of two in turn, each as 32 * (length - 1) + category."""
     found = []
     for category in categories:
         if found and found[-1][0] == category:
@@ -51,7 +51,7 @@ def runs(categories):
 
 
 def digits(number):
-    """Of base 45, as the characters from # on but for the backslash; from the 45th on where another one follows."""
+    """`number` in base 45, in the characters from # on without the backslash; all digits but the last are 45 higher."""
     rest = "" if number < 45 else "".join(DIGITS[45 + ord(c)] for c in base(number // 45))
     return rest + DIGITS[number % 45]
 
