@@ -1,5 +1,5 @@
-// Stands in for libc's wall clock (LD_PRELOAD): set back by ten seconds at each look, as by an administrator or NTP in
-// the worst moment. Clocks that only count are the kernel's.
+// Replaces libc's wall clock (LD_PRELOAD): it goes back by ten seconds at each read, as if an administrator or NTP set
+// it at the worst moment. Monotonic clocks are the kernel's.
 #include <atomic>
 #include <ctime>
 #include <sys/syscall.h>

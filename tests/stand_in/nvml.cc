@@ -1,10 +1,10 @@
-// A stand-in for NVML: a library of that name, in place of the driver's, which tests load before the program asks for
-// it. What it tells of the one GPU at 0000:01:00.0 can be set.
+// A stand-in for NVML: a library with the name of the driver's, which tests load before the program asks for NVML.
+// Tests can set the values that it reports for its one GPU, 0000:01:00.0.
 #include <cstring>
 
 extern "C" {
 
-// Numbers that the tests set. A negative one: this GPU does not tell.
+// Values that the tests set. Negative: this GPU does not report the value.
 long long nvml_energy_of_a_look = 500;  // millijoules
 long long nvml_reasons = 0;
 long long nvml_ecc_errors = -1;
