@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The job scripts of launch/slurm and launch/pbs and launch/wait_for_hosts.sh, beside stand-ins for the schedulers' commands:
-# when the run has to end, what is requeued, and the directives. tests/slurm/run.sh has the same under a real Slurm.
+# The job scripts of launch/slurm and launch/pbs, and launch/wait_for_hosts.sh, with stand-ins for scheduler commands:
+# when the run has to end, what is requeued, and the directives. tests/slurm/run.sh tests the same under a real Slurm.
 #   clusters_test.sh CHECKOUT
 set -uo pipefail
 checkout=$1
@@ -13,14 +13,14 @@ export PATH=$folder/bin:$PATH TRIVET=trivet CODE=0 SLURM_SUBMIT_DIR=$folder PBS_
 unset "${!OMPI_MCA_@}" "${!NCCL_@}" TRIVET_END_TIME INDEX PBS_ARRAY_INDEX SLURM_ARRAY_TASK_ID SLURM_ARRAY_JOB_ID
 failed=0
 stand_in() { { echo '#!/usr/bin/env bash'; cat; } >"bin/$1"; chmod +x "bin/$1"; }
-# What starts the ranks: notes its arguments and the end, and ends as it is told, having saved a step.
+# The launcher of the ranks: records its arguments and the end time, saves a step, and ends as instructed.
 stand_in srun <<'END'
 echo "$(basename "$0") $*" >>calls
 echo "${TRIVET_END_TIME-none}" >end
 run_dir=$(sed 's/.*train.run_dir=\([^ ]*\).*/\1/' <<<"$*")
 mkdir -p "$run_dir/checkpoints" && printf 'step-%08d\n' 9 >"$run_dir/checkpoints/latest"
 printf '{\n "status": "told",\n "exit_code": %s,\n "what": ""\n}\n' "$CODE" >"$run_dir/outcome.json"
-if [[ ${CANCEL-} ]]; then  # the job script, which started supervise.sh, is told to end
+if [[ ${CANCEL-} ]]; then  # ends the job script, which started supervise.sh
   read -ra stat <"/proc/$PPID/stat"
   kill -TERM "${stat[3]}"
 fi
@@ -38,7 +38,7 @@ END
 stand_in qstat <<'END'
 printf 'Job Id: %s\n    Resource_List.select = 2:ncpus=4:mpip\n\trocs=2:ngpus=2\n    Resource_List.walltime = %s\n' "$2" "$WALLTIME"
 END
-# Runs a script as PBS would, if its directives are PBS's; a job that submits another is only noted.
+# Runs a script as PBS would, if its directives are valid; a submission from within a job is only recorded.
 stand_in qsub <<'END'
 if [[ ${PBS_JOBID-} ]]; then
   echo "qsub $*" >>calls
@@ -62,7 +62,7 @@ exec env "${variables[@]}" PBS_JOBID=12.server PBS_NODEFILE=nodefile bash "$scri
 END
 
 begin() { rm -rf calls end runs; touch calls; }
-# Of the last job: its exit code, and lines (patterns) that must be in what was called, or must not ("-PATTERN").
+# Checks the last job's exit code, and the patterns that must match the recorded calls, or must not ("-PATTERN").
 expect() {  # WHAT CODE [PATTERN…]
   local found=$? what=$1 code=$2 pattern
   for pattern in "${@:3}"; do
@@ -91,7 +91,7 @@ expect 'saved, and Slurm requeues by itself' 75 '-scontrol'
 CANCEL=1 CODE=75 sbatch
 expect 'saved, as scancel asked' 75 'srun' '-scontrol'
 for code in 64 65 93; do CODE=$code sbatch; expect "no requeue after $code" $code '-scontrol'; done
-# An element's own SLURM_JOB_ID may be the array's: every command names the element.
+# An element's own SLURM_JOB_ID may be the array's, so every command names the element.
 SLURM_ARRAY_JOB_ID=12 SLURM_ARRAY_TASK_ID=3 CODE=75 sbatch
 expect 'an element of a job array' 75 'scontrol requeue 12_3$' 'squeue .*12_3' 'run_dir=runs/a/3 ' 'train.seed=1237 '
 JOB_END=$(in_seconds 60) sbatch

@@ -30,7 +30,7 @@ for file in "$folder"/bin/* "$folder/trivet"; do sed -i '1i #!/usr/bin/env bash'
 export CALLS=$folder/calls TREE=$folder/tree TMPDIR=$folder/tmp PATH=$folder/bin:$PATH
 unset TRIVET
 failed=0
-# expect WHAT CODE TEXT CALLS ARGUMENT…: of a start of the demo; CALLS: a pattern for the calls, joined
+# expect WHAT CODE TEXT CALLS ARGUMENT…: starts the demo; CALLS: a pattern for the calls, joined
 expect() {
   local what=$1 code=$2 text=$3 calls=$4 found=0 output
   shift 4

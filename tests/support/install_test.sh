@@ -6,7 +6,7 @@ cmake=$1 checkout=$2 build=$3
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 failed=0
-expect() {  # COMPONENT FILE…: all that it installs is below the folders of these, which are there
+expect() {  # COMPONENT FILE…: installs the component, which must contain these files
   local component=$1 file
   shift
   "$cmake" --install "$build" --component "$component" --prefix "$folder/$component" >"$folder/log" ||

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The templates of launch/kubernetes have the fields that their kinds have, spelled so, and the values that runs need.
+"""The templates of launch/kubernetes have only fields of their kinds, spelled correctly, and the values that runs need.
 
     kubernetes_test.py CHECKOUT
 
-Reads the part of YAML that they are written in, with Python's standard library alone. Kubernetes ignores a misspelt field
-of an MPIJob. By hand, with PyPI's packages: kubernetes-validate --strict for the Job; jsonschema for the MPIJob's schema.
+Reads the subset of YAML that they use, with Python's standard library alone. Kubernetes ignores a misspelt field of an
+MPIJob. By hand, with PyPI's packages: kubernetes-validate --strict for the Job; jsonschema with the MPIJob's schema.
 """
 import pathlib
 import re
@@ -18,7 +18,7 @@ def scalar(text):
 
 
 def flow(text):
-    """{a: b, c: [d, e]} as Python has it, and what is left."""
+    """Parses {a: b, c: [d, e]}. Returns the Python value and the remaining text."""
     if text[0] in "{[":
         close, items, text = "}" if text[0] == "{" else "]", [], text[1:].lstrip()
         while text[0] != close:
@@ -38,7 +38,7 @@ def value_of(text):
 
 
 def block(lines, indent):
-    """Takes the lines of this indentation and deeper ones from the front."""
+    """Parses, and removes from `lines`, the leading lines of this indentation or deeper."""
     if lines[0][1].startswith("- "):
         out = []
         while lines and lines[0][0] == indent and lines[0][1].startswith("- "):
@@ -70,7 +70,7 @@ def read(path):
 
 
 class Any:
-    """A mapping whose keys are not Kubernetes' words, or a list of texts."""
+    """A mapping whose keys Kubernetes does not define, or a list of texts."""
 
 
 TEXT, NUMBER, TEXTS = str, int, [(str, int)]
@@ -127,7 +127,7 @@ def at(document, place):
     return document
 
 
-# What must not change unnoticed, as the defaults are others.
+# Values that differ from the defaults and must not change unnoticed.
 WANTED = {
     "mpijob.yaml": {
         "apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob",
@@ -140,7 +140,7 @@ WANTED = {
     },
     "job.yaml": {
         "apiVersion": "batch/v1", "kind": "Job",
-        "spec.template.spec.restartPolicy": "Never",  # which a podFailurePolicy takes
+        "spec.template.spec.restartPolicy": "Never",  # a podFailurePolicy requires it
         "spec.podFailurePolicy.rules.0.onExitCodes.values": [64, 65, 93],
         "spec.podFailurePolicy.rules.1.onExitCodes.values": [75],
         "spec.template.spec.volumes.1.emptyDir.medium": "Memory",
@@ -164,7 +164,7 @@ def main():
             assert image == f"trivet:{version}", f"{name}: image: found {image}, expected trivet:{version}"
     for text in ("Port 2222", "uid 1000", "/home/trivet/.ssh"):
         assert text in containerfile, f"Containerfile: {text} is what the templates need"
-    # The check itself sees a misspelt field.
+    # The check itself detects a misspelt field.
     document = read(checkout / "launch/kubernetes/mpijob.yaml")
     document["spec"]["runPolicy"]["cleanPodPolcy"] = document["spec"]["runPolicy"].pop("cleanPodPolicy")
     try:

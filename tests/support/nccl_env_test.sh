@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# launch/nccl_env.sh over the sysfs trees of tests/sysfs: which cards it takes, and that what is set stays.
+# launch/nccl_env.sh over the sysfs trees of tests/sysfs: which cards it chooses, and that it keeps set variables.
 #   nccl_env_test.sh CHECKOUT
 set -uo pipefail
 script=$1/launch/nccl_env.sh
@@ -19,7 +19,7 @@ for tree in "$1"/tests/sysfs/*.txt; do
     esac
   done <"$tree"
 done
-# What is set for a node, as "NAME=VALUE …", must be TEXT, and each further argument be in what is printed.
+# The variables set for a node, as "NAME=VALUE …", must equal TEXT, and the output must contain each further argument.
 expect() {  # TREE TEXT [PATTERN…]
   local found pattern
   # shellcheck disable=SC2016
@@ -43,11 +43,11 @@ expect eight_gpus_roce "NCCL_CROSS_NIC=0 NCCL_IB_HCA=$roce NCCL_IB_TC=106 NCCL_P
   'peermem is not loaded'
 rm -r "$folder"/eight_gpus_roce/devices/*/*/*/*/*/infiniband/*/tc
 expect eight_gpus_roce "NCCL_CROSS_NIC=0 NCCL_IB_HCA=$roce NCCL_PXN_DISABLE=0" 'NCCL_IB_TC is not set'
-# Pairs of GPUs share a card; and GPUs on root ports of their own have none that is theirs.
+# Pairs of GPUs share a card; GPUs on root ports of their own have no card of their own.
 expect four_gpus_two_cards 'NCCL_CROSS_NIC=0 NCCL_IB_HCA==mlx5_0:1,mlx5_2:1 NCCL_PXN_DISABLE=0' 'mlx5_1:1 .* left to others'
 expect four_gpus_one_card 'NCCL_IB_HCA==mlx5_0:1' 'highest rate, 200 Gbit/s' 'mlx5_1:1 (Ethernet, 25 Gbit/s) is left'
 expect a_folder_that_is_not_there '' '0 GPUs and 0 active ports' 'nothing to set'
-# The page shows what is printed there.
+# docs/clusters.md shows this output.
 expect eight_gpus_infiniband "NCCL_CROSS_NIC=0 NCCL_IB_HCA=$rails NCCL_PXN_DISABLE=0"
 while IFS= read -r text; do
   grep -qFx -- "${text#    }" "$folder/said" || { echo "docs/clusters.md: not printed: $text"; failed=1; }

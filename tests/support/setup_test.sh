@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# launch/setup.sh beside a dpkg-query, apt-get and sudo of the test's own: what it installs, what it shows meanwhile, and
-# what it says to a user who may not install anything; and the usage of the scripts.
+# launch/setup.sh with a dpkg-query, apt-get and sudo of the test's own: what it installs, the progress that it shows,
+# and its message to a user who may not install anything; also the usage of the scripts.
 #   setup_test.sh CHECKOUT
 set -uo pipefail
 checkout=$1
@@ -26,7 +26,7 @@ exec "$@"
 END
 chmod +x "$folder"/bin/*
 failed=0
-# expect WHAT CODE TEXT: of install_packages as user $user, without a terminal
+# expect WHAT CODE TEXT: runs install_packages as user $user, without a terminal
 expect() {
   local code=0
   : >"$folder/calls"
@@ -50,14 +50,14 @@ user=0 expect 'progress' 0 'installing: 90 %  Unpacking g++'
 grep -q '^apt-get install .* g++ dict-gcide$' "$folder/calls" || { echo "calls:"; cat "$folder/calls"; failed=1; }
 BREAKS=1 user=0 expect 'a failure of apt-get' 70 'E: Unable to locate package'
 
-# A compiler cache is used where its folder can be written.
+# A compiler cache is used if its folder is writable.
 for cache in "$folder/cache" /proc/cache; do
   printf '#!/bin/sh\n[ "$*" = "--get-config cache_dir" ] && echo %s\n' "$cache" >"$folder/bin/ccache"; chmod +x "$folder/bin/ccache"
   launcher=$(unset CMAKE_CXX_COMPILER_LAUNCHER; PATH=$folder/bin:$PATH; source "$checkout/launch/setup.sh"; echo "${CMAKE_CXX_COMPILER_LAUNCHER-}")
   [[ $launcher == "$([[ $cache == /proc/* ]] || echo ccache)" ]] || { echo "ccache in $cache: launcher \"$launcher\""; failed=1; }
 done
 
-# A build folder that came with a copy of another checkout is made anew, so that nothing is built there; its own stays.
+# A build folder copied from another checkout is recreated, so that nothing is built there; the checkout's own is kept.
 mkdir -p "$folder/copy/launch" "$folder/original"
 cp "$checkout/launch/setup.sh" "$folder/copy/launch/"
 printf '#!/bin/sh\necho cmake >>"$CALLS"; mkdir -p "$4"; touch "$4/build.ninja"\n' >"$folder/bin/cmake"
@@ -78,7 +78,7 @@ for home in "$folder/original" "$folder/removed" "$folder/copy"; do
   fi
 done
 
-# The scripts print their usage, and refuse what they do not know before they do anything.
+# The scripts print their usage, and refuse unknown arguments before they do anything.
 usage_of() {  # SCRIPT CODE TEXT ARGUMENT…
   local name=$1 code=$2 text=$3 found=0
   shift 3

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# launch/supervise.sh over a command that fails as it is told: what it restarts, when it stops, and with which code.
+# launch/supervise.sh over a command that fails as instructed: what it restarts, when it stops, and with which code.
 #   supervise_test.sh PATH-TO-SUPERVISE
 set -uo pipefail
 supervise=$1
@@ -8,8 +8,8 @@ trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
 failed=0
 
-# Each attempt takes the first word of `plan`: CODE or CODE@STEP, the step that it commits before it ends. hang: until a
-# SIGTERM, then 75. deaf: for ever. A code told:N is in outcome.json, beside an exit code of 1.
+# Each attempt takes the first word of `plan`: CODE or CODE@STEP, the step that it commits before it ends. hang: runs
+# until SIGTERM, then exits with 75. deaf: ignores SIGTERM. told:N: writes N to outcome.json and exits with 1.
 cat >fake <<'FAKE'
 #!/usr/bin/env bash
 read -r word rest <plan
@@ -28,12 +28,12 @@ esac
 FAKE
 chmod +x fake
 
-# The supervisor computes without awk, which differs from system to system.
+# The supervisor calculates without awk, which differs from system to system.
 mkdir bin
 for name in awk mawk gawk; do printf '#!/bin/sh\necho "awk is used" >&2; exit 1\n' >bin/$name; chmod +x bin/$name; done
 PATH=$PWD/bin:$PATH
 
-keep=''  # the run of the last call
+keep=''  # if set, keeps the last call's run
 expect() {  # WHAT CODE ATTEMPTS TEXT PLAN…
   local what=$1 code=$2 attempts=$3 text=$4
   shift 4
@@ -43,7 +43,7 @@ expect() {  # WHAT CODE ATTEMPTS TEXT PLAN…
   local found=$? tries
   tries=$(wc -l <attempts)
   if ((found != code || tries != attempts)) || { [[ -n $text ]] && ! grep -q -- "$text" out; } ||
-    grep -Ev '^supervise: |^$' out; then  # it says nothing that it does not mean
+    grep -Ev '^supervise: |^$' out; then  # it prints only its own messages
     echo "$what: exit $found (expected $code), $tries attempts (expected $attempts), text \"$text\" in:"; cat out
     failed=1
   fi
@@ -63,7 +63,7 @@ expect 'the outcome file counts'          93 1 'ended with 93: it is so' told:93
 expect 'saved: again at once'             0 2 'ended with 75' 75@7 0
 SLURM_JOB_ID=7 expect 'saved: the scheduler requeues' 75 1 'ended with 75' 75@7 0
 PBS_JOBID=7.pbs expect 'saved: PBS requeues, too' 75 1 'ended with 75' 75@7 0
-# Jobs that end after a step each would be requeued for ever; one that gets further starts the count again.
+# Jobs that each end after one step would be requeued for ever; one that gets further resets the count.
 SLURM_JOB_ID=7 expect 'a job of one step' 75 1 'ended with 75' 75@1
 keep=1
 SLURM_JOB_ID=7 expect 'another job of one step' 93 1 '2 jobs in a row .* at most one new step (the last is 2)' 75@2
@@ -74,27 +74,27 @@ echo garbage >run/requeues
 SLURM_JOB_ID=7 expect 'a count that is none' 75 1 'ended with 75' 75@8
 keep=''
 
-# The delay is doubled as long as there is no progress: 0.2, 0.4 and 0.8 s here, whatever the decimal point is.
+# The delay doubles while there is no progress: 0.2, 0.4 and 0.8 s here, whatever the locale's decimal point.
 rm -rf run attempts; mkdir -p run/checkpoints; echo 70 70 70 0 >plan
 begin=$(date +%s%N)
 LC_ALL=de_DE.UTF-8 "$supervise" --run-dir run --restarts 5 --delay 0.2 -- ./fake >out 2>&1
 code=$? took=$((($(date +%s%N) - begin) / 1000000))
 if ((code != 0 || took < 1400)); then echo "the delays: exit $code after $took ms, expected 0 after 1400"; cat out; failed=1; fi
 
-# Starts the supervisor with what the command does, and options, as $pid; goes on when the command runs.
+# Starts the supervisor as $pid, with the command's plan and options; returns when the command runs.
 begin() {  # PLAN [OPTION…] -- COMMAND
   rm -rf run attempts hanging; mkdir -p run/checkpoints; echo "$1" >plan
   "$supervise" --run-dir run "${@:2}" >out 2>&1 &
   pid=$!
   while [[ ! -s hanging ]] && kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
 }
-finish() {  # SIGNAL: what the supervisor gets; its exit code becomes $code
+finish() {  # SIGNAL: sent to the supervisor, whose exit code becomes $code
   kill -"$1" "$pid"
   wait "$pid"
   code=$?
 }
 
-# A command that ignores the signal is killed in the end; one that is stopped and goes on is waited for, at rest.
+# A command that ignores the signal is killed in the end. While the command is stopped, the supervisor idles.
 begin deaf --kill-after 0.3 -- ./fake
 finish TERM
 if ((code != 137)) || ! grep -q 'not ended 0.300 s after SIGTERM: killed' out || kill -9 "$(<hanging)" 2>/dev/null; then
@@ -110,29 +110,29 @@ if ((code != 75 || stat[13] + stat[14] > 50)); then  # in 1/100 s
   echo "a command that is stopped: exit $code, ${stat[13]}+${stat[14]} ticks"; cat out; failed=1
 fi
 
-# A signal goes to the command, and nothing is started after it.
+# A signal is forwarded to the command, and nothing is started after it.
 begin hang -- ./fake
 finish TERM
 if ((code != 75 || $(wc -l <attempts) != 1)); then echo "SIGTERM: exit $code"; cat out; failed=1; fi
-# srun says 0 where it has started nothing.
+# srun exits with 0 even if it has started nothing.
 printf '#!/bin/sh\nexit 0\n' >srun; chmod +x srun
 rm -rf run
 "$supervise" --run-dir run --restarts 1 --delay 0 -- ./srun >out 2>&1
 code=$?
 if ((code != 93)) || ! grep -q 'ended with 70: ./srun ended with 0, but no run' out; then echo "srun that starts nothing: exit $code"; cat out; failed=1; fi
-# To mpirun it goes as the signal that mpirun passes on.
+# mpirun gets the signal that it forwards to its ranks.
 sed "s/hang) trap 'exit 75' TERM/hang) trap 'exit 75' USR1/" fake >mpirun; chmod +x mpirun
 begin hang -- ./mpirun
 finish TERM
 if ((code != 75)); then echo "SIGTERM to mpirun: exit $code"; cat out; failed=1; fi
-# So does the end of a terminal: nothing goes on without its supervisor. (Under nohup it does, which is inherited.)
+# SIGHUP is forwarded, too: nothing runs on without its supervisor. (Under nohup it does: ignoring it is inherited.)
 if ! ((16#$(sed -n 's/^SigIgn:[^0-9a-f]*//p' /proc/self/status) & 1)); then
   begin hang -- ./fake
   finish HUP
   if ((code != 129)) || kill -9 "$(<hanging)" 2>/dev/null; then echo "SIGHUP: exit $code, or the command is left"; failed=1; fi
 fi
 
-# A signal ends the delay before a restart, too.
+# A signal also ends the delay before a restart.
 rm -rf run attempts; mkdir -p run/checkpoints; echo 70 0 >plan
 "$supervise" --run-dir run --delay 1000000 -- ./fake >out 2>&1 &
 pid=$!
