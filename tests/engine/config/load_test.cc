@@ -68,7 +68,7 @@ TEST(Load, AListIsItsItemsWithCommasBetween) {
   for (const char* wrong : {"[0.3, 'a,b']", "[0.3, [a]]", "[0.3, ~]"}) {
     const std::string message = message_of<ConfigError>([&] { path(wrong); });
     EXPECT_NE(message.find("data.path: found a list, expected "), std::string::npos) << wrong;
-    EXPECT_NE(message.find("without commas"), std::string::npos) << message;
+    EXPECT_NE(message.find("contain no commas"), std::string::npos) << message;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include "base/files.h"
+#include "base/text.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/training.h"
