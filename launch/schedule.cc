@@ -255,7 +255,7 @@ void add_costs(CLI::App& command, ScheduleOptions& options, CLI::Option* measure
   command.add_flag("--blocking", transfer.blocking, "a rank does nothing else while it sends")->excludes(measured);
   given("--depth", transfer.channel_depth, "messages that a channel holds; default: any number")
       ->check(whole_number(1, std::numeric_limits<int>::max()));
-  given("--unit", transfer.unit, "unit of all times: s, ms or us; default: an abstract unit")
+  given("--unit", transfer.unit, "unit of all times; default: an abstract one")
       ->check(CLI::IsMember({"s", "ms", "us"}));
 }
 

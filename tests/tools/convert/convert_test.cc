@@ -208,7 +208,8 @@ TEST(Convert, ShardsHoldWhatTheyMay) {
     if (most == 3000) {  // and a missing file is named
       const std::string gone = folder + "/model-00002-of-" + fmt::format("{:05}", files) + ".safetensors";
       fs::remove(gone);
-      EXPECT_TRUE(error_of(folder).starts_with(gone + ": not found; model.safetensors.index.json names it"));
+      EXPECT_TRUE(
+          error_of(folder).starts_with(gone + ": not found; model.safetensors.index.json lists it as the file of "));
     }
   }
 }

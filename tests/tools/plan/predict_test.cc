@@ -112,7 +112,7 @@ TEST(Predict, Fp8OnAGpuWithoutItIsRefused) {
   const auto [run, layout] = resolved(config, 1);
   const System a100 = load_system("a100-80", {}, source_path("configs/systems"));
   EXPECT_EQ(message_of([&] { predict(run, layout, a100); }),
-            "precision.fp8: found hybrid, but the page a100-80 has no fp8_tflops, the peak of GEMMs in FP8; expected "
+            "precision.fp8: found hybrid, but the spec a100-80 has no fp8_tflops, the peak of GEMMs in FP8; expected "
             "none, or --system-set fp8_tflops=NUMBER of a GPU with FP8 GEMMs");
   set_key(config, "precision.fp8", "e4m3");
   set_key(config, "precision.fp8_recipe", "blockwise");

@@ -135,7 +135,7 @@ TEST(Prometheus, OfAPortThatIsTakenWarnsOnce) {
   observer->record(kStart);
   observer->record(kStep);
   const std::string warning = testing::internal::GetCapturedStderr();
-  EXPECT_NE(warning.find(fmt::format("prometheus.listen: 127.0.0.1:{}", other.port)), std::string::npos) << warning;
+  EXPECT_NE(warning.find(fmt::format("cannot listen on 127.0.0.1:{}", other.port)), std::string::npos) << warning;
   EXPECT_EQ(std::ranges::count(warning, '\n'), 1) << warning;
 }
 
