@@ -1,9 +1,9 @@
 // bucket_layout: chapter 4, 30 minutes
 //
 // Gradients become final from the last parameter to the first. So that their sums over the data-parallel ranks can
-// begin early, they lie in one buffer in that order, cut into buckets: a bucket is reduced when all of it is final. Lay
-// it out:
-//   * every parameter begins at a multiple of 64 elements; its length counts as rounded up to one
+// begin early, they lie in one buffer in that order, cut into buckets: a bucket is reduced as soon as all of it is
+// final. Lay it out:
+//   * every parameter begins at a multiple of 64 elements, and its length is rounded up to one
 //   * a bucket closes with the parameter that brings it to bucket_size elements, or with the last parameter
 //   * the length of a bucket is rounded up to a multiple of both `ranks`, which share it, and 128
 #pragma once
@@ -26,7 +26,7 @@ BucketLayout bucket_layout(std::span<const int64_t> lengths, int64_t bucket_size
 }  // namespace trivet::exercise
 
 // Hints
-//   1. One pass: keep the end of what is laid out, and where the open bucket began.
+//   1. One pass: keep the end of the layout so far, and the start of the open bucket.
 //   2. Rounding x up to a multiple of n is (x + n - 1) / n * n.
 //   3. A multiple of both numbers is a multiple of std::lcm(ranks, 128), which is not 128 for 3 ranks.
 // In the engine: parallel/data/flat_buffer.cc:lay_out.

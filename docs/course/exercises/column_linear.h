@@ -1,8 +1,8 @@
 // column_linear: chapter 6, 35 minutes
 //
 // A linear layer y = x W^T whose output columns are shared by t tensor-parallel ranks: rank r has rows r out / t to
-// (r + 1) out / t of W. Every rank has all of x, and so makes its own columns of y without communication. But x has an
-// effect on the columns of all ranks. Where does the backward pass have to communicate, and what?
+// (r + 1) out / t of W. Every rank has all of x, so it computes its columns of y without communication. But x affects
+// the columns of all ranks. Where does the backward pass have to communicate, and what?
 #pragma once
 
 #include "docs/course/exercises/support/matrix.h"
@@ -23,7 +23,7 @@ ColumnGradients column_backward(Communicator& tensor, const Matrix& x, const Mat
 }  // namespace trivet::exercise
 
 // Hints
-//   1. matmul(a, b) and transpose(a) are in support/matrix.h. Of y = x W^T: dx = dy W, and dW = dy^T x.
-//   2. With a rank's dy and W, dy W is a rank's term of dx: the part of the sum over y's columns that it has.
-//   3. tensor.all_reduce(tensor_of(dx.values), Reduce::sum, stream). dW needs nothing: nobody else has these rows.
+//   1. matmul(a, b) and transpose(a) are in support/matrix.h. For y = x W^T, dx = dy W and dW = dy^T x.
+//   2. A rank's dy W is one term of dx: the part of the sum that runs over the rank's own columns of y.
+//   3. tensor.all_reduce(tensor_of(dx.values), Reduce::sum, stream). dW needs nothing: no other rank has its rows.
 // In the engine: parallel/tensor/linear.cc:ColumnParallelLinear. Paper: Shoeybi et al. 2019, the operator f.

@@ -8,7 +8,7 @@ namespace trivet::exercise {
 
 struct ScalingLaw {
   double E, A, B, alpha, beta;
-  double loss(double parameters, double tokens) const;  // the test has it
+  double loss(double parameters, double tokens) const;  // the test provides it
 };
 
 struct Optimum {
@@ -21,6 +21,6 @@ Optimum compute_optimal(const ScalingLaw& law, double flops);
 
 // Hints
 //   1. D = flops / (6 N) leaves a function of N alone. At its minimum the derivative is 0.
-//   2. alpha A / N^alpha = beta B / D^beta: both terms gain alike from a little more.
+//   2. alpha A / N^alpha = beta B / D^beta: one percent more of N lowers the loss as much as one percent more of D.
 //   3. N^(alpha + beta) = alpha A / (beta B) (flops / 6)^beta.
 // Paper: Hoffmann et al. 2022, "Training Compute-Optimal Large Language Models", section 3.3.

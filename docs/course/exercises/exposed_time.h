@@ -1,8 +1,8 @@
 // exposed_time: chapter 11, 30 minutes
 //
-// Communication is exposed while some of it is on the wire and the rank computes nothing: that is the time that overlap
-// can still win. A trace has the intervals of all transfers and of all kernels of a rank. Transfers overlap each
-// other, and so do kernels, because there are several streams. How long is communication exposed?
+// Communication is exposed while some of it is on the wire and the rank computes nothing: more overlap could still hide
+// that time. A trace has the intervals of all transfers and of all kernels of a rank. Transfers overlap each other, and
+// so do kernels, because there are several streams. How long is communication exposed?
 #pragma once
 
 #include <vector>

@@ -3,7 +3,7 @@
 // A backward pass that you wrote by hand gives the gradient of a loss. Is it right? Compare it, weight by weight, with
 // the slope that you get by moving the weight a little. Return the largest relative error,
 //     |slope - gradient| / max(|slope|, |gradient|, 1e-3).
-// For a right gradient it has to be below 1e-7, so the slope has to be good.
+// For a correct gradient it has to be below 1e-7, so the slope has to be accurate.
 #pragma once
 
 #include <functional>

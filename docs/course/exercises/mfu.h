@@ -3,7 +3,7 @@
 // Count the floating-point operations of a GPT per token, forward and backward, and divide what a run does by what its
 // GPUs could do. A GEMM of [m, k] by [k, n] is 2 m k n operations, and its backward pass is two such GEMMs. Only GEMMs
 // count: the linear layers (qkv, proj, fc1, fc2), scores and their product with the values, and the output layer. A
-// position attends to s / 2 positions on average. Looking an embedding up is no GEMM.
+// position attends to s / 2 positions on average. Looking up an embedding is not a GEMM.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
 // one_f_one_b: chapter 8, 40 minutes
 //
-// Write a generator for the schedule 1F1B: the program of a rank of p, for m micro-batches. Op{OpKind::forward, i} is
-// the forward pass of micro-batch i, and Op{OpKind::backward, i} its backward pass. Sends and receives follow from the
-// order. A rank begins with forward passes, until its first gradient can be there. Then it runs one forward and one
-// backward pass in turn, and in the end the backward passes that are left. Of all schedules of that kind, 1F1B holds
-// the activations of the fewest micro-batches: at most p - rank.
+// Write a generator for the schedule 1F1B: the program of one of p ranks, for m micro-batches. Op{OpKind::forward, i}
+// is the forward pass of micro-batch i, and Op{OpKind::backward, i} its backward pass. Sends and receives follow from
+// the order. A rank begins with forward passes, until its first gradient can arrive. Then it runs one forward and one
+// backward pass in turn, and in the end the remaining backward passes. Of all schedules of that kind, 1F1B holds the
+// activations of the fewest micro-batches: at most p - rank.
 #pragma once
 
 #include "parallel/pipeline/schedule.h"

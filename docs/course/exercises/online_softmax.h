@@ -1,7 +1,7 @@
 // online_softmax: chapter 1, 30 minutes
 //
 // A query's attention is sum_k softmax(scores)_k values_k. The softmax needs the largest score, but the scores come a
-// block of keys at a time, and are not kept: that is how flash attention needs no memory for them. Take one more block
+// block of keys at a time and are not kept, which is why flash attention needs no memory for them. Take one more block
 // into the state, which holds the sums over all keys so far, relative to the largest score so far. A score of -infinity
 // is a key that the query must not see; a whole block of them can come first.
 #pragma once
@@ -26,5 +26,5 @@ void add_block(OnlineSoftmax& state, std::span<const float> scores, std::span<co
 // Hints
 //   1. The new maximum is the larger of the old one and the block's.
 //   2. What the state holds is relative to the old maximum: exp(old - new) turns it into sums relative to the new one.
-//   3. Both sums are rescaled, `weighted` too. And -inf - -inf is NaN: return early while no key was seen.
+//   3. Both sums are rescaled, `weighted` too. And -inf - -inf is NaN: return early while no key has been seen.
 // In the engine: kernels/cpu/attention_head.h, kernels/cuda/attention_flash.cu. Paper: Milakov, Gimelshein 2018.

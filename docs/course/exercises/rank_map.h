@@ -1,8 +1,8 @@
 // rank_map: chapter 10, 25 minutes
 //
-// A world of t c d p ranks is a grid: tensor, context, data and pipeline parallelism, from the axis whose ranks are
-// closest to the axis whose ranks are farthest apart (Megatron's order "tp-cp-dp-pp"). Ranks that talk most share a
-// node. Where is a rank, and with which ranks does it reduce gradients? Those differ from it in data and context only.
+// t c d p ranks form a grid. Its axes are tensor, context, data and pipeline parallelism, from the innermost, whose
+// ranks are consecutive, to the outermost (Megatron's order "tp-cp-dp-pp"), so the ranks that talk most share a node.
+// Where is a rank, and with which ranks does it reduce gradients? Those differ from it only in data and context.
 #pragma once
 
 #include <vector>

@@ -1,9 +1,9 @@
 // recompute: chapter 9, 35 minutes
 //
-// n layers in a row. Keep the inputs of layers 0, every, 2 every, … only. The
-// backward pass goes through such groups from the last to the first: it runs the group forward once more, keeps the
-// inputs of its layers, and goes back through them. The layers have dropout. They draw random numbers, and the second
-// time they have to draw the same ones: keep the state of the generator too.
+// n layers run in a row. Keep only the inputs of layers 0, every, 2 every, …, each of which begins a group. The
+// backward pass goes through the groups from the last to the first: it runs a group forward once more, keeps the inputs
+// of its layers, and goes back through them. The layers have dropout: they draw random numbers, and have to draw the
+// same ones the second time. So keep the state of the generator too.
 #pragma once
 
 #include <cmath>

@@ -1,8 +1,8 @@
 // ring_merge: chapter 13, 25 minutes
 //
-// In ring attention a query meets the keys of one rank after the other. Each hop gives its attention over these keys,
-// and the logarithm of the sum of exponentials that it divided by. Merge a hop into what has been found so far, so that
-// in the end the attention is that over all keys. A hop whose keys are all masked has lse = -infinity.
+// In ring attention a query meets the keys of one rank after another. Each hop gives the attention over these keys, and
+// lse, the logarithm of the softmax's denominator. Merge a hop into the result so far, so that in the end the result is
+// the attention over all keys. A hop whose keys are all masked has lse = -infinity.
 #pragma once
 
 #include <limits>

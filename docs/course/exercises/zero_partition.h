@@ -1,7 +1,7 @@
 // zero_partition: chapter 5, 25 minutes
 //
-// With ZeRO every data-parallel rank updates an equal part of a bucket, cut without regard to parameters: one can begin
-// in the part of rank 0 and end in that of rank 2. Which elements of which parameters does a rank own?
+// With ZeRO every data-parallel rank updates an equal part of a bucket, cut without regard to parameters: a parameter
+// can begin in the part of rank 0 and end in that of rank 2. Which elements of which parameters does a rank own?
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ std::vector<Shard> zero_partition(std::span<const Placed> params, int64_t bucket
 
 // Hints
 //   1. The rank's part is the interval from rank * bucket_length / ranks on. A parameter is an interval too.
-//   2. Two intervals meet from the larger start to the smaller end, if that is not empty.
+//   2. Two intervals overlap from the larger start to the smaller end, unless that is empty.
 //   3. `first` counts from the parameter's start, so it is where the overlap starts minus the parameter's offset.
 // In the engine: parallel/data/flat_buffer.cc:owned. A checkpoint stores these shards, so that any number of ranks can
 // load it.
