@@ -48,6 +48,8 @@ fi
 run_tests() {  # DIR CTEST-ARGUMENT…
   local dir=$1
   shift
+  # Programs that tests start share the cores: a thread that waits for its team must not spin.
+  export OMP_WAIT_POLICY=passive
   # One job more than cores: tests of ranks and faults wait a quarter of their time.
   (cd "$dir" && ctest --output-on-failure -j "$(($(nproc) + 1))" "$@")
   echo "$dir: the slowest tests"

@@ -806,6 +806,8 @@ void run_all(Ops& ops, const Sizes& how, Shared& shared, const char* where) {
 TEST(Census, EveryCallOfTheShippedRunsIsRightOnEachInstructionSet) {
   Shared shared;
   for (const CpuIsa isa : usable_cpu_isas()) {
+    // It differs from avx512_bf16 in GEMMs of bf16 alone, which kernels_test.avx512 covers.
+    if (isa == CpuIsa::avx512 && isa != best_cpu_isa()) continue;
     SCOPED_TRACE(name_of(isa));
     const Sizes how = isa == best_cpu_isa() ? Sizes{} : Sizes{.most_weights = 1 << 23, .other_side = 1100};
     run_all(*create_cpu_ops(1, isa), how, shared, name_of(isa).data());
