@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ranges>
 
 namespace trivet {
 namespace {
@@ -182,7 +181,7 @@ std::string html_section(const PageSection& section) {
         fmt::format("<figure>\n{}<figcaption>{}</figcaption>\n</figure>\n", section.picture, escaped(section.caption));
   if (const TextBlock& table = section.table; !table.rows.empty()) {
     text += "<div class=\"wide\"><table>\n<thead>" + html_row(table, table.rows[0], "th") + "</thead>\n<tbody>\n";
-    for (const auto& row : table.rows | std::views::drop(1)) text += html_row(table, row, "td");
+    for (size_t i = 1; i < table.rows.size(); ++i) text += html_row(table, table.rows[i], "td");
     text += "</tbody>\n</table></div>\n";
   }
   if (!section.note.empty()) text += fmt::format("<p class=\"soft\"><small>{}</small></p>\n", escaped(section.note));

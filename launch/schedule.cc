@@ -1,7 +1,6 @@
 // trivet schedule: shows a pipeline schedule, without a model or a GPU: a picture of a simulated step, and a table of
 // the bubble (next to the closed form if there is one), peak slots and transfers. Or shows a measured step of a run
 // next to its simulation. trivet schedule context: the work of a ring of context-parallel ranks.
-#include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,11 +14,11 @@
 #include "base/text.h"
 #include "launch/commands.h"
 #include "parallel/pipeline/check.h"
-#include "parallel/pipeline/closed_form.h"
 #include "parallel/pipeline/simulate.h"
 #include "tools/draw/context_picture.h"
 #include "tools/draw/measured_run.h"
 #include "tools/draw/render.h"
+#include "tools/draw/schedule_table.h"
 
 namespace trivet {
 namespace {
@@ -101,41 +100,6 @@ std::string title_of(const ScheduleOptions& options, const Schedule& schedule) {
   return title;
 }
 
-// The peak of each rank, abbreviated if ranks are equal or many.
-std::string peaks_text(const std::vector<Peak>& peaks, int Peak::*member) {
-  std::string text;
-  const bool alike = std::ranges::all_of(peaks, [&](const Peak& peak) { return peak.*member == peaks[0].*member; });
-  if (alike) return fmt::format("{}", peaks[0].*member);
-  if (peaks.size() > 8) return fmt::format("{} .. {}", peaks.front().*member, peaks.back().*member);
-  for (const Peak& peak : peaks) text += fmt::format("{}{}", text.empty() ? "" : " ", peak.*member);
-  return text;
-}
-
-const std::vector<std::string> kColumns = {"schedule", "makespan", "bubble",     "closed form", "no barrier",
-                                           "of ideal", "of total", "peak slots", "stashes",     "transfers"};
-
-std::vector<std::string> row_of(const Schedule& schedule, const Costs& costs, const Timeline& timeline) {
-  const Bubble bubble = bubble_of(timeline);
-  const std::vector<Peak> peaks = peaks_of(programs_of(timeline), schedule.v);
-  const ChannelDepths depths = channel_depths(schedule);
-  const bool alike = std::ranges::all_of(costs.stages, [&](const StageCosts& stage) {
-    return stage.forward == costs.stages[0].forward && stage.backward_input == costs.stages[0].backward_input &&
-           stage.backward_weight == costs.stages[0].backward_weight;
-  });
-  const bool free = costs.latency == 0 && (costs.bytes == 0 || costs.bandwidth == 0) && costs.channel_depth == 0;
-  const auto form = alike && free ? closed_form(schedule, costs.stages[0]) : std::nullopt;
-  return {schedule.kind,
-          fmt::format("{:.6g}", bubble.makespan),
-          fmt::format("{:.6g}", bubble.time()),
-          form ? fmt::format("{:.6g} = {}", form->bubble, form->formula) : "-",
-          fmt::format("{:.6g}", bubble_of(timeline, Barrier::none).time()),
-          fmt::format("{:.1f} %", 100 * bubble.of_ideal()),
-          fmt::format("{:.1f} %", 100 * bubble.of_total()),
-          peaks_text(peaks, &Peak::slots) + (schedule.v > 1 ? fmt::format(" (1/{})", schedule.v) : ""),
-          peaks_text(peaks, &Peak::stashes),
-          fmt::format("{} (depth {})", timeline.transfers.size(), depths.smooth)};
-}
-
 // The costs measured in a run's steps, one line per stage.
 void print_costs(const MeasuredRun& run) {
   fmt::print("\nmedian ms of an op in {} steps; a message takes {:.3f} ms{}\n", run.steps.size(), run.costs.latency,
@@ -169,10 +133,10 @@ void run(const ScheduleOptions& options) {
   if (look.columns == 0) look.columns = 160;
   look.colors = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
   std::vector<Timeline> timelines;
-  TextBlock table{.title = "", .rows = {kColumns}, .align = "lrrlrrrrrr"};
+  TextBlock table{.title = "", .rows = {schedule_columns()}, .align = "lrrlrrrrrr"};
   const auto show = [&](const Schedule& schedule, const Costs& costs, Timeline timeline, const char* how = "") {
     fmt::print("{}\n{}\n", timeline.title, render_text(timeline, look));
-    table.rows.push_back(row_of(schedule, costs, timeline));
+    table.rows.push_back(schedule_row(schedule, costs, timeline));
     table.rows.back()[0] += how;
     timelines.push_back(std::move(timeline));
   };

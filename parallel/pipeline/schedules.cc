@@ -257,7 +257,8 @@ std::span<const ScheduleKind> schedule_kinds() { return kKinds; }
 
 Schedule make_schedule(const ScheduleRequest& request) {
   const auto& [name, p, m, wanted_v, wanted_group] = request;
-  const auto kind = std::ranges::find(kKinds, name, &ScheduleKind::name);
+  const auto kind =
+      std::find_if(kKinds.begin(), kKinds.end(), [&](const ScheduleKind& known) { return known.name == request.kind; });
   if (kind == kKinds.end()) {
     std::string names;
     for (const ScheduleKind& known : kKinds) names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);

@@ -155,7 +155,8 @@ class Page : SvgBody {
   }
 
   static bool split(const Timeline& timeline) {
-    return std::ranges::any_of(timeline.ops, [](const OpSpan& s) { return s.op.kind == OpKind::backward_input; });
+    return std::any_of(timeline.ops.begin(), timeline.ops.end(),
+                       [](const OpSpan& s) { return s.op.kind == OpKind::backward_input; });
   }
 
   static std::string caption(const Timeline& timeline) {
@@ -206,7 +207,7 @@ class Page : SvgBody {
     });
     if (options_.transfers)
       for (const auto& [color, text] : {std::pair{kActivations, "activations sent"}, {kGradients, "gradients sent"}})
-        entry(16, text, [&] {
+        entry(16, text, [&, color = color] {
           put("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"16\" height=\"3\" fill=\"{}\" fill-opacity=\".7\"/>", x, y + 9.5,
               color);
         });
