@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs the tests. Prints where the time went.
 #   launch/test.sh [--all] [--tsan] [CTEST ARGUMENT…]
-#   launch/test.sh --slurm | --container      what CI has no time for, as root
+#   launch/test.sh --slurm | --container | --browser      what CI has no time for; the first two as root
 #     without   each test once, in less than ten minutes on two cores; CUDA is left out if there is no GPU
 #     --all     what CI runs, in 20 to 30 minutes: with CUDA as AUTO finds it, tests of programs, MPI ranks and
 #               instruction sets, the tools, and what sanitizer builds skip; then the fuzz targets; then the other test
@@ -9,6 +9,7 @@
 #     --tsan    as --all, plus all tests under ThreadSanitizer, which also detects missing barriers in CUDA kernels
 #     --slurm   launch/slurm under Debian's Slurm, which it installs and starts: five minutes (tests/slurm/run.sh)
 #     --container   launch/container and the .deb in Debian roots from debootstrap: ten minutes (tests/container/run.sh)
+#     --browser     docs/play under Debian's Emscripten and Chromium, which it installs (tests/browser/run.py)
 # A ctest test is a share of a program's cases: GTEST_FILTER=… selects cases, -R does not.
 # TRIVET_RANDOM_LAYOUTS=N draws N random layouts: default 50; with --all 40, under sanitizers 8.
 set -euo pipefail
@@ -19,7 +20,7 @@ while (($#)); do
   case $1 in
     --all) all=1 ;;
     --tsan) all=1 tsan=1 ;;
-    --slurm | --container) apart=${1#--} ;;
+    --slurm | --container | --browser) apart=${1#--} ;;
     *) break ;;
   esac
   shift
@@ -31,6 +32,7 @@ for argument; do
 done
 if [[ $apart == container ]]; then exec tests/container/run.sh -DTRIVET_CPU_ISAS=native; fi
 packages+=("${test_packages[@]}")
+[[ $apart != browser ]] || packages+=(emscripten chromium chromium-driver python3-selenium)
 install_packages
 
 # For a build that serves to run all tests once: unity builds, a few processes that share the cases, and -Og for all but
@@ -43,6 +45,12 @@ scopes="-DCMAKE_CXX_FLAGS=$heap -fno-sanitize-address-use-after-scope"
 if [[ $apart == slurm ]]; then
   build_trivet build-test "${once[@]}" -DTRIVET_CUDA=OFF -- trivet
   exec tests/slurm/run.sh build-test/trivet
+fi
+
+if [[ $apart == browser ]]; then
+  docs/play/build.sh
+  build_trivet build-test "${once[@]}" -DTRIVET_CUDA=OFF -- trivet
+  exec tests/browser/run.py build-test/trivet build-play
 fi
 
 run_tests() {  # DIR CTEST-ARGUMENT…
