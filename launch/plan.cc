@@ -242,7 +242,7 @@ void add_outputs(CLI::App& command, PlanOptions& options) {
       command.add_option("--trace", options.outputs.trace, "write the last step of some ranks for ui.perfetto.dev")
           ->option_text("FILE.json");
   add_list(command, "--trace-ranks", options.outputs.trace_ranks, "ranks separated by commas", parse_integer,
-           "the ranks to write with --trace; default: one of each kind")
+           "ranks to write with --trace; default: one of each kind")
       ->needs(trace);
   command.add_option("--picture", options.outputs.picture, "draw the passes of the step, or the scale curves")
       ->option_text("FILE.svg")
