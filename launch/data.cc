@@ -158,15 +158,14 @@ void add_word(CLI::App& command, const char* name, Value& value, const char* hel
 void add_tokenizer_options(CLI::App& command, PrepareOptions& options) {
   command.add_option("--vocab-size", options.vocab_size, "train a tokenizer model with this many ids");
   command
-      .add_option(
-          "--model", options.model,
-          "use this model: SentencePiece's, or for BPE tokenizer.json (or its folder) or vocab.json and merges.txt")
+      .add_option("--model", options.model,
+                  "use this model: SentencePiece's; BPE's tokenizer.json (or its folder), or vocab.json and merges.txt")
       ->check(input_path());
   command.add_option(
       "--train-bytes", options.train_bytes,
       fmt::format("text to train on [512 per id; bpe: all]; SentencePiece takes {} to {} times as much memory",
                   kLeastMemoryPerTrainByte, kMostMemoryPerTrainByte));
-  command.add_option("--eod-token", options.eod_token, "bpe: token that ends every document; required with --model");
+  command.add_option("--eod-token", options.eod_token, "bpe: token that ends documents; required with --model");
   command.add_option("--bos-token", options.bos_token, "bpe: a special token to begin every document with [none]");
   command.add_flag("--special-as-text", options.special_as_text, "bpe: special tokens in the text are plain text");
   add_word<BpePattern>(command, "--pattern", options.pattern, "bpe, to train: split as gpt2 [default], llama3, qwen2");
@@ -177,14 +176,14 @@ void add_text_options(CLI::App& command, PrepareOptions& options) {
   add_word<DocumentMode>(command, "--document", options.text.mode,
                          "what makes a document in a text file: file [default], paragraph (up to a blank line) or "
                          "entry (a paragraph and the indented ones that follow it)");
-  command.add_option("--json-key", options.text.json_key, "the member of a JSON object that holds its document")
+  command.add_option("--json-key", options.text.json_key, "member of a JSON object that is its document")
       ->capture_default_str();
   add_word<TextFormat>(command, "--format", options.text.source.format,
                        "text, jsonl or tar [from the file names; for -: text]");
   command
       .add_option("--extensions", options.text.source.extensions,
-                  "what to read from folders [txt,jsonl,ndjson,tar] and archives [txt], such as md,py; .json in an "
-                  "archive is one object")
+                  "what to read from folders [txt,jsonl,ndjson,tar] and archives [txt]; .json in an archive is one "
+                  "object")
       ->delimiter(',');
   add_word<OnError>(command, "--on-error", options.text.on_error,
                     "on a malformed JSON object: stop [default], skip (and count) it, or replace invalid characters "
@@ -202,7 +201,7 @@ void add_prepare(CLI::App& data) {
   command
       .add_option("--input", options.inputs,
                   "text, JSON Lines (.jsonl, .ndjson: one document per line) or WebDataset tar archives, "
-                  "plain or compressed by gzip, dictzip, zstd or xz (up to 500:1); folders of them; -: standard input")
+                  "plain or in gzip, dictzip, zstd or xz (up to 500:1); folders of them; -: standard input")
       ->required();
   command.add_option("--output", options.output, "prefix of the files to write")->required();
   command
