@@ -9,7 +9,7 @@
 // Memory, whatever the size of the corpus: kMemoryBytes, kMemoryBytesPerThread for each thread (with BPE,
 // kBpeMemoryPerThread more), and kMemoryPerLineByte times the longest line of JSON Lines, which is at most
 // kMaxJsonLine. With BPE, a text is cut after kMostUncutBytes even if its tokens then differ from those of the whole,
-// as within a longer word. Training a SentencePiece model comes first and takes 6 times the bytes of its training text
+// as within a longer word. Training a SentencePiece model comes first and takes 5 times the bytes of its training text
 // if words repeat, as in a language, and 75 times if none does; training a BPE takes 80 times the bytes of all distinct
 // words and their neighbouring marks.
 #pragma once
@@ -86,8 +86,8 @@ struct PrepareResult {
 };
 
 // Calls report() from time to time, from one thread at a time. Throws ConfigError for invalid options or an output that
-// exists; DataError and IoError for files. After an error no new file remains, and unless a final rename failed,
-// existing files are as before.
+// exists; DataError and IoError for files. After an error no new file remains but the saved progress, and unless a
+// final rename failed, existing files are as before.
 PrepareResult prepare_dataset(const PrepareOptions& options,
                               const std::function<void(const PrepareProgress&)>& report = {});
 
