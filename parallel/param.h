@@ -35,7 +35,7 @@ struct ParamSpec {
   // Rows of global_shape[0] from this one on are padding (vocabulary): initialised to zero, never trained. -1: none.
   int64_t padding_from = -1;
   // The gradient is overwritten on first use (Param::take_overwrite()), so it is never zeroed.
-  bool first_one_writes = false;
+  bool overwrite_on_first_use = false;
   bool quantised = false;         // GEMMs read it in FP8
   bool scaled_by_blocks = false;  // and it has one scale per 128 x 128 block
 };
@@ -55,7 +55,7 @@ struct Param {
   Tensor weight;                 // shape, model dtype; a view of the flat weight buffer
   Tensor grad;                   // shape, fp32; a view of the flat gradient buffer
   bool first_copy = true;        // among the ranks of one model: counted in the norm, and stored in checkpoints
-  bool overwrite = false;        // if spec.first_one_writes: `grad` holds stale values
+  bool overwrite = false;        // if spec.overwrite_on_first_use: `grad` holds stale values
   // If spec.quantised and the whole weight is stored: its FP8 copy, refreshed once a step, and the fp32 scales.
   Tensor fp8, fp8_scale;
   bool fp8_is_current = false;

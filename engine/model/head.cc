@@ -44,7 +44,7 @@ ParamSpec output_spec(const GptShape& p) {
           .init = {Init::normal, p.training.init_std},
           .decoupled_lr = true,
           .padding_from = p.vocab,
-          .first_one_writes = true};
+          .overwrite_on_first_use = true};
 }
 
 }  // namespace

@@ -18,15 +18,15 @@ constexpr auto kLongestPause = 50us;
 // With no task in flight a turn only lets MPI finish a buffered message or accept a connection.
 constexpr auto kLongestIdle = 10000us;
 constexpr unsigned long kTimerSlack = 1000;  // nanoseconds; the default would add 50 microseconds to each sleep
-// After this many turns without news, all messages that a rank had sent before its goodbye have arrived.
+// After this many turns without news, all messages that a rank had sent before its shutdown message have arrived.
 constexpr int kTurnsToSeeAll = 20;
 constexpr auto kUnreceivedSends = 10s;  // how long an ending rank waits for its sends to be received
-constexpr int kGoodbyeTag = 0;
+constexpr int kShutdownTag = 0;
 
 }  // namespace
 
 // How long there has been no news.
-struct MpiProgress::Quiet {
+struct MpiProgress::Idle {
   int turns = 0;
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 
@@ -39,17 +39,17 @@ struct MpiProgress::Quiet {
 
 // Tells every other rank that this one has ended, and listens for the same from them. Never "in flight", as their
 // messages may come at any time.
-class MpiProgress::Goodbye : public MpiTask {
+class MpiProgress::Shutdown : public MpiTask {
  public:
-  explicit Goodbye(MpiProgress& progress) : MpiTask(progress) {}
+  explicit Shutdown(MpiProgress& progress) : MpiTask(progress) {}
   void listen() {
     for (int r = 0; r < progress_.size(); ++r)
-      if (r != progress_.rank()) progress_.mpi().post_recv(*this, r, 0, nullptr, 0, r, kGoodbyeTag);
+      if (r != progress_.rank()) progress_.mpi().post_recv(*this, r, 0, nullptr, 0, r, kShutdownTag);
     to_hear_ = progress_.size() - 1;
   }
   void say() {
     for (int r = 0; r < progress_.size(); ++r)
-      if (r != progress_.rank()) progress_.mpi().post_send(*this, -1, 0, nullptr, 0, r, kGoodbyeTag);
+      if (r != progress_.rank()) progress_.mpi().post_send(*this, -1, 0, nullptr, 0, r, kShutdownTag);
     to_send_ = progress_.size() - 1;
     deadline_ = std::chrono::steady_clock::now() + kUnreceivedSends;
   }
@@ -108,7 +108,7 @@ void MpiTask::end() {
 
 // ---- any thread
 
-MpiProgress::MpiProgress() : goodbye_(std::make_unique<Goodbye>(*this)) {
+MpiProgress::MpiProgress() : shutdown_(std::make_unique<Shutdown>(*this)) {
   thread_ = std::thread([this] { thread_main(); });
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return phase_ != Phase::starting || halted(); });
@@ -125,21 +125,21 @@ void MpiProgress::stop_thread() {
   {
     std::lock_guard lock(mutex_);
     phase_ = Phase::ended;
-    poke();
+    notify();
   }
   if (thread_.joinable()) thread_.join();
 }
 
 // REQUIRES: mutex_.
-void MpiProgress::poke() {
-  poked_ = true;
+void MpiProgress::notify() {
+  notified_ = true;
   (token_ == Token::borrowed ? borrower_news_ : news_).notify_one();
 }
 
 void MpiProgress::submit(MpiTask& task) {
   std::lock_guard lock(mutex_);
   submitted_.push_back(&task);
-  poke();
+  notify();
 }
 
 void MpiProgress::halt(const std::string& why) noexcept {
@@ -149,7 +149,7 @@ void MpiProgress::halt(const std::string& why) noexcept {
     cause_ = std::current_exception();
   }
   halt_wanted_.store(true, std::memory_order_release);
-  poke();
+  notify();
 }
 
 void MpiProgress::throw_halted() {
@@ -168,7 +168,7 @@ void MpiProgress::finish() {
   {
     std::lock_guard lock(mutex_);
     phase_ = Phase::finishing;
-    poke();
+    notify();
   }
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return phase_ == Phase::ended || halted(); });
@@ -181,7 +181,7 @@ void MpiProgress::abort_job(int exit_code) {
     std::lock_guard lock(mutex_);
     abort_code_ = exit_code;
     halt_wanted_.store(true, std::memory_order_release);
-    poke();
+    notify();
     changed_.notify_all();
   }
   thread_.join();  // it does not return from MPI_Abort
@@ -202,7 +202,7 @@ void MpiProgress::run(MpiTask& task) {
   }
   std::lock_guard lock(mutex_);
   token_ = Token::free;
-  if (others_in_flight || !submitted_.empty() || phase_ != Phase::running || halt_wanted_) poke();
+  if (others_in_flight || !submitted_.empty() || phase_ != Phase::running || halt_wanted_) notify();
 }
 
 // Submits the task whether or not it gets the token.
@@ -211,21 +211,21 @@ bool MpiProgress::borrow_token(MpiTask& task) {
   submitted_.push_back(&task);
   const bool borrowed = token_ == Token::free && !halt_wanted_;
   if (borrowed) token_ = Token::borrowed;
-  else poke();
+  else notify();
   return borrowed;
 }
 
 void MpiProgress::drive(MpiTask& task) {
-  Quiet quiet;
+  Idle idle;
   run_submitted();
   while (!task.done() && !halt_wanted_) {
-    if (turn(quiet)) continue;
-    if (quiet.length() < kYields) {
+    if (turn(idle)) continue;
+    if (idle.length() < kYields) {
       sched_yield();
     } else {
       prctl(PR_SET_TIMERSLACK, kTimerSlack);
       std::unique_lock lock(mutex_);
-      borrower_news_.wait_for(lock, pause_length(quiet), [&] { return poked_.load(); });
+      borrower_news_.wait_for(lock, pause_length(idle), [&] { return notified_.load(); });
     }
   }
 }
@@ -243,7 +243,7 @@ void MpiProgress::thread_main() {
   try {
     mpi_.start();
     ended_.assign(static_cast<size_t>(size()), 0);
-    goodbye_->listen();
+    shutdown_->listen();
     {
       std::lock_guard lock(mutex_);
       phase_ = Phase::running;
@@ -276,47 +276,47 @@ void MpiProgress::thread_main() {
 }
 
 void MpiProgress::loop() {
-  bool said_goodbye = false;
-  for (Quiet quiet;;) {
+  bool sent_shutdown = false;
+  for (Idle idle;;) {
     bool finishing;
     {
       std::unique_lock lock(mutex_);
       // A borrower that returns the token with nothing in flight does not wake this thread.
       while (token_ == Token::borrowed) news_.wait_for(lock, kLongestIdle);
       token_ = Token::progress_thread;
-      if (poked_) quiet = {};
+      if (notified_) idle = {};
       if (halt_wanted_) return;
       if (phase_ == Phase::ended) fail("the MPI rank ends without MpiProgress::finish");
       finishing = phase_ == Phase::finishing;
     }
-    if (finishing && !said_goodbye) {
-      goodbye_->say();
-      said_goodbye = true;
+    if (finishing && !sent_shutdown) {
+      shutdown_->say();
+      sent_shutdown = true;
     }
-    const bool news = turn(quiet);
-    if (said_goodbye && goodbye_->all_ended() && tasks_in_flight_ == 0) return;
-    if (said_goodbye && goodbye_->overdue()) fail("the rank has ended, but what it sent was never received");
+    const bool news = turn(idle);
+    if (sent_shutdown && shutdown_->all_ended() && tasks_in_flight_ == 0) return;
+    if (sent_shutdown && shutdown_->overdue()) fail("the rank has ended, but what it sent was never received");
     if (news) continue;
 
-    const bool yields = tasks_in_flight_ > 0 && quiet.length() < kYields;
-    const auto length = pause_length(quiet);
+    const bool yields = tasks_in_flight_ > 0 && idle.length() < kYields;
+    const auto length = pause_length(idle);
     std::unique_lock lock(mutex_);
     token_ = Token::free;
     if (yields) {
       lock.unlock();
       sched_yield();
     } else {
-      news_.wait_for(lock, length, [&] { return poked_ && token_ == Token::free; });
+      news_.wait_for(lock, length, [&] { return notified_ && token_ == Token::free; });
     }
   }
 }
 
 // Returns whether there was news.
-bool MpiProgress::turn(Quiet& quiet) {
+bool MpiProgress::turn(Idle& idle) {
   bool news = run_submitted();
   news |= mpi_.poll();
-  if (quiet.turns == kTurnsToSeeAll && goodbye_->any_ended()) report_ended_ranks();
-  quiet.count(news);
+  if (idle.turns == kTurnsToSeeAll && shutdown_->any_ended()) report_ended_ranks();
+  idle.count(news);
   return news;
 }
 
@@ -324,7 +324,7 @@ bool MpiProgress::run_submitted() {
   {
     std::lock_guard lock(mutex_);
     advancing_.swap(submitted_);
-    poked_ = false;
+    notified_ = false;
   }
   const bool any = !advancing_.empty();
   for (MpiTask* task : advancing_) task->advance();
@@ -332,8 +332,8 @@ bool MpiProgress::run_submitted() {
   return any;
 }
 
-std::chrono::nanoseconds MpiProgress::pause_length(const Quiet& quiet) const {
-  return std::clamp<std::chrono::nanoseconds>(quiet.length() / 2, 2us,
+std::chrono::nanoseconds MpiProgress::pause_length(const Idle& idle) const {
+  return std::clamp<std::chrono::nanoseconds>(idle.length() / 2, 2us,
                                               tasks_in_flight_ > 0 ? kLongestPause : kLongestIdle);
 }
 

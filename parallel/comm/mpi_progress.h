@@ -109,13 +109,13 @@ class MpiProgress {
 
  private:
   friend class MpiTask;
-  class Goodbye;
-  struct Quiet;
+  class Shutdown;
+  struct Idle;
 
   void thread_main();
   void loop();
   void stop_thread();
-  void poke();
+  void notify();
 
   // For a waiting thread.
   void run(MpiTask& task);
@@ -123,10 +123,10 @@ class MpiProgress {
   void drive(MpiTask& task);
 
   // For the token's holder.
-  bool turn(Quiet& quiet);
+  bool turn(Idle& idle);
   bool run_submitted();
   void report_ended_ranks();
-  std::chrono::nanoseconds pause_length(const Quiet& quiet) const;
+  std::chrono::nanoseconds pause_length(const Idle& idle) const;
 
   // Guarded by the token.
   MpiEndpoint mpi_;
@@ -136,19 +136,19 @@ class MpiProgress {
 
   std::mutex mutex_;                       // guards what follows, down to cause_
   std::condition_variable changed_;        // phase_, halted_
-  std::condition_variable news_;           // for the progress thread: poked_, or the token is free
-  std::condition_variable borrower_news_;  // for the token's borrower: poked_
+  std::condition_variable news_;           // for the progress thread: notified_, or the token is free
+  std::condition_variable borrower_news_;  // for the token's borrower: notified_
   std::vector<MpiTask*> submitted_;
   enum class Phase { starting, running, finishing, ended } phase_ = Phase::starting;
   enum class Token { progress_thread, free, borrowed } token_ = Token::progress_thread;
-  std::atomic<bool> poked_ = false;  // there is news for the token's holder; set under mutex_
+  std::atomic<bool> notified_ = false;  // there is news for the token's holder; set under mutex_
   int abort_code_ = -1;
   std::string why_;
   std::exception_ptr cause_;  // null: no exception in this process
   std::atomic<bool> halt_wanted_ = false, halted_ = false;
   std::mutex tasks_mutex_;
   std::vector<MpiTask*> tasks_;  // all tasks, for a halt to wake
-  std::unique_ptr<Goodbye> goodbye_;
+  std::unique_ptr<Shutdown> shutdown_;
   std::thread thread_;  // last: it uses the others
 };
 

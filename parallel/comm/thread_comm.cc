@@ -1,6 +1,6 @@
-// The thread back end: ranks are threads of one process, and a group shares a board.
+// The thread back end: ranks are threads of one process, and a group shares a barrier.
 //
-// A call publishes the rank's pointers on the board and waits for the others; then each rank reads its peers' memory
+// A call publishes the rank's pointers on the barrier and waits for the others; then each rank reads its peers' memory
 // directly, adds or copies its part, and waits again until all have read. It packs and allocates nothing. A rank blocks
 // on a condition variable and never spins: 8 ranks share 2 cores.
 #include <cstring>
@@ -15,10 +15,10 @@ namespace trivet {
 namespace {
 
 // The state that all ranks of a group share.
-class Board {
+class Barrier {
  public:
   // `world_ranks`: the members', in group order.
-  Board(std::shared_ptr<ThreadWorld> world, std::vector<int> world_ranks, std::string name)
+  Barrier(std::shared_ptr<ThreadWorld> world, std::vector<int> world_ranks, std::string name)
       : world(std::move(world)),
         world_ranks(std::move(world_ranks)),
         name(std::move(name)),
@@ -33,29 +33,29 @@ class Board {
     }
   }
 
-  struct Post {
+  struct Slot {
     CallSignature signature;
     void* data = nullptr;
   };
-  // Written by its rank before meet(), read by the others after it. Calls alternate between the two posts: the first
+  // Written by its rank before wait(), read by the others after it. Calls alternate between the two slots: the first
   // rank in the next call may write while the last rank in this one still reads.
   struct Member {
-    Post posts[2];
-    std::vector<int> split_into;   // members of its new group
-    std::shared_ptr<Board> child;  // the new group's, made by its first member
-    uint64_t meetings = 0;         // guarded by the board
+    Slot slots[2];
+    std::vector<int> split_into;     // members of its new group
+    std::shared_ptr<Barrier> child;  // the new group's, made by its first member
+    uint64_t arrivals = 0;           // guarded by the barrier
   };
 
-  // Waits until every rank of the group has come to the same meeting; returns the time at which the last one did.
+  // Waits until every rank of the group has arrived; returns the time at which the last one did.
   // `rank`: in the group.
-  int64_t meet(int rank, const char* call) {
+  int64_t wait(int rank, const char* call) {
     std::unique_lock lock(point_->mutex);
     if (world->failed()) world->throw_peer_failure();
-    const uint64_t meeting = arrive(rank);
-    while (held_ < meeting) {
+    const uint64_t phase = arrive(rank);
+    while (held_ < phase) {
       if (world->failed()) world->throw_peer_failure();
       for (size_t i = 0; i < members.size(); ++i)
-        if (members[i].meetings < meeting && world->ended(world_ranks[i]))
+        if (members[i].arrivals < phase && world->ended(world_ranks[i]))
           fail("group '" + name + "': rank " + std::to_string(world_ranks[static_cast<size_t>(rank)]) + " waits in " +
                call + ", but rank " + std::to_string(world_ranks[i]) + " has ended without that call");
       point_->changed.wait(lock);
@@ -63,12 +63,12 @@ class Board {
     return held_since_ns_;
   }
 
-  // The meeting after ranks have read each other's memory: no rank may return and reuse its memory while another still
+  // The barrier after ranks have read each other's memory: no rank may return and reuse its memory while another still
   // reads it. Ranks wait for nothing in between, so all will come; a failure elsewhere does not end this short wait.
-  void leave(int rank) {
+  void wait_until_read(int rank) {
     std::unique_lock lock(point_->mutex);
-    const uint64_t meeting = arrive(rank);
-    point_->changed.wait(lock, [&] { return held_ >= meeting; });
+    const uint64_t phase = arrive(rank);
+    point_->changed.wait(lock, [&] { return held_ >= phase; });
   }
 
   const std::shared_ptr<ThreadWorld> world;
@@ -79,41 +79,42 @@ class Board {
   std::vector<std::unique_ptr<Mailbox>> inboxes;  // [receiver]
 
  private:
-  // Returns the number of the meeting that the rank arrives at; the last one to arrive ends it. REQUIRES: the lock.
+  // Returns the number of the phase that the rank arrives at; the last one to arrive ends it. REQUIRES: the lock.
   uint64_t arrive(int rank) {
-    const uint64_t meeting = ++members[static_cast<size_t>(rank)].meetings;
+    const uint64_t phase = ++members[static_cast<size_t>(rank)].arrivals;
     if (++present_ == members.size()) {
       present_ = 0;
-      held_ = meeting;
+      held_ = phase;
       held_since_ns_ = now_ns();
       point_->changed.notify_all();
     }
-    return meeting;
+    return phase;
   }
 
   std::shared_ptr<WaitPoint> point_;
-  size_t present_ = 0;         // ranks that have come to the current meeting
-  uint64_t held_ = 0;          // meetings that have ended
+  size_t present_ = 0;         // ranks that have arrived in the current phase
+  uint64_t held_ = 0;          // phases that have ended
   int64_t held_since_ns_ = 0;  // when the last of them ended; stable, as the next needs every rank
 };
 
 class ThreadBackEnd : public HostBackEnd {
  public:
-  ThreadBackEnd(std::shared_ptr<Board> board, CommGroup of) : HostBackEnd(std::move(of)), board_(std::move(board)) {}
+  ThreadBackEnd(std::shared_ptr<Barrier> barrier, CommGroup of)
+      : HostBackEnd(std::move(of)), barrier_(std::move(barrier)) {}
 
   std::shared_ptr<CommBackEnd> split(const std::vector<int>& members, CommGroup part) override {
-    std::shared_ptr<Board> child;
+    std::shared_ptr<Barrier> child;
     guarded([&] {
-      Board::Member& me = board_->members[static_cast<size_t>(group.rank)];
+      Barrier::Member& me = barrier_->members[static_cast<size_t>(group.rank)];
       me.split_into = members;
       rendezvous(next_signature({.kind = CommCall::split}), nullptr);
       if (part.rank >= 0)
         for (const int other : members)
-          if (board_->members[static_cast<size_t>(other)].split_into != members) fail_split(group, part.name, other);
-      if (part.rank == 0) me.child = std::make_shared<Board>(board_->world, part.world_ranks, part.name);
-      board_->meet(group.rank, "split");
-      if (part.rank >= 0) child = board_->members[static_cast<size_t>(members.front())].child;
-      board_->meet(group.rank, "split");
+          if (barrier_->members[static_cast<size_t>(other)].split_into != members) fail_split(group, part.name, other);
+      if (part.rank == 0) me.child = std::make_shared<Barrier>(barrier_->world, part.world_ranks, part.name);
+      barrier_->wait(group.rank, "split");
+      if (part.rank >= 0) child = barrier_->members[static_cast<size_t>(members.front())].child;
+      barrier_->wait(group.rank, "split");
       me.child.reset();
     });
     if (!child) return nullptr;
@@ -121,28 +122,28 @@ class ThreadBackEnd : public HostBackEnd {
     return std::make_shared<ThreadBackEnd>(std::move(child), std::move(part));
   }
 
-  void abort(const std::string& why) noexcept override { board_->world->fail(group.world_rank(), why, nullptr); }
-  Failure failure() const override { return board_->world->first_failure(); }
+  void abort(const std::string& why) noexcept override { barrier_->world->fail(group.world_rank(), why, nullptr); }
+  Failure failure() const override { return barrier_->world->first_failure(); }
 
  protected:
   void move(const Call& call, const CallSignature& mine, SpanClock& clock) override {
     if (call.kind == CommCall::transfer && call.sends)
-      return board_->inboxes[static_cast<size_t>(call.peer)]->put(group.rank, mine, call.in.data);
+      return barrier_->inboxes[static_cast<size_t>(call.peer)]->put(group.rank, mine, call.in.data);
     if (call.kind == CommCall::transfer) return receive(call, mine, clock);
     clock.set_wire(rendezvous(mine, call.in.data));
     if (call.kind == CommCall::barrier) return;
     try {
       take_part(call);
     } catch (...) {
-      board_->leave(group.rank);
+      barrier_->wait_until_read(group.rank);
       throw;
     }
-    board_->leave(group.rank);
+    barrier_->wait_until_read(group.rank);
   }
 
   void failed(const std::exception& why) noexcept override {
     if (!dynamic_cast<const PeerFailure*>(&why))
-      board_->world->fail(group.world_rank(), why.what(), std::current_exception());
+      barrier_->world->fail(group.world_rank(), why.what(), std::current_exception());
   }
 
  private:
@@ -162,7 +163,7 @@ class ThreadBackEnd : public HostBackEnd {
         outputs_.assign(1, call.out.data);
         return reduce_in_rank_order(call.op, call.out.dtype, inputs_, outputs_, call.out.numel());
       case CommCall::all_gather: return gather(call.in.bytes(), call.out.data);
-      case CommCall::broadcast: return copy(post_of(call.peer).data, call.out.data, call.out.bytes());
+      case CommCall::broadcast: return copy(slot_of(call.peer).data, call.out.data, call.out.bytes());
       default: return;
     }
   }
@@ -170,7 +171,7 @@ class ThreadBackEnd : public HostBackEnd {
   // Collects the addresses that the ranks have published, plus `offset` bytes.
   void post_addresses(int64_t offset) {
     inputs_.clear();
-    for (int r = 0; r < group.size(); ++r) inputs_.push_back(static_cast<std::byte*>(post_of(r).data) + offset);
+    for (int r = 0; r < group.size(); ++r) inputs_.push_back(static_cast<std::byte*>(slot_of(r).data) + offset);
   }
 
   // Concatenates the ranks' tensors, in rank order. Each rank copies its own first, so that they do not all read from
@@ -185,8 +186,8 @@ class ThreadBackEnd : public HostBackEnd {
 
   void receive(const Call& call, const CallSignature& mine, SpanClock& clock) {
     const int from_world = group.world_rank(call.peer);
-    const auto [theirs, moves_ns] = board_->inboxes[static_cast<size_t>(group.rank)]->take(
-        call.peer, mine, call.out.data, *board_->world, from_world, group.name);
+    const auto [theirs, moves_ns] = barrier_->inboxes[static_cast<size_t>(group.rank)]->take(
+        call.peer, mine, call.out.data, *barrier_->world, from_world, group.name);
     clock.set_wire(moves_ns);
     if (theirs != mine) fail_mismatch(group.name, from_world, theirs, group.world_rank(), mine);
   }
@@ -195,23 +196,23 @@ class ThreadBackEnd : public HostBackEnd {
     if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
   }
 
-  const Board::Post& post_of(int rank) const { return board_->members[static_cast<size_t>(rank)].posts[turn_]; }
+  const Barrier::Slot& slot_of(int rank) const { return barrier_->members[static_cast<size_t>(rank)].slots[turn_]; }
 
   // Publishes this rank's call and waits for all ranks; returns the time at which the last one called. Throws if a call
   // differs from the first rank's.
   int64_t rendezvous(const CallSignature& mine, void* data) {
     turn_ = mine.sequence % 2;
-    board_->members[static_cast<size_t>(group.rank)].posts[turn_] = {mine, data};
-    const int64_t matched_ns = board_->meet(group.rank, name_of(mine.call));
-    const CallSignature& first = post_of(0).signature;
+    barrier_->members[static_cast<size_t>(group.rank)].slots[turn_] = {mine, data};
+    const int64_t matched_ns = barrier_->wait(group.rank, name_of(mine.call));
+    const CallSignature& first = slot_of(0).signature;
     for (int r = 1; r < group.size(); ++r)
-      if (const CallSignature& other = post_of(r).signature; other != first)
+      if (const CallSignature& other = slot_of(r).signature; other != first)
         fail_mismatch(group.name, group.world_rank(0), first, group.world_rank(r), other);
     return matched_ns;
   }
 
-  std::shared_ptr<Board> board_;
-  size_t turn_ = 0;                  // index of the current call's posts
+  std::shared_ptr<Barrier> barrier_;
+  size_t turn_ = 0;                  // index of the current call's slots
   std::vector<const void*> inputs_;  // of one call; members, so that a call allocates nothing
   std::vector<void*> outputs_;
 };
@@ -247,13 +248,13 @@ void run_thread_ranks(int n, const std::function<void(Communicator& world)>& ran
   if (n < 1) throw ConfigError("ranks: expected at least 1, found " + std::to_string(n));
   const auto world = std::make_shared<ThreadWorld>(n);
   const CommGroup all = CommGroup::world(0, n);
-  const auto board = std::make_shared<Board>(world, all.world_ranks, all.name);
+  const auto barrier = std::make_shared<Barrier>(world, all.world_ranks, all.name);
   const auto run = [&](int rank) {
     try {
       CommGroup group = all;
       group.rank = rank;
-      group.number = board->number;
-      Communicator communicator(std::make_shared<ThreadBackEnd>(board, std::move(group)));
+      group.number = barrier->number;
+      Communicator communicator(std::make_shared<ThreadBackEnd>(barrier, std::move(group)));
       rank_main(communicator);
     } catch (const PeerFailure&) {
       // The world knows the failure that caused this one.

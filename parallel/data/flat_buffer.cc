@@ -205,7 +205,7 @@ void FlatBuffer::collect_cleared(size_t bucket, Tensor whole, std::vector<Tensor
   };
   for (const FlatSegment& segment : segments_of(buckets[bucket])) {
     Param& param = *segment.param;
-    if (!param.spec.first_one_writes) continue;
+    if (!param.spec.overwrite_on_first_use) continue;
     param.overwrite = true;
     const int64_t at = segment.offset - buckets[bucket].begin;
     clear_to(at);

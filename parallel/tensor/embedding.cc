@@ -12,7 +12,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(ParamList& params, const std::str
                               .init = init,
                               .decoupled_lr = true,
                               .padding_from = vocab_size,
-                              .first_one_writes = true})) {}
+                              .overwrite_on_first_use = true})) {}
 
 void VocabParallelEmbedding::forward(Context& ctx, Tensor tokens, Residual out) const {
   reduce_sequence(ctx, out, [&](Partial partial) {

@@ -32,7 +32,7 @@ ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string&
                               .global_shape = out.rank == 2 ? Shape{out[0], out[1], in} : Shape{out[0], in},
                               .placement = {{Axis::tp, partitioned(out.rank - 1)}},
                               .init = init,
-                              .first_one_writes = true,
+                              .overwrite_on_first_use = true,
                               .quantised = operands_.quantised(),
                               .scaled_by_blocks = operands_.by_blocks()})),
       bias_(bias == Bias::none ? nullptr
@@ -122,7 +122,7 @@ RowParallelLinear::RowParallelLinear(ParamList& params, const std::string& name,
                               .global_shape = {out, in},
                               .placement = {{Axis::tp, partitioned(1)}},
                               .init = init,
-                              .first_one_writes = true,
+                              .overwrite_on_first_use = true,
                               .quantised = operands_.quantised(),
                               .scaled_by_blocks = operands_.by_blocks()})),
       bias_(bias == Bias::none ? nullptr

@@ -62,7 +62,7 @@ Lines lines_of(const ModelConfig& model, const StageRange& range) {
     EXPECT_EQ(param.partition_offset, cut ? param.shape[param.partition_dim] : 0) << spec.name;
     EXPECT_EQ(spec.padding_from, spec.global_shape[0] == 64 ? 61 : -1) << spec.name;
     const bool vector = spec.global_shape.rank == 1 || spec.name.ends_with(".bias");
-    EXPECT_EQ(spec.first_one_writes, !vector && spec.name.find("position") == spec.name.npos) << spec.name;
+    EXPECT_EQ(spec.overwrite_on_first_use, !vector && spec.name.find("position") == spec.name.npos) << spec.name;
     std::string held = cut ? fmt::format("cut {}", param.partition_dim) : "whole";
     if (param.summed_over.has(Axis::tp)) held += "+";
     else if (sequence_parallel.all()[i].summed_over.has(Axis::tp)) held += "+sp";
