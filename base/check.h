@@ -17,8 +17,8 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
   virtual int exit_code() const { return 70; }
 };
-// What a device or build lacks. Floors that know the configuration add the key that requires it, and a remedy; then it
-// is `named`.
+// What a device or build lacks. Callers that know the configuration add the key that requires it, and a remedy; then
+// it is `named`.
 enum class Lack { none, gpu, mpi, nccl, memory, links, named };
 // The user's configuration or command line cannot work (exit code 64).
 struct ConfigError : Error {

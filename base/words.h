@@ -1,4 +1,4 @@
-// Words of enums: words_of(E), next to the enum, names its values in order. Values beyond the list have no word.
+// Words for enum values: words_of(E), next to the enum, lists them in order. Values beyond the list have no word.
 #pragma once
 
 #include <algorithm>

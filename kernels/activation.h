@@ -8,8 +8,8 @@
 namespace trivet {
 
 enum class Activation : uint8_t {
-  gelu,    // on each column (Hendrycks, Gimpel 2016), in the tanh form of GPT-2
-  swiglu,  // gated (Shazeer 2020): x has the columns of a gate, then as many others: silu(gate) * others
+  gelu,    // elementwise (Hendrycks, Gimpel 2016), in the tanh form of GPT-2
+  swiglu,  // gated (Shazeer 2020): the first half of x's columns is gate, the second up: silu(gate) * up
 };
 constexpr bool is_gated(Activation kind) { return kind == Activation::swiglu; }
 
@@ -53,7 +53,7 @@ struct Silu {
   }
 };
 
-// Calls plain(formulas) for a kind that works on each column alone, gated(formulas) for one with a gate.
+// Calls plain(formulas) for an elementwise kind, gated(formulas) for one with a gate.
 template <class Math, class Plain, class Gated>
 void with_formulas(Activation kind, const Plain& plain, const Gated& gated) {
   switch (kind) {

@@ -1,4 +1,4 @@
-// The regular expressions with which tokenizers cut texts into pieces. They match as in Oniguruma, which `tokenizers`
+// The regular expressions that tokenizers use to split text into pieces. They match as in Oniguruma, which `tokenizers`
 // uses: leftmost, first alternative, greedy. Compiled to a deterministic automaton over character classes, so that a
 // match reads each character once.
 //
@@ -20,7 +20,7 @@ namespace trivet {
 
 class PieceRegex {
  public:
-  // A pattern that is not implemented, may match nothing, or needs too much memory is a DataError naming the position.
+  // Throws DataError, naming the position, if the pattern is not implemented, can match "", or needs too much memory.
   explicit PieceRegex(std::string_view pattern);
 
   struct Match {
@@ -41,8 +41,8 @@ class PieceRegex {
     }
   }
 
-  // Tests for cutting a text between two characters: joins(): a match can span the position or depend on what follows
-  // it; always_matches(): a match begins at every such character.
+  // For splitting a text between two characters. joins(): a match can span the position or depend on what follows it.
+  // always_matches(): a match begins at every such character.
   bool joins(uint32_t before, uint32_t behind) const { return joined_[classes_[before] * count_ + classes_[behind]]; }
   bool always_matches(uint32_t code) const { return always_[classes_[code]]; }
   bool always_matches() const;

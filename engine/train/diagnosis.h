@@ -18,8 +18,8 @@ struct RankNumbers {
   int64_t local_grad = kNone, grad = kNone;  // before the sums over ranks, and after them
 };
 
-// The first of these numbers to appear. Weights precede the step; NaN spreads across the ranks of a replica with
-// activations and their gradients, but across replicas only with the sums.
+// The first of these numbers to appear. Weights precede the step; NaNs spread across the ranks of a replica through
+// activations and their gradients, but across replicas only through the gradient sums.
 struct NonFiniteSource {
   enum Kind { weight, loss, local_grad, grad, none } kind = none;
   std::vector<int> ranks;    // those that have it; if several, which was first cannot be known
@@ -31,14 +31,14 @@ NonFiniteSource find_source(const std::vector<RankNumbers>& ranks);
 struct NonFinite {
   int rank = -1;            // the source's rank; -1: cannot be known
   bool in_weights = false;  // bad since before the step: skipping it repairs nothing
-  std::string what{};       // whose loss or weight; the parameter, its stage and rank, how many, and the first number
+  std::string what{};       // whose weight or loss; for gradients, the parameter, stage, rank, count and first bad one
 };
 
-// Queues the search of this rank's reduced gradients. It runs only in a refused step, before the next step overwrites
+// Queues the search of this rank's reduced gradients. It runs only in a rejected step, before the next step overwrites
 // them. GradSync searches the gradients before their reduction in every step.
 void search_non_finite(Rank& rank);
 
-// The source of the numbers that the searches found; same on all ranks. own_loss: this rank's part of it. Collective.
+// The source of the numbers the searches found; same on all ranks. own_loss: this rank's part of the loss. Collective.
 NonFinite find_non_finite(const Rank& rank, float own_loss, HostWorld& host);
 
 struct ReplicaMismatch {

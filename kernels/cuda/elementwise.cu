@@ -1,5 +1,5 @@
-// Activations, add, convert; bias or position, dropout and residual; sums over rows; fill and clear. All of these only
-// move memory: each element is read once and written once, in 16-byte accesses, and the roofline is the bandwidth.
+// Activations, add, convert; bias or position, dropout and residual; sums over rows; fill and clear. All of these are
+// memory-bound: each element is read once and written once, in 16-byte accesses, and the roofline is the bandwidth.
 // (GELU forward: about 20 instructions per element for 4 bytes in bf16; some 27 would fit.)
 #include <bit>
 
@@ -35,7 +35,7 @@ struct Identity {
   __device__ float operator()(float x) const { return x; }
 };
 
-// out[i] = f(in[i], …). A thread has one pack of the flat arrays.
+// out[i] = f(in[i], …). Each thread handles one pack of the flat arrays.
 template <class F, class Out, class... In>
 __global__ void map_kernel(F f, int64_t n, bool vectors, Out* out, const In*... in) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kPack;
@@ -62,8 +62,8 @@ void launch_map(const char* op, F f, const Tensor& out, cudaStream_t stream, con
 
 // ---- kernels
 
-// A thread has one pack of a row of [n, f] and the two packs of [n, 2 f] that belong to it, as RowGrid assigns them. If
-// dy is null, out is y, from x; otherwise it is dx, from x and dy.
+// Each thread handles one pack of a row of [n, f] and the two packs of [n, 2 f] that belong to it, as RowGrid assigns
+// them. If dy is null, out is y, from x; otherwise it is dx, from x and dy.
 template <class Formulas, class T>
 __global__ void gated_kernel(const T* x, const T* dy, int64_t f, int chunks, bool vectors, T* out) {
   const int64_t row = blockIdx.x / chunks;
@@ -90,7 +90,7 @@ __global__ void gated_kernel(const T* x, const T* dy, int64_t f, int chunks, boo
   });
 }
 
-// A thread has one pack of a row of [n, h], as RowGrid assigns them.
+// Each thread handles one pack of a row of [n, h], as RowGrid assigns them.
 // out = residual + (x + added) * mask. Row r of x gets row ids[r] of `added`; without ids, row r / repeats, or row 0 if
 // repeats is 0. added and residual may be null (0), and ids too.
 template <class T>

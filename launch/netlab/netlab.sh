@@ -13,7 +13,7 @@
 #   --dry-run      prints the commands it would run
 #
 # A host is the namespace trivet-PID-RANK with 10.77.0.RANK+1 on eth0; the switch is a bridge in trivet-PID-switch, so
-# the machine's own network is not touched. Everything is removed at the end, also after a signal; the next netlab
+# the machine's own network is not touched. Everything is removed at the end, even after a signal; the next netlab
 # removes what a SIGKILL left behind. Needs root, iproute2 (ip, tc), util-linux (taskset, unshare) and Open MPI.
 # Exits with the ranks' exit code.
 set -euo pipefail

@@ -1,8 +1,8 @@
 // ClockOffsets: by how much the clock of this rank's host differs from rank 0's.
 //
-//   1. Ranks with the same clock number share a clock. The first rank of each other clock asks rank 0 several times for
-//      its time. In the exchange with the shortest round trip, offset = rank 0's time - the midpoint between question
-//      and answer, which is wrong by half the round trip at most (D. L. Mills, RFC 5905).
+//   1. Ranks with the same clock number share a clock. The first rank of every other clock asks rank 0 several times
+//      for its time. In the exchange with the shortest round trip, offset = rank 0's time - the midpoint between
+//      question and answer, which is wrong by half the round trip at most (D. L. Mills, RFC 5905).
 //   2. That rank passes the offset on to the other ranks with its clock.
 //   3. Between two measurements the offset is interpolated: clocks drift apart by microseconds a second.
 #pragma once
@@ -19,7 +19,7 @@ namespace trivet {
 
 class ClockOffsets {
  public:
-  // Collective; makes the first measurement. `ranks` outlives this.
+  // Collective; makes the first measurement. `ranks` must outlive this.
   explicit ClockOffsets(HostWorld& ranks, int64_t clock_number = trivet::clock_number(),
                         std::function<int64_t()> now = now_ns);
 

@@ -2,7 +2,7 @@
 //   save   write_shard and commit, until durable      against dd of the same size with conv=fsync
 //   load   read_tensors, two threads, from disk       against dd of the file to /dev/null
 //   stall  training time lost to an async save        against one memcpy of the state
-//   checkpoint_bench [MIB] [FOLDER]     512 MiB in the current folder
+//   checkpoint_bench [MIB] [FOLDER]     by default, 512 MiB in the current folder
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
