@@ -23,7 +23,7 @@ void for_each_event(const std::string& path, F&& f) {
     try {
       f(event);
     } catch (const json::exception& error) {
-      throw DataError(fmt::format("{} line {}: is not an event by Trivet: {}", path, number, json_problem(error)));
+      throw DataError(fmt::format("{} line {}: is not an event written by Trivet: {}", path, number, json_problem(error)));
     }
   });
 }
@@ -90,7 +90,7 @@ int ranks_of_trace(const std::string& trace_path) {
   int ranks = 0;
   for_each_event(trace_path, [&](const json& event) { ranks += event.at("name") == "process_name" ? 1 : 0; });
   if (ranks == 0)
-    throw DataError(trace_path + ": names no rank, expected a trace as train.trace=true writes it, one event per line");
+    throw DataError(trace_path + ": names no rank; expected a trace written with train.trace=true, one event per line");
   return ranks;
 }
 

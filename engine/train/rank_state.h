@@ -67,7 +67,7 @@ struct RankState {
   Tensor loss;              // [1] fp32: the second of these
   // Results of op::FindNonFinite per bucket, [kNonFiniteSearches, buckets, kNonFiniteNumbers] int64: for this rank's
   // gradients before their reduction, during the step; the same for the last step whose update is queued, for the host
-  // to read; and for the gradients that this rank owns after their reduction, searched only in a refused step.
+  // to read; and for the gradients that this rank owns after their reduction, searched only in a rejected step.
   enum NonFiniteSearch { kLocalSearch, kReportedSearch, kReducedSearch, kNonFiniteSearches };
   Tensor non_finite;
   Tensor non_finite_of(NonFiniteSearch which) const {

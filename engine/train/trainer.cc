@@ -239,7 +239,7 @@ void Trainer::queue_update(const StepResult& step, const NumberCheck::Limits& li
   search_non_finite(rank_);
 
   // Wait until the last gather has read the weights, then update what this rank owns by AdamW with clipped gradients. A
-  // refused step changes nothing.
+  // rejected step changes nothing.
   rank_.data_parallel->weights.finish();
   const LearningRates rates = learning_rates(config_, step.step, step.consumed_samples);
   state.optimizer->step(ops, number(RankState::kAccepted),

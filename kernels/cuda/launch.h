@@ -27,7 +27,7 @@ void dispatch_device(DType dtype, F&& f) {
   dispatch_float(dtype, [&]<class T>() { f.template operator()<DeviceType<T>>(); });
 }
 
-inline constexpr int kBlockThreads = 256;  // per block, in kernels that only move memory
+inline constexpr int kBlockThreads = 256;  // per block, in memory-bound kernels
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

@@ -83,7 +83,7 @@ void run(int64_t mib, const std::string& folder) {
   }
   std::filesystem::remove_all(place);
   const double gib = static_cast<double>(mib) / 1024;
-  fmt::print("{} MiB, medians of {} in turns\n", mib, kRepeats);
+  fmt::print("{} MiB, medians of {} interleaved runs\n", mib, kRepeats);
   fmt::print("{:<8}{:>12}{:>12}{:>10}\n", "", "Trivet", "floor", "ratio");
   fmt::print("{:<8}{:>7.2f} GiB/s{:>6.2f} GiB/s{:>8.2f}   of dd conv=fsync\n", "save", gib / median(save),
              gib / median(dd_write), median(dd_write) / median(save));

@@ -179,7 +179,7 @@ TEST(Sharding, TakesTheMemoryOfTheFormulas) {
       const int64_t largest = std::max({padded(embedding, 128), padded(block, 128), padded(head, 128)});
       const int64_t of_optimizer = strategy == "no_shard" ? n : n / d;
       const int64_t buckets = units ? layers + 2 : 1;
-      // The norms, a step's numbers, and the results of the searches in a refused step.
+      // The norms, a step's numbers, and the results of the searches in a rejected step.
       const int64_t small = 2 * (8 * kExactSumBins + 4 + 4) + 4 * RankState::kStepNumbers +
                             8 * RankState::kNonFiniteSearches * kNonFiniteNumbers * buckets;
       EXPECT_EQ(bytes["optimizer"], 12 * of_optimizer + small) << strategy << " d " << d;

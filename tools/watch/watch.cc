@@ -45,7 +45,7 @@ void look_at_state(RunRecord& run) try {
   }
   if (!file_exists(flight_folder(run.run_dir) + "/ranks.json")) return;
   if (const FlightReport report = read_flight_folder(run.run_dir); report.end.empty())
-    run.state += fmt::format("; {}; trivet flight {} says more", find_culprit(report).what, run.run_dir);
+    run.state += fmt::format("; {}; run trivet flight {} for more", find_culprit(report).what, run.run_dir);
 } catch (const std::exception& error) {  // a file is damaged, or has been removed in the meantime
   run.state += error.what();
 }
