@@ -3,7 +3,7 @@
 and compares the output that the page shows with the actual output by shape: numbers, hashes and generated text may
 differ.
 
-    commands.py --source CHECKOUT --trivet PROGRAM [--keep DIR]
+    commands.py --source CHECKOUT --trivet PROGRAM [--only FOLDER] [--keep DIR]
 
 A block is indented by four spaces. Its lines that begin with a program of kPrograms, or with "$ ", are commands; a
 command's output follows it, of which lines may be left out. An HTML comment before a block may hold a mark: "not run:
@@ -180,6 +180,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--source", type=pathlib.Path, required=True)
     parser.add_argument("--trivet", type=pathlib.Path, required=True)
+    parser.add_argument("--only", default="", help="the folder whose pages are executed; the others still are checked")
     parser.add_argument("--keep", type=pathlib.Path, help="the scratch folder, which then stays")
     options = parser.parse_args()
     temporary = None if options.keep else tempfile.TemporaryDirectory(prefix="docs-commands-")
@@ -195,7 +196,7 @@ def main():
     failures += broken_links(options.source, pages)
     failures += missing_symbols(options.source, pages + ["docs/course/one_rank.cc"])
     pages.sort(key=lambda page: page not in ("README.md", "docs/train.md"))  # readers begin with these
-    for page in pages:
+    for page in [page for page in pages if page.startswith(options.only)]:
         for block in blocks_of(options.source / page, page):
             at = f"{page}:{block.line}"
             if block.mark.startswith("not run: "):
@@ -204,6 +205,8 @@ def main():
             if block.mark.startswith("output of: "):
                 command = block.mark.removeprefix("output of: ")
                 earlier = [out for ran, out in outputs.items() if ran.startswith(command)]
+                if options.only and not earlier:  # it stands on another page
+                    continue
                 missing = missing_line(block.lines, earlier[-1], prompt_of(command)) if earlier else "the command itself"
                 if missing is not None:
                     failures.append(f"{at}: not in the output of {command}: {missing}")
