@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <memory>
+#include <optional>
 
 #include "base/files.h"
 #include "engine/train/run.h"
@@ -12,7 +13,7 @@ namespace trivet {
 namespace {
 
 struct ExplainOptions {
-  std::string path, svg;
+  std::string path, svg, measured;
   std::vector<std::string> sets;
   int ranks = 0, rank = 0;  // ranks 0: not given
 };
@@ -22,7 +23,9 @@ void run(const ExplainOptions& options) {
   const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
   const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
   for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
-  const Explained explained = explain(loaded, layout, options.rank);
+  std::optional<StepTimeline> measured;
+  if (!options.measured.empty()) measured = read_step_timeline(trace_of_run(options.measured), {}, {options.rank});
+  const Explained explained = explain(loaded, layout, options.rank, measured ? &*measured : nullptr);
   if (options.svg.empty()) fmt::print("{}", explained.page);
   else write_file(options.svg, explained.picture);
 }
@@ -35,6 +38,9 @@ void add_explain_command(CLI::App& app) {
   add_argument(*command, "RUN.yaml", options->path, "YAML file of the run");
   add_ranks_option(*command, options->ranks, "ranks of the run; default: as many as one model needs");
   add_number(*command, "--rank", options->rank, whole_number(0, kMostRanks - 1), "the rank to explain");
+  command->add_option("--step", options->measured, "a run of it with train.trace=true: add the times of a step")
+      ->option_text("RUN_DIR")
+      ->check(file_name());
   command->add_option("--svg", options->svg, "write its picture to this file instead: a layer, a step's communication")
       ->check(svg_name());
   add_set_option(*command, options->sets, "override a value of the file");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/config/load.h"
+#include "tools/draw/step_timeline.h"
 #include "tools/plan/tape.h"
 
 namespace trivet {
@@ -42,6 +43,7 @@ struct Explained {
   std::string picture;  // SVG of the layer and of the step's communication
 };
 // loaded, layout: resolved. Throws ConfigError if there is no such rank, or as check_is_planned() does.
-Explained explain(const LoadedConfig& loaded, const Layout& layout, int rank);
+// measured: null, or this rank in a step of such a run, whose times are a part of the page.
+Explained explain(const LoadedConfig& loaded, const Layout& layout, int rank, const StepTimeline* measured = nullptr);
 
 }  // namespace trivet
