@@ -8,11 +8,13 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <memory>
+#include <numeric>
 #include <optional>
 
 #include "base/files.h"
 #include "base/host.h"
 #include "base/stop_signal.h"
+#include "base/svg.h"
 #include "launch/commands.h"
 #include "parallel/comm/world.h"
 #include "tools/draw/step_timeline.h"
@@ -21,6 +23,7 @@
 #include "tools/study/export.h"
 #include "tools/study/report.h"
 #include "tools/study/runner.h"
+#include "tools/study/scaling.h"
 #include "tools/study/study_file.h"
 #include "tools/study/summary.h"
 
@@ -29,7 +32,7 @@ namespace {
 
 struct StudyOptions {
   std::string path;
-  std::string out, export_path;
+  std::string out, export_path, fit;
   bool plan = false, best = false, report = false, retry_failed = false, aa = false, contention = false;
   std::optional<std::string> timeline;  // a point
 };
@@ -275,9 +278,77 @@ void export_results(const Study& study, const std::string& path) {
   fmt::print("{}: {} of {}{}\n", path, counted(export_steps(study, rows, path), "row"), counted(kept, "run"), others);
 }
 
+// ---- --fit scaling
+
+std::vector<ScalingRun> scaling_runs(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
+  std::vector<ScalingRun> runs;
+  for (const Point& point : plan.points) {
+    ScalingRun& run = runs.emplace_back();
+    run.name = describe_choice(study, point.choice);
+    run.parameters = point.parameters, run.tokens = point.tokens;
+    run.predicted = std::ranges::count(study.predict, point.choice) > 0;
+    for (const RunRow& row : rows)
+      if (row.point == point.id && row.metrics.contains("validation_loss"))
+        run.loss = row.metrics.at("validation_loss");
+  }
+  return runs;
+}
+
+// out: the folder of the files; "": none.
+void report_scaling(const std::vector<ScalingRun>& runs, const std::string& name, const std::string& out) {
+  const ScalingFit fit = fit_scaling(runs);
+  const TextBlock law = law_table(runs, fit), predictions = prediction_table(runs, fit);
+  print_blocks({law, predictions});
+  if (out.empty()) return;
+  const std::string picture = isoflop_picture(runs, fit);
+  make_folder(out);
+  write_file(out + "/scaling.csv", csv_of(runs));
+  write_file(out + "/scaling.svg", picture);
+  write_file(
+      out + "/scaling.html",
+      html_page(
+          "A scaling law: " + name,
+          html_section({.heading = law.title, .table = law}) +
+              html_section({.heading = "IsoFLOP curves, and predictions", .picture = picture, .table = predictions})));
+  fmt::print("{0}/scaling.html, scaling.csv, scaling.svg\n", out);
+}
+
+// Runs the points that are to be fitted, and predicts the others before it runs them.
+void run_scaling(const Study& study, const Plan& plan, std::vector<RunRow>& rows, const RunPoint& run_point,
+                 RunnerOptions runner) {
+  for (const Point& point : plan.points)
+    if (std::ranges::count(point.sets, "train.eval_interval=0") > 0)
+      throw ConfigError(study.path +
+                        ": set.train.eval_interval is required by --fit: it fits the losses of the "
+                        "evaluation at a run's end, which is the only one with 1_000_000");
+  check_design(scaling_runs(study, plan, rows));
+  if (!plan.dropped.empty()) print_blocks({dropped_table(study, plan)});
+  for (const bool predicted : {false, true}) {
+    Plan part;  // each point is its own baseline: no run is made twice
+    std::ranges::copy_if(plan.points, std::back_inserter(part.points), [&](const Point& point) {
+      return (std::ranges::count(study.predict, point.choice) > 0) == predicted;
+    });
+    part.baseline = 0;
+    part.baselines.resize(part.points.size());
+    std::iota(part.baselines.begin(), part.baselines.end(), size_t{0});
+    if (part.points.empty()) continue;
+    runner.ended = [&](const StudyProgress& progress) { print_run(study, part, progress); };
+    if (run_study(study, part, rows, run_point, runner) != StudyEnd::complete)
+      throw Unfinished("runs of the scaling law are missing; the same command continues with them");
+    check_success(study, part, summarize(study, part, rows), true);
+    report_scaling(scaling_runs(study, plan, rows), study.name, study.out);
+    std::fflush(stdout);
+  }
+}
+
 void run(const StudyOptions& options) {
   if (launched_world_size() > 0)
     throw ConfigError("trivet study starts the ranks of its runs itself: call it without mpirun or srun");
+  if (options.path.ends_with(".csv")) {
+    if (options.fit.empty() || options.retry_failed)
+      throw ConfigError(options.path + ": a table of runs goes with --fit and --out, and no other option");
+    return report_scaling(read_scaling_runs(options.path), options.path, options.out);
+  }
   Study study = load_study(options.path);
   if (!options.out.empty()) study.out = options.out;
   if (file_exists(study.out) && !std::filesystem::is_directory(study.out))
@@ -322,6 +393,7 @@ void run(const StudyOptions& options) {
   };
   const std::string program = program_path();
   const RunPoint run_point = process_runner(study, program, stop_asked, provenance_of(this_build(), program));
+  if (!options.fit.empty()) return run_scaling(study, plan, rows, run_point, runner);
   const StudyEnd end = run_study(study, plan, rows, run_point, runner);
   write_reports(study, plan, rows);
   finish(study, plan, rows, end);
@@ -363,15 +435,24 @@ void add_study_command(CLI::App& app) {
           ->option_text("FILE")
           ->check(file_name())
           ->excludes(aa);
+  CLI::Option* retry =
+      command->add_flag("--retry-failed", options->retry_failed, "run points again that failed in an earlier call");
+  CLI::Option* fit =
+      command
+          ->add_option("--fit", options->fit,
+                       "scaling: run what is missing, fit L(N, D) = E + A/N^alpha + B/D^beta to the validation losses, "
+                       "and predict the points of `predict` before they are run; of a .csv file: only fit its runs")
+          ->check(CLI::IsMember({"scaling"}))
+          ->excludes(aa);
   const std::vector<CLI::Option*> modes{
       exported,
+      fit,
       command->add_flag("--plan", options->plan, "only show the points, why some cannot run, and what is left to do"),
       command->add_flag("--best", options->best, "only name the best point and the main effects"),
       command->add_flag("--report", options->report, "only write the tables and the report again"),
       command->add_flag("--contention", options->contention,
                         "measure GEMMs during a collective instead (OUT/contention.json): under the baseline's "
                         "launcher and links, on GPUs for several CTA budgets of NCCL"),
-      command->add_flag("--retry-failed", options->retry_failed, "repeat the runs that failed in an earlier call"),
       command
           ->add_option("--timeline", options->timeline,
                        "draw a step of a point that has run, named by its levels, as in its runs' lines, or by its id")
@@ -379,6 +460,8 @@ void add_study_command(CLI::App& app) {
   for (CLI::Option* one : modes)
     for (CLI::Option* other : modes)
       if (one != other) one->excludes(other);
+  for (CLI::Option* mode : modes)
+    if (mode != fit) retry->excludes(mode);
   add_compare_command(*command);
   command->callback([options, command] {
     if (!command->get_subcommands().empty()) return;

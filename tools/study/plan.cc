@@ -33,14 +33,14 @@ void add_sets(const std::vector<Setting>& settings, std::vector<std::string>& se
     if (!is_launch_key(key)) sets.push_back(key + "=" + value);
 }
 
-std::vector<std::string> sets_of(const Study& study, Launcher launcher) {
+std::vector<std::string> sets_of(const Study& study, Launcher launcher, int64_t steps) {
   std::vector<std::string> sets;
   add_sets(study.set, sets);
   // The run would end within the base's learning-rate warm-up, which is not the subject of the study.
-  if (load_untrained(study.base, sets).config.optimizer.lr_warmup_iters > study.steps)
+  if (load_untrained(study.base, sets).config.optimizer.lr_warmup_iters > steps)
     sets.emplace_back("optimizer.lr_warmup_iters=0");
   sets.push_back(fmt::format("comm.backend={}", launcher == Launcher::threads ? "thread" : "mpi"));
-  sets.push_back(fmt::format("train.train_iters={}", study.steps));
+  sets.push_back(fmt::format("train.train_iters={}", steps));
   sets.push_back(fmt::format("train.trace={}", study.trace));
   if (std::ranges::count(study.set, "train.eval_interval", &Setting::key) == 0)
     sets.emplace_back("train.eval_interval=0");
@@ -116,7 +116,14 @@ Point resolve_point(const Study& study, const Choice& choice, std::string& inert
   int& ranks = point.launch.ranks;
   std::vector<std::string> levels;
   for (size_t i = 0; i < choice.size(); ++i) add_sets(study.factors[i].levels[choice[i]].settings, levels);
-  point.sets = sets_of(study, point.launch.launcher);
+  const auto iters =
+      std::ranges::find_if(levels, [](const auto& set) { return set.starts_with("train.train_iters="); });
+  point.steps = iters == levels.end() ? study.steps : parse_sets({&*iters, 1}).train.train_iters;
+  if (iters != levels.end()) levels.erase(iters);
+  if (point.steps <= study.warmup_steps)
+    throw ConfigError(fmt::format("train.train_iters: {} leaves none to measure after warmup_steps ({})", point.steps,
+                                  study.warmup_steps));
+  point.sets = sets_of(study, point.launch.launcher, point.steps);
   LoadedConfig loaded = load_config(study.base, point.sets, levels);
   if (ranks == 0) ranks = ranks_of_one_replica(loaded.config);
   const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
@@ -134,9 +141,11 @@ Point resolve_point(const Study& study, const Choice& choice, std::string& inert
     throw ConfigError(
         fmt::format("needs {} of memory on its {} ranks, but {}", bytes_text(all_ranks), ranks, to_string(limit)));
   if (const std::string problem = launch_problem(point.launch, config); !problem.empty()) throw ConfigError(problem);
-  point.flops =
-      static_cast<double>(study.steps) *
-      flops_per_step(model_spec_of(config.model), *config.batch.global_batch_size, config.train.flops_convention);
+  const ModelSpec model = model_spec_of(config.model);
+  const auto samples = static_cast<double>(point.steps * *config.batch.global_batch_size);
+  point.flops = samples * flops_per_step(model, 1, config.train.flops_convention);
+  point.parameters = static_cast<double>(count_parameters(model).total());
+  point.tokens = samples * static_cast<double>(config.model.seq_length);
   point.numbers = numbers_of(study, choice);
   point.id = hash_of(study, point, config);
   Config other = config;
@@ -186,6 +195,7 @@ std::optional<size_t> Plan::find(const Choice& choice) const {
 
 Study equal_points_of(const Study& study, const Plan& plan) {
   Study equal = study;
+  equal.predict.clear();
   equal.name += "-aa";
   equal.out += "/aa";
   equal.design = Design::grid;

@@ -21,7 +21,10 @@ struct Point {
   Launch launch;                  // its number of ranks is resolved, never 0
   int threads = 0;                // compute threads of all ranks on this machine; 0: ranks may be on other hosts
   int64_t memory_bytes = 0;       // as planned, on the rank that needs most
+  int64_t steps = 0;              // of a run
   double flops = 0;               // model FLOPs per run
+  double parameters = 0;          // of the model, all of them
+  double tokens = 0;              // that a run trains on
   std::string numbers;            // points with equal `numbers` must agree in loss
   std::string without_overlap;    // id of the same run without communication overlap; its own id if it has none
 };

@@ -80,12 +80,12 @@ bool is_better_high(std::string_view metric) {
 }
 
 std::vector<Choice> design_points(const Study& study) {
-  switch (study.design) {
-    case Design::grid: return grid(study);
-    case Design::one_at_a_time: return one_at_a_time(study);
-    case Design::list: return listed(study);
-  }
-  fail("unknown design");
+  std::vector<Choice> points = study.design == Design::grid            ? grid(study)
+                               : study.design == Design::one_at_a_time ? one_at_a_time(study)
+                                                                       : listed(study);
+  for (const Choice& choice : study.predict)
+    if (std::ranges::count(points, choice) == 0) points.push_back(choice);
+  return points;
 }
 
 std::vector<std::string> labels_of(const Study& study, const Choice& choice) {

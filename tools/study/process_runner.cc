@@ -69,12 +69,12 @@ std::string launcher_text(const Launch& launch) {
 }
 
 // Why a run did not exit with 0, and how many steps it completed. Never empty.
-std::string reason_of(const Study& study, const std::string& run_dir, const ChildEnd& end) {
+std::string reason_of(const Study& study, const Point& point, const std::string& run_dir, const ChildEnd& end) {
   int64_t done = 0;
   if (const std::string path = run_dir + "/metrics.jsonl"; std::filesystem::exists(path))
     for_each_line(path, [&](const std::string& line, int64_t) { done += line.starts_with("{\"step\":"); });
   const std::string said = failure_reason(text_of(run_dir + "/stderr.log"));
-  const std::string reached = fmt::format("after {} of {} steps", done, study.steps);
+  const std::string reached = fmt::format("after {} of {} steps", done, point.steps);
   if (end.how == ChildEnd::timed_out)
     return fmt::format("took longer than timeout_minutes ({:g}), {}", study.timeout_minutes, reached);
   if (end.how == ChildEnd::exited)
@@ -114,12 +114,12 @@ RunPoint process_runner(const Study& study, std::string program, std::function<b
     row.exit_code = end.code;
     if (end.how == ChildEnd::stopped) return std::nullopt;
     if (end.how == ChildEnd::exited && end.code == 0) {
-      row.reason = read_metrics(run_dir + "/metrics.jsonl", study.steps, study.warmup_steps, row);
+      row.reason = read_metrics(run_dir + "/metrics.jsonl", point.steps, study.warmup_steps, row);
       if (row.reason.empty()) row.metrics["memory_bytes"] = static_cast<double>(point.memory_bytes);
       if (row.reason.empty() && point.launch.launcher != Launcher::srun)
         row.metrics["peak_rss_bytes"] = static_cast<double>(end.peak_rss_bytes);
     } else {
-      row.reason = reason_of(study, run_dir, end);
+      row.reason = reason_of(study, point, run_dir, end);
     }
     if (!row.reason.empty()) row.outcome = end.how == ChildEnd::timed_out ? RunEnd::timed_out : RunEnd::failed;
     // Every run writes a trace, so that all are measured alike; one trace per point is enough to keep.

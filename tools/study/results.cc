@@ -107,12 +107,17 @@ std::vector<RunRow> without_failures(const std::vector<RunRow>& rows) {
 
 std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_steps, RunRow& row) {
   std::map<std::string, std::vector<double>> values;
-  std::string problem = for_each_step(path, [&](const StepNumbers& numbers) {
+  const auto step = [&](const StepNumbers& numbers) {
     row.losses.push_back(numbers.at("loss"));
     if (static_cast<int64_t>(row.losses.size()) <= warmup_steps) return;
     for (const auto& [key, value] : numbers)
       if (!is_counter(key) && !std::isnan(value)) values[key].push_back(value);
-  });
+  };
+  const auto event = [&](const Json& record) {
+    if (const double loss = number_in(record, "validation_loss"); !std::isnan(loss))
+      row.metrics["validation_loss"] = loss;
+  };
+  std::string problem = for_each_step(path, step, event);
   for (auto& [key, numbers] : values) row.metrics[key] = median(std::move(numbers));
   const auto found = static_cast<int64_t>(row.losses.size());
   if (problem.empty() && found != steps) problem = fmt::format("metrics.jsonl has {} of {} steps", found, steps);
@@ -125,7 +130,7 @@ std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_
 std::vector<std::string> run_metrics() {
   std::vector<std::string> names = step_metric_names();
   std::erase_if(names, is_counter);
-  names.insert(names.end(), {"memory_bytes", "peak_rss_bytes"});
+  names.insert(names.end(), {"memory_bytes", "peak_rss_bytes", "validation_loss"});
   return names;
 }
 

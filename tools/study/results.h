@@ -52,8 +52,8 @@ std::vector<RunRow> without_failures(const std::vector<RunRow>& rows);
 std::string read_metrics(const std::string& path, int64_t steps, int64_t warmup_steps, RunRow& row);
 
 // The names of all metrics that runs may have: the numbers in metrics.jsonl; memory_bytes, the plan's for the rank that
-// needs most; and peak_rss_bytes, the largest resident set of any process of the run (all ranks together if they are
-// threads; absent with srun, whose processes are not the study's children).
+// needs most; peak_rss_bytes, the largest resident set of any process of the run (all ranks together if they are
+// threads; absent with srun, whose processes are not the study's children); and validation_loss, the last evaluation's.
 std::vector<std::string> run_metrics();
 
 }  // namespace trivet

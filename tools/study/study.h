@@ -57,13 +57,14 @@ struct Study {
   Design design = Design::grid;
   std::vector<Factor> factors;
   std::vector<Choice> list;      // the points of design `list`
+  std::vector<Choice> predict;   // points that a fit is to predict before they are run
   int64_t repeats = 5;           // rounds; with auto_repeats, the maximum
   bool auto_repeats = false;     // until every ratio's 95 % interval is narrower than interval_width
   double interval_width = 0.02;  // upper end over lower end, minus 1
   int64_t baseline_every = 8;    // at most this many runs lie between two runs of a baseline
   int64_t seed = 1;              // for the order of runs within a round
   bool equal_points = false;     // an A/A study: points have equal settings, but are not merged into one run
-  int64_t steps = 10;            // per run
+  int64_t steps = 10;            // of a run, where its levels have no train.train_iters
   int64_t warmup_steps = 2;      // the first of these, which are not measured
   double budget_minutes = 0;     // per call of the program; 0: unlimited
   double timeout_minutes = 10;   // per run

@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kMostFactors = 16, kMostLevels = 64, kMostListed = 10'000;
 
 // Why neither `set` nor a level may contain the key (the study sets it for each run); "": they may.
-std::string_view owner_of(std::string_view key) {
-  if (key == "train.train_iters") return "the study's `steps` sets it";
+std::string_view owner_of(std::string_view key, bool of_level) {
+  if (key == "train.train_iters" && !of_level) return "the study's `steps` gives it";
   if (key == "train.run_dir") return "each run gets its own folder";
   if (key == "train.trace") return "the study's `trace` sets it";
   if (key == "comm.backend") return "the study's `launcher` sets it";
@@ -40,7 +40,7 @@ class StudyReader : YamlReader {
   void read(const YamlNode& root) {
     if (root.kind != YamlNode::map) return problem(root, "", "expected a map with name, base and factors");
     // Read after the whole map: the nodes that depend on factors or repeats.
-    const YamlNode *baseline = nullptr, *points = nullptr, *interval_width = nullptr;
+    const YamlNode *baseline = nullptr, *points = nullptr, *predict = nullptr, *interval_width = nullptr;
     constexpr auto kMinutes = "a number of minutes above 0";
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     const Handler launch = [&](const YamlNode& node, const std::string& where) {
@@ -59,6 +59,7 @@ class StudyReader : YamlReader {
          {"factors", [&](const YamlNode& node, const std::string&) { read_factors(node); }},
          {"baseline", into(baseline)},
          {"points", into(points)},
+         {"predict", into(predict)},
          {"repeats", [&](const YamlNode& node, const std::string& where) { read_repeats(node, where); }},
          {"interval_width", into(interval_width)},
          {"baseline_every", into(study_.baseline_every, 1, 1000)},
@@ -74,6 +75,7 @@ class StudyReader : YamlReader {
     if (interval_width) read_interval_width(*interval_width);
     if (baseline) read_baseline(*baseline);
     read_points(points, baseline != nullptr);
+    if (predict) read_choices(*predict, "predict", study_.predict);
     check_whole();
   }
 
@@ -143,7 +145,7 @@ class StudyReader : YamlReader {
       unknown_config_key(at, where, key, of_level);
       return false;
     }
-    const std::string_view owner = owner_of(key);
+    const std::string_view owner = owner_of(key, of_level);
     if (!owner.empty()) problem(at, path_of(where, key), fmt::format("cannot be set here: {}", owner));
     return owner.empty();
   }
@@ -315,21 +317,19 @@ class StudyReader : YamlReader {
     read_choice(node, "baseline", choice);
     for (size_t i = 0; i < choice.size(); ++i) study_.factors[i].baseline = choice[i];
   }
+  void read_choices(const YamlNode& node, const std::string& where, std::vector<Choice>& choices) {
+    if (node.kind != YamlNode::list || node.items.empty() || node.items.size() > kMostListed)
+      return problem(node, where,
+                     fmt::format("expected a list of 1 to {} points, each a map of factors and levels", kMostListed));
+    for (const YamlNode& point : node.items) read_choice(point, where, choices.emplace_back(study_.baseline()));
+  }
   void read_points(const YamlNode* node, bool has_baseline) {
     if (study_.design != Design::list) {
       if (node) problem(*node, "points", fmt::format("needs design list, found {}", word_of(study_.design)));
       return;
     }
-    if (!node || node->kind != YamlNode::list || node->items.empty() || node->items.size() > kMostListed)
-      return problem(
-          node ? *node : YamlNode(), "points",
-          fmt::format("design list needs a list of 1 to {} points, each a map of factors and levels", kMostListed));
-    for (const YamlNode& point : node->items) {
-      Choice choice = study_.baseline();
-      read_choice(point, "points", choice);
-      study_.list.push_back(std::move(choice));
-    }
-    if (!has_baseline)
+    read_choices(node ? *node : YamlNode(), "points", study_.list);
+    if (!has_baseline && !study_.list.empty())
       for (size_t i = 0; i < study_.factors.size(); ++i) study_.factors[i].baseline = study_.list[0][i];
   }
 

@@ -24,12 +24,14 @@
 //   baseline: {link: none}            # a factor left out has its first level; list without baseline: the first point
 //   points:                           # design: list; a factor left out has its baseline level
 //     - {bucket_size: 1000, link: slow}
+//   predict:                          # points like these, which --fit predicts before it runs them
+//     - {bucket_size: 40000000, link: slow}
 //   repeats: 5                        # rounds of one run per point; verdicts need 5. auto: until every ratio's 95 %
 //                                     # interval is narrower than interval_width, or budget_minutes have passed
 //   interval_width: 0.02              # with repeats: auto: upper end over lower end, minus 1
 //   baseline_every: 8                 # at most this many runs of other points between baseline runs in a round
 //   seed: 1                           # seeds the random order within each round
-//   steps: 10                         # per run
+//   steps: 10                         # per run; a level may set train.train_iters instead
 //   warmup_steps: 2                   # the first of these, not measured
 //   budget_minutes: 30                # no run is started that would end after this; required with repeats: auto
 //   timeout_minutes: 10               # per run

@@ -1,6 +1,7 @@
 // A study of real runs: the program itself on a tiny model, two points twice, stopped in the middle.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include "tests/tools/study/study_text.h"
 #include "tools/study/report.h"
 #include "tools/study/runner.h"
+#include "tools/study/scaling.h"
 
 namespace trivet {
 namespace {
@@ -150,6 +152,56 @@ TEST(StudyProgram, EqualPointsTellWhatTheStudyCanSee) {
   EXPECT_NE(text.find("2 rounds and 1 comparison find effects of "), std::string::npos) << text;
   EXPECT_EQ(read_results(folder / "out/aa/results.jsonl").size(), 3u * kFewestRounds);
   EXPECT_FALSE(std::filesystem::exists(folder / "out/results.jsonl")) << "the study itself has no runs yet";
+}
+
+TEST(StudyProgram, PredictsARunByAScalingLawAndThenMakesIt) {
+  // given the results of all runs that are to be fitted
+  const TempDir data;
+  write_dataset(data / "corpus");
+  const StudyFolder folder(with(kGoodConfig, "path: corpus", "path: " + (data / "corpus") + "\n  split: \"80,20,0\""));
+  std::string text = R"(name: law
+base: run.yaml
+set: {train.eval_interval: 1000, train.eval_iters: 1, device.threads_per_rank: 1, device.peak_tflops: 1}
+factors:
+  - key: model.hidden_size
+    levels: [8, 16, 24]
+  - key: train.train_iters
+    levels: [3, 5, 7]
+repeats: 1
+predict: [{hidden_size: 24, train_iters: 7}]
+)";
+  write_text(folder / "law.yaml", text + "out: out\n");
+  const Study study = folder.study(text);
+  std::string results;
+  for (const Point& point : make_plan(study).points) {
+    if (point.choice == study.predict[0]) continue;
+    RunRow row = row_of(point, 1, 1);
+    row.metrics["validation_loss"] = 1 + 10 / std::sqrt(point.parameters) + 30 / point.tokens;
+    results += to_json_line(row);
+  }
+  std::filesystem::create_directory(folder / "out");
+  write_text(folder / "out/results.jsonl", results);
+
+  // when
+  const auto [code, error] = study_command(folder, "law.yaml --fit scaling");
+
+  // then: the law, the prediction without a measurement, the run, the prediction with it
+  EXPECT_EQ(code, 0) << error;
+  const std::string printed = read_text(folder / "out.txt");
+  const size_t before = printed.find("not yet"), run = printed.find("[1/1] ");
+  EXPECT_LT(before, run) << printed;
+  EXPECT_LT(run, printed.find(" %\n", run)) << printed;
+  EXPECT_EQ(read_results(folder / "out/results.jsonl").size(), 9u);
+  EXPECT_NE(read_text(folder / "out/scaling.html").find("<svg"), std::string::npos);
+  EXPECT_EQ(read_scaling_runs(folder / "out/scaling.csv").size(), 9u);
+
+  // and: its table can be fitted again by itself; a study without evaluations cannot
+  EXPECT_EQ(study_command(folder, "out/scaling.csv --fit scaling").first, 0);
+  EXPECT_NE(read_text(folder / "out.txt").find("hidden_size=24, train_iters=7"), std::string::npos);
+  EXPECT_EQ(study_command(folder, "out/scaling.csv").first, 64);
+  write_text(folder / "law.yaml", with(text, "train.eval_interval: 1000, train.eval_iters: 1, ", ""));
+  EXPECT_NE(study_command(folder, "law.yaml --fit scaling").second.find("set.train.eval_interval is required by --fit"),
+            std::string::npos);
 }
 
 TEST(StudyProgram, WithoutASuccessEndsWithAnError) {

@@ -73,13 +73,14 @@ TEST(StudyResults, LastRowOfARepeatCounts) {
 }
 
 TEST(StudyMetrics, AreTheMedianOfTheMeasuredStepsOfWhateverIsANumber) {
-  // given: a key that not every step has, one that no step has a number for, an evaluation
+  // given: a key that not every step has, one that no step has a number for, two evaluations
   const TempDir dir;
   write_text(dir / "metrics.jsonl", R"({"step":1,"loss":4,"step_seconds":100,"mfu":null}
 {"step":2,"loss":3,"step_seconds":2,"mfu":null,"brand_new_fraction":0.5}
 {"event":"eval","step":2,"validation_loss":9}
 {"step":3,"loss":2,"step_seconds":8,"mfu":null,"host":"a","exposed_fraction":0.25}
 {"step":4,"loss":1,"step_seconds":4,"mfu":null}
+{"event":"eval","step":4,"validation_loss":7}
 )");
 
   // when
@@ -89,9 +90,11 @@ TEST(StudyMetrics, AreTheMedianOfTheMeasuredStepsOfWhateverIsANumber) {
   // then
   EXPECT_EQ(problem, "");
   EXPECT_EQ(row.losses, (std::vector<double>{4, 3, 2, 1}));
-  EXPECT_EQ(row.metrics,
-            (std::map<std::string, double>{
-                {"loss", 2}, {"step_seconds", 4}, {"brand_new_fraction", 0.5}, {"exposed_fraction", 0.25}}));
+  EXPECT_EQ(row.metrics, (std::map<std::string, double>{{"loss", 2},
+                                                        {"step_seconds", 4},
+                                                        {"brand_new_fraction", 0.5},
+                                                        {"exposed_fraction", 0.25},
+                                                        {"validation_loss", 7}}));
 }
 
 TEST(StudyMetrics, OfAnUnfinishedRunDoNotCount) {

@@ -42,14 +42,14 @@ TEST_P(ShippedStudy, HasPointsThatAllCanRun) {
 INSTANTIATE_TEST_SUITE_P(All, ShippedStudy,
                          testing::Values(Shipped{"aa.yaml", 10}, Shipped{"cp_overlap.yaml", 16, 4},
                                          Shipped{"dp_overlap.yaml", 24}, Shipped{"pp_interleaving.yaml", 9, 3},
-                                         Shipped{"pp_latency.yaml", 24}, Shipped{"shared_port.yaml", 8},
-                                         Shipped{"tp_overlap.yaml", 8}),
+                                         Shipped{"pp_latency.yaml", 24}, Shipped{"scaling.yaml", 15, 15},
+                                         Shipped{"shared_port.yaml", 8}, Shipped{"tp_overlap.yaml", 8}),
                          [](const auto& info) { return std::filesystem::path(info.param.file).stem().string(); });
 
 TEST(ShippedStudies, AreAllTested) {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kFolder)) files += entry.path().extension() == ".yaml";
-  EXPECT_EQ(files, 7);
+  EXPECT_EQ(files, 8);
 }
 
 }  // namespace
