@@ -23,4 +23,5 @@ Optimum compute_optimal(const ScalingLaw& law, double flops);
 //   1. D = flops / (6 N) leaves a function of N alone. At its minimum the derivative is 0.
 //   2. alpha A / N^alpha = beta B / D^beta: one percent more of N lowers the loss as much as one percent more of D.
 //   3. N^(alpha + beta) = alpha A / (beta B) (flops / 6)^beta.
+// In the engine: tools/study/scaling.h:ScalingLaw
 // Paper: Hoffmann et al. 2022, "Training Compute-Optimal Large Language Models", section 3.3.
