@@ -436,7 +436,7 @@ void add_study_command(CLI::App& app) {
           ->check(file_name())
           ->excludes(aa);
   CLI::Option* retry =
-      command->add_flag("--retry-failed", options->retry_failed, "run points again that failed in an earlier call");
+      command->add_flag("--retry-failed", options->retry_failed, "repeat the runs that failed in an earlier call");
   CLI::Option* fit =
       command
           ->add_option("--fit", options->fit,
