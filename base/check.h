@@ -17,8 +17,8 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
   virtual int exit_code() const { return 70; }
 };
-// What a device or build lacks. Callers that know the configuration add the key that requires it, and a remedy; then
-// it is `named`.
+// What the device or build lacks. Callers that know the configuration add the key that requires it and a remedy, and
+// set `named`.
 enum class Lack { none, gpu, mpi, nccl, memory, links, named };
 // The user's configuration or command line cannot work (exit code 64).
 struct ConfigError : Error {
@@ -37,7 +37,7 @@ struct IoError : Error {
   int exit_code() const override { return 74; }
 };
 
-// A non-finite loss or gradient: the run must neither continue nor be requeued as it is (exit code 93).
+// A non-finite loss or gradient: the run must neither continue nor be requeued unchanged (exit code 93).
 struct NumericsError : Error {
   explicit NumericsError(const std::string& what, int bad_rank = -1) : Error(what), rank(bad_rank) {}
   int exit_code() const override { return 93; }

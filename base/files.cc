@@ -81,7 +81,7 @@ bool sync_directory(const std::string& path) {
 }
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
-  // Check before opening it: if the name is a pipe's, open() would wait for a writer.
+  // Check before opening it: if the path is a pipe, open() would wait for a writer.
   struct stat status;
   if (stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) throw DataError(path_ + ": not a regular file");
   fd_ = FileDescriptor(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
@@ -190,7 +190,7 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
     temporary_ = fmt::format("{}.tmp-{:08x}", path_, random());
     fd_ = FileDescriptor(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (fd_ < 0 && errno != EEXIST) fail_io(path_, "create it");
-    ours_ = fd_ >= 0 && lock();  // else another writer of this path took it for an abandoned one
+    ours_ = fd_ >= 0 && lock();  // else another writer of this path took it for abandoned
   }
   buffer_.reserve(kBufferBytes);
 }
@@ -283,7 +283,7 @@ void OutputFile::commit() {
 
 bool OutputFile::commit_as_first() {
   sync();
-  // link() and not rename(), which would replace an existing file.
+  // link(), not rename(), which would replace an existing file.
   const bool first = link(temporary_.c_str(), path_.c_str()) == 0;
   if (!first && errno != EEXIST) fail_io(temporary_, "link it to " + path_);
   if (!first) return false;

@@ -1,6 +1,6 @@
 // File I/O for the data code: reads of exact ranges that never run past the end, and writes that appear under their
-// final name whole or not at all. A failing system call is an IoError naming the path; a file that is shorter than
-// expected is a DataError.
+// final name whole or not at all. A failing system call throws an IoError that names the path; a file that is
+// shorter than expected, a DataError.
 //
 // An InputFile may be read by many threads concurrently. An OutputFile or AppendFile belongs to one thread.
 #pragma once
@@ -58,9 +58,9 @@ void remove_file_if_exists(const std::string& path);
 void make_folder(const std::string& path);   // and its parents
 void empty_folder(const std::string& path);  // the same, and removes its contents
 
-// The content of a small file; a file of more than max_bytes is a DataError.
+// The content of a small file. Throws DataError if it has more than max_bytes.
 std::string read_small_file(const std::string& path, int64_t max_bytes);
-// Calls each(line, number from 1) for every complete line. A last line without a newline is torn: read only if asked.
+// Calls each(line, number from 1) for every complete line. A last line without a newline is torn: read only on request.
 enum class TornLine { skip, read };
 void for_each_line(const std::string& path, const std::function<void(const std::string& line, int64_t number)>& each,
                    TornLine torn = TornLine::skip);
@@ -70,17 +70,17 @@ void for_each_line(const std::string& path, const std::function<void(const std::
 size_t write_all(int fd, std::span<const char> bytes);
 // Reads until `to` is full. Returns the number read; if that is less, errno is 0 at the end of the file, or says why.
 size_t read_all(int fd, std::span<char> to);
-// If false, errno says why. A file system that has nothing to synchronise for directories is no failure.
+// If false, errno says why. A file system without directory syncing is not a failure.
 bool sync_directory(const std::string& path);
 
 // Writes a temporary file; commit() makes it durable and renames it to PATH. Without commit() the destructor removes
 // it.
 class OutputFile {
  public:
-  // Writes PATH.tmp-RANDOM: a new file, whatever else is next to PATH. Removes the files of killed writers.
+  // Writes PATH.tmp-RANDOM, always a new file. Removes the files of killed writers.
   explicit OutputFile(std::string path);
   // Writes to a known name: two writers exclude each other, and the file of a killed writer is overwritten except for
-  // its first `kept_bytes`, which must exist; the file then stays, as after keep(). Follows no links.
+  // its first `kept_bytes`, which must exist; the file then stays, as after keep(). Does not follow links.
   OutputFile(std::string path, std::string temporary, int64_t kept_bytes = 0);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -95,8 +95,8 @@ class OutputFile {
   // sync(), and the data so far stays under the temporary name whatever happens.
   void keep();
   void commit();
-  // The same, but the first writer keeps the name: false if PATH already exists. The file stays open, and locked,
-  // for the lifetime of this object.
+  // Like commit(), but the first writer wins: returns false if PATH already exists. The file stays open and locked for
+  // the lifetime of this object.
   bool commit_as_first();
   const std::string& temporary() const { return temporary_; }
 
@@ -116,11 +116,11 @@ class OutputFile {
 // invisible, but its lock is not.)
 bool is_unlocked(const std::string& path);
 
-// Writes a whole file, durable on return. A pipe or device, also as /dev/stdout, is written to directly; any other link
-// is an IoError.
+// Writes a whole file, durable on return. Writes directly to a pipe or device, even through a link such as /dev/stdout;
+// throws IoError for any other link.
 void write_file(const std::string& path, std::string_view text);
 // Call before long work. Empty paths are ignored. Throws IoError if a file cannot be created at one of the paths, and
-// ConfigError if one of them, also through a link, is in `read` or given twice.
+// ConfigError if one of them, even through a link, is in `read` or given twice.
 void check_writable(std::initializer_list<std::string> paths, const std::vector<std::string>& read = {});
 
 // A file of records for people who watch the run. A full disk must not end a training run, so append() writes a record
@@ -154,7 +154,7 @@ class AppendFile {
   std::string path_;
   Warn warn_;
   std::string sibling_;    // the name of another file in the folder, or ""
-  FileDescriptor folder_;  // the file's; a new file is never made in another folder of that name
+  FileDescriptor folder_;  // the file's; a new file is never created in another folder of that name
   FileDescriptor fd_;
   bool regular_ = false;  // not a pipe or device: a torn record can be removed again
   bool failing_ = false;  // the last record was not written

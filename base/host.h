@@ -21,14 +21,14 @@ std::string error_text(int error);
 // Writes to standard error in one piece, as the ranks share a terminal. If it is closed, full or read-only, the text is
 // dropped; if it accepts nothing, as with a paused pager, that costs two seconds once.
 void write_stderr(std::string_view text) noexcept;
-bool stderr_accepts(int milliseconds = 0) noexcept;  // within the time; safe in signal handlers
+bool stderr_accepts(int milliseconds = 0) noexcept;  // within that time; safe in signal handlers
 // The width of the terminal at a file descriptor; 0 if it is not a terminal.
 int terminal_columns(int fd);
 
 // The state of a process or thread, from /proc.
 struct ProcessState {
-  char state = '?';    // R running, S sleeping, T stopped, Z ended; ?: there is none
-  int64_t start = -1;  // clock ticks since boot: tells it from a later one with the same pid
+  char state = '?';    // R running, S sleeping, T stopped, Z ended; ?: no such process or thread
+  int64_t start = -1;  // clock ticks since boot: distinguishes it from a later one with the same pid
 };
 // `folder`: /proc/PID or /proc/self/task/TID.
 ProcessState process_state(const std::string& folder);

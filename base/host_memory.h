@@ -1,4 +1,4 @@
-// Host memory that cannot be allocated: the error names its purpose, the bytes, and the limit in the way.
+// Failed host memory allocations: the error names the purpose, the size and the limit that was hit.
 #pragma once
 
 #include <array>
@@ -45,7 +45,7 @@ class OutOfMemory : public std::bad_alloc {
 // The limit that this process will hit first: its own (ulimit), its control group's, or the machine's.
 struct MemoryLimit {
   int64_t bytes = 0;
-  int64_t used = 0;  // of these, by this process
+  int64_t used = 0;  // bytes of it that this process uses
   const char* name = "";
   int64_t left() const { return bytes - used; }
 };

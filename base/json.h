@@ -10,8 +10,8 @@ namespace trivet {
 // ---- text that Trivet itself has written
 
 // Parses the text. Json: nlohmann::json, or ordered_json, which keeps the order of members.
-// If it is invalid, throws Json::parse_error or returns a discarded value (is_discarded()). For ordered_json the same
-// holds for more than 500 levels of nesting, but it throws a DataError.
+// If it is invalid, throws Json::parse_error or returns a discarded value (is_discarded()). More than 500
+// levels of nesting are invalid for ordered_json too, but throw a DataError.
 enum class BadJson { throws, discarded };
 template <class Json = nlohmann::json>
 Json parse_json(std::string_view text, BadJson bad = BadJson::throws);
@@ -31,12 +31,12 @@ std::string json_text(std::string_view text);
 
 // ---- untrusted files
 
-// Rejects what the standard leaves to the parser: a duplicate key, more than eight levels of nesting, bytes that are
-// not UTF-8, or text after the value is a DataError naming `source`.
+// Throws DataError, naming `source`, for invalid JSON and for what the standard leaves to the parser: a duplicate key,
+// more than eight levels of nesting, bytes that are not UTF-8, or text after the value.
 nlohmann::json parse_strict_json(std::string_view text, const std::string& source);
 
-// Reads one object's members by name. A missing member, or a value of the wrong type or out of bounds, is a DataError
-// that names the file, the member, and what was found and expected.
+// Reads one object's members by name. Throws DataError if a member is missing, of the wrong type, or out of bounds;
+// the text names the file, the member, and what was found and expected.
 class JsonReader {
  public:
   JsonReader(const nlohmann::json& object, std::string where);

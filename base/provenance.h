@@ -17,7 +17,7 @@ namespace trivet {
 using Provenance = std::map<std::string, std::string>;
 constexpr std::string_view kProvenance[] = {"version", "commit", "build",    "binary",      "host",    "processor",
                                             "cores",   "kernel", "launcher", "environment", "threads", "load"};
-std::string provenance_value(const Provenance& provenance, std::string_view name);  // "": it has none
+std::string provenance_value(const Provenance& provenance, std::string_view name);  // "": none
 
 // The current provenance of this machine and the program at `path`, with version, commit and build from `build`,
 // without launcher, threads and load. Throws IoError if the program cannot be read.

@@ -14,7 +14,7 @@
 
 namespace trivet {
 
-// A scalar as written. `quoted`: YAML text in quotes, which is never a number, a truth value or "auto". `null`: ~ or
+// A scalar as written. `quoted`: YAML text in quotes, which is never a number, a boolean or "auto". `null`: ~ or
 // null, or, with `missing`, nothing at all.
 struct Scalar {
   std::string text = {};

@@ -37,7 +37,7 @@ struct SinkQueue::State {
   std::deque<std::string> pieces;  // kept until they have been written
   size_t bytes = 0;
   int64_t dropped = 0;
-  double accepted = now_seconds();  // when the last piece was, or the queue was last empty
+  double accepted = now_seconds();  // when the last piece was accepted, or the queue last empty
   int64_t unread = 0;               // sink.unread() when last called
   bool hurried = false;             // a thread is waiting for everything to be written
   double stop_waits = 0;            // deadline of the waits after a stop signal; 0: none has begun

@@ -24,13 +24,13 @@ namespace trivet {
 class SinkQueue {
  public:
   static constexpr size_t kBytes = 4 << 20;
-  static constexpr double kWait = 2;  // seconds that a save, and the end of the program, wait
+  static constexpr double kWait = 2;  // seconds that a save, and program exit, wait
   // Total of the waits after a stop signal: Open MPI kills the ranks two seconds after it.
   static constexpr double kWaitAfterStop = 1;
 
   struct Sink {
-    // Writes one piece, or several joined, in full. False: not now; it will be called with them again. Must own all it
-    // uses: a thread that is stuck in a write outlives the queue.
+    // Writes one piece, or several joined, in full. False: not now; it is called with them again. Must own all that it
+    // uses: a thread stuck in a write outlives the queue.
     std::function<bool(const std::string& pieces)> write;
     std::function<std::string(int64_t pieces)> gap = nullptr;  // stands in for `pieces` dropped pieces
     // A full queue drops nothing until its sink has accepted nothing for this long, or a stop signal arrives.
@@ -57,8 +57,8 @@ class SinkQueue {
   std::thread thread_;  // started by the first piece
 };
 
-// OutputLog: writes a terminal's lines to a file; of a line that redraws itself, the last state. At kBytes the file
-// becomes PATH.1, and a new one begins. A file that cannot be written does not end the run. Any thread.
+// OutputLog: writes a terminal's lines to a file; for a line that redraws itself, only its last state. At kBytes the
+// file becomes PATH.1, and a new one begins. A file that cannot be written does not end the run. Any thread.
 class OutputLog {
  public:
   static constexpr size_t kBytes = 16 << 20;
@@ -97,7 +97,7 @@ class QueuedOutput : private std::stringbuf, public std::ostream {
 void start_log(const std::string& path);
 void add_to_log(std::string_view text);
 
-// For a hang report: says that standard output accepts nothing, if so; else "". Any thread.
+// For a hang report: a message if standard output accepts nothing; else "". Any thread.
 std::string output_stall();
 
 }  // namespace trivet

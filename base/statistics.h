@@ -1,4 +1,4 @@
-// Statistics of a few repeats: median and range, a mean with Student's t interval. And majority votes.
+// Statistics of a few repeats (median and range, mean with Student's t interval), and majority votes.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace trivet {
 // The middle value; for an even number of values, the mean of the middle two; NaN for no values.
 double median(std::vector<double> values);
 
-// The middle value; for an even number of values, the upper of the middle two. REQUIRES: there is at least one.
+// The middle value; for an even number of values, the upper of the middle two. REQUIRES: at least one value.
 template <class T>
 T upper_median(std::vector<T> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -21,7 +21,7 @@ T upper_median(std::vector<T> values) {
 }
 
 // The most frequent vote and its count: the same on all ranks that count the same votes.
-// REQUIRES: there is at least one.
+// REQUIRES: at least one vote.
 template <class T>
 struct Majority {
   T value;

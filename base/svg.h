@@ -49,7 +49,7 @@ struct Chart {
   double first, last, low, high;  // the ranges of x and y
   bool logarithmic = false;       // needs low > 1e-300
 
-  // Draws title, grid and numbers. Widens an empty range of values.
+  // Draws title, grid and tick labels. Widens an empty range of values.
   void draw_axes(std::string_view title, bool numbers_along = true);
   double x_of(double along) const;
   double y_of(double value) const;

@@ -27,7 +27,7 @@ size_t part_size(std::string_view text, size_t most);
 // Replaces every byte that is not part of a valid character with U+FFFD. Returns the number of replacements.
 int64_t repair_utf8(std::string& text);
 
-// For a terminal: control characters but tabs and line ends, and invalid UTF-8, become \xNN. The second: line ends too.
+// For a terminal: control characters except tabs and line ends, and invalid UTF-8, become \xNN. _line: line ends too.
 std::string printable(std::string_view text);
 std::string printable_line(std::string_view text);
 
