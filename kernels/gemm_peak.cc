@@ -15,7 +15,7 @@ GemmPeak measure_gemm_peak(Device& device, Ops& ops, DType dtype) {
   const auto stream = device.create_compute_stream();
   GemmPeak peak;
   for (const Size& size : kSizes) {
-    Arena arena(device, "gemm peak");  // for one size at a time, as no memory plan counts it
+    Arena arena(device, "gemm peak");  // for one size at a time, as memory plans do not count it
     const Tensor a = arena.allocate(dtype, {size.m, size.k}), b = arena.allocate(dtype, {size.n, size.k});
     const Tensor c = arena.allocate(dtype, {size.m, size.n});
     ops.run(op::Fill{a, 0.5f}, *stream);

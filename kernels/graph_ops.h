@@ -19,8 +19,8 @@ namespace trivet {
 
 class GraphOps : public Ops {
  public:
-  // Both outlive this. most_calls: how many to keep in keys and graphs; a segment beyond that is always queued call
-  // by call. REQUIRES: device.captures().
+  // Both must outlive this. most_calls: how many to keep in keys and graphs; a segment beyond that is always queued
+  // call by call. REQUIRES: device.captures().
   GraphOps(Ops& ops, Device& device, int64_t most_calls = 100'000);
   ~GraphOps() override;
 

@@ -17,7 +17,7 @@ namespace trivet {
 // Sizes, and strides in elements. A head's columns are contiguous.
 struct HeadsLayout {
   int64_t s = 0, b = 0, groups = 0, members = 0, d = 0;    // members: heads per group; 1 for keys and values
-  int64_t position = 0, entry = 0, group = 0, member = 0;  // from a position, batch entry … to the next
+  int64_t position = 0, entry = 0, group = 0, member = 0;  // strides from one position, batch entry, … to the next
 
   TRIVET_HOST_DEVICE int64_t heads() const { return groups * members; }
   int64_t numel() const { return s * b * heads() * d; }

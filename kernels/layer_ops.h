@@ -19,11 +19,11 @@ namespace trivet {
 // element's global coordinates, so that it is the same under every layout. With 7 rounds of Philox (kernels/philox.h),
 // an activation of a micro-batch has word index % 4 of philox4x32(index / 4, site, seed), where
 //   index = ((first_sample + batch entry) * seq_length + positions.at(row)) * width + column,
-// and a probability of attention word query / 8 % 2 * 2 + key / 8 % 2 of philox4x32(square, site, seed), where
+// and an attention probability has word query / 8 % 2 * 2 + key / 8 % 2 of philox4x32(square, site, seed), where
 //   square = (((first_sample + batch entry) * total_heads + first_head + head) * pairs + dropout_pair(key)) * pairs +
 //            dropout_pair(query)   with pairs = dropout_pairs(seq_length), and query, key from `positions`, `keys`.
 // The element is kept when its word >= dropout_threshold(probability), and is then scaled by 1 / (1 - probability).
-// The sample's number is read on the device when the op runs: everything else is the same in every micro-batch, so that
+// The sample's index is read on the device when the op runs: everything else is the same in every micro-batch, so that
 // one graph serves all.
 struct Dropout {
   float probability = 0;  // 0: no dropout, and nothing is drawn
@@ -315,7 +315,7 @@ struct RotaryTable {
 
 // Rotates each head's columns i and i + width / 2 by their angle at the head's position, in place; width is the
 // table's, and columns from `width` on are unchanged. inverse: rotates back, as for gradients. table: [s, width], for
-// the s positions of the views; or with ids, [s, b] int32, [n, width], whose rows they select.
+// the s positions of the views; or, with ids [s, b] int32, [n, width], whose rows the ids select.
 struct Rope {
   static constexpr SpanInfo kSpan{"rope"};
   HeadsOf<InOut> q, k;  // of the same type, T, and the same s, b, groups and d
@@ -396,7 +396,7 @@ struct AttentionForward {
   }
 };
 
-// Recomputes the probabilities from q, k and lse. lse and out may be over more keys than are given here. dk and dv
+// Recomputes the probabilities from q, k and lse. lse and out may cover more keys than are given here. dk and dv
 // are sums over the query heads of their group, in the order of the heads, and over each head's queries, kept in fp32
 // and rounded once. So they have the same bits on every layout that keeps whole groups on a rank. A key that no query
 // sees has gradients of 0, and so does a query that sees no key.
@@ -421,7 +421,7 @@ struct AttentionBackward {
   }
 };
 
-// Merges attention over more keys into that over other keys (Dao et al. 2022): with l = log(exp(lse) + exp(more_lse)),
+// Merges attention over more keys into that over others (Dao et al. 2022): with l = log(exp(lse) + exp(more_lse)),
 //   out = exp(lse - l) out + exp(more_lse - l) more,   lse = l.
 // An lse of -infinity means no keys.
 struct AttentionMerge {
@@ -475,8 +475,8 @@ struct EmbeddingBackward {
   }
 };
 
-// out = dropout(x + positions[position]). x, out: [s, b, h] T; positions: [s, h] T; or with ids, [s, b] int32,
-// [n, h] T, whose rows they select. out may alias x.
+// out = dropout(x + positions[position]). x, out: [s, b, h] T; positions: [s, h] T; or, with ids [s, b] int32,
+// [n, h] T, whose rows the ids select. out may alias x.
 struct PositionForward {
   static constexpr SpanInfo kSpan{"position_forward"};
   In x, positions;

@@ -10,7 +10,7 @@
 //   * T is fp32 or bf16, the same for all T of an op. Sums are kept in fp32 at least, whatever T is.
 //   * Gradients of weights are fp32 and are added to (+=); gradients of activations are written (=).
 //   * Outputs alias inputs only where the contract says so. Only optional tensors may be null.
-//   * Every op is deterministic for a given number of threads per rank; another number may split sums differently.
+//   * Every op is deterministic for a given number of threads per rank; another count may partition sums differently.
 //   * A wrong shape or dtype throws an Error that names the op, the argument, and what was found and expected.
 //
 // A new op needs a struct in layer_ops.h or step_ops.h and its name in TRIVET_OPS; a Kernels::compute in kernels/cpu
@@ -74,13 +74,13 @@ struct CudaOptions {
   // GEMM autotuning: how many of cuBLASLt's proposals are timed when a shape first occurs; 1 uses the first one
   // untimed, so that two runs make the same choice.
   int gemm_candidates = 8;
-  // GEMMs of fewer multiplications and additions also use the first proposal: they are bound by launch latency.
+  // GEMMs with fewer multiplications and additions also use the first proposal: they are bound by launch latency.
   double trial_operations = 1e9;
   // GPUs of compute capability 9.0 (H100, H200) have attention kernels of their own, which no other GPU can run.
   bool hopper_attention = true;
 };
-// Ops on the GPU of `device`, which outlives them. Called by the thread that made the device. In a build without CUDA
-// (no_cuda.cc): ConfigError.
+// Ops on the GPU of `device`, which must outlive them. Called by the thread that created the device. Throws ConfigError
+// in a build without CUDA (no_cuda.cc).
 std::unique_ptr<Ops> create_cuda_ops(Device& device, const CudaOptions& options = {});
 
 }  // namespace trivet

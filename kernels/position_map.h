@@ -8,7 +8,7 @@
 
 namespace trivet {
 
-// Consecutive positions with one jump, as in the two pieces of a zigzag cut in a rank's memory
+// Consecutive positions with one jump, as in a rank's two chunks of a zigzag partition
 // (parallel/context/cut.h).
 struct PositionMap {
   int64_t first = 0;            // position of row 0

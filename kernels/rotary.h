@@ -11,8 +11,8 @@ namespace trivet {
 struct Rotary {
   int64_t width = 0;  // how many leading columns of a head are rotated: column i with column i + width / 2
   double base = 10'000;
-  // Llama 3.1's stretch to a longer context: wavelengths above original_length / low are multiplied by `factor`, those
-  // below original_length / high are unchanged, and frequencies in between are interpolated. 1: no stretch.
+  // Llama 3.1's context extension: wavelengths above original_length / low are multiplied by `factor`, those
+  // below original_length / high are unchanged, and frequencies in between are interpolated. factor 1: none.
   double factor = 1, low = 1, high = 4, original_length = 8192;
   bool operator==(const Rotary&) const = default;
 };

@@ -1,6 +1,5 @@
-// The ops of a step outside a model's layers: the loss, the optimizer, whether the step is taken; and those that only
-// move memory. The conventions of their contracts are in kernels/ops.h; check() is the contract's shapes and types as
-// code.
+// The ops of a step outside a model's layers: the loss, the optimizer, step acceptance, and simple elementwise ops. The
+// conventions of their contracts are in kernels/ops.h; check() is the contract's shapes and types as code.
 #pragma once
 
 #include <algorithm>
@@ -53,10 +52,10 @@ struct AdamWShard {
 // sum is exact, so its bits do not depend on the order of the terms or on the number of ranks.
 inline constexpr int64_t kExactSumBins = 24;
 
-// Limits on a step's numbers, of which there are up to kStepNumbers.
+// Limits on a step's numbers, at most kStepNumbers of them.
 inline constexpr size_t kStepNumbers = 4;
 struct StepLimits {
-  std::array<float, kStepNumbers> at_most;  // a finite number above it is rejected; +inf: none is
+  std::array<float, kStepNumbers> at_most;  // a finite number above it is rejected; +inf: no limit
   bool finite = true;                       // a number that is not finite is rejected
 };
 
@@ -161,7 +160,7 @@ inline CrossEntropyBackward backward_of(const CrossEntropyForward& op) {
 // AdamW with decoupled decay (Loshchilov, Hutter 2019), on all shards in one call:
 //   g = grad * grad_scale[0];  weight -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * weight)
 // grad_scale: [1] fp32. accepted: [1] fp32; if it is 0, nothing is written. Both are read on the device. How
-// elements are split into shards changes no bit.
+// elements are split into shards does not change the result by a single bit.
 struct AdamWStep {
   static constexpr SpanInfo kSpan{"adamw", Category::optimizer};
   List<AdamWShard> shards;
@@ -242,8 +241,8 @@ struct AcceptStep {
 
 // Searches x for elements that are not finite, so that a report can name them after x is overwritten: found[0] = the
 // larger of itself and the first one's non_finite_mark(), found[1] += NaNs, found[2] += infinities. Searches add up,
-// and `found` is 0 before the first. accepted: [1] fp32 (null: 0); if it is not 0, nothing is searched. x: [n] fp32,
-// n < 2^61; found: [kNonFiniteNumbers] int64.
+// and `found` must be 0 before the first. accepted: [1] fp32 (null: 0); if it is not 0, nothing is searched. x: [n]
+// fp32, n < 2^61; found: [kNonFiniteNumbers] int64.
 struct FindNonFinite {
   static constexpr SpanInfo kSpan{"find_non_finite", Category::optimizer};
   In x;
@@ -257,7 +256,7 @@ struct FindNonFinite {
   }
 };
 
-// ---- plain
+// ---- elementwise
 
 // x = value. Any dtype.
 struct Fill {

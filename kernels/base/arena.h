@@ -19,7 +19,7 @@ class Arena {
   enum class Where { device, host };  // host: host memory that the device copies efficiently
   Arena(Device& device, std::string name, Where where = Where::device)
       : device_(device), memory_(device), name_(std::move(name)), where_(where) {}
-  // Its blocks come from `memory`, which the device can use and which outlives the arena.
+  // Its blocks come from `memory`, which the device can access and which must outlive the arena.
   Arena(Device& device, Memory& memory, std::string name)
       : device_(device), memory_(memory), name_(std::move(name)), where_(Where::device) {}
   ~Arena();

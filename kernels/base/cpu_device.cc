@@ -188,7 +188,7 @@ class CpuDevice : public Device {
           Lack::memory);
     if (bytes >= kHugePage) {
       madvise(data, size, MADV_HUGEPAGE);
-      madvise(data, size, MADV_DONTDUMP);  // a core file of a crash need not hold the weights
+      madvise(data, size, MADV_DONTDUMP);  // core dumps need not contain the weights
     }
     return data;
   }

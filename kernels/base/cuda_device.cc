@@ -46,7 +46,7 @@ namespace {
 // kMostQueued + kMarkEvery entries, with an op counted as two kernels.
 constexpr int64_t kMostQueued = 512, kMarkEvery = 256, kOpEntries = 2;
 
-// Holds the reason why a device's streams can no longer be relied upon, if there is one.
+// Holds the reason, if any, why a device's streams can no longer be trusted.
 class Poison {
  public:
   void set(const std::string& why) noexcept {
@@ -205,7 +205,7 @@ class CudaStream : public Stream {
   std::exception_ptr error_;
 };
 
-// The stream waits in the GPU's front end for a number in pinned memory, and occupies no thread or multiprocessor.
+// The stream waits in the GPU's front end for a value in pinned memory, and occupies no thread or multiprocessor.
 class CudaGate : public Gate {
  public:
   CudaGate() {

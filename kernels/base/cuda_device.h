@@ -1,8 +1,8 @@
-// Shared by CUDA code of every floor: checked calls, the raw handles of Stream and Event, RAII for C handles.
+// Shared by CUDA code of every layer: checked calls, the raw handles of Stream and Event, RAII for C handles.
 // Included only by files that CMake leaves out of a build without CUDA (cuda_*.cc, nccl_*.cc, *.cu).
 //
-// CUDA's current device belongs to a host thread. A rank makes its Device, streams and events on the thread that later
-// queues its work; another thread that uses them calls cudaSetDevice first.
+// CUDA's current device belongs to a host thread. A rank creates its Device, streams and events on the thread that
+// later queues its work; another thread that uses them calls cudaSetDevice first.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,18 +13,18 @@
 
 namespace trivet {
 
-// Throws Error with the call's name, CUDA's name of the error and its text.
+// Throws Error with the call's name and the error's CUDA name and text.
 void check_cuda(cudaError_t status, const char* call, std::source_location at = std::source_location::current());
 
 // True if everything queued before the event's last record has finished. (CUDA also sets the thread's last error to
 // "not ready", which enqueue() below would take for a failed launch: it is cleared.)
 bool has_happened(cudaEvent_t event);
 
-// REQUIRES: made by a CUDA device.
+// REQUIRES: created by a CUDA device.
 cudaStream_t raw(Stream& stream);
 cudaEvent_t raw(Event& event);
 
-// Marks on a stream the beginning and the end of a span of its row; nothing if it has no row. Spans do not nest.
+// Mark the beginning and end of a span in the stream's trace row; no-ops if it has none. Spans do not nest.
 void begin_span(Stream& stream, const SpanInfo& info);
 void end_span(Stream& stream);
 

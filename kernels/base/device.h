@@ -1,4 +1,4 @@
-// Device: where memory lives and streams run. Each rank owns one Device, which outlives its arenas and streams.
+// Device: where memory lives and streams run. Each rank owns one Device, which must outlive its arenas and streams.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ class Gate {
   virtual void open() = 0;                // any thread
 };
 
-// Work that was captured with its arguments, to be queued again as a whole: a CUDA graph.
+// Work captured with its arguments and launched as a whole: a CUDA graph.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -33,7 +33,7 @@ class Graph {
 class Memory {
  public:
   virtual ~Memory() = default;
-  // Aligned to at least 256 bytes; contents undefined. Throws an Error that names the size if there is no room.
+  // Aligned to at least 256 bytes; contents undefined. Throws an Error that names the size if memory runs out.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void deallocate(void* data, int64_t bytes) noexcept = 0;
 };
@@ -73,7 +73,7 @@ class Device : public Memory {
   virtual void poison(const std::string&) noexcept {}
 };
 
-// Owns host memory for copies (Device::allocate_host). The device outlives it.
+// Owns host memory for copies (Device::allocate_host). The device must outlive it.
 class HostBuffer {
  public:
   HostBuffer(Device& device, int64_t bytes) : device_(device), bytes_(bytes), data_(device.allocate_host(bytes)) {}
@@ -93,7 +93,7 @@ std::unique_ptr<Device> create_cpu_device();
 // A Device on which nothing happens: its addresses are distinct but not backed by memory, its streams drop what is
 // queued, and its events are complete. Anything built on it reports the memory that it would need.
 std::unique_ptr<Device> create_planning_device();
-// GPU `index` of this host. Throws ConfigError if the build has no CUDA (no_cuda.cc) or the host no such GPU.
+// GPU `index` of this host. Throws ConfigError if the build has no CUDA (no_cuda.cc) or the host has no such GPU.
 std::unique_ptr<Device> create_cuda_device(int index);
 // GPUs that this build can use on this host; 0 without CUDA or without a driver.
 int cuda_device_count();

@@ -4,7 +4,7 @@
 //     E4M3   1, 4, 3                    448                 2^-9            NaN (0x7f)
 //     E5M2   1, 5, 2                    57344               2^-16           infinity (0x7c), NaN
 //
-// Conversion from fp32 rounds to nearest even and saturates large numbers. NaN and Inf are preserved: saturation must
+// Conversion from fp32 rounds to nearest even and saturates large values. NaN and Inf are preserved: saturation must
 // not make a broken run look healthy.
 #pragma once
 

@@ -1,9 +1,9 @@
-// ScaleBlocks: which elements of an FP8 matrix share a scale (DeepSeek-V3 2024, section 3.3.2): 1 x 128 of them if a
-// GEMM sums over columns, 128 x 1 if over rows, and 128 x 128 of a weight, as GEMMs sum over both.
+// ScaleBlocks: which elements of an FP8 matrix share a scale (DeepSeek-V3 2024, section 3.3.2): 1 x 128 blocks if a
+// GEMM sums over columns, 128 x 1 if over rows, and 128 x 128 for a weight, as GEMMs sum over both.
 //
-// The shape of the scales says which. [1]: all share one. [g, p, q]: the rows are g groups of equal size (parts of a
-// gathered tensor, or weights side by side), and each has p x q blocks, where p is its rows or a 128th of them, and q
-// the columns or a 128th. Both are rounded up: the last blocks of a group may have fewer rows or columns.
+// The shape of the scales says which. [1]: all share one. [g, p, q]: the rows form g groups of equal size (parts of a
+// gathered tensor, or weights side by side), each of p x q blocks: p is the group's number of rows, or 1/128 of it, and
+// q that of columns, or 1/128 of it. Both are rounded up: a group's last blocks may have fewer rows or columns.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace trivet {
 
 struct ScaleBlocks {
   static constexpr int64_t kSize = 128;
-  static constexpr int64_t count(int64_t n) { return (n + kSize - 1) / kSize; }  // in n rows or columns
+  static constexpr int64_t count(int64_t n) { return (n + kSize - 1) / kSize; }  // blocks in n rows or columns
 
   static bool given(const Tensor& scale) { return scale.shape.rank == 3; }
   static bool fit(const Tensor& scale, const Tensor& values) {
@@ -28,7 +28,7 @@ struct ScaleBlocks {
         down(scale.shape[1]),
         rows(down == group ? 1 : kSize),
         columns(scale.shape[2] == values.cols() ? 1 : kSize) {}
-  // The rows of the matrix that row i of the scales, [g p, q], covers.
+  // The matrix rows that row i of the scales, [g p, q], covers.
   int64_t first_row(int64_t i) const { return i / down * group + i % down * rows; }
   int64_t row_count(int64_t i) const { return std::min(rows, group - i % down * rows); }
 

@@ -49,7 +49,7 @@ class Stream {
   }
 
   // A phase is a span over the work that is queued between its begin and end; phases of a stream nest. On a CPU stream
-  // the stream itself reads the clock when it gets there.
+  // the stream itself reads the clock when it gets to them.
   virtual void begin_phase(const SpanInfo& info) {
     flush();
     if (trace_row_) mark([this, info = labelled(info)] { phases_.push_back({info, now_ns()}); });
@@ -83,8 +83,8 @@ class Stream {
     return info;
   }
   // For a rank's compute stream. Work queued on `to` from now on serves the same purpose as this stream's, and its
-  // input is ready once the work queued here so far is done: a zero-length phase "ready" records when, with the same
-  // number as the spans there.
+  // input is ready once the work queued here so far is done: a zero-length phase "ready" marks that time, with the
+  // same hand_over number as the spans on `to`.
   void hand_over(Stream& to) {
     label_.hand_over = ++hand_overs_;
     begin_phase({"ready", Category::phase});
@@ -116,7 +116,7 @@ class Stream {
   SpanLabel label_;
   int64_t hand_overs_ = 0;
   std::function<void()> held_;
-  std::vector<Span> phases_;  // begun and not yet ended, where the stream is
+  std::vector<Span> phases_;  // begun and not yet ended, as of the stream's position
 };
 
 // RAII: sets the label in a scope.

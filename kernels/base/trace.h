@@ -67,7 +67,7 @@ struct SpanLabel {
 struct SpanInfo {
   const char* name = "";  // a string literal
   Category category = Category::compute;
-  int64_t bytes = 0;     // of the tensor that is moved; 0 if that means nothing
+  int64_t bytes = 0;     // of the tensor moved; 0 if not applicable
   int ranks = 0;         // in its group
   WireCost cost = {};    // of a communication
   SpanLabel label = {};  // the stream's, when the work was queued
@@ -95,7 +95,7 @@ inline int64_t now_ns() {
       .count();
 }
 
-// The room for spans that a rank's rows share between two calls of take(), and whether to measure spans for which a
+// The span capacity that a rank's rows share between two calls of take(), and whether to measure spans for which a
 // device must record events.
 struct SpanRoom {
   std::atomic<bool> measures = true;
@@ -197,7 +197,7 @@ class Trace {
   std::deque<TraceRow>& rows() { return rows_; }
   // The maximum number of spans held. Call it before the first span; without it there is no limit.
   void set_room(int64_t spans) { room_.left = spans; }
-  // Off: a GPU's streams record no events for spans and phases. On at first; neither begins or ends across a change.
+  // Off: a GPU's streams record no events for spans and phases. On at first; no span or phase may be open at a change.
   void set_measures(bool on) { room_.measures = on; }
   int64_t take_lost() { return room_.lost.exchange(0); }
 

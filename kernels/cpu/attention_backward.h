@@ -3,7 +3,7 @@
 //   P = exp(S - lse)   dV = P^T dO   dP = dO V^T   dS = P o (dP - D)   dQ = dS K   dK = dS^T Q
 // Dropout's factors apply between P and dV, and to dP. The outer loop runs over the group's query heads, the inner one
 // over tiles of keys: a tile's dK and dV are complete for one head before the next tile starts; dQ of all positions
-// accumulates meanwhile.
+// accumulates over the tiles.
 #pragma once
 
 #include "kernels/cpu/attention_head.h"
@@ -88,7 +88,7 @@ class GroupBackward {
   static int64_t sum_panels(const AttentionSizes& z) {
     return z.members == 1 ? kTile : (z.key_panels() + kTile - 1) / kTile * kTile;
   }
-  // The offset in dk_ and dv_ of the block of this panel of keys and this panel of columns.
+  // The offset in dk_ and dv_ of the block for this panel of keys and this panel of columns.
   int64_t sum_at(int64_t j, int64_t c) const { return (j % sum_panels(z_) * z_.d_panels() + c) * kBlock; }
   int64_t steps() const { return z_.d_panels(); }
   static int64_t in_tile(int64_t row, int64_t column) { return (row % kTile * kTile + column % kTile) * kBlock; }

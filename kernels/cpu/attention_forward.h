@@ -70,7 +70,7 @@ class HeadForward {
     }
   }
 
-  // Computes a tile's scores and the new maxima, and rescales the sums made with the old ones.
+  // Computes a tile's scores and the new maxima, and rescales the sums computed with the old ones.
   void score_tile(int64_t i, int64_t tile, int64_t count, bool first, const FirstKeys& first_keys) {
     PanelRow largest = largest_;
     for (int64_t j = 0; j < count; ++j) {
@@ -139,7 +139,7 @@ class HeadForward {
   }
 
   const AttentionSizes z_;
-  const T* packed_ = nullptr;     // the keys whose panels are below: heads of a group share them
+  const T* packed_ = nullptr;     // the keys packed in keys_: heads of a group share them
   Element* const keys_;           // [panels][d steps], left: all keys
   Element* const values_;         // [d panels][position steps], left: all values, transposed
   Element* const query_;          // [d steps], right: a panel

@@ -175,7 +175,7 @@ class BlockedGemm {
           if (p_.accumulate) total += load(c + x);
           store(c + x, total);
         }
-    } else {  // the same: one shared loop of unknown length would slow down whole columns much
+    } else {  // the same; sharing a loop of unknown length would make full blocks much slower
       for (int64_t r = 0; r < rows; ++r, c += p_.n, sum += kPanel)
         for_vectors(columns, [&](auto at) {
           Floats total = at.load(sum);

@@ -1,4 +1,4 @@
-// Copies heads from one view to another, or adds them to it; and merges in attention's results over more keys.
+// Copies or adds heads from one view to another, and merges in attention results over more keys.
 #include <cmath>
 #include <limits>
 
@@ -40,7 +40,7 @@ void Kernels::compute(const op::AttentionMerge& op) {
         const float keep = std::exp(lse - both), add = std::exp(more_lse - both);
         const T* const more = op.more.as<T>() + (r * heads + head) * d;
         float* const out = op.out.as<float>() + ((op.first_position * b + r) * heads + head) * d;
-        if (keep == 0) for_vectors(d, [&](auto at) { at.store(out, at.load(more) * add); });  // does not read out
+        if (keep == 0) for_vectors(d, [&](auto at) { at.store(out, at.load(more) * add); });  // `out` is not read
         else for_vectors(d, [&](auto at) { at.store(out, at.load(out) * keep + at.load(more) * add); });
         lse = both;
       }

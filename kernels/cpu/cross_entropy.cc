@@ -1,5 +1,5 @@
 // Softmax cross-entropy over a rank's columns. Logits are by far the largest activation, so each of the two passes
-// goes over them once.
+// traverses them once.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -39,7 +39,7 @@ void forward_row(const T* logits, int64_t n, float& row_max, float& row_sum) {
       max = block_max;
     }
     sum += sum_over(count, [=](auto at) {
-      __builtin_prefetch(block + kBlock + at.i);  // the next block comes from memory while this one is summed
+      __builtin_prefetch(block + kBlock + at.i);  // fetches the next block while this one is summed
       return exp_of_nonpositive(at.load(block) - max);
     });
   }

@@ -1,4 +1,4 @@
-// Dropout masks on the CPU, by the contract of trivet::Dropout (kernels/ops.h), for runs of consecutive elements.
+// Dropout masks on the CPU, by the contract of trivet::Dropout (kernels/layer_ops.h), for runs of consecutive elements.
 #pragma once
 
 #include <algorithm>

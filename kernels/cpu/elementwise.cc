@@ -55,8 +55,8 @@ void column_sum_tile(const T* x, int64_t rows, int64_t stride, int64_t columns, 
   for (int64_t c = 0; c < columns; ++c) sum[c] += total[c];
 }
 
-// out = residual + (x + added) * mask, each [s, b, h]. added [n / repeats, h]: each row is for `repeats` rows of x; if
-// 0, its only row is for all; with ids, row ids[r] is for row r. Without `added` or `residual`, that term is left out.
+// out = residual + (x + added) * mask, each [s, b, h]. added [n / repeats, h]: each row applies to `repeats` rows of x,
+// or if that is 0, its only row to all; with ids, row ids[r] to row r. A null `added` or `residual` is left out.
 void dropout_add(int threads, const Tensor& x, const Tensor& added, int64_t repeats, const Tensor& residual,
                  const Dropout& dropout, const Tensor& out, const Tensor& ids = {}) {
   const int64_t b = x.shape[1], h = x.shape[2];

@@ -1,10 +1,10 @@
-// Kernels: the ops of kernels/ops.h on the CPU. Each .cc file of this folder computes a few of them.
+// Kernels: the ops of kernels/ops.h on the CPU. Each .cc file in this folder implements a few of them.
 //
 // This whole folder is compiled once per instruction set (CpuIsa), with that set's compiler flags, as the namespace
 // TRIVET_CPU: cpu_avx2, for example. Code that a compiler may emit wherever it is used (inline functions and templates,
 // the standard library's too) would be linked once for the whole program, and might be a copy that an older processor
 // cannot run. So CMakeLists.txt combines an instruction set's code into one object, in which only names of its
-// namespace stay visible; tests/kernels/isolated_isas.sh checks that. Nothing here may need a constructor before main,
+// namespace stay visible; tests/kernels/isolated_isas.sh checks that. Nothing here may need a static constructor,
 // which would run on every processor.
 //
 // GEMM and attention work on panels (panels.h); the rest are loops over vectors (vector.h). All are split over

@@ -19,7 +19,7 @@ Gemm<T, C> gemm_of(const op::Matmul& op) {
           op.transpose_b, op.accumulate};
 }
 
-// The size of a part, at least 1, when n is split evenly into as few parts of at most `most` as possible.
+// The size of a part, at least 1, when n is split evenly into the fewest parts of at most `most`.
 int64_t even_part(int64_t n, int64_t most) {
   const int64_t parts = std::max<int64_t>(1, (n + most - 1) / most);
   return std::max<int64_t>(1, (n + parts - 1) / parts);

@@ -1,9 +1,9 @@
 // The gradient norm: an exact sum of squares (kernels/exact_sum.h), and the scale that clips by it.
 //
-// Squares of fp32 are exact in double. Blocks that fit the L1 cache are summed in doubles without rounding, by cutting
-// the squares at a few bit positions: with an anchor S = 1.5 * 2^52 * q, the sum S + r is a multiple of q, its gain
-// over S is the part of r above q, and the remainder of r is exact too (Rump, Ogita, Oishi 2008). The running sum is
-// its own anchor. Each lane's gain is an integer multiple of q, and goes to the 64-bit bins once per block.
+// Squares of fp32 are exact in double. Blocks that fit the L1 cache are summed in doubles without rounding, by
+// splitting the squares at a few bit positions: with an anchor S = 1.5 * 2^52 * q, the sum S + r is a multiple of q,
+// its gain over S is the part of r above q, and the remainder of r is exact too (Rump, Ogita, Oishi 2008). The running
+// sum is its own anchor. Each lane's gain is an integer multiple of q, and is added to the 64-bit bins once per block.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -26,7 +26,7 @@ using Int64s = int64_t __attribute__((vector_size(kVectorBytes)));
 
 // A block's elements are distributed over 32 lanes, kSums vectors of kWidth.
 constexpr int64_t kElements = 1024, kWidth = kVectorBytes / 8, kSums = 32 / kWidth;
-// A lane takes 32 parts of up to 2^45 q, so its sum moves by at most 2^50 q: less than the 2^51 q to the next power
+// A lane adds 32 parts of up to 2^45 q, so its sum moves by at most 2^50 q: less than the 2^51 q to the next power
 // of two on either side of the anchor.
 constexpr int kLevelBits = 45;
 // Remainders of a level, at most q / 2 each, are added without a split if all 1024 together stay below 2^56 units:
@@ -71,7 +71,7 @@ void add_block(const float* x, int top, int bottom, Bins& bins) {
   int bound = exponent - 1;  // |rest| <= 2^bound
   if (bound - bottom <= kRestBits) {
     for (int64_t i = 0; i < kElements; i += kSums * kWidth) {
-      // The next block comes from memory while this one, in the cache, is summed.
+      // Prefetches the next block while this one, in the cache, is summed.
       for (int64_t line = 0; line < kSums * kWidth; line += 16) __builtin_prefetch(x + kElements + i + line);
       for (int64_t k = 0; k < kSums; ++k) low[k] += cut_at_anchor(high[k], squares_at(x + i + k * kWidth));
     }
@@ -79,7 +79,7 @@ void add_block(const float* x, int top, int bottom, Bins& bins) {
     flush(low, 0, bottom, bins);
     return;
   }
-  // Numbers of very different sizes in one block: the same, level by level.
+  // Widely differing magnitudes in one block: the same, level by level.
   Doubles rest[kElements / kWidth];
   for (int64_t i = 0; i < kElements / kWidth; ++i) rest[i] = cut_at_anchor(high[i % kSums], squares_at(x + i * kWidth));
   flush(high, anchor, exponent, bins);
@@ -130,7 +130,7 @@ void Kernels::compute(const op::SumOfSquares& op) {
         add_squares(padded, local);
       }
     });
-    // These are integers, so the order of the threads does not matter.
+    // The bins are integers, so the order of the threads does not matter.
     for (size_t k = 0; k < local.size(); ++k) std::atomic_ref(total[k]).fetch_add(local[k], std::memory_order_relaxed);
   });
   exact_canonicalize(total);
@@ -138,7 +138,7 @@ void Kernels::compute(const op::SumOfSquares& op) {
 
 namespace {
 
-// NaN stays NaN: gradients that are not finite must not pass for good ones.
+// NaN stays NaN: gradients that are not finite must not pass as valid.
 float clipped(double multiplier, double max_norm, double norm) {
   const double coefficient = max_norm > 0 ? max_norm / (norm + 1e-6) : 1;
   return static_cast<float>(multiplier * (coefficient >= 1 ? 1 : coefficient));

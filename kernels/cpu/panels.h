@@ -16,7 +16,7 @@
 //   kSliceSteps                           how deep a slice of a right panel a GEMM multiplies at a time
 //
 // c is a block: [32, 32] fp32, contiguous. Its elements are sums in the order of k: they continue from c's values,
-// so their bits do not depend on how k is cut into calls.
+// so their bits do not depend on how k is split over calls.
 #pragma once
 
 #include <limits>
@@ -39,9 +39,9 @@ struct PanelRow {
   Floats v[kVectors];
 };
 
-// For functions, and after the parameters of lambdas, that work on arrays that have to be registers.
+// For functions, and after the parameters of lambdas, whose arrays must be kept in registers.
 #define TRIVET_INLINE __attribute__((always_inline))
-// For functions that need all registers: inlined, they would find some taken and keep sums in memory.
+// For functions that need all registers: inlined, they would find some taken and spill sums to memory.
 #define TRIVET_NOINLINE __attribute__((noinline))
 
 // Calls f(i) for constant i = 0…n - 1, so that arrays indexed by i can be registers at any optimization level.

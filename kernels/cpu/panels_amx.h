@@ -19,7 +19,7 @@ struct AmxPanels : PairPanels {
         uint8_t rows[16]{};
       } config;
       for (int tile = 0; tile < 8; ++tile) config.row_bytes[tile] = 64, config.rows[tile] = 16;
-      asm volatile("" ::"r"(&config) : "memory");  // GCC 12 believes that only its first 8 bytes are read
+      asm volatile("" ::"r"(&config) : "memory");  // GCC 12 assumes that only its first 8 bytes are read
       _tile_loadconfig(&config);
     }
     ~Session() { _tile_release(); }

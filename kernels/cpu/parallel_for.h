@@ -3,7 +3,7 @@
 // OpenMP.
 //
 // Ranks may be threads of one process: each has an OpenMP team of its own. With one thread, or little work, the
-// caller does it alone and no team is woken.
+// caller does all of it and wakes no team.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ inline int parts_of(int threads, int64_t n, int64_t grain) {
   return static_cast<int>(std::min<int64_t>(threads, (n + grain - 1) / grain));
 }
 
-// ThreadSanitizer does not see the barriers of GCC's OpenMP library; these tell it of fork and join.
+// ThreadSanitizer does not see the barriers of GCC's OpenMP library; these announce fork and join to it.
 inline void release(char* token) {
 #if defined(__SANITIZE_THREAD__)
   __tsan_release(token);
@@ -49,7 +49,7 @@ inline void acquire(char* token) {
 }
 
 // Calls call(context, part) for each part in [0, parts), concurrently. OpenMP may provide fewer threads than requested.
-// It reads the arguments before ThreadSanitizer can know of the fork, so that is not instrumented.
+// They read the arguments before ThreadSanitizer can know of the fork, so this is not instrumented.
 __attribute__((no_sanitize("thread"))) inline void run_team(int parts, void (*call)(const void*, int),
                                                             const void* context) {
   char fork = 0, join = 0;
@@ -78,8 +78,8 @@ void parallel_for(int threads, int64_t n, int64_t grain, const F& body) {
       parts, [](const void* f, int part) { (*static_cast<const decltype(on_part)*>(f))(part); }, &on_part);
 }
 
-// f(i, range) for the elements of each tensor that lie in `part` of all of them, laid end to end; size(i) is the length
-// of tensor i.
+// Calls f(i, range) for the elements of each tensor i that lie in `part` of all tensors laid end to end; size(i) is the
+// length of tensor i.
 template <class Size, class F>
 void for_slices(size_t tensors, const Size& size, Range part, const F& f) {
   int64_t begin = 0;

@@ -1,4 +1,4 @@
-// Rotary position embeddings: the table of angles, and the rotation of queries and keys by it.
+// Rotary position embeddings: the table of angles, and the rotation of queries and keys.
 #include <cmath>
 #include <vector>
 

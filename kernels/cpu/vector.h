@@ -143,8 +143,8 @@ inline void for_vectors(int64_t n, const F& f) {
   if (i < n) f(PartOfVector{i, n - i});
 }
 
-// Sums of fp32 in an order that depends on neither alignment nor the machine's vectors: 64 running sums that take terms
-// in turn, added up as a tree.
+// Sums of fp32 in an order that depends on neither alignment nor the machine's vectors: 64 running sums take the terms
+// round-robin and are added up as a tree.
 class LaneSum {
  public:
   static constexpr int kSumLanes = 64, kVectors = kSumLanes / kLanes;

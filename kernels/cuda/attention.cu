@@ -28,7 +28,7 @@ bool aligned(const HeadsView& x) {
 }
 bool aligned(const QkvViews& views) { return aligned(views.q) && aligned(views.k) && aligned(views.v); }
 
-// Tensor cores work on tiles of 16 rows. With fewer queries after earlier ones, as in text generation, most of the work
+// Tensor cores work on tiles of 16 rows. With fewer queries after cached keys, as in text generation, most of the work
 // would be on empty rows, in one block per head. The plain kernels use one warp per query and head.
 constexpr int64_t kFewestAfterOthers = 16;
 
@@ -45,7 +45,7 @@ bool by_flash(const char* op, const AttentionArgs& a) {
 
 }  // namespace
 
-// Views without a TMA tensor map are left to the older kernels.
+// Views without a TMA tensor map use the older kernels.
 bool CudaOps::by_hopper(const AttentionArgs& a) const {
   return hopper_ && tile_map_has(a.qkv.q) && tile_map_has(a.qkv.k) && tile_map_has(a.qkv.v);
 }

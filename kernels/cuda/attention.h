@@ -44,7 +44,7 @@ bool flash_attention_has(DType dtype, int64_t d);
 void flash_attention_forward(const AttentionArgs& args, cudaStream_t stream);
 void flash_attention_backward(const AttentionArgs& args, cudaStream_t stream);
 
-// For a kernel with one block per multiprocessor; each block takes one task after another.
+// For a kernel with one block per multiprocessor, which takes one task after another.
 struct TaskCounters {
   int* data;  // on the device: tasks taken, and blocks finished; both are 0 between the kernels of a stream
   int multiprocessors;

@@ -1,6 +1,6 @@
-// Flash attention on the tensor cores, forward (Dao 2023, "FlashAttention-2"). A block has 128 queries of one
-// head and iterates over its keys and values in tiles of 64. The next tile is copied to shared memory while the current
-// one is processed. Scores stay in registers.
+// Flash attention on the tensor cores, forward (Dao 2023, "FlashAttention-2"). Each block handles 128 queries of
+// one head and iterates over its keys and values in tiles of 64. The next tile is copied to shared memory while the
+// current one is processed. Scores stay in registers.
 //
 // Roofline: 4 s^2 d / 2 operations per head (causal: half of the scores are masked) for 8 s d bytes: bound by the
 // tensor cores once s reaches a few hundred.
@@ -12,7 +12,7 @@ namespace trivet {
 namespace {
 
 constexpr int kQueries = 128, kKeys = 64;          // per block; per tile
-constexpr int kWarps = 4, kThreads = 32 * kWarps;  // a warp has 32 queries, as two groups of 16
+constexpr int kWarps = 4, kThreads = 32 * kWarps;  // each warp handles 32 queries, as two groups of 16
 constexpr int kGroups = 2, kKeyBlocks = kKeys / 8;
 
 template <int kD>
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
   const int warp_query = first_query + 32 * warp;
-  const float to_log2 = a.scale * kLog2E;  // from raw scores to exponents of 2
+  const float to_log2 = a.scale * kLog2E;  // from raw scores to base-2 exponents
   Sums out[kGroups][kD / 8] = {};
   OnlineSoftmax<kDocuments> softmax[kGroups];
 
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
     const __nv_bfloat16* const values = keys + kTile;
     const int first_key = j * kKeys;
 
-    // Otherwise the whole tile is in this warp's future, or before its documents.
+    // Otherwise the whole tile is after this warp's queries, or before their documents.
     if (first_key < a.seen(warp_query + 31) && !a.hides(which, warp_query, first_key + kKeys - 1)) {
       Sums scores[kGroups][kKeyBlocks] = {};
 #pragma unroll

@@ -13,7 +13,7 @@ namespace trivet {
 namespace {
 
 constexpr int kRows = 128, kTile = 64;             // rows of a block's own matrices; of those it iterates over
-constexpr int kWarps = 8, kThreads = 32 * kWarps;  // a warp has 16 rows
+constexpr int kWarps = 8, kThreads = 32 * kWarps;  // a warp handles 16 rows
 constexpr int kBlocks = kTile / 8;                 // blocks of 8 columns in a warp's scores
 
 // ---- device helpers
@@ -53,7 +53,7 @@ __device__ inline void gemm_nn(Sums (&sums)[kD / 8], const Left (&left)[kTile / 
 }
 
 // Turns scores and dP of a warp's tile, whose rows and columns begin at these positions, into P with dropout and dS.
-// lse(n, e), as an exponent of 2, and delta(n, e) belong to the query of element [n][e].
+// lse(n, e), as a base-2 exponent, and delta(n, e) belong to the query of element [n][e].
 template <bool kRowsAreQueries, class Args, class Lse, class Delta>
 __device__ inline void differentiate(Sums (&p)[kBlocks], Sums (&ds)[kBlocks], const Args& a, int which, int first_row,
                                      int first_column, const Lse& lse, const Delta& delta) {
@@ -85,9 +85,9 @@ constexpr size_t shared_bytes() {  // two matrices that the block owns, two stag
   return (2 * kRows + 4 * kTile) * (kD + 8) * sizeof(__nv_bfloat16) + 4 * kTile * sizeof(float);
 }
 
-// A block has 128 keys of one kv head, 16 per warp, and iterates over the queries of each query head of its group, from
-// the first that sees one of the keys. Scores have keys as rows: a lane with g = lane / 4 and t = lane % 4 holds keys g
-// and g + 8, and queries 2t and 2t + 1 of each 8.
+// Each block handles 128 keys of one kv head, 16 per warp, and iterates over the queries of each query head of its
+// group, from the first that sees one of the keys. Scores have keys as rows: a lane with g = lane / 4 and t = lane % 4
+// holds keys g and g + 8, and queries 2t and 2t + 1 of each 8.
 template <int kD, bool kDocuments>
 __global__ void __launch_bounds__(kThreads, 1)
     flash_backward_keys_kernel(HeadArgs<__nv_bfloat16, kDocuments> a, int kv_heads) {
@@ -158,8 +158,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   store_warp_rows(a.kv_head(a.dv, kv), a.dv.position, dv, {1.0f, 1.0f}, warp_key, a.keys);
 }
 
-// A block has 128 queries of one head, 16 per warp, and iterates over the keys that any of them sees. Scores have
-// queries as rows.
+// Each block handles 128 queries of one head, 16 per warp, and iterates over the keys that any of them sees. Scores
+// have queries as rows.
 template <int kD, bool kDocuments>
 __global__ void __launch_bounds__(kThreads, 1)
     flash_backward_queries_kernel(HeadArgs<__nv_bfloat16, kDocuments> a, int query_tiles, int heads) {
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
   const int warp_query = first_query + 16 * warp;
-  float offset[2], delta[2];  // for this lane's two queries: lse as an exponent of 2, and D
+  float offset[2], delta[2];  // for this lane's two queries: lse as a base-2 exponent, and D
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int query = warp_query + g + 8 * half;
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const __nv_bfloat16* const values = keys + kTileSize;
     const int first_key = j * kTile;
 
-    // Otherwise the whole tile is in this warp's future, or before its documents.
+    // Otherwise the whole tile is after this warp's queries, or before their documents.
     if (first_key < a.seen(warp_query + 15) && !a.hides(which, warp_query, first_key + kTile - 1)) {
       Sums p[kBlocks], ds[kBlocks];
       gemm_nt<kD>(p, queries + 16 * warp * kLd, keys);

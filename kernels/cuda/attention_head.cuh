@@ -1,4 +1,4 @@
-// Locates a head of a batch entry in attention's views, for kernels.
+// Shared by attention kernels: locating a batch entry's heads in the views, masks, dropout, and online softmax.
 #pragma once
 
 #include <cfloat>
@@ -74,7 +74,7 @@ struct HeadArgs {
   }
   __device__ int64_t out_at(int which) const { return which / heads() * out_entry + which % heads() * d; }
   __device__ int heads() const { return groups * members; }
-  // The head's number in out and lse, which may have more heads (AttentionPart), relative to the part's first head.
+  // The head's index in out and lse, which may have more heads (AttentionPart), relative to the part's first head.
   __device__ int out_head(int which) const { return which / heads() * out_heads + which % heads(); }
   __device__ int64_t lse_at(int which) const { return lse_of(out_head(which)); }
   __device__ int64_t lse_of(int out_head) const { return part.lse_at(q, 0, out_head); }
@@ -93,7 +93,7 @@ struct HeadArgs {
   }
   // True if the query's document begins after this key.
   __device__ bool hides(int which, int query, int key) const { return kDocuments && key < first_key(which, query); }
-  // The first tile of `size` keys that queries from this one on need, of the `tiles` that causality leaves. Queries
+  // The first tile of `size` keys that queries from this one on need, of the `tiles` that causality allows. Queries
   // that see no key get the last tile, masked, so that no kernel needs a case without tiles.
   __device__ int first_key_tile(int which, int query, int size, int tiles) const {
     return kDocuments ? min(first_key(which, query) / size, tiles - 1) : 0;
@@ -119,10 +119,10 @@ struct HeadArgs {
   }
 };
 
-// A mask of those of this lane's sums, in 16 rows and 8 kBlocks columns (tensor_core.cuh), that dropout keeps: bit
-// 4 n + e for sums[n][e]. Rows and columns begin at multiples of 16; one are queries, the others keys. A square covers
-// the lane's two rows in a column and in the column 8 further. Columns may jump (PositionMap) at a multiple of 16. The
-// loop is not unrolled because the generator is long.
+// The elements that dropout keeps of this lane's sums in 16 rows and 8 kBlocks columns (tensor_core.cuh), as a mask:
+// bit 4 n + e for sums[n][e]. Rows and columns begin at multiples of 16: queries and keys, or vice versa. A square
+// covers the lane's two rows in a column and in the column 8 further. Columns may jump (PositionMap) at a multiple of
+// 16. The loop is not unrolled because the generator is long.
 template <bool kRowsAreQueries, int kBlocks, class Args>
 __device__ inline uint64_t kept_by_dropout(const Args& a, int which, int first_row, int first_column) {
   static_assert(kBlocks <= 16 && kBlocks % 2 == 0);

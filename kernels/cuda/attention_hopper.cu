@@ -1,4 +1,4 @@
-// Flash attention on Hopper's tensor cores, forward (Shah et al. 2024, "FlashAttention-3"). A block has 128
+// Flash attention on Hopper's tensor cores, forward (Shah et al. 2024, "FlashAttention-3"). Each block handles 128
 // queries of one head (192 with 64 columns), 64 per computing warpgroup, and iterates over their keys and values in
 // tiles of 128. A warpgroup starts two GEMMs, for the next tile's scores and with this tile's values, and then turns
 // the scores into probabilities. Warpgroups take turns starting GEMMs, so that the tensor cores work for one while
@@ -6,7 +6,7 @@
 //
 // Roofline, an estimate by counting: for a tile of 128 keys a warpgroup needs 4 * 64 * 128 d operations, 1024 cycles of
 // the tensor cores with d = 128, 512 with d = 64 (4096 operations per cycle). Meanwhile each of its warps, one per
-// scheduler, issues 490 instructions (440), as nvcc 13.0 compiles the loop; 66 of them are exponentials: 528 cycles of
+// scheduler, issues 490 instructions (d = 64: 440), compiled by nvcc 13.0; 66 of them are exponentials: 528 cycles of
 // the special function units. With d = 128 two warpgroups need 2048 cycles of the tensor cores and 1060 of these units:
 // bound by the tensor cores. With d = 64 three need 1536 and 1584: bound by both. Heads of 80 columns use sums of 96.
 #include "kernels/cuda/attention_hopper.cuh"

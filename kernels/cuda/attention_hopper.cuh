@@ -1,11 +1,11 @@
 // Shared by Hopper's attention kernels: task scheduling, tile pipelines, stores, and the kernel template.
 //
-// A block has one warpgroup that fetches and two or three that compute. One thread of the first has the TMA copy tiles
-// into stages of shared memory as they become free; the others wait for stages, compute, and release them (warp
+// A block has one warpgroup that fetches and two or three that compute. One thread of the first issues TMA copies of
+// tiles into stages of shared memory as they become free; the others wait for stages, compute, and release them (warp
 // specialization). So the two roles never meet at a __syncthreads, and registers go to the warps that compute. A grid
 // has one block per multiprocessor, which takes one tile of one head after another from a counter; it fetches the first
 // tiles of the next task while it finishes this one. If communication occupies a block's multiprocessor, other blocks
-// take its share of the tasks; if tasks were assigned in advance, it would begin them when the others are done.
+// take its share of the tasks; with static scheduling it would only begin them once the others had finished.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ inline constexpr int kWarpgroup = 128;             // threads
 inline constexpr size_t kMostShared = 227 * 1024;  // most bytes per block
 
 // True if each computing warpgroup can get `each` registers per thread, out of those that the launch bounds give a
-// block at the start. A warpgroup that requested more than the others have released would wait forever.
+// block at launch. A warpgroup that requested more than the others have released would wait forever.
 constexpr bool registers_suffice(int groups, int fetcher, int each) {
   const int at_start = 65536 / ((1 + groups) * kWarpgroup) / 8 * 8;
   return fetcher <= at_start && at_start <= each && fetcher + groups * each <= (1 + groups) * at_start;
@@ -200,9 +200,9 @@ struct TileMaps {
   TileMap q, k, v, dout;
 };
 
-// Block gives the numbers of threads, registers and bytes, the rows of tiles, and initialize(), with which one thread
-// sets up the barriers. Each kernel's file also defines fetch(), called by the first kFetchers threads, and compute(),
-// called by each warpgroup from the second on.
+// Block gives the numbers of threads, registers and bytes, the rows of tiles, and initialize(), which one thread calls
+// to set up the barriers. Each kernel's file also defines fetch(), called by the first kFetchers threads, and
+// compute(), called by each warpgroup from the second on.
 template <class Block, bool kDropout, bool kDocuments>
 __global__ void __launch_bounds__(Block::kThreads, 1)
     hopper_kernel(HeadArgs<__nv_bfloat16, kDocuments> a, HeadSchedule schedule, HeadTiles tiles,

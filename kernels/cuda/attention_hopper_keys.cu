@@ -3,15 +3,15 @@
 // take 7 GEMMs of s^2 d instead of 5; in return no block waits for another, nothing is added with atomics, and a second
 // run gives the same bits.)
 //
-// A block has 128 keys of one kv head, 64 per warpgroup, and iterates over the queries of each query head of its group,
-// 64 at a time, from the first that sees one of the keys. Scores have keys as rows, so probabilities and gradients of
-// scores are left operands straight from registers. For each tile a warpgroup starts four GEMMs: scores S and dP, then
+// Each block handles 128 keys of one kv head, 64 per warpgroup, and iterates over the queries of each query head of its
+// group, 64 at a time, from the first that sees one of the keys. Scores have keys as rows, so probabilities and score
+// gradients are left operands straight from registers. Per tile a warpgroup starts four GEMMs: scores S and dP, then
 // dV, once S is turned into probabilities, and dK, once both are turned into gradients of scores. The tensor cores work
 // on dP, then on dV, while the warpgroup computes the next GEMM's operand, and also on the other warpgroup's GEMMs.
 //
 // Roofline, an estimate by counting: for a tile of 64 queries a warpgroup needs 4 GEMMs of 2 * 64 * 64 d operations,
 // 1024 cycles of the tensor cores with d = 128, 512 with d = 64. Meanwhile each of its warps issues 310 instructions
-// (290), as nvcc 13.0 compiles the loop; 32 of them are exponentials: 256 cycles of the special function units. Bound
+// (d = 64: 290), as compiled by nvcc 13.0; 32 of them are exponentials: 256 cycles of the special function units. Bound
 // by the tensor cores, provided that S and dP, with only 64 columns, get the 128 bytes per cycle that they read from
 // shared memory, which is its full bandwidth.
 #include "kernels/cuda/attention_hopper.cuh"
@@ -22,7 +22,7 @@ namespace {
 // Two stages of keys and values: the next task's arrive while this one's last queries are processed.
 constexpr int kStages = 3, kKeyStages = 2;
 
-// A block's constants and its shared memory: tiles, then per-query values (lse as an exponent of 2) and barriers.
+// A block's constants and its shared memory: tiles, then per-query values (lse as a base-2 exponent) and barriers.
 template <int kD>
 struct Block {
   static constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup, kFetchers = 32, kKeys = 128, kQueries = 64;
@@ -55,7 +55,7 @@ constexpr int kKeys = Block<64>::kKeys, kQueries = Block<64>::kQueries, kBlocks 
 
 // ---- device helpers
 
-// Called by one warp: one of its threads has the TMA copy tiles; all copy the per-query values.
+// Called by one warp: one of its threads issues TMA copies of tiles; all copy the per-query values.
 template <int kD, bool kDocuments>
 __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
                       const HeadArgs<__nv_bfloat16, kDocuments>& a, const HeadTiles& heads, const TileMaps& maps) {

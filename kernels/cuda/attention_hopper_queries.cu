@@ -1,14 +1,14 @@
 // The backward pass of flash attention on Hopper's tensor cores: the gradient of queries. (attention_hopper_keys.cu has
 // those of keys and values.)
 //
-// A block has 128 queries of one head, 64 per warpgroup, and iterates over the keys that any of them sees, 128 at a
-// time. Scores have queries as rows. For each tile a warpgroup starts the GEMMs S and dP, turns S into probabilities
+// Each block handles 128 queries of one head, 64 per warpgroup, and iterates over the keys that any of them sees, 128
+// at a time. Scores have queries as rows. Per tile a warpgroup starts the GEMMs S and dP, turns S into probabilities
 // while dP runs, computes the gradients of the scores from both, and accumulates their GEMM with the keys in dQ.
 //
 // Roofline, an estimate by counting: per tile of 128 keys a warpgroup needs 3 GEMMs of 2 * 64 * 128 d operations, 1536
-// cycles of the tensor cores with d = 128, 768 with d = 64. Meanwhile each of its warps issues 420 instructions (400),
-// as nvcc 13.0 compiles the loop; 64 of them are exponentials: 512 cycles of the special function units. Bound by the
-// tensor cores. Together the two kernels use them for 7/5 of the time that the 5 GEMMs of a single kernel would take.
+// cycles of the tensor cores with d = 128, 768 with d = 64. Meanwhile each of its warps issues 420 (d = 64: 400)
+// instructions, compiled by nvcc 13.0; 64 of them are exponentials: 512 cycles of the special function units. Bound by
+// the tensor cores. Together the two kernels use them for 7/5 of the time that the 5 GEMMs of one kernel would take.
 #include "kernels/cuda/attention_hopper.cuh"
 
 namespace trivet {
@@ -95,7 +95,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
   for (int which, tile; schedule.task(b.queries.wait_task(queries), which, tile);) {
     const int block_query = (schedule.tiles - 1 - tile) * kQueries, first_query = block_query + 64 * group;
     const int warp_query = first_query + 16 * warp, count = a.key_tiles(block_query + kQueries - 1, kKeys);
-    float offset[2], delta[2];  // for this lane's two queries: lse as an exponent of 2, and D
+    float offset[2], delta[2];  // for this lane's two queries: lse as a base-2 exponent, and D
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int query = warp_query + lane / 4 + 8 * half;

@@ -66,8 +66,8 @@ struct PairedHeads {
 
 // ---- kernels
 
-// A warp has one query, and processes the keys that it sees 32 at a time: each lane computes the score of one key; then
-// all lanes add the 32 values, each lane for its columns.
+// Each warp handles one query, and processes the keys that it sees 32 at a time: each lane computes the score of one
+// key; then all lanes add the 32 values, each lane for its columns.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> a, int64_t tasks) {
   int which, query;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> 
   if (lane == 0) a.lse[a.lse_at(which) + query] = max + logf(total);
 }
 
-// Sixteen lanes have one query of one head, and take packs of its columns; a block has 16 adjacent heads of one
+// Sixteen lanes handle one query of one head, in packs of its columns; a block handles 16 adjacent heads of one
 // position. (This avoids dividing a row number: a 64-bit division would take longer than the memory accesses.)
 constexpr int kRowLanes = 16, kRows = 32 * kWarps / kRowLanes;  // kRows: per block
 template <class T>
@@ -135,7 +135,7 @@ struct Pair {
   }
 };
 
-// A warp has one query: dq = scale * sum over keys of ds * k. A lane computes ds for one of 32 keys at a time.
+// Each warp handles one query: dq = scale * sum over keys of ds * k. A lane computes ds for one of 32 keys at a time.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) plain_backward_queries_kernel(HeadArgs<T> a, int64_t tasks) {
   int which, query;
@@ -154,8 +154,8 @@ __global__ void __launch_bounds__(32 * kWarps) plain_backward_queries_kernel(Hea
   store_row(a.query_head(a.dq, which) + query * a.dq.position, dq, a.scale, a.d, lane);
 }
 
-// A warp has one key: dk = scale * sum of ds * q and dv = sum of p * dout, over the queries of all query heads that
-// attend to it. A lane has one of 32 queries at a time.
+// Each warp handles one key: dk = scale * sum of ds * q and dv = sum of p * dout, over the queries of all query heads
+// that attend to it. A lane handles one of 32 queries at a time.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) plain_backward_keys_kernel(HeadArgs<T> a, int64_t tasks) {
   int kv, key;

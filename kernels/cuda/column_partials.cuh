@@ -9,7 +9,7 @@
 
 namespace trivet {
 
-// A block has 32 columns, one per lane. Each of its 8 warps sums every 8th part; a column's 8 sums are added last.
+// A block handles 32 columns, one per lane. Each of its 8 warps sums every 8th part; a column's 8 sums are added last.
 static __global__ void __launch_bounds__(256)
     add_column_partials_kernel(const float* partials, int64_t parts, int64_t columns, int64_t of_first, float* first,
                                float* second) {

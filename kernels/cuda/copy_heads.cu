@@ -1,5 +1,5 @@
-// Copies heads from one view to another, or adds them to its contents; merges in attention results over more keys.
-// Bound by memory: each element is read and written once.
+// Copies or adds heads from one view to another; merges in attention results over more keys.
+// Memory-bound: each element is read and written once.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
@@ -9,7 +9,7 @@ namespace {
 
 // ---- kernels
 
-// A row is a position of a batch entry; a thread has one pack of one of its heads, as RowGrid assigns them.
+// A row is a position of a batch entry; each thread handles one pack of one of its heads, as RowGrid assigns them.
 template <class From, class To>
 __global__ void copy_heads_kernel(HeadsLayout from, const From* source, HeadsLayout to, To* target, bool accumulate,
                                   int chunks, bool vectors) {

@@ -1,5 +1,5 @@
 // Softmax cross-entropy over a rank's columns. Logits are by far the largest activation, so each of the two passes
-// reads them once, or both together do if a row fits in shared memory; one exponential per element keeps up with that.
+// reads them once, or both together do if a row fits in shared memory; one exponential per element keeps up with it.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
@@ -35,9 +35,9 @@ __device__ inline void to_gradient(Pack& pack, int64_t i, int64_t columns, int64
 
 // ---- kernels
 
-// A block has one row; a thread has every blockDim.x-th pack of its real columns, and its own maximum. `vectors`: rows
-// are whole packs; the last one with real columns may end in padding. kWaits: a thread's packs wait for the row's sum
-// in dynamic shared memory, which no other thread reads, and their gradient goes to `gradient`: the logits themselves.
+// A block handles one row; a thread, every blockDim.x-th pack of its real columns, with its own maximum. `vectors`:
+// rows are whole packs; the last one with real columns may end in padding. kWaits: a thread keeps its packs in dynamic
+// shared memory, where only it reads them, and after the row's sum writes their gradient to `gradient`, the logits.
 template <class T, bool kWaits>
 __global__ void __launch_bounds__(512)
     cross_entropy_forward_kernel(const T* logits, const int* targets, int64_t v, int64_t columns, int64_t first_column,
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(512)
   });
 }
 
-// A thread has one pack of a row, as RowGrid assigns them; columns from `columns` on are padding.
+// Each thread handles one pack of a row, as RowGrid assigns them; columns from `columns` on are padding.
 template <class T>
 __global__ void cross_entropy_backward_kernel(T* logits, const int* targets, int64_t v, int64_t columns,
                                               int64_t first_column, int chunks, bool vectors, const float* row_max,
@@ -103,7 +103,7 @@ __global__ void cross_entropy_backward_kernel(T* logits, const int* targets, int
   store_pack(x, i, v, vectors, pack);
 }
 
-// A thread has one row.
+// One thread per row.
 __global__ void cross_entropy_rescale_kernel(const float* row_max, const float* global_max, float* row_sum, int64_t n) {
   const int64_t r = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (r < n) row_sum[r] *= expf(row_max[r] - global_max[r]);

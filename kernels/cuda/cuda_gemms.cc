@@ -59,7 +59,7 @@ struct CudaGemms::Library {
     std::fputs(line.c_str(), stderr);
   }
 
-  // Owns what `create` makes.
+  // Owns what make() creates.
   template <class T>
   using Owned = std::unique_ptr<std::remove_pointer_t<T>, cublasStatus_t (*)(T)>;
   template <class T, class... Arguments>
@@ -134,7 +134,7 @@ struct CudaGemms::Plan {
     if (p.activation_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.activation_backward);
   }
   static const void* added(const CudaGemm& p) { return p.residual ? p.residual : p.c; }
-  // out: where the result goes; p.c except in trials.
+  // out: the destination; p.c except in trials.
   cublasStatus_t run(const CudaGemm& p, const cublasLtMatmulAlgo_t& with, void* out, std::byte* workspace,
                      cudaStream_t stream) const {
     const float alpha = 1, beta = p.accumulate || p.residual ? 1 : 0;

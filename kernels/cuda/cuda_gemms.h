@@ -1,7 +1,7 @@
 // CudaGemms: GEMMs with cuBLASLt, autotuned. The first GEMM of a shape asks the library for its proposals, times each
 // on its own operands, and keeps the fastest for later ones. An epilogue competes with separate kernels: which is
-// faster differs from GPU to GPU. The library is loaded when an instance is made: a cold load takes half a second,
-// which a program that runs on the CPU should not pay for.
+// faster differs from GPU to GPU. The library is loaded when an instance is created: a cold load takes half a
+// second, which a program that runs on the CPU should not pay for.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
 // A GpuMonitor on top of NVML. The few functions in use are declared here: their types are plain, and NVML's header is
-// not installed everywhere that CUDA is.
+// not installed with every CUDA.
 #include <algorithm>
 #include <cuda_runtime_api.h>
 #include <memory>
@@ -39,7 +39,7 @@ class Nvml {
   }
 
  private:
-  // Reads a number of the device with this NVML function; -1 if that fails.
+  // Reads a value of the device with this NVML function; -1 if that fails.
   template <class T, class... Kind>
   int64_t get(const char* function, Kind... kind) const {
     int (*const ask)(Handle, Kind..., T*) = library_[function];

@@ -3,8 +3,8 @@
 //
 // Every call queues its kernels on the given stream and returns. Nothing synchronises, except the first GEMM of
 // each shape, which times the candidate algorithms. No kernel in this folder adds floating-point numbers with
-// atomics, so a second run gives the same bits. An instance belongs to one rank and is used on the thread that made its
-// Device.
+// atomics, so a second run gives the same bits. An instance belongs to one rank and is used on the thread that created
+// its Device.
 #pragma once
 
 #include "kernels/cuda/workspace.h"

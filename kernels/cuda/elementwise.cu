@@ -92,7 +92,7 @@ __global__ void gated_kernel(const T* x, const T* dy, int64_t f, int chunks, boo
 
 // Each thread handles one pack of a row of [n, h], as RowGrid assigns them.
 // out = residual + (x + added) * mask. Row r of x gets row ids[r] of `added`; without ids, row r / repeats, or row 0 if
-// repeats is 0. added and residual may be null (0), and ids too.
+// repeats is 0. added, residual and ids may be null; a null term is 0.
 template <class T>
 __global__ void dropout_add_kernel(const T* x, const T* added, int64_t repeats, const int* ids, const T* residual,
                                    DropoutArgs dropout, T* out, int64_t b, int64_t h, int chunks, bool vectors) {
@@ -114,7 +114,7 @@ __global__ void dropout_add_kernel(const T* x, const T* added, int64_t repeats, 
   });
 }
 
-// A thread writes 16 bytes of a pattern that repeats every 8 bytes; byte by byte at the end, or if x is not aligned.
+// Each thread writes 16 bytes of a pattern that repeats every 8 bytes; byte by byte at the end, or if x is not aligned.
 __global__ void fill_kernel(unsigned char* x, uint64_t pattern, int64_t bytes) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 16;
   if (i >= bytes) return;
@@ -130,7 +130,7 @@ struct Bytes {
 };
 using Cleared = ChunkTable<Bytes, 400>;  // a block clears a chunk
 
-// A thread writes 16 zeros; one by one at the end, or if the tensor is not aligned.
+// Each thread writes 16 zeros; one by one at the end, or if the tensor is not aligned.
 __global__ void __launch_bounds__(kBlockThreads) clear_kernel(const __grid_constant__ Cleared cleared) {
   const int which = cleared.find(blockIdx.x);
   const Bytes& t = cleared.entry[which];
@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(kBlockThreads) clear_kernel(const __grid_const
     for (int64_t k = i; k < min(i + 16, t.bytes); ++k) t.x[k] = 0;
 }
 
-// A block takes a tile of 256 columns (one pack per lane) and every gridDim.y-th group of 8 rows (one row per warp);
-// its sums over rows go to partials[blockIdx.y][columns].
+// Each block sums a tile of 256 columns (one pack per lane) over every gridDim.y-th group of 8 rows (one row per warp)
+// and writes the sums to partials[blockIdx.y][columns].
 template <class T>
 __global__ void __launch_bounds__(256)
     column_sum_kernel(const T* x, int64_t n, int64_t columns, bool vectors, float* partials) {

@@ -8,7 +8,7 @@
 namespace trivet {
 namespace {
 
-// ---- kernels. "RowGrid": a thread has one pack of a row of [n, h].
+// ---- kernels. "RowGrid": each thread handles one pack of a row of [n, h].
 
 template <class T>
 __global__ void embedding_forward_kernel(const int* tokens, const T* table, int64_t table_rows, int64_t first_row,
@@ -22,15 +22,15 @@ __global__ void embedding_forward_kernel(const int* tokens, const T* table, int6
   store_pack(out + r * h, i, h, vectors, pack);
 }
 
-// For each row of the table, the positions r among this call's n where it occurs. Rows without any are not read.
+// For each row of the table, the positions r among this call's n where it occurs. Entries of other rows are not read.
 struct Occurrences {
-  int *count, *offset;     // [table rows]: how many there are, and where they begin in `sorted`
+  int *count, *offset;     // [table rows]: number of occurrences, and where they begin in `sorted`
   int* slot;               // [n]: a position's index in its row, in the order of counting; -1: no row here
   int *unsorted, *sorted;  // [n]: positions, row by row
   int* total;              // [1]: elements of `sorted` allocated so far
 };
 
-// A thread has one position. The order of counting is not deterministic, but no result depends on it.
+// One thread per position. The order of counting is not deterministic, but no result depends on it.
 __global__ void count_kernel(const int* tokens, int n, int64_t first_row, int64_t table_rows, Occurrences o) {
   const int r = blockIdx.x * blockDim.x + threadIdx.x;
   if (r >= n) return;
@@ -60,7 +60,7 @@ __global__ void sort_kernel(const int* tokens, int n, int64_t first_row, Occurre
   o.sorted[o.offset[row] + smaller] = r;
 }
 
-// RowGrid over the n positions. Only the one that was counted first in its row works: it adds all of them in order.
+// RowGrid over the n positions. Only a row's first-counted position does any work: it adds all of them in order.
 template <class T>
 __global__ void embedding_backward_kernel(const int* tokens, const T* dout, int64_t first_row, int64_t h, int chunks,
                                           bool vectors, Occurrences o, float* dtable) {
@@ -72,8 +72,8 @@ __global__ void embedding_backward_kernel(const int* tokens, const T* dout, int6
   const int count = o.count[row];
   with_flag(vectors, [&](auto whole) {
     Pack sum = load_pack(dtable + row * h, i, h, whole);
-    // In text one token in twenty may be the same: thousands of rows for one block, so many loads must be in flight
-    // together.
+    // In text, one token may occur at every twentieth position: thousands of rows for one block, so many loads must be
+    // in flight together.
 #pragma unroll 16
     for (int k = 0; k < count; ++k) {
       const Pack pack = load_pack(dout + static_cast<int64_t>(positions[k]) * h, i, h, whole);

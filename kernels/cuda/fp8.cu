@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(kBlockThreads) amax_kernel(const T* x, int64_t
   if (threadIdx.x == 0) atomicMax(amax, largest);
 }
 
-// A thread has one pack. The GPU's own conversion makes infinities finite, so it is only used for tensors without any;
-// with that of kernels/base/fp8.h, some 12 operations per element, arithmetic would take longer than memory.
+// One pack per thread. The GPU's own conversion makes infinities finite, so it is only used for tensors without any;
+// with that of kernels/base/fp8.h, some 12 operations per element, the kernel would be compute-bound.
 template <class Format, class T>
 __global__ void __launch_bounds__(kBlockThreads)
     quantize_kernel(const T* x, const float* amax, uint8_t* values, float* inverse, int64_t n, bool vectors) {

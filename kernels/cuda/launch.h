@@ -1,4 +1,4 @@
-// Shared by all launchers: grid checks, the step from trivet::bf16 to the compiler's type, and the launch.
+// Shared by all launchers: grid checks, the mapping from trivet::bf16 to the compiler's type, and the launch.
 #pragma once
 
 #include <algorithm>
@@ -53,7 +53,7 @@ bool heads_are_aligned(const HeadsOf<Memory>& x) {
 // The grid of a kernel over the rows of a matrix [n, c] in packs of 8 columns: one chunk of one row per block.
 struct RowGrid {
   unsigned int grid = 0, block = 0;
-  int chunks = 0;  // per row: block i has row i / chunks, from pack (i % chunks) * blockDim.x on
+  int chunks = 0;  // per row: block i handles row i / chunks, from pack (i % chunks) * blockDim.x on
 
   RowGrid(int64_t rows, int64_t columns, const char* op) {
     const int64_t packs = ceil_div(columns, 8);

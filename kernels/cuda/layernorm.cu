@@ -1,6 +1,6 @@
 // Layer and RMS normalisation of rows. Both kernels read a row from memory once: a thread keeps up to four packs of it
-// in registers, unconverted, for the passes over the row that need its mean, its variance and its sums. Bound by
-// memory: per element the forward pass moves 2 elements, the backward pass 3 (4 with a residual). Rows may be heads;
+// in registers, unconverted, for the passes over the row that need its mean, its variance and its sums. Memory-bound:
+// per element the forward pass moves 2 elements, the backward pass 3 (4 with a residual). Rows may be heads;
 // a head of 64 columns occupies only 8 threads, so a warp takes several.
 #include "kernels/cuda/column_partials.cuh"
 #include "kernels/cuda/cuda_ops.h"
@@ -61,7 +61,7 @@ __device__ inline int64_t row_begin(const HeadsLayout& z, int64_t row, int h) {
 
 // ---- kernels
 
-// A block has blockDim.y teams of threads, one row per team; a thread has every blockDim.x-th pack of its row.
+// A block has blockDim.y teams of threads, one row per team; a thread handles every blockDim.x-th pack of its row.
 template <class T, class Whole, bool kCentered>
 __global__ void __launch_bounds__(kMostThreads)
     layernorm_forward_kernel(const T* x, HeadsLayout x_rows, const T* gamma, const T* beta, float eps, int64_t n, int h,
@@ -212,7 +212,7 @@ void check_rows(const char* op, int64_t n, int64_t h) {
 
 bool is_short(int64_t h) { return h <= 1024; }
 
-// The block for rows of h elements. Short rows: eight warps of teams, each with a thread per pack of a row, at most a
+// The block for rows of h elements. Short rows: eight warps of teams, each of one thread per pack of a row, at most a
 // warp. Other rows: one team of whole warps, with `packs` packs per thread.
 dim3 row_teams(int64_t h, int64_t packs) {
   unsigned int threads = 1;
@@ -250,7 +250,7 @@ void CudaOps::launch(const op::LayernormBackward& op, cudaStream_t stream) {
   const int64_t n = op.rows.count(op.x), h = op.rows.width(op.x), packs = ceil_div(h, kPack);
   if (n * h == 0) return;
   check_rows(op.kSpan.name, n, h);
-  // A block's teams share one row of partial sums; a thread has four packs of a long row, if its block is large enough.
+  // A block's teams share one row of partial sums; a thread handles four packs of a long row, block size permitting.
   const dim3 block = is_short(h) ? row_teams(h, 1) : dim3(h <= 4096 ? 128 : h <= 8192 ? 256 : kMostThreads);
   const int64_t sums = op.mean ? 2 : 1;  // dgamma, dbeta
   const auto shared = static_cast<size_t>(block.y * sums * 2 * packs) * sizeof(float4);

@@ -13,7 +13,7 @@ namespace {
 
 // ---- kernels
 
-// A thread has one element of c. Correct for every shape, but slow. bias: null for none.
+// One thread per element of c. Correct for every shape, but slow. bias: null for none.
 template <class T, class C>
 __global__ void plain_gemm_kernel(const T* a, const T* b, const T* bias, C* c, int64_t m, int64_t n, int64_t k,
                                   bool transpose_a, bool transpose_b, bool accumulate) {
@@ -29,14 +29,14 @@ __global__ void plain_gemm_kernel(const T* a, const T* b, const T* bias, C* c, i
   c[i] = from_float<C>(sum);
 }
 
-// A thread has one element: c[m, n] += bias[n].
+// One thread per element: c[m, n] += bias[n].
 template <class T, class C>
 __global__ void add_bias_kernel(const T* bias, C* c, int64_t m, int64_t n) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < m * n) c[i] = from_float<C>(to_float(c[i]) + to_float(bias[i % n]));
 }
 
-// A thread has one value.
+// One thread per value.
 template <class Format>
 __global__ void decode_kernel(const uint8_t* values, const float* scale, __nv_bfloat16* to, int64_t n) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -54,7 +54,7 @@ __global__ void decode_kernel(const uint8_t* values, const float* scale, __nv_bf
 // concatenated in the other order, weights in both would take another byte per parameter, and CPUs need only one.
 constexpr int kTile = 128;
 
-// A block has a tile. A thread loads 16 columns of 4 rows, and stores each column's 4 bytes as a word; then it loads
+// One block per tile. A thread loads 16 columns of 4 rows, and stores each column's 4 bytes as a word; then it loads
 // 16 bytes of a column. Each group of 16 columns permutes its 16-byte vectors differently, so that neither the 32 words
 // that a warp stores at a time (8 columns, 16 apart, by 4) nor the 8 vectors that a quarter of it loads share a bank.
 __global__ void __launch_bounds__(256)
@@ -163,7 +163,7 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
     gemm.transpose_a = false, gemm.transpose_b = true;
   }
   const auto run = [&](const CudaGemmApart* apart) { return k > 0 && gemms_->run(gemm, apart, workspace, stream); };
-  // What follows a GEMM without an epilogue.
+  // The kernels that follow a GEMM without an epilogue.
   const auto rest = [&](const Tensor& bias_grad) {
     if (op.pre_activation) launch(activation_of(op), stream);
     if (op.activation_backward) launch(activation_backward_of(op), stream);
@@ -177,7 +177,7 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
     plain.pre_activation = nullptr;
     plain.activation_backward = nullptr;
     if (op.pre_activation) plain.c = op.pre_activation.data;
-    // The library overwrites the bias gradient, so it writes a sum to memory after its workspace, which is then added.
+    // The library overwrites the bias gradient, so it writes the sum after its workspace; a kernel then adds it.
     const Tensor sum{op.bias_grad ? workspace + behind : nullptr, DType::f32, {m}};
     gemm.bias_grad = op.c.dtype == DType::f32 ? sum.data : nullptr;
     const CudaGemmApart apart{plain, [&] { rest(sum); }};

@@ -2,8 +2,8 @@
 // integers, so their sums do not depend on the order of the blocks, and equal the CPU's to the last bit.
 //
 // The squares are summed as in kernels/cpu/norm.cc, in runs of 512 elements, one run per warp, 16 elements per lane: in
-// doubles without rounding, by cutting each square at a bit position that the whole warp shares. That takes five double
-// operations and some fifteen others per element; reading four bytes leaves time for about 27.
+// doubles without rounding, by splitting each square at a bit position that the whole warp shares. That takes five
+// double operations and some fifteen others per element; reading four bytes leaves time for about 27.
 #include "kernels/cuda/chunk_table.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
@@ -19,7 +19,7 @@ constexpr int kLaneElements = 16, kRun = 32 * kLaneElements;
 // A lane adds 16 parts of at most 2^45 q each, so its sum moves by at most 2^49 q: less than the 2^51 q to the next
 // power of two on either side of its anchor, 1.5 * 2^52 q. See kernels/cpu/norm.cc.
 constexpr int kLevelBits = 45;
-// A level's remainders are added without another cut if all 512 together stay below 2^56 units.
+// A level's remainders are added without another split if all 512 together stay below 2^56 units.
 constexpr int kRestBits = 45;
 
 // 2^exponent. REQUIRES: the result is a normal number.
@@ -32,7 +32,7 @@ __device__ inline double square(float x) {
   return wide * wide;  // exact: 48 bits
 }
 
-// One step of the cut: the part of r above q moves to the sum, and the remainder is returned.
+// One step of the split: the part of r above q moves to the sum, and the remainder is returned.
 __device__ inline double cut_at_anchor(double& sum, double r) {
   const double next = sum + r;
   const double rest = r - (next - sum);
@@ -84,7 +84,7 @@ __device__ void add_squares(const float (&x)[kLaneElements], int64_t* bins) {
     flush(low, 0, bottom, bins);
     return;
   }
-  // Numbers of very different sizes: the same, level by level.
+  // Widely differing magnitudes: the same, level by level.
   double rest[kLaneElements];
 #pragma unroll
   for (int i = 0; i < kLaneElements; ++i) rest[i] = cut_at_anchor(high, square(x[i]));
@@ -112,7 +112,7 @@ struct NormInput {
 };
 using NormInputs = ChunkTable<NormInput, 400>;  // a chunk is a run of 512 elements
 
-// A warp takes every (gridDim.x * kWarps)-th run and keeps its own bins; at the end the block adds its warps' bins to
+// Each warp sums every (gridDim.x * kWarps)-th run into its own bins; at the end the block adds its warps' bins to
 // the result, one thread per bin.
 __global__ void __launch_bounds__(kBlockThreads, 2)
     sum_of_squares_kernel(const __grid_constant__ NormInputs inputs, unsigned long long* result) {
@@ -158,7 +158,7 @@ __device__ float clipped(double multiplier, double max_norm, double norm) {
   return static_cast<float>(multiplier * (coefficient >= 1 ? 1 : coefficient));
 }
 
-// One thread. The operations are those of the CPU, none fused, so that all ranks clip alike.
+// One thread. The same operations as on the CPU, none fused, so that all ranks clip alike.
 __global__ void clip_scale_kernel(const int64_t* bins, float multiplier, float max_norm, float* norm,
                                   float* grad_scale) {
   const double value = __dmul_rn(multiplier, sqrt(exact_total(bins)));
@@ -166,7 +166,7 @@ __global__ void clip_scale_kernel(const int64_t* bins, float multiplier, float m
   grad_scale[0] = clipped(multiplier, max_norm, value);
 }
 
-// One thread, too.
+// Also one thread.
 __global__ void count_labels_kernel(const float* missing, const float* norm, double labels, float max_norm,
                                     float* numbers, int n, float* grad_scale) {
   const double share = counted_share(missing[0], labels);

@@ -1,7 +1,7 @@
 // The optimizer's step: whether it is taken, where a rejected step went wrong, and AdamW.
 //
 // AdamW is fused with the rounding of the new weight into the model's: one pass over all of the optimizer's memory, 30
-// bytes per element, which is its entire cost. All shards share one launch, or a few: many of them are biases of some
+// bytes per element, which is its entire cost. All shards share one launch, or a few: many of them are biases of a few
 // thousand elements, for which a launch would take longer than the work.
 #include "kernels/cuda/chunk_table.cuh"
 #include "kernels/cuda/cuda_ops.h"
@@ -23,8 +23,8 @@ using Shards = ChunkTable<Shard, 200>;  // one chunk per block
 
 // ---- kernels
 
-// A block has kBlockThreads packs of one shard, one per thread. Shards begin at any element, so each of the arrays
-// may start at any alignment.
+// Each block handles kBlockThreads packs of one shard, one per thread. Shards begin at any element, so each of the
+// arrays may have any alignment.
 __global__ void __launch_bounds__(kBlockThreads) adamw_kernel(const __grid_constant__ Shards shards, AdamWConstants c,
                                                               const float* grad_scale, const float* accepted) {
   if (accepted && *accepted == 0) return;

@@ -59,7 +59,7 @@ __device__ inline void cp_async_4(void* to, const void* from, bool there) {
                : "r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0)
                : "memory");
 }
-// Makes this thread's copies since the last call a group.
+// Commits this thread's copies since the last call as a group.
 __device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until all groups of this thread except the last `pending` have arrived.
 template <int pending>

@@ -1,6 +1,6 @@
 // Hopper's own instructions (sm_90a, for which only *_hopper*.cu are compiled), one function each:
 // GEMMs that a warpgroup, four consecutive warps, starts on matrices in shared memory; copies of tiles to shared memory
-// by the tensor memory accelerator (TMA); and the barriers with which threads wait for such copies. Section names are
+// by the tensor memory accelerator (TMA); and the barriers on which threads wait for such copies. Section names are
 // the PTX ISA's. (A build that emulates CUDA replaces this file with tests/emulation/kernels/cuda/ptx_hopper.cuh.)
 #pragma once
 
@@ -54,8 +54,8 @@ __device__ inline void wait_for(Barrier* barrier, uint32_t parity) {
 
 // ---- copies ("cp.async.bulk.tensor")
 
-// A TMA descriptor of a tensor in global memory: made by the host (cuda_tile_map.h), passed as a kernel parameter. Rows
-// and columns past the end of the tensor arrive as zeros.
+// A TMA descriptor of a tensor in global memory: created by the host (cuda_tile_map.h), passed as a kernel parameter.
+// Rows and columns past the end of the tensor arrive as zeros.
 using TileMap = CUtensorMap;
 
 // Called by one thread: copies the map's box of columns and rows from (column, row) of matrix `matrix` on. `barrier`
@@ -115,7 +115,7 @@ __device__ inline void wgmma_fence(Registers&... registers) {
 __device__ inline void work_before_waiting(float x, float* place) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared_address(place)), "f"(x) : "memory");
 }
-// Makes the GEMMs since the last call a group.
+// Commits the GEMMs since the last call as a group.
 __device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits until all groups but the last `pending` are complete; `registers` are those that they use.
 template <int pending, class... Registers>

@@ -1,5 +1,5 @@
-// Rotary positions: the table of angles, and the rotation of queries and keys, all heads of both in one kernel. Bound
-// by memory: each element is read and written once; the table is small and stays in the cache.
+// Rotary positions: the table of angles, and the rotation of queries and keys, all heads of both in one kernel.
+// Memory-bound: each element is read and written once; the table is small and stays in the cache.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
@@ -9,7 +9,7 @@ namespace {
 
 // ---- kernels
 
-// A thread has one angle of table[positions][2 half].
+// One thread per angle of table[positions][2 half].
 __global__ void rotary_table_kernel(Rotary rotary, int64_t first, int64_t positions, int64_t half, float* table) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, position = i / half, pair = i % half;
   if (position >= positions) return;
@@ -26,8 +26,8 @@ struct TurnedHeads {
   explicit TurnedHeads(const HeadsOf<InOut>& x) : layout(x.layout), data(static_cast<T*>(x.data())) {}
 };
 
-// A row is a position of a batch entry, at row ids[row] of the table, or at that of the position without ids. A thread
-// has one pack of pairs of one of its heads, as RowGrid assigns them: first q's heads, then k's. sign: of the angles.
+// A row is a position of a batch entry; its table row is ids[row] or, without ids, the position. Each thread handles
+// one pack of pairs of one of its heads, as RowGrid assigns them: first q's heads, then k's. sign: of the angles.
 template <class T>
 __global__ void rope_kernel(TurnedHeads<T> q, TurnedHeads<T> k, const float* table, const int* ids, int half,
                             float sign, int chunks, bool vectors) {

@@ -1,4 +1,4 @@
-// SharedLibrary: a library that a machine may lack, loaded when an instance is made; its functions are looked up by
+// SharedLibrary: a library that a machine may lack, loaded when an instance is created; its functions are looked up by
 // name.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace trivet {
 
 class SharedLibrary {
  public:
-  // name: for messages. files: the first one that can be loaded is used. If none can: ConfigError with `lack`.
+  // name: for messages. files: the first one that can be loaded is used. If none can: throws ConfigError with `lack`.
   SharedLibrary(std::string name, std::initializer_list<std::string> files, Lack lack = Lack::none)
       : name_(std::move(name)) {
     for (const std::string& file : files)
@@ -21,7 +21,7 @@ class SharedLibrary {
     if (!handle_) throw ConfigError(name_ + " cannot be loaded: " + dlerror(), lack);
   }
 
-  // A function found by name, convertible to a pointer of its type. ConfigError if the library lacks it.
+  // A function found by name, convertible to a pointer of its type. Throws ConfigError if the library lacks it.
   class Function {
    public:
     template <class F>

@@ -5,9 +5,9 @@
 // where chunk c ^ r % 8 would be; over 64 bytes, with 32 columns, chunk c ^ r / 2 % 4. So one chunk of eight rows,
 // which wgmma reads together, lies in different banks (PTX ISA, "Asynchronous Warpgroup Level Swizzle").
 //
-// Sums and left operands are laid out in registers as for mma (tensor_core.cuh): warp w of the warpgroup has rows 16 w
-// to 16 w + 15; a lane with g = lane / 4 and t = lane % 4 has rows g and g + 8 of these, and columns 2t and 2t + 1 of
-// each eight (PTX ISA, "Matrix Fragments for wgmma.mma_async.m64nNk16").
+// Sums and left operands are laid out in registers as for mma (tensor_core.cuh): warp w holds rows 16 w to 16 w + 15;
+// a lane with g = lane / 4 and t = lane % 4 holds rows g and g + 8 of these, and columns 2t and 2t + 1 of each eight
+// (PTX ISA, "Matrix Fragments for wgmma.mma_async.m64nNk16").
 #pragma once
 
 #include "kernels/cuda/ptx_hopper.cuh"

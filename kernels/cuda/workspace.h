@@ -1,7 +1,7 @@
 // CudaWorkspaces: device memory that ops need while they run, one block per stream. Ops on a stream run in order, so
 // they share its block. A block is replaced when an op needs more than any before it, which happens only in the first
-// of equal steps. The old block is freed at the end: queued ops may still use it, and cudaFree waits for the whole GPU,
-// including another rank's stream that waits for this rank.
+// of identical steps. The old block is freed at the end: queued ops may still use it, and cudaFree waits for the whole
+// GPU, including another rank's stream that waits for this rank.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ class CudaWorkspaces {
   std::unordered_map<cudaStream_t, std::vector<Block>> blocks_;  // the last is the one in use
 };
 
-// Cuts a workspace into parts, each aligned to 256 bytes. Without memory (null) it only counts.
+// Splits a workspace into parts, each aligned to 256 bytes. Without memory (null) it only counts bytes.
 class WorkspaceCut {
  public:
   explicit WorkspaceCut(std::byte* data) : data_(data) {}
