@@ -17,10 +17,10 @@ struct Entry {
   Shape (GptShape::*shape)() const;
   bool BlockParts::*writer;
   bool fp32 = false;        // else the model's dtype
-  Tensor* scale = nullptr;  // for an operand, which may be saved as codes
+  Tensor* scale = nullptr;  // for an operand, which may be saved as FP8 codes
 };
 
-// The one list of a block's activations.
+// The single list of a block's activations.
 std::array<Entry, 16> list(BlockActivations& a) {
   using P = BlockParts;
   using S = GptShape;
@@ -118,7 +118,7 @@ std::optional<HeadNorm> head_norm(ParamList& params, const GptShape& p, Module m
   return p.qk_norm ? std::optional<HeadNorm>(std::in_place, params, name_of(module, layer), p) : std::nullopt;
 }
 
-// The rows that a pass writes: all or, in generation, those after the known positions.
+// The rows that a pass writes: all of them or, in generation, those of the new positions.
 Hidden new_rows(const Hidden& qkv, const MicroBatch& micro_batch) {
   const int64_t known = micro_batch.positions ? micro_batch.positions->first : 0;
   return qkv.slice(known, qkv.shape[0] - known);
@@ -243,7 +243,7 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
                       micro_batch.starts);
   }
 
-  // 4. proj reduces over the tensor group (g), and adds to the residual stream [s*, b, h].
+  // 4. proj reduces over the tensor group (g) and adds to the residual stream [s*, b, h].
   if (parts.middle)
     proj_.forward_onto(ctx, acts.attention_out, x, dropout(DropoutSite::attention_branch, micro_batch), acts.middle);
 
@@ -261,8 +261,8 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
 
 void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& micro_batch,
                      const BlockActivations& acts, const BlockGradients& grads) const {
-  // The gradient that enters a branch: the residual stream's, after the backward of the branch's dropout; a copy if the
-  // weight half runs later, as `grad` changes meanwhile.
+  // The gradient that enters a branch: the residual stream's, after the branch's dropout backward. It is a copy if the
+  // weight half runs later, because `grad` changes in the meantime.
   const auto branch_grad = [&](DropoutSite site, Residual buffer) {
     if (!buffer) return grad;
     ctx.run(op::DropoutBackward{.dout = grad, .dropout = dropout(site, micro_batch), .dx = buffer});
@@ -272,8 +272,8 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
   const Residual d_norm(frame.tensor(shape_.dtype, shape_.hidden_shape()));  // gradient of a layer norm's output
 
   // 6. fc2: every rank needs the gradient at all positions, which sequence parallelism gathers. A linear layer computes
-  //    the gradient of its input, and adds that of its weight now or, in a zero-bubble schedule, later. Then back
-  //    through the activation of 5.
+  //    its input gradient, and adds its weight gradient now or, in a zero-bubble schedule, later. Then comes the
+  //    backward of step 5's activation.
   const Residual d_fc2 = branch_grad(DropoutSite::mlp_branch, grads.fc2_out);
   if (shape_.gated()) {
     Scratch::Frame mlp(ctx.scratch);
@@ -299,7 +299,7 @@ void Block::backward(Context& ctx, Residual x, Residual grad, const MicroBatch& 
   attention_backward(ctx, d_attention, heads_of(acts), acts.attention_out, acts.lse, packed(grads.qkv),
                      dropout(DropoutSite::attention, micro_batch), micro_batch.starts);
 
-  // 2. and 1., back through rope and the head norms, then as in 5.
+  // 2. and 1.: back through RoPE and the head norms, then as in 5.
   backward_from_rope(ctx, acts, micro_batch, grads.qkv);
   qkv_.backward(ctx, acts.ln1_out, grads.qkv, d_norm);
   ln1_.backward(ctx, d_norm, x, acts.ln1_mean, acts.ln1_rstd, grad, grad);

@@ -1,24 +1,24 @@
 // One transformer block: pre-norm attention and MLP branches on a residual stream, as in GPT-2 and GPT-3 (Radford et
-// al. 2019), Llama (Touvron et al. 2023) or Qwen3 (Yang et al. 2025): with or without rope, and norms of queries and
-// keys before it; act is GELU or SwiGLU. Its linear layers are partitioned over the tensor-parallel group.
+// al. 2019), Llama (Touvron et al. 2023) or Qwen3 (Yang et al. 2025): RoPE, and the norms of queries and keys before
+// it, are optional; act is GELU or SwiGLU. Its linear layers are partitioned over the tensor-parallel group.
 //
 //   x ── ln1 ── qkv ── rope ── attention ── proj ── dropout ── + ── ln2 ── fc1 ── act ── fc2 ── dropout ── + ── out
 //    └─────────────────────────────────────────────────────────┘└──────────────────────────────────────────┘
 //
-// The steps, by number in the .cc, forward from 1 to 6 and backward from 6 to 1:
+// The steps, numbered as in the .cc; forward runs from 1 to 6, backward from 6 to 1:
 //   1. ln1: every rank normalises all positions, or its own under sequence parallelism
-//   2. qkv: column-parallel, so that a rank has the queries, keys and values of its own heads; their norms; rope
+//   2. qkv: column-parallel; each rank computes the queries, keys and values of its own heads; head norms; RoPE
 //   3. attention over these heads, and over the keys and values of other context ranks (attention.h)
-//   4. proj: row-parallel, its partial sums reduced over the tensor group; dropout; onto the residual stream
+//   4. proj: row-parallel, its partial sums reduced over the tensor group; dropout; added to the residual stream
 //   5. ln2; fc1 (column-parallel) and its activation
-//   6. fc2 (row-parallel), reduced; dropout; onto the residual stream
+//   6. fc2 (row-parallel), reduced; dropout; added to the residual stream
 // So a block communicates twice forward, in 4 and 6 (the g of Shoeybi et al. 2019), and twice backward, in 5 and 2
-// (their f): four all-reduces. Under sequence parallelism each becomes a reduce-scatter, and all-gathers precede 2 and
-// 5, backward 6 and 4, and once more 5 and 2, where weight gradients need x at all positions: 4 reduce-scatters and 6
-// all-gathers instead of 4 and 4 (an all-reduce is one of each), so a quarter more bytes.
+// (their f): four all-reduces. Under sequence parallelism each becomes a reduce-scatter. All-gathers precede 2 and 5 in
+// forward and 6 and 4 in backward, where they also precede 5 and 2, whose weight gradients need x at all positions.
+// That makes 4 reduce-scatters and 6 all-gathers instead of 4 and 4 (an all-reduce is one of each): 25 % more bytes.
 //
 // Forward saves in BlockActivations what backward reads. Any part of it can be recomputed instead (recompute.h).
-// Backward replaces the gradient of `out` by the gradient of x. s* is s, or s/t under sequence parallelism.
+// Backward replaces the gradient of `out` with the gradient of x. s* is s, or s/t under sequence parallelism.
 #pragma once
 
 #include <optional>
@@ -33,12 +33,12 @@
 
 namespace trivet {
 
-// Operands are saved as their GEMMs read them: in FP8, codes and their scale.
+// Operands are saved in the form that their GEMMs read: under FP8, as codes and a scale.
 struct BlockActivations {
   Operand<Place::residual> ln1_out;  // [s*, b, h]
   Tensor ln1_mean, ln1_rstd;         // [s*, b] fp32; RMSNorm has no means
   Hidden qkv;                        // [s, b, (a + 2g) d/t] in Megatron's order (heads_view.h), rotated by rope
-  Hidden qk;                         // [s, b, (a + g) d/t] with norms of queries and keys: rotated instead of qkv
+  Hidden qk;                         // [s, b, (a + g) d/t] only with query/key norms: rotated instead of qkv
   Tensor qk_mean, qk_rstd;           // [(a + g)/t s b] fp32: for all queries, then for all keys
   Hidden attention_out;              // [s, b, a d/t]
   Tensor lse;                        // [b, a/t, s] fp32
@@ -55,23 +55,23 @@ BlockActivations allocate_block_activations(Arena& arena, const GptShape& shape,
 // The tensors of `saved`, or those of `others` where they are null.
 BlockActivations merge(BlockActivations saved, BlockActivations others);
 std::vector<Tensor> tensors_of(BlockActivations acts);  // without the null ones
-// For generation: views of the first rows: those of all positions so far for queries, keys and values, those of the new
-// positions for the rest. All tensors must be allocated.
+// For generation: views of the first rows. Those of queries, keys and values cover all positions so far; the rest cover
+// only the new ones. All tensors must be allocated.
 BlockActivations front_of(BlockActivations acts, const GptShape& shape, const PositionRange& positions);
 
-// The gradients that the weight-gradient half of a block reads. One set serves all blocks in turn, unless the halves
-// run separately: then each block of a micro-batch in flight has its own.
+// The gradients that the weight-gradient half of a block reads. All blocks reuse one set, unless the halves run
+// separately; then each block of a micro-batch in flight has its own.
 struct BlockGradients {
   Residual proj_out;  // [s*, b, h] null if the residual stream's gradient serves directly (no dropout, joint halves)
-  Hidden qkv;         // as the activation
+  Hidden qkv;         // shaped like the activation
   Residual fc2_out;   // [s*, b, h] null as above
-  Hidden fc1_out;     // as the activation
+  Hidden fc1_out;     // shaped like the activation
 };
 BlockGradients allocate_block_gradients(Arena& arena, const GptShape& shape, bool halves_apart);
 
 class Block {
  public:
-  // layer: global index, from 0. rotary: angles of all positions once a pass runs (GptStage); null without rope.
+  // layer: global index, from 0. rotary: GptStage's table of angles, filled by its first pass; null without RoPE.
   Block(ParamList& params, const GptShape& shape, int64_t layer, uint64_t dropout_seed, const Tensor& rotary);
 
   // The parts read x and what earlier parts wrote into `acts`.
@@ -85,13 +85,13 @@ class Block {
   Dropout dropout(DropoutSite site, const MicroBatch& micro_batch) const;
   QkvViews packed(Hidden qkv) const;
   QkvViews heads_of(const BlockActivations& acts) const;  // as attention reads them
-  // Returns a norm's output as its linear layer reads it: `saved`, or in `frame` if the pass makes no codes for it.
+  // Returns a norm's output as its linear layer reads it: `saved`, or in `frame` if this pass writes no codes.
   Operand<Place::residual> normalise(Context& ctx, const LayerNorm& norm, Residual x,
                                      const Operand<Place::residual>& saved, Tensor mean, Tensor rstd,
                                      Scratch::Frame& frame) const;
   Operand<Place::hidden> fc1_and_activation(Context& ctx, const Operand<Place::residual>& x,
                                             const BlockActivations& acts, Scratch::Frame& frame) const;
-  // Head norms and rope of the last `count` positions; and their backward, in place on a gradient.
+  // Head norms and RoPE of the last `count` positions, and their backward, in place on `grad`.
   void norm_and_rope(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch, int64_t count) const;
   void backward_from_rope(Context& ctx, const BlockActivations& acts, const MicroBatch& micro_batch, Hidden grad) const;
   void rope(Context& ctx, const QkvViews& heads, const MicroBatch& micro_batch, int64_t count, bool inverse) const;

@@ -1,4 +1,4 @@
-// The input of a GPT's first stage: token embedding, plus positions if they are learned, then dropout.
+// The input of a GPT's first stage: token embedding, plus position embeddings if they are learned, then dropout.
 #pragma once
 
 #include "engine/model/modules.h"
@@ -59,7 +59,7 @@ class Embedding {
     if (!position_ || !micro_batch.position_ids) return {};
     return micro_batch.position_ids.slice(shape_.sequence_parallel ? shape_.tensor_rank * rows : 0, rows);
   }
-  // Calls f(rows of x, position of the first one, their dropout) for each run of consecutive positions on this rank.
+  // Calls f(rows of x, position of the first row, their dropout) for each run of consecutive positions on this rank.
   template <class F>
   void for_runs(const MicroBatch& micro_batch, Residual x, const F& f) const {
     const int64_t rows = x.shape[0];

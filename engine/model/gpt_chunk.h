@@ -13,7 +13,7 @@ namespace trivet {
 
 // The micro-batches that a rank runs in one step, in order.
 struct StepBatches {
-  std::span<const HostBatch> batches;  // valid until the device has read them
+  std::span<const HostBatch> batches;  // must stay valid until the device has read them
   bool training = true;
   float loss_scale = 1;
   std::optional<PositionRange> positions = {};  // positions of the tokens in each batch; empty: all
@@ -31,7 +31,7 @@ struct StepBatches {
 
 class GptChunk : public Stage {
  public:
-  // ctx.weight_grads belongs to this chunk alone. loss: [1] fp32, += on the last stage.
+  // No other chunk may use ctx.weight_grads. loss: [1] fp32; the last stage adds to it.
   GptChunk(GptStage& stage, const Context& ctx, Device& device, const StepBatches& step, Tensor loss)
       : stage_(stage), ctx_(ctx), device_(device), step_(step), loss_(loss) {}
 
@@ -43,7 +43,7 @@ class GptChunk : public Stage {
   void backward(int microbatch, int slot, Tensor grad) override;
   void backward_input(int microbatch, int slot, int stash, Tensor grad) override;
   void backward_weight(int stash) override { ctx_.weight_grads.run(stash); }
-  // After the step's last backward.
+  // To be called after the step's last backward.
   void finish() { stage_.run_deferred(ctx_); }
   void poison(int slot) override { stage_.poison(ctx_, slot); }
 

@@ -92,7 +92,7 @@ void GptStage::fill_rotary_once(Context& ctx) {
 void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_batch, Tensor loss) {
   ctx.quantises = !micro_batch.positions;
   fill_rotary_once(ctx);
-  // The pass reads and writes all of the slot or, in generation, views of some positions.
+  // The pass reads and writes the whole slot or, in generation, views of some positions.
   const Slot& slot = slot_at(slot_index);
   const PositionRange positions = micro_batch.positions.value_or(PositionRange{0, shape_.rank_seq()});
   const GptShape shape = shape_.with_positions(positions.count);
@@ -114,7 +114,7 @@ void GptStage::forward(Context& ctx, int slot_index, const MicroBatch& micro_bat
     blocks_[i].forward(ctx, input_of(i), micro_batch, front_of(activations(slot, -1, i), shape_, positions));
   }
 
-  // 3. On the last stage norm, logits [s b, vocab/t] and loss.
+  // 3. On the last stage: norm, logits [s b, vocab/t] and loss.
   if (head_) {
     ctx.before_forward(head_unit_);
     head_->forward(ctx, input_of(blocks_.size()), ids(slot.labels), micro_batch, front_of(slot.head, shape), loss);
@@ -150,11 +150,11 @@ void GptStage::recompute(Context& ctx, const RecomputeGroup& group, const Slot& 
 void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatch& micro_batch, Residual grad,
                         Tensor loss) {
   Slot& slot = slots_.at(static_cast<size_t>(slot_index));
-  // Once its weight halves have run, which may be deferred, a unit's gradients may be reduced.
+  // A unit's gradients may be reduced once its weight halves, which may be deferred, have run.
   const auto done = [&](int unit) { ctx.weight_grads.push([&ctx, unit] { ctx.units.after_backward(unit); }); };
   ctx.units.begin_pass(Pass::backward);
 
-  // 3. From the loss; on earlier stages the executor has received `grad`.
+  // 3. Backward from the loss; on earlier stages the executor has received `grad`.
   if (head_) {
     ctx.before_backward(head_unit_);
     head_->backward(ctx, output(slot_index), slot.labels, micro_batch, slot.head, grad, loss);
@@ -162,7 +162,7 @@ void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatc
     else done(head_unit_);
   }
 
-  // 2. The blocks from the last to the first, `grad` in place. Unsaved activations are recomputed group by group.
+  // 2. The blocks, last to first, updating `grad` in place. Unsaved activations are recomputed group by group.
   for (size_t g = groups_.size(); g-- > 0;) {
     const RecomputeGroup& group = groups_[g];
     recompute(ctx, group, slot, stash, micro_batch);
@@ -175,7 +175,7 @@ void GptStage::backward(Context& ctx, int slot_index, int stash, const MicroBatc
     }
   }
 
-  // 1. To the embedding's rows.
+  // 1. Backward of the embedding.
   if (embedding_) {
     ctx.before_backward(embedding_unit_);
     embedding_->backward(ctx, slot.tokens, micro_batch, grad);

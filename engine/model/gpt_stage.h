@@ -2,7 +2,7 @@
 // last. A model without pipeline parallelism is one stage.
 //
 // A micro-batch's activations live in a slot from its forward to its backward; slots are allocated once. Recomputed
-// activations are not in the slots: all micro-batches write them to the same few tensors in turn.
+// activations are not in the slots: all micro-batches share a few tensors for them.
 #pragma once
 
 #include <deque>
@@ -45,18 +45,18 @@ class GptStage {
   Tensor position_ids(int slot) const { return slot_at(slot).position_ids; }
   Tensor starts(int slot) const { return slot_at(slot).starts; }
   Tensor first_sample(int slot) const { return slot_at(slot).first_sample; }
-  Residual input(int slot) const { return slot_at(slot).input; }  // [s*, b, h]: the previous stage's output goes here
+  Residual input(int slot) const { return slot_at(slot).input; }  // [s*, b, h]: the previous stage's output
   void set_input(int slot, Residual input) { slots_.at(static_cast<size_t>(slot)).input = input; }
-  Residual output(int slot) const;  // [s*, b, h]: goes to the next stage
-  // [rows, padded_vocab/t]; after a pass over some positions, row 0 is of position PositionRange::read.
+  Residual output(int slot) const;  // [s*, b, h]: the next stage's input
+  // [rows, padded_vocab/t]; after a pass over some positions, row 0 belongs to position PositionRange::read.
   Vocab logits(int slot) const { return slot_at(slot).head.logits; }
 
   // On the last stage, loss[0] (fp32) += loss_scale * sum over the tokens of the cross-entropy. A pass over some
-  // positions fills the first rows of the tensors above; the qkv of the positions before them must have been saved.
+  // positions fills the first rows of the tensors above; the qkv of all earlier positions must have been saved.
   void forward(Context& ctx, int slot, const MicroBatch& micro_batch, Tensor loss);
   // grad: [s*, b, h], the gradient of the output (ignored on the last stage), becomes that of the input (undefined on
-  // the first stage). stash: for a split backward, holds what its weight half reads; else -1. loss: as in forward, for
-  // a loss in chunks (head.h), which is added here.
+  // the first stage). stash: for a split backward, holds what its weight half reads; else -1. loss: as in forward; a
+  // chunked loss (head.h) is added here.
   void backward(Context& ctx, int slot, int stash, const MicroBatch& micro_batch, Residual grad, Tensor loss = {});
   // Computes the deferred gradients of the output weight, in order.
   void run_deferred(Context& ctx);
@@ -92,7 +92,7 @@ class GptStage {
   void fill_rotary_once(Context& ctx);
   // Runs the parts of a group's blocks that were not saved.
   void recompute(Context& ctx, const RecomputeGroup& group, const Slot& slot, int stash, const MicroBatch& micro_batch);
-  void defer_head(Slot& slot);  // keeps the inputs of the output weight's gradient
+  void defer_head(Slot& slot);  // saves the inputs of the output weight's gradient
   // One block's activations: the slot's, and buffers for the recomputed ones. stash: for a split backward, else -1.
   BlockActivations activations(const Slot& slot, int stash, size_t block) const;
   bool saves_codes(size_t block) const {
@@ -116,11 +116,11 @@ class GptStage {
   std::vector<RecomputeGroup> groups_;
   std::vector<BlockPlan> plan_;  // [block]
   std::vector<Slot> slots_;
-  std::vector<BlockActivations> recomputed_;  // [place in group], for all groups in turn
-  BlockGradients gradients_;                  // for all blocks in turn, in unsplit backwards
+  std::vector<BlockActivations> recomputed_;  // [place in group], reused by all groups
+  BlockGradients gradients_;                  // reused by all blocks in unsplit backwards
   std::vector<std::vector<Stash>> stashes_;   // [stash][block]
   std::vector<DeferredHead> deferred_heads_;  // swapped with a slot's tensors
-  size_t heads_waiting_ = 0;                  // how many deferred_heads_ are in use, from the first on
+  size_t heads_waiting_ = 0;                  // how many deferred_heads_ are in use, from the front
 };
 
 }  // namespace trivet

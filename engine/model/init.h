@@ -16,7 +16,7 @@ namespace trivet {
 float initial_normal(uint64_t key, int64_t i);
 uint64_t initial_key(uint64_t seed, std::string_view name);
 
-// Writes the weight of a parameter, with `threads` host threads; returns when it is on the device.
+// Writes the weight of a parameter, using `threads` host threads; returns when it is on the device.
 void initialize_weight(const Param& param, uint64_t seed, int threads, Device& device, Stream& stream);
 
 }  // namespace trivet

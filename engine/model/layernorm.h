@@ -1,5 +1,5 @@
 // Layer norm with two replicated parameters, or RMSNorm with only the first. Tensor-parallel ranks normalise their own
-// positions, under sequence parallelism, or their own heads; their parameter gradients are then summed over the group
+// positions (under sequence parallelism) or their own heads; the parameter gradients are then summed over the group
 // at the end of the step.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace trivet {
 
-// Rows: the rows to normalise: positions, of h columns each, or the heads on this rank, each by itself.
+// Rows: what is normalised: positions with h columns each, or each head on this rank separately.
 template <class Rows>
 struct NormOf {
   static constexpr bool kHeads = std::is_same_v<Rows, HeadsView>;

@@ -12,7 +12,7 @@ namespace {
 
 struct ModuleName {
   std::string_view name;
-  bool in_block = false;  // and so prefixed with "decoder.layers.NUMBER."
+  bool in_block = false;  // then prefixed with "decoder.layers.NUMBER."
 };
 constexpr auto kNames = std::to_array<ModuleName>({{"embedding.word_embeddings"},
                                                    {"embedding.position_embeddings"},
@@ -41,7 +41,7 @@ std::vector<ModelTensor> model_tensors(const ModelSpec& spec) {
   shape.micro_batch = 1;
   ParamList params;
   const GptStage stage(params, shape, {.num_layers = spec.num_layers}, 0);
-  std::map<std::string, std::pair<Module, int64_t>> modules;  // with their layers, by name
+  std::map<std::string, std::pair<Module, int64_t>> modules;  // by name, with their layers
   for (size_t i = 0; i < kModules; ++i)
     for (int64_t layer = 0; layer < (kNames[i].in_block ? spec.num_layers : 1); ++layer) {
       const auto module = static_cast<Module>(i);

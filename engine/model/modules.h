@@ -15,7 +15,7 @@ enum class Module : uint8_t {
   position_embeddings,
   attention_norm,  // from here to fc2: one in each block
   qkv,
-  q_norm,  // for each head, in models that have them
+  q_norm,  // per head, in models that have it
   k_norm,
   proj,
   mlp_norm,

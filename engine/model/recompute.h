@@ -31,8 +31,8 @@ struct RecomputeGroup {
 
 struct Recompute {
   BlockParts parts;        // selective: in every block; full: all()
-  bool uniform = true;     // full: groups of num_layers, of which only the input is saved; false: the first num_layers
-                           // blocks of a stage form a group each, and the rest save everything
+  bool uniform = true;     // full: groups of num_layers blocks, which save only their input; false: each of the first
+                           // num_layers blocks of a stage is a group, and the rest save everything
   int64_t num_layers = 0;  // 0: granularity none or selective
 
   std::vector<RecomputeGroup> groups(int64_t blocks) const;

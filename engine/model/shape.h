@@ -23,16 +23,16 @@ struct GptShape : ModelSpec {
   CpCommType cp_comm_type = CpCommType::p2p;
   bool sequence_parallel = false;
   DType dtype = DType::f32;        // of weights and activations
-  int64_t cross_entropy_rows = 0;  // how many of the s b rows have logits at a time; 0: all
+  int64_t cross_entropy_rows = 0;  // rows of logits (of s b) held at a time; 0: all
   bool decay_norms_and_biases = false;
-  Fp8Mode fp8{};  // in the linear layers of blocks, except in this many blocks at either end
+  Fp8Mode fp8{};  // of the blocks' linear layers, except in this many blocks at either end:
   int64_t bf16_layers_at_start = 0, bf16_layers_at_end = 0;
-  bool keeps_fp8_weights = true;                                  // from one use to the next; else weights are streamed
+  bool keeps_fp8_weights = true;                                  // between uses; false: weights are streamed
   bool reset_position_ids = false, reset_attention_mask = false;  // at each document of a packed sample
   TensorOverlap qkv_overlap = TensorOverlap::none, proj_overlap = TensorOverlap::none;
   TensorOverlap fc1_overlap = TensorOverlap::none, fc2_overlap = TensorOverlap::none;
 
-  // Positions in whole sequences; on this rank between its linear layers; and on this rank outside them.
+  // The number of positions: in a whole sequence; on this context rank; in this rank's residuals (s*).
   int64_t whole_seq() const { return seq; }
   int64_t rank_seq() const { return cut().rows(); }
   int64_t local_seq() const { return sequence_parallel ? rank_seq() / t : rank_seq(); }
@@ -69,7 +69,7 @@ struct GptShape : ModelSpec {
   Shape softmax_shape() const { return {micro_batch, local_heads(), rank_seq()}; }              // [b, a/t, s]
   Shape ffn_shape() const { return {rank_seq(), micro_batch, ffn / t}; }                        // [s, b, f/t]
   Shape fc1_shape() const { return {rank_seq(), micro_batch, (gated() ? 2 : 1) * (ffn / t)}; }  // [s, b, f/t or 2 f/t]
-  // Normalised query and key heads: their number, their shape [s, b, (a + g) d/t], and those of per-head statistics.
+  // Normalised query and key heads: their number, their shape [s, b, (a + g) d/t], and the per-head statistics' shapes.
   int64_t local_qk() const { return qk_norm ? (attention.heads + attention.kv_heads) / t : 0; }
   Shape qk_shape() const { return {rank_seq(), micro_batch, local_qk() * attention.head_width}; }
   Shape qk_rows_shape() const { return {local_qk() * tokens()}; }
@@ -80,7 +80,7 @@ struct GptShape : ModelSpec {
 // the positions before `first`. `first` and `count` are multiples of t under sequence parallelism.
 struct PositionRange {
   int64_t first = 0, count = 0;
-  int64_t read = 0;  // index within these of the position whose logits are wanted
+  int64_t read = 0;  // index in this range of the position whose logits are wanted
 };
 
 // The inputs of a pass over one micro-batch.
@@ -90,8 +90,8 @@ struct MicroBatch {
   float loss_scale = 1;            // weight of each token's loss, in the loss and in the gradient
   bool defer_head_weight = false;  // GptStage::run_deferred computes the output weight's gradient
   std::optional<PositionRange> positions = {};  // empty: whole sequences, as in training
-  // [s, b] int32 each, for this rank's positions; null unless the shape resets them. The position of each token in its
-  // document, and the first position of the whole sequence that the token sees.
+  // [s, b] int32 each, for this rank's positions; null unless the shape resets them. position_ids: the position of each
+  // token in its document; starts: the first position of the whole sequence that the token attends to.
   Tensor position_ids = {}, starts = {};
 };
 

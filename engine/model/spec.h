@@ -46,7 +46,7 @@ struct ModelSpec {
   } training{};
   bool operator==(const ModelSpec&) const = default;
 
-  bool gated() const { return is_gated(activation); }  // fc1 outputs the gate's columns, then ffn others
+  bool gated() const { return is_gated(activation); }  // fc1 outputs ffn gate columns, then ffn up columns
   ModelSpec with_vocab(int64_t n) const {
     ModelSpec spec = *this;
     spec.vocab = n;

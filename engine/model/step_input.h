@@ -1,4 +1,4 @@
-// StepInput: the micro-batches of two steps in host memory. The host fills one step's while the device copies from the
+// StepInput: the micro-batches of two steps in host memory. The host fills one step's while the device copies the
 // other's.
 #pragma once
 
@@ -17,7 +17,7 @@ struct HostBatch {
   std::span<int32_t> position_ids, starts;  // [s, b] each, as in Batch
   int64_t& first_sample;                    // global index
 
-  // Sets batch entry 0 to `context`, padded at the end, which is harmless as attention is causal.
+  // Sets batch entry 0 to `context`, padded at the end, which is harmless because attention is causal.
   void fill_with(std::span<const int32_t> context, size_t entries) {
     std::fill(tokens.begin(), tokens.end(), 0);
     std::fill(labels.begin(), labels.end(), 0);
@@ -28,7 +28,7 @@ struct HostBatch {
 
 class StepInput {
  public:
-  // tokens: per micro-batch. The device outlives this object.
+  // tokens: per micro-batch. The device must outlive this object.
   StepInput(Device& device, int64_t micro_batches, int64_t tokens) {
     for (Side& side : sides_) {
       constexpr int64_t kArrays = 4;
@@ -50,7 +50,7 @@ class StepInput {
     sides_[turn_].read->synchronize();
     return sides_[turn_].batches;
   }
-  // Called when everything that reads the memory taken last is queued on `stream`.
+  // To be called once everything that reads the memory taken last is queued on `stream`.
   void queued(Stream& stream) { stream.record(*sides_[turn_].read); }
 
  private:
