@@ -1,7 +1,7 @@
 // The axes of the mesh of ranks, in one table: one row per axis.
 //
 // A parameter's placement on the axes (ParamList resolves it) decides over which ranks its gradient is summed. A set of
-// axes gives a group: the ranks that differ in those axes only.
+// axes defines a group: the ranks that differ in those axes only.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ enum class Axis : uint8_t { tp, cp, dp, pp };
 struct Placement {
   enum Kind : uint8_t {
     replicated,   // the ranks hold the same weight and compute the same gradient
-    partial,      // they hold the same weight, and each computes a term of the gradient, which is their sum
+    partial,      // they hold the same weight; each computes a term of the gradient, which is the sum of the terms
     partitioned,  // each holds a slice along `dim`; -1: one rank of the axis holds the whole weight
   } kind = replicated;
   int dim = -1;
@@ -31,7 +31,7 @@ constexpr Placement partitioned(int dim = -1) { return {Placement::partitioned, 
 
 struct AxisInfo {
   Axis axis;
-  std::string_view name;  // as written in an order of axes ("tp-cp-dp-pp")
+  std::string_view name;  // as written in an axis order ("tp-cp-dp-pp")
   const char* group;      // name of its groups, in the trace and in errors
   Category category;      // of its communication
   Placement usual;        // unless a parameter's layer declares another
@@ -57,8 +57,8 @@ class AxisSet {
   uint32_t bits_ = 0;
 };
 
-// The axes on which every parameter is partial, so that whole buckets are summed over all of them together and their
-// ranks may shard the training state (ZeRO); and the others, whose ranks together hold one model.
+// gradients: the axes on which every parameter is partial; whole buckets are summed over all of them together, and
+// their ranks may shard the training state (ZeRO). Otherwise the other axes, whose ranks together hold one model.
 constexpr AxisSet axes_of(bool gradients) {
   AxisSet axes;
   for (const AxisInfo& row : kAxes)

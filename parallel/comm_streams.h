@@ -1,6 +1,6 @@
-// CommStreams: streams alongside the compute stream, each with its own communicator over one group, so that as many
-// collectives can be in flight. Collectives rotate through the streams, in the same order on all ranks. With no streams
-// they run on the compute stream, over the group itself.
+// CommStreams: streams alongside the compute stream, each with its own communicator over one group, so that one
+// collective per stream can be in flight. Collectives rotate through the streams, in the same order on all ranks. With
+// no streams they run on the compute stream, over the group itself.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ struct CommStream {
   std::unique_ptr<Stream> stream;
 };
 
-// All of it must outlive the streams.
+// All of these must outlive the streams.
 struct CommStreamSite {
   Device& device;
   Stream& compute;

@@ -32,7 +32,7 @@ class TensorGroup {
     if (sequence_parallel_) group_.reduce_scatter(term, sum, Reduce::sum, stream);
     else if (group_.size() > 1) group_.all_reduce(term, Reduce::sum, stream);
   }
-  // In place: the sum or the maximum of all ranks' numbers on every rank.
+  // In place: the elementwise sum or maximum over the ranks, on every rank.
   Whole reduce(Partial numbers, Reduce op, Stream& stream) const {
     group_.all_reduce(numbers, op, stream);
     return Whole(Tensor(numbers));
@@ -47,7 +47,7 @@ class TensorGroup {
 enum class Pass { forward, backward };
 
 // Callbacks from a running stage for its passes and its units (parameters that are used together: the embedding, a
-// block, the head; ParamList numbers them). In them data parallelism gathers weights and reduces gradients.
+// block, the head; ParamList numbers them). Data parallelism uses them to gather weights and reduce gradients.
 class UnitHooks {
  public:
   virtual ~UnitHooks() = default;
@@ -106,8 +106,8 @@ struct Context {
   Scratch& scratch;
   TensorCommStream* tensor_comm_stream = nullptr;  // null: tensor-parallel communication is not overlapped
   ContextGroup* context = nullptr;                 // null: the rank has all positions
-  Communicator* sequence = nullptr;                // the ranks that share the sequence; null: the same
-  bool quantises = true;  // false to generate text, where no number may depend on how many tokens come at a time
+  Communicator* sequence = nullptr;                // the ranks that share the sequence; null: as above
+  bool quantises = true;  // false in generation: no result may depend on how many tokens are processed at a time
 
   void run(const AnyOp& op) const { ops.run(op, compute); }
   // Notifies `units`, and labels compute's spans with the unit from now on.

@@ -16,7 +16,7 @@
 namespace trivet {
 
 using AxisOrder = std::array<Axis, kAxes.size()>;
-// Every order names these axes. Any other axis that it leaves out follows its predecessor in the table.
+// Every order must name these axes. Any other axis that it leaves out follows its predecessor in the table.
 inline constexpr std::array kNamedAxes = {Axis::tp, Axis::dp, Axis::pp};
 inline constexpr AxisOrder kUsualOrder = [] {
   AxisOrder order{};
@@ -44,7 +44,7 @@ struct MeshShape : PerAxis<int> {
 
 MeshPosition position_of(int rank, const MeshShape& shape);
 int rank_of(const MeshPosition& position, const MeshShape& shape);
-// For people, with the axes that every order names and those with several ranks: "rank 3 (tp 1, pp 0, dp 1)", and
+// Human-readable, with the axes that every order names and those with several ranks: "rank 3 (tp 1, pp 0, dp 1)", and
 // "tensor 2 x pipeline 1 x data 2".
 std::string rank_name(int rank, const MeshShape& shape);
 std::string sizes_text(const MeshShape& shape);

@@ -1,6 +1,6 @@
 // CommBackEnd: moves the data of a Communicator (comm.h), which has checked the arguments. There are two kinds: one
 // whose calls block a host thread (threads, MPI), and one whose calls are queued on the streams of a device (NCCL,
-// staged). A new back end passes the cases of tests/support/comm_cases.h.
+// staged). A new back end must pass the cases of tests/support/comm_cases.h.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ struct CommGroup {
   std::vector<int> world_ranks;         // of the members, in group order
   int rank = 0;                         // this rank's index in it; -1: not a member
   Category category = comm_of("data");  // of its calls, in the trace
-  uint64_t number = 0;                  // unique among the groups that share two ranks with it
+  uint64_t number = 0;                  // unique among groups that share two or more ranks with it
 
   int size() const { return static_cast<int>(world_ranks.size()); }
   int world_rank(int member) const { return world_ranks[static_cast<size_t>(member)]; }
@@ -45,7 +45,7 @@ struct CommGroup {
     std::iota(group.world_ranks.begin(), group.world_ranks.end(), 0);
     return group;
   }
-  // The group of these members of this group. Throws Error if one is not a member, or is named twice.
+  // The subgroup of these members. Throws Error if one is not a member or is listed twice.
   CommGroup part(std::span<const int> members, std::string part_name, Category part_category) const {
     CommGroup group{.name = std::move(part_name), .world_ranks = {}, .rank = -1, .category = part_category};
     for (const int member : members) {
@@ -105,7 +105,7 @@ class HostBackEnd : public CommBackEnd {
         sent_(static_cast<size_t>(group.size())),
         received_(static_cast<size_t>(group.size())) {}
 
-  // Returns when this rank's part of the call is over, and sets the times of `clock`. One thread at a time. REQUIRES:
+  // Returns when this rank's part of the call has finished; sets `clock`'s times. One thread at a time. REQUIRES:
   // more than one rank. When it throws, every rank of the world fails.
   void perform(const Call& call, SpanClock& clock) {
     guarded([&] {
@@ -155,9 +155,9 @@ class HostBackEnd : public CommBackEnd {
 };
 
 // The arithmetic of all_reduce and reduce_scatter: the same in every CPU back end, so that they agree bitwise.
-// Each of `outputs`[i] = (((inputs[0][i] + inputs[1][i]) + inputs[2][i]) + …), or their maximum, for i < count.
-// inputs[r] is rank r's. fp32 is added in fp32; bf16 in fp32, rounded once; int64 is exact, modulo 2^64. The
-// maximum of anything and a NaN is a NaN. An output may be one of the inputs; otherwise they must not overlap.
+// Each output[i] = (((inputs[0][i] + inputs[1][i]) + inputs[2][i]) + …), or their maximum, for i < count.
+// inputs[r] is rank r's. fp32 is added in fp32; bf16 in fp32, rounded once; int64 is exact, modulo 2^64. A maximum
+// is NaN if any operand is NaN. An output may be one of the inputs; otherwise they must not overlap.
 // Throws Error for other element types. Any thread may call it.
 void reduce_in_rank_order(Reduce op, DType dtype, std::span<const void* const> inputs, std::span<void* const> outputs,
                           int64_t count);

@@ -63,7 +63,7 @@ inline WireCost wire_cost(CommCall call, int64_t bytes, int ranks) {
   return {};
 }
 
-// Plain bytes: it travels in message headers. All fields are set, so that operator== means "the same call".
+// Trivially copyable, as message headers carry it. All fields are set, so that operator== means "the same call".
 struct CallSignature {
   CommCall call = CommCall::barrier;
   DType dtype = DType::u8;
@@ -99,7 +99,7 @@ inline std::string to_string(const CallSignature& s) {
 inline uint64_t transfer_id(uint64_t group, int from_world, int to_world, uint64_t sequence) {
   uint64_t id = 0;
   for (const uint64_t x : {group, static_cast<uint64_t>(from_world), static_cast<uint64_t>(to_world), sequence}) {
-    id += x + 0x9e3779b97f4a7c15u;  // splitmix64 of one number after another
+    id += x + 0x9e3779b97f4a7c15u;  // splitmix64 of one value after another
     id = (id ^ (id >> 30)) * 0xbf58476d1ce4e5b9u;
     id = (id ^ (id >> 27)) * 0x94d049bb133111ebu;
     id ^= id >> 31;
@@ -120,7 +120,7 @@ struct MismatchError : Error {
                                   to_string(a), rank_b, to_string(b)));
 }
 
-// ---- fault injection into the collectives of a Communicator, for tests of ranks whose calls differ from the others'
+// ---- fault injection into the collectives of a Communicator, to test mismatched calls
 
 enum class CallFault { none, skip, extra, wrong_size, wrong_type };
 
@@ -131,8 +131,8 @@ class CallFaults {
   virtual CallFault next_call() = 0;
 };
 
-// Applies the fault: shortens the tensors, or gives them another type that is no larger. A shard keeps its place
-// within the full tensor.
+// Applies the fault: shortens the tensors, or gives them another type of at most the same size. A shard keeps its
+// place within the full tensor.
 inline Call changed(Call call, CallFault fault, int rank, int size) {
   if (fault != CallFault::wrong_size && fault != CallFault::wrong_type) return call;
   const auto change = [&](Tensor& x, int64_t fewer) {

@@ -4,7 +4,7 @@
 //      for its time. In the exchange with the shortest round trip, offset = rank 0's time - the midpoint between
 //      question and answer, which is wrong by half the round trip at most (D. L. Mills, RFC 5905).
 //   2. That rank passes the offset on to the other ranks with its clock.
-//   3. Between two measurements the offset is interpolated: clocks drift apart by microseconds a second.
+//   3. Between two measurements the offset is interpolated: clocks drift apart by microseconds per second.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class ClockOffsets {
   void measure();  // collective
   bool one_clock() const { return leaders_.size() == 1; }
   // The offset to add to `ns`, by this rank's clock, to get rank 0's time: interpolated between the last two
-  // measurements; outside of them, that of the nearer one.
+  // measurements; outside that interval, the offset of the nearer one.
   int64_t offset(int64_t ns) const;
   int64_t round_trip() const { return last_.round_trip; }
 
@@ -37,7 +37,7 @@ class ClockOffsets {
   HostWorld& ranks_;
   std::function<int64_t()> now_;
   std::set<int> leaders_;  // the first rank of each clock
-  int leader_ = 0;         // that of this rank's clock
+  int leader_ = 0;         // the first rank of this rank's clock
   Measurement before_, last_;
 };
 

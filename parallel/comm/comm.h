@@ -4,7 +4,7 @@
 // when the call returns). All ranks of a group make the same calls, with equal sizes, in the same order. A Communicator
 // is used by one stream at a time; different communicators make progress independently.
 //
-// A send is buffered: two ranks may send to each other before they receive. On a GPU it may wait for its receiver:
+// A send is buffered: two ranks may send to each other before they receive. On a GPU a send may wait for its receiver:
 // ranks that send to each other, or in a ring, must call exchange().
 //
 // Sums are taken in rank order in fp32, (((x0 + x1) + x2) + …), and rounded once for bf16. So a sum does not depend on
@@ -13,12 +13,12 @@
 // Ranks compare their calls before data moves: a different call, size, type or root on another rank is an Error that
 // names both. A failure on any rank of the world makes every waiting call on every rank throw Error: no rank hangs.
 //
-// The span of a call carries the bytes of `full`, `data` or the tensor sent, what that costs on the wire, and when the
-// call was on the wire (trace.h), as reported by its transport: between threads and MPI processes, a collective is from
-// when all ranks have made it, a transfer from its send on. A group of one rank copies at most; a call that copies
-// nothing leaves no span.
+// The span of a call carries the bytes of `full`, `data` or the tensor sent, their cost on the wire, and when the call
+// was on the wire (trace.h), as reported by its transport: between threads and MPI processes, the wire time of a
+// collective begins when all ranks have called it, that of a transfer with its send. A group of one rank at most
+// copies; a call that copies nothing leaves no span.
 //
-// The Communicator implements once what every back end (back_end.h) needs: argument checks, span, flight record
+// The Communicator itself implements what all back ends (back_end.h) share: argument checks, spans, flight record
 // (flight_recorder.h), emulated link (link.h) and injected faults (call.h).
 #pragma once
 
@@ -62,7 +62,7 @@ class Communicator {
   void broadcast(Tensor data, int root, Stream& stream) {
     call({.kind = CommCall::broadcast, .in = data, .out = data, .peer = root}, stream);
   }
-  // Matched in order between each pair of ranks.
+  // Sends and receives between each pair of ranks match in order.
   void send(Tensor data, int to, Stream& stream) {
     call({.kind = CommCall::transfer, .in = data, .peer = to, .sends = true}, stream);
   }
@@ -71,7 +71,7 @@ class Communicator {
   }
   // A send and a receive that do not wait for each other.
   void exchange(Tensor out, int to, Tensor in, int from, Stream& stream);
-  // Any of these except exchange, given as a Call.
+  // Any of the above except exchange(), as a Call.
   void call(Call call, Stream& stream);
 
   // Allocates memory that can be registered, which saves copies (NCCL's user buffers); null: not supported. Shared by
@@ -81,17 +81,17 @@ class Communicator {
   // rank. Destroying the handle deregisters it, which must precede freeing the memory.
   std::shared_ptr<void> register_buffer(Tensor memory) { return back_end_->register_buffer(memory); }
 
-  // While this is on, device calls of this group and of all groups that were split from it are only prepared, not
+  // While on, device calls of this group and of all groups that were split from it are only prepared, not
   // queued. Called by the thread that makes the calls.
   void only_prepare(bool on) { *tools_.only_prepares = on; }
 
   void barrier();  // of the host threads, not of a stream
 
-  // A group of the ranks of this one that `members` lists, in that order; null if this rank is not among them.
+  // Returns a group of those ranks of this one that `members` lists, in that order; null if this rank is not listed.
   // Collective over this group; all members of a new group pass the same list. `name` and `category` are for the trace
   // and for errors.
   std::unique_ptr<Communicator> split(const std::vector<int>& members, std::string name, Category category);
-  // Another group of all ranks of this one.
+  // Returns another group of the same ranks.
   std::unique_ptr<Communicator> twin(std::string name, Category category);
 
   // Fails this rank: its waiting and later calls in all groups throw Error with `why`, and the world ends. Any thread.
@@ -116,10 +116,10 @@ class Communicator {
   Communicator(std::shared_ptr<CommBackEnd> back_end, Tools tools);
 
   void check_arguments(const Call& call) const;
-  bool prepared(const Call& call);  // if true, nothing is left to be done
+  bool prepared(const Call& call);  // if true, the call needs nothing more
   void queue(const Call& call, Stream& stream);
   void copy_alone(const Call& call, Stream& stream);
-  int enter(const Call& call);  // into the flight record; returns its slot
+  int enter(const Call& call);  // adds it to the flight record; returns its slot
   template <class F>
   void recorded(int slot, F&& f);
 

@@ -17,13 +17,13 @@ namespace trivet {
 
 class DeviceCalls {
  public:
-  // Both outlive this.
+  // Both must outlive this.
   DeviceCalls(FlightRecorder& recorder, Device& device);
   ~DeviceCalls();
   DeviceCalls(const DeviceCalls&) = delete;
   DeviceCalls& operator=(const DeviceCalls&) = delete;
 
-  // Queues call() on the stream and follows it; `slot` is FlightRecorder::enqueue's.
+  // Queues call() on the stream and tracks it. slot: returned by FlightRecorder::enqueue().
   void run(int slot, Stream& stream, const std::function<void()>& call);
   // The operand of an injected extra call.
   Tensor extra();
@@ -45,7 +45,7 @@ class DeviceCalls {
   Device& device_;
   void* extra_ = nullptr;
   std::mutex mutex_;
-  std::map<const Stream*, std::deque<Followed>> under_way_;  // in the order of queuing
+  std::map<const Stream*, std::deque<Followed>> under_way_;  // in queuing order
   std::vector<Followed> free_;
 };
 

@@ -15,7 +15,7 @@ namespace trivet {
 
 class HostWorld {
  public:
-  // The ranks of `world`, which must outlive this object, exchange host memory.
+  // `world` must transfer host memory and outlive this object.
   explicit HostWorld(Communicator& world);
 
   int rank() const { return world_.rank(); }
@@ -33,7 +33,7 @@ class HostWorld {
     world_.all_reduce(tensor_of(&number), Reduce::max, *stream_);
     return number;
   }
-  // Returns the ranks' values, or the concatenation of their lists, which must all have the same length, by rank.
+  // Returns the ranks' values, or their lists (all of the same length) concatenated, in rank order.
   template <class T>
   std::vector<T> gather(const T& mine) {
     return gather(std::vector<T>{mine});

@@ -7,7 +7,7 @@
 // for a transfer with its send, which itself never waits.
 //
 // All groups of one class (tensor, context, pipeline, data), or of all classes with a shared port, share one outgoing
-// port per rank, first come first served. A collective's wire span is the same on every rank: from when the first of
+// port per rank, first come first served. A collective's wire span is the same on every rank: from when the earliest of
 // the ranks' ports is free until the last byte has arrived anywhere. A failing rank does not cut others' sleep short.
 #pragma once
 
@@ -32,7 +32,7 @@ struct Link {
 // Keyed by a group's class (kCommClasses); classes without an entry have no link.
 using Links = std::map<std::string_view, Link>;
 
-// The time for which a call occupies a rank's port, and the latency on top. Their sum is the least wire time of a call.
+// The time for which a call occupies a rank's port, and the latency on top. Their sum is a call's minimum wire time.
 struct WireTime {
   int64_t busy_ns = 0;
   int64_t latency_ns = 0;
@@ -65,7 +65,7 @@ class EmulatedLinks {
     const auto found = links_.find(kCommClasses.at(class_of(category)));
     return found == links_.end() ? Link{} : found->second;
   }
-  // Makes the call over `link`; returns the now_ns() at which it completes there; 0 for a send. REQUIRES: !link.none().
+  // Performs the call over `link`; returns the now_ns() at which it completes, or 0 for a send. REQUIRES: !link.none().
   int64_t perform(const Link& link, HostBackEnd& back_end, const Call& call, SpanClock& clock);
 
  private:
@@ -84,8 +84,8 @@ void sleep_until(int64_t ns);
 class Communicator;
 // Groups split from the result have the links of their categories; its own calls, for start-up and reports, have none.
 // `shared_port`: all classes leave a rank through one port, as through a single network card. Collective over `world`.
-// If there are links, tensors must be in host memory, and ranks on several hosts are a ConfigError, since arrival times
-// are in the sender's clock.
+// With links, tensors must be in host memory. Throws ConfigError if ranks are on several hosts, since arrival times are
+// in the sender's clock.
 std::unique_ptr<Communicator> with_links(Communicator& world, const Links& links, bool shared_port = false);
 void check_one_host(Communicator& world);
 

@@ -1,17 +1,17 @@
 // MpiCollective: the collectives of one group over point-to-point messages, one at a time.
 //
 // Every call starts with a header from each rank to every other: the call's signature, and the data if it is small.
-// Large data follows in chunks, directly between tensors unless it is summed. Each slice of a sum goes to its owner
-// only: as many bytes as in a ring, but the owner has every rank's slice and adds them in rank order.
+// Large data follows in chunks, directly between tensors unless it is summed. Each slice of a sum is sent to its
+// owner only: as many bytes as in a ring, but the owner has every rank's slice and adds them in rank order.
 //
-//   reduce_scatter  scatter: slice p goes to rank p; the peers' terms of this rank's slice arrive in a bounce buffer
-//   all_gather      gather: the shard goes to all
+//   reduce_scatter  scatter: slice p is sent to rank p; the peers' terms of this rank's slice arrive in a bounce buffer
+//   all_gather      gather: the shard is sent to all
 //   all_reduce      both; a chunk is gathered as soon as its sum is complete
 //   broadcast       gather from the root
 //
-// Between hosts, only one chunk leaves for each peer before all ranks' headers have arrived; it fills the link until
-// then. More would move before the last rank calls, that is, before the call's span begins, and the span would be
-// shorter than its bytes take. Within a host, MPI copies a chunk on the receiver's request, which follows the header.
+// Between hosts, only one chunk is sent to each peer before all ranks' headers have arrived; it keeps the link busy
+// until then. More would move before the last rank calls, that is, before the call's span begins, and the span would be
+// shorter than the transfer. Within a host, MPI copies a chunk on the receiver's request, which follows the header.
 //
 // The thread that moves the messages (mpi_progress.h; mostly the caller itself) adds a chunk as soon as all its terms
 // have arrived, while they are in its cache. A separate thread was slower: it costs two context switches per chunk.
@@ -67,7 +67,7 @@ class MpiCollective : public MpiTask {
     Reduce op = Reduce::sum;
     int64_t done = 0;  // chunks
   };
-  // Most messages in flight per stream: many between tensors, so that a descheduled rank does not hold up the other;
+  // Maximum messages in flight per stream: many between tensors, so that a descheduled rank does not hold up the other;
   // few through the bounce buffer, so that it stays in cache.
   static constexpr int64_t kWindow = 32, kBounceWindow = 4, kEarlyChunks = 1;
 
@@ -76,7 +76,7 @@ class MpiCollective : public MpiTask {
   void reduce_scatter(Tensor full, Tensor shard, Reduce op);
   void all_gather(Tensor shard, Tensor full);
   void broadcast(Tensor data, int root);
-  // Sends the bytes at `from` to each peer, and receives as many from peer p at in(p). A null address: nothing.
+  // Sends the bytes at `from` to each peer, and receives as many from peer p at in(p). Null: no transfer.
   template <class In>
   void swap(int64_t bytes, std::byte* from, const In& in);
   void run_call();
@@ -88,7 +88,7 @@ class MpiCollective : public MpiTask {
   void add_in_rank_order(Reduce op, Tensor own, const F& of_peer, void* result);
   int64_t chunk_for(int64_t bytes) const;
 
-  // With the progress token.
+  // Called with the progress token held.
   void pump(int peer);
   void header_arrived(int peer, int64_t bytes);
   void add_arrived();

@@ -11,8 +11,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A thread that sees no news yields for this long before it sleeps: a message is usually about to arrive, and sleepers
-// wake up late.
+// A thread without news yields for this long before it sleeps: a message is usually about to arrive, and waking up is
+// slow.
 constexpr auto kYields = 500us;
 constexpr auto kLongestPause = 50us;
 // With no task in flight a turn only lets MPI finish a buffered message or accept a connection.
@@ -25,7 +25,7 @@ constexpr int kShutdownTag = 0;
 
 }  // namespace
 
-// How long there has been no news.
+// The turns and the time since the last news.
 struct MpiProgress::Idle {
   int turns = 0;
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
@@ -37,8 +37,8 @@ struct MpiProgress::Idle {
   std::chrono::nanoseconds length() const { return std::chrono::steady_clock::now() - since; }
 };
 
-// Tells every other rank that this one has ended, and listens for the same from them. Never "in flight", as their
-// messages may come at any time.
+// Tells every other rank that this one has ended, and listens for the same from them. Never "in flight", because
+// their messages may arrive at any time.
 class MpiProgress::Shutdown : public MpiTask {
  public:
   explicit Shutdown(MpiProgress& progress) : MpiTask(progress) {}

@@ -3,7 +3,7 @@
 //
 // Messages belong to tasks. A task is a small state machine: the token's holder calls advance() after submit() and
 // completed() when one of the task's messages is done; both may post more. Neither may take longer than copying a
-// chunk, as other tasks' messages wait meanwhile.
+// chunk, as other tasks' messages wait in the meantime.
 //
 // The token belongs to the progress thread, from MPI_Init_thread to MPI_Finalize. A thread that would block on a task
 // borrows it while the progress thread is not in MPI: a call then costs no context switch, and the thread whose cache
@@ -13,7 +13,7 @@
 // The holder polls only while tasks are in flight. Without news it yields first and then sleeps, longer each time, so
 // that compute gets the core.
 //
-// How an all-reduce that a compute thread calls proceeds:
+// How an all-reduce called by a compute thread proceeds:
 //   1. The thread sets up the task and calls run(). borrow_token() submits the task; the progress thread sleeps with
 //      nothing in flight, so the token is free, and the thread takes it.
 //   2. drive() loops over turns. A turn calls advance() on submitted tasks, which posts the first messages; it then
@@ -64,7 +64,7 @@ class MpiTask {
   // Called by the thread that waits for the task: moves messages if the token is free, and blocks until end(); throws
   // if the rank has halted.
   void run();
-  // advance() or completed() calls it last: releases the waiting thread.
+  // Called last by advance() or completed(): releases the waiting thread.
   void end();
 
   MpiProgress& progress_;
@@ -76,7 +76,7 @@ class MpiTask {
   std::mutex mutex_;  // guards done_
   std::condition_variable changed_;
   bool done_ = false;
-  bool in_flight_ = false;  // the token's holder only
+  bool in_flight_ = false;  // accessed only by the token's holder
 };
 
 class MpiProgress {
@@ -88,12 +88,12 @@ class MpiProgress {
 
   int rank() const { return mpi_.rank(); }
   int size() const { return mpi_.size(); }
-  // For the token's holder; its constants are for any thread.
+  // For the token's holder; any thread may read its constants.
   MpiEndpoint& mpi() { return mpi_; }
 
   // Any thread; does not wait. The token's holder will call task.advance().
   void submit(MpiTask& task);
-  // Any thread: fails the rank; the first reason counts.
+  // Any thread: fails the rank; the first reason is kept.
   void halt(const std::string& why) noexcept;
   bool halted() const { return halted_.load(std::memory_order_acquire); }
   [[noreturn]] void throw_halted();

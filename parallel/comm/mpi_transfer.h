@@ -12,12 +12,12 @@ namespace trivet {
 
 class MpiSend;
 
-// All sends of a process, so that a send may outlive its communicator. Grows to the most ever in flight at a time.
+// All sends of a process, so that a send may outlive its communicator. Grows to the largest number ever in flight.
 class MpiSendPool {
  public:
   explicit MpiSendPool(MpiProgress& progress);
   ~MpiSendPool();
-  // Returns when the data may be reused, before it arrives. One caller at a time per group and peer.
+  // Returns when the data may be reused, possibly before it arrives. One caller at a time per group and peer.
   void send(const CommGroup& group, int to, const CallSignature& signature, const void* data);
 
  private:
@@ -31,8 +31,8 @@ class MpiSendPool {
 class MpiReceive : public MpiTask {
  public:
   MpiReceive(MpiProgress& progress, const CommGroup& group) : MpiTask(progress), group_(group) {}
-  // Waits for the data; returns when it could begin to move: within a host, when both ends had called, as MPI copies
-  // then; between hosts, when it was sent or, without a shared clock, when its header arrived. One caller at a time.
+  // Waits for the data; returns the time when it could begin to move: within a host, when both ends had called, as MPI
+  // copies then; between hosts, when it was sent or, without a shared clock, its header arrived. One caller at a time.
   int64_t receive(int from, const CallSignature& signature, void* data);
 
   void advance() override;

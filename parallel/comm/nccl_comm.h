@@ -5,8 +5,8 @@
 // the call. A group's NCCL resources are freed when the rank's last group ends.
 //
 // A thread on each rank polls for NCCL's asynchronous errors and for failures of other ranks (Communicator::failure).
-// On either, it aborts NCCL on this rank and the world; waits for the device and later calls then throw an Error with
-// the group, the rank, NCCL's own text and, with a flight recorder, the call.
+// On either, it aborts NCCL on this rank and the world; waits for the device and later calls then throw an Error that
+// names the group, the rank, NCCL's own text and, with a flight recorder, the call.
 //
 // Differences from comm.h: sums are taken in NCCL's order (two runs with the same NCCL, layout and machine agree), bf16
 // is rounded after each addition, and a maximum ignores NaN; ranks' calls are not compared; a send may wait for its

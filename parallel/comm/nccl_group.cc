@@ -84,7 +84,7 @@ void* NcclGroup::register_buffer(Tensor memory) {
 
 void NcclGroup::deregister(void* handle) noexcept {
   std::lock_guard lock(mutex_);
-  if (comm_ && handle) ncclCommDeregister(comm_, handle);  // else freed with the communicator, or NCCL made none
+  if (comm_ && handle) ncclCommDeregister(comm_, handle);  // else freed with the communicator, or NCCL returned none
 }
 
 std::string NcclGroup::error() noexcept {

@@ -27,7 +27,7 @@ class NcclGroup {
 
   // Must precede all other calls except stop(). Collective.
   void open(const ncclUniqueId& id);
-  // Only end() may follow close(); it waits for the peers' close(). False: that failed, and the group must be aborted.
+  // Only end() may follow close(); it waits for the peers' close(). False: closing failed; the group must be aborted.
   void close() noexcept;
   bool end() noexcept;
 
@@ -69,7 +69,7 @@ class NcclGroup {
   ncclComm_t comm_ = nullptr;
   ncclResult_t finalized_ = ncclInvalidUsage;  // result of close()
   int64_t calls_ = 0;
-  const char* last_ = "";  // the latest
+  const char* last_ = "";  // the latest call's name
   bool failed_ = false;
   std::string why_;
   std::atomic<bool> aborting_ = false;

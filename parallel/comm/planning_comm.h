@@ -20,7 +20,7 @@ class PlanningBackEnd : public DeviceBackEnd {
   Failure failure() const override { return {}; }
 };
 
-// Rank `rank` of a world of `ranks`, for tensors of `device`, which outlives it.
+// Rank `rank` of a world of `ranks`, for tensors of `device`, which must outlive it.
 inline std::unique_ptr<Communicator> create_planning_communicator(Device& device, int rank, int ranks) {
   return std::make_unique<Communicator>(std::make_shared<PlanningBackEnd>(CommGroup::world(rank, ranks), device));
 }

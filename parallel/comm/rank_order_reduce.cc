@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kBlock = 1024;
 
 struct Add {
-  // Unsigned, so that an int64 sum that overflows wraps around and is not undefined behaviour.
+  // Unsigned, so that an int64 sum wraps around instead of overflowing (undefined behaviour).
   int64_t operator()(int64_t a, int64_t b) const {
     return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
   }

@@ -42,7 +42,7 @@ class Barrier {
   struct Member {
     Slot slots[2];
     std::vector<int> split_into;     // members of its new group
-    std::shared_ptr<Barrier> child;  // the new group's, made by its first member
+    std::shared_ptr<Barrier> child;  // the new group's, created by its first member
     uint64_t arrivals = 0;           // guarded by the barrier
   };
 
@@ -64,7 +64,7 @@ class Barrier {
   }
 
   // The barrier after ranks have read each other's memory: no rank may return and reuse its memory while another still
-  // reads it. Ranks wait for nothing in between, so all will come; a failure elsewhere does not end this short wait.
+  // reads it. Ranks wait for nothing in between, so all will arrive; a failure elsewhere does not end this short wait.
   void wait_until_read(int rank) {
     std::unique_lock lock(point_->mutex);
     const uint64_t phase = arrive(rank);
@@ -79,7 +79,7 @@ class Barrier {
   std::vector<std::unique_ptr<Mailbox>> inboxes;  // [receiver]
 
  private:
-  // Returns the number of the phase that the rank arrives at; the last one to arrive ends it. REQUIRES: the lock.
+  // Returns the number of the phase that the rank arrives at; the last rank to arrive ends it. REQUIRES: lock held.
   uint64_t arrive(int rank) {
     const uint64_t phase = ++members[static_cast<size_t>(rank)].arrivals;
     if (++present_ == members.size()) {
@@ -268,7 +268,7 @@ void run_thread_ranks(int n, const std::function<void(Communicator& world)>& ran
   try {
     for (int rank = 0; rank < n; ++rank) threads.emplace_back(run, rank);
   } catch (const std::exception& e) {  // std::system_error, or std::bad_alloc
-    // The ranks that have started wait for the others, which will not come.
+    // The ranks that have started wait for the others, which will never arrive.
     const auto rank = static_cast<int>(threads.size());
     const ConfigError error("ranks: the system has no thread for each of " + std::to_string(n) + ": " + e.what());
     world->fail(rank, error.what(), std::make_exception_ptr(error));

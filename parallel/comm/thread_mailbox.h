@@ -1,4 +1,4 @@
-// Mailbox: the transfers on their way to one rank of a thread group, in order for each sender.
+// Mailbox: the transfers in flight to one rank of a thread group, in order for each sender.
 //
 // A sender whose receiver is already waiting copies straight into its tensor; otherwise it leaves a parcel, a buffer
 // from a pool that grows to the largest number ever in flight. A sender never waits.
@@ -98,7 +98,7 @@ class Mailbox {
     int from = -1;
     CallSignature expected;
     void* data = nullptr;
-    int64_t moves_ns = 0;  // by the sender
+    int64_t moves_ns = 0;  // set by the sender
   };
   Buffer take_buffer(size_t bytes) {
     // The smallest that fits: large buffers stay free for large tensors.

@@ -1,4 +1,4 @@
-// ThreadWorld: knows which ranks of one run_thread_ranks have failed or ended. Every wait in every group ends when a
+// ThreadWorld: tracks which ranks of one run_thread_ranks have failed or ended. Every wait in every group ends when a
 // rank fails, or when a rank it waits for has returned from its main function. Any thread may call it.
 #pragma once
 
@@ -90,7 +90,7 @@ class ThreadWorld {
  private:
   void wake_all() noexcept {
     // One at a time: a copy of the list would need memory, and running out of it may be the failure. Points never move,
-    // and a rank that waits at one added meanwhile has seen the news.
+    // and a rank that waits at one added in the meantime has seen the news.
     for (size_t i = 0;; ++i) {
       std::shared_ptr<WaitPoint> point;
       {

@@ -125,7 +125,7 @@ void ring_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, c
   if (sums.data != out.data) ctx.run(op::Convert{sums, out});
 }
 
-// The gradients of a rank's own keys from its own queries stay here; the travelling sums begin at hop 1.
+// The gradients of a rank's own keys from its own queries stay on the rank; the travelling sums begin at hop 1.
 void ring_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out, Tensor lse, const QkvViews& dqkv,
                    const Dropout& dropout, Tensor starts) {
   ContextGroup& group = *ctx.context;
@@ -171,7 +171,7 @@ void ring_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out,
     copy_kv(ctx, terms, with_kv(heads.q, sums.slice(visit.first_key, visit.keys), k), true);
     group.pass_on(sums, dkv[(hop + 1) % 2], 1);
   }
-  // While the sums travel home: the first half of this rank's own queries.
+  // While the sums return to their owners: the first half of this rank's own queries.
   const Tensor& home = dkv[cut.ranks % 2];
   const auto first_half = [&](const HeadsView& view) { return positions_of(view, 0, half); };
   const QkvViews terms = with_kv(heads.q, dkv_terms.slice(0, half), k);

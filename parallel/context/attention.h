@@ -2,9 +2,9 @@
 //
 //   p2p         Liu, Zaharia, Abbeel 2023, "Ring Attention": keys and values travel around the ring of ranks, and the
 //               hops' results are merged by their log-sum-exps, in fp32. In the backward pass the gradients travel too,
-//               as fp32 sums: they start at the rank after the owner and come home with a final hop, which overlaps the
-//               first half of the rank's queries on its own keys, held back for that. Timeline of rank 2 of 4; kv i:
-//               keys and values of rank i; dkv i: the sum so far of the other ranks' gradients of kv i:
+//               as fp32 sums: they start at the rank after the owner and return to it in a final hop, which overlaps
+//               the first half of the rank's queries on its own keys, deferred until then. Timeline of rank 2 of 4;
+//               kv i: keys and values of rank i; dkv i: the sum so far of the other ranks' gradients of kv i:
 //
 //                 forward   compute   kv2          | kv1          | kv0          | kv3
 //                           wire      2 → 3, get 1 | 1 → 3, get 0 | 0 → 3, get 3 |
@@ -12,8 +12,8 @@
 //                           wire      2 → 3, get 1 | 1 → 3, get 0 | dkv1, 0 → 3, get 3 | dkv0         | dkv3
 //
 //   all_gather  (Llama 3): the keys and values of all ranks are gathered first and their gradients reduce-scattered
-//               afterwards, a few kv heads at a time: the next heads are on the wire while these compute. The ranks'
-//               first halves come in rank order and their last halves in reverse, so that all lie in position order.
+//               afterwards, a few kv heads at a time: the next heads are gathered while the current ones compute. The
+//               ranks' first halves are in rank order and their last halves in reverse, so all is in position order.
 //
 // Sums are taken in a fixed order, so that two runs agree bit for bit and overlap changes nothing.
 #pragma once
@@ -55,9 +55,9 @@ class ContextGroup {
   std::array<std::unique_ptr<Event>, kMarks> marks_;
 };
 
-// Causal op::AttentionForward and op::AttentionBackward over all positions of a sequence, of which this rank holds
-// those in ctx.context's cut; if that is null, all. dropout: for this rank's queries and all keys. starts: [s, b]
-// int32, where the document of each of this rank's positions begins (DocumentStarts); null: a sequence is one document.
+// Causal op::AttentionForward and op::AttentionBackward over all positions of a sequence. This rank holds those in
+// ctx.context's cut; if that is null, all. dropout: for this rank's queries and all keys. starts: [s, b] int32, where
+// the document of each of this rank's positions begins (DocumentStarts); null: a sequence is one document.
 void attention_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, const Dropout& dropout,
                        Tensor starts = {});
 void attention_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out, Tensor lse, const QkvViews& dqkv,

@@ -1,4 +1,4 @@
-// Context parallelism cuts a sequence into 2c pieces, of which rank r holds r and 2c - 1 - r, so that all ranks have
+// Context parallelism splits a sequence into 2c pieces; rank r holds pieces r and 2c - 1 - r, so that all ranks have
 // the same amount of causal attention to compute ("zigzag": Llama Team 2024, "The Llama 3 Herd of Models", section
 // 3.3.2; Zhu 2024, "Ring Flash Attention"). With c = 2:
 //

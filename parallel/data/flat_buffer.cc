@@ -8,7 +8,7 @@
 namespace trivet {
 namespace {
 
-// A view of the segment, in its shape, in a tensor that begins at element `begin` of the layout; null if that is null.
+// A view of the segment, with its shape, in `flat`, which begins at element `begin` of the layout; null if `flat` is.
 Tensor view_of(Tensor flat, int64_t begin, const FlatSegment& segment) {
   if (!flat) return {};
   return flat.slice(segment.offset - begin, segment.param->shape.numel()).view(segment.param->shape);

@@ -1,5 +1,5 @@
 // FlatBuffer: the memory of all parameters of a rank. Weights in the model's dtype and fp32 gradients have the same
-// layout, so that a range of elements means the same weights in both, in the optimizer's moments, and in the
+// layout, so that a range of elements holds the same weights in both, in the optimizer's moments, and in the
 // collectives, without packing or copying.
 //
 // Parameters are in backward order (the reverse of their declaration), aligned to 64 elements, so that gradients become
@@ -19,7 +19,7 @@
 // Under the last two a bucket is a unit (ParamUnit), whose full weights or gradients are streamed: they exist only
 // while the unit runs. A weight that two stages may share (tied embeddings) is used by two units and is never streamed.
 //
-// With FlatOptions::gathers_fp8, weights that GEMMs read in FP8 have buckets of their own, next to those of the others.
+// With FlatOptions::gathers_fp8, weights that GEMMs read in FP8 have their own buckets, next to the others.
 // Whole weights are E4M3 codes; a rank also holds its own part in bf16, which the optimizer writes. That is n + 2 n / d
 // bytes under optim and optim_grads (otherwise 2 n, and n for codes), and 3 n / d under optim_grads_params.
 #pragma once
@@ -131,7 +131,7 @@ struct FlatBuffer {
   std::vector<FlatSegment> segments;      // backward order; those gathered in FP8 follow the others of their range
   std::vector<FlatBucket> buckets;        // cover [0, numel)
   std::vector<OwnedShard> owned;          // in the order of the layout
-  std::vector<QuantisedShard> quantised;  // a shard for each weight that is gathered in FP8
+  std::vector<QuantisedShard> quantised;  // one shard per weight that is gathered in FP8
   Tensor amaxes;                          // [quantised.size()] fp32: the largest magnitudes of these weights
   std::vector<std::vector<size_t>> buckets_of_unit;
   std::vector<std::vector<size_t>> streamed_of_unit;  // those whose gradients are streamed

@@ -1,7 +1,7 @@
-// GradSync: reduces the gradients that each rank accumulates over its micro-batches to those of the global batch, in
-// each rank's own part.
+// GradSync: reduces the gradients that each rank accumulates over its micro-batches to those of the global batch. Each
+// rank receives its own part.
 //
-// The steps, by number in the .cc:
+// The steps, numbered as in the .cc:
 //   1. begin_step: counts the backward passes of units that will add to each bucket
 //   2. after_backward: counts down; at zero the bucket's reduction starts on a communication stream, while compute
 //      continues with earlier layers
@@ -33,8 +33,8 @@ class GradSync {
   struct Options {
     int comm_streams = 0;               // collectives in flight during compute; 0: none, they run on the compute stream
     int micro_batches = 1;              // per step
-    Reduce op = Reduce::sum;            // over the data-parallel group; average: the loss was multiplied by its size
-    std::optional<int> delay{};         // backward passes from a complete bucket to the start of its reduction. With a
+    Reduce op = Reduce::sum;            // over the data-parallel group; average: the loss was scaled by the group size
+    std::optional<int> delay{};         // backward passes between a bucket's last gradient and its reduction. With a
                                         // delay of r on stages r hops from the first, all start at the same time
     const Arena* registered = nullptr;  // the gradients' arena, to register with the communicators; null: none
     bool poison = false;  // fills gradients with NaN first, to test that nothing is read before it is written

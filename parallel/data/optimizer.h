@@ -2,7 +2,7 @@
 // in the shards that the rank owns: all parameters, or its part of each bucket (ZeRO).
 //
 // The norm's sum of squares is exact (op::SumOfSquares): it has the same bits however the parameters are partitioned,
-// so clipping cannot make equal layouts differ. It takes one pass over the shards and one or two small all-reduces, on
+// so clipping adds no layout dependence. It takes one pass over the shards and one or two small all-reduces, on
 // the device. It counts only the first copy of each parameter (Param::first_copy).
 #pragma once
 
@@ -16,7 +16,7 @@ namespace trivet {
 
 class Ops;
 
-// The numbers of one update.
+// The scalars of one update.
 struct UpdateStep {
   double learning_rate = 0;
   double decoupled_lr = 0;  // for parameters with ParamSpec::decoupled_lr, if the optimizer distinguishes them
@@ -39,8 +39,8 @@ class Optimizer {
   // `watched` (fp32; null: none) or of a gradient that the norm does not count (other copies of a replicated parameter)
   // is not finite.
   void compute_norm(Ops& ops, Communicator& model, Communicator& data, float max_norm, Tensor watched, Stream& stream);
-  // missing: [1] fp32, how many of the `labels` labels, each of weight 1 / labels, did not count. Makes `numbers` and,
-  // by grad_scale, the gradients means over those that did (op::CountLabels). REQUIRES: compute_norm of this step.
+  // missing: [1] fp32, how many of the `labels` labels, each of weight 1 / labels, do not count. Rescales `numbers`,
+  // and by grad_scale the gradients, to means over the others (op::CountLabels). REQUIRES: compute_norm of this step.
   void count_labels(Ops& ops, Tensor missing, int64_t labels, float max_norm, Tensor numbers, Stream& stream);
   // One update with the gradients scaled by grad_scale; a no-op if `accepted` ([1] fp32, on the device) is 0.
   virtual void step(Ops& ops, Tensor accepted, const UpdateStep& how, Stream& stream) = 0;
@@ -51,7 +51,7 @@ class Optimizer {
   // State per weight, besides the weight itself.
   struct State {
     std::string_view name;   // in checkpoints, as in Megatron: "exp_avg"
-    std::string_view words;  // for people: "first moment"
+    std::string_view words;  // human-readable: "first moment"
     Tensor owned;            // [owned_numel] fp32, each shard at its OwnedShard::local
   };
   virtual std::vector<State> states() const = 0;

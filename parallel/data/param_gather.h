@@ -24,7 +24,7 @@ class ParamGather {
   struct Options {
     int comm_streams = 0;  // collectives in flight during compute; 0: none, they run on the compute stream
     bool poison = false;   // fills what will be gathered with NaN, to test that nothing is read too early
-    // The chunk of each of a rank's forward passes, in order; ahead: by how many passes the first stage is ahead. All
+    // The chunk of each of a rank's forward passes, in order; ahead: how many passes the first stage is ahead. All
     // stages gather a chunk's weights at the same time, while the first stage runs the first pass of the previous
     // chunk. Empty: all chunks are gathered together.
     std::vector<int> forward_chunks{};
@@ -43,7 +43,7 @@ class ParamGather {
   }
   void before_forward(int unit) { use(unit, unit + 1); }
   void before_backward(int unit) { use(unit, unit - 1); }
-  // Waits for all gathers: after that nothing reads the ranks' own parts.
+  // Waits for all gathers; afterwards nothing reads the ranks' own parts.
   void finish();
 
   int64_t registered_bytes() const { return comm_streams_.registered_bytes(); }

@@ -25,7 +25,7 @@ struct BoundaryRows {
 
 struct BoundaryBuffer {
   Tensor data;
-  Event* free = nullptr;  // after it the buffer may be overwritten; null: now. Outlives the buffer's use.
+  Event* free = nullptr;  // after it the buffer may be overwritten; null: already. Must outlive the buffer's use.
 };
 
 class SendEnd {
@@ -36,7 +36,7 @@ class SendEnd {
         written_(device.create_event()) {
     stream_->set_trace_row(row);
   }
-  // Sends what `compute` has queued to write to data by now; `sent` completes when data may be overwritten.
+  // Sends `data` as written by the work queued on `compute` so far; `sent` completes when it may be overwritten.
   void send(Tensor data, Stream& compute, Event& sent) {
     compute.record(*written_);
     stream_->wait(*written_);

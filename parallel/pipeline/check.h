@@ -1,4 +1,4 @@
-// Check: is a schedule valid?
+// Checks whether a schedule is valid:
 //
 //   1. Every op is in range, and every (stage, micro-batch) has exactly one F and either one B or one I and one W.
 //   2. On every rank F comes before B or I, and I before W.
@@ -18,7 +18,7 @@ namespace trivet {
 // One line per problem; empty: the schedule is valid.
 std::vector<std::string> find_problems(const Schedule& schedule);
 
-// Throws ConfigError with all problems, after `place`: "FILE: ".
+// Throws ConfigError with all problems, prefixed with `place`, e.g. "FILE: ".
 void check_schedule(const Schedule& schedule, std::string_view place = {});
 
 // The depth that all channels of a schedule need. A channel of depth d holds d messages between the end of the sending

@@ -10,7 +10,7 @@ namespace {
 
 bool needs_gradient(const Op& op) { return op.kind == OpKind::backward || op.kind == OpKind::backward_input; }
 
-// Most gradient buffers in use at a time: the current op's, those passed between stages of this rank (v-shaped maps),
+// Peak number of gradient buffers in use: the current op's, those passed between stages of this rank (v-shaped maps),
 // and one more if gradients are sent, so that the next op does not wait for the last transfer.
 int gradient_buffers(const Schedule& schedule, int rank) {
   int waiting = 0, most = 1, sends = 0;
@@ -134,7 +134,7 @@ void Executor::forward(const Op& op, int slot) {
   }
   forward_slot_[{number, op.microbatch}] = slot;
 
-  // 2. An earlier output must have left this slot first.
+  // 2. The slot's earlier output must have been sent first.
   compute_.wait(free_event(stage.output(slot)));
   stage.forward(op.microbatch, slot);
   // 3.

@@ -1,5 +1,5 @@
 // Executor: runs one rank's program of a pipeline schedule: a loop over the ops and a switch over their kinds. The
-// steps, by number in the .cc:
+// steps, numbered as in the .cc:
 //   forward   1. the input: received from the previous stage's rank, or that stage's output on this rank
 //             2. the stage's forward   3. the output is sent, if the next stage is on another rank
 //   backward  1. the gradient of the output: received, or from this rank   2. the stage's backward
@@ -43,7 +43,7 @@ class Executor {
   static int boundary_buffers(const Schedule& schedule, int rank, const PipelineOptions& options);
 
   // Collective over `pipeline`, the p ranks in order. `schedule`: one that check_schedule() accepts. `buffers`: as many
-  // as boundary_buffers() returns. Channels get rows in `trace`. Everything passed by reference outlives the executor.
+  // as boundary_buffers() returns. Channels get rows in `trace`. Everything passed by reference must outlive it.
   Executor(const Schedule& schedule, Communicator& pipeline, Device& device, Stream& compute, Trace* trace,
            const std::vector<Tensor>& buffers, PipelineOptions options);
 
@@ -57,7 +57,7 @@ class Executor {
 
   // One step: forward and backward of all micro-batches, or of the first `microbatches`.
   void run(int microbatches = std::numeric_limits<int>::max());
-  // run() calls f, on its thread, after each op of the program is queued (on a CPU: done), with how many are.
+  // run() calls f, on its thread, after each op of the program is queued (on a CPU: done), with their number so far.
   void on_progress(std::function<void(size_t done, size_t of)> f) { on_progress_ = std::move(f); }
   // The forwards of the first `microbatches` micro-batches, in the program's order.
   void run_forward_only(int microbatches, const BoundaryRows& rows = {});

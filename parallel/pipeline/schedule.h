@@ -40,11 +40,11 @@ using Program = std::vector<Op>;
 
 // The stage of chunk c on rank r (p ranks, v chunks per rank, p v stages):
 //   interleaved: c p + r. Every rank's chunk c feeds the next rank's, and the last rank's feeds rank 0's chunk c+1.
-//   v_shaped:    c p + r for even c, (c+1) p - 1 - r for odd c: up and down again, so the turn stays on one rank.
+//   v_shaped:    c p + r for even c, (c+1) p - 1 - r for odd c: there and back, so the turn stays on one rank.
 enum class StageMap : uint8_t { interleaved, v_shaped };
 
 // A channel is a directed pair of ranks and a kind of payload. One FIFO per channel is enough for every schedule that
-// check_schedule() accepts: consumers take messages in the order in which producers make them.
+// check_schedule() accepts: consumers take messages in the order in which producers send them.
 enum class Payload : uint8_t { activation, gradient };
 struct Channel {
   int from = 0;
@@ -127,7 +127,7 @@ struct ScheduleError : ConfigError {
   ScheduleError(Part of, const std::string& what) : ConfigError(what), part(of) {}
   Part part;
 };
-// Throws ScheduleError naming the numbers that disagree and what would work.
+// Throws ScheduleError naming the values that conflict and what would work.
 Schedule make_schedule(const ScheduleRequest& request);
 
 }  // namespace trivet

@@ -1,5 +1,5 @@
-// The generators. The schedules with whole backward passes differ in only two things: the order in which a rank's
-// micro-batches come, and how many forwards it runs before its first backward (`warm_up`). The zero-bubble schedules
+// The generators. The schedules with whole backward passes differ in only two things: the order in which a rank
+// runs its micro-batches, and how many forwards precede its first backward (`warm_up`). The zero-bubble schedules
 // split the backward pass and use its weight half to fill waits.
 //
 //   gpipe, 1f1b          Huang et al. 2019; Narayanan et al. 2021 (PipeDream-flush)
@@ -20,7 +20,7 @@ namespace {
 
 // ---- whole backward passes
 
-// Groups of `group` micro-batches; each group passes through the chunks one after the other, a backward pass from the
+// Groups of `group` micro-batches; each group passes through the chunks one after the other, backward passes from the
 // last chunk to the first. group = m is breadth-first; v = 1 is plain 0, 1, 2, …
 std::vector<Op> order(OpKind kind, int m, int v, int group) {
   std::vector<Op> ops;
@@ -78,7 +78,7 @@ class SplitProgram {
   }
 
  private:
-  // Generators may add more micro-batches than there are; those beyond m are left out.
+  // Generators may add more than m micro-batches; those beyond m are dropped.
   void add(const Op& op) {
     if (op.microbatch < m_) program_.push_back(op);
   }
@@ -179,7 +179,7 @@ constexpr std::array<ScheduleKind, 9> kKinds{{
      [](const Schedule& s, int) { return fused(s, s.m, s.m); }},
     {"1f1b", "one forward and one backward pass in turn", Chunks::one,
      [](const Schedule& s, int r) { return fused(s, s.m, s.p - 1 - r); }},
-    // The longer warm-up lets a gradient be late: other forwards run meanwhile.
+    // The longer warm-up tolerates late gradients: other forwards run in the meantime.
     {"1f1b-eager", "1f1b with twice the warm-up: hides transfer latency, holds more activations", Chunks::one,
      [](const Schedule& s, int r) { return fused(s, s.m, 2 * (s.p - 1 - r)); }},
     {"interleaved", "1f1b over v chunks per rank: a bubble v times smaller, v times the transfers", Chunks::several,

@@ -37,10 +37,10 @@ struct ChannelState {
 };
 
 struct RankState {
-  size_t next = 0;       // the running op, or else the one to start
+  size_t next = 0;       // the running op or, if none, the next one
   bool engaged = false;  // runs `next`, or will at a known time
   bool held_up = false;  // its last result is blocked by a full channel
-  double free_at = 0;    // if sends block: the end of its last one
+  double free_at = 0;    // if sends block: the end of its last send
 };
 
 struct RankEvent {

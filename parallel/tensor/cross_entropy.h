@@ -1,5 +1,5 @@
 // Cross-entropy over logits whose vocabulary columns are partitioned over the tensor-parallel group. The full logits
-// are never gathered: three numbers per token are reduced (Shoeybi et al. 2019, section 3). Padding is excluded from
+// are never gathered: three values per token are reduced (Shoeybi et al. 2019, section 3). Padding is excluded from
 // the softmax.
 #pragma once
 

@@ -10,14 +10,14 @@
 // "Gathers" is an all-gather under sequence parallelism and nothing otherwise; "reduces" is a reduce-scatter or an
 // all-reduce. Shoeybi et al. call these conjugates f (column: identity forward, all-reduce backward) and g (row:
 // all-reduce forward, identity backward), as this file does. Under sequence parallelism, Korthikanti et al. write g for
-// what replaces f, and g-bar for what replaces g. The steps, by number in the .cc:
+// what replaces f, and g-bar for what replaces g. The steps, numbered as in the .cc:
 //
 //   column   1. gather x   2. y = x W^T, row by row as x arrives
 //            3. dx = dy W, a partial sum   4. reduce it (f)   5. dW += dy^T x, which gathers x again: a slice is saved
 //   row      1. y = x W^T, a partial sum   2. reduce it (g)
 //            3. gather dy  4. dx = dy W    5. dW += dy^T x, which gathers dy again if it runs later
 //
-// 3 and 4 are the half of the backward pass that the previous layer waits for; a schedule may run 5 later.
+// The previous layer waits only for steps 3 and 4 of the backward pass; a schedule may run 5 later.
 // Weights are [out, in]; y = x W^T.
 #pragma once
 
@@ -34,14 +34,14 @@ enum class Bias : uint8_t { none, kept, decayed };  // decayed: by the optimizer
 
 class ColumnParallelLinear {
  public:
-  // out: {columns of y}, or {2, columns} for two layers side by side, each partitioned on its own: a rank's y has its
-  // columns of the first, then those of the second. overlap: of communication under sequence parallelism; except for
-  // `none`, it needs a Context with a tensor stream.
+  // out: {columns of y}, or {2, columns} for two layers side by side, each partitioned separately: a rank's y has its
+  // columns of the first, then those of the second. overlap: of communication under sequence parallelism; modes other
+  // than none need a Context with a tensor_comm_stream.
   ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, const Shape& out, Init init, Bias bias,
                        TensorOverlap overlap = TensorOverlap::none, const Fp8Mode& fp8 = {});
 
-  // y = x W^T + bias; or, with pre_activation, of y's shape: pre_activation = x W^T + bias and y = act(pre_activation).
-  // act: must not have a gate.
+  // y = x W^T + bias; or, with pre_activation (y's shape): pre_activation = x W^T + bias, y = act(pre_activation).
+  // act: must not be gated.
   void forward(Context& ctx, const Operand<Place::residual>& x, Hidden y, Hidden pre_activation = {},
                Activation act = {}) const;
   // Both halves below, the second through the context's weight-gradient queue; x and dy must live until that has run.

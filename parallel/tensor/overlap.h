@@ -73,7 +73,7 @@ class TensorCommStream {
 // multiply(first, rows, whole): the GEMM of rows [first, first + rows) of the whole sequence.
 using MultiplyWhole = std::function<void(int64_t first, int64_t rows, Whole whole)>;
 // x: this rank's positions [s*, b, h]. Multiplies the whole sequence, in one GEMM or as slices arrive, and returns that
-// sequence, [s, b, h], in `frame` or x itself. Modes but none need sequence parallelism and a Context with a stream.
+// sequence, [s, b, h], in `frame` or x itself. Modes other than none need sequence parallelism and tensor_comm_stream.
 Whole gather_and_multiply(Context& ctx, TensorOverlap mode, Residual x, Scratch::Frame& frame,
                           const MultiplyWhole& multiply);
 

@@ -19,7 +19,7 @@
 
 namespace trivet {
 
-// A tensor as a GEMM reads it. scale: fp32, by which its elements are multiplied; null: they are not quantised.
+// A tensor as a GEMM reads it. scale: fp32, multiplies its elements; null: they are not quantised.
 // Blockwise scales cover all positions, even if `values` has only this rank's.
 template <Place kPlace>
 struct Operand {
@@ -52,14 +52,14 @@ class Operands {
   }
   bool operator==(const Operands&) const = default;
 
-  // x [s*, b, n], an activation or (below) a gradient: as it is, or as FP8 values and their scale, in `frame` if it is
-  // not quantised yet.
+  // Returns x [s*, b, n], an activation or (below) a gradient, as it is or as FP8 values and their scale; they are in
+  // `frame` unless x was already quantised.
   template <Place kPlace>
   Operand<kPlace> activation(Context& ctx, const Operand<kPlace>& x, Scratch::Frame& frame) const {
     return x.scale ? x : quantise(ctx, x.values, op::Quantize::activation, frame);
   }
-  // Has write(x) write an activation to `saved` or, if `saved` is for codes, to `frame` in `dtype`, from where its
-  // codes go to `saved`.
+  // Calls write(x) to write an activation: x is `saved` or, if `saved` holds codes, memory in `frame` of type `dtype`,
+  // which is then quantised into `saved` if the context quantises.
   template <Place kPlace, class Write>
   static Operand<kPlace> save(Context& ctx, const Operand<kPlace>& saved, DType dtype, Scratch::Frame& frame,
                               Write&& write) {
@@ -97,7 +97,7 @@ class Operands {
   // Returns the scales, for all positions.
   Tensor quantise_blocks(Context& ctx, const Tensor& x, Role role, bool of_residual, const Tensor& values,
                          Scratch::Frame& frame) const;
-  // over_tensor, over_context: x is a part of a tensor that the ranks of the group share.
+  // over_tensor, over_context: x is one rank's part of a tensor partitioned over that group.
   static void quantise(Context& ctx, const Tensor& x, Role role, bool over_tensor, bool over_context,
                        const Tensor& values, const Tensor& scale);
 

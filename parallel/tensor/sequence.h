@@ -1,4 +1,4 @@
-// From a slice of the sequence to all of it, and back. Under sequence parallelism a tensor rank holds its own positions
+// Gathers slices of the sequence, and reduces to them. Under sequence parallelism a tensor rank holds its own positions
 // [s/t, b, n] between the linear layers, which read, or compute a partial sum of, all positions [s, b, n].
 #pragma once
 
