@@ -9,7 +9,7 @@
 namespace trivet {
 namespace {
 
-// A non-negative number followed by at most one letter; empty if the text is anything else.
+// Parses a non-negative integer with at most one suffix letter; empty if the text is anything else.
 std::optional<int64_t> parse_count(std::string_view text, std::string_view letters) {
   int64_t scale = 1;
   if (const size_t letter = text.empty() ? letters.npos : letters.find(text.back()); letter != letters.npos) {

@@ -1,4 +1,4 @@
-// BatchSizes: the number of samples per step, by the number consumed before it. One size, or a ramp.
+// BatchSizes: samples per step, as a function of the samples consumed before it. Constant, or a ramp.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ inline constexpr int64_t kMostBatchSamples = 100'000'000;  // per step
 
 struct BatchSizes {
   struct Part {
-    int64_t from = 0;     // steps that begin after this many samples, or more,
-    int64_t samples = 0;  // consume this many each
+    int64_t from = 0;     // applies to steps that begin after at least this many samples
+    int64_t samples = 0;  // per step
     bool operator==(const Part&) const = default;
   };
   std::vector<Part> parts;  // ascending; the first begins at 0
@@ -25,8 +25,8 @@ struct BatchSizes {
   }
   int64_t largest() const { return std::ranges::max(parts, {}, &Part::samples).samples; }
 
-  // Calls end(begin, steps, samples) for each run of steps of equal size from `begin` on, until it returns true. The
-  // last run has no end.
+  // Calls end(begin, steps, samples) for each run of equally large steps, starting at `begin`, until it returns true.
+  // The last run is unbounded.
   template <class End>
   void each_run(int64_t begin, const End& end) const {
     for (size_t i = 0; i < parts.size(); ++i) {
@@ -39,7 +39,7 @@ struct BatchSizes {
       begin += steps * samples;
     }
   }
-  // The number of whole steps, from the beginning of a run, that consume at most `samples`.
+  // The number of whole steps, from the start of the run, that together consume at most `samples`.
   int64_t steps_within(int64_t samples) const {
     int64_t count = 0;
     each_run(0, [&](int64_t begin, int64_t steps, int64_t size) {
@@ -60,10 +60,10 @@ struct BatchSizes {
   }
 };
 
-// Megatron's rampup_batch_size: from `start` by `increment` to `full`, over equal parts of the first `samples`.
+// Megatron's rampup_batch_size: `start` to `full` by `increment`, evenly spread over the first `samples`.
 BatchSizes ramp_of_batch_sizes(int64_t start, int64_t increment, int64_t samples, int64_t full);
-// Megatron's step_batch_size_schedule, "0:768 250B:1536": from that many tokens on, that size. K, M, B, T: 10^3, …
-// 10^12. Empty if the text is invalid: the first threshold must be 0, and thresholds must ascend.
+// Megatron's step_batch_size_schedule, "0:768 250B:1536": token thresholds with the batch size from each one on.
+// K, M, B, T: 10^3, … 10^12. Empty if the text is invalid: the first threshold must be 0, and thresholds must ascend.
 std::optional<BatchSizes> parse_batch_size_schedule(const std::string& text, int64_t seq_length);
 
 }  // namespace trivet

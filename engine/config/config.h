@@ -5,7 +5,7 @@
 //   b micro-batch size   s sequence length   h hidden size   f ffn size   a attention heads   L layers   vocab
 //   t tensor-, p pipeline-, d data-parallel size   v model chunks per pipeline rank   m micro-batches per step
 //
-// An optional that is empty means "derived": validate.h's resolve() fills it in.
+// An empty optional means "derived": validate.h's resolve() fills it in.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@
 
 namespace trivet {
 
-// The values of enums, and their names in a file. An enum that a lower floor uses is declared there.
+// Enums, and the names of their values in a file. Enums that lower floors use are declared there.
 enum class RecomputeGranularity { none, selective, full };
 enum class RecomputeModule { core_attn, layernorm, mlp };
 enum class RecomputeMethod { none, uniform, block };
@@ -35,7 +35,7 @@ enum class LrDecay { cosine, linear, constant, inverse_square_root, wsd };
 enum class WsdDecay { exponential, linear, cosine, minus_sqrt };
 enum class Ramp { constant, linear, cosine };
 enum class CommBackend { thread, mpi, nccl, staged };
-enum class StepAction { take, warn, skip, stop };  // what to do with a step once its numbers are known
+enum class StepAction { take, warn, skip, stop };  // what to do with a step once its loss and gradient norm are known
 enum class CudaGraphs { none, local };
 
 constexpr auto words_of(RecomputeGranularity) { return word_list("none", "selective", "full"); }
@@ -65,14 +65,14 @@ struct ModelConfig {
   std::optional<int64_t> num_query_groups = {};  // num_attention_heads
   std::optional<int64_t> kv_channels = {};       // hidden_size / num_attention_heads
   int64_t seq_length = 0;
-  std::optional<int64_t> vocab_size;  // that of the dataset's tokenizer
+  std::optional<int64_t> vocab_size;  // the dataset tokenizer's
   int64_t make_vocab_size_divisible_by = 128;
   bool untie_embeddings_and_output_weights = false;
   Norm normalization = Norm::layernorm;
   bool swiglu = false;
   bool add_bias_linear = true;
   bool add_qkv_bias = false;  // if add_bias_linear is false
-  bool qk_layernorm = false;  // of each head, with `normalization`
+  bool qk_layernorm = false;  // per head, with `normalization`
   Positions position_embedding_type = Positions::learned;
   double rotary_base = 10'000;
   double rotary_percent = 1;
@@ -98,9 +98,9 @@ struct ParallelConfig {
   int context_parallel_size = 1;
   CpCommType cp_comm_type = CpCommType::p2p;
   int pipeline_model_parallel_size = 1;
-  std::optional<int64_t> virtual_pipeline_model_parallel_size;  // model chunks per pipeline rank; as the schedule needs
-  std::string pipeline_schedule = "1f1b";                       // a kind of `trivet schedule`, or a file with one
-  std::optional<int64_t> microbatch_group_size_per_vp_stage;    // interleaved: what fits
+  std::optional<int64_t> virtual_pipeline_model_parallel_size;  // model chunks per pipeline rank; set by the schedule
+  std::string pipeline_schedule = "1f1b";                       // a kind of `trivet schedule`, or a schedule file
+  std::optional<int64_t> microbatch_group_size_per_vp_stage;    // interleaved; empty: what fits
   std::optional<int64_t> decoder_first_pipeline_num_layers;
   std::optional<int64_t> decoder_last_pipeline_num_layers;
   bool account_for_embedding_in_pipeline_split = false;
@@ -117,12 +117,12 @@ struct OverlapConfig {
   bool overlap_cp_comm = true;         // context-parallel communication overlaps attention
   bool overlap_grad_reduce = false;    // reduce a bucket of gradients as soon as the last micro-batch has filled it
   bool overlap_param_gather = false;   // gather sharded weights during the next forward pass
-  int collectives_in_flight = 1;       // for each of the two above
+  int collectives_in_flight = 1;       // limit for each of the two above
   bool align_grad_reduce = false;      // start reductions at the same time on all pipeline ranks
   bool align_param_gather = false;     // same for gathers
   bool average_in_collective = false;  // divide by d while reducing; off: the loss is scaled beforehand
   bool defer_embedding_wgrad_compute = false;  // the output weight's gradients wait for the pipeline to drain
-  int64_t wgrad_deferral_limit = 0;            // for only this many last micro-batches; 0: all
+  int64_t wgrad_deferral_limit = 0;            // only for the last this many micro-batches; 0: all
   TensorOverlap tp_comm_overlap = TensorOverlap::none;
   std::optional<TensorOverlap> tp_comm_overlap_qkv;  // default: tp_comm_overlap; same for the others
   std::optional<TensorOverlap> tp_comm_overlap_proj;
@@ -134,7 +134,7 @@ struct BatchConfig {
   int64_t micro_batch_size = 1;
   std::optional<int64_t> global_batch_size;  // micro_batch_size * d; with a schedule of sizes, the largest
   std::optional<std::vector<int64_t>> rampup_batch_size = {};  // start, increment, samples
-  std::string step_batch_size_schedule = {};                   // "0:768 250B:1536": from that many tokens on, that size
+  std::string step_batch_size_schedule = {};                   // "0:768 250B:1536": 768, then 1536 after 250B tokens
 };
 
 struct OptimizerConfig {
@@ -157,11 +157,11 @@ struct OptimizerConfig {
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
   double weight_decay = 0.1;
-  std::optional<double> start_weight_decay = {};  // a ramp over the run, if weight_decay_incr_style is not constant
+  std::optional<double> start_weight_decay = {};  // a ramp over the run, unless weight_decay_incr_style is constant
   std::optional<double> end_weight_decay = {};
   Ramp weight_decay_incr_style = Ramp::constant;
   bool decay_norms_and_biases = false;
-  // If a resumed run's schedules differ from the checkpoint's: which of the two to use; neither: an error.
+  // If a resumed run's schedules differ from the checkpoint's, which to use; neither set: an error.
   bool override_opt_param_scheduler = false;        // this configuration's
   bool use_checkpoint_opt_param_scheduler = false;  // the checkpoint's
   double clip_grad = 1.0;                           // 0: no clipping
@@ -192,7 +192,7 @@ struct DataConfig {
   std::string train_path;  // a prefix or blend for each
   std::string valid_path;
   std::string test_path;
-  bool repeat = true;           // training data are reshuffled and repeated; false: they end
+  bool repeat = true;           // reshuffle and repeat the training data; false: one pass
   std::string tokenizer_model;  // default: the one next to the dataset, if any
   // For documents within a sample: positions restart at 0 in each, tokens attend only to their own document, and the
   // prediction made at a document's last token does not count.
@@ -202,14 +202,14 @@ struct DataConfig {
 };
 
 struct CommConfig {
-  // thread, mpi: what the ranks are. nccl, staged (through host memory, so that ranks may share a GPU): the transport
-  // between GPU memories. auto: the best that the launcher and the GPUs allow.
+  // thread, mpi: how ranks run. nccl, staged (through host memory, so that ranks may share a GPU): the transport
+  // between GPUs. auto: the best that the launcher and the GPUs allow.
   std::optional<CommBackend> backend;
   bool nccl_ub = false;    // registers weights and gradients with NCCL's data-parallel groups
-  double timeout_s = 600;  // a call that takes longer ends the run; 0: never
+  double timeout_s = 600;  // a call that takes longer ends the run; 0: no timeout
   // Emulated links between the ranks of a group (parallel/comm/link.h): for all groups, or for one class of them.
   double link_latency_us = 0;
-  double link_gbps = 0;                          // 10^9 bits a second; 0: no limit
+  double link_gbps = 0;                          // 10^9 bits per second; 0: no limit
   std::optional<double> tensor_link_latency_us;  // default: link_latency_us; same for the others
   std::optional<double> tensor_link_gbps;        // default: link_gbps; same for the others
   std::optional<double> context_link_latency_us;
@@ -218,23 +218,23 @@ struct CommConfig {
   std::optional<double> pipeline_link_gbps;
   std::optional<double> data_link_latency_us;
   std::optional<double> data_link_gbps;
-  bool shared_port = false;    // the emulated links of all classes leave a rank through one port
+  bool shared_port = false;    // the emulated links of all classes share one port per rank
   bool measure_links = false;  // measures the real links at start
 };
 
 struct CheckpointConfig {
   int64_t save_interval = 0;  // steps between checkpoints in run_dir/checkpoints; 0: none
   int64_t keep_last = 0;      // keep this many of them; 0: all
-  // Also kept: steps that are a multiple of this, and this many checkpoints with the lowest validation losses.
+  // Also kept: steps that are multiples of save_retain_interval, and the keep_best steps of lowest validation loss.
   int64_t save_retain_interval = 0, keep_best = 0;
-  std::string mirror;            // a second folder for them, filled in the background; empty: none
-  bool async_save = false;       // a copy of the state is written while training continues
-  int64_t max_failed_saves = 3;  // consecutive ones, then the run ends
+  std::string mirror;            // a second folder, to which they are copied in the background; empty: none
+  bool async_save = false;       // copy the state, then write it while training continues
+  int64_t max_failed_saves = 3;  // consecutive failures that end the run
 };
 
 struct TrainConfig {
-  int64_t train_iters = 0;    // or, if it is 0,
-  int64_t train_samples = 0;  // whole steps within this many samples
+  int64_t train_iters = 0;    // 0: given by train_samples
+  int64_t train_samples = 0;  // as many whole steps as these samples allow
   int64_t eval_interval = 0;  // 0: never
   int64_t eval_iters = 10;
   bool full_validation = false;  // evaluate the whole set, in order
@@ -255,7 +255,7 @@ struct TrainConfig {
   StepAction spike_policy = StepAction::warn;       // or skip, or stop
   int64_t max_consecutive_skips = 10;
   int64_t check_weight_hash_across_dp_replicas_interval = 0;  // steps; 0: never
-  bool deterministic_mode = false;  // choose nothing by timing it, so that two runs on GPUs are bit-identical
+  bool deterministic_mode = false;  // choose nothing by timing, so that GPU runs are bit-identical
   bool trace = false;               // write run_dir/trace.json
   FlopsConvention flops_convention = FlopsConvention::causal;
 };
@@ -266,7 +266,7 @@ struct DeviceConfig {
   bool tf32 = false;                              // fp32 GEMMs on the tensor cores of a GPU, with 10 bits of mantissa
   CudaGraphs cuda_graph_impl = CudaGraphs::none;  // local: each micro-batch is launched as a graph
   int threads_per_rank = 0;                       // 0: the host's cores divided by its ranks
-  std::optional<double> peak_tflops;  // of one rank in the run's dtype; auto: a table by GPU name, or measured
+  std::optional<double> peak_tflops;              // per rank, in the run's dtype; auto: by GPU name, or measured
 };
 
 struct Config {

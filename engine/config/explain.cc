@@ -12,7 +12,7 @@
 namespace trivet {
 namespace {
 
-// The sections one below another, with a row for each of their fields.
+// All sections, one below the other, with one row per field.
 template <class Row>
 TextBlock by_section(const Row& row) {
   TextBlock block;

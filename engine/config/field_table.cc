@@ -5,7 +5,7 @@
 namespace trivet {
 namespace {
 
-// Declares the key of a member of Config: its meaning and valid numbers.
+// Declares the key of a member of Config, with its meaning and valid range.
 #define KEY(section, member, ...)               \
   add_field<decltype(Config().section.member)>( \
       table, #section "." #member, [](Config& c) -> void* { return &c.section.member; }, __VA_ARGS__)
@@ -18,8 +18,8 @@ void of_layer(Field& field, bool bulk) {
   if (!bulk) field.words = {"none", "ring", "pipeline"};
 }
 
-// With the rules of values, the upper bounds keep every product of sizes (parameters, bytes, tokens per step) within 63
-// bits.
+// Together with the rules for values, the upper bounds keep every product of sizes (parameters, bytes, tokens per step)
+// within 63 bits.
 
 void declare_model(std::vector<Field>& table) {
   KEY(model, num_layers, "transformer layers, L", range(1, 10'000, "layers")).required = true;

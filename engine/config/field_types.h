@@ -1,11 +1,11 @@
-// For each type of a member of Config: how its value is read from a scalar, written as YAML, and checked.
+// For each member type of Config: how a value is read from a scalar, written as YAML, and checked.
 //
-//   integers, numbers, truth values   never quoted
+//   integers, numbers, booleans        never quoted
 //   text                              without control characters, at most 4096 bytes
 //   an enum                           one of its words (config.h) that the field allows
-//   an order of axes                  the axes' names with '-' between
+//   an order of axes                  the axes' names, joined by '-'
 //   an optional                       "auto", or the field's own word for it, means no value
-//   a vector                          a text with commas between its items
+//   a vector                          its items, joined by commas
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ inline constexpr bool kIsVector = false;
 template <class T>
 inline constexpr bool kIsVector<std::vector<T>> = true;
 
-// False if the scalar is not such a value; `to` is then unspecified.
+// Returns false if the scalar is not a value of type T; `to` is then unspecified.
 template <class T>
 bool read_value(const Field& field, const Scalar& scalar, T& to) {
   const auto store = [&](const auto& parsed) {
@@ -141,7 +141,7 @@ Field field_of_type() {
           .copy = [](const void* from, void* to) { *static_cast<T*>(to) = *static_cast<const T*>(from); }};
 }
 
-// Declares a key: the member that holds its value, its meaning, and valid numbers.
+// Declares a key: the member that holds its value, its meaning, and its valid range.
 template <class T>
 Field& add_field(std::vector<Field>& table, std::string_view name, void* (*at)(Config&), std::string_view about,
                  Numbers numbers = {}) {

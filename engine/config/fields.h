@@ -1,4 +1,4 @@
-// Fields: the one table of all configuration keys. Reading, --set, "did you mean", range checks, `trivet config` and
+// Fields: the single table of all configuration keys. Reading, --set, "did you mean", range checks, `trivet config` and
 // config.resolved.yaml all walk it, so a new member of Config needs its line in field_table.cc and nothing else.
 #pragma once
 
@@ -23,7 +23,7 @@ struct Numbers {
   std::string_view unit = {};  // empty: a plain number
 };
 
-// A value has an effect only if `holds`, which must tolerate out-of-range values.
+// A value has an effect only if `holds` returns true. `holds` must tolerate out-of-range values.
 struct Need {
   std::vector<std::string_view> of;  // the keys that `holds` reads
   bool (*holds)(const Config&);
@@ -33,15 +33,15 @@ struct Need {
 struct Field {
   std::string_view name = {};   // "section.key"
   std::string_view about = {};  // one line
-  Numbers numbers = {};         // for a number, and for each one in a list
+  Numbers numbers = {};         // for a number, or each number in a list
   bool required = false;        // the default means "not given"
   std::string_view empty = {};  // how an optional without a value is written: "auto"; empty: not an optional
-  std::vector<std::string_view> words = {};  // for an enum, and for each one in a list
+  std::vector<std::string_view> words = {};  // for an enum, or each value in a list
   std::string_view takes = {};               // the text of expected(), if it cannot be derived
   bool list = false;                         // YAML may give a list; its items are joined by commas
   bool planned = false;                      // "auto" leaves the value to `trivet plan` (LoadedConfig::left_to_planner)
 
-  std::vector<Need> needs = {};  // for a value other than the default
+  std::vector<Need> needs = {};  // of a value other than the default
 
   // Set by the type of the member in config.h (field_types.h). `at` finds the member.
   std::string_view noun;  // "an integer"

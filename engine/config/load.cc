@@ -34,7 +34,7 @@ std::string_view with_words_of(std::string_view key, const std::vector<std::stri
   return found == names.end() ? "" : *found;
 }
 
-// True for keys of Megatron-LM or NeMo whose features Trivet does not have, recognised by parts of their names.
+// True for keys of Megatron-LM or NeMo features that Trivet lacks, recognised by parts of their names.
 bool is_unsupported(std::string_view key) {
   constexpr std::string_view kParts =
       "wandb,expert,moe,fp8_margin,fp8_interval,fp8_amax,fp8_dot,fp8_multi,fp4,fp16,loss_scale,hierarchical_context,"
@@ -72,7 +72,7 @@ void unknown_section(std::string_view where, std::string_view name, Problems& pr
   if (problems.full()) return problems.add_at(where, name, "unknown section");
   const std::string_view section = name.substr(0, name.find('.'));
   if (const auto of_tools = tool_sections(); std::ranges::count(of_tools, section, &ToolSection::name) > 0) {
-    for (const Field& field : fields()) problems.mute(field.name);  // the tool might have given their values
+    for (const Field& field : fields()) problems.mute(field.name);  // the tool might have set them
     return problems.add_at(where, name,
                            "belongs to a tool that this program, the engine alone, lacks; expected trivet from a build "
                            "with -DTRIVET_TOOLS=ON");
@@ -89,7 +89,7 @@ void unknown_section(std::string_view where, std::string_view name, Problems& pr
 
 bool is_section(std::string_view name) { return std::ranges::count(fields(), name, &Field::section) > 0; }
 
-// The value of a --set: a list in brackets, a text in quotes, and null are read as YAML; all else is the text itself.
+// The value of a --set: bracketed lists, quoted text and null are parsed as YAML; all else is taken literally.
 YamlNode value_of_set(const Field& field, const std::string& text) {
   const bool quoted = text.starts_with('"') || text.starts_with('\''), list = field.list && text.starts_with('['),
              null = field.noun != "text" && (text == "~" || text == "null" || text == "Null" || text == "NULL");
@@ -101,7 +101,7 @@ YamlNode value_of_set(const Field& field, const std::string& text) {
   return {.value = {.text = text}};
 }
 
-// Stores the value, or a note that it is left to the planner. Otherwise returns the problem, as parse_field() does.
+// Stores the value, or records that it is left to the planner. On failure returns the problem, as parse_field() does.
 std::optional<std::string> store(const Field& field, const YamlNode& value, LoadedConfig& loaded) {
   std::erase(loaded.left_to_planner, field.name);
   const auto whole = scalar_of(field, value);
@@ -172,7 +172,7 @@ void apply_set(const std::string& argument, LoadedConfig& loaded, Problems& prob
   if (const auto wrong = store(*field, value, loaded)) problems.add(name, *wrong);
 }
 
-// Applies the text's values, if there is a text, on top of `loaded`; then `sets` and `levels` on top of them.
+// Applies to `loaded`, in this order, the values in `text` (unless null), `sets` and `levels`.
 LoadedConfig read_over(LoadedConfig loaded, const std::string* text, std::span<const std::string> sets,
                        std::span<const std::string> levels) {
   Problems problems(loaded.path, loaded.origins);

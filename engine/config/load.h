@@ -23,25 +23,25 @@ struct LoadedConfig {
   std::string path = {};
   // Keys given as "auto" whose values only `trivet plan` chooses; in `config` they have their defaults.
   std::vector<std::string_view> left_to_planner = {};
-  // False: a plan, or inference, which may lack the keys that only training needs: data and length. The keys of `plan`
-  // are valid only there.
+  // False for a plan or for inference, which may lack the keys that only training needs: data and run length. The
+  // keys of `plan` are valid only then.
   bool trains = true;
 };
 
 // `sets` are "section.key=value" texts, with the value as plain text or in YAML's notation: [a, b], "a", ~. They
 // override the file, and later ones override earlier ones. Throws one ConfigError with every problem that can be found
-// without knowing the ranks and the dataset, one per line; IoError if the file cannot be read. `levels` are the same,
-// for a study's factors: resolve() leaves out one that has no effect.
+// without knowing the ranks and the dataset, one per line; IoError if the file cannot be read. `levels` have the same
+// form, for a study's factors: resolve() leaves out a level that has no effect.
 LoadedConfig load_config(const std::string& path, std::span<const std::string> sets = {},
                          std::span<const std::string> levels = {});
-// The same for a plan or inference: LoadedConfig::trains is false.
+// Same, for a plan or inference: LoadedConfig::trains is false.
 LoadedConfig load_untrained(const std::string& path, std::span<const std::string> sets = {});
 
-// The same from text; `path` only names it.
+// Same, from text; `path` is only its name.
 LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets = {},
                           std::span<const std::string> levels = {});
 
-// The same on top of an existing configuration instead of a file. Throws ConfigError.
+// Same, on top of an existing configuration instead of a file. Throws ConfigError.
 LoadedConfig with_sets(LoadedConfig loaded, std::span<const std::string> sets);
 
 // The defaults with `sets` applied, without check_config(). Throws ConfigError.
@@ -54,16 +54,16 @@ struct KeyDifference {
 };
 std::vector<KeyDifference> differences(const Config& a, const Config& b);
 
-// The Config of another run, from "section.key" -> value as YAML, as format_field() writes it: absent keys have their
-// defaults, keys that this version does not know are ignored, and the rules between values are not checked. Throws
+// The Config of another run, from "section.key" -> value as YAML, as format_field() writes it: absent keys get their
+// defaults, keys unknown to this version are ignored, and rules that relate several values are not checked. Throws
 // DataError naming `source`.
 Config parse_saved_config(const std::map<std::string, std::string>& values, const std::string& source);
 
 struct Field;
 struct Scalar;
 struct YamlNode;
-// The value of a key; a list becomes its items joined by commas. Empty if the key accepts no list, or if an item is not
-// a scalar or has a comma.
+// The value of a key; a list becomes its items joined by commas. Empty if the key does not accept the list, or if an
+// item is not a scalar or contains a comma.
 std::optional<Scalar> scalar_of(const Field& field, const YamlNode& node);
 
 // Every key and its value, except a tool's section if it has only defaults, so that a program without the tool can read

@@ -18,7 +18,7 @@ namespace trivet {
 // The origin of a value.
 struct Origin {
   enum Kind { by_default, file, set, level, derived } kind = by_default;
-  std::string where;  // file: "run.yaml:12". set, level: the argument of --set. derived: how, "4 * hidden_size"
+  std::string where;  // file: "run.yaml:12". set, level: the argument of --set. derived: the formula, "4 * hidden_size"
 };
 std::string to_string(const Origin& origin);
 
@@ -33,24 +33,24 @@ struct KeyError : ConfigError {
 
 class Problems {
  public:
-  // `source` names the configuration if a key has no place of its own; both must outlive this object.
+  // `source` names the configuration where a key has no location of its own; both must outlive this object.
   Problems(const std::string& source, const Origins& origins) : source_(source), origins_(origins) {}
 
   // Add a problem at the place the key's value came from, or at `where`.
   void add(std::string_view key, std::string_view text);
   void add_at(std::string_view where, std::string_view key, std::string_view text);
 
-  // Counts the key as having a problem without a line: its value was lost to another problem.
+  // Marks the key as faulty without adding a line: its value was lost to a problem already reported.
   void mute(std::string_view key) { keys_.emplace(key); }
 
-  // True if there is no problem so far with any of these keys, so that checking them together makes sense.
+  // True if none of these keys has a problem so far, so that checking them together makes sense.
   bool clean(const std::vector<std::string_view>& keys) const;
 
-  // True if the file gives `key`, but a --set, a level, or resolve() gave one of `keys` its value; or if a level of a
-  // study gives `key`, as it is combined with every level of the other factors.
+  // True if the file sets `key`, but a --set, a level, or resolve() set one of `keys`; or if a level of a study sets
+  // `key`, as it is combined with every level of the other factors.
   bool overridden(std::string_view key, const std::vector<std::string_view>& keys) const;
-  // Records that the key's value has no effect, for a reason outside the file. That is no problem: resolve() gives the
-  // key its default, and the run gets a note.
+  // Records that the key's value has no effect, for a reason outside the file. This is no problem: resolve() resets the
+  // key to its default and adds a note to the run.
   void leave_out(std::string_view key, std::string_view why);
   bool left_out(std::string_view key) const;
   struct LeftOut {
@@ -75,16 +75,16 @@ class Problems {
   size_t count_ = 0;
 };
 
-// ---- hints: the floors below know no keys. They report what is missing as a ConfigError with a Lack; here it gets the
-//      keys that require it or that would help.
+// ---- hints: lower floors do not know the keys. They report what is missing as a ConfigError with a Lack; these
+//      functions add the keys that require it or would help.
 
-// The error's text; for a ConfigError with a Lack, with the keys named.
+// The error's text; for a ConfigError with a Lack, including the keys.
 std::string with_hint(const Error& error);
 
-// Why a thread could not be started, no memory for its stack or too many processes, and what would help.
+// Explains why a thread could not be started (no memory for its stack, or too many processes) and what would help.
 std::string thread_problem(const std::string& what);
 
-// Runs f; rethrows a ConfigError that has a Lack with its hint, and the failure to start a thread as a ConfigError.
+// Runs f; adds the hint to a ConfigError with a Lack, and rethrows a failure to start a thread as a ConfigError.
 template <class F>
 decltype(auto) naming_keys(F&& f) {
   try {
@@ -93,7 +93,7 @@ decltype(auto) naming_keys(F&& f) {
     if (error.lack == Lack::none || error.lack == Lack::named) throw;
     throw ConfigError(with_hint(error), Lack::named);
   } catch (const std::system_error& error) {
-    // std::thread throws it without a text of its own, which errors of a file or stream have.
+    // std::thread's error adds no text to the code's message; errors of files and streams do.
     if (error.code() != std::errc::resource_unavailable_try_again || error.code().message() != error.what()) throw;
     throw ConfigError(thread_problem(error.what()));
   }

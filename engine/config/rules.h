@@ -1,11 +1,11 @@
 // Rules: constraints between the values of a configuration. Each is a row: the key at fault, the other keys that it
-// reads, the condition that breaks it, and a message: what was found, why that is invalid, and a remedy. Each row is
-// written once, with the facts that it needs: the values alone (load_config checks it), the ranks and the dataset, the
+// reads, the condition that breaks it, and a message (what was found, why it is invalid, a remedy). Each row is written
+// once and checked where the facts it needs are known: the values alone (load_config), the ranks and the dataset, the
 // layout (resolve), or the devices (make_backend). So `trivet config`, `train`, `generate` and `study` reject a
-// configuration in the same words; only `config`, which also plans runs for other machines, does not check devices.
+// configuration with the same messages; `config`, which also plans for other machines, skips the device rules.
 //
 // A value that cannot have an effect breaks a rule. In two cases the file is not at fault, and the value is left out
-// with a note: a --set took away what it needs (`--set checkpoint.save_interval=0` for a file with keep_last), or there
+// with a note: a --set removed what it needs (`--set checkpoint.save_interval=0` for a file with keep_last), or there
 // are too few ranks (`--ranks 1` for a file for eight).
 #pragma once
 
@@ -23,8 +23,8 @@ class Rules {
  public:
   explicit Rules(Problems& problems) : problems_(problems) {}
 
-  // Reports nothing if one of the keys already has a problem, which may be the cause. Conditions are evaluated all the
-  // same: they must tolerate out-of-range values.
+  // Reports nothing if one of the keys already has a problem, which may be the cause. Conditions are evaluated
+  // regardless, so they must tolerate out-of-range values.
   template <class... Args>
   void operator()(std::string_view key, const std::vector<std::string_view>& with, bool broken,
                   fmt::format_string<const Args&...> text, const Args&... args) {
@@ -40,7 +40,7 @@ class Rules {
     else problems_.add(key, fmt::format(text, args...));
   }
 
-  // A rule for a value that has no effect with so few ranks.
+  // A rule for a value that has no effect because there are too few ranks.
   template <class... Args>
   void few_ranks(std::string_view key, bool broken, fmt::format_string<const Args&...> text, const Args&... args) {
     if (broken && is_due(key, {})) problems_.leave_out(key, fmt::format(text, args...));
@@ -55,13 +55,13 @@ class Rules {
 };
 
 void check_rules_of_values(const Config& config, Problems& problems);
-void check_needs(const Config& config, Rules& rule);                 // one group of these: Field::needs
-void check_schedules_over_steps(const Config& config, Rules& rule);  // another, in a file of its own
+void check_needs(const Config& config, Rules& rule);                 // part of the above: Field::needs
+void check_schedules_over_steps(const Config& config, Rules& rule);  // another part, in its own file
 void check_rules_of_ranks(const LoadedConfig& loaded, const RunFacts& facts, Problems& problems);
 void check_rules_of_layout(const Config& config, const Layout& layout, Problems& problems);
 
-// True if the ranks compute on GPUs. host_gpus: the usable GPUs of each rank's host. Throws a ConfigError with the
-// broken rules for devices.
+// True if the ranks compute on GPUs. host_gpus: the usable GPUs of each rank's host. Throws a ConfigError that
+// lists the violated rules for devices.
 bool on_gpus(const Config& config, std::span<const int64_t> host_gpus);
 
 // True if parallel.pipeline_schedule is a path, not a kind.
@@ -77,7 +77,7 @@ inline int64_t warmup_of_fraction(double fraction, int64_t decay) {
   return static_cast<int64_t>(fraction * static_cast<double>(decay));
 }
 
-// The divisors of n, at most six: those nearest to `near`. "1, 2 or 4"
+// Up to six divisors of n, those nearest to `near`: "1, 2 or 4"
 std::string divisors(int64_t n, int64_t near);
 // True if `whole` is a multiple of `part`; false if `part` is not a valid size.
 constexpr bool divides(int64_t part, int64_t whole) { return part > 0 && whole % part == 0; }

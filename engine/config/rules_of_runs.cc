@@ -76,8 +76,8 @@ void check_vocabulary(const Config& c, const RunFacts& facts, Rules& rule) {
        given.value_or(0), of_dataset.value_or(0));
 }
 
-// Links that share a port must have one bandwidth, and only real links can be measured. ranks: the number in a group
-// of each class, in the order of kCommClasses.
+// Links that share a port must have one bandwidth, and only real links can be measured. ranks: the size of a group of
+// each class, in the order of kCommClasses.
 void check_links(const Config& c, const std::array<int, kCommClasses.size()>& ranks, Rules& rule) {
   constexpr auto kPort = "comm.shared_port";
   const std::array gbps = {
@@ -121,7 +121,7 @@ void check_links(const Config& c, const std::array<int, kCommClasses.size()>& ra
 void check_groups(const Config& c, int world, Rules& rule) {
   const int t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
   const int of_context = c.parallel.context_parallel_size, d = world / ranks_of_one_replica(c);
-  Config usual;  // with what resolve() derives for values that are not given
+  Config usual;  // with the values that resolve() derives where none are given
   usual.comm.tensor_link_latency_us = usual.comm.context_link_latency_us = usual.comm.pipeline_link_latency_us =
       usual.comm.data_link_latency_us = c.comm.link_latency_us;
   usual.comm.tensor_link_gbps = usual.comm.context_link_gbps = usual.comm.pipeline_link_gbps =
@@ -149,7 +149,7 @@ void check_groups(const Config& c, int world, Rules& rule) {
   alone(world, "there is one rank",
         {"comm.link_latency_us", "comm.link_gbps", "train.straggler_factor", "train.straggler_interval"});
   std::array sizes{t, of_context, p, d};
-  const std::array ranks{t, of_context, p, d * of_context};  // in a group of each class
+  const std::array ranks{t, of_context, p, d * of_context};  // per group, by class
   std::ranges::sort(sizes);
   alone(sizes[2], "at most one dimension has several ranks", {"parallel.order"});
   check_links(c, ranks, rule);
@@ -277,7 +277,7 @@ void check_rules_of_layout(const Config& c, const Layout& layout, Problems& prob
   rule.few_ranks("overlap.wgrad_deferral_limit", limit > layout.micro_batches,
                  "{} is above the micro-batches of a step ({}): all are deferred, as with 0", limit,
                  layout.micro_batches);
-  if (layout.layers_of_stage.empty()) return;  // that problem is reported already
+  if (layout.layers_of_stage.empty()) return;  // already reported
   const int64_t largest = std::ranges::max(layout.layers_of_stage);
   rule("model.recompute_num_layers", {}, c.model.recompute_num_layers > largest,
        "{} is above the {} of the largest stage, expected at most that", c.model.recompute_num_layers,

@@ -72,7 +72,7 @@ void check_warmup(const OptimizerConfig& o, const LrSpan& span, int64_t decay, c
        "{} is not below lr ({}), expected less: the warm-up rises to it", o.lr_warmup_init, o.lr);
 }
 
-// A run has one length, in steps or samples, and its schedules count the same.
+// A run's length is given in steps or in samples, not both, and its schedules use the same unit.
 void check_length(const Config& c, Rules& rule) {
   const bool samples = c.train.train_samples > 0;
   rule("train.train_iters", {"train.train_samples"}, !samples && c.train.train_iters == 0 && !c.train.skip_train,
@@ -97,7 +97,7 @@ void check_optimizer(const Config& c, Rules& rule) {
   const double min_lr = o.min_lr.value_or(o.lr / 10);
   const int64_t length = c.train.train_samples > 0 ? c.train.train_samples : c.train.train_iters;
   const int64_t decay = span.decay.value_or(length);
-  // For a constant schedule, resolve() writes values that change nothing, so these must be accepted when read back.
+  // For a constant schedule, resolve() writes values that change nothing, so they must be accepted when read back.
   const bool constant = o.lr_decay_style == LrDecay::constant;
   constexpr auto kNoEffect = "{} has no effect with lr_decay_style constant, only with cosine or linear";
   rule.no_effect("optimizer.min_lr", {"optimizer.lr", "optimizer.lr_decay_style"},

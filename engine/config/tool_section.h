@@ -1,6 +1,6 @@
 // ToolSection: a tool's additions to a run: a section of keys (`mlperf:`, `plan:`), the rules for their values,
-// and a procedure that directs the run by them. A program's rows are listed in launch/, by hand: nothing registers
-// itself, since the linker drops an object file that nothing refers to.
+// and a procedure that directs the run by them. A program's rows are listed by hand in launch/: sections do not
+// register themselves, since the linker drops unreferenced object files.
 #pragma once
 
 #include <any>
@@ -26,30 +26,30 @@ struct LoadedConfig;
 
 struct ToolSection {
   std::string_view name;
-  // Makes the struct of the section's values. Null: this program was built without the tool, and rejects its keys.
+  // Creates the struct of the section's values. Null: this program was built without the tool, and rejects its keys.
   std::any (*defaults)() = nullptr;
   void (*declare)(std::vector<Field>& table) = nullptr;  // the keys (field_types.h)
 
   // The rules (rules.h). Null: there are none.
   void (*check)(const Config& config, Rules& rule) = nullptr;            // for the values alone
   void (*check_run)(const LoadedConfig& loaded, Rules& rule) = nullptr;  // for the run
-  // Gives values to keys that the configuration leaves open. batch: the maximum number of samples per step.
+  // Sets keys that the configuration leaves open. batch: the maximum number of samples per step.
   void (*derive)(LoadedConfig& loaded, int64_t batch, Problems& problems, std::vector<std::string>& notes) = nullptr;
 
-  // The key that gives a run to `procedure` if its value is not the default. Empty: there is none.
+  // If this key's value is not the default, `procedure` directs the run. Empty: no such key.
   std::string_view directing_key = {};
-  // Called before anything is initialised. from_checkpoint: a named checkpoint, not the run's own. Collective.
+  // Called before anything is initialised. from_checkpoint: the run starts from a named checkpoint. Collective.
   std::unique_ptr<RunProcedure> (*procedure)(const LoadedConfig& loaded, bool from_checkpoint,
                                              Communicator& world) = nullptr;
 
-  // Makes the observer of a run of this configuration, on rank 0, or returns null. Null: there is never one.
+  // Creates the observer of a run of this configuration, on rank 0, or returns null. Null: never an observer.
   std::unique_ptr<RunObserver> (*observer)(const LoadedConfig& loaded) = nullptr;
 };
 
 // The rows of this program, defined in launch/all_sections.cc or launch/core_sections.cc.
 std::span<const ToolSection> tool_sections();
 
-// The section whose procedure directs a run of this configuration; null: none does.
+// The section whose procedure directs a run of this configuration; null: none.
 const ToolSection* directing_section(const Config& config);
 
 // The values of the tools' sections: one struct for each.

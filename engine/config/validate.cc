@@ -62,8 +62,8 @@ Schedule read_schedule_of(const ParallelConfig& c, int64_t micro_batches) {
   return schedule;
 }
 
-// The safe channel depth of a known schedule, which is checked and simulated once for all runs that use it, as a search
-// resolves thousands.
+// The safe channel depth of a known schedule. Each schedule is checked and simulated only once, as a search resolves
+// thousands of configurations.
 int depth_of_known(const Schedule& schedule) {
   static std::mutex mutex;
   static std::map<std::tuple<std::string, int, int, int, int>, int> depths;
@@ -78,7 +78,7 @@ int depth_of_known(const Schedule& schedule) {
   return depths[key] = depth;
 }
 
-// The schedule of the given kind or from a file; ConfigError if it does not fit. Raises `depth` to its safe depth.
+// The schedule of that kind or from a file. Throws ConfigError if it does not fit. Raises `depth` to its safe depth.
 Schedule find_schedule(const ParallelConfig& c, int64_t micro_batches, int& depth) {
   const bool of_file = is_file_of_schedule(c.pipeline_schedule);
   Schedule schedule = of_file ? read_schedule_of(c, micro_batches) : make_known_schedule(c, micro_batches);
@@ -86,8 +86,8 @@ Schedule find_schedule(const ParallelConfig& c, int64_t micro_batches, int& dept
   return schedule;
 }
 
-// Adds what `f` throws as a problem of the key, or of the key of a KeyError; but rethrows a bug. Returns false if there
-// was a problem.
+// Adds an error thrown by `f` as a problem of the key, or of a KeyError's own key; rethrows bugs. Returns false if
+// there was a problem.
 template <class F>
 bool succeeds(Problems& problems, std::string_view key, const F& f) {
   try {
@@ -111,7 +111,7 @@ void derive(LoadedConfig& loaded, std::string_view key, std::optional<T>& to, T 
   loaded.origins[std::string(key)] = {Origin::derived, std::move(how)};
 }
 
-// Gives the values that the rules leave out their defaults.
+// Resets the values that the rules leave out to their defaults.
 void leave_out(LoadedConfig& loaded, const Problems& problems, std::vector<std::string>& notes) {
   Config defaults;
   for (const auto& [key, note] : problems.left_out()) {
@@ -222,7 +222,7 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   for (size_t before = 0;; before = layout.notes.size()) {  // once a value is left out, others may have no effect
     Problems problems(loaded.path, loaded.origins);
     check_config(loaded, problems);
-    for (const std::string_view key : loaded.left_to_planner)  // an optional then has its default, as usual
+    for (const std::string_view key : loaded.left_to_planner)  // an optional is derived as usual
       if (find_field(key)->empty.empty())
         problems.add(key, "auto is for `trivet plan`, which chooses the fastest that fits; expected " +
                               expected(*find_field(key)));
@@ -369,7 +369,7 @@ ModelSpec model_spec_of(const ModelConfig& c) {
 std::vector<const Field*> keys_of_another_model(const Config& config, const Config& other) {
   std::vector<const Field*> keys;
   for (const Field& field : fields()) {
-    if (field.section() != "model" || check_field(field, other)) continue;  // required but not given: of no model
+    if (field.section() != "model" || check_field(field, other)) continue;  // required but missing there
     Config changed = config, from = other;
     field.copy(field.at(from), field.at(changed));
     if (!model_spec_of(changed.model).same_model(model_spec_of(config.model))) keys.push_back(&field);

@@ -26,7 +26,7 @@ struct RunFacts {
   bool has_dataset = true;                         // at least one of its files
 };
 
-// The mesh of the fewest ranks that hold a whole model: the axes whose sizes are keys. dp follows from the world size.
+// The smallest mesh that holds a whole model: the axes whose sizes are keys. dp follows from the world size.
 inline MeshShape replica_mesh(const Config& config) {
   const ParallelConfig& c = config.parallel;
   return MeshShape({{Axis::tp, c.tensor_model_parallel_size},
@@ -42,9 +42,9 @@ inline int64_t default_bucket_size(int64_t d) { return std::max<int64_t>(40'000'
 struct Layout {
   MeshShape mesh;
   int64_t micro_batches = 1;                  // m: per data-parallel rank and step, for the largest batch
-  Schedule schedule;                          // of those micro-batches on the pipeline ranks, checked
-  BatchSizes batch_sizes;                     // of the steps
-  std::map<int64_t, Schedule> smaller = {};   // by m: the schedules of steps with smaller batches
+  Schedule schedule;                          // for those micro-batches on the pipeline ranks; checked
+  BatchSizes batch_sizes;                     // per step
+  std::map<int64_t, Schedule> smaller = {};   // schedules of steps with smaller batches, by m
   int channel_depth = 0;                      // safe_channel_depth() of the schedules
   std::vector<int64_t> layers_of_stage = {};  // [p * v]
   int64_t padded_vocab = 0;  // vocab_size rounded up to a multiple of make_vocab_size_divisible_by * t, as in Megatron
@@ -80,22 +80,22 @@ struct Field;  // fields.h
 struct LayerSplit {
   int64_t num_layers = 0;
   int stages = 1;                            // p * v
-  int chunks = 1;                            // interleaved: v; a rank splits the next two over them, as in Megatron
-  std::optional<int64_t> first_layers = {};  // of the first stage or rank, and
-  std::optional<int64_t> last_layers = {};   // of the last, if they differ from the others
-  bool account_for_embedding = false;        // the embedding counts as a layer of the first stage,
-  bool account_for_loss = false;             // and the head as one of the last
+  int chunks = 1;                            // interleaved: v; splits the next two over a rank's chunks, as in Megatron
+  std::optional<int64_t> first_layers = {};  // of the first stage or rank, if different
+  std::optional<int64_t> last_layers = {};   // of the last stage or rank, if different
+  bool account_for_embedding = false;        // the embedding counts as a layer of the first stage
+  bool account_for_loss = false;             // the head counts as a layer of the last stage
 };
 
 // Layers of each stage, [stages]. REQUIRES: first_layers or last_layers are not combined with account_for_…, nor with
-// one pipeline rank. Throws KeyError that says which numbers disagree and what would work.
+// one pipeline rank. Throws a KeyError that says which values conflict and what would work.
 std::vector<int64_t> split_layers(const LayerSplit& split);
 
-// The width of the MLP, given or derived: with a gate, so that it has as many weights as without.
+// The width of the MLP, given or derived: a gated MLP has about as many weights as one without a gate.
 int64_t ffn_of(const ModelConfig& config);
 // The model that a configuration describes. A vocabulary that is not derived yet counts as 0.
 ModelSpec model_spec_of(const ModelConfig& config);
-// The number of rows of a rank's micro-batch whose logits exist at once; 0: all (GptShape::cross_entropy_rows).
+// The number of rows of a rank's micro-batch whose logits coexist in memory; 0: all (GptShape::cross_entropy_rows).
 int64_t cross_entropy_rows_of(const Config& config, const Layout& layout);
 // The keys whose values in `other` would make `config` a different model (ModelSpec::same_model).
 std::vector<const Field*> keys_of_another_model(const Config& config, const Config& other);

@@ -144,7 +144,7 @@ YamlTree parse_yaml(const std::string& text, const std::string& path, Problems& 
   };
   try {
     if (parse(text, documents)) problems.add_at(path, "", "more than one YAML document, expected one");
-    // The parser lets the end of the file close a quoted text, but not an end-of-document marker.
+    // The parser accepts the end of the file as the end of a quoted text, but not an end-of-document marker.
     YamlNode ignored;
     parse(text + "\n...\n", ignored);
   } catch (const YAML::Exception& error) {

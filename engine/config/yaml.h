@@ -43,7 +43,7 @@ struct YamlTree {
 };
 YamlTree parse_yaml(const std::string& text, const std::string& path, Problems& problems);
 
-// Reads typed values from a tree. What cannot be read, or is not known, becomes a problem with its line, and reading
+// Reads typed values from a tree. Each unreadable or unknown entry becomes a problem with its line, and reading
 // continues, so that one pass finds all problems.
 class YamlReader {
  protected:
@@ -74,7 +74,7 @@ class YamlReader {
 
   // The text of a scalar. If there is none, returns empty and adds a problem; same for the functions below.
   std::optional<std::string> scalar(const YamlNode& node, const std::string& where, std::string_view expected);
-  // The result of parse() on the text: an optional that is empty if the text is not as expected.
+  // Returns parse(text), an optional that is empty if the text is not as expected.
   template <class Parse>
   auto value(const YamlNode& node, const std::string& where, std::string_view expected, const Parse& parse)
       -> decltype(parse(std::string())) {
