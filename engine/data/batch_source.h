@@ -9,13 +9,13 @@
 
 namespace trivet {
 
-// Any thread.
+// Thread-safe.
 class Samples {
  public:
   virtual ~Samples() = default;
   virtual int64_t seq_length() const = 0;
-  // tokens: [s + 1], -1 past the end of data that do not repeat. ends (null: not needed) receives the indices after the
-  // last tokens of the dataset's documents, ascending. Any index from 0 on.
+  // index: any from 0 on. tokens: [s + 1], -1 past the end of data that does not repeat. ends (null: not needed)
+  // receives the index after the last token of each of the dataset's documents, ascending.
   void sample(int64_t index, std::span<int32_t> tokens, std::vector<int32_t>* ends = nullptr) const {
     if (ends) ends->clear();
     read_sample(index, tokens, ends);
@@ -31,8 +31,8 @@ class Samples {
 struct Batch {
   std::vector<int32_t> tokens;  // [s, b]
   std::vector<int32_t> labels;  // [s, b]: the next tokens, or kNoLabel, kMaskedLabel
-  // [s, b] each, if documents are kept apart: positions within the document, and the sample's first position that
-  // belongs to the document; else empty.
+  // [s, b] each, if documents are kept apart: positions within the document, and the document's first position in
+  // the sample; else empty.
   std::vector<int32_t> position_ids = {}, starts = {};
   int64_t first_sample = 0;
 };

@@ -1,4 +1,4 @@
-// Blend: the order in which a blend of datasets takes their samples, as in Megatron's build_blending_indices: sample i
+// Blend: the order in which samples are drawn from several datasets, as in Megatron's build_blending_indices: sample i
 // comes from the source with the largest deficit to its share of i. A pure function of the index.
 #pragma once
 
@@ -7,11 +7,11 @@
 
 namespace trivet {
 
-// One thread at a time.
+// Not thread-safe.
 class Blend {
  public:
   struct Place {
-    size_t source;  // the number of sources: all have ended
+    size_t source;  // the number of sources: all are exhausted
     int64_t sample;
   };
 
@@ -19,7 +19,7 @@ class Blend {
   // proportions.
   Blend(std::vector<double> weights, std::vector<int64_t> sizes);
 
-  // Any index, in constant time if it is the next one; otherwise in time proportional to the distance from there or
+  // Accepts any index. Takes constant time for the next one, otherwise time proportional to the distance from there or
   // from the last anchor before it. An anchor is kept for every kAnchor samples passed so far.
   Place at(int64_t index);
   // The number of samples from each source among the first `total`, up to rounding.
@@ -29,7 +29,7 @@ class Blend {
   static constexpr int64_t kAnchor = 1 << 16;
   struct Cursor {
     int64_t index = 0, base = 0;          // base: where a source was last left out
-    std::vector<double> shares;           // since there; 0: left out
+    std::vector<double> shares;           // since base; 0: left out
     std::vector<int64_t> taken, at_base;  // samples taken before `index`; before `base`
   };
 

@@ -108,7 +108,7 @@ std::vector<BpeSplit> read_splits(const json& whole, const JsonReader& file) {
       splits.push_back(split_of(part, reader));
     } else if (type == "Digits") {
       expect_value(reader, part, "individual_digits", {false, true});
-      // Numbers as in Rust's library, which has those of Unicode 17.
+      // Numbers as in Rust's library, which follows Unicode 17.
       splits.push_back({"[\\p{N}\U00011de0-\U00011de9\U00016ff4-\U00016ff6]"});
       if (!part.value("individual_digits", false)) splits.back().regex += '+';
     } else {
@@ -125,7 +125,7 @@ std::vector<BpeSplit> read_splits(const json& whole, const JsonReader& file) {
   return splits;
 }
 
-// The post-processor that puts a special token in front of a text, and in front of each text of a pair.
+// The post-processor that prepends a special token to a text, and to each text of a pair.
 json template_of(const std::string& token, int32_t id) {
   json texts[] = {json::array(), json::array()};
   for (const int type : {0, 1}) {
@@ -144,7 +144,7 @@ json post_processor_of(const BpeModel& model) {
   return model.begin.empty() ? json() : template_of(model.begin, model.special(model.begin, "--bos-token"));
 }
 
-// The token that the post-processor puts in front of a text. A ByteLevel changes only offsets.
+// The token that the post-processor prepends to a text. A ByteLevel changes only offsets.
 std::string begin_of(const JsonReader& file, const json& whole, const BpeModel& model) {
   const auto member = [](const json& object, const char* name) {
     return object.is_object() ? object.value(name, json()) : json();
@@ -409,12 +409,12 @@ BpeEnds read_tokenizer_config(const std::string& path) {
           path + ": bos_token"};
 }
 
-// For a chat model it may be the end of a turn: a suggestion, not a default.
+// A suggestion, not a default: a chat model's eos_token may be the end of a turn.
 std::string eos_token_beside(const std::string& model) {
   const std::string config = tokenizer_config_of(model);
   if (file_exists(config)) try {
       return fmt::format("{} names eos_token {}", config, read_tokenizer_config(config).eod);
-    } catch (const DataError&) {  // it names none
+    } catch (const DataError&) {  // no eos_token
     }
   return "the file does not say which it is";
 }

@@ -1,5 +1,5 @@
 // The files of byte-level BPE (Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016;
-// Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) as Hugging Face has them:
+// Radford et al., "Language Models are Unsupervised Multitask Learners", 2019) in Hugging Face's formats:
 // tokenizer.json, or vocab.json and merges.txt; and tokenizer_config.json.
 #pragma once
 
@@ -16,7 +16,7 @@
 namespace trivet {
 
 struct BpeModel {
-  // Matched verbatim in a text before it is cut. Those with `normalized` are matched in the text between the others.
+  // Matched verbatim in a text before it is split. Those with `normalized` are matched in the text between the others.
   struct Added {
     int32_t id = 0;
     std::string text;
@@ -26,14 +26,14 @@ struct BpeModel {
   std::vector<BpeSplit> splits = splits_of(BpePattern::gpt2);
   bool ignore_merges = false;  // a piece that is a token is encoded whole
   bool nfc = false;            // texts are normalised to NFC
-  // Excludes added tokens that BPE does not have. In the files' alphabet, a printable character for each byte.
+  // Excludes added tokens that BPE itself lacks. Keys use the files' alphabet: one printable character per byte.
   std::unordered_map<std::string, int32_t> vocab;
   std::vector<std::string> tokens;             // by id; for an added token, its text; "": no token
   std::vector<std::array<int32_t, 3>> merges;  // by rank: left, right, result
   std::vector<Added> added;
   std::string begin;  // the special token that the post-processor prepends to a text; "": none
 
-  // The id of the special token with this text. Without one, a ConfigError that begins with `where` and lists them.
+  // The id of the special token with this text. If none, throws a ConfigError: `where`, then the special tokens.
   int32_t special(const std::string& text, const std::string& where) const;
 };
 
@@ -54,8 +54,8 @@ std::string to_tokenizer_json(const BpeModel& model);
 // The file `json` that `model` was read from, with a post-processor for model.begin and no other.
 std::string with_begin(std::string_view json, const BpeModel& model);
 
-// Hashes of everything that affects encoding: tokens, merges, and the rules for cutting and normalising texts. Loading
-// a file with transformers and saving it leaves them unchanged.
+// Hashes of everything that affects encoding: tokens, merges, and the rules for splitting and normalising texts.
+// Loading a file with transformers and saving it leaves them unchanged.
 std::string bpe_fingerprint(const BpeModel& model);
 // Names which of the three differ, after ": "; "" if either fingerprint is not of a BPE tokenizer.
 std::string bpe_difference(const std::string& fingerprint, const std::string& other);
@@ -70,7 +70,7 @@ std::string to_tokenizer_config(const BpeEnds& ends, const std::string& source =
 BpeEnds read_tokenizer_config(const std::string& path);
 // The end-of-document token in the tokenizer_config.json next to a model, for messages.
 std::string eos_token_beside(const std::string& model);
-// A ConfigError if the file `name` prepends a token other than `asked` to texts; asking for "none" resolves it.
+// Throws ConfigError if the model prepends a token to texts. `asked` (--bos-token) and the file's `name`: for messages.
 void expect_no_begin(const BpeModel& model, const std::string& asked, const std::string& name);
 // The tokenizer_config.json next to [PREFIX.]tokenizer.json.
 inline std::string tokenizer_config_of(const std::string& path) {

@@ -1,6 +1,6 @@
-// Cuts a text for byte-level BPE into pieces, which no merge crosses, in linear time. Regular expressions apply one
-// after another, each within the pieces of its predecessor. Their character classes are those of one Unicode version,
-// whichever the distribution has.
+// Splits a text for byte-level BPE into pieces, which no merge crosses, in linear time. Regular expressions apply one
+// after another, each within the pieces of its predecessor. Their character classes are those of one fixed Unicode
+// version, whichever the distribution has.
 #pragma once
 
 #include <cstddef>
@@ -15,39 +15,39 @@
 
 namespace trivet {
 
-enum class BpePattern { gpt2, llama3, qwen2 };  // to train
+enum class BpePattern { gpt2, llama3, qwen2 };  // for training
 constexpr auto words_of(BpePattern) { return word_list("gpt2", "llama3", "qwen2"); }
 
 std::string_view regex_of(BpePattern pattern);
 
 struct BpeSplit {
   enum class Keep { all, matches, gaps };  // the parts that become pieces; the rest is not encoded
-  std::string regex;                       // "": no cut
+  std::string regex;                       // "": no split
   Keep keep = Keep::all;
-  bool prefix_space = false;  // before the cut, a text that does not begin with a space gets one
+  bool prefix_space = false;  // before the split, prepends a space to a text that lacks one
   bool operator==(const BpeSplit&) const = default;
 };
 
 inline std::vector<BpeSplit> splits_of(BpePattern pattern) { return {{std::string(regex_of(pattern))}}; }
 
-// A text without a position to cut at in this many bytes, such as one long word, is cut anyway.
+// A text without a valid split point in this many bytes, such as one long word, is split anyway.
 inline constexpr size_t kMostUncutBytes = 2 << 20;
 
 class BpeCutter {
  public:
-  // A pattern that is not implemented is a DataError.
+  // Throws DataError if a pattern is not implemented.
   explicit BpeCutter(std::vector<BpeSplit> splits);
 
-  // Passes the pieces of a text to take(piece) in order. goes_on: the text is not a beginning, but continues after a
-  // cut by part_size(). A pattern that rereads the text too often is a DataError.
+  // Calls take(piece) for each piece of a text, in order. goes_on: the text continues one that part_size() has split.
+  // Throws DataError if a pattern rereads the text too often.
   template <class Take>
   void cut(std::string_view text, bool goes_on, Take&& take) const {
     cut(0, text, goes_on, take);
   }
 
-  // The position to cut a text so that its parts have the pieces of the whole: the last such position within `most`
-  // bytes, at least 4; 0 if there is none, but if `most` >= kMostUncutBytes, any character boundary. The text's size if
-  // that is at most `most`. may_cut(at): false if anything else forbids the cut.
+  // Where to split a text so that its parts have the pieces of the whole: the last such position within `most` bytes.
+  // If there is none, 0, or any character boundary if `most` >= kMostUncutBytes. The text's size if that is at most
+  // `most`. REQUIRES: most >= 4. may_cut(at): false if anything else forbids the split.
   size_t part_size(std::string_view text, size_t most, const std::function<bool(size_t at)>& may_cut) const;
 
  private:
@@ -58,7 +58,7 @@ class BpeCutter {
 
   std::vector<BpeSplit> splits_;
   std::vector<std::optional<PieceRegex>> regexes_;  // [split]
-  size_t deciding_ = 0;  // the leading splits; from the next on each piece gets a space, and must stay whole
+  size_t deciding_ = 0;  // leading splits; the next one prepends a space to each piece, so pieces must stay whole
 };
 
 template <class Take>

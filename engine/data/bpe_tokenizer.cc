@@ -27,7 +27,7 @@ struct WordCache {
 };
 constexpr size_t kMostWordBytes = 32, kMostWords = 1 << 18;
 
-// Finds added tokens: the leftmost, and among those that begin there the longest.
+// Finds added tokens: the leftmost match, and among those that begin there the longest.
 class AddedFinder {
  public:
   struct Found {
@@ -51,7 +51,7 @@ class AddedFinder {
     return {text.size()};
   }
 
-  // True if a token spans `at`, or might once the text continues. ends: also if one ends at `at`.
+  // True if a token spans `at`, or might span it once the text continues. ends: also if one ends at `at`.
   bool spans(std::string_view text, size_t at, bool ends) const {
     return std::ranges::any_of(ids_, [&](const auto& token) {
       const size_t most = token.first.size() - 1, begin = at - std::min(at, most + ends);
@@ -231,7 +231,7 @@ class BpeTokenizer final : public Tokenizer {
     cache.tokens.insert(cache.tokens.end(), tokens.begin() + static_cast<std::ptrdiff_t>(before), tokens.end());
   }
 
-  // Merges the pair of lowest rank, the leftmost of equal ones, until no pair has a merge.
+  // Merges the pair of lowest rank, the leftmost on ties, until no pair has a merge.
   void merge(std::string_view piece, std::vector<int32_t>& tokens) const {
     if (model_.ignore_merges) {
       std::string name;
@@ -283,7 +283,7 @@ class BpeTokenizer final : public Tokenizer {
   std::vector<bool> added_ = std::vector<bool>(model_.tokens.size());  // by id
   std::unordered_map<uint64_t, Merge> merges_;                         // by pair
   std::array<int32_t, 256> of_byte_{};
-  bool space_ = false;  // a text that does not begin with a space gets one
+  bool space_ = false;  // prepend a space to a text that does not begin with one
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Byte-level BPE, token for token as in Hugging Face's `tokenizers` (add_special_tokens=False), in time linear in the
 // text times the log of its longest piece. Bytes that are not UTF-8 are preserved: decode(encode(x)) == x for any bytes
-// without the tokens that begin and end documents, unless the model normalises texts (NFC), prepends a space or has a
-// pattern that removes text.
+// that contain no token that begins or ends documents, unless the model normalises texts (NFC), prepends a space or has
+// a pattern that removes text.
 #pragma once
 
 #include <memory>

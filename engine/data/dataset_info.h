@@ -1,5 +1,5 @@
 // PREFIX.json: facts about a dataset that its .idx lacks. `trivet data prepare` writes it last. Megatron's datasets
-// have none; then the configuration gives the vocabulary size.
+// have none; the configuration then gives the vocabulary size.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct DatasetInfo {
 
 std::string to_json(const DatasetInfo& info);
 
-// Empty if there is no PREFIX.json. An invalid one is a DataError naming the key.
+// Empty if there is no PREFIX.json. Throws DataError naming the key if the file is invalid.
 std::optional<DatasetInfo> read_dataset_info(const std::string& prefix);
 
 // Throws DataError if PREFIX.json and PREFIX.idx differ in the number of documents or tokens, or if the tokenizer's

@@ -1,6 +1,6 @@
-// The documents of a packed sample: position ids, the first token that each token sees, and masked labels. All numbers
-// equal those of Megatron's get_ltor_masks_and_position_ids, where an end-of-document token ends every document; here
-// the end of its sequence in the dataset ends a document, too.
+// The documents of a packed sample: position ids, the first token that each token sees, and masked labels. All values
+// equal those of Megatron's get_ltor_masks_and_position_ids, where an end-of-document token ends every document; here,
+// the end of its sequence in the dataset also ends a document.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace trivet {
 
-// The label of a token that has none (the data end there), and of one that eod_mask_loss masks.
+// The labels of a token without a next token (the data ends there), and of one that eod_mask_loss masks.
 inline constexpr int32_t kNoLabel = -1, kMaskedLabel = -2;
 
 struct DocumentRules {

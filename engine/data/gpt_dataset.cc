@@ -13,7 +13,7 @@
 namespace trivet {
 namespace {
 
-// Two for a window that straddles them, and one for another reader in the previous epoch.
+// Two for a window that straddles two epochs, and one for another reader in the previous epoch.
 constexpr size_t kEpochsInUse = 3;
 constexpr int64_t kMaxEntries = std::numeric_limits<uint32_t>::max();
 

@@ -1,14 +1,14 @@
 // GptDataset: training samples of s + 1 tokens as in Megatron's GPTDataset, as a function of (seed, sample index).
 //
-// The shuffled documents of a split are concatenated; the next epoch, shuffled anew, follows, and so on. Window w of
-// this stream is its tokens [w s, w s + s]: the last label of a window is the first input of the next, so that every
-// token but the first is a label exactly once per epoch. The windows of an epoch are shuffled too. An epoch has three
-// tables, with Megatron's names: document index (order of documents), sample index (document and offset where each
-// window starts), shuffle index (order of windows).
+// The shuffled documents of a split are concatenated; the next epoch, reshuffled, follows, and so on. Window w of this
+// stream is its tokens [w s, w s + s]: the last label of a window is the first input of the next, so that every token
+// but the first is a label exactly once per epoch. The windows of an epoch are shuffled too. An epoch has three tables,
+// with Megatron's names: document index (order of documents), sample index (document and offset where each window
+// starts), shuffle index (order of windows).
 //
 // Unlike Megatron, which shuffles all epochs of a run together, sample i does not depend on the length of the run: an
 // extended or resumed run sees the same data as a run that was longer from the start. No token of an epoch is dropped:
-// a window may end in the next epoch.
+// a window may extend into the next epoch.
 #pragma once
 
 #include <algorithm>
@@ -47,10 +47,10 @@ class GptDataset : public Samples {
     int64_t vocab_size = 0;  // of the model, before padding
     int64_t seed = 0;
     bool in_order = false;  // documents and windows are not shuffled
-    bool once = false;      // a single epoch: in order, up to its last label; shuffled, in whole windows
+    bool once = false;      // a single epoch: if in order, up to its last label; if shuffled, whole windows
   };
 
-  // A "document" here is a sequence of the .idx; empty ones are skipped. Too few tokens for a sample is a DataError.
+  // A "document" here is a sequence of the .idx; empty ones are skipped. Throws DataError if there is no full sample.
   GptDataset(std::shared_ptr<const IndexedDataset> dataset, DocumentRange documents, Options options);
 
   int64_t seq_length() const override { return options_.seq_length; }
@@ -63,7 +63,7 @@ class GptDataset : public Samples {
   int64_t labels_of(int64_t samples) const override { return std::min(samples * options_.seq_length, labels()); }
 
  private:
-  // A token id outside the vocabulary is a DataError naming it and the sample.
+  // Throws DataError, naming the id and the sample, for a token id outside the vocabulary.
   void read_sample(int64_t index, std::span<int32_t> tokens, std::vector<int32_t>* ends) const override;
 
   struct Start {

@@ -29,10 +29,10 @@ enum class TokenType : uint8_t { u8 = 1, i32 = 4, u16 = 8 };
 int64_t size_of(TokenType type);
 const char* name_of(TokenType type);
 
-// Megatron's choice: u16 below 65500 token ids, else i32.
+// Megatron's choice: u16 for fewer than 65500 token ids, else i32.
 TokenType token_type_for(int64_t vocab_size);
 
-// Immutable and safe to read from many threads concurrently. Memory: 8 bytes a sequence.
+// Immutable and safe to read from many threads concurrently. Memory: 8 bytes per sequence.
 class IndexedDataset {
  public:
   explicit IndexedDataset(const std::string& prefix);
@@ -67,15 +67,15 @@ class IndexedDataset {
 };
 
 // Writes a dataset, one sequence per document. No file has its final name before finish(), which renames .idx last:
-// where an .idx exists, the .bin is complete. Memory: a few buffers, however much is written.
+// where an .idx exists, the .bin is complete. Memory: a few buffers, regardless of the dataset's size.
 class IndexedDatasetWriter {
  public:
-  // Resumes after that many documents and tokens, which the last save() of an earlier writer, now gone, must have
-  // made durable (see is_saved()).
+  // Resumes after `documents` and `tokens`, which the last save() of an earlier writer that no longer exists must
+  // have made durable (see is_saved()).
   IndexedDatasetWriter(const std::string& prefix, TokenType type, int64_t documents = 0, int64_t tokens = 0);
   static bool is_saved(const std::string& prefix, TokenType type, int64_t documents, int64_t tokens);
 
-  // Add tokens to the current document, and end it. A document of more than INT32_MAX tokens is a DataError.
+  // Add tokens to the current document, and end it. Throws DataError for more than INT32_MAX tokens.
   void add(std::span<const int32_t> tokens);
   void end_document();
   void add_document(std::span<const int32_t> tokens) {
@@ -84,7 +84,7 @@ class IndexedDatasetWriter {
   }
   // Makes everything written so far durable, under the temporary names. REQUIRES: the last document has been ended.
   void save();
-  // The same, after the last document: no more may follow, and the files are deleted unless finish() is called.
+  // Same, after the last document: no more may follow, and the files are deleted unless finish() is called.
   void sync();
   void finish();
 

@@ -230,7 +230,7 @@ class PatternParser {
     return {{c, c + 1}};
   }
 
-  // Within (?i:…), adds the other cases.
+  // Within (?i:…), adds the other cases of letters.
   Ranges folded(Ranges ranges) {
     if (!fold_) return ranges;
     Ranges cases;

@@ -27,7 +27,7 @@ BatchLoader::BatchLoader(const Samples& dataset, BatchPlan plan, int64_t depth, 
 
 void BatchLoader::restart(int64_t start_sample) {
   check(start_sample >= 0, fmt::format("cannot restart at sample {}", start_sample));
-  thread_ = {};  // ends
+  thread_ = {};  // stops and joins it
   plan_.start_sample = start_sample;
   prepared_ = taken_ = 0;
   for (Slot& slot : slots_) slot.error = nullptr;

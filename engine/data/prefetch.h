@@ -1,7 +1,7 @@
 // BatchLoader: a background thread that reads and transposes micro-batches while the model computes.
 //
 // Each rank of a tensor- and pipeline-parallel group has a loader with the same plan, and so gets the same data without
-// a broadcast. For one thread.
+// a broadcast. Not thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -54,7 +54,7 @@ struct BatchPlan {
 class BatchLoader : public BatchSource {
  public:
   // Prepares `depth` micro-batches ahead, from the first call of next() on; 0: next() prepares each when called.
-  // REQUIRES: dataset outlives the loader.
+  // `dataset` must outlive the loader.
   BatchLoader(const Samples& dataset, BatchPlan plan, int64_t depth, const DocumentRules& documents = {});
   BatchLoader(const BatchLoader&) = delete;
 

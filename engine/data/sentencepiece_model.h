@@ -13,8 +13,8 @@ struct SentencePieceFacts {
   int64_t pieces = 0;
   bool adds_space = true;  // prepends a space to a text: "add_dummy_prefix"
 
-  // True if this is a BPE model with byte fallback and without normalisation. It encodes a text as the concatenation of
-  // its parts if no piece spans a boundary between them.
+  // True if this is a BPE model with byte fallback and without normalisation. It encodes a text as its parts,
+  // concatenated, if no piece spans a boundary between them.
   bool concatenates = false;
 
   // Bit 256 a + b: some piece has byte b after byte a, so that a text must not be split between them.

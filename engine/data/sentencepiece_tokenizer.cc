@@ -112,7 +112,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   // Encodes each new word once, which is many times faster than encoding the whole text and gives the same tokens
-  // (SentencePieceFacts). New words enter the cache at the end of the text, so that a text locks it twice.
+  // (SentencePieceFacts). New words enter the cache at the end of the text, so that a text locks it only twice.
   void encode_words(std::string_view text, std::vector<int32_t>& tokens) const {
     std::vector<std::pair<std::string, std::vector<int32_t>>> fresh;
     {
@@ -166,7 +166,7 @@ std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path) {
 }
 
 std::string train_sentencepiece(const std::vector<std::string>& sentences, int64_t vocab_size) {
-  size_t longest = 4096;  // a limit below 10 bytes is refused
+  size_t longest = 4096;  // the library rejects a limit below 10 bytes
   for (const std::string& sentence : sentences) longest = std::max(longest, sentence.size());
   std::string model;
   Sentences iterator(sentences);

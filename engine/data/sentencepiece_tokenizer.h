@@ -14,11 +14,11 @@ namespace trivet {
 
 constexpr int64_t kMaxSentencePieceBytes = 256 << 20;  // of a model file
 
-// The end of document is the model's end-of-sentence piece. An invalid model, or one without that piece, is a DataError
-// naming the file.
+// The end of document is the model's end-of-sentence piece. Throws DataError naming the file if the model is invalid or
+// lacks that piece.
 std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path);
 
-// The same, from a file's bytes; `name` is for messages.
+// Same, from a file's bytes; `name` is for messages.
 std::unique_ptr<Tokenizer> make_sentencepiece(std::string model, const std::string& name);
 
 // The smallest vocabulary to train: two special ids, 256 bytes, and room for characters.
@@ -26,7 +26,7 @@ constexpr int64_t kMinSentencePieceVocab = 300;
 
 // Trains a model on these sentences and returns the bytes of its file: byte pair encoding with byte fallback and
 // without normalisation, so that decode(encode(x)) == x for UTF-8 text without U+2581. Deterministic; about 5 s for 8
-// MB and 8192 ids on one core. A text too small for the vocabulary is a ConfigError.
+// MB and 8192 ids on one core. Throws ConfigError if the text is too small for the vocabulary.
 std::string train_sentencepiece(const std::vector<std::string>& sentences, int64_t vocab_size);
 
 }  // namespace trivet

@@ -10,8 +10,8 @@
 
 namespace trivet {
 
-// The count of each token id in these documents: [vocab_size], and an id outside is a DataError naming it; or without
-// vocab_size, [largest id + 1].
+// The count of each token id in these documents: [vocab_size], or [largest id + 1] without vocab_size. Throws DataError
+// naming an id outside the vocabulary.
 std::vector<int64_t> count_tokens(const IndexedDataset& dataset, DocumentRange documents,
                                   std::optional<int64_t> vocab_size = std::nullopt);
 

@@ -11,7 +11,7 @@ namespace trivet {
 namespace {
 
 // The size of `text` without a last character that more bytes may complete, or for which a tokenizer that decodes whole
-// characters has put U+FFFD.
+// characters has emitted U+FFFD.
 size_t settled(const std::string& text) {
   size_t end = text.size();
   size_t lead = end;  // of the last character

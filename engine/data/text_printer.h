@@ -19,14 +19,14 @@ class TextPrinter {
       : tokenizer_(tokenizer), put_(std::move(put)) {}
 
   void add(std::span<const int32_t> tokens);
-  void finish();  // the rest, and the end of the line
+  void finish();  // prints the rest and a newline
 
  private:
   const Tokenizer* tokenizer_;
   std::function<void(const std::string&)> put_;
   std::vector<int32_t> held_;
   size_t printed_ = 0;  // bytes of the text printed so far
-  bool begun_ = false;  // an id was printed
+  bool begun_ = false;  // an id has been printed
 };
 
 }  // namespace trivet

@@ -1,7 +1,7 @@
 // Tokenizer: text to token ids and back. Three kinds: `bytes`, with one token per byte, SentencePiece, and byte-level
 // BPE.
 //
-// Immutable to its users; thread-safe.
+// Immutable from the outside; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class Tokenizer {
   virtual std::string kind() const = 0;  // "bytes", "sentencepiece" or "bpe"
   virtual int64_t vocab_size() const = 0;
   virtual int32_t eod()
-      const = 0;  // ends every document; encode() returns it only where the text has it as a special token of BPE
+      const = 0;  // ends every document; encode() returns it only where the text contains it as a BPE special token
   virtual int32_t bos() const { return -1; }  // begins every document; -1: none does
 
   // Equal for equal tokenizers: "bytes", the hash of the model file, or bpe_fingerprint().
@@ -29,18 +29,18 @@ class Tokenizer {
   // How many of these tokens, from encode(), are added tokens recognised in the text.
   virtual int64_t count_added(std::span<const int32_t>) const { return 0; }
 
-  // The position to cut a text so that its first part has at most `most` bytes; 0 if it cannot be cut there. The text's
-  // size if it is not longer.
+  // Where to split a text so that its first part has at most `most` bytes; 0 if that is impossible. The text's size if
+  // it is not longer.
   virtual size_t part_size(std::string_view text, size_t most) const;
 
-  // goes_on: another call encoded the text before it, up to a cut by part_size().
+  // goes_on: another call encoded the preceding text, up to a split by part_size().
   std::vector<int32_t> encode(std::string_view text) const { return encode(text, false); }
   virtual std::vector<int32_t> encode(std::string_view text, bool goes_on) const = 0;
 
   // Encodes the beginning of a document: bos(), if any, and the text; eod() if both are missing.
   std::vector<int32_t> encode_prompt(std::string_view text) const;
 
-  // The ids that end and begin a document are not text. An id outside the vocabulary is a DataError.
+  // Skips the ids that begin and end documents. Throws DataError for an id outside the vocabulary.
   virtual std::string decode(std::span<const int32_t> tokens) const = 0;
 
   // A token's name in a table.
@@ -56,12 +56,12 @@ std::string tokenizer_file(const std::string& prefix);
 // Loads a tokenizer.json, next to which tokenizer_config.json names the end of document, or a SentencePiece model.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 
-// Throws DataError if it is not the tokenizer that the model `of` was trained with, by the fingerprint if that is
-// known, or has more ids than the model's vocabulary.
+// Throws DataError if this is not the tokenizer that the model `of` was trained with (judged by the fingerprint, if
+// known), or if it has more ids than the model's vocabulary.
 void check_tokenizer(const Tokenizer& tokenizer, const std::string& fingerprint, int64_t vocab, const std::string& of);
 
-// The tokenizer of the dataset PREFIX, by PREFIX.json, or without that file by tokenizer_file(). A tokenizer that did
-// not make the dataset, or a dataset without these files, is a DataError.
+// The tokenizer of the dataset PREFIX, by PREFIX.json, or without that file by tokenizer_file(). Throws DataError if
+// that tokenizer did not encode the dataset, or if the dataset has none of these files.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& prefix);
 
 }  // namespace trivet

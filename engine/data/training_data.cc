@@ -163,7 +163,7 @@ DocumentRules document_rules(const DataConfig& config, int64_t eod) {
 TrainingData open_training_data(const Config& run, double samples) {
   const DataConfig& config = run.data;
   TrainingData data;
-  // An identity requires reading tokens, and a benchmark must not read any before its clock runs.
+  // An identity requires reading tokens, and a benchmark must not read any before its clock starts.
   const bool timed = directing_section(run);
   const auto open = [&](const char* key, const std::string& text) {
     return opening(key, [&] { return open_sources(key, text, !timed, data); });

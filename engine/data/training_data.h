@@ -22,12 +22,12 @@ struct Vocabulary {
   int64_t eod = -1;         // the token that ends a document; -1: unknown
 };
 
-// The vocabulary of data.tokenizer_model, PREFIX.json or tokenizer_file(). Empty without any of them: then
-// model.vocab_size gives the size. If two differ, even between training and validation data, throws DataError with both
-// sizes and fingerprints. Errors in a file begin with the key that names it.
+// The vocabulary of data.tokenizer_model, PREFIX.json or tokenizer_file(). Empty if none exists: model.vocab_size then
+// gives the size. If two differ, even between training and validation data, throws DataError with both sizes and
+// fingerprints. Errors in a file begin with the key that names it.
 std::optional<Vocabulary> data_vocabulary(const DataConfig& config);
 
-// A prefix without files is a ConfigError, one with half a dataset a DataError.
+// Throws ConfigError if the prefix has no files, DataError if it has only half of a dataset.
 void expect_dataset(const std::string& prefix);
 
 DocumentRules document_rules(const DataConfig& config, int64_t eod);
@@ -46,9 +46,9 @@ struct TrainingData {
 };
 
 // Opens data.path with data.split, or data.train_path, data.valid_path and data.test_path, for a run of `samples`
-// training samples. REQUIRES: a resolved config. A share of the split that gets no document, a dataset that does not
-// exist, or data that end before the run is a ConfigError. Errors in a dataset begin with its key. With
-// train.full_validation or eval_samples, validation and test data are read in order, once.
+// training samples. REQUIRES: a resolved config. Throws ConfigError if a share of the split gets no document, a dataset
+// does not exist, or the data ends before the run. Errors in a dataset begin with its key. With train.full_validation
+// or eval_samples, validation and test data are read in order, once.
 TrainingData open_training_data(const Config& config, double samples);
 
 }  // namespace trivet
