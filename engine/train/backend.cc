@@ -120,8 +120,8 @@ GpuShare gpu_share_of(const Config& config, int ranks) {
   const int tensor = t > 1, context = c > 1 && o.overlap_cp_comm;
   const int reversed = c > 1 && config.parallel.cp_comm_type == CpCommType::all_gather;  // one more group, same stream
   const int side = tensor + context + (shared > 1 ? lanes : 0);
-  // Groups that take turns on the compute stream: the world, the tensor, context, pipeline and data ranks, a model, and
-  // the first and last stage.
+  // Groups that take turns on the compute stream: the world, the tensor, context, pipeline and data ranks, one
+  // replica, and the first and last stage.
   const int mesh = (ranks > 1) + tensor + (c > 1) + (p > 1) + (shared > 1) + (t * p > 1) + (p > 1);
   return {.streams = 2 + tensor + context + lanes + ends,  // 2: the compute and save streams
           .groups = mesh + side + reversed + ends,

@@ -1,5 +1,5 @@
-// Backend: a rank's Device, its Ops, and the Communicator for the device's memory. The only place that knows which back
-// ends exist.
+// Backend: a rank's Device, its Ops, and the Communicator for the device's memory. The only place that knows which
+// backends exist.
 #pragma once
 
 #include <functional>
@@ -19,14 +19,14 @@ struct Backend {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;
   std::unique_ptr<Communicator> host;  // underlies `exchange`
-  // Connects the world's ranks, for tensors of `device`; null: they are in host memory, which the world itself moves.
+  // Connects the world's ranks for tensors on `device`; null: tensors are in host memory, which the world transfers.
   std::unique_ptr<Communicator> exchange;
   std::string exchange_name{};      // human-readable, e.g. "NCCL"
   bool exchange_on_device = false;  // its calls run on the device's streams: NCCL
   std::optional<CpuIsa> cpu_isa{};  // of `ops`, on a CPU
 };
 
-// Upper bounds on what a rank uses of a GPU that ranks may share, besides its own memory.
+// Upper bounds on the resources, besides memory of its own, that a rank takes of a GPU that ranks may share.
 struct GpuShare {
   int streams;
   // For NCCL: communicators, of about kNcclGroupBytes each, and the multiprocessors that most_ctas() gives to all those
@@ -42,12 +42,12 @@ constexpr int kMostStreams = 28;
 // make_backend, or a test's replacement. threads: per rank, on a CPU.
 using MakeBackend = std::function<Backend(const Config& config, Communicator& world, int threads)>;
 
-// Chooses by device.kind, device.cpu_isa and comm.backend. `world`: the ranks in host memory; it outlives the backend.
+// Chooses by device.kind, device.cpu_isa and comm.backend. `world`: the ranks in host memory; must outlive the backend.
 // With GPUs, a rank uses the GPU of its local rank. Collective. Throws ConfigError on every rank if a rank has no GPU,
-// shares one under NCCL, or has a CPU without the instructions.
+// shares one under NCCL, or has a CPU that lacks the instructions.
 Backend make_backend(const Config& config, Communicator& world, int threads);
 
-// The backend's operations as graphs, or null, as device.cuda_graph_impl says. The backend outlives them. Throws
+// The backend's operations as graphs, or null, as device.cuda_graph_impl says. The backend must outlive them. Throws
 // ConfigError.
 std::unique_ptr<GraphOps> make_graphs(const Config& config, const Backend& backend);
 

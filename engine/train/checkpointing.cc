@@ -234,7 +234,7 @@ Votes Checkpointing::votes() {
 
 bool Checkpointing::interrupts_evaluation(Votes& sum) {
   sum.add(trainer_.host().sum(stop_votes()));
-  pass_boundary();  // batches count as steps: none begins that might outlast the time limit
+  pass_boundary();  // batches count as steps: none starts that might exceed the time limit
   return sum.end_run();
 }
 
@@ -291,7 +291,7 @@ bool Checkpointing::after_step(const Votes& sum) {
   return false;
 }
 
-// The ranks keep meeting in collectives meanwhile, so that none takes another for hung.
+// In the meantime the ranks keep running collectives, so that none appears hung to the others.
 void Checkpointing::await_mirror() {
   struct Vote {
     int64_t busy = 0, stop = 0;

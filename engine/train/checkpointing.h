@@ -29,7 +29,7 @@ class Checkpointing {
     StepHook* hook = nullptr;                   // called at each save; null: none
     const RunDirectory* folder = nullptr;       // on rank 0, to check that it is still this run's; null: unchecked
   };
-  // Collective over the trainer's world. `reporter` (null: none) is told the events. `start_ns`: the run's start, for
+  // Collective over the trainer's world. `reporter` (null: none) receives the events. `start_ns`: the run's start, for
   // exit_duration_in_mins.
   Checkpointing(const Config& config, const Layout& layout, Trainer& trainer, Reporter* reporter, Options options,
                 int64_t start_ns);
@@ -87,7 +87,7 @@ class Checkpointing {
   int64_t saved_step_ = -1;  // committed, or resumed from
   int64_t resumed_step_ = 0, evaluated_step_ = -1;
   std::optional<double> validation_loss_;
-  int64_t failures_ = 0;  // in a row
+  int64_t failures_ = 0;  // consecutive
   std::string last_error_;
   bool evaluation_due_ = false, saved_as_due_ = false;  // now; as saved in the checkpoint of saved_step_
   int exit_code_ = 0;

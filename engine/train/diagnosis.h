@@ -1,4 +1,4 @@
-// Diagnosis of wrong numbers: which loss or gradient is not finite, and which data-parallel replica differs.
+// Diagnosis of numerical faults: which loss or gradient is not finite, and which data-parallel replica differs.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace trivet {
 
-// The non-finite numbers of one rank, in the form that ranks exchange. Gradients are identified by the index of the
+// The non-finite values of one rank, in the form that ranks exchange. Gradients are identified by the index of the
 // first bad one in the backward pass's order, which is the same on all ranks; kNone: all are finite.
 struct RankNumbers {
   static constexpr int64_t kNone = INT64_MAX;
@@ -18,19 +18,19 @@ struct RankNumbers {
   int64_t local_grad = kNone, grad = kNone;  // before the sums over ranks, and after them
 };
 
-// The first of these numbers to appear. Weights precede the step; NaNs spread across the ranks of a replica through
+// The first non-finite value to appear. Weights precede the step; NaNs spread across the ranks of a replica through
 // activations and their gradients, but across replicas only through the gradient sums.
 struct NonFiniteSource {
   enum Kind { weight, loss, local_grad, grad, none } kind = none;
-  std::vector<int> ranks;    // those that have it; if several, which was first cannot be known
+  std::vector<int> ranks;    // those that have it; if several, the first of them is unknown
   std::vector<int> replica;  // for loss and local_grad: all ranks of the first such replica
-  int replicas = 0;          // for the same: the number of replicas with such numbers
+  int replicas = 0;          // for the same: the number of replicas with such values
 };
 NonFiniteSource find_source(const std::vector<RankNumbers>& ranks);
 
 struct NonFinite {
   int rank = -1;            // the source's rank; -1: cannot be known
-  bool in_weights = false;  // bad since before the step: skipping it repairs nothing
+  bool in_weights = false;  // bad before the step: skipping it repairs nothing
   std::string what{};       // whose weight or loss; for gradients, the parameter, stage, rank, count and first bad one
 };
 
@@ -38,7 +38,7 @@ struct NonFinite {
 // them. GradSync searches the gradients before their reduction in every step.
 void search_non_finite(Rank& rank);
 
-// The source of the numbers the searches found; same on all ranks. own_loss: this rank's part of the loss. Collective.
+// The source of the non-finite values found; same on all ranks. own_loss: this rank's part of the loss. Collective.
 NonFinite find_non_finite(const Rank& rank, float own_loss, HostWorld& host);
 
 struct ReplicaMismatch {
@@ -51,7 +51,7 @@ struct ReplicaMismatch {
 //
 // Compares replicated weights parameter by parameter and, if the optimizer is not sharded, its main weights and
 // moments. REQUIRES: weights are whole (ParamGather::finish). Collective over `data`, the ranks of one data-parallel
-// group, which all get the same result. world_ranks: the group's, for the text.
+// group, which all get the same result. world_ranks: the group's, for the message.
 ReplicaMismatch compare_replicas(const Rank& rank, HostWorld& data, const std::vector<int>& world_ranks);
 
 }  // namespace trivet

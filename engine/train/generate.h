@@ -1,6 +1,6 @@
 // Generates text by sampling one token after another. The keys and values of earlier tokens stay in the rank's
-// activations, so a token costs one position. A text that outgrows the rank's positions keeps its last tokens, half as
-// many as positions, and recomputes them, as all their positions have changed.
+// activations, so each new token costs one position. A text that outgrows the rank's positions is truncated to its last
+// positions / 2 tokens, which are recomputed because their positions have changed.
 #pragma once
 
 #include <functional>

@@ -14,8 +14,8 @@
 
 namespace trivet {
 
-// Runs f on all ranks and returns the error that each must throw: its own, or a DataError with the text of another
-// rank's, or null. A Rank must be destroyed before it is thrown.
+// Runs f on all ranks and returns the error that each must throw: its own, a DataError with the text of another
+// rank's error, or null. A Rank must be destroyed before it is thrown.
 template <class F>
 std::exception_ptr failure_of_all(HostWorld host, const F& f) {
   try {
@@ -33,8 +33,8 @@ std::exception_ptr failure_of_all(HostWorld host, const F& f) {
 LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int pipeline,
                               std::span<const std::string> sets);
 
-// A rank with its weights. Collective over `world`; it and `layout` outlive the rank. `config`: resolved
-// inference_config(). positions: of the longest context, up to the model's seq_length; activation memory grows with it.
+// A rank with its weights. Collective over `world`; it and `layout` must outlive the rank. `config`: resolved
+// inference_config(). positions: the longest context, up to the model's seq_length; activation memory grows with it.
 std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Communicator& world,
                                  const OpenCheckpoint& checkpoint, int64_t positions);
 
@@ -46,8 +46,8 @@ int threads_for_tokens(const Config& config, Communicator& world);
 // Reads the weights of a rank that does not train, in its dtype.
 void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_length);
 
-// The tokenizer file, for load_tokenizer(), of the run that saved the checkpoint, or "bytes"; "": the checkpoint's
-// configuration does not lead to one.
+// The tokenizer file, for load_tokenizer(), of the run that saved the checkpoint, or "bytes"; "": none is found from
+// the checkpoint's configuration.
 std::string tokenizer_of(const OpenCheckpoint& checkpoint);
 
 }  // namespace trivet

@@ -11,7 +11,7 @@
 
 namespace trivet {
 
-// The fraction of the decay that remains after a fraction r of it.
+// The fraction of lr - min_lr that remains after a fraction r of the decay.
 inline double left_of_decay(const OptimizerConfig& c, double r) {
   const double cosine = 0.5 * (std::cos(std::numbers::pi * r) + 1);
   if (c.lr_decay_style != LrDecay::wsd) return c.lr_decay_style == LrDecay::linear ? 1 - r : cosine;

@@ -1,6 +1,6 @@
-// NumberCheck: decides whether a step is taken, from its loss and gradient norm, with the same numbers on all ranks.
+// NumberCheck: decides whether a step is taken, from its loss and gradient norm, which are the same on all ranks.
 // The decision itself is made on the device, against limits that earlier steps have set (op::AcceptStep); the host
-// learns of it when it reads the step's numbers, and acts on it.
+// learns the outcome when it reads the step's numbers, and acts on it.
 //
 // A loss or gradient that is not finite, or exceeds train.spike_factor times the running median (of the last 64 steps
 // taken, from the 16th on), leads to a warning, a skipped step or the end of the run, as the policies say. A skipped
@@ -34,7 +34,7 @@ class NumberCheck {
   };
   Limits limits() const;
 
-  // A step's numbers from the device, and whether it was taken. Judged once per step, before the next step's limits.
+  // A step's results from the device, and whether it was taken. Judged once per step, before the next call of limits().
   struct Numbers {
     double loss, grad_norm;
     bool finite;  // the loss and all gradients are
@@ -44,7 +44,7 @@ class NumberCheck {
   Verdict judge(const Numbers& numbers);
 
   int64_t skipped() const { return skipped_; }
-  void set_skipped(int64_t steps) { skipped_ = steps; }  // when a run is resumed
+  void set_skipped(int64_t steps) { skipped_ = steps; }  // on resuming a run
   bool last_was_good() const { return last_was_good_; }  // taken, perhaps with a warning
 
  private:
@@ -61,7 +61,7 @@ class NumberCheck {
   const double spike_factor_;
   const Action on_spike_;
   History losses_{}, norms_{};
-  size_t steps_ = 0;  // in the histories, in total
+  size_t steps_ = 0;  // total recorded in the histories
   int64_t skipped_ = 0, in_a_row_ = 0;
   bool last_was_good_ = true;
 };

@@ -1,6 +1,6 @@
 // RunProcedure: directs a run by rules of its own, as a benchmark does, where run_training would only follow the
-// configuration: it decides which evaluations are made and when the run ends. A tool provides it (ToolSection); each
-// rank has one and makes the same calls. For merely listening there is RunObserver.
+// configuration: it decides after which steps to evaluate and when the run ends. A tool provides it (ToolSection); each
+// rank has one and makes the same calls. To observe only, use RunObserver.
 #pragma once
 
 #include <cstdint>

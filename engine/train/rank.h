@@ -1,9 +1,9 @@
-// Rank: one rank of a model, for training or inference, built in this order: back end, groups, streams, memory,
+// Rank: one rank of a model, for training or inference, built in this order: backend, groups, streams, memory,
 // communication streams, chunks, executor.
 //
-// The constructor draws and reads no weights, starts no thread, opens no file, and communicates only to split groups.
-// On a planning device, with a planning communicator, one thread can build a rank of any layout. Members are in the
-// order of construction; buffers of queued copies come before the streams, and so outlive them.
+// The constructor neither draws nor reads weights, starts no thread, opens no file, and communicates only to split
+// groups. On a planning device, with a planning communicator, one thread can build a rank of any layout. Members are in
+// the order of construction; buffers of queued copies come before the streams, and so outlive them.
 #pragma once
 
 #include <deque>
@@ -34,21 +34,21 @@ struct RankOptions {
 
 class Rank {
  public:
-  // Collective. `world`: the ranks, in host memory. All references except `config` outlive the rank.
+  // Collective. `world`: the ranks, in host memory. All references except `config` must outlive the rank.
   Rank(const Config& config, const Layout& layout, Backend backend, Communicator& world, const RankOptions& options);
 
   // Initialises weights, with `threads` host threads, and optimizer state. Collective. REQUIRES: the rank trains.
   void initialize_weights(uint64_t seed, int threads);
-  // The next steps have m micro-batches each: the layout's number, or that of a smaller batch.
+  // Sets the number of micro-batches of the next steps: the layout's, or that of a smaller batch.
   void use_micro_batches(int64_t m);
   // Completes the reduction of each rank's own part of the step's gradients. REQUIRES: the rank trains.
   void finish_gradients();
   // True if a reduction adds other ranks' gradients to this rank's.
   bool sums_gradients() const;
-  // The logits after `context`, which has 1 to as many tokens as the rank has positions: [vocab_size], the same on
-  // every rank. known: how many of its first tokens, but not all, also began the last call's context, if nothing has
-  // run since. If the activations of each layer are saved, their keys and values still exist, and only the other tokens
-  // are computed. On a CPU the logits have the same bits for any `known`. Collective over the model's ranks.
+  // The logits after `context`, from one token to the rank's number of positions: [vocab_size], the same on every rank.
+  // known: the length of a prefix, shorter than `context`, shared with the last call's, if nothing has run since. If
+  // the activations of each layer are saved, their keys and values still exist, and only the other tokens are computed.
+  // On a CPU the logits have the same bits for any `known`. Collective over the model's ranks.
   std::vector<float> next_token_logits(std::span<const int32_t> context, int64_t known = 0);
 
   Backend backend;

@@ -22,7 +22,7 @@ namespace trivet {
 // The functions below derive the lower floors' options from a resolved config.
 // True if a rank has gradients and an optimizer; positions: as in RankState.
 inline bool trains(const Config& config, int64_t positions) { return positions == 0 && !config.train.skip_train; }
-// positions: length of the longest context; 0: that of the model's sequences.
+// positions: length of the longest context; 0: the model's seq_length.
 GptShape gpt_shape_of(const Config& config, const Layout& layout, const MeshPosition& at, int64_t positions = 0);
 // The number of a step's micro-batches whose output-weight gradient is deferred.
 int deferred_heads_of(const Config& config, const Layout& layout);
@@ -65,15 +65,15 @@ struct RankState {
   Tensor step_number(StepNumber which) const { return step_numbers.slice(which, 1); }
   Tensor missing_and_loss;  // [2] fp32: step_number(kMissing) and kLoss, or its own if the rank does not train
   Tensor loss;              // [1] fp32: the second of these
-  // Results of op::FindNonFinite per bucket, [kNonFiniteSearches, buckets, kNonFiniteNumbers] int64: for this rank's
-  // gradients before their reduction, during the step; the same for the last step whose update is queued, for the host
-  // to read; and for the gradients that this rank owns after their reduction, searched only in a rejected step.
+  // Results of op::FindNonFinite per bucket, [kNonFiniteSearches, buckets, kNonFiniteNumbers] int64: this rank's
+  // gradients before their reduction, in the current step; the same for the last step whose update is queued, for the
+  // host to read; the reduced gradients that this rank owns, searched only in a rejected step.
   enum NonFiniteSearch { kLocalSearch, kReportedSearch, kReducedSearch, kNonFiniteSearches };
   Tensor non_finite;
   Tensor non_finite_of(NonFiniteSearch which) const {
     return non_finite.slice(which, 1).view({non_finite.shape[1], kNonFiniteNumbers});
   }
-  int64_t most_spans = 0;  // per step, for which the rank's trace has room
+  int64_t most_spans = 0;  // capacity of the rank's trace, per step
   Tensor snapshot;         // [saved_bytes] u8, in host memory: source of an asynchronous save; else null
 };
 
@@ -81,7 +81,7 @@ struct RankState {
 MemoryPlan plan_memory(const Config& config, const Layout& layout, const MeshPosition& at);
 
 struct PlannedBytes {
-  int64_t largest = 0, all = 0;  // for the rank that needs most, and in total
+  int64_t largest = 0, all = 0;  // for the rank that needs the most, and in total
 };
 PlannedBytes planned_bytes(const Config& config, const Layout& layout);
 // Throws ConfigError if ranks on CPUs need more memory than this process can have: all ranks if they are its threads,

@@ -36,7 +36,7 @@ struct FoundPeak {
   bool measured = false;
 };
 
-// All ranks measure at the same time, just as they will compute; the mean is one rank's share.
+// All ranks measure at the same time, as they will when computing; the mean is one rank's share.
 GemmPeak measure_peak(const Config& config, Trainer& trainer) {
   HostWorld& host = trainer.host();
   host.barrier();
@@ -198,7 +198,7 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const RunOr
         observers_.push_back(of_tools_.emplace_back(std::move(observer)).get());
   }
   collect_spans();
-  // A GPU is given a whole step at a time, so there is no progress to show.
+  // A GPU gets a whole step at a time, so there is no progress to show.
   if (console_ && trainer.device().kind() == DeviceKind::cpu)
     trainer.rank().executor.on_progress([this](size_t done, size_t of) { show_progress(done, of); });
 }

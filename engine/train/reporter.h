@@ -54,7 +54,7 @@ struct RunOrigin {
 
 class Reporter {
  public:
-  // Collective: measures or looks up the peak, prints the banner. `loaded`, `trainer` and `out` outlive this.
+  // Collective: measures or looks up the peak, prints the banner. `loaded`, `trainer` and `out` must outlive this.
   Reporter(const LoadedConfig& loaded, const Layout& layout, const RunOrigin& origin, Trainer& trainer,
            std::ostream& out);
 
@@ -65,8 +65,8 @@ class Reporter {
   void evaluation(const EvalReport& report);
   void note(const std::string& line);
   void text(const std::string& piece);
-  // Call one of the two before the first step. `goes_on`: the run continues in its own folder, where the records in
-  // metrics.jsonl of what will be repeated are removed; with `evaluates_again`, also that of the evaluation of `step`.
+  // Call one of the two before the first step. `goes_on`: the run continues in its own folder; metrics.jsonl loses
+  // the records of steps to be repeated and, with `evaluates_again`, the record of the evaluation of `step`.
   // With train.skip_train, the evaluation is added to the folder's records.
   void starts();
   void resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again, double load_seconds);

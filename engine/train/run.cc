@@ -120,7 +120,7 @@ std::deque<EvalSet> eval_sets_of(const RunContext& run, const BatchPlan& plan) {
   return sets;
 }
 
-// Evaluates after a step, and generates a sample. Votes to end the run that arrive meanwhile are added to `votes`.
+// Evaluates after a step, and generates a sample. Adds votes to end the run that arrive in the meantime to `votes`.
 // Returns the loss on the first set; empty: the evaluation was interrupted.
 std::optional<double> evaluate(const RunContext& run, std::deque<EvalSet>& sets, Trainer& trainer,
                                Checkpointing& checkpointing, Reporter& reporter, Votes& votes) {

@@ -35,7 +35,7 @@ RunFacts facts_of(const Config& config, int world_size);
 
 // Resolves `loaded` for this world, opens the data, trains. Collective over `world`, with equal arguments. Throws
 // ConfigError, DataError, IoError before anything is allocated or written, NumericsError while training. Rank 0 prints
-// to `out`. Returns the program's exit code: 0 when all is done, 75 when the run was asked to stop and is saved.
+// to `out`. Returns the program's exit code: 0 when finished, 75 when the run was asked to stop and has been saved.
 int run_training(LoadedConfig loaded, const RunOptions& options, Communicator& world, std::ostream& out);
 
 }  // namespace trivet

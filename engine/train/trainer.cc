@@ -59,7 +59,7 @@ int Trainer::load_step(BatchSource& source, bool training, float loss_scale, siz
   const GptShape& shape = rank_.state.shape;
   for (HostBatch& to : batches) {
     const Batch& batch = source.next();
-    // Labels are made before the sequence is split: the last label of one part is the first token of another. If
+    // Labels are created before the sequence is split: the last label of one part is the first token of another. If
     // nothing reads tokens, a batch has none.
     const int64_t rows = batch.tokens.empty() ? 0 : shape.rank_seq();
     shape.cut().positions().for_runs(rows, [&](int64_t row, int64_t count, int64_t position) {
@@ -170,15 +170,15 @@ std::optional<StepResult> Trainer::queue_step() {
   const HostRange range("step", next.step);
   trace_.set_measures(measures(next.step));
   begin(StepPhase::step);
-  // 1. Forward and backward of all micro-batches; gradients accumulate, and are reduced as they become complete.
+  // 1. Forward and backward of all micro-batches; gradients accumulate, and are reduced as they are completed.
   queue_passes(*train_, batch);
   // 2. Reduce what has not been reduced yet.
   begin(StepPhase::reduce);
   rank_.finish_gradients();
   end(StepPhase::reduce);
   begin(StepPhase::optimizer);
-  // The host reads the previous step's numbers only now, so that the device has work meanwhile. They set this step's
-  // limits.
+  // The host reads the previous step's numbers only now, so that the device has work in the meantime. They set this
+  // step's limits.
   std::optional<StepResult> earlier;
   size_t slot = 0;
   if (out_) {
@@ -238,8 +238,8 @@ void Trainer::queue_update(const StepResult& step, const NumberCheck::Limits& li
       compute);
   search_non_finite(rank_);
 
-  // Wait until the last gather has read the weights, then update what this rank owns by AdamW with clipped gradients. A
-  // rejected step changes nothing.
+  // Wait until the last gather has read the weights, then update the weights this rank owns by AdamW with clipped
+  // gradients. A rejected step changes nothing.
   rank_.data_parallel->weights.finish();
   const LearningRates rates = learning_rates(config_, step.step, step.consumed_samples);
   state.optimizer->step(ops, number(RankState::kAccepted),

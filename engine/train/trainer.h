@@ -2,12 +2,12 @@
 // makes the same calls. A step:
 //   1. executor.run   the forward and backward of all micro-batches, as this pipeline rank's schedule says; gradients
 //                     accumulate in the flat buffer
-//   2. grad_sync      sums over the data-parallel group, during the backward passes or after them; then the few sums
-//                     over the tensor and pipeline groups
+//   2. grad_sync      sums gradients over the data-parallel group, during or after the backward passes; then a few of
+//                     them over the tensor and pipeline groups
 //   3. optimizer      norm over the model, clip, update, unless the device refuses the step
 //   4. param_gather   with a sharded optimizer, gathers the weights, during the next forward passes or immediately
 // All of it is queued on the device's streams. The host reads a step's loss and norm immediately or, so that the device
-// never waits for the host, after it has queued the next step; the numbers are the same.
+// never waits for the host, after it has queued the next step; the results are the same.
 #pragma once
 
 #include <algorithm>
@@ -55,7 +55,7 @@ class Trainer {
     bool draw_weights = true;  // false: leaves them undefined, as nothing reads them
   };
   // Collective over `world`, the ranks in host memory. train: follows batch_plan_of(); null with train.skip_train. All
-  // references except `config` outlive the trainer.
+  // references except `config` must outlive the trainer.
   Trainer(const Config& config, const Layout& layout, Communicator& world, BatchSource* train, const Options& options);
   Trainer(const Config& config, const Layout& layout, Communicator& world, BatchSource* train)
       : Trainer(config, layout, world, train, Options{}) {}
@@ -67,7 +67,7 @@ class Trainer {
     queue_step();
     return finish_step();
   }
-  // The same in two halves. queue_step returns when the step is queued, with the result of the previous step if that is
+  // step() in two halves. queue_step returns when the step is queued, with the result of the previous step if that is
   // pending; it throws that step's NumericsError before it queues an update. finish_step waits for the pending step.
   std::optional<StepResult> queue_step();
   StepResult finish_step();
@@ -78,14 +78,14 @@ class Trainer {
   void warm_up(BatchSource& synthetic) { warm_up(synthetic, kAll); }
 
   // Runs two micro-batches of synthetic data through this rank's chunks (forward, backward and a refused update), and
-  // one forward pass without dropout; nothing is sent or received. So every kernel is loaded, and every plan, workspace
-  // and buffer of a step exists, before a stream waits for another rank: a first use may wait for that very stream.
-  // Nothing that training reads changes. REQUIRES: no step is pending. Collective.
+  // one forward pass without dropout; nothing is sent or received. Afterwards every kernel is loaded, and every plan,
+  // workspace and buffer of a step exists, before a stream waits for another rank: a first use may wait for that
+  // stream. Nothing that training reads changes. REQUIRES: no step is pending. Collective.
   void prepare_device();
 
   // Mean loss per token, without dropout, over the first `batches` global batches of `data` (by batch_plan_of() with
-  // full batches), which hold `labels` labels. stop() is called before each batch, and returns the same on all ranks;
-  // true: the evaluation ends there, without a result.
+  // full batches), which hold `labels` labels. stop() is called before each batch and must return the same on all
+  // ranks; true: the evaluation ends there, without a result.
   std::optional<double> evaluate(BatchSource& data, int64_t batches, int64_t labels, const std::function<bool()>& stop);
 
   // Resumes from `state`, with the weights and moments that state() holds now (state_tensors(), or read_weights()).
