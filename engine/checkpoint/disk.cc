@@ -21,7 +21,7 @@ std::string room(const std::string& path) {
   return fmt::format("; {} bytes are free there", static_cast<uint64_t>(system.f_bavail) * system.f_frsize);
 }
 
-// The result as a system call would return it.
+// Returns 0, or -1 with errno set, as a system call does.
 int result_of(const std::error_code& error) {
   errno = error.value();
   return error ? -1 : 0;
@@ -58,7 +58,7 @@ void Disk::finish(DiskOp op, const std::string& path, const std::function<int()>
 }
 
 void Disk::make_directories(const std::string& path, Parents parents) const {
-  std::vector<std::string> changed;  // directories that get a new name in them, innermost first
+  std::vector<std::string> changed;  // directories that gain an entry, innermost first
   for (std::string made = path; !made.empty() && !file_exists(made);) {
     made = std::filesystem::path(made).parent_path().string();
     changed.push_back(made.empty() ? "." : made);
@@ -107,7 +107,7 @@ Disk::File::File(const Disk& disk, std::string path, int64_t bytes) : disk_(disk
     fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     return fd_;
   });
-  // A disk that is too small fails here, before it is filled. Not every file system can reserve space.
+  // Fails here if the disk is too small, before filling it. Not every file system can reserve space.
   try {
     disk_.finish(DiskOp::reserve, path_, [&] {
       if (bytes == 0 || fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, bytes) == 0) return 0;
@@ -126,7 +126,7 @@ void Disk::File::write(std::span<const char> bytes) {
   const size_t done = write_all(fd_, bytes);
   written_ += static_cast<int64_t>(done);
   if (done < bytes.size()) fail_io(DiskOp::write, path_, errno, fmt::format(" ({} more bytes)", bytes.size() - done));
-  // Starts writeback of the gathered bytes while the next ones arrive. A hint only: sync() makes them durable.
+  // Starts writeback of the accumulated bytes while the next ones arrive. A hint only: sync() makes them durable.
   constexpr int64_t kGathered = 16 << 20;
   if (written_ - started_ < kGathered) return;
   sync_file_range(fd_, started_, written_ - started_, SYNC_FILE_RANGE_WRITE);
@@ -144,7 +144,7 @@ void write_folder(const std::string& path, const std::function<void(const Disk&,
   std::string above = std::filesystem::path(name).parent_path().string(), temporary;
   if (above.empty()) above = ".";
   if (!file_exists(above)) disk.make_directories(above);
-  for (int number = 0;; ++number) {  // a name that no other process, and no user, has taken
+  for (int number = 0;; ++number) {  // a name that neither another process nor the user has taken
     temporary = fmt::format("{}.tmp-{}-{}", name, getpid(), number);
     if (mkdir(temporary.c_str(), 0777) == 0) break;
     if (errno != EEXIST) fail_io(DiskOp::make_directory, name, errno);
@@ -152,7 +152,7 @@ void write_folder(const std::string& path, const std::function<void(const Disk&,
   try {
     fill(disk, temporary);
     disk.sync_directory(temporary);
-    if (::rename(temporary.c_str(), name.c_str()) != 0) {  // which replaces only an empty folder
+    if (::rename(temporary.c_str(), name.c_str()) != 0) {  // replaces only an empty folder
       if (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR)
         throw IoError(name + ": another process created it meanwhile; it is left untouched");
       fail_io(DiskOp::rename, name, errno);

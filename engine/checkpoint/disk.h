@@ -1,7 +1,7 @@
-// Disk: all operations by which a checkpoint reaches the file system. Each asks `fault` first, so that a test or
-// --inject can make any of them fail, lie, or be the last one of the process.
+// Disk: all file system operations of a checkpoint. Each calls `fault` first, so that a test or --inject can make any
+// of them fail, lie about success, or be the last one of the process.
 //
-// A failing operation throws an IoError with its name, the path and the reason. Any thread; `fault` is thread-safe.
+// A failed operation throws IoError naming the operation, the path and the reason. Thread-safe; `fault` must be, too.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace trivet {
 enum class DiskOp { make_directory, create, reserve, write, sync, rename, exchange, remove };
 const char* name_of(DiskOp op);
 
-// The fate of an operation. torn: a write reports success and writes half; unsupported: the file system has no exchange
-// (NFS).
+// The outcome of an operation. torn: a write reports success but writes only half; unsupported: the file system cannot
+// exchange names (NFS).
 enum class DiskFate { normal, no_space, io_error, read_only, torn, unsupported };
 
 class Disk {
@@ -50,21 +50,21 @@ class Disk {
     const Disk& disk_;
     std::string path_;
     int fd_ = -1;
-    int64_t written_ = 0, started_ = 0;  // bytes written; of them, bytes whose writeback has been started
+    int64_t written_ = 0, started_ = 0;  // bytes written; bytes whose writeback has started
   };
 
  private:
-  // Asks for the operation's fate; throws if that is an error.
+  // Asks `fault` for the operation's outcome; throws if it is an error.
   DiskFate begin(DiskOp op, const std::string& path) const;
-  // Performs it: `call` is a system call, and is repeated if a signal interrupts it. Throws if it fails.
+  // Performs the operation: `call` is a system call, repeated if a signal interrupts it. Throws if it fails.
   void finish(DiskOp op, const std::string& path, const std::function<int()>& call) const;
 
   Fault fault_;
 };
 
-// Calls fill(disk, temporary) with a new folder next to `path`, then renames it to `path`, which must not exist or must
-// be an empty folder: it appears with all of its files, durable, or not at all. If another process has created `path`
-// meanwhile, that stays, and this throws IoError. What fill() throws passes through.
+// Calls fill(disk, temporary) on a new folder next to `path`, then renames it to `path`, which must not exist or must
+// be an empty folder. The folder appears durably with all its files, or not at all. If another process creates `path`
+// in the meantime, that folder stays and this throws IoError. Exceptions from fill() propagate.
 void write_folder(const std::string& path, const std::function<void(const Disk&, const std::string&)>& fill);
 
 }  // namespace trivet

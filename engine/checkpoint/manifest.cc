@@ -133,7 +133,7 @@ void check_tensor(std::string_view name, const std::vector<StoredPlace>& places,
 
 constexpr const char* kSelfHash = "xxh3_128";
 
-// Invalid UTF-8, in a path for example, becomes U+FFFD, so that no save fails because of it.
+// Replaces invalid UTF-8, in a path for example, with U+FFFD, so that no save fails because of it.
 std::string text_of(const json& value, int indent = -1) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);
 }

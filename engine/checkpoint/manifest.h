@@ -1,18 +1,18 @@
 // A committed checkpoint, as its manifest.json describes it. A checkpoint is a directory:
 //
 //   step-00001000/
-//     rank-00000.safetensors …   each rank's slices, fp32. A slice that is a whole box of a tensor (slice.h) has its
-//                                shape, any other is flat; "slices" in __metadata__ says which elements each holds,
-//                                so that a shard can be read without the manifest.
-//     train_state.json           the progress of the run: step, samples, tokens, …
+//     rank-00000.safetensors …   each rank's slices, fp32. A slice that is a whole box (slice.h) has the box's shape,
+//                                all others are flat; "slices" in __metadata__ lists the elements of each, so that a
+//                                shard can be read without the manifest.
+//     train_state.json           training progress: step, samples, tokens, …
 //     config.resolved.yaml       its configuration
-//     manifest.json              written last: format version, run, size and hash of every file above, and for every
-//                                slice its elements, its offset in the file and the XXH3-64 of each MiB of it, taken
-//                                from memory before it was written
+//     manifest.json              written last: format version, run, size and hash of every file above; for every slice
+//                                its elements, its file offset and the XXH3-64 of each MiB, computed in memory before
+//                                the write
 //
-// The manifest holds a hash of itself, so every byte that is loaded has been checked although a rank reads no more than
-// it needs; a shard's header must be the one that its slices determine. File hashes are XXH3-128, as xxh128sum prints
-// them. A reader accepts every minor version of its major version, and ignores members that it does not know.
+// The manifest holds a hash of itself, so every loaded byte is verified although a rank reads only what it needs; a
+// shard's header must match the one derived from its slices. File hashes are XXH3-128, as xxh128sum prints them. A
+// reader accepts every minor version of its major version, and ignores unknown members.
 #pragma once
 
 #include <map>
@@ -31,7 +31,7 @@ namespace trivet {
 // and of sample numbers; the learning rate is a function of the step.
 struct TrainState {
   int64_t step = 0;              // optimizer steps done or skipped
-  int64_t consumed_samples = 0;  // the number of the next sample
+  int64_t consumed_samples = 0;  // index of the next sample
   int64_t consumed_tokens = 0;
   int64_t skipped_steps = 0;                    // included in `step`; Adam's bias correction does not count them
   std::map<std::string, std::string> config{};  // of the run that saved it: "section.key" -> value as YAML
@@ -53,21 +53,21 @@ struct CheckpointFile {
   std::string name;  // within the directory
   int64_t bytes = 0;
   std::string hash{};
-  std::vector<StoredSlice> slices{};  // if it is a shard
+  std::vector<StoredSlice> slices{};  // shards only
 };
 
 struct Manifest {
   static constexpr int64_t kBlockBytes = 1 << 20;
   static constexpr int64_t kMajor = 1, kMinor = 0;
-  static constexpr int64_t kMostBytes = int64_t{1} << 30;  // limit for its file, and for a rank's part of it
+  static constexpr int64_t kMostBytes = int64_t{1} << 30;  // size limit of manifest.json, and of a rank's part of it
 
   int64_t step = 0;
-  std::string run;     // a random name for one start of the program: shards of two runs cannot be mixed
-  std::string layout;  // of the run that saved it, for people
+  std::string run;     // random, new at each program start: shards of two runs cannot be mixed
+  std::string layout;  // of the run that saved it; informational
   std::vector<CheckpointFile> files{};
 };
 
-// Where each tensor's slices are stored, by the tensor's name. Valid as long as the manifest is.
+// Where each tensor's slices are stored, by tensor name. The pointers are valid as long as the manifest.
 struct StoredPlace {
   const CheckpointFile* file;
   const StoredSlice* slice;
@@ -81,7 +81,7 @@ std::string to_json(const CheckpointFile& file);
 CheckpointFile parse_checkpoint_file(const std::string& text, const std::string& source);
 std::string to_json(const Manifest& manifest);
 // Throws DataError unless the manifest is valid: every tensor's slices cover it without overlaps, in files that are
-// large enough, and no file name leads out of the directory.
+// large enough, and no file name points outside the directory.
 Manifest parse_manifest(const std::string& text, const std::string& source);
 
 std::string to_json(const TrainState& state);

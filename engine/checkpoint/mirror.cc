@@ -21,7 +21,7 @@ struct CheckpointMirror::Copier {
   void copy_newest();
   void copy(int64_t step);
   void copy_file(const std::filesystem::path& file, const std::string& folder);
-  void go_on() {  // called for each piece written or read
+  void go_on() {  // called for each chunk written or read
     if (ends) throw GivenUp();
     ++pieces;
   }
@@ -32,7 +32,7 @@ struct CheckpointMirror::Copier {
 
   const CheckpointStore from, to;
   const Retention keep;
-  std::atomic<int64_t> newest = -1, pieces = 0;  // the step to copy; the count of pieces written or read
+  std::atomic<int64_t> newest = -1, pieces = 0;  // the step to copy; number of chunks written or read
   std::atomic<bool> ends = false;
   std::mutex mutex = {};
   std::string problem = {};
@@ -84,7 +84,7 @@ void CheckpointMirror::Copier::copy_newest() {
     copy(step);
   } catch (const GivenUp&) {
   } catch (const std::exception& error) {
-    // If the checkpoint was removed meanwhile, a newer one follows.
+    // If the checkpoint was removed in the meantime, a newer one follows.
     if (step == newest) tell(fmt::format("step {} is not copied: {}", step, error.what()));
   }
 }

@@ -1,7 +1,7 @@
 // CheckpointMirror: a copy of a run's checkpoints in a second folder, on another file system. A background thread
-// copies each committed checkpoint, reads the copy back, checks its hashes, and only then gives it its final name. If
-// copying takes longer than the save interval, it skips to the newest. A copy in progress when the run is asked to
-// stop is abandoned, and the next start makes it. On rank 0.
+// copies each committed checkpoint, reads the copy back, verifies its hashes, and only then gives it its final name. If
+// copying takes longer than the save interval, it skips to the newest checkpoint. A copy in progress when the run is
+// asked to stop is abandoned and redone at the next start. Used on rank 0.
 #pragma once
 
 #include <memory>
@@ -14,15 +14,15 @@ namespace trivet {
 
 class CheckpointMirror {
  public:
-  // Makes the folder `to`, and marks it as the mirror of `from`. Throws IoError; ConfigError if it already holds
+  // Creates the folder `to`, and marks it as the mirror of `from`. Throws IoError; ConfigError if it already holds
   // checkpoints of another folder.
   CheckpointMirror(const CheckpointStore& from, const CheckpointStore& to, const Retention& keep);
   ~CheckpointMirror();  // abandons the copy in progress; a thread stuck in disk I/O is detached
 
-  void copy(int64_t step);  // of a committed step; no-op if its copy exists. One thread at a time
-  // Problems with the copies since the last call, for people; "": none.
+  void copy(int64_t step);  // `step` must be committed; no-op if its copy exists. One thread at a time
+  // Returns the copy failures since the last call, as a message; "": none.
   std::string take_problem();
-  // Waits at most this long for the last copy. True: it is complete, or abandoned after kStalled s without progress.
+  // Waits up to `seconds` for the last copy. True: it is complete, or abandoned after kStalled s without progress.
   bool wait(double seconds);
 
  private:

@@ -26,14 +26,14 @@ class SliceReader {
  public:
   SliceReader(const InputFile& file, const StoredSlice& slice) : file_(file), slice_(slice) {}
 
-  // Reads bytes [begin, end) of the slice into `to`. Ranges must ascend from call to call, so a block is read once.
+  // Reads bytes [begin, end) of the slice into `to`. Ranges must ascend from call to call, so each block is read once.
   void read(int64_t begin, int64_t end, char* to) {
     while (begin < end) {
       const int64_t block = begin / Manifest::kBlockBytes, start = block * Manifest::kBlockBytes;
       const int64_t length = std::min(Manifest::kBlockBytes, slice_.bytes() - start);
       const int64_t n = std::min(end, start + length) - begin;
       if (n == length) {
-        read_block(block, start, {to, static_cast<size_t>(length)});  // straight to where it belongs
+        read_block(block, start, {to, static_cast<size_t>(length)});  // directly into its destination
       } else {
         if (block != held_) {
           buffer_.resize(Manifest::kBlockBytes);
@@ -50,7 +50,7 @@ class SliceReader {
 
  private:
   void read_block(int64_t block, int64_t start, std::span<char> to) {
-    // The disk reads ahead while this block is hashed.
+    // Read-ahead runs while this block is hashed.
     constexpr int64_t kAhead = 16 << 20;
     const int64_t wanted = std::min(start + kAhead, slice_.bytes());
     if (wanted - ahead_ >= kAhead / 2 || (ahead_ < wanted && wanted == slice_.bytes())) {
@@ -75,7 +75,7 @@ class SliceReader {
   int64_t ahead_ = 0;  // end of the bytes that the kernel was told to read ahead
 };
 
-// Compares byte for byte, as the slices determine a shard's header.
+// Compares byte for byte: the slices determine a shard's header.
 void check_header(const InputFile& file, const CheckpointFile& described) {
   const std::string expected = safetensors_header(shard_header(described));
   std::string found(expected.size(), '\0');
@@ -127,7 +127,7 @@ class StoredTensors {
   const Weights weights_;
   const std::map<std::string_view, std::vector<StoredPlace>> tensors_;
   std::mutex mutex_;
-  std::map<std::string, std::unique_ptr<InputFile>> files_;  // those that were needed; guarded by mutex_
+  std::map<std::string, std::unique_ptr<InputFile>> files_;  // opened on first use; guarded by mutex_
 };
 
 int64_t size_of_file(const std::string& path, const std::string& source) {

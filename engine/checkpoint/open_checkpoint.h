@@ -12,8 +12,8 @@
 
 namespace trivet {
 
-// Reads the manifest and the train state, and checks that the listed files exist with their sizes, and no other shard.
-// Throws DataError, IoError.
+// Reads the manifest and the train state, and checks that the listed files exist with the listed sizes and that there
+// are no other shards. Throws DataError, IoError.
 struct OpenCheckpoint {
   std::string directory;
   Manifest manifest{};
@@ -23,10 +23,10 @@ struct OpenCheckpoint {
 OpenCheckpoint open_checkpoint(const std::string& directory);
 std::string fingerprint_of(const OpenCheckpoint& checkpoint);  // from step, run and all files' hashes
 
-// Fills the tensors from a checkpoint of any layout: reads the blocks that hold them, with `threads` threads, and
-// checks each block's hash. For a GPU, reading overlaps the copies of earlier tensors. Synchronises the stream. Throws
-// DataError naming file, tensor, and what was found and expected, also for a number that is not finite unless
-// Weights::any; the tensors' contents are then undefined.
+// Fills the tensors from a checkpoint of any layout: `threads` threads read the blocks that hold them and check each
+// block's hash. On a GPU, reading overlaps the copies of earlier tensors. Synchronises the stream. Throws DataError
+// naming file, tensor, and the found and expected values, also for a non-finite value unless Weights::any; the tensors'
+// contents are then undefined.
 enum class Weights { finite, any };
 void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device, Stream& stream,
                   int threads = 1, Weights weights = Weights::finite);

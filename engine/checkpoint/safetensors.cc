@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kLengthBytes = 8, kLargestHeader = 100'000'000;
 constexpr int64_t kLargestNumber = (int64_t{1} << 48) - 1;  // limit of the format's JSON schema
 
-// Bits of one element; 0: no such type.
+// Bits of one element; 0: unknown type.
 int bits_of(std::string_view dtype) {
   static const std::map<std::string_view, int> kBits{
       {"F32", 32},    {"BF16", 16},   {"F16", 16},        {"F64", 64},       {"I64", 64},    {"I32", 32},
@@ -42,7 +42,7 @@ SafeTensor parse_tensor(const std::string& name, const nlohmann::json& value, co
   SafeTensor tensor{.name = name, .dtype = reader.text("dtype")};
   const int bits = bits_of(tensor.dtype);
   if (bits == 0) reader.refuse("dtype", "'" + tensor.dtype.substr(0, 40) + "'", "a dtype of safetensors, such as F32");
-  // In bits: 2^63 of them are far more than any tensor has.
+  // Counts bits: no tensor comes close to 2^63 of them.
   int64_t size = bits;
   const nlohmann::json& shape = reader.array("shape");
   if (shape.size() > 8) reader.refuse("shape", fmt::format("{} dimensions", shape.size()), "at most 8");

@@ -1,12 +1,12 @@
 // The safetensors format: named tensors in one file, readable by every framework.
 //
-//   [0, 8)    u64, little-endian: N, the bytes of the header, at most 100,000,000
-//   [8, 8+N)  UTF-8 JSON, from a '{' on, padded with spaces: name -> {"dtype", "shape", "data_offsets": [begin, end]};
-//             "__metadata__": text -> text
+//   [0, 8)    u64, little-endian: N, the header size in bytes, at most 100,000,000
+//   [8, 8+N)  UTF-8 JSON, starting with '{', space-padded: name -> {"dtype", "shape", "data_offsets": [begin, end]};
+//             "__metadata__": string -> string
 //   [8+N, …)  the data, row-major; offsets count from here; the tensors cover it without gaps or overlaps
 //
-// (github.com/huggingface/safetensors, README, "Format".) The reader checks all of this. Errors are DataErrors that
-// name the file, the tensor, what was found and what was expected.
+// (github.com/huggingface/safetensors, README, "Format".) The reader checks all of this. Errors are DataErrors naming
+// the file, the tensor, and the found and expected values.
 #pragma once
 
 #include <cstdint>
@@ -41,14 +41,14 @@ struct SafeTensors {
 SafeTensors parse_safetensors(std::span<const char> bytes, int64_t file_bytes, const std::string& source);
 SafeTensors read_safetensors(const InputFile& file);
 
-// The header of a file with these tensors, 8 + N bytes, a multiple of 8. REQUIRES: their data cover [0, the last end)
-// in the order given.
+// The header of a file with these tensors, 8 + N bytes, a multiple of 8. REQUIRES: their data covers [0, last end) in
+// the given order.
 std::string safetensors_header(const SafeTensors& content);
 
-// Reads numbers of the format's type F32, F16 or BF16, starting at byte `offset` of the file.
+// Reads elements of type F32, F16 or BF16, starting at byte `offset` of the file.
 void read_as_float(const InputFile& file, int64_t offset, std::string_view dtype, std::span<float> to);
 bool all_finite(std::span<const float> numbers);
-// Throws DataError if a number is NaN or infinite; `where` names file and tensor.
+// Throws DataError if an element is NaN or infinite; `where` names file and tensor.
 void expect_finite(std::span<const float> numbers, const std::string& where);
 // Writes f32, or bf16 rounded to nearest even.
 void write_floats(OutputFile& file, std::span<const float> numbers, DType dtype, const std::string& name);

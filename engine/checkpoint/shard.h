@@ -17,13 +17,13 @@ namespace trivet {
 
 SafeTensors shard_header(const CheckpointFile& file);
 
-// Writes a shard, the file `name` in `directory`, one slice at a time. `slices`: names and elements; the writer fills
+// Writes a shard to the file `name` in `directory`, one slice at a time. `slices`: names and elements; the writer fills
 // in the rest. Each block is hashed in memory before it is written.
 class ShardWriter {
  public:
   ShardWriter(const Disk& disk, const std::string& directory, const std::string& name, std::vector<StoredSlice> slices);
-  void add(const void* data);                   // the next slice, whole, in host memory
-  void add_block(std::span<const char> block);  // its next kBlockBytes, or the rest of it
+  void add(const void* data);                   // the whole next slice, in host memory
+  void add_block(std::span<const char> block);  // the slice's next kBlockBytes, or its rest
   CheckpointFile finish();                      // makes the file durable; returns its description for the manifest
 
  private:
@@ -32,12 +32,12 @@ class ShardWriter {
   CheckpointFile file_;
   std::optional<Disk::File> out_;
   ContentHash hash_;
-  size_t next_ = 0;      // slice
-  int64_t written_ = 0;  // bytes of it
+  size_t next_ = 0;      // index of the current slice
+  int64_t written_ = 0;  // bytes of the current slice
 };
 
-// Writes the whole shard. copies: the stream that copies the next block from the device while one is written; null: the
-// tensors are in host memory.
+// Writes the whole shard. copies: the stream that copies the next block from the device while the current one is
+// written; null: the tensors are in host memory.
 CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
                            std::span<const StateTensor> tensors, Device& device, Stream* copies);
 

@@ -1,8 +1,8 @@
-// Slice: the elements of one of the model's tensors that a part of memory or of a file holds.
+// Slice: the elements of one model tensor that a memory region or a part of a file holds.
 //
-// Tensor parallelism gives a rank a box of rows and columns; a sharded optimizer splits the elements of the box, in row
-// order, into ranges. So a slice is a range of a box, and a checkpoint of any layout loads into any other by
-// intersecting stored and wanted slices. Padding rows of the vocabulary, which depend on the layout, are in no slice.
+// Tensor parallelism gives a rank a box of rows and columns; a sharded optimizer splits the elements of the box, in
+// row-major order, into ranges. So a slice is a range of a box, and a checkpoint of any layout loads into any other by
+// intersecting stored and wanted slices. Vocabulary padding rows, which depend on the layout, are in no slice.
 #pragma once
 
 #include <algorithm>
@@ -20,24 +20,24 @@ struct Slice {
   bool operator==(const Slice&) const = default;
 
   bool whole_box() const { return first == 0 && count == rows * cols; }
-  // Columns and rows of `global` as a matrix.
+  // Columns and rows of `global`, viewed as a matrix.
   int64_t global_cols() const { return global[-1]; }
   int64_t global_rows() const { return global.rank == 2 ? global[0] : 1; }
 };
 
-// All of a parameter of this shape; if it has three dimensions, the last two together are the columns.
+// The whole parameter of this shape; of three dimensions, the last two are flattened into the columns.
 inline Slice whole_slice(const Shape& shape) {
   const bool vector = shape.rank == 1;
   const int64_t rows = vector ? 1 : shape[0], cols = shape.numel() / rows;
   return {.global = vector ? shape : Shape{rows, cols}, .rows = rows, .cols = cols, .count = shape.numel()};
 }
 
-// Calls f(from_offset, to_offset, n) for each run of elements that is contiguous in both slices of one tensor, in
-// ascending order of both; offsets count from the slice's first element.
+// Calls f(from_offset, to_offset, n) for each run of elements that is contiguous in both slices of a tensor, in
+// ascending order; each offset is relative to its slice's first element.
 template <class F>
 void for_each_run(const Slice& from, const Slice& to, F&& f) {
   if (from.count == 0 || to.count == 0) return;
-  if (from.col == to.col && from.cols == to.cols) {  // the same columns: one range of each
+  if (from.col == to.col && from.cols == to.cols) {  // same columns: one contiguous run
     const int64_t from_first = from.row * from.cols + from.first, to_first = to.row * to.cols + to.first;
     const int64_t begin = std::max(from_first, to_first);
     const int64_t end = std::min(from_first + from.count, to_first + to.count);

@@ -23,7 +23,7 @@ Slice slice_of(const Param& param, int64_t first, int64_t count) {
 
 namespace {
 
-// Calls f(shard, begin, end) with the elements of each owned shard that this rank saves.
+// Calls f(shard, begin, end) with the element range that this rank saves of each owned shard.
 template <class F>
 void for_each_saved(const FlatBuffer& flat, F&& f) {
   for (const OwnedShard& shard : flat.owned) {

@@ -127,7 +127,7 @@ std::string CheckpointStore::prepare() const {
 void CheckpointStore::commit(int64_t step, const std::string& temporary) const {
   const std::string path = path_of(step);
   disk_.sync_directory(temporary);
-  // A run resumed from an earlier step replaces steps that were saved before, atomically if the file system can
+  // A run resumed from an earlier step replaces steps saved earlier, atomically if the file system can
   // exchange names; otherwise neither exists for a moment.
   if (!file_exists(path)) {
     disk_.rename(temporary, path);
@@ -141,7 +141,7 @@ void CheckpointStore::commit(int64_t step, const std::string& temporary) const {
   disk_.sync_directory(folder_);
 }
 
-// Considers only steps with a validation loss; of equal losses, the newer step is better.
+// Considers only steps with a validation loss; at equal losses the newer step is better.
 std::vector<int64_t> CheckpointStore::with_lowest_losses(std::vector<int64_t> steps, int64_t most) const {
   std::map<int64_t, double> losses;
   for (const int64_t step : steps) try {
@@ -168,7 +168,7 @@ void CheckpointStore::remove_old(int64_t step, const std::string& temporary, con
   std::erase_if(old, [&](int64_t s) {
     return (keep.interval > 0 && s % keep.interval == 0) || std::ranges::find(best, s) != best.end();
   });
-  // If one cannot be removed, the others still are.
+  // A failed removal does not prevent the others.
   std::string problem;
   const auto attempt = [&](const auto& remove) {
     try {
@@ -177,7 +177,7 @@ void CheckpointStore::remove_old(int64_t step, const std::string& temporary, con
       if (problem.empty()) problem = error.what();
     }
   };
-  // Renamed first: a half-removed checkpoint must not look complete.
+  // Rename first: a half-removed checkpoint must not look complete.
   for (const int64_t s : old) attempt([&] { disk_.rename(path_of(s), path_of(s) + kDoomed); });
   for (const std::string& name : list_directory(folder_))
     if (name.starts_with(kPrefix) && name.ends_with(kDoomed)) attempt([&] { disk_.remove_all(folder_ + "/" + name); });
