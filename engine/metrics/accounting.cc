@@ -97,7 +97,7 @@ TokenFlops flops_per_token(const ModelSpec& model, FlopsConvention convention) {
     if (is_linear(tensor.module) && tensor.param.name.ends_with(".weight"))
       weights += static_cast<double>(tensor.param.global_shape.numel());
   const double s = static_cast<double>(model.seq);
-  const double positions = convention == FlopsConvention::causal ? s / 2 : s;  // that a token attends to, on average
+  const double positions = convention == FlopsConvention::causal ? s / 2 : s;  // attended to per token, on average
   const double width = static_cast<double>(model.attention.width());
   return {.layers = 6 * weights,
           .attention = 12 * static_cast<double>(model.num_layers) * width * positions,

@@ -1,4 +1,4 @@
-// Accounting: parameters, model FLOPs and MFU, counted from the parameters that the model's layers declare, not
+// Accounting: parameters, model FLOPs and MFU, computed from the parameters that the model's layers declare, not
 // measured. A model's own vocabulary is the tokenizer's; a run stores and multiplies a padded one
 // (ModelSpec::with_vocab).
 #pragma once
@@ -39,7 +39,7 @@ enum class FlopsConvention : uint8_t { causal, full, six_n };
 // FLOPs of forward and backward for one token, by kind of GEMM. Exact below 2^53.
 struct TokenFlops {
   double layers = 0;     // the linear layers; for a GPT: L (24 h^2 + 12 h f)
-  double attention = 0;  // scores and their product with the values: 12 L h s (causal: half)
+  double attention = 0;  // QK^T and PV: 12 L h s (causal: half)
   double logits = 0;     // the output layer: 6 h vocab
   double total() const { return layers + attention + logits; }
 };
@@ -49,16 +49,15 @@ TokenFlops flops_per_token(const ModelSpec& model, FlopsConvention convention);
 // FLOPs of one optimizer step over `global_batch` samples of seq_length tokens, on all ranks together.
 double flops_per_step(const ModelSpec& model, int64_t global_batch, FlopsConvention convention);
 
-// The same, with attention counted over `seen_keys`: keys seen, summed over all queries of these samples.
+// Same, but counts attention over `seen_keys`: the attended keys, summed over all queries of these samples.
 double flops_in_documents(const ModelSpec& model, int64_t samples, double seen_keys);
 
-// Model FLOPs utilisation: the share of `ranks` x `peak_tflops` that a step of `seconds` achieved.
+// Model FLOPs utilisation: the fraction of `ranks` x `peak_tflops` that a step of `seconds` achieved.
 double model_flops_utilisation(double flops, double seconds, int ranks, double peak_tflops);
 
 // Peak TFLOP/s of one GPU, by the name that the driver reports, from NVIDIA's data sheets: dense (never the sparse
-// number, twice as high), with fp32 accumulation. `dtype`: fp8, bf16, tf32 (tensor cores) or fp32 (none). As the
-// denominator of MFU it is empty rather than a guess: for an unknown name or dtype, for a slice of a GPU (MIG) and for
-// the slower laptop variants.
+// figure, which is twice as high), with fp32 accumulation. `dtype`: fp8, bf16, tf32 (tensor cores) or fp32 (none). MFU
+// must not rest on a guess, so it is empty for an unknown name or dtype, a MIG slice and the slower laptop variants.
 std::optional<double> peak_tflops_by_name(std::string_view gpu_name, std::string_view dtype);
 
 }  // namespace trivet

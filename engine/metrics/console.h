@@ -1,13 +1,13 @@
-// Console: the output for a person watching the run. A banner, one aligned line per step (a header now and then),
-// evaluations and notes; and on a terminal, a progress bar on the last line, which the other lines push down.
+// Console: human-readable output of a run. A banner, one aligned line per step (with a repeated header), evaluations
+// and notes; on a terminal also a progress bar, which stays below all other lines.
 //
 //     step        loss  grad norm  learning rate       ms    tokens/s  TFLOP/s    MFU  exposed   wait  bubble   left
 //    3/2000   10.812345      2.410     1.2000e-05    512.3      15,998     0.52  41.2%     3.1%   1.2%    0.4%  17:03
 //
-// A narrow terminal omits columns in this order: left (which the bar shows, too), bubble, wait, exposed, TFLOP/s,
-// learning rate, grad norm, MFU, tokens/s. TFLOP/s are model FLOPs of one rank; exposed is wire time with no compute to
-// hide it, wait is time spent waiting for peers; left is the time for the remaining steps, by the median of recent
-// ones. Used by one thread, on rank 0.
+// A narrow terminal omits columns in this order: left (also shown in the bar), bubble, wait, exposed, TFLOP/s, learning
+// rate, grad norm, MFU, tokens/s. TFLOP/s are model FLOP/s per rank; exposed is wire time not overlapped by compute,
+// wait is time spent waiting for peers; left is the estimated time for the remaining steps, from the median of recent
+// steps. Used by one thread, on rank 0.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ namespace trivet {
 
 class Console : public RunObserver {
  public:
-  // Returns the terminal's current width in columns; 0: there is no terminal, and so no bar.
+  // Returns the terminal's current width in columns; 0: no terminal, so no bar.
   using Columns = std::function<int()>;
 
   Console(std::ostream& out, Columns columns, double quiet_seconds = 60)
@@ -33,7 +33,7 @@ class Console : public RunObserver {
   Console& operator=(const Console&) = delete;
 
   void banner(const std::vector<TextBlock>& blocks);
-  // Makes step() print a line only for every `every`th step and the last one; the default is all steps.
+  // Makes step() print only every `every`-th step and the last one; default: all steps.
   void show_steps(int64_t every) { every_ = every; }
   void step(const StepReport& report) override;
   void evaluation(const EvalReport& report) override;
@@ -41,11 +41,11 @@ class Console : public RunObserver {
   void walltime(const WallTimeReport& report) override { note(report.text); }
   void note(const std::string& line) override;
   void end(const std::vector<TextBlock>& times) override { banner(times); }
-  void text(const std::string& piece);  // part of a growing text: shown immediately, verbatim
+  void text(const std::string& piece);  // part of streamed text: printed immediately, verbatim
 
-  // Moves the bar, redrawn at most ten times a second. `steps`: completed steps plus a fraction of the next; `of_step`
-  // describes that fraction. `step_seconds`: the expected duration of a step. Without a bar, prints `of_step` as a line
-  // if none was written for `quiet_seconds`.
+  // Updates the bar, redrawn at most ten times a second. `steps`: completed steps plus a fraction of the next;
+  // `of_step` describes that fraction. `step_seconds`: the expected duration of a step. Without a bar, prints `of_step`
+  // as a line if no line was written for `quiet_seconds`.
   void progress(double steps, int64_t total_steps, double step_seconds, const std::string& of_step = "");
 
  private:

@@ -16,7 +16,7 @@
 namespace trivet {
 namespace {
 
-// A folder's name need not be UTF-8.
+// Replaces invalid UTF-8, which a folder's name may contain.
 std::string text_of(nlohmann::ordered_json line) {
   line["time"] = std::round(unix_seconds() * 1e3) / 1e3;
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
@@ -38,7 +38,7 @@ int64_t step_in(const std::string& record) {  // -1: none
   return found;
 }
 
-// True if a resumed run writes this record again.
+// True if a resumed run rewrites this record.
 bool is_redone(const std::string& record, const RunBegin& run) {
   const int64_t step = step_in(record);
   return step > run.step || (run.evaluates_again && step == run.step && record.starts_with(R"({"event":"eval")"));
@@ -147,7 +147,7 @@ std::string MetricsLog::begin(const RunBegin& run) {
   const bool anew = !run.goes_on && has_results(path_);
   const std::string aside = anew ? set_aside(path_) : "";
   if (!aside.empty()) open();
-  else if (!run.goes_on) std::filesystem::resize_file(path_, 0, ignored);  // a start that did nothing
+  else if (!run.goes_on) std::filesystem::resize_file(path_, 0, ignored);  // an earlier start ran no steps
   nlohmann::ordered_json event = {{"event", run.checkpoint.empty() ? "start" : "resume"}, {"step", run.step}};
   if (!run.checkpoint.empty()) event["checkpoint"] = run.checkpoint;
   event.update({{"total_steps", run.total_steps},
@@ -167,10 +167,10 @@ std::string MetricsLog::begin(const RunBegin& run) {
   return aside.empty() ? again : fmt::format("{} was an earlier run's and is now {}", path_, aside);
 }
 
-// Returns a message that names the steps that are done again.
+// Returns a message that names the steps that are repeated.
 std::string MetricsLog::remove_redone(const RunBegin& run) {
   step_ = run.step;
-  int64_t last = 0;  // last step in the records that are written again
+  int64_t last = 0;  // last step in the records to be rewritten
   try {
     if (!std::filesystem::is_regular_file(path_)) return {};
     for_each_line(path_, [&](const std::string& record, int64_t) {

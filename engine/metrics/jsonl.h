@@ -17,22 +17,22 @@
 
 namespace trivet {
 
-// The names of the numbers in the record of a step, except "step".
+// The names of the numeric fields in a step's record, except "step".
 std::vector<std::string> step_metric_names();
 
-// Calls each(numbers) for every step that a run wrote, with all numbers in its record, "step" (from 1) and "loss" (NaN
-// if absent) included; event(record) for every other object. Skips an unfinished last line, which is being written.
-// most_bytes: reads steps only in this many bytes at the file's end. Returns the file's problem, or "".
+// Calls each(numbers) for every step on record with all its numeric fields, including "step" (from 1) and "loss" (NaN
+// if absent); calls event(record) for every other object. Skips an incomplete last line, which is still being written.
+// most_bytes: reads steps only from this many bytes at the file's end. Returns a problem with the file, or "".
 using StepNumbers = std::map<std::string, double>;
 std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each,
                           const std::function<void(const nlohmann::ordered_json& record)>& event = {},
                           int64_t most_bytes = INT64_MAX);
-// Members of a record; NaN or "" if there is no such member.
+// Fields of a record; NaN or "" if absent.
 double number_in(const nlohmann::ordered_json& record, const char* key);
 std::string text_in(const nlohmann::ordered_json& record, const char* key);
 
-// Renames an earlier run's NAME.EXT to NAME.1.EXT, or to the next free number. Returns the new name; empty: there was
-// no such file, or it was empty. Throws IoError.
+// Renames an earlier run's NAME.EXT to NAME.1.EXT, or to the next free number. Returns the new name; empty: the file
+// did not exist or was empty. Throws IoError.
 std::string set_aside(const std::string& file);
 
 class MetricsLog : public RunObserver {
@@ -43,8 +43,8 @@ class MetricsLog : public RunObserver {
   MetricsLog(std::string path, AppendFile::Warn warn, double patience_s = 0, Hear hear = nullptr);
   ~MetricsLog() override;
 
-  // A run that does not continue the file sets it aside and returns a note of its new name. One that does removes the
-  // records that are written again, atomically; if that fails, it calls `warn` and leaves them.
+  // A run that does not continue the file sets it aside and returns a note with its new name. A run that does
+  // atomically removes the records that it will write again; if that fails, it calls `warn` and leaves them.
   std::string begin(const RunBegin& run) override;
   void step(const StepReport& report) override;
   void evaluation(const EvalReport& report) override;
@@ -52,7 +52,7 @@ class MetricsLog : public RunObserver {
   void walltime(const WallTimeReport& report) override;
   void note(const std::string& line) override;
   void end(const std::vector<TextBlock>& times) override;
-  void flush() override { queue_->drain(); }  // then the lines are in the file, if it accepts them
+  void flush() override { queue_->drain(); }  // afterwards the lines are in the file, if it accepts them
 
  private:
   void open();

@@ -22,7 +22,7 @@ constexpr std::string_view kOpening =
     "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":1,\"tid\":1,\"args\":{\"sort_index\":0}}\n";
 constexpr std::string_view kClosing = "]}\n";
 
-// Perfetto takes process and thread 0 for the idle task, and hides or merges them.
+// Perfetto treats process and thread 0 as the idle task, and hides or merges them.
 int pid_of(int rank) { return rank + 1; }
 size_t tid_of(size_t row) { return row + 1; }
 
@@ -31,7 +31,7 @@ std::string metadata(const char* name, int rank, size_t row, const std::string& 
                      tid_of(row), args);
 }
 
-// Writes microseconds to the nanosecond; a double would lose the nanoseconds after a few months of uptime.
+// Writes microseconds with three decimals; a double would lose the nanoseconds after a few months of uptime.
 void put_time(fmt::memory_buffer& out, std::string_view name, int64_t ns) {
   const uint64_t magnitude = ns < 0 ? 0 - static_cast<uint64_t>(ns) : static_cast<uint64_t>(ns);
   fmt::format_to(std::back_inserter(out), FMT_COMPILE(",\"{}\":{}{}.{:03}"), name, ns < 0 ? "-" : "", magnitude / 1000,
@@ -63,7 +63,7 @@ const std::string& PerfettoWriter::json_name(const char* name) {
   return text;
 }
 
-// Leaves out the closing brackets: arguments may follow.
+// Omits the closing brackets: arguments may follow.
 void PerfettoWriter::put_slice(fmt::memory_buffer& out, size_t row, const char* name, const char* category,
                                const Interval& time) {
   fmt::format_to(std::back_inserter(out),
@@ -73,8 +73,8 @@ void PerfettoWriter::put_slice(fmt::memory_buffer& out, size_t row, const char* 
   put_time(out, "dur", time.length());
 }
 
-// Viewers attach an arrow's end to the slice around its time: a send's is at its start, a receive's just before its
-// end. Only a receive has wire time.
+// Viewers attach an arrow to the slice that encloses its timestamp: the start of a send, just before the end of a
+// receive. Only a receive has wire time.
 void PerfettoWriter::put_arrow_end(fmt::memory_buffer& out, size_t row, const Span& span) {
   const bool arrives = span.wire_end_ns > span.wire_start_ns;
   fmt::format_to(

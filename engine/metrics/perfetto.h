@@ -1,14 +1,13 @@
 // Perfetto: the spans of a run as Chrome trace JSON, for ui.perfetto.dev or chrome://tracing: one process per rank, one
-// row per stream, times in microseconds since the start of the run. Numbering starts at 1: process r+1 is rank r. A
-// communication contains a slice "wait", until its first byte may move, and a slice "exposed" wherever it was on the
-// wire while the rank computed nothing; arrows lead from each send to the end of its receive. The arguments of a
-// communication:
+// row per stream, times in microseconds since the start of the run. Numbering starts at 1: process r+1 is rank r. The
+// slice of a communication contains a slice "wait", until its first byte can move, and a slice "exposed" wherever it
+// was on the wire while the rank computed nothing; arrows lead from each send to the end of its receive. Its arguments:
 //
-//   bytes, ranks          size of its tensor (as in nccl-tests), and of its group
-//   bucket, layer         of gradients or weights; the layers that own these parameters, else those that ran
+//   bytes, ranks          tensor size (as in nccl-tests); group size
+//   bucket, layer         gradient or weight bucket; the layers that own its parameters, else the layers that ran
 //   microbatch, chunk     the pipeline op that made the call
 //   ready_ts              when its input was ready; its stream reached it at `ts`
-//   wire_ts, wire_dur     on the wire; algbw_GBps (bytes over that time) and exposed_us refer to it
+//   wire_ts, wire_dur     time on the wire; algbw_GBps (bytes over that time) and exposed_us refer to it
 //
 // Each rank streams its own part, one event per line, so that a crash leaves a trace that viewers can still read (they
 // tolerate the missing bracket), and rank 0 joins the parts when all are closed.
@@ -30,14 +29,14 @@ class PerfettoWriter {
   struct Names {
     std::string process{};             // the rank's name, "rank 3 (tp 1, dp 0)"
     std::vector<std::string> rows{};   // names of the streams, in display order
-    std::vector<std::string> units{};  // of the rank's model, "layer 3"; labels index them
+    std::vector<std::string> units{};  // of the model's units on this rank, "layer 3"; labels index them
   };
   // `origin_ns`: time 0 of the trace, the same on all ranks. Throws IoError if the file cannot be created; if the disk
-  // fills up later, warns once and loses steps.
+  // fills up later, warns once and drops steps.
   PerfettoWriter(std::string path, int rank, const Names& names, int64_t origin_ns, AppendFile::Warn warn);
   ~PerfettoWriter();  // closes
 
-  // The spans of one step, by row as in the constructor.
+  // Writes the spans of one step; rows as in Names.
   void step(int64_t step, std::span<const std::vector<Span>> rows);
   void close();
 
@@ -56,10 +55,10 @@ class PerfettoWriter {
   std::vector<Interval> computed_before_, computed_;
   std::unordered_map<int64_t, int64_t> ready_ns_before_, ready_ns_;  // by SpanLabel::hand_over
   bool closed_ = false;
-  std::unordered_map<const char*, std::string> names_;  // span names as JSON; they are few, and literals
+  std::unordered_map<const char*, std::string> names_;  // span names as JSON; few, all string literals
 };
 
-// Writes the events of all parts (whole ones, or cut off by a crash) to `path`. Throws IoError.
+// Writes the events of all parts (complete, or truncated by a crash) to `path`. Throws IoError.
 void join_traces(std::span<const std::string> parts, const std::string& path);
 
 }  // namespace trivet

@@ -29,8 +29,8 @@ double scale_of(int64_t element, const Tensor& scale, const Tensor& values) {
 void QuantisationReport::run(const AnyOp& any, Stream& stream) {
   ops_->run(any, stream);
   const auto* const op = std::get_if<op::Quantize>(&any);
-  if (!op || (op->amax && !std::isfinite(op->amax.as<float>()[0]))) return;  // the step is not finite
-  if (stream.label().first_unit < 0) return;  // a repetition for a deferred weight half of a backward pass
+  if (!op || (op->amax && !std::isfinite(op->amax.as<float>()[0]))) return;  // a non-finite step
+  if (stream.label().first_unit < 0) return;  // repeated for a deferred weight-gradient pass
   const auto unit = static_cast<size_t>(stream.label().first_unit);
   if (of_unit_.size() <= unit) of_unit_.resize(unit + 1);
   Sums& sums = of_unit_[unit][op->role];

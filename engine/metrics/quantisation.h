@@ -1,5 +1,5 @@
-// The effect of quantisation on the tensors of a run (precision.fp8_report), for the end of its log: how many values
-// became zero or saturated, and the error of the values that are multiplied.
+// The effect of quantisation on a run's tensors (precision.fp8_report), printed at the end of its log: how many values
+// became zero or saturated, and the error of the dequantised values.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@ class QuantisationReport : public Ops {
  public:
   explicit QuantisationReport(std::unique_ptr<Ops> ops) : ops_(std::move(ops)) {}
   void run(const AnyOp& op, Stream& stream) override;
-  // One row per layer and role that was quantised, over all ranks: a tensor that several ranks quantise counts once for
-  // each. units: this rank's; layers: the whole model's. Collective.
+  // One row per quantised layer and role, over all ranks: a tensor that several ranks quantise counts once per rank.
+  // units: this rank's units; layers: the number of layers in the whole model. Collective.
   TextBlock table(const std::vector<ParamUnit>& units, int64_t layers, HostWorld& host) const;
 
  private:

@@ -1,4 +1,4 @@
-// StepReport: the record of a step, for the console and metrics.jsonl; and the EvalReport of an evaluation.
+// StepReport: the record of a step, for the console and metrics.jsonl; EvalReport: the record of an evaluation.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace trivet {
 
 // The state of a run's GPUs (kernels/gpu_monitor.h), if available.
 struct GpuReport {
-  double power_watts = 0;  // of all GPUs together, the mean since the last report
+  double power_watts = 0;  // total of all GPUs, mean since the last report
   double energy_joules_per_token = 0;
   double sm_clock_mhz = 0;                          // mean
-  int64_t slowed_by_power = 0, slowed_by_heat = 0;  // number of GPUs
+  int64_t slowed_by_power = 0, slowed_by_heat = 0;  // number of throttled GPUs
 };
 
 struct StepReport {
@@ -40,7 +40,7 @@ struct StepReport {
   double tokens_per_second = kUnknown;
   double model_tflops_per_rank = kUnknown;
   double mfu = kUnknown;  // stays unknown if the peak is
-  // MFU by the work that attention did, if it is limited to documents: mfu counts attention over whole samples.
+  // If attention is limited to documents: MFU with only the attention computed; `mfu` counts it over whole samples.
   std::optional<double> mfu_in_documents = {};
   double bubble_fraction = kUnknown;
   StepStats stats = {};   // the sum over ranks
@@ -84,19 +84,19 @@ struct EvalReport {
 struct SaveReport {
   int64_t step = 0;
   int64_t bytes = 0;         // of all ranks
-  double stall_seconds = 0;  // for which training stalled
+  double stall_seconds = 0;  // how long training stalled
   double seconds = 0;        // until it was committed, as seen at the next step boundary
 };
 
-// The time limit to request for a job that does the rest of a run (walltime.h).
+// The time limit to request for a job that finishes a run (walltime.h).
 struct WallTimeReport {
   double seconds = 0;
   double lead_seconds = 0;  // from a signal to the job's end: enough to finish and save a step
   std::string text{};
 };
 
-// The duration of a step: the median of recent ones. The first step, which touches everything for the first time, does
-// not count once there is another.
+// The duration of a step: the median of recent steps. The first step, which includes warm-up, does not count once there
+// is another.
 class RunningSpeed {
  public:
   void add(double step_seconds) {

@@ -70,7 +70,7 @@ void StepMeter::collect(std::span<const std::vector<Span>> rows, int64_t start_n
                                               : host,
             span.start_ns, span.end_ns, start_ns, end_ns);
     }
-    // A row is sorted, or nearly: a nested span ends, and so is recorded, before the one around it.
+    // Rows are sorted, or nearly: a nested span ends, and so is recorded, before its parent.
     for (size_t i = 0; i < kActivities; ++i) {
       const auto middle = spans_[i].begin() + static_cast<std::ptrdiff_t>(before[i]);
       if (!std::is_sorted(middle, spans_[i].end(), by_begin)) std::sort(middle, spans_[i].end(), by_begin);
@@ -95,7 +95,7 @@ StepStats StepMeter::measure(std::span<const std::vector<Span>> rows, int64_t st
   stats.window = end_ns - start_ns;
   collect(rows, start_ns, end_ns, stats);
 
-  // A sweep over time. Between two adjacent changes the same activities are in progress: bit i stands for activity i.
+  // A sweep over time. Between two adjacent changes the set of activities in progress is constant: bit i is activity i.
   std::array<int64_t, 1u << kActivities> time_of = {};
   std::array<const int64_t*, kActivities> next_change;
   std::array<int64_t, kActivities> next;

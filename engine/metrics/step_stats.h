@@ -2,17 +2,17 @@
 //
 //   window = compute + optimizer + exposed + wait + host + idle
 //
-// The transport says when a communication is on the wire (trace.h); before that it waits for its peers, and afterwards
-// it copies, which is host work. Of concurrent activities, the first in this list counts: compute; optimizer; the wire
-// of tensor, pipeline and data groups; waiting in tensor, pipeline and data groups; host (copies, data loading); idle.
-// So *exposed* is wire time in which the rank computes nothing; a wait is never exposed, and is reported separately.
-// Phase spans are names, not work.
+// The transport reports when a communication is on the wire (trace.h); before that it waits for its peers, and
+// afterwards it copies, which is host work. Of concurrent activities, the first in this list counts: compute;
+// optimizer; the wire of tensor, pipeline and data groups; waiting in tensor, pipeline and data groups; host (copies,
+// data loading); idle. So *exposed* is wire time in which the rank computes nothing; a wait is never exposed, and is
+// reported separately. Phase spans are labels, not work.
 //
 //   wire[k]        time on the wire, exposed or not, of one class alone: the union of its calls
-//   floor[k]       the same if each call took bytes / bandwidth + latency of its link, from when
-//                  its first byte could move, collectives one after the other
+//   floor[k]       the same if each call took bytes / bandwidth + latency of its link, starting when
+//                  its first byte could move, with collectives serialised
 //   overlap ratio  hidden wire / wire. Waiting does not count: a receive that was posted early waits under compute
-//                  without having anything to hide
+//                  without anything to hide
 //   bubble         (idle + pipeline wait) / window: nothing to do until another stage has done its part
 //
 // These are HTA's definitions, except that waiting is separate.
@@ -32,11 +32,11 @@ namespace trivet {
 
 using ByClass = std::array<int64_t, kCommClasses.size()>;  // in the order of kCommClasses
 
-// By class: the link that it uses, if known.
+// The link that each class uses, if known.
 using KnownLinks = std::array<std::optional<Link>, kCommClasses.size()>;
 
-// Exact nanoseconds. += adds up ranks or steps, after which the fractions are those of the sum. All members are
-// int64_t, so that an all-reduce can add them, too.
+// Exact nanoseconds. += accumulates ranks or steps; the fractions then refer to the sum. All members are int64_t, so
+// that an all-reduce can sum them, too.
 struct StepStats {
   int64_t window = 0;
   int64_t compute = 0;
@@ -66,7 +66,7 @@ class StepMeter {
  public:
   explicit StepMeter(const KnownLinks& links = {}) : links_(links) {}
 
-  // Spans are cut to the window [start_ns, end_ns). Rows may overlap each other, and spans within a row may nest.
+  // Spans are clipped to the window [start_ns, end_ns). Rows may overlap each other, and spans within a row may nest.
   // Linear in the number of spans if the spans of each row are sorted by start.
   StepStats measure(std::span<const std::vector<Span>> rows, int64_t start_ns, int64_t end_ns);
 
@@ -80,7 +80,7 @@ class StepMeter {
     host = wait + kCommClasses.size(),
     kActivities
   };
-  // A call as the floor counts it: the earliest start on the wire, and how long it would take.
+  // A call as the floor models it: its earliest start on the wire, and its duration there.
   struct FloorCall {
     int64_t start;
     WireTime time;

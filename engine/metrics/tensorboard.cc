@@ -48,7 +48,7 @@ std::string bytes_of(const T& value) {
   return bytes;
 }
 
-// ---- messages: fields of Protocol Buffers, each a key (number and type) and its value
+// ---- messages: Protocol Buffers fields, each a key (number and type) and a value
 
 enum class Wire : uint64_t { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 enum EventField : uint64_t { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7 };
@@ -85,7 +85,7 @@ std::vector<fs::path> event_files(const std::string& folder) {
   return files;
 }
 
-// The step of an event that we wrote, which begins with its time and its step.
+// The step of an event written here, whose first fields are its time and its step.
 int64_t step_of_event(std::string_view message) {
   int64_t step = 0;
   for (size_t i = 10, shift = 0; i < message.size() && shift < 63; ++i, shift += 7) {
@@ -95,8 +95,8 @@ int64_t step_of_event(std::string_view message) {
   return step;
 }
 
-// Removes the records that a run resumed after `step` writes again, and a killed run's partial one. False: the file is
-// damaged, and is left as it is.
+// Removes the records that a run resumed after `step` will rewrite, and a killed run's partial record. False: the file
+// is damaged and left unchanged.
 bool cut(const fs::path& path, int64_t step, bool evaluates_again) {
   const std::string text = read_small_file(path.string(), std::numeric_limits<int64_t>::max());
   size_t end = 0;
@@ -141,7 +141,7 @@ std::string TensorBoardLog::begin(const RunBegin& run) {
     for (const fs::path& file : before) {
       if (run.goes_on && !cut(file, run.step, run.evaluates_again))
         note = fmt::format("{} is damaged and left as it is: repeated steps may be shown twice", file.string());
-      // Readers go by the order of names, and this host's clock may lag another's.
+      // Readers sort files by name, and this host's clock may lag another's.
       const std::string name = file.filename().string().substr(kPrefix.size());
       now = std::max<int64_t>(now, std::min<int64_t>(std::strtoll(name.c_str(), nullptr, 10), 9'999'999'998) + 1);
     }
@@ -153,7 +153,7 @@ std::string TensorBoardLog::begin(const RunBegin& run) {
     return fmt::format("no events are written: train.tensorboard_dir: {}", error.what());
   }
   queue_->push(event(0, kFileVersion, "brain.Event:2"));
-  // At its second session event, a reader that has seen steps that are done again discards them.
+  // On a second session event, a reader discards the steps already read that will be repeated.
   queue_->push(event(run.step + 1, kSessionLog, "\x08\x01"));
   return note;
 }

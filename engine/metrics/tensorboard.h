@@ -1,7 +1,7 @@
-// TensorBoardLog: event files for TensorBoard, with Megatron's tags: an observer of the run. Each start of the program
-// writes a file of its own, events.out.tfevents.SECONDS.HOST.PID. A resumed run removes the steps that are done again
-// from earlier files, so that each step is shown once; a new run moves an earlier run's files to earlier-N, which
-// TensorBoard shows as a run of that name. The format: TFRecord frames around Event messages (record_writer.h and
+// TensorBoardLog: an observer of the run that writes TensorBoard event files with Megatron's tags. Each start of the
+// program writes its own file, events.out.tfevents.SECONDS.HOST.PID. A resumed run removes the steps that it will
+// repeat from earlier files, so that each step is shown once; a new run moves an earlier run's files to earlier-N,
+// which TensorBoard shows as a run of that name. Format: TFRecord frames around Event messages (record_writer.h and
 // event.proto in TensorFlow).
 #pragma once
 
@@ -29,12 +29,12 @@ class TensorBoardLog : public RunObserver {
   void flush() override;
 
  private:
-  using Scalars = std::vector<std::pair<std::string_view, double>>;  // by tag
+  using Scalars = std::vector<std::pair<std::string_view, double>>;  // (tag, value)
   void add(int64_t step, const Scalars& scalars);
 
   const std::string folder_;
   const AppendFile::Warn warn_;
-  std::optional<SinkQueue> queue_;  // from begin() on
+  std::optional<SinkQueue> queue_;  // created by begin()
 };
 
 }  // namespace trivet

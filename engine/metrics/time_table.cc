@@ -19,7 +19,7 @@ void TimeTable::add(const StepStats& of_all_ranks, const StepStats& of_this_rank
 
 namespace {
 
-constexpr size_t kMostRanksShown = 32;  // nobody reads a longer table
+constexpr size_t kMostRanksShown = 32;  // a longer table is unreadable
 
 TextBlock describe_ranks(std::span<const RankTime> ranks, const StepStats& all, int64_t steps) {
   TextBlock block = {"milliseconds of a step, by rank", {{"", "compute", "optimizer"}}, "lrr"};
@@ -126,7 +126,7 @@ std::vector<std::string> find_stragglers(const std::vector<StepStats>& work, con
           fmt::format("rank {} is slow: its {} takes {:.1f} ms per step, its peers' {:.1f} ms; it loses most in {}",
                       rank, what, static_cast<double>(mine) * ms, static_cast<double>(theirs) * ms, where));
     };
-    // If a transport cannot tell waiting from wire time (NCCL), waiting peers have more wire time, and less work.
+    // If a transport cannot tell waiting from wire time (NCCL), waiting peers show more wire time and less work.
     const auto busy = [](const StepStats& w) { return own_work(w) + exposed(w); };
     if (std::ranges::count(stages, stages[rank]) > 1 && busy(own) - usual(busy) >= least &&
         is_slow(exposed(own), usual(exposed), factor, least)) {

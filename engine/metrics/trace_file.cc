@@ -58,7 +58,7 @@ void turn_into_kernel(json& event, int64_t number) {
   if (category.starts_with("comm.")) event["name"] = "ncclDevKernel_" + name;
   event["cat"] = category == "phase" ? "user_annotation" : category == "host" ? "cpu_op" : "kernel";
   if (event["cat"] != "kernel") return;
-  // The number identifies the launch, which our traces do not have.
+  // `number` stands in for the launch id, which our traces do not have.
   event["args"].update({{"device", event.at("pid")}, {"stream", event.at("tid")}, {"correlation", number}});
 }
 
@@ -102,7 +102,7 @@ std::string trace_of_run(const std::string& run_dir) {
 }
 
 void write_hta_traces(const std::string& trace_path, const std::string& folder) {
-  std::map<int, std::string> events;  // by rank, each after a comma
+  std::map<int, std::string> events;  // by rank, each preceded by a comma
   int64_t number = 0;
   for_each_event(trace_path, [&](json& event) {
     if (!is_span(event) || event.at("dur") < 1) return;  // HTA rounds each end to whole microseconds
@@ -110,7 +110,7 @@ void write_hta_traces(const std::string& trace_path, const std::string& folder) 
     events[event.at("pid").get<int>() - 1] += ",\n" + event.dump();
   });
   make_folder(folder);
-  for (const auto& [rank, text] : events)  // HTA searches the text for the rank, with the space
+  for (const auto& [rank, text] : events)  // HTA searches the text for the rank, including the space
     write_file(fmt::format("{}/rank{}.json", folder, rank),
                fmt::format(R"({{"schemaVersion":1,"distributedInfo":{{"backend":"nccl","rank": {},"world_size":{}}},)"
                            R"("deviceProperties":[],"traceEvents":[{}

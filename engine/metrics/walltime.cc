@@ -11,7 +11,7 @@
 namespace trivet {
 namespace {
 
-constexpr size_t kMostSteps = 1000;  // only the last ones count
+constexpr size_t kMostSteps = 1000;  // older steps are dropped
 
 }  // namespace
 

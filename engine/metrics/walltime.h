@@ -1,6 +1,6 @@
-// WallTime: the walltime that a job needs for the rest of a run, from what the run has measured so far: the 95th
-// percentile of its step times, and the means of evaluations, saves and the start. It is reported after kSteps steps,
-// again after ten times as many, and when the first evaluation and the first save have been measured.
+// WallTime: the walltime that a job needs for the rest of a run, from its measurements so far: the 95th percentile of
+// its step times, the mean evaluation and save times, the longest save, and the last start. Reported after kSteps
+// steps, each time the count has grown tenfold, and when the first evaluation and the first save have been measured.
 #pragma once
 
 #include <functional>
