@@ -1,14 +1,14 @@
 // CrashWatch: on a fatal signal (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT) the handler writes a backtrace to stderr and
 // waits for the watchdogs of the process's ranks to write their reports in ordinary code. On SIGQUIT and SIGALRM,
 // unless they are ignored, the process continues until the watchdogs have done so. Then the signal takes its default
-// action, so that a launcher sees it. A handler has no argument, so this is process-wide state.
+// action, so that a launcher sees it. A signal handler takes no user argument, so the state is process-wide.
 #pragma once
 
 #include <sys/types.h>
 
 namespace trivet {
 
-// One per rank, made by its main thread and used by its watchdog. The first in a process installs the handlers, the
+// One per rank, created by its main thread and used by its watchdog. The first in a process installs the handlers, the
 // last restores the previous ones.
 class CrashWatch {
  public:
@@ -19,7 +19,7 @@ class CrashWatch {
 
   int signal() const;                       // the fatal signal; 0: none
   bool in_my_thread() const;                // true if it hit thread()
-  pid_t thread() const { return thread_; }  // the thread that made this object
+  pid_t thread() const { return thread_; }  // the thread that created this object
   void served();                            // call when this rank's report is written
 
  private:

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kLargestFile = 64 << 20;
 
-// Calls read(the file's JSON). Any error in doing so is a DataError that names the file.
+// Calls read() with the file's parsed JSON. Rethrows any error in either as a DataError that names the file.
 template <class Read>
 auto read_json(const std::string& path, const Read& read) {
   const std::string text = read_small_file(path, kLargestFile);

@@ -25,10 +25,10 @@ struct RankPlace {
 struct FlightDump {
   RankPlace place;
   std::string why;  // why it was written
-  // State of the rank's main thread in /proc: R runs, S sleeps, T is stopped; ?: unknown. A running rank does not wait,
-  // even if it has posted receives early.
+  // State of the rank's main thread in /proc: R running, S sleeping, T stopped; ?: unknown. A running rank is not
+  // waiting, even if it has posted receives early.
   char main_thread = '?';
-  FlightLog log{};                   // read from a file: `calls` replaces the signatures' data types and operations
+  FlightLog log{};                   // if read from a file, `calls` replaces the signatures' data types and operations
   std::vector<std::string> calls{};  // [record], as text
 };
 
@@ -45,12 +45,12 @@ struct FlightReport {
   std::vector<std::optional<FlightDump>> dumps;  // [rank]; empty: no dump
   std::string end{};                             // if there are no dumps: how the run ended, from outcome.json
 };
-// Describes the end of a run from its outcome.json (outcome.h), or says that there is none. Throws DataError.
+// Describes the end of a run from its outcome.json (outcome.h), or reports that there is none. Throws DataError.
 std::string how_it_ended(const std::string& run_dir);
 // Throws DataError if a file is invalid, IoError if there is no such folder.
 FlightReport read_flight_folder(const std::string& run_dir);
 
-// The rank that the others wait for. Among the ranks missing from open calls, the culprit is one that does not wait
+// The rank that the others wait for. Among the ranks missing from open calls, the culprit is one that is not waiting
 // itself: it wrote no dump (stopped or dead), or is busy outside communication.
 struct FlightVerdict {
   int rank = -1;     // -1: unknown, for example if ranks wait for each other
@@ -58,7 +58,7 @@ struct FlightVerdict {
 };
 FlightVerdict find_culprit(const FlightReport& report);
 
-// For people: the verdict, then a line per rank and a line per open call with the ranks missing from it. If no rank
+// Human-readable: the verdict, one line per rank, and one line per open call with the ranks missing from it. If no rank
 // wrote a dump, how the run ended.
 std::string describe_flight(const FlightReport& report);
 

@@ -22,7 +22,7 @@ namespace {
 
 struct FaultAbout {
   std::string_view name;
-  StepPhase phase;  // if none is given
+  StepPhase phase;  // default phase
   std::string_view about;
   std::string_view only = {};  // the phases at which it can strike; empty: all
 };
@@ -213,7 +213,7 @@ void FaultInjector::strike(const Fault& fault, int64_t step) {
     case FaultKind::oom:
     case FaultKind::enospc:
     case FaultKind::eio:
-    case FaultKind::torn_write: break;  // elsewhere
+    case FaultKind::torn_write: break;  // see disk_fault()
   }
 }
 
@@ -228,7 +228,7 @@ void FaultInjector::corrupt_number(const Fault& fault) {
   targets_.device->copy_to_host(first, bytes.data(), *targets_.stream);
   targets_.stream->synchronize();
   if (fault.kind == FaultKind::bitflip) {
-    bytes[static_cast<size_t>(size_of(first.dtype)) - 1] ^= std::byte{0x04};  // of the exponent
+    bytes[static_cast<size_t>(size_of(first.dtype)) - 1] ^= std::byte{0x04};  // flips an exponent bit
   } else {
     const float value =
         fault.kind == FaultKind::nan ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();

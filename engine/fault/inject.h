@@ -1,7 +1,7 @@
 // Fault injection: `trivet train … --inject FAULT:RANK:STEP[:PHASE]`. docs/faults.md has the table.
 //
 //   RANK    a number, `last`, or `all`        STEP   from 1; each fault strikes once, `slow` from that step on
-//   PHASE   step, forward, backward, reduce, optimizer, save: strikes at its beginning; each fault has a default
+//   PHASE   step, forward, backward, reduce, optimizer, save: the fault strikes at its start; each fault has a default
 #pragma once
 
 #include <atomic>
@@ -44,7 +44,7 @@ struct Fault {
   int rank = 0;
   int64_t step = 1;
   StepPhase phase = StepPhase::step;
-  std::string text;  // as it was written
+  std::string text;  // the fault as given
 
   bool strikes(int rank_of_world, int world_size) const {
     return rank == kAll || rank == rank_of_world || (rank == kLast && rank_of_world == world_size - 1);
@@ -57,7 +57,7 @@ std::vector<Fault> parse_faults(std::span<const std::string> texts);
 std::string fault_table();  // one line per fault
 std::vector<std::string_view> fault_names();
 
-// The numbers in device memory that a fault on this rank can corrupt.
+// The values in device memory that a fault on this rank can corrupt.
 struct FaultTargets {
   Device* device = nullptr;
   Stream* stream = nullptr;
@@ -73,7 +73,7 @@ class FaultInjector : public StepHook, public CallFaults {
   FaultInjector(std::span<const Fault> faults, int rank, int world_size);
   bool none() const { return faults_.empty(); }
 
-  // Under `oom`, memory that refuses every allocation of the rank that allocates from it; else null.
+  // For `oom`, a Memory that refuses every allocation; else null.
   Memory* memory();
   void attach(const FaultTargets& targets) { targets_ = targets; }
 
@@ -81,7 +81,7 @@ class FaultInjector : public StepHook, public CallFaults {
   void end(StepPhase phase, int64_t step) override;
   CallFault next_call() override;
 
-  // The faults that have not struck, as they were written; "": none.
+  // The faults that have not struck, as given; "": none.
   std::string not_struck() const;
 
   // The fault for checkpoint writes; empty if there is none. Called by the writer's thread.

@@ -1,5 +1,5 @@
-// RunDirectory: checks that train.run_dir still belongs to this run. A directory that is deleted, renamed or replaced,
-// or whose lock another run has taken over, would receive the files of two runs.
+// RunDirectory: checks that train.run_dir still belongs to this run. If it is deleted, renamed or replaced, or another
+// run takes over its lock, the files of two runs could mix.
 #pragma once
 
 #include <string>
@@ -12,17 +12,17 @@ namespace trivet {
 
 class RunDirectory {
  public:
-  // `path`: an existing directory; one that this host does not see is never missed. `what`: its name in messages.
-  // `marks`: files that exist as long as the run owns it; if all are missing it was emptied, as a deletion begins.
-  // `lock`: the content of its file `lock`; "": it has none. `holds`: this rank wrote the lock, and removes it last of
-  // all.
+  // `path`: an existing directory; if this host does not see it, it is never reported missing. `what`: its name in
+  // messages. `marks`: files that exist as long as the run owns it; if all are missing, it was emptied (a deletion
+  // begins so). `lock`: the content of its file `lock`; "": it has none. `holds`: this rank wrote the lock and removes
+  // it at the very end.
   explicit RunDirectory(std::string path, const char* what = "train.run_dir", std::vector<std::string> marks = {},
                         std::string lock = {}, bool holds = true);
 
   // Why it no longer belongs to this run; empty: it does, or its file system does not answer. Any thread.
   std::string problem() const;
-  // True if another run works in it, and has everything that this one saved. A removed lock counts only if there is an
-  // outcome.
+  // True if another run now owns it, with everything that this one saved. A removed lock counts only if an outcome
+  // exists.
   bool taken_over() const;
   // True if no other process holds the directory's flock(), or the file system has no locks.
   bool try_lock();

@@ -16,7 +16,7 @@ void check_same_everywhere(const std::vector<Shared>& shared, const std::vector<
                            Communicator& world) {
   HostWorld host(world);
   for (const auto& [what, text, is_data] : shared) {
-    // The first half of the hash.
+    // The first 64 bits of the hash.
     const auto mine = static_cast<int64_t>(std::stoull(content_hash(text).substr(0, 16), nullptr, 16));
     const std::vector<int64_t> hashes = host.gather(mine);
     auto usual = majority_of<int64_t>(hashes);
@@ -84,7 +84,7 @@ int RunGuard::run(const std::function<int(Communicator& world)>& rank_main) {
   int exit_code = 0;
   try {
     exit_code = rank_main(*watched_);
-    // After this no rank waits for another.
+    // After this barrier no rank waits for another.
     watched_->barrier();
   } catch (...) {
     rank_failed();
@@ -102,7 +102,7 @@ void RunGuard::rank_failed() {
     throw;
   } catch (const std::exception& failure) {
     const int first = world_.failure().rank;
-    if (first >= 0 && first != world_.rank()) {  // a consequence
+    if (first >= 0 && first != world_.rank()) {  // a consequence of another rank's failure
       watchdog_->dump(failure.what());
       throw;
     }

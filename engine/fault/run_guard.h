@@ -19,7 +19,7 @@ struct Config;
 // A setting that must be equal on all ranks, as text.
 struct Shared {
   std::string what, text;
-  bool is_data = false;  // else configuration. Messages show the texts of data.
+  bool is_data = false;  // else configuration. Messages show the text only for data.
 };
 
 class RunGuard {
@@ -29,11 +29,11 @@ class RunGuard {
   RunGuard(const Config& config, const std::vector<Fault>& faults, Communicator& world,
            const std::vector<Shared>& inputs = {});
 
-  // Runs the rank on a recorded world and returns its exit code. Errors write the outcome and propagate; a hang becomes
-  // a TimeoutError that names the culprit.
+  // Runs rank_main on a world with a flight recorder and returns its exit code. On an error, writes the outcome and
+  // rethrows; a hang becomes a TimeoutError naming the culprit.
   int run(const std::function<int(Communicator& world)>& rank_main);
 
-  // A recorded communicator over `exchange`, which moves device memory on its own streams.
+  // Returns `exchange`, which moves device memory on its own streams, with a flight recorder.
   std::unique_ptr<Communicator> watch(Communicator& exchange) {
     return with_flight_recorder(exchange, recorder_, faults_.none() ? nullptr : &faults_);
   }
@@ -59,8 +59,8 @@ class RunGuard {
   std::optional<Watchdog> watchdog_;
 };
 
-// Compares in order, so the number of texts may differ between ranks after a text that differs. At the first difference
-// throws ConfigError or, for data, DataError on all ranks, listing the ranks that differ. Collective.
+// Compares in order and stops at the first difference, so the lists may differ in length after it. There it throws
+// ConfigError or, for data, DataError on all ranks, listing the ranks that differ. Collective.
 void check_same_everywhere(const std::vector<Shared>& shared, const std::vector<RankPlace>& places,
                            Communicator& world);
 

@@ -20,9 +20,9 @@ namespace {
 struct Holder {
   std::string host;
   int64_t pid = 0;
-  int64_t process_start = 0;  // tells it from a later process with the same pid
+  int64_t process_start = 0;  // distinguishes it from a later process with the same pid
   std::string processes;      // its pid namespace: each container has its own
-  std::string job;            // of the scheduler; empty: none
+  std::string job;            // scheduler job; empty: none
   std::string since;
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Holder, host, pid, process_start, processes, job, since)
@@ -56,7 +56,7 @@ std::string describe(const Holder& holder) {
                      holder.job.empty() ? "" : ", job " + holder.job, holder.since.empty() ? "?" : holder.since);
 }
 
-// Why the lock is stale; empty: it may still be held. `own_file`: written just now.
+// Why the lock is stale; empty: it may still be held. `own_file`: just written.
 std::string why_stale(const Holder& holder, const Holder& mine, const std::string& path, const std::string& own_file) {
   const bool unlocked = is_unlocked(path);
   if (!unlocked && errno == EWOULDBLOCK) return "";
@@ -95,11 +95,11 @@ RunLock::RunLock(const std::string& run_dir)
       return;
     }
     const std::string text = text_of(path_);
-    if (!file_exists(path_)) continue;  // released meanwhile
+    if (!file_exists(path_)) continue;  // released in the meantime
     const Holder holder = parse_holder(text);
     const std::string stale = why_stale(holder, parse_holder(text_), path_, file_.temporary());
     if (stale.empty()) refuse(holder_text());
-    // Of several processes taking it over, one renames it. If it was a new lock by then, it gets its name back.
+    // If several processes take it over, one renames it. If it was a new lock by then, it gets its name back.
     const std::string aside = OutputFile(path_).temporary();
     if (rename(path_.c_str(), aside.c_str()) != 0) continue;
     const bool taken = text_of(aside) == text, given_back = !taken && link(aside.c_str(), path_.c_str()) == 0;

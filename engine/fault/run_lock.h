@@ -1,8 +1,8 @@
-// RunLock: RUN_DIR/lock, so that two jobs do not write into one folder. It names its holder: host, process, start time
-// and scheduler job. The directory itself is locked too, so that removing the lock file lets no other job in. A stale
-// lock is taken over, unless flock() finds file or directory held: from this host, if its process no longer exists or
-// is in another container; from another host, if the same scheduler job holds it from an earlier attempt, or if it was
-// not touched for kStale. The holder touches it every kTouch.
+// RunLock: RUN_DIR/lock, which keeps two jobs from writing to one folder. It names its holder: host, process, start
+// time and scheduler job. The directory itself is locked too, so removing the lock file does not admit another job. A
+// stale lock is taken over, unless flock() finds file or directory held. A lock of this host is stale if its process
+// has ended or is in another container; a lock of another host, if an earlier attempt of the same scheduler job holds
+// it or it was not touched for kStale. The holder touches it every kTouch.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ class RunLock {
  public:
   static constexpr int kStale = 300, kTouch = 30;  // seconds
 
-  // Throws ConfigError, naming the holder, if another job has it; IoError.
+  // Throws ConfigError, naming the holder, if another job holds it; IoError.
   explicit RunLock(const std::string& run_dir);
   ~RunLock();  // does not remove a lock that another run has taken over
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  // Call now and then, from any one thread. now: in ns, as from now_ns().
+  // Call periodically, always from the same thread. now: as returned by now_ns().
   void touch(int64_t now = now_ns()) noexcept;
   const std::string& text() const { return text_; }  // content of the lock, unique to this holder
   // The previous holder of a lock that was taken over; empty: none.

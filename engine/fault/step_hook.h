@@ -6,7 +6,7 @@
 namespace trivet {
 
 enum class StepPhase : uint8_t {
-  step,       // begin: before anything in the step; end: the weights are updated
+  step,       // begin: before anything in the step; end: after the weight update
   forward,    // of each micro-batch and chunk
   backward,   // the same
   reduce,     // the rest of the gradient reduction

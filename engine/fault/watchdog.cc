@@ -50,7 +50,7 @@ Watchdog::Watchdog(const FlightRecorder& recorder, Communicator& world, const st
       last_look_ns_(now_ns()) {
   for (int rank = 0; rank < world.size(); ++rank) {
     const RankPlace& other = options_.places[static_cast<size_t>(rank)];
-    // A process that is already invisible, in another container, is not watched.
+    // Processes that are invisible from the start, in another container, are not watched.
     if (other.host == place().host && other.pid != place().pid && process_exists(other.pid))
       neighbours_.push_back(rank);
   }
@@ -115,7 +115,7 @@ void Watchdog::serve_crash(int signal) {
     record({.status = "died", .exit_code = 128 + signal, .root_cause_rank = rank_, .what = what});
   }
   write_dump(what);
-  // A stream's thread crashed, of an unknown rank; or the signal is a request.
+  // A stream thread of an unknown rank crashed, or the signal is a request.
   if (!mine && rank_ == 0 && !wait_for_stop(0.2))
     record({.status = "died", .exit_code = 128 + signal, .host = place().host, .what = what});
   over_ = true;

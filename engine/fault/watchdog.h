@@ -1,13 +1,13 @@
 // Watchdog: a thread on each rank that ends a run that cannot end itself.
 //
-//   a call is open for longer than the timeout   a rank hangs: all ranks that can write their flight dumps; the first
-//                                                to notice names the culprit, writes outcome.json and ends the job
+//   a call is open for longer than the timeout   a rank hangs: each responsive rank writes its dump; the first to
+//                                                notice names the culprit, writes outcome.json and ends the job
 //                                                (124)
 //   a rank of this host has died                 the same; its launcher ends the job too, and reports the signal
 //   this process gets a fatal signal             flight dump and outcome.json before the process ends (crash.h)
 //
 // It polls a few times a second. Only time in which the process runs counts, by a monotonic clock, so a job that was
-// suspended as a whole continues. One rank may work while the others wait (rank 0 writes a file) for up to the timeout.
+// suspended as a whole continues. For up to the timeout, one rank may work (write a file) while the others wait.
 #pragma once
 
 #include <atomic>
@@ -30,14 +30,14 @@ struct WatchdogOptions {
   double grace_s = 5;             // for the rank to end after world.abort(); then _exit()
   std::string run_dir;            // with a flight folder (start_flight_folder)
   std::vector<RankPlace> places;  // [rank]
-  std::function<void()> touch{};  // called now and then, on the watchdog's thread; empty: nothing
+  std::function<void()> touch{};  // called periodically, on the watchdog's thread; empty: nothing
   // True if run_dir still belongs to this run; else nothing in it is written or read. Any thread; empty: always.
   std::function<bool()> folder_is_ours{};
 };
 
 class Watchdog {
  public:
-  // Made by the rank's main thread. `recorder`, `world` and `steps_done` outlive it.
+  // Created by the rank's main thread. `recorder`, `world` and `steps_done` must outlive it.
   Watchdog(const FlightRecorder& recorder, Communicator& world, const std::atomic<int64_t>& steps_done,
            WatchdogOptions options);
   ~Watchdog();  // call when the rank has ended
