@@ -76,7 +76,7 @@ Statistics statistics_of(const std::vector<float>& values) {
   return s;
 }
 
-// Compares the whole checkpoint with its hashes; throws if a byte differs.
+// Verifies the whole checkpoint against its hashes; throws if a byte differs.
 void verify(const OpenCheckpoint& checkpoint) {
   const double start = now_seconds();
   int64_t bytes = 0;
@@ -101,7 +101,7 @@ class Inspector {
   explicit Inspector(const std::string& directory)
       : checkpoint_(open_checkpoint(directory)), tensors_(tensors_of(checkpoint_.manifest)) {}
 
-  // tables: print all tensors with statistics. Hashes are compared last: this takes a while for a large checkpoint.
+  // tables: also prints all tensors with statistics. Checks the hashes last: this takes a while for a large checkpoint.
   void print(bool tables) {
     print_run();
     struct Group {

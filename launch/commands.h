@@ -1,6 +1,6 @@
 // The subcommands of trivet, one file each, and their shared parts: options, number checks, launching ranks. Each
 // add_…_command() registers a command, whose callback throws trivet::Error; main() reports it. Two programs are built
-// from them, each with its own list: trivet has all commands, trivet-core those that need no tool.
+// from them, each with its own list: trivet has all commands, trivet-core those that need nothing from tools/.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -31,7 +31,7 @@ namespace trivet {
 struct Study;
 struct Plan;
 
-// Registers the program's commands (all_commands.cc, core_commands.cc). exit_code: set if one did not end normally.
+// Registers the program's commands (all_commands.cc, core_commands.cc). exit_code: set if a command ended abnormally.
 void add_commands(CLI::App& app, int& exit_code);
 
 void add_train_command(CLI::App& app, int& exit_code);  // exit_code: set if the run did not end normally
@@ -58,9 +58,9 @@ void add_mlperf_command(CLI::App& app, int& exit_code);     // exit_code: set if
 void measure_study_contention(const Study& study, const Plan& plan, const std::string& program,
                               const std::function<bool()>& stop_asked);
 
-// NCCL ranks run as processes, because threads would contend for the driver's lock (comm.backend: thread requests
-// threads all the same). If no launcher started this process, it execs mpirun, which starts the command `ranks` times.
-// Returns if the ranks are threads or already launched. Throws ConfigError if mpirun cannot be started.
+// NCCL ranks run as processes, because threads would contend for the driver's lock (comm.backend: thread still requests
+// threads). If no launcher started this process, it execs mpirun, which starts the command `ranks` times. Returns if
+// the ranks are threads or already launched. Throws ConfigError if mpirun cannot be started.
 void start_processes(const Config& config, int ranks);
 
 // Runs rank_main on the ranks: under a launcher, or with backend mpi, this process is one rank; otherwise the ranks are
@@ -84,7 +84,7 @@ inline void print_blocks(const std::vector<TextBlock>& blocks) {
   fmt::print("{}", render(blocks, terminal_columns(STDOUT_FILENO)));
 }
 
-// ---- options. Their checks word errors as the configuration's do; CLI11's own accept NaN, and print the largest
+// ---- options. Their checks report errors as the configuration's do; CLI11's own accept NaN, and print the largest
 //      double if there is no upper bound.
 
 inline CLI::Validator whole_number(int64_t low, int64_t high = std::numeric_limits<int64_t>::max()) {
@@ -137,17 +137,17 @@ inline CLI::Validator share() {
   return number("a number above 0, at most 1", [](double x) { return x > 0 && x <= 1; });
 }
 
-// A required argument; help and errors refer to it as `name`.
+// Adds a required argument, which help and errors call `name`.
 inline void add_argument(CLI::App& command, const char* name, std::string& value, const char* help) {
   command.add_option(name, value, help)->option_text(name)->required();
 }
-// An option whose default the help shows.
+// Adds an option whose default the help shows.
 template <class T>
 CLI::Option* add_number(CLI::App& command, const char* name, T& value, const CLI::Validator& check, const char* help) {
   return command.add_option(name, value, help)->check(check)->capture_default_str();
 }
-// An option that takes a list, comma-separated or in separate arguments. parse: converts an item's text, which may be
-// empty, to an optional value (CLI11's own delimiter drops empty items).
+// Adds an option that takes a list, comma-separated or in separate arguments. parse: converts an item's text, which may
+// be empty, to an optional value (CLI11's own delimiter drops empty items).
 template <class T, class Parse>
 CLI::Option* add_list(CLI::App& command, const char* name, std::vector<T>& items, const char* expected,
                       const Parse& parse, const std::string& help) {
@@ -164,7 +164,7 @@ CLI::Option* add_list(CLI::App& command, const char* name, std::vector<T>& items
   return command.add_option(name, read, help)
       ->type_name(std::is_integral_v<T> ? "INT" : std::is_arithmetic_v<T> ? "FLOAT" : "TEXT")
       ->take_all()
-      ->allow_extra_args(false);  // a file may follow
+      ->allow_extra_args(false);  // a positional argument may follow
 }
 inline void add_set_option(CLI::App& command, std::vector<std::string>& sets, const char* help) {
   command.add_option("--set", sets, help)->option_text("SECTION.KEY=VALUE ...")->take_all()->allow_extra_args(false);

@@ -23,10 +23,10 @@ struct ConfigOptions {
   int ranks = 0;
   bool yaml = false;
   bool keys = false;
-  std::string picture;  // where to draw the schedules; empty: nowhere
+  std::string picture;  // file for a plot of the schedules; empty: none
 };
 
-// One plan per pipeline rank: other tensor- and data-parallel ranks have equal plans.
+// One plan per pipeline rank: its tensor- and data-parallel ranks all have the same plan.
 std::vector<MemoryPlan> memory_of_pipeline_ranks(const Config& config, const Layout& layout) {
   std::vector<MemoryPlan> plans;
   for (int pp = 0; pp < layout.schedule.p; ++pp) plans.push_back(plan_memory(config, layout, {{Axis::pp, pp}}));

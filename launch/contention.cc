@@ -1,5 +1,5 @@
-// trivet contention RUN.yaml: how much a collective slows concurrent GEMMs; and trivet study FILE --contention,
-// which runs it under the study's launcher and links, on GPUs once per limit on NCCL's thread blocks (CTAs).
+// trivet contention RUN.yaml: measures how much a collective slows concurrent GEMMs. trivet study FILE --contention
+// runs it under the study's launcher and links, on GPUs once per limit on NCCL's thread blocks (CTAs).
 
 #include "tools/study/contention.h"
 
@@ -40,7 +40,7 @@ void run(const ContentionCommand& command) {
   });
 }
 
-// The curve of one launch, measured in a process of its own.
+// The curve of one launch, measured in its own process.
 nlohmann::ordered_json curve_of(const Study& study, const Point& point, const Launch& launch,
                                 const std::string& program, const std::function<bool()>& stop_asked) {
   constexpr int64_t kMostBytes = 1 << 20;

@@ -1,4 +1,4 @@
-// trivet checkpoint convert: the weights of a checkpoint, a Hugging Face model or an llm.c file in another format.
+// trivet checkpoint convert: converts the weights of a checkpoint, Hugging Face model or llm.c file to another format.
 #include <filesystem>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -47,8 +47,8 @@ std::string tokenizer_beside(const GptWeights& weights, std::string& missing) {
   return "";
 }
 
-// The export's tokenizer: the one given, else the run's, else the one next to the source.
-// "": none that transformers can read; `missing` says why.
+// Options of the export. Its tokenizer: the given one, else the run's, else the one next to the source; unset
+// if transformers cannot read it (`missing` says why).
 HfExport export_of(const Conversion& options, const GptWeights& weights, std::string& missing) {
   HfExport out{.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32};
   out.max_shard_bytes = options.max_shard_size.value_or(out.max_shard_bytes);

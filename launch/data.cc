@@ -1,4 +1,4 @@
-// trivet data prepare: makes a dataset of text or JSON Lines. trivet data inspect: shows and verifies a dataset.
+// trivet data prepare: creates a dataset from text or JSON Lines. trivet data inspect: shows and verifies a dataset.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -27,7 +27,7 @@ namespace {
 
 using Phase = PrepareProgress::Phase;
 
-constexpr double kLeastTimed = 0.5;  // seconds; less is too short for a rate
+constexpr double kLeastTimed = 0.5;  // seconds; shorter times give no meaningful rate
 
 std::string rate_text(double bytes_per_second) { return bytes_text(static_cast<int64_t>(bytes_per_second)) + "/s"; }
 
@@ -143,7 +143,7 @@ void prepare(PrepareOptions options) {
                done.replaced_bytes == 1 ? "was" : "were");
 }
 
-// An option whose value is one of an enum's words.
+// Adds an option whose value is the name of an enum value.
 template <class E, class Value>
 void add_word(CLI::App& command, const char* name, Value& value, const char* help) {
   const auto read = [=, &value](const std::string& word) {
@@ -301,7 +301,7 @@ void inspect(const std::string& prefix, int64_t shown) {
   if (info) check_written_together(*info, dataset);
   const auto tokenizer = info || !tokenizer_file(prefix).empty() ? open_tokenizer(prefix) : nullptr;
   print_summary(dataset, info, tokenizer.get());
-  // Documents spread over the dataset: its beginning is seldom typical.
+  // Prints documents from across the dataset: its beginning is seldom typical.
   const int64_t count = std::min(shown, dataset.sequences());
   for (int64_t i = 0; i < count; ++i)
     print_document(dataset, (2 * i + 1) * dataset.sequences() / (2 * count), tokenizer.get());

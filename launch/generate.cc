@@ -39,7 +39,7 @@ struct GenerateOptions {
   std::vector<std::string> sets;
 };
 
-// Reads the prompt from standard input, which only a single process has.
+// Reads the prompt from standard input, which requires a single process.
 void read_prompt(GenerateOptions& options) {
   if (launched_world_size() > 1)
     throw ConfigError("--prompt-file -: a launcher gives standard input to one rank only; name a file");
@@ -71,7 +71,7 @@ std::vector<int32_t> prompt_of(const GenerateOptions& options, const Tokenizer* 
   return tokenizer->encode_prompt(text);
 }
 
-// Rejects a --set of the keys that give the weights their shapes and meaning.
+// Rejects --set for keys that determine the shapes and meaning of the weights.
 void check_model(const Config& saved, const Config& config) {
   for (const Field* field : keys_of_another_model(saved, config))
     throw ConfigError(fmt::format("--set {}: found {}, but the checkpoint's model has {}, which cannot be changed",
@@ -103,7 +103,7 @@ Resolved resolve_for(const GenerateOptions& options, const OpenCheckpoint& check
 
 void run_rank(const GenerateOptions& options, Communicator& world) {
   const double start = now_seconds();
-  const auto find = [&] {  // as rank 0 sees it
+  const auto find = [&] {  // rank 0 decides for all
     return HostWorld(world).broadcast(world.rank() == 0 ? find_checkpoints(options.checkpoint).front() : "");
   };
   OpenCheckpoint checkpoint;

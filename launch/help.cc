@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kScreen = 80, kTextColumn = 24;
 
-// Examples by the path of a command.
+// Examples by command path.
 constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
     {"trivet", "trivet config configs/tiny.yaml --ranks 8"},
     {"trivet train", "trivet train configs/tiny.yaml --ranks 8 --set train.train_iters=100"},
@@ -52,7 +52,7 @@ std::string path_of(const CLI::App& app) {
   return app.get_parent() ? path_of(*app.get_parent()) + " " + app.get_name() : "trivet";
 }
 
-// "  NAME       text", with the text in a column of its own.
+// "  NAME       text", with the text in its own column.
 std::string entry(const std::string& name, const std::string& text) {
   std::string line = "  " + name;
   if (text.empty()) return line + '\n';

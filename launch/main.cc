@@ -32,8 +32,8 @@
 
 namespace {
 
-// If standard output is closed, the next file opened would get its descriptor, and whatever is printed. Its placeholder
-// is read-only: printing to a closed standard output remains an error, as in other programs.
+// If standard output is closed, the next file opened would get its descriptor and receive whatever is printed. Its
+// placeholder is read-only: printing to a closed standard output remains an error, as in other programs.
 void open_standard_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
@@ -51,7 +51,7 @@ void write_stdout_wholly() {
   std::cout.rdbuf(new __gnu_cxx::stdio_sync_filebuf<char>(stdout));  // flushed after all destructors
 }
 
-// RLIMIT_STACK bounds the stack of this thread and of every thread the program starts. Below kLeast, it would crash.
+// RLIMIT_STACK bounds the stacks of this and every thread the program starts. Below kLeast, it would crash.
 bool has_stack() {
   constexpr rlim_t kLeast = 256 << 10;  // bytes
   rlimit limit{};
@@ -76,7 +76,7 @@ int report_lost_output() {
   return trivet::IoError("").exit_code();
 }
 
-// The message with whatever it quotes from the arguments, such as file names, shortened to printable text on one line.
+// Returns the message; quoted arguments, such as file names, are shortened and made printable on one line.
 std::string shown(std::string message, std::span<char* const> arguments) {
   for (const std::string_view argument : arguments) {
     const std::string_view name = argument.substr(argument.rfind('=') + 1);  // of --set key=VALUE

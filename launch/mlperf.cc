@@ -1,5 +1,5 @@
-// trivet mlperf lint: checks that the official checker of MLPerf logs omits; trivet mlperf summary: a result's
-// score.
+// trivet mlperf lint: runs the checks that the official checker of MLPerf logs omits; trivet mlperf summary: computes a
+// result's score.
 #include <algorithm>
 #include <memory>
 

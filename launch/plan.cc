@@ -31,7 +31,7 @@ struct PlanOptions {
   std::string scaling;  // "": not given
   PredictOptions outputs;
   std::optional<double> tokens, price;
-  double memory_margin = 0;  // as a share of the device memory
+  double memory_margin = 0;  // as a fraction of the device memory
   bool json = false, systems = false, ablate = false;
   CalibrationOptions calibration;
   PlanSearch search;

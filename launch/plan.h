@@ -17,7 +17,7 @@ struct CalibrationOptions {
   std::string system;
   std::vector<std::string> system_sets;
   std::vector<std::string> fit;  // constants to fit, by key; empty: those that the runs determine
-  std::string out, plot;         // the fitted spec; a picture
+  std::string out, plot;         // output files: the fitted spec; a plot
   bool cross_validate = false, json = false;
 };
 void add_calibration_options(CLI::App& command, CalibrationOptions& options);
@@ -32,7 +32,7 @@ struct PlanSearch {
 };
 // Adds --search and its options. Returns --search.
 CLI::Option* add_search_options(CLI::App& command, PlanSearch& search);
-// Searches, prints, and writes the best layout. run: not resolved. links: the file's `comm`, written with that layout.
+// Searches, prints, and writes the best layout. run: unresolved. links: the file's `comm`, written with that layout.
 void run_search(const PlanSearch& search, const LoadedConfig& run, const CommConfig& links, int ranks,
                 const System& system, bool json);
 

@@ -23,7 +23,7 @@ std::string text_of(const SearchProgress& p) {
   return p.next_seconds > 0 ? text + fmt::format(", next at least {:.4g} s", p.next_seconds) : text;
 }
 
-// Returns true if it replaced a file.
+// Returns true if it replaced an existing file.
 bool write_best(const std::string& path, const Candidate& best, const LoadedConfig& run, const CommConfig& links,
                 const System& system) {
   LoadedConfig open = best.open;

@@ -28,14 +28,14 @@ void start_processes(const Config& config, int ranks) {
   // The same command again; each instance will be a rank.
   std::vector<std::string> words = {"mpirun",    "-n",   std::to_string(ranks),
                                     "--bind-to", "none", std::filesystem::read_symlink("/proc/self/exe")};
-  std::ifstream command("/proc/self/cmdline");  // a NUL after each word
+  std::ifstream command("/proc/self/cmdline");  // each word ends with a NUL
   std::string word;
   std::getline(command, word, '\0');  // the program's name
   while (std::getline(command, word, '\0')) words.push_back(word);
   std::vector<char*> argv;
   for (std::string& each : words) argv.push_back(each.data());
   argv.push_back(nullptr);
-  // Open MPI requires root to confirm; whoever started this as root has.
+  // Open MPI asks root to confirm; starting this as root is the confirmation.
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
   execvp(argv[0], argv.data());

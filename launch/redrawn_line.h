@@ -1,5 +1,5 @@
-// Progress: one line on stderr that is redrawn during long work; if stderr is not a terminal, a line every
-// few seconds. For use by one thread.
+// Progress: one line on stderr that is redrawn during long work; if stderr is not a terminal, one line every few
+// seconds. For use by one thread.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ class RedrawnLine {
   RedrawnLine& operator=(const RedrawnLine&) = delete;
 
   bool terminal() const { return terminal_; }
-  // True if the last line was drawn, or put off, long enough ago to draw the next.
+  // True if enough time has passed since the last draw() or put_off() to draw the next line.
   bool due() const { return now_seconds() - drawn_at_ >= (terminal_ ? 0.1 : 5); }
   void put_off() { drawn_at_ = now_seconds(); }
   void draw(const std::string& line) {

@@ -1,6 +1,6 @@
 // trivet schedule: shows a pipeline schedule, without a model or a GPU: a picture of a simulated step, and a table of
-// the bubble (next to the closed form if there is one), peak slots and transfers. Or shows a measured step of a run
-// next to its simulation. trivet schedule context: the work of a ring of context-parallel ranks.
+// the bubble (next to the closed form if one exists), peak slots and transfers. With --measured, shows a measured step
+// of a run next to its simulation. trivet schedule context: the work of a ring of context-parallel ranks.
 #include <cstdlib>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -31,7 +31,7 @@ struct ScheduleOptions {
   std::string measured;  // run_dir
   std::optional<int64_t> step;
   std::vector<double> costs{1, 1, 1}, embedding, head;  // F, I, W
-  Costs transfer;                                       // stages not set
+  Costs transfer;                                       // `stages` is unset
   std::string svg, trace;
   bool text = false, transfers = false, list = false;
   int columns = 0, width = 0;

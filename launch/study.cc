@@ -34,7 +34,7 @@ struct StudyOptions {
   std::string path;
   std::string out, export_path, fit;
   bool plan = false, best = false, report = false, retry_failed = false, aa = false, contention = false;
-  std::optional<std::string> timeline;  // a point
+  std::optional<std::string> timeline;  // selects a point
 };
 
 // Exit code 75: the results so far are saved, and the same command continues.
@@ -103,7 +103,7 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
                            counted(study.repeats, "round"), study.repeats == 1 ? "is" : "are", kFewestRounds));
 }
 
-// The command of a run with the settings of a point. Its length, evaluations and checkpoints are those of the base
+// The command line of a run with the settings of a point. Its length, evaluations and checkpoints are those of the base
 // unless a level sets them.
 std::string command_text(const Study& study, const Point& point) {
   const std::string program = std::filesystem::proximate(program_path()).string();
@@ -201,7 +201,7 @@ std::optional<double> measured_noise(const Study& study, const Plan& plan) {
   return summary.resolution ? std::optional(summary.resolution->deviation) : std::nullopt;
 }
 
-// Prints what an A/A study concludes about itself and about the study that it was made for.
+// Prints an A/A study's conclusions about itself and about the study it was derived from.
 void print_equal_points(const Summary& summary, const Study& study, Plan plan) {
   const auto differ = std::ranges::count_if(summary.points, [](const PointSummary& point) {
     return point.verdict == Verdict::better || point.verdict == Verdict::worse;

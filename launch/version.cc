@@ -1,4 +1,4 @@
-// The program's version, for `trivet --version` and the rows of a study. In a file of its own because it contains the
+// The program's version, for `trivet --version` and the rows of a study. In its own file because it contains the
 // commit, so every commit recompiles it.
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// The program's version. In a file of its own because every commit recompiles it.
+// The program's version. In its own file because every commit recompiles it.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// trivet watch RUN_DIR: how a run is doing, from another terminal. trivet report RUN_DIR: writes an HTML page about it.
+// trivet watch RUN_DIR: shows a run's progress from another terminal. trivet report RUN_DIR: writes an HTML report.
 #include "tools/watch/watch.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace trivet {
 namespace {
 
-// Keeps watching a run that stops meanwhile: it will be requeued or restarted.
+// Keeps watching a run that stops in the meantime: it will be requeued or restarted.
 void watch(const std::string& run_dir) {
   bool was_running = false;
   for (std::ptrdiff_t lines = 0;; std::this_thread::sleep_for(std::chrono::seconds(1))) {
