@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Draws the pictures of docs/schedules.md, context.md, tensor.md and data.md with the program itself.
+# Draws the pictures of docs/schedules.md, context.md, tensor.md, data.md and chapter 17 with the program itself.
 #   docs/draw.sh [TRIVET [FOLDER]]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -26,3 +26,8 @@ explain overlap --set parallel.data_parallel_sharding_strategy=optim --set overl
 for strategy in no_shard optim optim_grads optim_grads_params; do
   explain "$strategy" --set parallel.data_parallel_sharding_strategy=$strategy
 done
+
+scaling=$(mktemp -d)
+"$trivet" study configs/studies/scaling.csv --fit scaling --out "$scaling" >/dev/null
+mv "$scaling/scaling.svg" "$folder/study-scaling.svg"
+rm -r "$scaling"

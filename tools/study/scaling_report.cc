@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
+#include <numeric>
+#include <set>
 
 #include "base/svg.h"
 #include "tools/study/scaling.h"
@@ -8,14 +10,14 @@
 namespace trivet {
 namespace {
 
-// The budgets of the runs: those within a tenth of each other are one, their mean.
+// The budgets of the runs: those within a tenth of the smallest of them are one, their mean.
 std::vector<double> budgets_of(std::span<const ScalingRun> runs) {
-  std::vector<double> flops, budgets;
-  for (const ScalingRun& run : runs) flops.push_back(run.flops());
-  std::ranges::sort(flops);
+  std::multiset<double> flops;
+  for (const ScalingRun& run : runs) flops.insert(run.flops());
+  std::vector<double> budgets;
   for (auto first = flops.begin(), last = first; first != flops.end(); first = last) {
-    last = std::find_if(first, flops.end(), [&](double each) { return each > 1.1 * *first; });
-    budgets.push_back(std::reduce(first, last) / static_cast<double>(last - first));
+    last = flops.upper_bound(1.1 * *first);
+    budgets.push_back(std::reduce(first, last) / static_cast<double>(std::distance(first, last)));
   }
   return budgets;
 }
@@ -29,23 +31,21 @@ std::string range_text(std::pair<double, double> range) {
 TextBlock law_table(std::span<const ScalingRun> runs, const ScalingFit& fit) {
   TextBlock table{
       .title = "L(N, D) = E + A / N^alpha + B / D^beta", .rows = {{"", "fit", "95 % interval"}}, .align = "lrl"};
-  const auto add = [&](const std::string& name, const std::function<double(const ScalingLaw&)>& of) {
-    table.rows.push_back({name, fmt::format("{:.4g}", of(fit.law)), range_text(fit.interval(of))});
-  };
-  add("E", [](const ScalingLaw& law) { return law.E; });
-  add("A", [](const ScalingLaw& law) { return law.A; });
-  add("alpha", [](const ScalingLaw& law) { return law.alpha; });
-  add("B", [](const ScalingLaw& law) { return law.B; });
-  add("beta", [](const ScalingLaw& law) { return law.beta; });
-  add("best N ~ C^", [](const ScalingLaw& law) { return law.beta / (law.alpha + law.beta); });
   const double flops = budgets_of(runs).back();
-  add(fmt::format("best N at C = {:.3g}", flops), [=](const ScalingLaw& law) { return law.best_parameters(flops); });
-  add("its tokens per parameter",
-      [=](const ScalingLaw& law) { return flops / 6 / std::pow(law.best_parameters(flops), 2); });
-  double squares = 0;
-  for (const double residual : fit.residuals) squares += residual * residual;
-  table.rows.push_back({"residual", percent_text(std::sqrt(squares / static_cast<double>(fit.residuals.size()))),
-                        fmt::format("of L, rms of {} runs", fit.residuals.size())});
+  const std::pair<std::string, std::function<double(const ScalingLaw&)>> numbers[] = {
+      {"E", &ScalingLaw::E},
+      {"A", &ScalingLaw::A},
+      {"alpha", &ScalingLaw::alpha},
+      {"B", &ScalingLaw::B},
+      {"beta", &ScalingLaw::beta},
+      {"best N ~ C^", [](const ScalingLaw& law) { return law.beta / (law.alpha + law.beta); }},
+      {fmt::format("best N at C = {:.3g}", flops), [=](const ScalingLaw& law) { return law.best_parameters(flops); }}};
+  for (const auto& [name, of] : numbers)
+    table.rows.push_back({name, fmt::format("{:.4g}", of(fit.law)), range_text(fit.interval(of))});
+  const auto& left = fit.residuals;
+  const double squares = std::inner_product(left.begin(), left.end(), left.begin(), 0.0);
+  table.rows.push_back({"residual", percent_text(std::sqrt(squares / static_cast<double>(left.size()))),
+                        fmt::format("of L, rms of {} runs", left.size())});
   return table;
 }
 
@@ -66,48 +66,49 @@ TextBlock prediction_table(std::span<const ScalingRun> runs, const ScalingFit& f
 
 std::string isoflop_picture(std::span<const ScalingRun> runs, const ScalingFit& fit) {
   constexpr double kLeft = 60, kTop = 40, kWidth = 620, kHeight = 330, kMargin = 0.2;
-  const auto [smallest, largest] = std::ranges::minmax(runs, {}, &ScalingRun::parameters);
   const std::vector<double> budgets = budgets_of(runs);
-  double high = 0;
+  const auto loss_of = [&](double flops, double parameters) {
+    return fit.law.loss(parameters, flops / 6 / parameters);
+  };
+  const auto [smallest, largest] = std::ranges::minmax(runs, {}, &ScalingRun::parameters);
+  double low = loss_of(budgets.back(), fit.law.best_parameters(budgets.back())), high = low;
   for (const ScalingRun& run : runs)
-    if (std::isfinite(run.loss)) high = std::max(high, 1.01 * run.loss);
-  const double low = 0.98 * fit.law.loss(fit.law.best_parameters(budgets.back()),
-                                         budgets.back() / 6 / fit.law.best_parameters(budgets.back()));
+    if (std::isfinite(run.loss)) low = std::min(low, run.loss), high = std::max(high, run.loss);
+  low *= 0.98, high *= 1.01;
   Canvas canvas;
-  const Chart chart{canvas,
-                    kLeft,
-                    kTop,
-                    kWidth,
-                    kHeight,
-                    std::log10(smallest.parameters) - kMargin,
-                    std::log10(largest.parameters) + kMargin,
-                    low,
-                    high};
-  Chart(chart).draw_axes("loss over parameters N, at equal FLOPs C = 6 N D", false);
+  Chart chart{canvas,
+              kLeft,
+              kTop,
+              kWidth,
+              kHeight,
+              std::log10(smallest.parameters) - kMargin,
+              std::log10(largest.parameters) + kMargin,
+              low,
+              high};
+  chart.draw_axes("loss over parameters N, at equal FLOPs C = 6 N D", false);
   for (double power = 1e3; power < 1e13; power *= 10)
     for (const double digit : {1, 2, 5})
       if (const double along = std::log10(digit * power); along > chart.first && along < chart.last)
         canvas.text(chart.x_of(along), kTop + kHeight + 18, "soft mid", grouped(std::llround(digit * power)));
   for (size_t i = 0; i < budgets.size(); ++i) {
     const std::string series = fmt::format("s{}", i % 6);
-    const auto along_curve = [&](double parameters) { return fit.law.loss(parameters, budgets[i] / 6 / parameters); };
+    const auto dot = [&](double x, double y, const std::string& title) {
+      canvas.put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\" class=\"dot {}\"><title>{}</title></circle>", x, y,
+                 series, escaped(title));
+    };
     std::vector<std::pair<double, double>> curve;
     for (double along = chart.first; along <= chart.last; along += 0.01)
-      if (const double loss = along_curve(std::pow(10, along)); loss < high) curve.emplace_back(along, loss);
+      if (const double loss = loss_of(budgets[i], std::pow(10, along)); loss < high) curve.emplace_back(along, loss);
     chart.draw_curve(curve, series);
-    const auto dot = [&](double x, double y, std::string_view classes, const std::string& title) {
-      canvas.put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\" class=\"dot {}\"><title>{}</title></circle>", x, y,
-                 classes, escaped(title));
-    };
     for (const ScalingRun& run : runs)
       if (std::isfinite(run.loss) && std::abs(run.flops() / budgets[i] - 1) < 0.1)
-        dot(chart.x_of(std::log10(run.parameters)), chart.y_of(run.loss), series,
-            fmt::format("{}: {:.4f}{}", run.name, run.loss, run.predicted ? ", predicted beforehand" : ""));
+        dot(chart.x_of(std::log10(run.parameters)), chart.y_of(run.loss),
+            fmt::format("{}: {:.4f}", run.name, run.loss));
     const double y = kTop + kHeight + 46 + 18 * static_cast<double>(i), best = fit.law.best_parameters(budgets[i]);
-    dot(kLeft, y - 4, series, "");
+    dot(kLeft, y - 4, "");
     canvas.text(kLeft + 10, y, "soft",
                 fmt::format("C = {:.3g}: lowest at N = {:.3g}, D = {:.3g}, L = {:.3f}", budgets[i], best,
-                            budgets[i] / 6 / best, along_curve(best)));
+                            budgets[i] / 6 / best, loss_of(budgets[i], best)));
   }
   return canvas.finish(kLeft + kWidth + 30, kTop + kHeight + 50 + 18 * static_cast<double>(budgets.size()),
                        "isoFLOP curves of a scaling law");
