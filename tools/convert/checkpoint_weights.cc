@@ -28,7 +28,7 @@ class CheckpointWeights : public GptWeights {
   OpenCheckpoint checkpoint_;
 };
 
-// The model's keys: all that is known about the configuration of a converted model.
+// The model keys, the only part of a converted model's configuration that is known.
 std::map<std::string, std::string> model_values(const Config& config) {
   std::map<std::string, std::string> values;
   for (const Field& field : fields())

@@ -1,11 +1,11 @@
 // GptWeights: the weights of a model in any format: a Trivet checkpoint, a Hugging Face model, an llm.c file. A
 // conversion reads one and writes another, one tensor at a time, so it needs memory for the largest tensors only.
 //
-// In between, tensors have Trivet's names and order of elements, which is Megatron's. Other formats differ in:
-//   q, k, v rows   Trivet by group of heads, so that tensor parallelism splits between groups; the others by part
-//   tensors        Trivet and GPT-2 have one for q, k and v; Hugging Face's Llama three, and two for gate and up
-//   matrices       Trivet, llm.c and Llama [out, in]; Hugging Face's GPT-2 (Conv1D) [in, out]
-// In all of them, RoPE rotates the same two halves of a head together.
+// In between, tensors have Trivet's names and element order, which is Megatron's. Other formats differ in:
+//   q, k, v rows   Trivet orders them by head group, so tensor parallelism splits between groups; the others by part
+//   tensors        Trivet and GPT-2 fuse q, k and v; Hugging Face's Llama has three tensors, and two for gate and up
+//   matrices       [out, in] in Trivet, llm.c and Llama; [in, out] in Hugging Face's GPT-2 (Conv1D)
+// In all of them, RoPE pairs element i of a head with element i + head_dim / 2.
 #pragma once
 
 #include <memory>
@@ -33,13 +33,13 @@ class GptWeights {
   const Config& config() const { return config_; }  // model.*, with every size given, and precision.dtype
   // In the order of the forward pass.
   const std::vector<ModelTensor>& tensors() const { return tensors_; }
-  // Facts in the source for which Trivet has no use.
+  // Entries of the source that Trivet does not use.
   const std::vector<std::string>& unread() const { return unread_; }
   virtual std::vector<float> read(const ModelTensor& tensor) = 0;       // in Trivet's order
-  virtual const OpenCheckpoint* checkpoint() const { return nullptr; }  // null: not one of Trivet's
+  virtual const OpenCheckpoint* checkpoint() const { return nullptr; }  // null: not a Trivet checkpoint
 
  protected:
-  // Throws DataError if the sizes do not make a valid model.
+  // Throws DataError if the sizes do not form a valid model.
   void set_model(const Config& config);
 
   std::string path_;
@@ -54,21 +54,21 @@ std::unique_ptr<GptWeights> open_gpt_weights(const std::string& path);
 std::unique_ptr<GptWeights> open_checkpoint_weights(const std::string& directory);
 
 struct KnownTokenizer {
-  std::string path{}, fingerprint{};  // its file, and Tokenizer::fingerprint(); "": unknown
+  std::string path{}, fingerprint{};  // the tokenizer file, and Tokenizer::fingerprint(); "": unknown
 };
 // Writes a checkpoint that `trivet train --resume` resumes at step 0, with zero moments. `directory` must not exist; it
-// appears when it is complete.
+// appears only once it is complete.
 void write_checkpoint(GptWeights& weights, const std::string& directory, const KnownTokenizer& tokenizer = {});
 
-// Fills in the sizes that follow from others.
+// Fills in the sizes derived from others.
 Config with_sizes(const ModelConfig& model);
-// Keys of the model whose values in `from` and `to` differ, with that of `from`: "model.hidden_dropout 0.1".
+// Model keys whose values differ between `from` and `to`, with the value in `from`: "model.hidden_dropout 0.1".
 std::vector<std::string> not_carried(const GptWeights& from, const GptWeights& to);
 
 // Transposes [rows, cols] to [cols, rows].
 std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t cols);
-// The order of query, key and value rows. by_group: the queries, key and value of group 0, of group 1, …; by_part: all
-// queries, then all keys, then all values.
+// The order of query, key and value rows. by_group: the queries, key and value of group 0, then those of group 1, …;
+// by_part: all queries, then all keys, then all values.
 enum class HeadOrder { by_group, by_part };
 std::vector<float> reorder_heads(std::span<const float> rows, const AttentionSpec& heads, HeadOrder to);
 
@@ -82,11 +82,11 @@ struct HfExport {
   DType dtype = DType::f32;                 // or bf16, rounded to nearest even
   int64_t max_shard_bytes = 5'000'000'000;  // a larger tensor gets its own file
   std::string tokenizer{};                  // a tokenizer.json, with tokenizer_config.json next to it; "": none
-  int64_t bos = -1, eos = -1;               // its ids; -1: unknown
+  int64_t bos = -1, eos = -1;               // token ids; -1: unknown
 };
-// Writes config.json, safetensors sharded and named as by transformers' save_pretrained, and the tokenizer's files into
-// `folder`, which must be new or empty; it gets all of them or none. A tied head is not written. Throws ConfigError if
-// no transformers architecture that Trivet writes computes the model.
+// Writes config.json, safetensors files (sharded and named as by transformers' save_pretrained) and the tokenizer's
+// files into `folder`, which must be new or empty: all of them or none. A tied head is not written. Throws ConfigError
+// if no transformers architecture that Trivet can write computes this model.
 void write_hf(GptWeights& weights, const std::string& folder, const HfExport& options);
 
 bool is_llmc_model(const std::string& path);  // begins with the magic number

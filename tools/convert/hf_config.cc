@@ -46,7 +46,7 @@ constexpr auto kNames = std::to_array<HfNames>(
      {"lm_head", {"lm_head"}}});
 static_assert(kNames.size() == kModules);
 
-// The family of names, GPT-2's or Llama's. Trivet's mixtures of them can be neither read nor written.
+// Selects GPT-2's or Llama's naming scheme. Trivet models that mix the two can be neither read nor written.
 bool is_gpt2(const ModelSpec& model) { return model.positions == Positions::learned; }
 
 bool is_conv1d(Module module) {
@@ -66,7 +66,7 @@ class HfConfig {
     asked_.insert(name);
     return whole_.contains(name);
   }
-  // Keys that nothing asked for, as "bos_token_id 1", without those that concern only transformers.
+  // Keys never queried, as "bos_token_id 1", except those that concern only transformers.
   std::vector<std::string> unread() const {
     constexpr std::string_view kNotOfModels =
         " _name_or_path architectures dtype layer_types max_window_layers model_type n_ctx output_attentions "
@@ -90,7 +90,7 @@ class HfConfig {
     if (has(name) && !whole_[name].is_boolean()) refuse(name, "true or false");
     return has(name) ? whole_[name].get<bool>() : otherwise;
   }
-  // A setting that changes the model: Trivet has only this value.
+  // For a setting that changes the model, of which Trivet supports only this value.
   void expect(const char* name, const json& only) const {
     if (has(name) && whole_[name] != only) refuse(name, only.dump() + ", the only one that Trivet supports");
   }
@@ -126,7 +126,7 @@ ModelConfig read_gpt2(const HfConfig& config, std::vector<std::string>& unread) 
   return model;
 }
 
-// The scaling from one of the objects that transformers 4 (rope_scaling) and 5 (rope_parameters) write.
+// Reads the scaling from the object that transformers 4 (rope_scaling) or 5 (rope_parameters) writes.
 Rotary read_scaling(const HfConfig& config, const char* name) {
   if (!config.has(name)) return {};
   const JsonReader rope = config.reader().object(name);
@@ -137,7 +137,7 @@ Rotary read_scaling(const HfConfig& config, const char* name) {
   const auto expect = [&](const char* key, const json& only) {
     if (object.contains(key) && object[key] != only) rope.refuse(key, object[key].dump().substr(0, 200), only.dump());
   };
-  for (const auto& [key, value] : object.items())  // such as those of other types, and one object per layer type
+  for (const auto& [key, value] : object.items())  // unknown keys: those of other types, or an object per layer type
     if (!value.is_null() && kKnown.find(" " + key + " ") == kKnown.npos)
       rope.refuse(key.c_str(), value.dump().substr(0, 200), fmt::format("only{}", kKnown.substr(0, kKnown.size() - 1)));
   expect("partial_rotary_factor", 1);
@@ -159,8 +159,8 @@ Rotary read_scaling(const HfConfig& config, const char* name) {
   return scaling;
 }
 
-// The two versions store theta and scaling in different places, and each falls back to its defaults if it does not know
-// the other's, so if both are given, they must agree. Without either, as in Llama 2's files, both use theta 10,000.
+// The two versions store theta and scaling in different places, and each ignores the other's place and falls back to
+// its defaults, so if both are given, they must agree. With neither, as in Llama 2's files, both use theta 10,000.
 void read_rope(const HfConfig& config, ModelConfig& model) {
   std::optional<double> theta;
   std::optional<Rotary> scaling;
@@ -184,7 +184,7 @@ void read_rope(const HfConfig& config, ModelConfig& model) {
   model.rope_scaling_original_max_position_embeddings = static_cast<int64_t>(scaling->original_length);
 }
 
-// Refuses attention that does not see all positions of a sample.
+// Rejects attention that does not cover all positions of a sample.
 void expect_full_attention(const HfConfig& config, const std::string& type, int64_t positions) {
   const bool windows = type == "mistral" || (type != "llama" && config.flag_or("use_sliding_window", false));
   if (windows && (!config.is_given("sliding_window") || config.has("sliding_window")) &&
@@ -246,7 +246,7 @@ ordered_json gpt2_config(const ModelConfig& model) {
       {"attn_pdrop", model.attention_dropout}};
 }
 
-// The architecture of the Llama family that computes the model.
+// The Llama-family architecture that computes the model.
 std::string llama_type(const ModelConfig& model) {
   return model.qk_layernorm ? "qwen3" : model.add_qkv_bias && !model.add_bias_linear ? "qwen2" : "llama";
 }
@@ -289,8 +289,8 @@ ordered_json llama_config(const ModelConfig& model) {
   return out;
 }
 
-// The model's keys: those given by a config.json or the shapes of the tensors, those that a Llama's config.json adds,
-// and those that change how a model is trained, but not what its weights compute.
+// Model keys by where they are carried: in every config.json or the tensor shapes; in a Llama's config.json only; or
+// nowhere, as they change how a model is trained but not what its weights compute.
 constexpr std::string_view kCarried =
     " num_layers hidden_size ffn_hidden_size num_attention_heads num_query_groups kv_channels seq_length vocab_size "
     "untie_embeddings_and_output_weights init_method_std attention_dropout layernorm_epsilon ";
@@ -301,8 +301,8 @@ constexpr std::string_view kOfTraining =
     " make_vocab_size_divisible_by scale_output_layer_init hidden_dropout recompute_granularity "
     "recompute_modules recompute_method recompute_num_layers cross_entropy_chunk_rows ";
 
-// Rejects what the architecture cannot compute and transformers would ignore: other values of the keys that define it,
-// and non-default values of any key not listed above, so a new key is refused until it is in one of these lists.
+// Rejects settings that the architecture cannot compute and transformers would ignore: other values of the keys that
+// define it, and non-default values of any key not listed above, so a new key is rejected until it is listed.
 void expect_holds(const std::string& type, const ModelConfig& model, const std::string& what) {
   std::map<std::string_view, std::string> expected{
       {"model.normalization", "RMSNorm"}, {"model.swiglu", "true"}, {"model.position_embedding_type", "rope"}};
@@ -375,7 +375,7 @@ std::string to_hf_config(const ModelConfig& model, const std::string& folder, co
   const std::string type = gpt2 ? "gpt2" : llama_type(model);
   expect_holds(type, model, folder + ": Hugging Face's " + (gpt2 ? "GPT2LMHeadModel" : architecture_of(type)));
   ordered_json out = gpt2 ? gpt2_config(model) : llama_config(model);
-  // GPT-2's vocabulary ends with its end of text; in other vocabularies, its id is unknown.
+  // GPT-2's vocabulary ends with the end-of-text token; in other vocabularies, its id is unknown.
   const int64_t of_gpt2 = gpt2 && model.vocab_size == 50257 ? 50256 : -1;
   const auto id = [&](int64_t given) {
     const int64_t known = given >= 0 ? given : of_gpt2;

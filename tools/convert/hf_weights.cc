@@ -1,6 +1,6 @@
-// A Hugging Face model: a folder with config.json and model.safetensors, or with shards that
-// model.safetensors.index.json lists. Names may lack the prefix "transformer." or "model.", and buffers of old files
-// are ignored; any other tensor that is unknown, missing or has another shape is refused by name. F32, F16 and BF16 are
+// A Hugging Face model: a folder with config.json and either model.safetensors or the shards listed in
+// model.safetensors.index.json. Names may lack the prefix "transformer." or "model.", and buffers in old files are
+// ignored; any other tensor that is unknown, missing or of the wrong shape is rejected by name. F32, F16 and BF16 are
 // read as fp32.
 #include <filesystem>
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ constexpr const char* kFile = "/model.safetensors";
 constexpr const char* kIndex = "/model.safetensors.index.json";
 constexpr const char* kConfig = "/config.json";
 
-// Masks and frequencies that old versions stored with the weights.
+// Masks and RoPE frequencies that old versions stored with the weights.
 bool is_buffer(std::string_view name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".rotary_emb.inv_freq");
 }
@@ -39,7 +39,7 @@ bool is_folder(const std::string& path) {
   return fs::is_directory(path, ignored);
 }
 
-// Names a file in the model's own folder.
+// True if the name is that of a file in the model's own folder.
 bool is_plain_file_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.size() < 256 && name.find_first_of("/\\") == std::string::npos &&
          name.find('\0') == std::string::npos;
@@ -141,7 +141,7 @@ class HfWeights : public GptWeights {
         known.insert(part.name);
         check_tensor(part);
       }
-    // A tied head may be stored too, if it equals the embedding.
+    // A tied head may also be stored if it equals the embedding.
     const std::string head = "lm_head.weight", embedding = hf_tensors(spec_, tensors_[0])[0].name;
     if (places_.contains(head) && known.insert(head).second) {
       HfTensor expected = hf_tensors(spec_, tensors_[0])[0];
@@ -195,8 +195,8 @@ class HfWeights : public GptWeights {
 
 // ---- writing
 
-// The tensors of each file, as transformers' save_pretrained distributes them: in order, with a new file whenever the
-// next tensor would make one too large.
+// Assigns tensors to files like transformers' save_pretrained: in order, starting a new file whenever the next tensor
+// would make the current one too large.
 std::vector<SafeTensors> shards_of(const GptWeights& weights, const HfExport& options) {
   const ModelSpec spec = model_spec_of(weights.config().model);
   std::vector<SafeTensors> shards{{.metadata = {{"format", "pt"}}}};

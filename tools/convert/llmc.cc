@@ -3,7 +3,7 @@
 //   [0] 20240326  [1] version: 3 fp32, 5 bf16  [2] positions  [3] vocabulary  [4] layers  [5] heads  [6] channels
 //   [7] padded vocabulary: rows of the first tensor
 //
-// Only one kind of model: tied embeddings, an MLP four times the hidden size, layernorm_epsilon 1e-5.
+// Supports one architecture only: tied embeddings, MLP width four times the hidden size, layernorm_epsilon 1e-5.
 // (github.com/karpathy/llm.c, train_gpt2.py, write_model.)
 #include <algorithm>
 #include <array>
@@ -21,7 +21,7 @@ constexpr int32_t kMagic = 20240326, kFp32 = 3, kBf16 = 5;
 using Header = std::array<int32_t, 256>;
 constexpr auto kHeaderBytes = static_cast<int64_t>(sizeof(Header));
 
-// Ascends in the file; the same in all blocks: modules in declaration order, for each its weight and then its bias.
+// A sort key that ascends in the file and is the same in all blocks: modules in declaration order, weight before bias.
 size_t kind_of(const ModelTensor& tensor) {
   return 2 * static_cast<size_t>(tensor.module) + (tensor.param.name.ends_with(".bias") ? 1 : 0);
 }
