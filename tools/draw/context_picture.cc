@@ -28,7 +28,7 @@ std::vector<int64_t> starts_of(const std::vector<int64_t>& documents, int64_t po
   return starts;
 }
 
-// [rank][owner]: pairs of a query of the rank and a key of the owner.
+// [rank][owner]: unmasked pairs of a query on the rank and a key on the owner.
 std::vector<std::vector<int64_t>> pairs_of(const ContextWork& cut, size_t ranks) {
   std::vector pairs(ranks, std::vector<int64_t>(ranks));
   for (size_t query = 0; query < cut.starts.size(); ++query) {
@@ -43,7 +43,7 @@ std::vector<std::vector<int64_t>> pairs_of(const ContextWork& cut, size_t ranks)
 
 std::string color_of(int owner) { return fmt::format("dot s{}", owner % 6); }
 
-// The keys that queries see, in the colours of the queries' ranks.
+// The unmasked keys of each query, in the colour of the query's rank.
 double draw_mask(Canvas& canvas, const ContextWork& cut, double top) {
   constexpr size_t kStrips = 128;
   constexpr double kSide = 320, kStrip = kSide / kStrips;

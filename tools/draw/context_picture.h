@@ -1,6 +1,6 @@
-// The pieces of a causal sequence on each rank under context parallelism, and which rank computes what when: the
-// engine's zigzag cut next to a plain cut, whose first ranks soon run out of work. The same for documents packed into
-// the sequence, which attend only to themselves: their mask, and ranks that are no longer balanced.
+// The chunks of a causal sequence on each rank under context parallelism, and which rank computes what when: the
+// engine's zigzag split next to a contiguous split, whose first ranks soon run out of work. The same for packed
+// documents, which attend only to themselves: their mask, and ranks that are no longer balanced.
 
 #include <string>
 #include <vector>
@@ -9,14 +9,14 @@
 
 namespace trivet {
 
-// A hop of the ring, at which a rank has the keys and values of `owner`.
+// A hop of the ring: the rank holds the keys and values of `owner`.
 struct ContextHop {
   int owner;
-  int64_t pairs;  // of a query and a key that it sees
+  int64_t pairs;  // unmasked (query, key) pairs
 };
 struct ContextWork {
   std::string title;
-  std::vector<int> owners;                    // the rank of each of the 2c pieces
+  std::vector<int> owners;                    // the rank of each of the 2c chunks
   std::vector<std::vector<ContextHop>> hops;  // per rank; only hops at which it computes
 
   std::vector<int64_t> starts;  // start of each position's document; positions are scaled
@@ -24,7 +24,7 @@ struct ContextWork {
   int64_t of(size_t rank) const;
   int64_t most() const;
 };
-// The zigzag cut, and the plain one. documents: lengths, whose sum is the sequence's; empty: the sequence is one.
+// Zigzag and contiguous split. documents: lengths that add up to the sequence length; empty: a single document.
 std::vector<ContextWork> context_work(int ranks, const std::vector<int64_t>& documents = {});
 
 TextBlock table_of(const std::vector<ContextWork>& cuts);

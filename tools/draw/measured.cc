@@ -24,15 +24,15 @@ struct Milliseconds {
 
 // One pipeline rank in one step, as traced.
 struct RankStep {
-  std::vector<OpSpan> ops;         // from their phase spans, which begin with the wait for their input
+  std::vector<OpSpan> ops;         // from phase spans, which include the wait for the op's input
   std::vector<Milliseconds> work;  // on the compute stream
   std::map<Channel, std::vector<Milliseconds>> messages;
 };
 
 struct Reader {
   const Schedule& schedule;
-  std::map<std::string, Channel> channels{};           // by the name of their row
-  std::map<int64_t, std::map<int, RankStep>> steps{};  // by step, pipeline rank
+  std::map<std::string, Channel> channels{};           // by row name
+  std::map<int64_t, std::map<int, RankStep>> steps{};  // by step and pipeline rank
 
   explicit Reader(const Schedule& s) : schedule(s) {
     for (int rank = 0; rank < s.p; ++rank)
@@ -68,13 +68,13 @@ void tighten(OpSpan& op, const std::vector<Milliseconds>& work) {
   for (auto x = first; x != work.end() && x->start < end; ++x) op.end = std::max(op.end, x->end);
 }
 
-// Adds the messages of a channel: pairs the sends at one end with the receives at the other, in order.
+// Adds a channel's messages by pairing the sends at one end with the receives at the other, in order.
 void add_transfers(Timeline& timeline, const Schedule& schedule, const Channel& channel,
                    const std::vector<Milliseconds>& sends, const std::vector<Milliseconds>& receives) {
   std::vector<Op> ops;
   for (const Op& op : schedule.programs[static_cast<size_t>(channel.from)])
     if (schedule.sends(channel.from, op) == channel) ops.push_back(op);
-  // A send that is still in flight when its rank's step ends is traced with the next step: such a step has no pairs.
+  // A send still in flight when its rank's step ends is traced with the next step; then the counts do not match.
   if (sends.size() != ops.size() || receives.size() != ops.size()) return;
   for (size_t i = 0; i < ops.size(); ++i)
     timeline.transfers.push_back({channel, ops[i], sends[i].start, receives[i].end, 0});
@@ -146,7 +146,7 @@ Costs measured_costs(const Schedule& schedule, std::span<const MeasuredStep> ste
     cost.backward_input = of(OpKind::backward_input);
     cost.backward_weight = of(OpKind::backward_weight);
     const double whole = of(OpKind::backward);
-    if (cost.backward_input + cost.backward_weight == 0) cost.backward_input = whole;  // no halves in this schedule
+    if (cost.backward_input + cost.backward_weight == 0) cost.backward_input = whole;  // no split backward passes
     else if (whole > 0) cost.whole_saves = cost.backward_input + cost.backward_weight - whole;
   }
   return costs;

@@ -12,13 +12,13 @@ namespace trivet {
 
 struct MeasuredRun {
   Schedule schedule;
-  std::vector<MeasuredStep> steps;  // without the first, which warms up
+  std::vector<MeasuredStep> steps;  // without the first, a warm-up
   Costs costs;
   Timeline measured, simulated;
 };
 
-// step: the one to show; empty: the one with the median makespan. Throws IoError, ConfigError (no such run, no
-// pipeline, no such step) and DataError.
+// step: the step to show; empty: the one with the median makespan. Throws IoError, DataError, and ConfigError if the
+// run, its pipeline or the step does not exist.
 MeasuredRun read_measured_run(const std::string& run_dir, std::optional<int64_t> step = {});
 
 }  // namespace trivet

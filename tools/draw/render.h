@@ -1,7 +1,7 @@
 // Render: pictures of simulated and measured timelines, as text for a terminal, SVG, or JSON for Perfetto.
 //
-// Colours: forward blue, backward green, backward_input teal, backward_weight grey-green, idle white; the chunk by
-// shade, light to dark; the number in a cell is the micro-batch.
+// Colours: forward blue, backward green, backward_input teal, backward_weight grey-green, idle white; shades from light
+// to dark distinguish chunks; the number in a cell is the micro-batch.
 #pragma once
 
 #include <span>
@@ -15,20 +15,20 @@ struct TextOptions {
   int columns = 160;    // of the terminal; a long timeline is scaled to fit
   bool colors = false;  // ANSI colours
 };
-// One line per rank, and an axis. "|F3.1 " is an op, dots are idle time. In narrow cells, an op loses its bar ("F3.1"),
-// then becomes "|f3" (lower case: an odd chunk) or "|f".
+// One line per rank, and an axis. "|F3.1 " is an op, dots are idle time. Narrow cells drop the bar ("F3.1"), then
+// shorten the label to "|f3" (lower case: an odd chunk) or "|f".
 std::string render_text(const Timeline& timeline, const TextOptions& options = {});
 
 struct SvgOptions {
   int width = 0;           // pixels; 0: as wide as the numbers in the cells need, within reason
   bool transfers = false;  // a lane under each rank with the messages it sends
 };
-// Draws the timelines one below the other on one scale, with rank labels, peak slots, both bubble ratios, axis and
-// legend. Throws ConfigError unless there is at least one timeline, and all have the same unit.
+// Draws the timelines stacked on a common scale, with rank labels, peak slots, both bubble ratios, axis and legend.
+// Throws ConfigError if `timelines` is empty or their units differ.
 std::string render_svg(std::span<const Timeline> timelines, const SvgOptions& options = {});
 
-// Trace events for ui.perfetto.dev and chrome://tracing: a process per rank; ops are slices with arrows for messages,
-// transfers are asynchronous slices, slots in use are a counter. Times without a unit are shown as milliseconds.
+// Trace events for ui.perfetto.dev and chrome://tracing: one process per rank; ops are slices, messages arrows between
+// them, transfers asynchronous slices, slots in use a counter. Times without a unit are shown as milliseconds.
 std::string render_trace(std::span<const Timeline> timelines);
 
 // "bubble 37.5 % of ideal (makespan - busy over busy), 27.3 % of total": for captions.

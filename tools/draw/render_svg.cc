@@ -221,7 +221,7 @@ class Page : SvgBody {
   double scale_ = 1;           // pixels per unit of time
   double tick_ = 1;            // from one mark of the axis to the next
   double row_ = 0;             // from one rank to the next
-  double digits_ = 1;          // of the largest micro-batch: all numbers use the font size that it needs
+  double digits_ = 1;          // of the largest micro-batch number, which sets the font size of all of them
   int chunks_ = 1;
   std::array<bool, 4> used_{};  // op kinds
 };

@@ -35,8 +35,8 @@ std::string colored(const Row& row, int chunks) {
   return text;
 }
 
-// Columns per unit of time: enough for every op's label if the line has room, else a whole number for the shortest op,
-// so that multiples of its duration stay aligned.
+// Columns per unit of time: wide enough for every op's label if the line has room, else such that the shortest op takes
+// a whole number of columns, so that multiples of its duration stay aligned.
 double scale_of(const Timeline& timeline, double makespan, double columns) {
   double scale = 0, shortest = makespan;
   for (const OpSpan& span : timeline.ops) {
@@ -101,7 +101,7 @@ std::string render_text(const Timeline& timeline, const TextOptions& options) {
     const std::string line = options.colors ? colored(rows[rank], timeline.v) : rows[rank].text;
     text += fmt::format("{:<{}}{}|\n", fmt::format("rank {}", rank), widest.size(), line);
   }
-  // The axis: a round time about every 20 columns.
+  // Axis labels: a round time about every 20 columns.
   const double step = round_step(20, scale);
   std::string axis(column(last) + 1, ' ');
   for (int i = 0; first + i * step <= last; ++i) {

@@ -18,7 +18,7 @@ double microseconds_of(std::string_view unit) {
   throw ConfigError(fmt::format("a timeline's unit is '{}'; expected s, ms, us or nothing", unit));
 }
 
-// The op that receives the message of `transfer`: for the same micro-batch, in the neighbouring stage.
+// The op that receives `transfer`'s message: same micro-batch, neighbouring stage.
 Op taker_of(const Timeline& timeline, const TransferSpan& transfer) {
   const Schedule stages{.p = timeline.p, .v = timeline.v, .map = timeline.map};
   const int step = transfer.channel.payload == Payload::activation ? 1 : -1;
@@ -31,9 +31,9 @@ class Writer {
   void timeline(const Timeline& timeline, int group) {
     scale_ = microseconds_of(timeline.unit);
     chunks_ = timeline.v > 1;
-    first_pid_ = 1 + group * 100000;  // trace viewers take process 0 for the idle task
+    first_pid_ = 1 + group * 100000;  // trace viewers treat process 0 as the idle task
     for (int rank = 0; rank < timeline.p; ++rank) name_rank(timeline.title, rank);
-    // A rank has one F, and one B or I, per micro-batch and chunk: its message leaves or arrives there.
+    // A rank has one F, and one B or I, per micro-batch and chunk: messages leave and arrive there.
     std::map<std::tuple<int, bool, int, int>, const OpSpan*> spans;
     const auto key = [](int rank, const Op& op) {
       return std::tuple(rank, op.kind == OpKind::forward, op.microbatch, op.chunk);
@@ -103,7 +103,7 @@ class Writer {
   }
 
   void arrow(const OpSpan& maker, const OpSpan& taker) {
-    // Inside the slice: an arrow that starts at its very end belongs to no slice.
+    // Just inside the slice: an arrow that starts exactly at its end belongs to no slice.
     const double leaves = std::max(maker.start * scale_, maker.end * scale_ - 0.001);
     event(R"("ph":"s","pid":{},"tid":1,"id":{},"cat":"message","name":"message","ts":{:.3f})", first_pid_ + maker.rank,
           message_, leaves);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kLeft = 90, kWidth = 620, kHeight = 150, kGap = 60, kTop = 40;
 
-// Draws a panel of one value over the steps, from 0 up.
+// Draws a panel that plots one value over the steps, on an axis from 0.
 void panel(Canvas& canvas, double top, const char* title, int64_t steps,
            const std::function<double(int64_t step)>& value) {
   constexpr int64_t kPoints = 600;

@@ -1,4 +1,4 @@
-// A picture of the schedules of a run: the learning rate and the batch size of each step.
+// A picture of a run's schedules: learning rate and batch size at each step.
 #pragma once
 
 #include <string>

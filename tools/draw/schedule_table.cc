@@ -9,7 +9,7 @@
 namespace trivet {
 namespace {
 
-// The peak of each rank, abbreviated if ranks are equal or many.
+// Each rank's peak, abbreviated if the peaks are all equal or the ranks are many.
 std::string peaks_text(const std::vector<Peak>& peaks, int Peak::*member) {
   std::string text;
   const bool alike =

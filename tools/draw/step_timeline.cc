@@ -14,7 +14,7 @@
 namespace trivet {
 namespace {
 
-// Each step's window. Calls may begin earlier, during the step before.
+// Each step's window. Calls may begin earlier, during the previous step.
 std::map<int64_t, Interval> windows_of(const std::string& path) {
   std::map<int64_t, Interval> windows;
   for_each_span(path, [&](const TraceSpan& span) {
@@ -37,13 +37,13 @@ int64_t choose_step(const std::string& path, std::map<int64_t, Interval> windows
   if (wanted && !windows.contains(*wanted))
     throw ConfigError(fmt::format("{} has the steps {} to {}, but step {} is asked for", path, first, last, *wanted));
   if (wanted) return *wanted;
-  if (windows.size() > 1 && first == 1) windows.erase(first);  // it warms up
+  if (windows.size() > 1 && first == 1) windows.erase(first);  // warm-up
   std::vector<std::pair<int64_t, int64_t>> lengths;
   for (const auto& [step, window] : windows) lengths.emplace_back(window.length(), step);
   return upper_median(lengths).second;
 }
 
-// The name of the call's stream, without the number if there are several; on the compute stream, its class and name.
+// The name of the call's stream without its number, if it has one; on the compute stream, the call's class and name.
 std::string family_of(const TraceSpan& call) {
   if (call.row == "compute") return fmt::format("{} {}", call.category.substr(5), call.name);
   return call.row.substr(0, call.row.find_last_not_of(" 0123456789") + 1);
@@ -77,7 +77,7 @@ struct RankSpans {
     }
   }
 
-  // A layer is split where nothing is computed for longer than `visible` nanoseconds.
+  // A layer is split at gaps in its compute longer than `visible` nanoseconds.
   RankTimeline finish(int64_t visible) {
     timeline.computed = united(std::move(timeline.computed));
     std::ranges::sort(work, starts_first);

@@ -1,6 +1,6 @@
-// StepTimeline: one step of a run by rank, from its trace: what each rank computed and, below that, each call of its
-// communicators: when its input was ready, when its stream called it, when it was on the wire, and when it was done. As
-// a table and as a picture.
+// StepTimeline: one step of a run, per rank, from its trace: what each rank computed and, below that, each call of its
+// communicators: when its input was ready, when its stream issued it, when it was on the wire, and when it completed.
+// Rendered as a table and as a picture.
 //
 // A call is exposed while it is on the wire and its rank computes nothing.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace trivet {
 
-// Calls that are drawn in one row: those for one bucket's gradients or weights, on a pipeline channel, or in a group.
+// Calls drawn in one row: those for one bucket's gradients or weights, on one pipeline channel, or in one group.
 struct TimelineLane {
   std::string name, comm_class;    // "gradients b3"; one of kCommClasses
   std::string layer;               // of the bucket; "" if the calls are for several
@@ -24,16 +24,16 @@ struct TimelineLane {
 struct RankTimeline {
   int rank = 0;
   std::string name;
-  std::vector<TraceSpan> ops{};     // of the pipeline's program: named F, B, I or W
-  std::vector<TraceSpan> layers{};  // the work of a layer up to a visible gap, with its name; and the optimizer's
+  std::vector<TraceSpan> ops{};     // ops of the pipeline schedule, named F, B, I or W
+  std::vector<TraceSpan> layers{};  // a layer's work up to a visible gap, with the layer's name; and the optimizer's
   std::vector<Interval> computed{};
-  int64_t quantising_ns = 0;          // FP8's passes over operands
+  int64_t quantising_ns = 0;          // time in FP8 quantisation passes
   std::vector<TimelineLane> lanes{};  // tensor, pipeline, data; buckets in order
 };
 
 struct StepTimeline {
   int64_t step = 0;
-  Interval window;  // from the end of the step before (without one: the first work of a rank) to the end of this one
+  Interval window;  // from the end of the previous step (if none, from a rank's first work) to the end of this one
   std::vector<RankTimeline> ranks{};
 
   std::vector<Interval> exposed(const RankTimeline& rank, const TraceSpan& call) const {
@@ -46,8 +46,8 @@ struct StepTimeline {
 StepTimeline read_step_timeline(const std::string& trace_path, std::optional<int64_t> step = {},
                                 const std::vector<int64_t>& ranks = {});
 
-// One row per lane, in milliseconds from the start of the window. ready, called: of its first call; done: of its last.
-// exposed: within the window, before which calls may have begun.
+// One row per lane, in milliseconds from the start of the window. ready, called: of the lane's first call; done: of its
+// last. exposed: only the part within the window, as calls may begin before it.
 TextBlock table_of(const StepTimeline& timeline);
 
 std::string render_svg(const StepTimeline& timeline);  // light and dark
