@@ -52,7 +52,7 @@ namespace {
 
 using Cells = std::vector<std::string>;
 
-// The text as lines that Markdown shows verbatim.
+// Formats the text as a Markdown code block.
 std::string code(std::string_view text) {
   std::string out;
   for (const auto part : std::views::split(text, '\n'))
@@ -60,7 +60,7 @@ std::string code(std::string_view text) {
   return out + '\n';
 }
 
-// The entry of a call in the column of this name.
+// A call's entry in the named column.
 std::string cell(const Queued& q, std::string_view column) {
   const TapeGroups::Group& group = *q.group;
   if (column == "class") return std::string(kCommClasses.at(class_of(group.category)));

@@ -1,6 +1,6 @@
-// explain: a page of Markdown about a run as one of its ranks sees it: its groups, what it holds of the model, one
-// layer's operations in the order in which they are queued, a step's communication, FLOPs, memory and schedule. All
-// numbers are the engine's: its layout, memory plan and accounting, and the planner's tape of it.
+// explain: a Markdown page about a run from the view of one rank: its groups, its part of the model, one layer's
+// operations in the order in which they are queued, a step's communication, FLOPs, memory and schedule. All numbers
+// come from the engine: its layout, memory plan and accounting, and the tape that the planner records of it.
 #pragma once
 
 #include <string>
@@ -19,9 +19,9 @@ struct Queued {
   const TapeCall* call = nullptr;
   const TapeGroups::Group* group = nullptr;  // of the call
   SpanLabel label = {};
-  std::string_view pass = {};    // of the compute stream when it was queued: F, B, I, W or recompute; "": none
+  std::string_view pass = {};    // the compute stream's pass when this was queued: F, B, I, W or recompute; "": none
   std::string_view stream = {};  // its name in a trace
-  // As metrics.jsonl counts it: a message counts at its receiver.
+  // As counted in metrics.jsonl: a message counts at its receiver.
   int64_t wire_bytes() const { return call && !call->sends ? call->cost.bytes : 0; }
 };
 
@@ -30,19 +30,19 @@ struct RecordedStep {
   TapeGroups groups;
   std::vector<Queued> queued;
 
-  // Queued for one micro-batch in one unit of the model (ParamList::units), streamed weights and gradients included.
+  // Those queued for one micro-batch in one unit of the model (ParamList::units), including streamed weights and grads.
   std::vector<Queued> of_unit(int unit, int microbatch) const;
 };
 
-// Records the second step, which all later ones repeat. CUDA graphs are left out: they run the same operations, but
-// label them as their launch. REQUIRES: steps of one size (check_is_planned).
+// Records the second step, which all later ones repeat. CUDA graphs are disabled: they run the same operations, but
+// label them all with their launch. REQUIRES: all steps have one size (check_is_planned).
 RecordedStep record_step(const Config& config, const Layout& layout, int rank);
 
 struct Explained {
   std::string page;     // Markdown
   std::string picture;  // SVG of the layer and of the step's communication
 };
-// loaded, layout: resolved. Throws ConfigError if there is no such rank, or as check_is_planned() does.
+// loaded, layout: resolved. Throws ConfigError if the rank does not exist, or as check_is_planned() does.
 // measured: null, or this rank in a step of such a run, whose times are a part of the page.
 Explained explain(const LoadedConfig& loaded, const Layout& layout, int rank, const StepTimeline* measured = nullptr);
 

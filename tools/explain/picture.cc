@@ -27,7 +27,7 @@ void draw_row(Canvas& canvas, const LayerRow& row, double x, double y) {
   canvas.text(x + kColumn - 8, y + 14, q.call ? "head paper end" : "end", right);
 }
 
-// Forward from top to bottom; backward from bottom to top, so that what belongs together is about level.
+// Forward runs from top to bottom, backward from bottom to top, so that corresponding operations are roughly level.
 double draw_layer(Canvas& canvas, const std::vector<LayerRow>& layer, double top) {
   const auto forward = std::ranges::count(layer, "F", [](const LayerRow& row) { return row.queued.pass; });
   const auto rows = static_cast<double>(std::max<int64_t>(forward, std::ssize(layer) - forward));
@@ -53,7 +53,7 @@ struct LaneCall {
   std::vector<std::string> buckets = {};
 };
 
-// A cell for each unit that a pass goes through, and the calls that are queued from there until the next cell.
+// A cell for each unit that a pass runs through, and the calls queued from there until the next cell.
 struct StepCells {
   explicit StepCells(const RecordedStep& step) {
     for (const Queued& q : step.queued) {

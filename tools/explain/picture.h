@@ -1,6 +1,6 @@
-// The picture of `trivet explain`: a layer, its forward pass downwards and its backward pass upwards beside it, with
-// the collectives between the operations; and the calls of a step, in the order in which the host queues them. Bytes,
-// no times.
+// The picture of `trivet explain`: a layer, with its forward pass drawn downwards and its backward pass upwards next to
+// it, and the collectives between the operations; and a step's calls, in the order in which the host queues them. Shows
+// bytes, not times.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@
 
 namespace trivet {
 
-// An operation of a layer, or several alike in a row.
+// An operation of a layer, or several identical ones in a row.
 struct LayerRow {
   Queued queued;
-  std::string name, size;  // "matmul x 2", "256 x 48 x 48"; the group of a call
+  std::string name, size;  // "matmul x 2", "256 x 48 x 48"; for a call, size is its group
   std::string linear;      // "qkv, step 2", or empty
 };
 
