@@ -1,4 +1,4 @@
-// Reading runs and results, the rules about whole results, and the facts that no log contains.
+// Reads runs and results; the rules about whole results; and the facts that no log contains.
 #include "tools/mlperf/lint.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using enum Level;
 
 // ---- rules about whole results
 
-// As in the official seed checker, seeds are equal only if the same line of the program logged them.
+// As in the official seed checker, two seeds count as equal only if the same source line logged them.
 void check_seeds(const Result& result, const Report& report) {
   std::map<std::tuple<std::string, std::string, std::string>, std::pair<const Run*, const Record*>> taken;
   for (const Run& run : result.runs) {
@@ -75,7 +75,7 @@ void check_convergence(const Result& result, const Report& report) {
            result.folder, grouped(std::llround(mean)), grouped(std::llround(reference->mean)), reference->mean / mean);
 }
 
-// Runs with the same evaluations, at least three, are copies of one run, also across results.
+// Runs with the same evaluations, if at least three, are copies of one run, even across results.
 void check_copies(const std::vector<Result>& results, const Report& report) {
   constexpr size_t kFewest = 3;
   std::map<std::vector<double>, const Run*> seen;
@@ -107,7 +107,7 @@ constexpr RuleText kRound = {"round", cannot_know, "Benchmarks", "which round th
 
 // ---- reading
 
-// Accelerators according to ORG/systems/SYSTEM.json, for a log in ORG/results/SYSTEM/BENCHMARK/.
+// The number of accelerators in ORG/systems/SYSTEM.json, for a log in ORG/results/SYSTEM/BENCHMARK/.
 std::optional<int64_t> accelerators_of(const std::string& log) {
   const fs::path system = fs::absolute(log).lexically_normal().parent_path().parent_path();
   const fs::path path = system.parent_path().parent_path() / "systems" / (system.filename().string() + ".json");

@@ -1,6 +1,6 @@
-// A linter of MLPerf Training logs, for what the official checker omits. That checks each line's format and the values
-// that a ruleset fixes; this one checks that the numbers of a log, and of a result's runs, agree with each other and
-// with the rules of the round, as worded after a study of 552 published logs of rounds 3.1 to 5.1.
+// A linter for MLPerf Training logs that covers what the official checker omits. The checker verifies each line's
+// format and the values that a ruleset fixes; this linter verifies that the values in a log, and in a result's runs,
+// agree with each other and with the round's rules, as worded after a study of 552 published logs of rounds 3.1 to 5.1.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@ struct Evidence {
 
 struct Finding {
   Level level = Level::error;
-  std::string_view rule, section;  // the section of training_rules.adoc
+  std::string_view rule, section;  // section: of training_rules.adoc
   std::string message;             // found and expected
   std::vector<Evidence> lines = {};
 };
 
-// Level: the most severe that the rule reports.
+// level: the most severe that the rule reports.
 struct RuleText {
   std::string_view id;
   Level level;
@@ -43,9 +43,9 @@ struct Lint {
   int64_t count(Level level) const;
 };
 
-// Lints each file by itself; in a directory, all folders with files result_*.txt, each also by the rules about all runs
-// of a result. `round`: one of kRounds; "": a benchmark's last. A path that does not exist, or a directory without
-// results, is a ConfigError.
+// Lints each file by itself; in a directory, lints every folder with files result_*.txt, also by the rules about all
+// runs of a result. `round`: one of kRounds; "": a benchmark's last. Throws ConfigError if a path does not exist, or a
+// directory has no results.
 Lint lint(const std::vector<std::string>& paths, const std::string& round);
 
 std::string to_json(const Lint& lint);

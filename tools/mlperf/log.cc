@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kToken = ":::MLLOG ";
 constexpr size_t kMostBroken = 10, kMostText = 100;
 
-// Megatron-LM's arguments, and the keys that log the same values.
+// Megatron-LM's arguments, with the keys that log the same values.
 constexpr std::pair<std::string_view, std::string_view> kArguments[] = {
     {"tensor_model_parallel_size", "tensor_parallelism"},
     {"pipeline_model_parallel_size", "pipeline_parallelism"},
@@ -24,7 +24,7 @@ constexpr std::pair<std::string_view, std::string_view> kArguments[] = {
     {"seq_length", "max_sequence_length"},
 };
 
-// Lists and objects may be large, and nested so deeply that the library's recursive functions overflow the stack.
+// Drops lists and objects: they may be large, or nested so deeply that the library's recursion overflows the stack.
 nlohmann::json scalar_of(nlohmann::json& value) {
   return value.is_structured() ? nlohmann::json(nlohmann::json::value_t::discarded) : std::move(value);
 }

@@ -31,7 +31,7 @@ bool clear_caches(const std::string& command, HostWorld& host) {
   return host.sum<int64_t>(first && std::system(command.c_str()) != 0 ? 1 : 0) == 0;
 }
 
-// Ruleset 6.1.0's word.
+// The precision's name in ruleset 6.1.0.
 std::string precision_word(DType dtype) { return dtype == DType::bf16 ? "bfloat16" : std::string(word_of(dtype)); }
 
 }  // namespace
@@ -41,7 +41,7 @@ mlperf::RunDescription description_of(const Rank& rank, const Config& engine, in
   const LrSpan span = lr_span_of(engine);
   const GptShape& shape = rank.state.shape;
   const std::string precision = precision_word(shape.dtype), linear = shape.fp8.format == Fp8::none ? precision : "fp8";
-  // Tensor ranks gather the operands of linear layers, data-parallel ranks their weights.
+  // Tensor-parallel ranks gather the operands of linear layers, data-parallel ranks the weights.
   const bool sends_fp8 = shape.sequence_parallel || rank.state.flat.options.gathers_fp8;
   const auto rate = [&](int64_t step) { return learning_rates(engine, step, 0).all; };
   return {.seed = engine.train.seed,
@@ -127,7 +127,7 @@ void MlperfRun::start(Trainer& trainer, int64_t train_samples, int64_t eval_samp
   trainer.fast_forward(first_step_);
   mlperf::RunDescription described = description_of(trainer.rank(), trainer.config(), first_step_);
   described.train_samples = train_samples;
-  // GPT-3 logs the tokens of the set: the labels, and the first token, which is not a label.
+  // GPT-3 logs the dataset's tokens: all labels plus the first token, which is not a label.
   described.eval_samples = counts_tokens_ ? eval_labels + 1 : eval_samples;
   described.config_file = config_file_;
   log_.describe(described);

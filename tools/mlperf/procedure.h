@@ -1,6 +1,6 @@
-// MlperfRun: the procedure of an MLPerf Training benchmark around a run (training_rules.adoc): drops the hosts' caches,
-// warms the engine up on synthetic data, starts the clock on all ranks together, decides when to evaluate and when the
-// target is reached, and writes RUN_DIR/mlperf.log on rank 0. Each rank has one and makes the same calls.
+// MlperfRun: runs an MLPerf Training benchmark by the rules (training_rules.adoc): drops the hosts' caches, warms up
+// the engine on synthetic data, starts the clock on all ranks together, decides when to evaluate and when the target is
+// reached, and writes RUN_DIR/mlperf.log on rank 0. Each rank has an instance, and all make the same calls.
 #pragma once
 
 #include <memory>
@@ -16,19 +16,19 @@
 
 namespace trivet {
 
-// The log's description of a run, from the engine that will execute it; train_samples, eval_samples and config_file are
-// left to the caller.
+// The log's description of a run, from the engine that will execute it; the caller sets train_samples, eval_samples and
+// config_file.
 mlperf::RunDescription description_of(const Rank& rank, const Config& engine, int64_t first_step);
 
 class MlperfRun : public RunProcedure {
  public:
-  // Before anything is initialised: runs mlperf.cache_clear, once on each host. Throws ConfigError if train.run_dir
+  // To be called before any initialisation: runs mlperf.cache_clear once per host. Throws ConfigError if train.run_dir
   // holds the log or checkpoints of another run, or the run does not start where the benchmark does. Collective.
   static std::unique_ptr<RunProcedure> begin(const LoadedConfig& loaded, bool from_checkpoint, Communicator& world);
 
-  // Ends the initialisation of an engine that is ready, and starts the clock. Reads no training data; the run begins at
-  // the first sample even after a checkpoint, whose samples count as steps of the run's batch size, rounded up
-  // (init_checkpoint_step). train_samples, eval_samples: of the data sets; eval_labels: of the latter. Collective.
+  // Ends the initialisation phase once the engine is ready, and starts the clock. Reads no training data; a run from a
+  // checkpoint also begins at the first sample, and the checkpoint's samples count as steps of the run's batch size,
+  // rounded up (init_checkpoint_step). *_samples: dataset sizes; eval_labels: of the validation set. Collective.
   void start(Trainer& trainer, int64_t train_samples, int64_t eval_samples, int64_t eval_labels) override;
   bool evaluates(int64_t step) const override {
     const int64_t done = step - first_step_;
@@ -36,7 +36,7 @@ class MlperfRun : public RunProcedure {
   }
   void evaluation_begins() override { log_.eval_start(samples()); }
   void evaluation_ends(std::optional<double> loss) override;
-  bool reached() const override { return reached_; }  // the target
+  bool reached() const override { return reached_; }  // true once the target is reached
   // Throws IoError if the log is incomplete.
   std::string stop(const std::string& why) override;
 
@@ -50,7 +50,7 @@ class MlperfRun : public RunProcedure {
   const double target_;
   const int64_t interval_, skipped_, batch_;
   std::optional<AppendFile> file_;  // on rank 0, once its folder exists
-  std::string pending_;             // the lines logged before that
+  std::string pending_;             // lines logged before file_ was opened
   mlperf::RunLog log_;
   Trainer* trainer_ = nullptr;  // null before start()
   int64_t first_step_ = 0;

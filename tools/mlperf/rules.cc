@@ -30,8 +30,8 @@ double tenth(double base_rate) { return base_rate / 10; }
 
 // ---- Llama 3.1 405B: "Llama 3.1 405b hyperparameter constraints"
 
-// The double at or next to 8e-5 * batch / 1152 that passes the checker, which compares products; some batches have
-// none.
+// The double equal or adjacent to 8e-5 * batch / 1152 that passes the checker, which compares products; for some
+// batches none does.
 std::vector<double> llama_405b_rates(int64_t batch) {
   const double product = static_cast<double>(batch) * 8e-5, rate = product / 1152;
   for (const double next : {rate, std::nextafter(rate, 0.0), std::nextafter(rate, 1.0)})
@@ -49,9 +49,9 @@ constexpr Steps kLlama405bSteps[] = {
      true, true},
 };
 
-// ---- the rows
+// ---- the benchmarks
 
-// adam: the optimizer's name, also part of the keys of its constants; weight_decay: the key of that constant.
+// adam: the optimizer's name, which is also part of its constants' keys; weight_decay: the key of that constant.
 Benchmark row_of(std::string_view name, std::string_view first, std::string_view last, const std::string& adam,
                  const char* weight_decay, double epsilon, int64_t sequence_length) {
   Benchmark row{.name = name, .first = first, .last = last, .sequence_length = sequence_length};
@@ -71,7 +71,7 @@ Benchmark gpt3(std::string_view first, std::string_view last, std::vector<Refere
   row.counts_tokens = true, row.target = 2.69, row.cadence = 24'576, row.runs = 3;
   row.constants.push_back({"eval_samples", {24'567, 11'590'004}});  // sequences, or tokens
   row.least_batch = 1536, row.most_batch = 8192;
-  if (first == "3.0") row.init_minutes = 60;  // from its appendix; the checker allows 30
+  if (first == "3.0") row.init_minutes = 60;  // by the round's appendix; the checker allows 30
   row.base_rates = gpt3_rates, row.end_rate = tenth;
   row.steps.assign(std::begin(kGpt3Steps), std::end(kGpt3Steps));
   row.reference_points = std::move(points);
@@ -126,8 +126,8 @@ Point point_of(double batch, const std::vector<double>& positions) {
   return {batch, olympic_mean(positions), std::sqrt(squares / n), static_cast<int64_t>(positions.size())};
 }
 
-// The points that bound how fast the reference converges, without points slower than the interpolation between their
-// neighbours and points at smaller batches than the fastest.
+// The points that bound how fast the reference converges. Drops points slower than the interpolation between their
+// neighbours, and points at smaller batches than the fastest point's.
 std::vector<Point> pruned_points(const Benchmark& benchmark) {
   std::vector<Point> points;
   for (const ReferencePoint& point : benchmark.reference_points) {
@@ -146,8 +146,8 @@ std::vector<Point> pruned_points(const Benchmark& benchmark) {
   return points;
 }
 
-// As _find_min_acceptable_mean() computes it, but from the quantile instead of by bisection. The best and the worst run
-// of the reference are dropped, and so are those of a result.
+// As _find_min_acceptable_mean(), but from the quantile instead of by bisection. The best and the worst run of both the
+// reference and the result are dropped.
 double least_mean(double mean, double deviation, int64_t reference_runs, int64_t runs) {
   reference_runs -= 2, runs -= 2;
   const double scale = std::sqrt(1.0 / static_cast<double>(reference_runs) + 1.0 / static_cast<double>(runs));
@@ -238,7 +238,7 @@ std::optional<Convergence> reference_convergence(const Benchmark& benchmark, int
                        above->batch != x};
   const Point& low = above[-1];
   const double mean = between(x, low, *above, &Point::mean);
-  // There were no runs at this batch size: the checker assumes that twice a result's runs remain.
+  // The reference has no runs at this batch size: the checker assumes that twice a result's runs remain.
   const double deviation = between(x, low, *above, &Point::deviation);
   return Convergence{mean, least_mean(mean, deviation, 2 * benchmark.runs + 2, benchmark.runs) - benchmark.leeway};
 }

@@ -1,4 +1,4 @@
-// The input of the linter's rules (a log with its benchmark, and the runs of a result), and their reports.
+// The input of the linter's rules (a log with its benchmark; the runs of a result), and their reports.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +25,8 @@ struct Run {
   std::string_view round = {};               // as requested, or the benchmark's last
   const Benchmark* benchmark = nullptr;      // null: unknown to the linter
   int64_t batch = 0;                         // global_batch_size; 0: missing or invalid
-  std::optional<int64_t> accelerators = {};  // in the system; empty: its description is not in the tree
-  std::vector<Evaluation> evaluations = {};  // those with a position, without immediate repetitions
+  std::optional<int64_t> accelerators = {};  // in the system; empty: its description file is missing
+  std::vector<Evaluation> evaluations = {};  // those with a position, without consecutive duplicates
   std::string status = {};                   // from the last run_stop
 
   const Evaluation* reached() const;  // the first evaluation on target; null: none
@@ -37,7 +37,7 @@ struct Run {
 // The runs in a folder, or the run in one file.
 struct Result {
   std::string folder;
-  bool whole = false;  // true for a folder: all its runs are here
+  bool whole = false;  // true for a folder, whose runs are all present
   std::vector<Run> runs = {};
 };
 

@@ -116,7 +116,7 @@ void RunLog::run_stop(int64_t samples, const std::string& reason) {
   metadata["status"] = reason.empty() ? "success" : "aborted";
   if (!reason.empty()) metadata["reason"] = reason;
   put(interval_end, "run_stop", nullptr, metadata, Where::current());
-  // GPT-3's are the tokens that the run consumed.
+  // For GPT-3, train_samples is the number of tokens that the run consumed.
   if (benchmark_.counts_tokens) event("train_samples", samples * sequence_length_);
 }
 

@@ -1,10 +1,10 @@
-// RunLog: writes the log of a run of an MLPerf Training benchmark, in the order that the compliance checker of
-// mlperf_logging 4.1.68 requires:
+// RunLog: writes the log of an MLPerf Training run in the order that the compliance checker of mlperf_logging 4.1.68
+// requires:
 //
 //   cache_clear, init_start, submission_…, seed, global_batch_size, opt_…, …, init_stop, run_start,
 //   [block_start, block_stop, eval_start, eval_accuracy, eval_stop]*, run_stop
 //
-// It is independent of the engine: its values and its clock are passed in.
+// Independent of the engine: values and clock are passed in.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ struct Submission {
   std::string org, division, status, platform;
 };
 
-// A run, as its engine describes it. Precisions are words of ruleset 6.1.0; decay_steps counts from step 0; sizes are
+// A run as described by its engine. Precisions are named as in ruleset 6.1.0; decay_steps counts from step 0; sizes are
 // in samples, sequence_length in tokens.
 struct RunDescription {
   int64_t seed = 0;
   int64_t global_batch_size = 0, micro_batch_size = 0, gradient_accumulation_steps = 0;
   int64_t sequence_length = 0, train_samples = 0, eval_samples = 0;
-  int64_t first_step = 0;  // of the checkpoint that the run starts from
+  int64_t first_step = 0;  // step of the checkpoint that the run starts from
   int64_t most_steps = 0;
   double base_rate = 0, end_rate = 0;
   int64_t warmup_steps = 0, decay_steps = 0;
@@ -46,19 +46,19 @@ class RunLog {
   using Clock = std::function<int64_t()>;  // milliseconds since 1970
   using Where = std::source_location;
 
-  // `benchmark` gives the name, units and constants, including opt_name; `write` gets each line with its newline.
+  // `benchmark` supplies the name, units and constants, including opt_name; `write` gets each line with its newline.
   RunLog(Benchmark benchmark, Write write, Clock clock);
 
   // The initialisation begins. cleared: true if caches were dropped before it.
   void start(const Submission& submission, bool cleared);
   void describe(const RunDescription& run);
   void run_start();
-  // Training continues until an evaluation or the end. samples: of the run so far, without those of its checkpoint.
+  // Training continues until an evaluation or the end. samples: seen by the run so far, excluding its checkpoint's.
   void block_start(int64_t samples, int64_t length);
   void eval_start(int64_t samples);
   void eval_accuracy(int64_t samples, double loss);
   void eval_stop(int64_t samples);
-  // Called once. reason: why the run was aborted; empty: it reached the target.
+  // Call exactly once. reason: why the run was aborted; empty if it reached the target.
   void run_stop(int64_t samples, const std::string& reason);
 
  private:
@@ -66,7 +66,7 @@ class RunLog {
   void put(EventType type, const char* key, const Json& value, Json metadata, const Where& where);
   void event(const char* key, const Json& value, const Where& where = Where::current());
   Json position(int64_t samples) const;
-  void block_stop(int64_t samples);  // if one is open
+  void block_stop(int64_t samples);  // no-op if no block is open
 
   const Benchmark benchmark_;
   const Write write_;

@@ -1,4 +1,4 @@
-// The rules about one run: a short function each, and their table.
+// The rules about one run: one short function per rule, and their table.
 #include <algorithm>
 #include <cmath>
 #include <fmt/ranges.h>
@@ -116,8 +116,8 @@ void stop(const Run& run, const Report& report) {
            (end->time_ms - hit->record->time_ms) / 1000, target);
 }
 
-// Times training from the last line before an evaluation that says that it continues, to the next line that says that
-// it pauses. The stretch before the first evaluation is left out, as it starts slowly.
+// Times training from the last line before an evaluation that marks training as running to the next line that marks it
+// as paused. The stretch before the first evaluation is excluded, as it starts slowly.
 void throughput(const Run& run, const Report& report) {
   using Events = std::map<int64_t, double>;  // time_ms by line
   Events begins, ends;
@@ -232,7 +232,7 @@ void end_rate(const Run& run, const Report& report) {
          run.benchmark->end_rate(*base));
 }
 
-// Expects the formula's steps, rounded up or down. Off by at most 2, or without the warm-up: a notice, unless exact.
+// Expects the formula's steps, rounded up or down. If off by at most 2, or without the warm-up: a notice, unless exact.
 void schedule_steps(const Run& run, const Report& report) {
   const double warmup = run.log.number("opt_learning_rate_warmup_steps").value_or(0);
   for (const auto& [key, formula, logged, exact_only] : run.benchmark->steps) {

@@ -1,5 +1,5 @@
-// Applies the rules of MLPerf Training's benchmarks to a configuration: values that they fix are derived if the
-// configuration does not set them; a different value is an error in the closed division, and a note in the open one.
+// Applies a benchmark's rules to a configuration: values that the rules fix are derived if the configuration does not
+// set them; a conflicting value is an error in the closed division, and a note in the open one.
 #include "tools/mlperf/section.h"
 
 #include <algorithm>
@@ -45,8 +45,8 @@ constexpr std::pair<std::string_view, std::string_view> kConstants[] = {
     {"max_steps", "train.train_iters"},
 };
 
-// The sizes of the models: Brown et al. 2020, table 2.1; Grattafiori et al. 2024, table 3. All other values are those
-// of the reference implementations: run_gpt3.sh, Llama31Config of NeMo.
+// Model sizes from Brown et al. 2020, table 2.1, and Grattafiori et al. 2024, table 3; all other values from the
+// reference implementations (run_gpt3.sh, NeMo's Llama31Config).
 struct Model {
   MlperfBenchmark benchmark;
   int64_t layers, hidden, ffn, heads, groups, vocab;
@@ -74,7 +74,7 @@ std::vector<Wanted> wanted_model(MlperfBenchmark benchmark, bool from_checkpoint
                              {"optimizer.lr_warmup_init", "0"},
                              {"optimizer.decay_norms_and_biases", llama ? "false" : "true"}};
   if (llama) wanted.insert(wanted.end(), {{"model.rotary_base", "500000"}, {"model.use_rope_scaling", "true"}});
-  // Other keys must have their defaults, except those that only say how to compute, or that a checkpoint makes moot.
+  // Other keys must have their defaults, except those that only choose how to compute, or that a checkpoint makes moot.
   std::set<std::string_view> others = {"model.make_vocab_size_divisible_by",
                                        "model.recompute_granularity",
                                        "model.recompute_modules",
@@ -92,7 +92,7 @@ std::vector<Wanted> wanted_model(MlperfBenchmark benchmark, bool from_checkpoint
 
 std::string steps_text(double steps) { return fmt::to_string(static_cast<int64_t>(std::ceil(steps))); }
 
-// Values that the rules fix. batch: samples per step. config: has the values that the rules leave free.
+// The values that the rules fix. batch: samples per step. config: supplies the values that the rules leave free.
 std::vector<Wanted> wanted_values(const mlperf::Benchmark& b, const Config& config, int64_t batch) {
   const MlperfBenchmark benchmark = mlperf_of(config).benchmark;
   std::vector<Wanted> wanted = wanted_model(benchmark, b.starts_from_checkpoint());
@@ -115,7 +115,7 @@ std::vector<Wanted> wanted_values(const mlperf::Benchmark& b, const Config& conf
   const auto warmup = b.steps_of("opt_learning_rate_warmup_steps", batch, 0);
   if (warmup) wanted.push_back({"optimizer.lr_warmup_iters", steps_text(*warmup)});
   const double behind = std::ceil(warmup.value_or(static_cast<double>(config.optimizer.lr_warmup_iters.value_or(0))));
-  // The end of the schedule; for the Llamas, the part after the warm-up is logged.
+  // The end of the schedule; the Llama benchmarks log only the part after the warm-up.
   if (const auto decay = b.steps_of("opt_learning_rate_decay_steps", batch, behind))
     wanted.push_back({"optimizer.lr_decay_iters", steps_text(benchmark == gpt3 ? *decay : *decay + behind)});
   wanted.push_back({"optimizer.lr_decay_style", "cosine"});

@@ -1,5 +1,5 @@
-// The section `mlperf:` of a configuration: a benchmark of MLPerf Training, whose rules set the values that the other
-// sections leave out, and whose procedure directs the run (procedure.h).
+// The configuration section `mlperf:`: selects an MLPerf Training benchmark, whose rules set the values that the other
+// sections omit and whose procedure directs the run (procedure.h).
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct MlperfConfig {
   std::string submission_org;       // the submitter
   std::string submission_platform;  // the system
   SubmissionStatus submission_status = SubmissionStatus::onprem;
-  std::optional<double> target;                  // validation loss at which the run ends; empty: the rules'
-  std::optional<int64_t> eval_interval_samples;  // empty: the rules'
+  std::optional<double> target;                  // validation loss at which the run ends; empty: as in the rules
+  std::optional<int64_t> eval_interval_samples;  // empty: as in the rules
   int64_t skipped_evaluations = 0;               // at the start of the run
   std::string cache_clear;                       // command that drops the hosts' caches
   int64_t warmup_steps = 0;                      // on synthetic data, before the clock starts
@@ -39,15 +39,15 @@ const MlperfConfig& mlperf_of(const Config& config);
 
 ToolSection mlperf_section();
 
-// The rules of the run's benchmark, with the configuration's target and cadence if it sets them; empty: no rules.
+// The rules of the run's benchmark, with target and cadence overridden by the configuration; empty: no benchmark.
 std::optional<mlperf::Benchmark> benchmark_of(const MlperfConfig& config);
 
-// The time to the target of a run that converges like the rules' reference, from the start of the first step to the end
-// of the last evaluation. An evaluated sample, a forward pass, counts as a third of a training sample.
+// The time to the target of a run that converges like the reference runs, from the start of the first step to the end
+// of the last evaluation. Evaluating a sample takes only a forward pass and counts as a third of a training sample.
 struct TimeToTarget {
   double steps = 0, evaluations = 0, minutes = 0;
 };
-// Empty if the run has no benchmark, or there is no reference for its batch size. config: resolved.
+// Empty if the run has no benchmark, or its batch size no reference. config: resolved.
 std::optional<TimeToTarget> time_to_target(const Config& config, double step_seconds);
 
 }  // namespace trivet

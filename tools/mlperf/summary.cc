@@ -21,12 +21,12 @@ std::vector<double> samples_of(std::span<const RunResult> runs) {
 }
 bool all_converged(std::span<const RunResult> runs) { return std::ranges::all_of(runs, &RunResult::converged); }
 
-// The test against the reference, in both directions: by one-sided t tests with p = 0.05, the mean of the runs without
-// the best and the worst must be neither significantly below nor significantly above the reference.
+// Tests the runs against the reference in both directions: by one-sided t tests with p = 0.05, the mean of the runs
+// without the best and the worst must be neither significantly below nor significantly above the reference.
 TextBlock test_block(std::span<const RunResult> runs, const Reference& reference) {
   const std::vector<double> own = samples_of(runs);
   TextBlock block{.title = "against the reference"};
-  // The best and the worst of both are dropped, and the t test needs one degree of freedom.
+  // The best and the worst run of each are dropped, and the t test needs at least one degree of freedom.
   if (own.size() < 3 || own.size() + reference.samples.size() < 7 || !all_converged(runs)) {
     block.rows.push_back({"test", "needs three runs or more, all of which converged, and seven with the reference's"});
     return block;
@@ -59,7 +59,7 @@ TextBlock score_block(std::span<const RunResult> runs) {
     block.rows.push_back({"runs", fmt::format("{}, and a submission has {}", runs.size(), rules->runs)});
   const auto reference = reference_convergence(*rules, runs[0].batch);
   const std::vector<double> own = samples_of(runs);
-  const double mean = olympic_mean(own);  // finite, because there is a score
+  const double mean = olympic_mean(own);  // finite, because a score exists
   if (!reference) return block;
   if (mean < reference->least)
     block.rows.push_back({"convergence", fmt::format("{:.0f} samples, faster than the reference allows ({:.0f})", mean,

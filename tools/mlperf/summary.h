@@ -1,5 +1,5 @@
-// The results of a benchmark's runs: time and samples to the target, the score, and whether they converge like a
-// reference. training_rules.adoc, sections "Run Results" and "Reference Convergence Points".
+// The results of a benchmark's runs: time and samples to the target, the score, and whether the runs converge like a
+// reference. See training_rules.adoc, sections "Run Results" and "Reference Convergence Points".
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct RunResult {
   std::string file;  // its name, without the folder
   std::string benchmark;
   int64_t seed = -1, batch = 0;
-  std::string status{};  // from run_stop; "": there is none
+  std::string status{};  // from run_stop; "": not logged
   double minutes = 0;    // from run_start to run_stop
   double target = 0;     // 0: unknown
   struct Evaluation {
@@ -32,11 +32,11 @@ struct RunResult {
 // Throws DataError if the log lacks a line that a result needs.
 RunResult result_of(const Log& log);
 
-// Olympic scoring: the mean of the minutes without the fastest and the slowest; a run that did not converge counts as
-// the slowest. Empty: fewer than three runs, or two that did not converge.
+// Olympic scoring: the mean of the minutes without the fastest and the slowest run; a run that did not converge counts
+// as the slowest. Empty if there are fewer than three runs, or two did not converge.
 std::optional<double> score_of(std::span<const RunResult> runs);
 
-// Samples to the target, for each run of a reference.
+// Samples to the target of each reference run.
 struct Reference {
   std::string benchmark;
   int64_t batch = 0;
@@ -44,7 +44,7 @@ struct Reference {
   std::vector<double> samples{};
 };
 Reference read_reference(const std::string& path);
-// The text that read_reference() reads. Throws ConfigError if a run did not converge, or there are fewer than three.
+// The file content that read_reference() reads. Throws ConfigError if a run did not converge, or for fewer than three.
 std::string reference_text(std::span<const RunResult> runs);
 
 // The runs, the score and, if there is a reference, the test against it.
