@@ -14,7 +14,7 @@
 namespace trivet {
 namespace {
 
-// A system's costs with one class of them set to zero.
+// A system's costs with one cost class set to zero.
 class CostsWithout : public ReplayCosts {
  public:
   explicit CostsWithout(std::unique_ptr<ReplayCosts> costs) : costs_(std::move(costs)) {}
@@ -93,7 +93,7 @@ void predict_with(Ablation::Switched& flip, const LegalRun& run, const System& s
   }
 }
 
-// An error's first line without its place: the switch names the key.
+// An error's first line without its location, as the switch already names the key.
 std::string one_line(const std::string& text) {
   const std::string line = text.substr(0, text.find('\n'));
   return line.starts_with("--set: ") ? line.substr(7) : line;
@@ -109,7 +109,7 @@ std::string name_of(const PathPart& part, const Rehearsal& rehearsal) {
   return fmt::format("{} ({})", call.name, kCommClasses[class_of(category)]);
 }
 
-// Rows of less than a thousandth of the path are merged.
+// Merges rows below a thousandth of the path.
 TextBlock describe(const std::vector<Ablation::PathShare>& path) {
   constexpr double kBar = 40, kLeast = 0.001;  // characters for the whole path; a row's smallest share
   TextBlock table{.title = "critical path of the last step"};

@@ -1,7 +1,7 @@
-// Ablation: why a planned step takes as long as it does, and which switch would recover how much.
+// Ablation: what a planned step spends its time on, and how much each switch would recover.
 //
 //   without   the step time with each class of cost set to zero in turn, on the same tapes. Classes overlap in time, so
-//             their gains do not add up
+//             the gains do not add up
 //   path      the critical path of the last step, traced back from its end; each nanosecond counts once
 //   switches  each switch (switches.h) changed in turn: the run is recorded and replayed again
 #pragma once
@@ -24,7 +24,7 @@ struct Ablation {
   };
   struct Switched {
     Switch how;
-    std::string refusal = {};  // why it is invalid or without effect; "": it is neither
+    std::string refusal = {};  // why the change is invalid or without effect; "": neither
     double step_seconds = 0;
     int64_t memory_bytes = 0;
   };
@@ -34,9 +34,9 @@ struct Ablation {
   };
   double step_seconds = 0;
   int64_t memory_bytes = 0, capacity_bytes = 0;
-  std::vector<PathShare> path = {};     // of the last step, the largest first; adds up to it
-  std::vector<Without> without = {};    // the one that recovers most first
-  std::vector<Switched> switches = {};  // the same; invalid ones last
+  std::vector<PathShare> path = {};     // of the last step, largest first; adds up to the step time
+  std::vector<Without> without = {};    // largest gain first
+  std::vector<Switched> switches = {};  // largest gain first; invalid ones last
 };
 
 // The critical path of the last step, summed by name.
@@ -46,8 +46,8 @@ std::vector<Ablation::PathShare> critical_path(const Rehearsal& rehearsal, const
 Ablation ablate(const LegalRun& run, const System& system,
                 const std::function<void(size_t done, size_t of)>& progress = {});
 
-// The effect on `a` of each setting in which `b` differs, and finally of all of them, in `switches`; leaves `path` and
-// `without` empty. Throws ConfigError if `a` is refused.
+// Fills `switches` with the effect on `a` of each setting in which `b` differs, and last of all of them together;
+// leaves `path` and `without` empty. Throws ConfigError if `a` is rejected.
 Ablation compare(const LoadedConfig& a, const LoadedConfig& b, int ranks, const System& system);
 
 std::vector<TextBlock> describe(const Ablation& ablation);

@@ -26,7 +26,7 @@ struct RankWork {
   Counts until_last_gradient;  // ops up to the last gradient of a stage's input
   std::vector<int> stages;     // [chunk]
   std::vector<int> slots;      // [chunk]
-  int first_stage = 0;         // of its first op
+  int first_stage = 0;         // stage of its first op
   int last_gradient_stage = 0;
 };
 
@@ -48,13 +48,13 @@ RankWork::RankWork(const Schedule& schedule, int rank)
 
 // ---- its cost
 
-// Layers of a stage that are recomputed as a whole.
+// The number of a stage's layers that are fully recomputed.
 int64_t recomputed_layers(const Recomputing& r, int64_t layers) {
   if (r.granularity != RecomputeGranularity::full) return 0;
   return r.method == RecomputeMethod::block ? std::min(r.layers, layers) : layers;
 }
 
-// ends: for embedding and head. plain, recomputed: for layers that are not recomputed as a whole, and that are.
+// ends: for embedding and head. plain, recomputed: for layers without and with full recomputation.
 std::vector<PartCost> costs_of_stages(const Layout& layout, const Recomputing& how, const LayoutStageCosts& ends,
                                       const LayoutStageCosts& plain, const LayoutStageCosts& recomputed) {
   std::vector<PartCost> stages;
@@ -64,7 +64,7 @@ std::vector<PartCost> costs_of_stages(const Layout& layout, const Recomputing& h
     const int64_t again = recomputed_layers(how, layers[s]);
     stage.add(plain.layer, layers[s] - again);
     PartCost layer = recomputed.layer;
-    // The layers of a recomputed group save one input.
+    // A group of recomputed layers saves only one input.
     if (how.method == RecomputeMethod::uniform) layer.slot_bytes /= std::max<int64_t>(how.layers, 1);
     stage.add(layer, again);
     if (s == 0) stage.add(ends.embedding, 1);
@@ -86,7 +86,7 @@ int64_t streamed_ns(const SystemCosts& costs, const Layout& layout, const RankWo
   for (const int stage : rank.stages) {
     const int64_t layers = layout.layers_of_stage[static_cast<size_t>(stage)];
     sums += layers;
-    // The backward pass may still hold the last weights that the forward pass gathered.
+    // The backward pass may reuse the last weights that the forward pass gathered.
     if (sharding == Sharding::optim_grads_params)
       gathers += layers + std::max<int64_t>(layers - FlatBuffer::kStreamed, 0);
   }
@@ -108,7 +108,7 @@ int64_t passes_ns(const RankWork& rank, const Counts& counts, const std::vector<
   return ns;
 }
 
-// [stage]: ns of a micro-batch's forward passes, or of its input-gradient passes, in the preceding stages.
+// [stage]: ns of a micro-batch's forward (or input-gradient) passes in all preceding stages.
 std::vector<int64_t> before_stages(const std::vector<PartCost>& stages, bool forward) {
   std::vector<int64_t> before{0};
   for (const PartCost& stage : stages) {
@@ -131,7 +131,7 @@ void PartCost::add(const PartCost& other, int64_t times) {
 
 namespace {
 
-// Adds the compute stream's work in the second of two recorded steps: the first also fills tables.
+// Adds the compute stream's work in the second of two recorded steps, as the first also fills tables.
 void add_passes(const Tape& tape, const TapeGroups& groups, const SystemCosts& costs, PartCost& stage) {
   std::vector<std::string_view> phases;
   const auto mark = std::ranges::find(tape.records, TapeRecord::mark, &TapeRecord::kind);
@@ -163,10 +163,10 @@ Bounds::Bounds(const LoadedConfig& run, const System& system)
   Config defaults;
   for (const Field& field : fields())
     if (field.section() == director->name) field.copy(field.at(defaults), field.at(run_.config));
-  run_.config.train.eval_interval = 1;  // which no longer follows the rules
+  run_.config.train.eval_interval = 1;  // no longer derived from the rules
 }
 
-// Records one of three stages: the middle one has `middle_layers` layers, those at the ends have one each.
+// Records one stage of a three-stage pipeline: the middle stage has `middle_layers` layers, the outer two one each.
 PartCost Bounds::record_stage(Fp8 fp8, const LayoutShape& shape, const Recomputing& how, bool halves,
                               int64_t middle_layers, int pp, int64_t& scratch_bytes) const {
   const int ranks = 3 * shape.t * run_.config.parallel.context_parallel_size;
@@ -197,7 +197,7 @@ PartCost Bounds::record_stage(Fp8 fp8, const LayoutShape& shape, const Recomputi
   const MemoryPlan memory = state.memory();
   PartCost stage;
   for (const Param& param : state.params.all()) stage.parameters += param.shape.numel();
-  if (pp == 1) {  // this stage has as many slots as micro-batches, and the least scratch
+  if (pp == 1) {  // the middle stage has as many slots as micro-batches, and the least scratch
     scratch_bytes = bytes_of(memory, "scratch");
     const ResolvedCandidate two = run_of(2);
     stage.slot_bytes =
@@ -210,7 +210,7 @@ PartCost Bounds::record_stage(Fp8 fp8, const LayoutShape& shape, const Recomputi
   };
   add_step(one, stage);
   if (fp8 == Fp8::none) return stage;
-  // The first micro-batch quantises the weights for all, so take the second's forward pass.
+  // The first micro-batch quantises the weights for all of them, so use the second's forward pass.
   PartCost both;
   add_step(run_of(2), both);
   int64_t& forward = stage.compute[index_of(OpKind::forward)];
@@ -222,7 +222,7 @@ LayoutStageCosts Bounds::probe(const LayoutShape& shape, const Recomputing& how,
   const PrecisionConfig& precision = run_.config.precision;
   LayoutStageCosts costs = probe_in(precision.fp8, shape, how, halves);
   if (!precision.first_last_layers_bf16) return costs;
-  // Ignores which stages have bf16 layers: each pass of a layer costs as much as the cheaper of the two.
+  // Ignores which stages have bf16 layers: each pass of a layer is priced at the cheaper of the two.
   const LayoutStageCosts bf16 = probe_in(Fp8::none, shape, how, halves);
   for (size_t kind = 0; kind < costs.layer.compute.size(); ++kind)
     costs.layer.compute[kind] = std::min(costs.layer.compute[kind], bf16.layer.compute[kind]);
@@ -246,7 +246,7 @@ LayoutStageCosts Bounds::probe_in(Fp8 fp8, const LayoutShape& shape, const Recom
   if (how == Recomputing{}) {
     costs.embedding = record(1, 0), costs.embedding.add(middle, -1);
     costs.head = record(1, 2), costs.head.add(middle, -1);
-    // A rank may have both the embedding and the head, which then share the table.
+    // A rank may have both the embedding and the head, which then share one table.
     if (!run_.config.model.untie_embeddings_and_output_weights) costs.head.parameters = costs.head.optimizer_bytes = 0;
   }
   // Boundary buffers also grow with the micro-batches, but are not slots.
@@ -301,7 +301,7 @@ std::vector<std::vector<LayoutBound>> Bounds::of(const LayoutShape& shape, const
     };
     const auto first = static_cast<size_t>(layout.schedule.rank_of(0));
     const int64_t optimizer_bytes = sum_of_stages(ranks[first]).optimizer_bytes;
-    int64_t longest = 0;  // passes of a rank so far
+    int64_t longest = 0;  // ns of passes of the busiest rank so far
     for (size_t r = 0; r < ranks.size(); ++r) {
       const RankWork& rank = ranks[r];
       const PartCost sum = sum_of_stages(rank);

@@ -1,4 +1,4 @@
-// Calibration: fits constants of a system spec to measured runs, and reports how well predictions agree with them.
+// Calibration: fits a system spec's constants to measured runs, and reports how well predictions agree with them.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace trivet {
 
-// Measured runs with their rehearsals: each is recorded once, and priced again whenever constants change.
+// Measured runs with their rehearsals: each is recorded once, and repriced whenever constants change.
 class MeasuredRuns {
  public:
   using Progress = std::function<void(size_t done, size_t all)>;
@@ -19,7 +19,7 @@ class MeasuredRuns {
                const Progress& progress = {});
 
   const std::vector<MeasuredRow>& rows() const { return rows_; }
-  // Predicted seconds per step for each of the rows `which`, with `values` for `keys`, except those that a row sets.
+  // Predicted seconds per step for the rows `which`, with `values` for `keys`, except for keys that a row itself sets.
   std::vector<double> predict(std::span<const size_t> which, std::span<const SystemKey* const> keys = {},
                               std::span<const double> values = {}) const;
 
@@ -38,9 +38,9 @@ struct Errors {
 Errors errors_of(const MeasuredRuns& runs, std::span<const size_t> which, std::span<const double> predicted);
 
 // Fits the values of `keys`, starting from `start` and within their physical ranges, to minimize the differences
-// between the logarithms of predicted and measured times: Levenberg-Marquardt with numeric derivatives and the soft-L1
-// loss 2 (sqrt(1 + r^2) - 1), r in units of `outlier`, so that outliers have little influence. Every file has the same
-// weight, as the errors of rows from one source are correlated.
+// between the logarithms of predicted and measured times: Levenberg-Marquardt with numerical derivatives and the
+// soft-L1 loss 2 (sqrt(1 + r^2) - 1), r in units of `outlier`, so that outliers have little influence. Every file has
+// the same weight, as the errors of rows from one source are correlated.
 struct FitOptions {
   double outlier = 0.03;
   int most_rounds = 20;

@@ -18,7 +18,7 @@ namespace {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
-// The metrics of every run are in a file metrics.jsonl: its folder tells runs apart.
+// Every run's metrics are in a file named metrics.jsonl, so the folder's name tells runs apart.
 std::string short_name(const std::filesystem::path& path) {
   const auto name = path.filename();
   return (name == "metrics.jsonl" ? path.parent_path().filename() / name : name).string();

@@ -11,7 +11,7 @@
 namespace trivet {
 namespace {
 
-// Marks the varied keys as levels of a study: settings that they make ineffective are then left out.
+// Marks the varied keys as levels of a study, so that settings that they make ineffective are dropped.
 void mark_as_levels(LoadedConfig& loaded) {
   const auto mark = [&](std::string_view key) { loaded.origins[std::string(key)] = {Origin::level, "--search"}; };
   for (const char* key :
@@ -47,7 +47,7 @@ struct ScheduleChoice {
   std::optional<int64_t> v;
 };
 
-// units: the layers to split over the stages, with the ends if they count as layers.
+// units: the layers to split over the stages, including embedding and head if they count as layers.
 std::vector<ScheduleChoice> schedules_for(const Config& run, int p, int64_t units) {
   if (p == 1) return {{"1f1b", std::nullopt}};  // without a pipeline all schedules are equal
   std::vector<ScheduleChoice> choices;
@@ -67,7 +67,7 @@ std::vector<LayoutShape> list_shapes(const Config& run, int world) {
   if (!run.batch.global_batch_size)
     throw ConfigError(
         "batch.global_batch_size: is auto, but a search keeps the number of samples per step; expected a number");
-  const int ranks = world / run.parallel.context_parallel_size;  // which is not varied
+  const int ranks = world / run.parallel.context_parallel_size;  // cp is not varied
   std::vector<LayoutShape> shapes;
   const auto add_of_mesh = [&](LayoutShape shape, int64_t units) {
     const int d = ranks / (shape.t * shape.p);
@@ -150,7 +150,7 @@ LoadedConfig with_layout(const LoadedConfig& run, int ranks, const LayoutShape& 
 std::optional<ResolvedCandidate> resolve_candidate(LoadedConfig asked, const RunFacts& facts) try {
   LoadedConfig resolved = asked;
   Layout layout = resolve(resolved, facts);
-  for (const Field& field : fields()) {  // resets those that resolve() left out
+  for (const Field& field : fields()) {  // resets those that resolve() dropped
     const auto origin = resolved.origins.find(field.name);
     if (origin == resolved.origins.end() || origin->second.kind != Origin::derived) continue;
     Config by_default;

@@ -1,5 +1,5 @@
-// Candidates: the layouts that a search considers. A layout is a shape, its recomputation, and the sharding over its
-// data-parallel ranks. The engine decides whether it is legal (resolve()): some of those listed are not.
+// Candidates: the layouts that a search considers. A layout is a shape, its recomputation, and its sharding over
+// data-parallel ranks. The engine decides whether a layout is legal (resolve()); some of those listed are not.
 #pragma once
 
 #include <array>
@@ -14,13 +14,13 @@
 
 namespace trivet {
 
-// The choices that determine the work of each rank and its order.
+// The choices that determine each rank's work and its order.
 struct LayoutShape {
   int t = 1, p = 1;
   bool sequence_parallel = false;
   bool ends_count = false;  // embedding and head count as layers when layers are split
   std::string schedule = "1f1b";
-  std::optional<int64_t> v = {};  // empty: the schedule's own
+  std::optional<int64_t> v = {};  // empty: the schedule's default
   int64_t micro_batch = 1;
 };
 
@@ -32,26 +32,26 @@ struct Recomputing {
   bool operator==(const Recomputing&) const = default;
 };
 
-// t: powers of two, and the run's. p: all divisors that can split the layers. Schedules: all, but gpipe only if the run
-// has it, as it takes as long as 1f1b and needs more memory. Micro-batches: all that divide a rank's share of the
-// global batch. Throws ConfigError if the global batch size is not given, since it would then depend on varied keys.
+// t: powers of two, and the run's own. p: all divisors that can split the layers. Schedules: all, but gpipe only if the
+// run uses it, as it takes as long as 1f1b and needs more memory. Micro-batch sizes: all that divide a rank's share of
+// the global batch. Throws ConfigError if the global batch size is not given, as it would then depend on varied keys.
 std::vector<LayoutShape> list_shapes(const Config& run, int world);
-// largest: layers of the largest stage.
+// largest: number of layers in the largest stage.
 std::vector<Recomputing> list_recomputings(int64_t largest);
 std::vector<Sharding> list_shardings(int d);
 
-// The run in that layout, with the switches that a search begins with. Values in the run's file without effect in this
-// layout are no error: resolve() leaves them out.
+// The run in that layout, with the switches that a search starts from. Settings in the run's file that have no effect
+// in this layout are not an error: resolve() drops them.
 LoadedConfig with_layout(const LoadedConfig& run, int ranks, const LayoutShape& shape, const Recomputing& recomputing,
                          Sharding sharding);
 
-// A legal run, both as in a file, which leaves derived values open, and resolved.
+// A legal run in two forms: as in a file, with derived values left open, and resolved.
 struct ResolvedCandidate {
   LoadedConfig open;
   Config config;
   Layout layout;
 };
-// Empty if the engine refuses it.
+// Empty if the engine rejects it.
 std::optional<ResolvedCandidate> resolve_candidate(LoadedConfig asked, const RunFacts& facts);
 
 // The switches (switches.h) that control collectives and their overlap.
@@ -59,7 +59,7 @@ inline constexpr std::array kCommSwitches = {"overlap.tp_comm_overlap",       "o
                                              "overlap.align_grad_reduce",     "overlap.align_param_gather",
                                              "overlap.overlap_grad_reduce",   "overlap.overlap_param_gather",
                                              "overlap.collectives_in_flight", "parallel.bucket_size"};
-// The same run with that switch changed, once for each other value.
+// The same run with that switch changed, one for each of its other values.
 std::vector<LoadedConfig> neighbours_of(const ResolvedCandidate& run, std::string_view key);
 
 }  // namespace trivet

@@ -22,15 +22,15 @@ double memory_bytes_per_second(const System& system) { return 1e9 * system.memor
 
 // ---- collectives: NCCL's own model, ncclTopoTuneModel in src/graph/tuning.cc
 
-// A protocol's latencies in addition to LL's, which are in the system spec, and its share of the bandwidth. LL sends
-// a flag with every 4 bytes, LL128 with every 120; Simple synchronizes once per chunk.
+// A protocol's latencies on top of LL's, which are in the system spec, and its share of the bandwidth. LL sends a flag
+// with every 4 bytes, LL128 with every 120; Simple synchronizes once per chunk.
 struct Protocol {
   double base_us, nvlink_us, network_us, bandwidth;
 };
 constexpr std::array<Protocol, 3> kProtocols = {{{0, 0, 0, 0.5}, {7.4, 1.3, 1.3, 0.92}, {1.8, 2.8, 11.3, 1}}};
 constexpr double kTreeBandwidth = 0.92;  // of a ring's
 constexpr int kTreeHops = 2;             // per level: from one child, then from the other
-constexpr double kNvlsUs = 23;           // an all-reduce by NVLink SHARP, which uses only Simple
+constexpr double kNvlsUs = 23;           // latency of an all-reduce by NVLink SHARP, which uses only Simple
 
 // A message's path: its sequential hops, and the bytes that the slowest link carries.
 struct Route {
@@ -52,7 +52,7 @@ double seconds_of(const System& system, const Route& route) {
 // A group's bandwidths in bytes per second.
 struct Wires {
   int64_t ranks, ranks_per_node, nodes;
-  double nvlink, ring;  // between two ranks of a node; a ring of all ranks
+  double nvlink, ring;  // nvlink: between two ranks of a node; ring: around all ranks
 
   Wires(const System& system, const GroupPlace& place)
       : ranks(place.ranks),
@@ -63,13 +63,13 @@ struct Wires {
     const double users = static_cast<double>(place.groups_per_node * ranks_per_node);
     const double card =
         1e9 * system.network_gb_per_s * system.network_share * std::min(1.0, system.gpus_per_node / users);
-    // NCCL makes a ring for each card, so a group uses the cards of all its ranks on a node.
+    // NCCL builds one ring per card, so a group uses the cards of all its ranks on a node.
     const double leaves = nodes == 1 ? kInfinity : card * static_cast<double>(ranks_per_node);
     ring = ranks_per_node == 1 ? leaves : std::min(nvlink, leaves);
   }
 };
 
-// `times` around the ring: each round has ranks - 1 steps of one shard.
+// `times` rounds of the ring: each round has ranks - 1 steps of one shard.
 Route ring_route(const Wires& links, double bytes, int times) {
   const auto n = static_cast<double>(links.ranks);
   return {times * (links.ranks - links.nodes), times * (links.nodes - 1), times * bytes * (n - 1) / n, links.ring};
@@ -89,7 +89,7 @@ double all_reduce_seconds(const System& system, const Wires& links, double bytes
 
 }  // namespace
 
-// Tiles, waves and the alignment to 16 bytes: NVIDIA's Matrix Multiplication Background User's Guide. k0: filling and
+// For tiles, waves and 16-byte alignment, see NVIDIA's Matrix Multiplication Background User's Guide. k0: filling and
 // draining a tile's pipeline takes as long as multiplying k0 elements along k.
 double gemm_seconds(const System& system, DType dtype, const Gemm& g) {
   check(g.m > 0 && g.n > 0 && g.k > 0 && g.batch > 0, "a GEMM without elements");
@@ -115,7 +115,7 @@ double gemm_seconds(const System& system, DType dtype, const Gemm& g) {
       const int64_t plane = ceil_div(g.m, rows) * ceil_div(g.n, columns) * g.batch;
       const double rate = peak * rate_of(rows, columns), flops = 2.0 * rows * columns;
       for (const int split : {1, 2, 4, 8}) {
-        if (split > 1 && plane >= system.sms) break;  // would relieve no unit
+        if (split > 1 && plane >= system.sms) break;  // all units are already busy
         const auto units = static_cast<double>(ceil_div(plane * split, system.sms) * system.sms);
         const double sums = split == 1 ? 0 : 8.0 * split * m * n * batch / memory;  // fp32, written and read
         compute = std::min(compute, units * flops * (k / split + system.gemm_k0) / rate + sums);
@@ -145,7 +145,7 @@ double collective_seconds(const System& system, CommCall call, int64_t bytes, co
     case CommCall::all_reduce: return all_reduce_seconds(system, links, size);
     case CommCall::reduce_scatter:
     case CommCall::all_gather: return seconds_of(system, ring_route(links, size, 1));
-    case CommCall::broadcast:  // a pipeline along the ring: each link carries all bytes
+    case CommCall::broadcast:  // pipelined along the ring: each link carries all bytes
       return seconds_of(system, {links.ranks - links.nodes, links.nodes - 1, size, links.ring});
     case CommCall::barrier: return all_reduce_seconds(system, links, 0);
     case CommCall::split: return 0;

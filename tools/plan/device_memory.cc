@@ -14,8 +14,8 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 
-// The ranks that can need most memory: every pipeline position, and on the other axes the first and the last, whose
-// shares of an uneven division are the largest and the smallest.
+// The ranks that may need the most memory: every pipeline position, and on the other axes the first and the last, which
+// have the largest and the smallest shard of an uneven split.
 std::vector<MeshPosition> positions_of(const MeshShape& mesh) {
   std::vector<MeshPosition> positions{{}};
   for (const AxisInfo& row : kAxes) {
@@ -31,8 +31,8 @@ std::vector<MeshPosition> positions_of(const MeshShape& mesh) {
   return positions;
 }
 
-// Scores of unfused attention for all micro-batches in flight: softmax and its dropout in 16 bits, and a mask
-// (Korthikanti et al. 2022, section 4.1). Layers that recompute their attention hold scores one layer at a time.
+// Scores of unfused attention for all micro-batches in flight: 16-bit softmax and dropout outputs, and a dropout mask
+// (Korthikanti et al. 2022, section 4.1). Layers that recompute attention hold scores for one layer at a time.
 int64_t score_bytes(const Config& config, const Layout& layout, int pp) {
   const ModelConfig& m = config.model;
   const int64_t of_layer = 5 * m.num_attention_heads / layout.mesh[Axis::tp] * config.batch.micro_batch_size *

@@ -8,15 +8,15 @@
 namespace trivet {
 namespace {
 
-// Bytes that other frameworks move, over the engine's for the same operation, counted from their kernels in passes over
-// a 16-bit tensor; a pass in fp32 counts as two.
-//   elementwise  eager PyTorch, a GPT layer forward and backward. Norms 4 and 8, dropout of probability 0 5 and 5,
+// Ratios of the bytes that other frameworks move to the engine's for the same operation, counted from their kernels in
+// passes over a 16-bit tensor; an fp32 pass counts as two.
+//   elementwise  eager PyTorch, a GPT layer's forward and backward: norms 4 and 8, dropout of probability 0 5 and 5,
 //                residual additions 6 and 6, copies of q, k and v 6 and 6, casts 4 and 6: 56. The engine: 10 and 8
 //   loss         casts to and from fp32 3 and 3, log-softmax 4, its gradient 6, a copy of logits 2: 18. The engine: 3
-//   optimizer    an fp32 pass for each eager operation: Adam's twelve, and those of the norm and the clipping.
+//   optimizer    an fp32 pass per eager operation: twelve for Adam, plus those for the norm and clipping.
 //                Megatron: fused, plus copies of gradients to fp32 and of weights from fp32
-//   kernels      launches per launch of the engine: each begins and ends with idle compute units
-//   attention    time of FlashAttention 1 (2022) over that of FlashAttention 2 (Dao 2023, section 4.1)
+//   kernels      kernel launches per launch of the engine: each begins and ends with idle compute units
+//   attention    time of FlashAttention 1 (2022) relative to FlashAttention 2 (Dao 2023, section 4.1)
 struct FrameworkProfile {
   double elementwise = 1, loss = 1, optimizer = 1, kernels = 1, attention_forward = 1, attention_backward = 1;
 };
@@ -38,8 +38,8 @@ FrameworkProfile profile_of(PlanFramework framework) {
 // Launches in the forward pass of the engine's GPT block: two norms, four GEMMs, attention, two residual additions.
 constexpr double kLaunchesOfBlock = 9;
 
-// Attention that stores its scores, like Megatron's CoreAttention: GEMMs over the full square, a fused kernel for
-// scale, mask and softmax, and one for dropout, whose mask has a byte per element: published runs used dropout.
+// Attention that stores its scores, like Megatron's CoreAttention: GEMMs over the full square, one fused kernel for
+// scale, mask and softmax, and one for dropout (as published runs used it), whose mask takes one byte per element.
 double unfused_attention_seconds(const System& system, const TapeWork& w) {
   const double scores = static_cast<double>(w.batch * w.m * w.n * size_of(w.dtype)), dropout = 2.5;
   const Gemm of_scores{.m = w.m, .n = w.n, .k = w.k, .batch = w.batch};   // the scores and their gradient

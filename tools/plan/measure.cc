@@ -19,7 +19,7 @@ train: {train_iters: 1000}
 device: {kind: cpu, threads_per_rank: 1, peak_tflops: 1}
 )";
 
-// [step]: rank 0's spans of the compute stream, in the order in which they ended.
+// [step]: rank 0's spans on the compute stream, in the order in which they ended.
 using Steps = std::vector<std::vector<Span>>;
 
 Steps spans_of_run(const Config& config, const Layout& layout, int steps) {
@@ -48,7 +48,7 @@ double median_seconds(const Steps& steps, size_t span, int64_t Span::*since) {
   return median(values);
 }
 
-// The works of a step, by name.
+// A step's works, by name.
 std::map<std::string_view, std::vector<TapeWork>> works_of_step(const Config& config, const Layout& layout) {
   TapeGroups groups;
   const Tape tape = record_tape(config, layout, 0, groups, {.steps = 2, .one_ahead = false, .cpu = true});

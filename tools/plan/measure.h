@@ -1,5 +1,5 @@
-// Measurement: a spec of this machine's CPUs. The real trainer runs steps on threads, its spans are matched with the
-// records of the same run's tape, and the constants that thread_ranks.h prices with are fitted to them.
+// Measures a spec of this machine's CPUs: the real trainer runs steps on threads, its spans are matched with the
+// records on the same run's tape, and the constants that thread_ranks.h prices with are fitted to the measured times.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace trivet {
 
-// Rank 0's operations in a step, with their median times over the steps.
+// Rank 0's operations in a step, with their median times over all steps.
 struct MeasuredOps {
   struct Work {
     TapeWork what;
@@ -23,11 +23,11 @@ struct MeasuredOps {
     int64_t bytes = 0;   // of Call::whole(); 0: a barrier
     double seconds = 0;  // from the arrival of the last rank
   };
-  std::vector<Work> works;  // of its compute stream
-  std::vector<Call> calls;  // collectives of its compute stream
+  std::vector<Work> works;  // on its compute stream
+  std::vector<Call> calls;  // collectives on its compute stream
 };
 
-// Measures `steps` steps after one of warm-up. sets: "section.key=value", applied to a small GPT. Throws ConfigError,
+// Measures `steps` steps after one warm-up step. sets: "section.key=value", applied to a small GPT. Throws ConfigError,
 // and Error if the run's ops differ from its tape's.
 MeasuredOps measure_run(const std::vector<std::string>& sets, int ranks, int steps);
 
@@ -37,13 +37,13 @@ void fit_ops(std::span<const MeasuredOps::Work> works, System& system);
 struct MeasuredSystem {
   System system;
   std::string processor;
-  TextBlock fit;  // how well the constants reproduce the data that they were fitted to
+  TextBlock fit;  // how well the constants reproduce the data they were fitted to
 };
-// The system with this machine's constants. Takes a minute, during which nothing else should run here; `note` is told
-// which round has begun.
+// Returns `system` with this machine's constants. Takes a minute, during which the machine should be otherwise idle.
+// Calls note() at the start of each round.
 MeasuredSystem measure_system(System system, const std::function<void(const std::string&)>& note);
 
-// The text of its spec.
+// The text of the measured spec.
 std::string page_of(const MeasuredSystem& measured);
 
 }  // namespace trivet

@@ -1,4 +1,4 @@
-// Fits the constants of a spec of CPUs to measured steps.
+// Fits the constants of a CPU spec to measured steps.
 #include <algorithm>
 #include <array>
 #include <fmt/format.h>
@@ -12,13 +12,13 @@
 namespace trivet {
 namespace {
 
-// Interference from other processes, or from a core's other hyperthread, comes and goes within seconds: rounds are
-// spread over time, and each op's shortest time counts.
+// Interference from other processes, or from a core's other hyperthread, comes and goes within seconds, so rounds are
+// spread over time and each op's shortest time counts.
 constexpr int kRounds = 3, kSteps = 4;
 using Works = std::vector<MeasuredOps::Work>;
 using Calls = std::vector<MeasuredOps::Call>;
 
-// Weights and gradients of each, 50 MB and more, exceed most last-level caches, as those of real models do.
+// Each model's weights and gradients, 50 MB and more, exceed most last-level caches, as in real models.
 const std::vector<std::vector<std::string>> kModels = {
     {"model.num_layers=8"},
     {"model.num_layers=8", "batch.micro_batch_size=4"},
@@ -78,7 +78,7 @@ double sum(std::span<const MeasuredOps::Work> works) {
 }
 
 // The non-negative x that best satisfies row x = 1 for all rows: least squares by cyclic coordinate descent, reweighted
-// for the soft-L1 loss, on which a disturbed step has little influence.
+// for the soft-L1 loss, so that a disturbed step has little influence.
 template <size_t N>
 std::array<double, N> fit_to_one(const std::vector<std::array<double, N>>& rows) {
   constexpr double kScale = 0.05;  // larger errors are outliers
@@ -100,13 +100,13 @@ std::array<double, N> fit_to_one(const std::vector<std::array<double, N>>& rows)
   return x;
 }
 
-// An op's time beyond that of the smallest ops.
+// An op's time in excess of the smallest ops' time.
 double own_seconds(const MeasuredOps::Work& work, const System& system) {
   return std::max(work.seconds - 1e-6 * system.kernel_us, 0.1 * work.seconds);
 }
 double rate_of(double seconds_per) { return seconds_per > 1e-5 ? 1 / seconds_per : 1e5; }
 
-// The rates of GEMMs: the time of each is its FLOPs at the peak, plus its packing.
+// Fits the GEMM rates: a GEMM's time is its FLOPs at the peak rate plus its packing.
 void fit_gemms(std::span<const MeasuredOps::Work> works, System& system) {
   std::vector<std::array<double, 3>> rows;
   for (const auto& work : works) {
@@ -129,7 +129,7 @@ void fit_small_ops(std::span<const MeasuredOps::Work> works, System& system) {
   system.kernel_us = median(small);
 }
 
-// The rates that reproduce the total time of the ops that they bound, so that a step's time is right.
+// Fits the rates that reproduce the total time of the ops they bound, so that a step's time is right.
 void fit_other_ops(std::span<const MeasuredOps::Work> works, System& system) {
   double elements = 0, bytes = 0, of_elements = 0, of_bytes = 0;
   for (const auto& work : works) {
@@ -159,7 +159,7 @@ void fit_attention(std::span<const MeasuredOps::Work> works, System& system) {
   system.score_g_per_s = rate_of(scores);
 }
 
-// The median overhead of running an op on several threads, beyond its parts.
+// Fits the median overhead of running an op on several threads, beyond its parts.
 void fit_teams(std::span<const MeasuredOps::Work> works, System& system) {
   if (system.cores == 1) return;
   std::vector<double> more;
@@ -206,7 +206,7 @@ TextBlock describe_fit(const Works& works, const System& system) {
   return block;
 }
 
-// The measurement that each constant of a spec was fitted to.
+// The measurement that each of a spec's constants was fitted to.
 constexpr std::array kOrigins = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"fp32_tflops", "of a core: GEMMs of a step, without their packing"},
     {"bf16_tflops", "the same"},

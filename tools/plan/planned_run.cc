@@ -29,7 +29,7 @@ std::vector<Sets> micro_batch_sizes(const LoadedConfig& run, int ranks) {
   std::vector<Sets> sizes;
   for (int64_t b = 1; b <= samples; b = b < 64 ? b + 1 : 2 * b)
     if (samples % b == 0) sizes.push_back({fmt::format("{}={}", kMicroBatch, b)});
-  if (sizes.empty()) sizes.push_back({fmt::format("{}=1", kMicroBatch)});  // which resolve() refuses
+  if (sizes.empty()) sizes.push_back({fmt::format("{}=1", kMicroBatch)});  // resolve() rejects it
   return sizes;
 }
 
@@ -37,7 +37,7 @@ std::vector<Sets> chunk_counts(const LoadedConfig& run) {
   if (!is_left(run, kChunks)) return {{}};
   const ParallelConfig& c = run.config.parallel;
   const bool usual = c.pipeline_schedule == "1f1b" || c.pipeline_schedule == "interleaved";
-  // At most one chunk per layer; the two ends may count as layers, too.
+  // At most one chunk per layer; embedding and head may count as layers, too.
   const int64_t most = usual && c.pipeline_model_parallel_size == 1
                            ? 1
                            : std::max<int64_t>(1, (run.config.model.num_layers + 2) / c.pipeline_model_parallel_size);
@@ -112,7 +112,7 @@ RunPlan plan_run(const LoadedConfig& run, int ranks, const System& system, const
   }
   const std::vector<LegalRun> candidates = candidates_of(run, ranks);
   const LegalRun* chosen = nullptr;
-  std::pair<bool, double> least;  // does not fit; seconds, or if it does not fit, bytes
+  std::pair<bool, double> least;  // (false, seconds) if the run fits, else (true, bytes)
   size_t fitting = 0;
   for (const LegalRun& legal : candidates) {
     const auto& [config, layout] = std::tie(legal.loaded.config, legal.layout);

@@ -1,5 +1,5 @@
-// A planned run: a loaded configuration on a number of ranks of a system, with the values that it leaves to the planner
-// (`auto`) chosen.
+// A planned run: a loaded configuration on a given number of ranks of a system, with values chosen for the keys that it
+// leaves to the planner (`auto`).
 #pragma once
 
 #include <span>
@@ -11,27 +11,27 @@
 
 namespace trivet {
 
-// A configuration resolved for a number of ranks.
+// A configuration resolved for a given number of ranks.
 struct LegalRun {
   LoadedConfig loaded;
   Layout layout;
 };
-// Throws ConfigError if the run has no single kind of step to plan: it skips training, or its batch size changes.
+// Throws ConfigError if the run has no single kind of step to plan, as it skips training or its batch size changes.
 void check_is_planned(const Config& config);
-// `run` with other values of some keys ("section.key=value"). Throws ConfigError if the engine refuses it, or as
+// `run` with some keys overridden ("section.key=value"). Throws ConfigError if the engine rejects it, or as
 // check_is_planned() does.
 LegalRun legal_run(const LoadedConfig& run, int ranks, std::span<const std::string> sets = {});
 
 struct RunPlan {
   LegalRun run;
   Prediction prediction;
-  std::string choice = {};  // the values chosen for `auto`, and out of how many; "": none
+  std::string choice = {};  // the values chosen for `auto`, and the number of candidates; "": no `auto`
 };
 
-// Plans a run. If the micro-batch size or v is left to the planner, it chooses the fastest step that fits in memory, or
-// if none fits, the run that needs the least memory. It tries the micro-batch sizes that divide the samples of a
-// data-parallel rank, above 64 only powers of two; and all v that the engine accepts. If the run's schedule is 1f1b or
-// interleaved, v = 1 is planned as 1f1b and larger v as interleaved. Throws ConfigError, IoError.
+// Plans a run. If the micro-batch size or v is left to the planner, it chooses the values with the fastest step that
+// fits in memory or, if none fits, those that need the least memory. It tries all micro-batch sizes that divide the
+// samples of a data-parallel rank (above 64, only powers of two), and all v that the engine accepts. If the run's
+// schedule is 1f1b or interleaved, v = 1 is planned as 1f1b and larger v as interleaved. Throws ConfigError, IoError.
 RunPlan plan_run(const LoadedConfig& run, int ranks, const System& system, const PredictOptions& options = {});
 
 }  // namespace trivet

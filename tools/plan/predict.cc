@@ -42,7 +42,7 @@ struct Performance {
   }
 };
 
-// Writes the last step of the ranks.
+// Writes the ranks' last step.
 void write_trace(const std::string& path, const Performance& of, const Layout& layout, int64_t origin_ns,
                  const std::vector<int>& ranks) {
   std::vector<std::string> parts;
@@ -72,7 +72,7 @@ std::vector<int> traced_ranks(const std::vector<int>& asked, const Rehearsal& re
   return {ranks.begin(), ranks.end()};
 }
 
-// Draws the passes from a trace of the pipeline's ranks.
+// Draws the pipeline ranks' passes from a trace.
 std::string picture_of(const std::string& path, const Performance& of, const Layout& layout, int64_t origin_ns,
                        const System& system) {
   std::vector<int> ranks;
@@ -93,12 +93,12 @@ int64_t end_of_step(const Replayed& replayed, int step) {
   return last;
 }
 
-// The mean of the steps after the first, which begins with idle ranks.
+// The mean over the steps after the first, which starts with idle ranks.
 double seconds_of_step(const Replayed& replayed, int steps) {
   return static_cast<double>(end_of_step(replayed, steps - 1) - end_of_step(replayed, 0)) * 1e-9 / (steps - 1);
 }
 
-// The tapes of all ranks, one player per rank. On CPUs a step has finished once the host has queued it.
+// The tapes of all ranks, one player per rank. On CPUs a step is finished once the host has queued it.
 Rehearsal rehearse_each(const Config& config, const Layout& layout, const System& system) {
   if (system.kind() == SystemKind::gpu) return rehearse(config, layout);
   Rehearsal rehearsal = rehearse(config, layout, {.one_ahead = false, .cpu = true});
@@ -106,7 +106,7 @@ Rehearsal rehearse_each(const Config& config, const Layout& layout, const System
   return rehearsal;
 }
 
-// A rank's fastest link per class of calls: NVLink with its multicast, or the network cards of its group on a node.
+// A rank's fastest link per call class: NVLink with multicast, or the network cards of its group on one node.
 KnownLinks links_of(const Layout& layout, const System& system) {
   KnownLinks links;
   if (system.kind() == SystemKind::cpu) return links;
@@ -143,7 +143,7 @@ CallCost SystemCosts::call_cost(const TapeCall& call, const TapeGroups::Group& g
   const bool across = by_node.size() > 1;
   const Port port = across ? Port::network : Port::link;
   if (call.kind == CommCall::transfer) {
-    // A larger group is a ring, in which every transfer goes at the pace of the hop between nodes.
+    // A larger group is a ring, in which every transfer runs at the speed of the hop between nodes.
     const double share = system_.network_gb_per_s * system_.network_share / system_.nvlink_gb_per_s;
     return {ns_of(transfer_seconds(system_, call.bytes, across)), port, across ? std::min(1.0, share) : 1};
   }
@@ -214,7 +214,7 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
     std::vector<std::vector<Span>> rows = performance.rows_of(i);
     for (std::vector<Span>& row : rows)
       for (Span& span : row) {
-        if (span.end_ns > ends.back()) span.info.cost = {};  // bytes count in the step in which the call ends
+        if (span.end_ns > ends.back()) span.info.cost = {};  // bytes are counted in the step in which the call ends
         // NCCL forwards a broadcast around a ring; on emulated links the root sends it to every rank.
         else if (system.kind() == SystemKind::gpu && name_of(CommCall::broadcast) == std::string_view(span.info.name))
           span.info.cost.bytes = span.info.bytes;

@@ -1,6 +1,6 @@
-// Prediction: a run's speed and memory on a system: its tapes (rehearsal.h) are priced by the system spec (costs.h)
-// and replayed (replay.h). The first step does not count, as it begins with idle ranks: each later one begins in the
-// state in which its predecessor left them.
+// Predicts a run's speed and memory on a system: its tapes (rehearsal.h) are priced by the system spec (costs.h) and
+// replayed (replay.h). The first step does not count, as it starts with idle ranks; each later step starts in the state
+// that its predecessor left.
 #pragma once
 
 #include <memory>
@@ -40,7 +40,7 @@ struct Prediction {
   MfuPeak peak = {};
   StepReport step = {};                 // speed, and a breakdown of all ranks' time
   std::vector<RankTime> ranks = {};     // one per player (replay.h)
-  std::vector<MemoryItem> memory = {};  // of the rank that needs most: the engine's plan and the system's reserves
+  std::vector<MemoryItem> memory = {};  // of the rank that needs the most: engine's plan plus system's reserves
   int64_t memory_bytes = 0, capacity_bytes = 0;
   KnownLinks links = {};  // for the floors in `step` (step_stats.h)
   int tapes = 0;
@@ -49,15 +49,15 @@ struct Prediction {
 };
 
 struct PredictOptions {
-  std::string trace = {};             // a Perfetto file of the last step; "": none
-  std::vector<int> trace_ranks = {};  // in that file; empty: the first rank of each player
-  std::string picture = {};           // an SVG of the pipeline ranks' passes in the last step; "": none
+  std::string trace = {};             // path of a Perfetto trace of the last step; "": none
+  std::vector<int> trace_ranks = {};  // ranks in the trace; empty: the first rank of each player
+  std::string picture = {};           // path of an SVG of the pipeline ranks' passes in the last step; "": none
 };
 
 // Throws ConfigError if the spec cannot price the run's arithmetic.
 void check_is_priced(const Config& config, const System& system);
 
-// The tapes of all ranks; on GPUs, equal ranks are merged (merge_ranks()). Throws ConfigError as check_is_priced().
+// The tapes of all ranks; on GPUs, equal ranks are merged (merge_ranks()). Throws ConfigError like check_is_priced().
 Rehearsal rehearse_on(const Config& config, const Layout& layout, const System& system);
 
 // The costs of the run's operations on the system.
@@ -66,7 +66,7 @@ std::unique_ptr<ReplayCosts> costs_of(const Config& config, const Layout& layout
 // Throws ConfigError, IoError.
 Prediction predict(const Config& config, const Layout& layout, const System& system,
                    const PredictOptions& options = {});
-// Only the seconds of a step. costs: the system's, or a variation. REQUIRES: the rehearsal is from rehearse_on().
+// Only the seconds per step. costs: the system's, or a variant. REQUIRES: the rehearsal is from rehearse_on().
 double predict_step_seconds(const Rehearsal& rehearsal, const ReplayCosts& costs);
 
 std::vector<TextBlock> describe(const Prediction& prediction, const System& system);

@@ -13,13 +13,13 @@
 namespace trivet {
 namespace {
 
-// The numbers that determine the operations that a rank queues: its stage, and the shards that its optimizer owns.
+// The values that determine which operations a rank queues: its stage, and the shards that its optimizer owns.
 using Class = std::vector<int64_t>;
 
 // [rank]: the number of its class.
 std::vector<int> classes_of(const Config& config, const Layout& layout) {
   const bool replicas_are_alike = config.parallel.data_parallel_sharding_strategy == Sharding::no_shard;
-  std::map<int, std::vector<int>> replicas;  // ranks with the same part of the model, by the first of them
+  std::map<int, std::vector<int>> replicas;  // ranks with the same part of the model, keyed by the first
   for (int rank = 0; rank < layout.mesh.world(); ++rank) {
     MeshPosition first = position_of(rank, layout.mesh);
     for (const AxisInfo& row : kAxes)
@@ -92,7 +92,7 @@ class GroupsOfOthers {
   struct Group {
     TapeGroups::Group of;
     AxisSet free;                             // the axes on which its members differ
-    std::unordered_map<int, int> known = {};  // by the rank with coordinates of 0 on these
+    std::unordered_map<int, int> known = {};  // by the rank whose coordinates on the free axes are 0
   };
   static MeshPosition moved(const Group& group, MeshPosition member, const MeshPosition& to) {
     for (const AxisInfo& row : kAxes)
@@ -110,8 +110,8 @@ class Colours {
  public:
   explicit Colours(size_t count) : colours_(count, 0) {}
   int operator[](int i) const { return colours_[static_cast<size_t>(i)]; }
-  // Items keep a common colour if they had one and write(i, what) appends the same numbers to `what`. Returns true if
-  // the number of colours has changed.
+  // Two items still share a colour if they did before and write(i, what) appends the same values to `what` for both.
+  // Returns true if the number of colours has changed.
   template <class F>
   bool refine(F&& write) {
     std::unordered_map<std::vector<int>, int, Hash> next;
@@ -136,7 +136,7 @@ class Colours {
   size_t count_ = 0;
 };
 
-// Everything that the cost of a group's calls can depend on: its size, its members per node, and its purpose.
+// Appends everything that the cost of a group's calls can depend on: its size, its members per node, and its purpose.
 void write_form(const TapeGroups::Group& group, int ranks_per_node, std::vector<int>& what) {
   what.insert(what.end(), {static_cast<int>(group.category), group.occurrence});
   for (const char c : group.name) what.push_back(-c);
@@ -147,7 +147,7 @@ void write_form(const TapeGroups::Group& group, int ranks_per_node, std::vector<
   std::sort(what.begin() + first, what.end());
 }
 
-// [group of the tape]: true if the rank sends or receives in it, so that its place in the group matters.
+// [group of the tape]: true if the rank sends or receives in the group, so that its index in it matters.
 std::vector<bool> with_transfers(const Tape& tape) {
   std::vector<bool> has(tape.groups.size());
   for (const TapeCall& call : tape.calls)
@@ -155,7 +155,7 @@ std::vector<bool> with_transfers(const Tape& tape) {
   return has;
 }
 
-// The tape of a rank, which numbers its groups in a TapeGroups of its own.
+// A rank's tape, with its groups numbered in its own TapeGroups.
 struct Recorded {
   Tape tape;
   TapeGroups groups;

@@ -1,5 +1,5 @@
-// Rehearsal: the tapes of all ranks of a run, and their players. Ranks that queue the same work share a tape: those of
-// one pipeline stage whose optimizers own shards of the same sizes.
+// Rehearsal: the tapes of all ranks of a run, and their players. Ranks that queue the same work share a tape, i.e.
+// ranks of one pipeline stage whose optimizers own shards of the same sizes.
 #pragma once
 
 #include <deque>
@@ -16,13 +16,13 @@ struct Rehearsal {
   std::vector<int> player_of;   // [rank]: index in `players`
 };
 
-// each_rank: records every rank, so that none share a tape.
+// each_rank: records every rank separately, without sharing tapes.
 Rehearsal rehearse(const Config& config, const Layout& layout, const TapeOptions& options = {}, bool each_rank = false);
 
 // Merges ranks that do the same at the same times into one player, by the coarsest equitable partition of ranks and
-// groups (colour refinement). A call's cost may depend on the nodes of its group's members. Ranks have the same colour
-// if they have the same tape and groups of the same colours in the same order; groups, if they are placed alike on
-// nodes and their members have the same colours. Exact: times are as without merging, to the nanosecond.
+// groups (colour refinement). A call's cost may depend on the nodes of its group's members. Two ranks have the same
+// colour if they share a tape and their groups have the same colours in the same order; two groups, if their placement
+// on nodes and their members' colours are the same. Exact: times are the same as without merging, to the nanosecond.
 void merge_ranks(Rehearsal& rehearsal, int ranks_per_node);
 
 }  // namespace trivet

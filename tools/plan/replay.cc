@@ -24,7 +24,7 @@ Span span_of(const PlayedSpan& played, const Player& player, const TapeGroups& g
   const TapeGroups::Group& group = groups[player.groups[static_cast<size_t>(call.group)]];
   span.info.name = call.name, span.info.category = group.category, span.info.bytes = call.bytes;
   span.info.ranks = static_cast<int>(group.world_ranks.size()), span.info.cost = call.sends ? WireCost{} : call.cost;
-  // A wire time of 0 would mean unknown.
+  // A wire start of 0 would mean "unknown".
   span.wire_start_ns = std::max<int64_t>(played.wire_start_ns, 1),
   span.wire_end_ns = std::max<int64_t>(played.end_ns, 1);
   return span;
@@ -78,7 +78,7 @@ Replayed Replay::play() {
   return std::move(result_);
 }
 
-// Handles the end of a call or a work, or the time at which the host has queued a stream's next record.
+// Handles the end of a call or a work, or the moment when the host has queued a stream's next record.
 void Replay::end_due(const Due& due) {
   if (due.what & kCall) {
     const uint32_t call = due.what & ~kCall;
@@ -103,7 +103,7 @@ void Replay::end_due(const Due& due) {
   make_ready(due.what);
 }
 
-// Runs records of a stream until one takes time or has to wait.
+// Runs a stream's records until one takes time or has to wait.
 void Replay::go_on(uint32_t number) {
   StreamState& stream = streams_[number];
   if (stream.state != State::ready) return;
@@ -122,7 +122,7 @@ void Replay::go_on(uint32_t number) {
   stream.state = State::done;
 }
 
-// Returns false if the stream now waits or works.
+// Returns false if the stream is now waiting or working.
 bool Replay::take(uint32_t number, const Walk::Step& step) {
   StreamState& stream = streams_[number];
   const bool is_phase = step.kind == TapeRecord::begin_phase || step.kind == TapeRecord::end_phase;
@@ -135,7 +135,7 @@ bool Replay::take(uint32_t number, const Walk::Step& step) {
       const size_t count = step.with_next ? 2 : 1;
       stream.calls_left = static_cast<uint8_t>(count);
       for (const Walk::Step& call : std::span(&step, count)) arrive(number, call);
-      return stream.state != State::in_call;  // else they have ended, and `next` is past them
+      return stream.state != State::in_call;  // if true, the calls have ended and `next` is past them
     }
     case TapeRecord::record: passed(number, stream.next++); return true;
     case TapeRecord::wait:
@@ -177,7 +177,7 @@ bool Replay::begin_work(uint32_t number) {
   return false;
 }
 
-// Returns true if the stream has to wait for it.
+// Returns true if the stream has to wait for the event.
 bool Replay::wait_for_event(uint32_t number, const Walk::Step& step) {
   StreamState& stream = streams_[number];
   StreamState& other = streams_[ranks_[stream.rank].first_stream + step.of];
@@ -230,7 +230,7 @@ void Replay::add_span(uint32_t stream, uint32_t record, int64_t start_ns, int64_
     result_.spans[rank][local(stream)].push_back({record, start_ns, now_, wire_start_ns});
 }
 
-// Stores what has just ended as a cause, on request and only for the last step.
+// Stores an activity that has just ended as a cause, if the critical path is requested and only for the last step.
 uint32_t Replay::add_cause(uint32_t rank, uint32_t record, int64_t start_ns, uint32_t before) {
   if (!options_.critical_path || static_cast<int>(result_.step_ends[rank].size()) + 1 < ranks_[rank].walk->tape.steps)
     return kNone;

@@ -1,13 +1,13 @@
 // Replay: computes when each record on the tapes of all ranks would run, given the costs. A discrete-event simulation
 // on an integer clock of nanoseconds; results do not depend on the order in which tapes were recorded.
 //
-//   host     queues a rank's records in order, each in the time of its launch, and waits where the tape waits
+//   host     queues a rank's records in order, taking each record's launch time, and waits where the tape waits
 //   streams  run their records in order: one starts when it has been queued, its predecessors have finished and the
 //            events that its stream waits for are complete
 //   calls    start when all ranks of the group have reached them; a transfer when both ends have. The
 //            sender of a buffered send does not wait
-//   sharing  calls that use the same port of a rank share its rate; compute runs slower while a call is on the rank's
-//            wire, or while more threads are busy than the ranks have cores
+//   sharing  calls that use the same port of a rank share its bandwidth; compute runs slower while a call is on the
+//            rank's wire, or while more threads are busy than there are cores
 #pragma once
 
 #include <array>
@@ -19,16 +19,16 @@
 
 namespace trivet {
 
-// The port of a rank that limits a call. Calls share a port's rate, transfers only that of their direction; a call on
-// `none` shares no port.
+// The port of a rank that limits a call. Calls share a port's bandwidth, transfers only in their own direction; a call
+// on `none` uses no port.
 enum class Port : uint8_t { none, link, network };
 
 struct CallCost {
   int64_t ns = 0;
   Port port = Port::none;
-  double load = 1;  // share of ReplayCosts::slowdown() that applies to concurrent compute
+  double load = 1;  // fraction of ReplayCosts::slowdown() that applies to concurrent compute
   // On an emulated link: the port, 0 to kQueues - 1, that the call occupies for `ns` on each sending rank, in order of
-  // arrival; -1: none. The call ends `latency_ns` later.
+  // arrival; -1: none. The call ends `latency_ns` after that.
   static constexpr int kQueues = kCommClasses.size();
   int queue = -1;
   int64_t latency_ns = 0;
@@ -39,13 +39,13 @@ class ReplayCosts {
   virtual ~ReplayCosts() = default;
   virtual int64_t work_ns(const TapeWork& work, bool in_graph) const = 0;
   virtual CallCost call_cost(const TapeCall& call, const TapeGroups::Group& group) const = 0;
-  // Host time to queue a record outside graphs.
+  // Host time to queue a record outside CUDA graphs.
   virtual int64_t host_ns(const TapeRecord&) const { return 0; }
   virtual bool buffered_sends() const { return false; }
-  // The factor by which a call of full load slows compute.
+  // The factor by which a call at full load slows down compute.
   virtual double slowdown() const { return 1; }
-  // Threads of a compute stream if all ranks share the cores of one node, where other streams have one thread; 0: each
-  // rank has a device of its own.
+  // Threads per compute stream if all ranks share the cores of one node, where other streams have one thread each; 0:
+  // each rank has its own device.
   virtual int threads() const { return 0; }
   // The relative rate of each thread with this many busy threads on the node.
   virtual double core_rate(int64_t /*busy_threads*/) const { return 1; }
@@ -53,27 +53,27 @@ class ReplayCosts {
 
 struct ReplayOptions {
   bool spans = false;          // Replayed::spans
-  int first_step = 0;          // spans before its start are left out; steps count from 0
+  int first_step = 0;          // spans before its start are dropped; steps count from 0
   bool critical_path = false;  // of the last step: Replayed::critical_path
 };
 
-// A rank, or several that do the same at the same times, with the tape of a rank that queues the same work.
+// A rank, or several ranks that do the same at the same times, with the tape of a rank that queues the same work.
 struct Player {
   const Tape* tape = nullptr;
   int rank = 0;                  // the first of them
   int64_t ranks = 1;             // how many
   std::vector<int> groups = {};  // replaces Tape::groups
-  std::vector<int> places = {};  // the rank's index in each group; 0 if it neither sends nor receives
+  std::vector<int> places = {};  // the rank's index in each group; 0 if it neither sends nor receives there
 };
 
-// The interval of a record on its stream, or of a phase. Smaller than the Span that it becomes.
+// The interval of a record on its stream, or of a phase. A compact form of the Span that it becomes.
 struct PlayedSpan {
-  uint32_t record = 0;  // index in Tape::records; of a phase, its begin_phase
+  uint32_t record = 0;  // index in Tape::records; for a phase, of its begin_phase
   int64_t start_ns = 0, end_ns = 0;
-  int64_t wire_start_ns = 0;  // of a call; a buffered send has no wire, and this is its end
+  int64_t wire_start_ns = 0;  // of a call; for a buffered send, which has no wire time, its end
 };
 
-// A part of the critical path: the time of a work or a call, or the host's time to queue the next record.
+// A segment of the critical path: a work, a call, or the host's time to queue the next record.
 struct PathPart {
   static constexpr uint32_t kHost = UINT32_MAX;
   int player = 0;
@@ -86,17 +86,17 @@ struct Replayed {
   std::vector<std::vector<int64_t>> step_ends;
   // [player][stream], in the order in which they ended.
   std::vector<std::vector<std::vector<PlayedSpan>>> spans;
-  // From the end of the second-to-last step, on the rank that finishes it last, to that of the last step: each part
-  // begins at the end of its predecessor, the last that it waited for. Of several that end simultaneously, any.
+  // From the time when all ranks have finished the second-to-last step to the time when all have finished the last.
+  // Each part begins when its predecessor, the last activity that it waited for, ends. Ties are broken arbitrarily.
   std::vector<PathPart> critical_path;
   int64_t records = 0;  // replayed
 };
 
-// A player's spans in the form of a trace. groups: those of the replayed tapes.
+// A player's spans in trace form. groups: those of the replayed tapes.
 std::vector<std::vector<Span>> rows_of(const std::vector<std::vector<PlayedSpan>>& spans, const Player& player,
                                        const TapeGroups& groups);
 
-// players: of all ranks of the world. Throws Error if ranks deadlock.
+// players: must cover all ranks of the world. Throws Error if ranks deadlock.
 Replayed replay(std::span<const Player> players, const TapeGroups& groups, const ReplayCosts& costs,
                 const ReplayOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Calls: which ranks meet, when calls start and end, and how they share ports. Also how ranks share cores.
+// Calls: which ranks take part, when calls start and end, and how they share ports. Also how ranks share cores.
 #include <tuple>
 #include <utility>
 
@@ -7,7 +7,7 @@
 namespace trivet {
 
 void Replay::add_channels(std::span<const Player> players) {
-  std::map<std::tuple<int, int, int>, uint32_t> numbers;  // by group, and a transfer's source and destination in it
+  std::map<std::tuple<int, int, int>, uint32_t> numbers;  // by group; for transfers, also by source and destination
   for (size_t i = 0; i < players.size(); ++i) {
     const Player& player = players[i];
     ReplayRank& rank = ranks_[i];
@@ -48,7 +48,7 @@ void Replay::arrive(uint32_t number, const Walk::Step& step) {
   if (call.members.size() == channels_[call.channel].expected) start_call(call_number);
 }
 
-// The call that the rank has reached; the first rank to reach it opens it.
+// Returns the call that the rank has reached, opening it if the rank is the first to arrive.
 uint32_t Replay::open_call(const ReplayRank& rank, const Walk::Step& step) {
   const uint32_t number = channel_of_lane_[rank.first_channel + step.of];
   Channel& channel = channels_[number];
@@ -65,7 +65,7 @@ uint32_t Replay::open_call(const ReplayRank& rank, const Walk::Step& step) {
   return opened;
 }
 
-// Counts a call that joins a rank's port (by = 1), or leaves it (by = -1).
+// Counts a call that joins (by = 1) or leaves (by = -1) a rank's port.
 void Replay::count(ReplayRank& rank, Port port, const Member& member, int by) {
   auto& on_port = rank.on_port[static_cast<size_t>(port)];
   if (member.sends) on_port[kSends] += by;
@@ -75,7 +75,7 @@ void Replay::count(ReplayRank& rank, Port port, const Member& member, int by) {
 void Replay::start_call(uint32_t number) {
   OpenCall& call = calls_[number];
   call.start_ns = now_;
-  call.cause = streams_[call.members.back().stream].cause;  // it waited for its last member
+  call.cause = streams_[call.members.back().stream].cause;  // the call waited for its last member
   int64_t ns = call.cost.ns;
   if (call.cost.queue >= 0) {
     if (call.arrival_ns == 0)  // a collective
@@ -99,7 +99,7 @@ void Replay::start_call(uint32_t number) {
   set_due(call.activity, number | kCall);
 }
 
-// The cause of what follows a call: the call, or if it took no time, what it waited for.
+// The cause for the successors of a call: the call itself or, if it took no time, what it waited for.
 uint32_t Replay::cause_of(const OpenCall& call) {
   if (!call.active) return call.cause;
   const auto stays = std::ranges::find(call.members, false, &Member::goes_on);
@@ -142,7 +142,7 @@ int64_t Replay::send(ReplayRank& rank, const CallCost& cost) {
   return free + cost.latency_ns;
 }
 
-// A stream begins or ends work: all busy streams of the node continue at their new share of the cores.
+// Called when a stream begins or ends work: all busy streams of the node continue at their new share of the cores.
 void Replay::set_cores(uint32_t changed, bool works) {
   if (works) on_cores_.push_back(changed);
   else std::erase(on_cores_, changed);
@@ -158,7 +158,7 @@ void Replay::set_cores(uint32_t changed, bool works) {
   }
 }
 
-// Sets the rate of the rank's compute by the load of the calls on its wire.
+// Sets the rank's compute rate from the load of the calls on its wire.
 void Replay::set_wire(ReplayRank& rank) {
   double load = 0;
   for (const uint32_t number : rank.calls) load = std::max(load, calls_[number].cost.load);
@@ -176,7 +176,7 @@ void Replay::set_wire(ReplayRank& rank) {
   }
 }
 
-// A call has joined or left its ports: updates the rates of the calls that share them.
+// Called when a call has joined or left its ports: updates the rates of the calls that share them.
 void Replay::share_ports(uint32_t changed) {
   for (const Member& member : calls_[changed].members)
     for (const uint32_t number : rank_of(member.stream).calls) {
@@ -188,7 +188,7 @@ void Replay::share_ports(uint32_t changed) {
     }
 }
 
-// The busiest port sets the rate. Links are full duplex: what a rank sends does not slow what it receives.
+// The busiest port determines the rate. Links are full duplex: sends do not slow down receives.
 void Replay::set_call_rate(uint32_t number) {
   OpenCall& call = calls_[number];
   int64_t most = 1;

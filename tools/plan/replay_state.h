@@ -24,7 +24,7 @@ struct Activity {
   int32_t rate = kFullRate;
   uint32_t version = 0;  // of its valid entry in the queue
 
-  // ahead: units that are already done.
+  // ahead: units of work already done.
   void begin(int64_t ns, int64_t now, int64_t ahead = 0) {
     left = ns * kFullRate - ahead, since = now, rate = kFullRate;
   }
@@ -34,7 +34,7 @@ struct Activity {
     since = now;
     rate = static_cast<int32_t>(next);
   }
-  // At its end, rounded up to a whole nanosecond: the units of that nanosecond left for its successor.
+  // Units left over for the successor, as the end is rounded up to a whole nanosecond.
   int64_t excess(int64_t now) const { return (now - since) * rate - left; }
 };
 
@@ -56,9 +56,9 @@ class Replay {
     uint8_t calls_left = 0;  // in_call
     uint32_t event = 0;      // on_event: the event's step
     uint32_t end = 0;        // working: the step after it
-    int64_t ahead = 0;       // units of the next work that are done when it begins
-    int64_t came_ns = 0;     // working, in_call: since when
-    uint32_t cause = kNone;  // index in causes_: what it waited for last
+    int64_t ahead = 0;       // units of the next work that are already done when it begins
+    int64_t came_ns = 0;     // working, in_call: start of the state
+    uint32_t cause = kNone;  // index in causes_: the last activity that it waited for
     Activity activity;
     std::vector<uint32_t> waiters;  // streams that wait for events of this one
   };
@@ -69,13 +69,13 @@ class Replay {
     uint32_t first_channel = 0;                          // index in channel_of_lane_
     uint32_t first_cost = 0;                             // index in call_costs_
     uint32_t host_waits = 0;                             // host waits that have ended
-    int64_t host_late = 0;                               // ns by which they delayed the host
-    int64_t host_since = 0;                              // end of the last one that delayed it
-    uint32_t host_cause = kNone;                         // index in causes_: what that one waited for
+    int64_t host_late = 0;                               // total ns by which they delayed the host
+    int64_t host_since = 0;                              // end of the last host wait that delayed it
+    uint32_t host_cause = kNone;                         // index in causes_: what that wait waited for
     std::vector<uint32_t> calls = {};                    // active calls on its ports
-    int64_t compute_rate = kFullRate;                    // while they are active
-    std::array<std::array<int, 2>, 3> on_port = {};      // [port]: how many of them send, and receive
-    std::array<int64_t, CallCost::kQueues> queues = {};  // ns at which each is free
+    int64_t compute_rate = kFullRate;                    // while these calls are active
+    std::array<std::array<int, 2>, 3> on_port = {};      // [port]: how many of these calls send, and receive
+    std::array<int64_t, CallCost::kQueues> queues = {};  // ns at which each queue is free
     uint16_t working = 0;                                // streams in State::working
   };
   struct Phase {
@@ -84,7 +84,7 @@ class Replay {
   };
   struct Member {
     uint32_t stream = 0;
-    bool goes_on = false;                // a buffered send: its stream does not wait for the end
+    bool goes_on = false;                // a buffered send: its stream does not wait for it to end
     bool sends = true, receives = true;  // a collective does both
   };
   // An activity that has ended, and the one that it waited for.
@@ -92,9 +92,9 @@ class Replay {
     PathPart part;
     uint32_t before = kNone;  // index in causes_
   };
-  // Calls of one kind that the members make in the same order (Walk::Lane).
+  // Calls of one kind, which all members make in the same order (Walk::Lane).
   struct Channel {
-    uint32_t expected = 0;             // members of each call
+    uint32_t expected = 0;             // number of members in each call
     std::vector<uint32_t> calls = {};  // [sequence]: index in calls_
   };
   struct OpenCall {
@@ -102,8 +102,8 @@ class Replay {
     CallCost cost;
     std::vector<Member> members;  // those that have arrived
     int64_t start_ns = 0;
-    int64_t arrival_ns = 0;  // of the last byte, over ports that queue; 0: nothing was sent
-    uint32_t cause = kNone;  // index in causes_: what its last member waited for
+    int64_t arrival_ns = 0;  // arrival of the last byte, over ports that queue; 0: nothing was sent
+    uint32_t cause = kNone;  // index in causes_: the last activity that its last member waited for
     uint32_t channel = 0;
     bool active = false;
   };
@@ -111,7 +111,7 @@ class Replay {
   struct Due {
     int64_t time;
     uint32_t what;
-    uint32_t version;  // of the activity: an earlier one is stale
+    uint32_t version;  // the activity's version when queued: stale if the activity has a newer one
     bool operator>(const Due& other) const { return time != other.time ? time > other.time : what > other.what; }
   };
 
@@ -161,7 +161,7 @@ class Replay {
   std::vector<CallCost> call_costs_;       // [ReplayRank::first_cost + index in Tape::calls]; ns < 0: not priced yet
   std::vector<OpenCall> calls_;
   std::vector<uint32_t> on_cores_;                                  // working streams, if ranks share cores
-  int64_t busy_threads_ = 0;                                        // their threads
+  int64_t busy_threads_ = 0;                                        // total threads of on_cores_
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;  // the earliest first
   std::vector<uint32_t> ready_;                                     // streams that may continue now
   std::vector<std::vector<Phase>> phases_;                          // [rank]: open phases

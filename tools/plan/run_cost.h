@@ -1,4 +1,4 @@
-// The cost of a run in time, money and energy, if every step is like the predicted one.
+// The cost of a run in time, money and energy, if every step takes as long as predicted.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -26,8 +26,8 @@ struct RunCost {
   double energy_mwh() const { return power_watts * rank_hours() * 1e-6; }
 };
 
-// The tokens of a run: `asked`, else by train.train_iters or train.train_samples. Throws ConfigError if that is not
-// above 0. config, layout: resolved.
+// A run's number of tokens: `asked`, else derived from train.train_iters or train.train_samples. Throws ConfigError
+// unless it is positive. config, layout: resolved.
 double tokens_of_run(std::optional<double> asked, const Config& config, const Layout& layout);
 
 RunCost cost_of_run(const StepReport& step, double tokens, std::optional<double> price, const System& system);

@@ -7,7 +7,7 @@
 namespace trivet {
 namespace {
 
-// The parts of a step other than compute, as shares of the step.
+// The non-compute parts of a step, as fractions of the step.
 std::vector<std::pair<std::string, double>> overheads_of(const StepStats& stats) {
   std::vector<std::pair<std::string, double>> parts;
   for (size_t k = 0; k < kCommClasses.size(); ++k)
@@ -79,7 +79,7 @@ std::string knee_text(const ScaleCurve& curve) {
   size_t most = 0;
   for (size_t i = 0; i < parts.size(); ++i)
     if (parts[i].second - before_parts[i].second > parts[most].second - before_parts[most].second) most = i;
-  constexpr double kGrows = 0.001;  // of the step; less does not count
+  constexpr double kGrows = 0.001;  // fraction of the step; smaller growth is ignored
   const std::string grown =
       parts[most].second > before_parts[most].second + kGrows
           ? fmt::format("mainly due to {}, which grew from {} to {} of the step", parts[most].first,

@@ -15,7 +15,7 @@ constexpr double kLeft = 70, kWidth = 420, kHeight = 240, kGap = 90, kTop = 40;
 
 using Values = std::vector<std::pair<double, double>>;  // log2 of the ranks, value
 
-// The points of a curve to draw.
+// A curve's points to draw.
 struct Drawn {
   std::string name, remark;
   Values speeds = {}, ideal = {}, efficiencies = {};
@@ -34,7 +34,7 @@ Drawn drawn(const ScaleCurve& curve) {
   return d;
 }
 
-// The smallest and the largest value.
+// The smallest and the largest value over all curves.
 std::pair<double, double> range_of(const std::vector<Drawn>& all, Values Drawn::*which,
                                    double std::pair<double, double>::*of) {
   std::pair<double, double> range{std::numeric_limits<double>::infinity(), 0};

@@ -18,7 +18,7 @@
 namespace trivet {
 namespace {
 
-// A layout that may fit.
+// A layout that may fit in memory.
 struct Point {
   LayoutBound bound;
   uint32_t shape = 0;
@@ -42,19 +42,19 @@ class Search {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // To be rehearsed. Afterwards only the candidate is kept: the schedules of thousands of layouts would take gigabytes.
+  // To be rehearsed; then only the candidate is kept, as the schedules of thousands of layouts would take gigabytes.
   struct Pending {
     ResolvedCandidate run;
     Candidate candidate;
   };
 
   double passed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-  // Once true, always true. Thread-safe.
+  // Stays true once true. Thread-safe.
   bool over() {
     if (!over_ && ((options_.stop && options_.stop()) || passed() > options_.seconds)) over_ = true;
     return over_;
   }
-  // Bounds take at most half of the time, as they alone find no layout.
+  // Bounds may take at most half of the time, as they alone find no layout.
   bool bounds_are_over() { return over() || passed() > options_.seconds / 2; }
   void rehearse_own();
   void bound_layouts();
@@ -67,7 +67,7 @@ class Search {
   void rehearse(std::vector<Pending> pending);
   std::vector<Candidate> rehearse_neighbours(const Candidate& of, std::string_view key);
   void refine();
-  // Empty if the engine refuses it.
+  // Empty if the engine rejects it.
   std::optional<ResolvedCandidate> layout_of(const LayoutShape& shape, const Recomputing& how,
                                              Sharding sharding) const {
     return resolve_candidate(with_layout(run_, facts_.world_size, shape, how, sharding), facts_);
@@ -95,11 +95,11 @@ class Search {
   std::atomic<int64_t> illegal_ = 0, too_large_ = 0, unbounded_ = 0;
   std::atomic<bool> over_ = false;
   std::string own_;             // the input configuration, if it was rehearsed
-  std::set<std::string> seen_;  // configurations with other switches
+  std::set<std::string> seen_;  // configurations already tried with changed switches
   SearchResult result_;
 };
 
-// Empty if the engine refuses the shape. Layouts whose memory bound exceeds a rank's memory are only counted.
+// Empty if the engine rejects the shape. Layouts whose memory bound exceeds a rank's memory are only counted.
 std::optional<std::vector<Point>> Search::bound_shape(size_t number) {
   const LayoutShape& shape = shapes_[number];
   const std::vector<Sharding> shardings = list_shardings(facts_.world_size / (shape.t * shape.p));
@@ -124,8 +124,8 @@ std::optional<std::vector<Point>> Search::bound_shape(size_t number) {
   return points;
 }
 
-// Shapes that differ only in the micro-batch size, the smallest first. If no layout of one fits, none of a larger one
-// does: at least as many samples are in flight.
+// Bounds shapes that differ only in micro-batch size, smallest first. If no layout of a shape fits, none with a larger
+// micro-batch does, as at least as many samples are in flight.
 std::vector<Point> Search::bound_family(size_t first, size_t end) {
   std::vector<Point> points;
   for (size_t number = first; number < end; ++number) {
@@ -242,7 +242,7 @@ void Search::visit_layouts() {
   rehearse(std::move(pending));
 }
 
-// Rehearses the neighbours of a run in one switch that were not seen before and fit.
+// Rehearses a run's neighbours in one switch, those that fit and were not seen before.
 std::vector<Candidate> Search::rehearse_neighbours(const Candidate& of, std::string_view key) {
   std::vector<Pending> tried;
   for (const LoadedConfig& next : neighbours_of(*resolve_candidate(of.open, facts_), key)) {

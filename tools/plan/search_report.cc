@@ -18,7 +18,7 @@ struct Share {
   double of_step = 0;
 };
 
-// The overheads of a step, which include recomputation, the largest first.
+// A step's overheads, including recomputation, largest first.
 std::vector<Share> losses_of(const Candidate& candidate) {
   const StepStats& stats = candidate.prediction.step.stats;
   std::vector<Share> shares = {{"bubble", stats.bubble_fraction()},
@@ -26,7 +26,7 @@ std::vector<Share> losses_of(const Candidate& candidate) {
                                {"host", stats.of_window(stats.host)},
                                {"recompute", candidate.recompute_share * stats.of_window(stats.compute)}};
   for (size_t k = 0; k < kCommClasses.size(); ++k) {
-    const bool pipeline = kCommClasses[k] == "pipeline";  // whose waits are the bubble
+    const bool pipeline = kCommClasses[k] == "pipeline";  // its waits are the bubble
     shares.push_back(
         {std::string(kCommClasses[k]), stats.of_window(stats.exposed[k] + (pipeline ? 0 : stats.wait[k]))});
   }

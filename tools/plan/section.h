@@ -1,5 +1,5 @@
-// The section `plan:` of a configuration: what `trivet plan` assumes about the training program if it is not this
-// engine (framework.h).
+// The configuration section `plan:`: what `trivet plan` assumes about the training program if it is not this engine
+// (framework.h).
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 namespace trivet {
 namespace {
 
-// The keys whose value is true, false or a word.
+// Keys whose value is true, false or a word.
 constexpr std::array kWords = {"overlap.overlap_grad_reduce",   "overlap.overlap_param_gather",
                                "overlap.overlap_p2p_comm",      "overlap.tp_comm_overlap",
                                "overlap.average_in_collective", "overlap.defer_embedding_wgrad_compute",

@@ -1,4 +1,4 @@
-// Switches: engine keys that trade time against memory, or control overlap.
+// Switches: engine keys that trade time for memory, or control overlap.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct Switch {
   std::vector<std::string> sets;  // "section.key=value"
 };
 
-// Changes of a run's switches to other values, one at a time. Some of the resulting runs are illegal or no different.
+// Changes to a run's switches, one at a time. Some of the resulting runs are illegal or identical to the run.
 std::vector<Switch> switches_of(const Config& config, const Layout& layout);
 
 }  // namespace trivet

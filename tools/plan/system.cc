@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::optional<SystemKind> kBoth = std::nullopt;
 
-// The only list of keys: parsing, ranges, overrides, required keys and the listing follow from it.
+// The only list of keys: parsing, ranges, overrides, required keys and the listing are all derived from it.
 constexpr std::array kKeys = std::to_array<SystemKey>({
     {"fp32_tflops", "TFLOP/s", 1e-3, 1e5, &System::fp32_tflops, kBoth},
     {"bf16_tflops", "TFLOP/s", 1e-3, 1e5, &System::bf16_tflops, kBoth},
@@ -94,7 +94,7 @@ class SystemReader : YamlReader {
   System& system_;
 };
 
-// --system-set is read as a spec of one line.
+// Parses a --system-set as a one-line spec.
 void read_override(const std::string& text, System& system, Names& given, Problems& problems) {
   static const std::string kOption = "--system-set";
   const size_t equals = text.find('=');

@@ -2,8 +2,8 @@
 // system_keys() of its kind, with the number's source in a comment: configs/systems/NAME.yaml, or a user's own file. A
 // spec with `cores` is of CPUs.
 //
-// GB is 1e9 bytes, GiB 2^30; a link's GB/s are those of one direction. Pages contain no other constants, and none that
-// belongs to a model, a layout or a framework.
+// GB is 1e9 bytes, GiB 2^30; a link's GB/s are per direction. Specs contain no other constants, and none that belong to
+// a model, a layout or a framework.
 #pragma once
 
 #include <optional>
@@ -23,38 +23,38 @@ struct System {
   double fp32_tflops = 0, bf16_tflops = 0;  // peaks of dense GEMMs
   double fp8_tflops = 0;                    // the same; 0: no FP8
   int sms = 0;                              // compute units, over which a GEMM's tiles are distributed
-  double gemm_share = 0;                    // of the peak, for a GEMM with a long k that fills every wave
-  double gemm_k0 = 0;                       // k that reaches half of gemm_share: a tile's pipeline fills and drains
+  double gemm_share = 0;                    // fraction of the peak, for a GEMM with a long k that fills every wave
+  double gemm_k0 = 0;                       // k that reaches half of gemm_share, as a tile's pipeline fills and drains
   int gemm_tile_m = 0, gemm_tile_n = 0;     // the largest output tile of one compute unit
-  double gemm_unaligned = 0;                // share of the rate left if rows are not multiples of 16 bytes
-  double attention_forward = 0, attention_backward = 0;  // shares of the peak, for FLOPs actually computed
+  double gemm_unaligned = 0;                // fraction of the rate left if rows are not multiples of 16 bytes
+  double attention_forward = 0, attention_backward = 0;  // fractions of the peak, for FLOPs actually computed
 
   double memory_gib = 0, memory_gb_per_s = 0;
-  double memory_share = 0;  // of memory_gb_per_s, for memory-bound kernels
+  double memory_share = 0;  // fraction of memory_gb_per_s that memory-bound kernels reach
   double kernel_us = 0;     // a kernel's time on the device beyond its work: launch, first loads, tail
   double host_us = 0;       // the host's time to issue one operation
 
   int gpus_per_node = 0;  // the ranks that NVLink connects
   double nvlink_gb_per_s = 0, nvlink_us = 0;
-  double nvls_gb_per_s = 0;  // bytes of an all-reduce per second if the switch adds (NVLink SHARP); 0: it does not
+  double nvls_gb_per_s = 0;  // all-reduce rate if the switch does the reduction (NVLink SHARP); 0: it does not
   double network_gb_per_s = 0, network_us = 0;  // of one GPU's network card
-  double network_share = 0;                     // of network_gb_per_s, for messages of many MB
+  double network_share = 0;                     // fraction of network_gb_per_s reached by messages of many MB
   double collective_us = 0;                     // a collective's time before its first hop
-  double contention = 0;                        // factor by which communication slows compute
+  double contention = 0;                        // factor by which communication slows down compute
 
   double context_gib = 0;       // device memory of the CUDA context with its kernels
   double communicator_gib = 0;  // device memory of NCCL's buffers, per communicator
   double workspace_gib = 0;     // device memory of libraries' workspaces
   double power_watts = 0;       // of one GPU with its share of the node; 0: unknown
 
-  // On a spec of CPUs: one node, on which the ranks are threads of a process. Peaks, memory_gb_per_s (of the
-  // optimizer's passes) and kernel_us are per core; attention's shares are of the fp32 or bf16 rate of GEMMs.
-  int cores = 0;              // 0: the spec is of GPUs
-  double cache_gb_per_s = 0;  // of a core: operands and results of GEMMs and of other ops
-  double vector_g_per_s = 0;  // of a core: elements of norms, activations and sums, in addition to their bytes
-  double score_g_per_s = 0;   // of a core: scores of attention, counted once per matmul
-  double copy_gb_per_s = 0;   // of a core that copies or adds the data of ranks
-  double team_us = 0;         // an operation's time on several threads beyond its parts: fork and join
+  // For a CPU spec: one node, on which the ranks are threads of a process. Peaks, memory_gb_per_s (of the optimizer's
+  // passes) and kernel_us are per core; attention's fractions are of the fp32 or bf16 GEMM rate.
+  int cores = 0;              // 0: a GPU spec
+  double cache_gb_per_s = 0;  // per core: operands and results of GEMMs and other ops
+  double vector_g_per_s = 0;  // per core: elements of norms, activations and sums, in addition to their bytes
+  double score_g_per_s = 0;   // per core: attention scores, counted once per matmul
+  double copy_gb_per_s = 0;   // per core that copies or adds data of other ranks
+  double team_us = 0;         // fork-and-join overhead of an operation on several threads
   double wake_us = 0;         // from waking a thread until it runs
 
   SystemKind kind() const { return cores > 0 ? SystemKind::cpu : SystemKind::gpu; }
@@ -64,24 +64,24 @@ struct SystemKey {
   std::string_view name, unit;
   double low, high;  // the physical range, both ends included
   std::variant<double System::*, int System::*> member;
-  std::optional<SystemKind> kind = SystemKind::gpu;  // of the specs that have it; empty: all
-  bool required = true;                              // by those specs; else 0 means that a spec lacks it
+  std::optional<SystemKind> kind = SystemKind::gpu;  // kind of spec that has this key; empty: all
+  bool required = true;                              // required in those specs; if not, 0 means absent
   bool is_of(SystemKind spec) const { return !kind || *kind == spec; }
 };
 std::span<const SystemKey> system_keys();
 double value_of(const System& system, const SystemKey& key);
 
-// The folder of Trivet's own specs: configs/systems, or else that of the checkout in which the program was built.
+// The folder of Trivet's own specs: configs/systems, or else the same folder in the checkout that contains the program.
 std::string systems_folder();
 
-// The spec NAME in the folder, or the file at a path that has a '/' or ends in ".yaml". `overrides` are KEY=VALUE of
-// --system-set, and override the spec; the last one for a key counts. Throws one ConfigError with every problem, each
-// with its place, key, and found and expected values; IoError.
+// Loads the spec NAME from the folder, or the file at a path that has a '/' or ends in ".yaml". `overrides` are the
+// KEY=VALUE of --system-set; the last one for a key wins. Throws IoError, or one ConfigError that lists every problem
+// with its place, key, and found and expected values.
 System load_system(const std::string& name_or_path, const std::vector<std::string>& overrides = {},
                    const std::string& folder = systems_folder());
 // The text of that spec. Throws ConfigError, IoError.
 std::string page_text(const std::string& name_or_path, const std::string& folder = systems_folder());
-// As load_system(), from the text of a spec; `path` names it.
+// Like load_system(), but from the text of a spec; `path` names it in messages.
 System parse_system(const std::string& text, const std::string& path, const std::vector<std::string>& overrides = {});
 
 // The names of the folder's specs, in alphabetical order.

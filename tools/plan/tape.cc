@@ -16,7 +16,7 @@
 namespace trivet {
 namespace {
 
-// Numbers distinct values in the order of their first appearance.
+// Numbers distinct values in order of first appearance.
 template <class T>
 class Numbered {
  public:
@@ -78,7 +78,7 @@ class Recorder {
   TapeGroups& groups;
   const TapeOptions options;
   std::vector<TapeRecord>* captured = nullptr;  // records of the graph being captured
-  int recomputing = 0;                          // open phases of recomputation
+  int recomputing = 0;                          // number of open recomputation phases
 
  private:
   Numbered<TapeWork> works_{tape.works};
@@ -222,10 +222,10 @@ int64_t pairs_of(int64_t queries, int64_t keys, bool causal) {
   return queries * keys - (causal ? queries * (queries - 1) / 2 : 0);
 }
 
-// Completes an op's work with what its arguments alone do not determine.
+// Adjusts an op's work where the size of its arguments is not enough.
 template <class Op>
 void complete(const Op&, TapeWork&) {}
-// Of the table, only the rows of the tokens are accessed.
+// Only the tokens' rows of the table are accessed.
 void complete(const op::EmbeddingForward& op, TapeWork& work) { work.bytes += op.out.bytes() - op.table.bytes(); }
 void complete(const op::EmbeddingBackward& op, TapeWork& work) {
   work.bytes += 2 * (op.dout.numel() * size_of(op.dtable.dtype) - op.dtable.bytes());
@@ -267,7 +267,7 @@ class TapeOps : public Ops {
   explicit TapeOps(bool cpu) : cpu_(cpu) {}
 
   void run(const AnyOp& any, Stream& stream) override {
-    // As two ops: framework.cc counts other frameworks' bytes relative to the engine's three passes over the logits.
+    // Recorded as two ops: framework.cc counts other frameworks' bytes relative to the engine's three logits passes.
     if (const auto* const loss = std::get_if<op::CrossEntropyForward>(&any); loss && loss->gradient) {
       op::CrossEntropyForward forward = *loss;
       forward.gradient = {};
@@ -293,8 +293,8 @@ class TapeOps : public Ops {
   }
 
  private:
-  // The steps before a GEMM of FP8 operands. A CPU decodes them. A GPU's GEMM accepts only rows along k, of a multiple
-  // of 16 bytes (cuBLASLt, "cublasLtMatmul"): other operands are transposed, or decoded if k is no such multiple.
+  // The ops before a GEMM of FP8 operands. A CPU decodes them. A GPU's GEMM requires rows along k that are multiples of
+  // 16 bytes (cuBLASLt, "cublasLtMatmul"): other operands are transposed, or decoded if k is not such a multiple.
   void add_prologue(const op::Matmul& op, TapeWork& gemm, Stream& stream) {
     const auto pass = [&](const char* name, const Tensor& operand, DType to) {
       tape_stream(stream).queue(
@@ -308,8 +308,8 @@ class TapeOps : public Ops {
       if (!op.transpose_b) pass("transpose", op.b, op.b.dtype);
     }
   }
-  // As CpuOps does. Passes for the bias gradient and the residual are counted on GPUs too: whether a shape's GEMM can
-  // fuse them is known only when it is tried.
+  // As in CpuOps. Passes for the bias gradient and the residual are counted on GPUs too: whether a shape's GEMM can
+  // fuse them is known only once it is tried.
   void add_epilogue(const op::Matmul& op, Stream& stream) {
     if (op.residual) run(residual_of(op), stream);
     if (op.bias_grad) run(op::ColumnSum{op.a, op.bias_grad}, stream);
@@ -398,7 +398,7 @@ bool remove_links(CommConfig& comm) {
 Tape record_tape(const Config& run, const Layout& layout, int rank, TapeGroups& groups, const TapeOptions& options) {
   Config config = run;
   remove_links(config.comm);
-  config.checkpoint.async_save = false;  // its snapshot is in host memory, which this device really allocates
+  config.checkpoint.async_save = false;  // its snapshot is in host memory, which this device would really allocate
   Tape tape{.rank = rank, .steps = options.steps};
   Recorder recorder(tape, groups, options);
   const int ranks = layout.mesh.world();

@@ -1,9 +1,9 @@
-// Tape: the work that the host of one rank queues while the real trainer runs on a recording back end, whose device has
-// no memory, whose ops compute nothing and whose communicators have no peers. A step does not depend on its results, so
+// Tape: the work that one rank's host queues while the real trainer runs on a recording back end, whose device has no
+// memory, whose ops compute nothing and whose communicators have no peers. As the work does not depend on any results,
 // one thread can record any rank of any layout in isolation. replay.h simulates the tapes of all ranks together.
 //
-// The queued operations do not depend on values: a step accepts any numbers that the device "reads"
-// (TapeOptions::number), and a test records with others.
+// The queued operations do not depend on values: a step accepts any value copied from the device (TapeOptions::number),
+// and a test records with different ones.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +19,22 @@
 
 namespace trivet {
 
-// An op's work, without its time and stream: equal works are stored once.
+// An op's work, without its time and stream. Equal works are stored once.
 struct TapeWork {
-  // memory: bound by the bytes that it moves; copy: between the host and the device
+  // memory: bound by the bytes moved; copy: between host and device
   enum Kind : uint8_t { memory, loss, gemm, attention, copy };
   const char* name = "";
   Category category = Category::compute;
   Kind kind = memory;
   DType dtype = DType::f32;     // of a GEMM's operands as they are multiplied, or of attention's
   bool backward = false;        // of attention
-  bool activation = false;      // a GEMM whose epilogue applies one, or multiplies by its derivative
-  bool recomputed = false;      // in the backward pass, to restore activations
+  bool activation = false;      // a GEMM whose epilogue applies an activation, or multiplies by its derivative
+  bool recomputed = false;      // runs in the backward pass, to recompute activations
   int64_t m = 0, n = 0, k = 0;  // of a GEMM; of attention: queries, keys and head_dim
   int64_t batch = 1;            // of attention: samples times heads
-  int64_t flops = 0;            // of a GEMM; of attention, without those above a causal diagonal
-  int64_t bytes = 0;            // read and written, each argument once
-  WireCost wire = {};           // of a copy between threads that represents the whole call
+  int64_t flops = 0;            // of a GEMM or of attention, excluding those above a causal diagonal
+  int64_t bytes = 0;            // read and written, counting each argument once
+  WireCost wire = {};           // of a copy between threads that stands for the whole call
   bool operator==(const TapeWork&) const = default;
 };
 
@@ -57,8 +57,8 @@ class TapeGroups {
     std::string name;
     std::vector<int> world_ranks;
     Category category = Category::compute;
-    int occurrence = 0;  // among groups of its name and members, which all members create in the same order
-    int arrivals = 0;    // players in its collectives; 0: one per member
+    int occurrence = 0;  // index among groups with the same name and members, created in the same order by all members
+    int arrivals = 0;    // number of players in its collectives; 0: one per member
     auto operator<=>(const Group&) const = default;
   };
   const Group& operator[](int group) const { return groups_[static_cast<size_t>(group)]; }
@@ -74,10 +74,10 @@ struct TapeRecord {
   enum Kind : uint8_t {
     work,         // what: index in Tape::works
     call,         // what: index in Tape::calls
-    graph,        // launches the `what` records that follow, which are in_graph
+    graph,        // launches the next `what` records, which are in_graph
     record,       // what: an event; each recording counts as a new event
-    wait,         // what: an event recorded before
-    host_wait,    // the same; the host waits
+    wait,         // what: a previously recorded event
+    host_wait,    // same, but the host waits
     begin_phase,  // what: index in Tape::works, for the name
     end_phase,
     mark,  // a step has been queued
@@ -104,10 +104,10 @@ struct Tape {
 };
 
 struct TapeOptions {
-  int steps = 2;          // the second is like all that follow: ranks begin it as they left the first
-  bool one_ahead = true;  // the next step's passes are queued before a step's numbers are read, as on a GPU
+  int steps = 2;          // the second represents all later ones: ranks begin it in the state that the first left
+  bool one_ahead = true;  // the next step's passes are queued before a step's results are read, as on a GPU
   bool cpu = false;       // ops as on a CPU, where a GEMM's activation is a separate op
-  float number = 1;       // the value of all numbers copied to the host
+  float number = 1;       // the value of all fp32 elements copied to the host
 };
 
 // Removes the emulated links from a configuration. Returns true if there were any.

@@ -45,7 +45,7 @@ class Rewriter {
     return tape_.events++;
   }
 
-  // Makes work queued on the stream from now on wait for all compute so far.
+  // Makes work that is queued on the stream from now on wait for all compute queued so far.
   void follow_compute(uint8_t stream) {
     int64_t& after = after_[stream];
     if (after == computed_) return;
@@ -104,11 +104,11 @@ class Rewriter {
   const TapeGroups& groups_;
   const Links& links_;
   std::map<uint8_t, uint8_t> wires_;                // by stream
-  std::map<uint32_t, uint32_t> copies_, meetings_;  // by call: index of a work, of a call
-  int64_t computed_ = 0;                            // records of the compute stream so far that take time
-  std::vector<int64_t> after_;                      // [stream]: how many of them its next record waits for
-  uint32_t event_ = 0;                              // the latest on the compute stream
-  int64_t event_after_ = -1;                        // how many of them precede event_
+  std::map<uint32_t, uint32_t> copies_, meetings_;  // by call: index of its copy (a work), of its barrier (a call)
+  int64_t computed_ = 0;                            // records so far on the compute stream that take time
+  std::vector<int64_t> after_;                      // [stream]: how many of those its next record waits for
+  uint32_t event_ = 0;                              // the latest event on the compute stream
+  int64_t event_after_ = -1;                        // how many of those records precede event_
 };
 
 }  // namespace
@@ -118,7 +118,7 @@ void play_on_threads(Rehearsal& rehearsal, const Links& links) {
 }
 
 CpuWork cpu_work(const TapeWork& work) {
-  // GEMM and attention compute whole panels (kPanel, kernels/cpu/panels.h).
+  // GEMMs and attention compute whole panels (kPanel, kernels/cpu/panels.h).
   constexpr int64_t kPanel = 32;
   const auto whole = [](int64_t n) { return static_cast<double>((n + kPanel - 1) / kPanel * kPanel); };
   const auto m = static_cast<double>(work.m), n = static_cast<double>(work.n), k = static_cast<double>(work.k);

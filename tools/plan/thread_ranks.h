@@ -1,13 +1,13 @@
-// Ranks that are threads of one process on CPUs: rewrites their tapes for the replay, and prices their records.
+// CPU ranks that are threads of one process: rewrites their tapes for the replay, and prices their records.
 //
-//   host          runs the compute stream inline. So work on another stream can start only when all compute queued
-//                 before it has finished, and while the host waits, compute waits
-//   collectives   ranks meet, each copies or adds its part in its own thread, and they meet again (thread_comm.cc)
+//   host          runs the compute stream inline. So work on another stream can start only after all compute queued
+//                 before it has finished, and compute waits whenever the host waits
+//   collectives   barrier, each rank copies or adds its part in its own thread, barrier (thread_comm.cc)
 //   transfers     the sender copies and does not wait; receives are assumed to be posted by then (thread_mailbox.h)
-//   links         emulated links (parallel/comm/link.h) are part of the run: a call also waits until its last byte has
-//                 arrived over them. A rank's port serves calls in order of arrival
-//   cores         all ranks share the node's cores: with more busy threads than cores, each runs at its share of
-//                 them; with all cores busy, work takes `contention` times as long
+//   links         emulated links (parallel/comm/link.h) are part of the run: a call also waits for its last byte to
+//                 arrive over them. A rank's port serves calls in order of arrival
+//   cores         all ranks share the node's cores: if more threads are busy than there are cores, each gets an equal
+//                 share of them; with all cores busy, work takes `contention` times as long
 //
 // Waiting threads occupy no core: they block on condition variables.
 #pragma once
@@ -31,7 +31,7 @@ struct CpuWork {
   double elements = 0;      // of ops other than GEMMs, attention and the optimizer's
   double scores = 0;        // of attention, counted once per matmul
   double state_bytes = 0;   // of the optimizer's passes over memory
-  double copied_bytes = 0;  // of a call: a rank passes over its whole tensor once
+  double copied_bytes = 0;  // of a call: each rank passes over its whole tensor once
 };
 CpuWork cpu_work(const TapeWork& work);
 // The time of an op or a copy on `threads` threads.

@@ -1,5 +1,5 @@
-// Walk: a tape prepared for the replay (replay.cc): split into streams, with the data that the replay needs about each
-// record, and without events that no other stream waits for. Ranks that share a tape share its walk.
+// Walk: a tape prepared for the replay (replay.cc): split into streams, with the data that the replay needs for each
+// record, and without events that neither the host nor another stream waits for. Ranks that share a tape share a walk.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ struct Walk {
   };
   struct Stream {
     std::vector<Step> steps;
-    std::vector<uint32_t> behind;  // [host wait] the first step after it; then one entry for "none"
+    std::vector<uint32_t> behind;  // [host wait]: the first step after it; the last entry is for "no host wait"
   };
   struct HostWait {
     int64_t host_ns = 0;
@@ -43,7 +43,7 @@ struct Walk {
   std::vector<Stream> streams;
   std::vector<HostWait> host_waits;
   std::vector<Lane> lanes;
-  std::vector<int64_t> work_ns;  // [work], then again for works inside a graph
+  std::vector<int64_t> work_ns;  // [work], followed by the same works inside a graph
 };
 
 }  // namespace trivet
