@@ -9,7 +9,7 @@
 namespace trivet {
 namespace {
 
-constexpr double kMostClockMs = 100;  // hosts synchronised by NTP differ by a few
+constexpr double kMostClockMs = 100;  // hosts synchronised by NTP differ by a few ms
 constexpr size_t kMostRanksShown = 64;
 
 // The median; NaN, which makes comparisons false, if ranks are not compared or there are fewer than 3 values or links.

@@ -32,7 +32,7 @@ int64_t wall_ns() { return std::llround(unix_seconds() * 1e9); }
 // A round lasts at least `seconds`, long enough to include the pauses of a throttled core.
 template <class F>
 std::vector<double> rates_of(double amount, double seconds, int rounds, F&& f) {
-  f();  // creates kernels, touches pages, connects
+  f();  // warm-up: creates kernels, touches pages, connects
   std::vector<double> rates;
   for (int i = 0; i < rounds; ++i) {
     const double begin = now_seconds();
@@ -43,7 +43,7 @@ std::vector<double> rates_of(double amount, double seconds, int rounds, F&& f) {
   return rates;
 }
 
-// File names of the loaded shared libraries, which end in their versions.
+// File names of the loaded shared libraries; they end in the version.
 std::string library_names() {
   std::set<std::string> names;
   for_each_line("/proc/self/maps", [&](const std::string& line, int64_t) {
@@ -84,7 +84,7 @@ class Probe {
     best_[number] = std::ranges::max(all), typical_[number] = median(all);
   }
 
-  // An exception in f() on any rank is a failure on all ranks.
+  // An exception in f() on any rank counts as a failure on all ranks.
   template <class F>
   bool tried(F&& f) {
     std::string problem;
@@ -135,7 +135,7 @@ class Probe {
     });
   }
 
-  // Verifies the first kMostReadBytes or so of files against their hashes. Ranks begin with different files.
+  // Verifies roughly the first kMostReadBytes of files against their hashes. Ranks start with different files.
   void read_checkpoint(const std::string& path) {
     struct Enough {};
     OpenCheckpoint checkpoint = open_checkpoint(path);
@@ -178,8 +178,8 @@ class Probe {
     rate(kMemory, 2e-9 * static_cast<double>(from.bytes()), op::Convert{from, to});
   }
 
-  // An XOR tournament: in round r, rank i exchanges with rank i ^ r. If each host has a power of two of ranks, ranks of
-  // one host meet first, then all ranks of two hosts at once, so that all get equal shares of the wire.
+  // An XOR tournament: in round r, rank i exchanges with rank i ^ r. If the ranks per host are a power of two, ranks of
+  // one host are paired first, then all ranks of two hosts at the same time, so that all get equal shares of the wire.
   void use_links() {
     const auto rank = static_cast<size_t>(host_.rank()), ranks = static_cast<size_t>(host_.size());
     if (ranks == 1) return;
@@ -208,7 +208,7 @@ class Probe {
       if (result_.hosts[a] == result_.hosts[rank]) host.push_back(static_cast<int>(a));
       for (size_t b = a + 1; b < ranks; ++b) {
         const Metric kind = result_.hosts[a] == result_.hosts[b] ? kInHost : kNetwork;
-        const double rate = std::min(all[a * ranks + b], all[b * ranks + a]);  // a late starter overestimates the rate
+        const double rate = std::min(all[a * ranks + b], all[b * ranks + a]);  // the late starter measures too much
         result_.links.push_back({a, b, kind, rate});
         if ((a == rank || b == rank) && !(rate <= best_[kind]))
           best_[kind] = rate, typical_[kind] = median(rates[a == rank ? b : a]);
@@ -216,7 +216,7 @@ class Probe {
     }
     const auto group = ranks_->split(host, "host", comm_of("data"));
     Communicator& reduced = group->size() > 1 ? *group : *ranks_;
-    const double sent = 2 * (1 - 1.0 / reduced.size());  // by a ring, per byte: nccl-tests' bus bandwidth
+    const double sent = 2 * (1 - 1.0 / reduced.size());  // bytes sent per byte by a ring, as nccl-tests' busbw
     host_.barrier();
     record(kReduce, rates_of(8e-9 * static_cast<double>(bytes) * sent, 0, 5, [&] {
              reduced.all_reduce(out, Reduce::sum, *compute_);

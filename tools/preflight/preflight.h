@@ -1,5 +1,5 @@
-// Preflight: finds what would slow or end a run of days before it starts. All ranks measure GEMMs, memory, links, disk
-// and clocks at the same time, compare program, libraries, devices and data, and read the newest checkpoint.
+// Preflight: finds what would slow down or kill a days-long run before it starts. All ranks measure GEMMs, memory,
+// links, disk and clocks at the same time, compare program, libraries, devices and data, and read the last checkpoint.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ constexpr std::array<MetricKind, kMetrics> kMetricKinds = {
      {"memory_gb_per_s", "memory", "GB/s", 0.9},
      {"in_host_gbit_per_s", "in host", "Gbit/s", 0.9},    // to the best peer on the same host
      {"network_gbit_per_s", "network", "Gbit/s", 0.9},    // to the best peer on another host
-     {"all_reduce_gbit_per_s", "reduce", "Gbit/s", 0.9},  // over the host's ranks; if that is one, all
+     {"all_reduce_gbit_per_s", "reduce", "Gbit/s", 0.9},  // over the host's ranks, or over all if it has one
      {"write_mb_per_s", "write", "MB/s", 0.5},            // disks vary
      {"read_mb_per_s", "read", "MB/s", 0.5},
      {"sm_clock_mhz", "SM", "MHz", 0.9},
@@ -35,8 +35,8 @@ constexpr std::array<MetricKind, kMetrics> kMetricKinds = {
 struct Preflight {
   using Numbers = std::array<double, kMetrics>;  // NaN: not measured
   std::vector<std::string> hosts{};              // [rank]
-  // [rank], over several rounds, because other load on the machines varies: a rank's best is compared with the median
-  // over ranks of typical values.
+  // [rank], over several rounds, because other load on the machines varies: a rank's best value is compared with the
+  // median of all ranks' typical values.
   std::vector<Numbers> best{}, typical{};
   struct Link {
     size_t a, b;  // ranks, a < b
@@ -44,16 +44,16 @@ struct Preflight {
     double rate;  // the best of the rounds
   };
   std::vector<Link> links{};
-  std::vector<std::string> failed{};  // checks that failed, and differences between ranks
-  int exit_code = 0;                  // the largest of these failures' codes
+  std::vector<std::string> failed{};  // failed checks, and differences between ranks
+  int exit_code = 0;                  // the highest exit code of these failures
 };
 
-// Collective, with a resolved `config`; same result on all ranks. Each rank writes a 16 MiB file in train.run_dir and
-// removes it. Throws what make_backend() throws.
+// Collective; same result on all ranks. config: resolved. Each rank writes a 16 MiB file in train.run_dir and removes
+// it. Throws what make_backend() throws.
 Preflight measure_preflight(const Config& config, const Layout& layout, Communicator& world);
 
-// The slow parts, one per line. Fewer than three values are not judged: of two, the slow one cannot be identified.
-// If all links of a rank are slow, the rank is named, else the link.
+// The slow parts, one per string. Fewer than three values are not judged, as the slow one of two cannot be identified.
+// If all links of a rank are slow, names the rank, else the link.
 std::vector<std::string> slow_parts(const Preflight& measured);
 TextBlock table_of(const Preflight& measured);
 nlohmann::ordered_json json_of(const Preflight& measured);
