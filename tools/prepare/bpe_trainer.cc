@@ -22,7 +22,7 @@ class BpeTrainer {
   BpeTrainer(BpePattern pattern, const std::vector<std::string>& special) {
     model_.splits = splits_of(pattern);
     for (const std::string& text : special) model_.added.push_back({id_of(text), text});
-    std::set<std::string> alphabet;  // UTF-8 sorts in the order of its code points
+    std::set<std::string> alphabet;  // UTF-8 sorts in code point order
     for (size_t byte = 0; byte < 256; ++byte) alphabet.insert(bpe_letter(static_cast<uint8_t>(byte)));
     for (const std::string& letter : alphabet) id_of(letter);
   }
@@ -59,7 +59,7 @@ class BpeTrainer {
   struct Queued {
     Pair pair;
     int64_t count;
-    std::vector<uint32_t> words;  // in which it appeared since it was last queued
+    std::vector<uint32_t> words;  // words in which the pair appeared since it was last queued
     bool operator<(const Queued& other) const { return count != other.count ? count < other.count : pair > other.pair; }
   };
 
@@ -100,7 +100,7 @@ class BpeTrainer {
     fresh_.clear();
   }
 
-  // Keeps the pair's own count, as `tokenizers` does: it decides the order of merges if the pair appears again.
+  // Leaves the pair's own count as it is, like `tokenizers`: it determines the merge order if the pair appears again.
   void merge(size_t word, const Pair& pair, int32_t result) {
     std::vector<int32_t>& tokens = words_[word].tokens;
     size_t out = 0;
@@ -131,7 +131,7 @@ class BpeTrainer {
   BpeModel model_;
   std::vector<Word> words_;
   std::unordered_map<Pair, int64_t, PairHash> counts_;
-  std::unordered_map<Pair, std::vector<uint32_t>, PairHash> fresh_;  // pairs that appeared, and the words with them
+  std::unordered_map<Pair, std::vector<uint32_t>, PairHash> fresh_;  // new pairs, and the words that contain them
   std::vector<Queued> queue_;                                        // a heap
 };
 

@@ -1,5 +1,5 @@
-// Trains a byte-level BPE, with the same merges as the BpeTrainer of Hugging Face's `tokenizers` with the alphabet of
-// all bytes and min_frequency 0.
+// Trains a byte-level BPE with the same merges as BpeTrainer in Hugging Face's `tokenizers` with an alphabet of all
+// bytes and min_frequency 0.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ using PieceCounts = std::unordered_map<std::string, int64_t>;
 // Adds the pieces of a text to the counts. Special tokens in it count as text.
 void count_pieces(const BpeCutter& cutter, std::string_view text, PieceCounts& counts);
 
-// Ids: the special tokens, the bytes in the order of the files' alphabet, the merges. Each merge joins the most
-// frequent pair; of several, the one with the smallest ids. Ends early if no pair is left.
+// Ids are assigned to the special tokens, the bytes in the order of the files' alphabet, then the merges. Each merge
+// joins the most frequent pair, on ties the one with the smallest ids. Ends early if no pair is left.
 BpeModel train_bpe(const PieceCounts& counts, int64_t vocab_size, BpePattern pattern,
                    const std::vector<std::string>& special);
 

@@ -1,5 +1,5 @@
-// LineSample: a uniform sample of the lines of a text of unknown length, to train a tokenizer on. Depends on nothing
-// but the lines and their order. Memory: about three times the budget.
+// LineSample: a uniform sample of the lines of a text of unknown length, to train a tokenizer on. Depends only on the
+// lines and their order. Memory: about three times the budget.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace trivet {
 
 class LineSample {
  public:
-  // `lines` false: samples parts of some KiB instead of lines; line ends are then part of the text.
+  // `lines` false: samples parts of a few KiB instead of lines; line ends are then part of the text.
   explicit LineSample(int64_t budget_bytes, bool lines = true) : budget_(budget_bytes), of_lines_(lines) {}
 
   // Adds the lines of a document, long ones in parts.
@@ -22,7 +22,7 @@ class LineSample {
 
  private:
   struct Line {
-    uint64_t rank;  // random: the lines with the lowest ranks make up the sample
+    uint64_t rank;  // random; the lines with the lowest ranks form the sample
     uint64_t number;
     std::string text;
   };

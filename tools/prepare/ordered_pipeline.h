@@ -1,5 +1,5 @@
-// A pipeline of three stages over a stream of items: read one by one, work on many threads, write one by one in the
-// order of reading.
+// A three-stage pipeline over a stream of items: read one at a time, process on many threads, write one at a time in
+// the order in which they were read.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 
 namespace trivet {
 
-// read(item) fills an item, or returns false at the end; work(item) and write(item) follow. Each of the `threads`,
-// including the calling thread, takes turns at all three; read() is called by one thread at a time, and so is write().
-// At most 2 * threads items exist at a time. The first exception ends the pipeline and is rethrown when all threads are
-// done. REQUIRES: Item is default-constructible and movable.
+// read(item) fills an item, or returns false at the end; work(item) and write(item) follow. All `threads`, including
+// the calling one, run all three stages; read() is called by one thread at a time, and so is write(). At most
+// 2 * threads items exist at a time. The first exception stops the pipeline and is rethrown once all threads are done.
+// REQUIRES: Item is default-constructible and movable.
 template <class Item, class Read, class Work, class Write>
 void ordered_pipeline(size_t threads, const Read& read, const Work& work, const Write& write) {
   threads = std::max<size_t>(1, threads);
@@ -25,7 +25,7 @@ void ordered_pipeline(size_t threads, const Read& read, const Work& work, const 
   std::mutex mutex;    // guards all below
   std::condition_variable changed;
   size_t written = 0;
-  std::map<size_t, Item> done;  // by their numbers, waiting to be written
+  std::map<size_t, Item> done;  // by item number, waiting to be written
   bool writing = false, failed = false;
   const auto take_turns = [&] {
     for (Item item;; item = Item()) {
@@ -44,7 +44,7 @@ void ordered_pipeline(size_t threads, const Read& read, const Work& work, const 
       work(item);
       std::unique_lock lock(mutex);
       done.emplace(number, std::move(item));
-      // Writes it and its successors, unless an earlier one is not done: that one's thread then writes this one too.
+      // Writes this item and its successors, unless an earlier one is not done, whose thread then writes this one too.
       while (!writing && !failed && !done.empty() && done.begin()->first == written) {
         const Item ready = std::move(done.extract(done.begin()).mapped());
         writing = true;

@@ -31,7 +31,7 @@ constexpr size_t kBatchBytes = 1 << 20;
 constexpr int64_t kTrainBytesPerId = 512;
 constexpr int64_t kMaxTrainedVocab = 1 << 20;
 constexpr const char* kToTrain = "to train a tokenizer on";
-// All files that a dataset may have; those that mark it as complete come last.
+// The suffixes of all files that a dataset may have; those that mark it as complete come last.
 constexpr const char* kSuffixes[] = {".bin", ".tokenizer_config.json", ".tokenizer.json", ".model", ".idx", ".json"};
 
 using Report = std::function<void(const PrepareProgress&)>;
@@ -130,7 +130,7 @@ void check_output(const PrepareOptions& options) {
       if (std::error_code none; std::filesystem::equivalent(options.output + suffix, input, none))
         throw ConfigError(fmt::format("{} is an input, and would be overwritten: give --output another name", input));
   if (options.shuffle_documents)
-    for (const char* suffix : {".bin", ".idx"})  // of another dataset, or of a call that was killed
+    for (const char* suffix : {".bin", ".idx"})  // left by another dataset, or by a call that was killed
       if (const std::string path = encoded_prefix(options) + suffix; file_exists(path))
         throw ConfigError(
             fmt::format("{} exists, but --shuffle-documents first writes the documents there: move it away", path));
@@ -161,7 +161,7 @@ std::vector<std::string> sample_lines(const PrepareOptions& options, const Repor
   for (TextPiece piece; reader.next(piece);) {
     std::string& text = piece.text;
     if (!bpe) repair_utf8(text);
-    // SentencePiece reserves these two characters and would skip a line with one of them.
+    // SentencePiece reserves these two characters and would skip a line that contains one.
     std::replace_if(
         text.begin(), text.end(), [&](char c) { return !bpe && (c == '\0' || c == '\t'); }, ' ');
     sample.add(text);
@@ -205,7 +205,7 @@ std::string sentencepiece_model(const PrepareOptions& options, const Report& rep
   return train_sentencepiece(lines, *options.vocab_size);
 }
 
-// The count of each piece in the text to train on, or in a sample of it.
+// The count of each piece in the training text, or in a sample of it.
 PieceCounts counted_pieces(const PrepareOptions& options, const Report& report) {
   const MemoryPurpose purpose("the different words of the text to train the tokenizer on");
   const BpeCutter cutter(splits_of(options.pattern.value_or(BpePattern::gpt2)));
@@ -246,7 +246,7 @@ BpeModel trained_bpe(const PrepareOptions& options, const Report& report) {
 
 struct MadeTokenizer {
   std::unique_ptr<Tokenizer> tokenizer;
-  std::vector<std::string> files;  // their contents, in the order of suffixes_of()
+  std::vector<std::string> files;  // file contents, in the order of suffixes_of()
 };
 
 MadeTokenizer make_tokenizer(const PrepareOptions& options, const Report& report) {
@@ -299,7 +299,7 @@ void write_batch(const Batch& batch, IndexedDatasetWriter& writer) {
 
 std::string partial_file(const PrepareOptions& options) { return options.output + ".partial.json"; }
 
-// A hash of everything on which the output's bytes depend; empty if progress cannot be saved.
+// A hash of everything that the output's bytes depend on; empty if progress cannot be saved.
 std::string identity(const PrepareOptions& options, const Tokenizer& tokenizer) {
   if (std::ranges::count(options.inputs, kStandardInput) > 0) return "";
   const DocumentOptions& text = options.text;
@@ -381,14 +381,14 @@ void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReade
         threads_of(options), [&](Batch& batch) { return read_batch(reader, batch); },
         [&](Batch& batch) { encode_batch(tokenizer, options, batch); }, write);
   } catch (...) {
-    save(std::max<int64_t>(part_tokens / 64, 1));  // encoding less again takes no time
+    save(std::max<int64_t>(part_tokens / 64, 1));  // less than that is re-encoded in no time
     throw;
   }
   if (done.documents == 0) refuse_no_text(options, reader, "in the input");
   done.read = reader.position();
 }
 
-// Writes the dataset at `prefix`, which is deleted, again with its documents in another order.
+// Rewrites the dataset at `prefix` with its documents in shuffled order, and deletes the original.
 std::unique_ptr<IndexedDatasetWriter> shuffle(const std::string& prefix, const PrepareOptions& options,
                                               PrepareProgress progress, const Report& report) {
   constexpr int64_t kTokens = 1 << 20;  // copied at a time
@@ -438,17 +438,17 @@ PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report&
   PrepareResult result;
   const PrepareOptions options = checked(given_options);
   const Report report = given_report ? given_report : [](const PrepareProgress&) {};
-  // Unreadable inputs and unwritable outputs fail before the tokenizer is trained.
+  // Fail on unreadable inputs and unwritable outputs before the tokenizer is trained.
   TextReader reader(options.inputs, options.text);
   if (const auto folder = std::filesystem::path(options.output).parent_path(); !folder.empty())
     make_folder(folder.string());
   const std::string info = options.output + ".json";
-  OutputFile info_file(info, info + ".tmp");  // locked: another call with this output fails here
-  check_output(options);                      // again: such a call may just have finished
+  OutputFile info_file(info, info + ".tmp");  // locked: a concurrent call with the same output fails here
+  check_output(options);                      // once more, as such a call may just have finished
   for (const std::string& prefix : {options.output, options.output + ".in_order"})
     for (const char* suffix : kSuffixes)
       if (const std::string left = prefix + suffix + ".tmp";
-          !file_exists(partial_file(options)) && is_unlocked(left))  // left by a call that was killed
+          !file_exists(partial_file(options)) && is_unlocked(left))  // left by a killed call
         remove_file_if_exists(left);
   std::list<OutputFile> files;
   for (const char* suffix : suffixes_of(options.tokenizer))
@@ -477,8 +477,8 @@ PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report&
                  done.tokens,       done.text_bytes,          writer->bin_hash(),      tokenizer->bos()};
   if (options.tokenizer == "bpe") result.info.tokenizer_hash = content_hash(contents[0]);
 
-  // All bytes are durable before a name changes. PREFIX.json and .idx are removed first and renamed last: if they
-  // exist, so do the files that they describe.
+  // All bytes are durable before any rename. PREFIX.json and .idx are removed first and renamed last: if they exist, so
+  // do the files that they describe.
   auto content = contents.begin();
   for (OutputFile& file : files) {
     file.write(*content++);

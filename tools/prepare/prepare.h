@@ -1,10 +1,10 @@
-// Converts text and JSON Lines files to a dataset: PREFIX.bin, PREFIX.idx, PREFIX.json and the tokenizer: for
-// SentencePiece PREFIX.model, for BPE PREFIX.tokenizer.json and PREFIX.tokenizer_config.json. The same input and
-// options give the same bytes, with any number of threads. A document longer than kPieceBytes is encoded in pieces.
+// Converts text and JSON Lines files to a dataset: PREFIX.bin, PREFIX.idx, PREFIX.json and the tokenizer (PREFIX.model
+// for SentencePiece, PREFIX.tokenizer.json and PREFIX.tokenizer_config.json for BPE). The same input and options give
+// the same bytes with any number of threads. A document longer than kPieceBytes is encoded in pieces.
 //
-// Every part_bytes of tokens, and at an error or if report() throws, progress is saved: PREFIX.partial.json next to
-// PREFIX.bin.tmp and .idx.tmp. After a call was stopped, the next one with the same files and options resumes there and
-// writes the bytes of an uninterrupted call. (Not if standard input is read.)
+// Every part_bytes of tokens, on an error, and if report() throws, progress is saved: PREFIX.partial.json next to
+// PREFIX.bin.tmp and .idx.tmp. If a call was stopped, the next one with the same files and options resumes there and
+// writes the same bytes as an uninterrupted call. (Not possible with standard input.)
 //
 // Memory, whatever the size of the corpus: kMemoryBytes, kMemoryBytesPerThread for each thread (with BPE,
 // kBpeMemoryPerThread more), and kMemoryPerLineByte times the longest line of JSON Lines, which is at most
@@ -38,15 +38,15 @@ struct PrepareOptions {
   std::string model;                   // for BPE: tokenizer.json or vocab.json (bpe_model.h)
   std::optional<int64_t> train_bytes;  // text to train on, sampled over the input; empty: 512 per id, with BPE all
   // The options up to `special` are for BPE. Tokens that end and begin every document: special tokens of the given
-  // model; to train, <|endoftext|> and none by default. bos_token "none": none, even if the model has one.
+  // model; when training, they default to <|endoftext|> and none. bos_token "none": none, even if the model has one.
   std::string eod_token, bos_token;
   std::string begin() const { return bos_token == "none" ? "" : bos_token; }
   bool special_as_text = false;               // special tokens in the text are not recognised
   std::optional<BpePattern> pattern;          // to train; empty: GPT-2's
   std::vector<std::string> special;           // to train: more special tokens
   bool append_eod = true;                     // to each document
-  std::optional<uint64_t> shuffle_documents;  // the seed of their permutation(), which takes 12 bytes per document
-  int64_t part_bytes = 256 << 20;             // of tokens between two saves
+  std::optional<uint64_t> shuffle_documents;  // seed of the permutation(), which takes 12 bytes per document
+  int64_t part_bytes = 256 << 20;             // bytes of tokens between two saves
   int threads = 0;                            // to read, encode and write; 0: one per core
   bool force = false;                         // overwrite an existing dataset
 };
@@ -69,7 +69,7 @@ struct SavedPart {
   ReadPosition read;
   int64_t documents = 0, tokens = 0;  // written
   int64_t text_bytes = 0;
-  int64_t replaced_bytes = 0;  // invalid UTF-8, which SentencePiece does not accept
+  int64_t replaced_bytes = 0;  // bytes of invalid UTF-8, which SentencePiece does not accept
   int64_t added_tokens = 0;    // recognised in the text
 };
 
@@ -78,16 +78,16 @@ struct PrepareResult {
   TokenType token_type = TokenType::u16;
   std::shared_ptr<const Tokenizer> tokenizer;
   SavedPart done;                     // at the end
-  std::vector<std::string> problems;  // of the first malformed documents
-  SavedPart earlier;                  // from a call that was stopped
+  std::vector<std::string> problems;  // problems of the first malformed documents
+  SavedPart earlier;                  // the part from an earlier call that was stopped
   ExtensionCounts other_members;      // in the tar archives
   double training_seconds = 0;        // of the tokenizer, reading included
   double encoding_seconds = 0;
 };
 
-// Calls report() from time to time, from one thread at a time. Throws ConfigError for invalid options or an output that
-// exists; DataError and IoError for files. After an error no new file remains but the saved progress, and unless a
-// final rename failed, existing files are as before.
+// Calls report() from time to time, from one thread at a time. Throws ConfigError for invalid options or if the output
+// exists; DataError and IoError for files. After an error no new file remains except the saved progress, and existing
+// files are unchanged unless a final rename failed.
 PrepareResult prepare_dataset(const PrepareOptions& options,
                               const std::function<void(const PrepareProgress&)>& report = {});
 

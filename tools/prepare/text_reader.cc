@@ -84,7 +84,7 @@ std::string standard_json(std::string json, bool replace, int64_t& replaced) {
   return out;
 }
 
-// The member options.json_key of the JSON object. replaced: counts replaced characters.
+// Returns the JSON object's member options.json_key. replaced: incremented by the number of replaced characters.
 std::string json_document(const std::string& json, const std::string& where, const DocumentOptions& options,
                           int64_t& replaced) {
   const std::string& key = options.json_key;
@@ -97,7 +97,7 @@ std::string json_document(const std::string& json, const std::string& where, con
   } catch (const nlohmann::json::exception&) {
     try {
       object = parse_json_member(standard_json(json, options.on_error == OnError::replace, replaced), key, first_key);
-    } catch (const nlohmann::json::exception& error) {  // the end of its message quotes all that was read
+    } catch (const nlohmann::json::exception& error) {  // its message ends by quoting everything read so far
       const std::string problem = json_problem(error);
       throw DataError(fmt::format("{}: not valid JSON, expected an object for each document: {}", where,
                                   printable(problem.substr(0, std::min<size_t>(160, problem.find("; last read"))))));
@@ -169,7 +169,7 @@ bool TextReader::open_next() {
 bool TextReader::next(TextPiece& piece) {
   std::string_view left;
   size_t size = 0;
-  for (size_t most = kPieceBytes; size == 0; most *= 2) {  // grows if the text cannot be cut there
+  for (size_t most = kPieceBytes; size == 0; most *= 2) {  // grows if the text cannot be split there
     while (!ended_ && text_.size() <= most) {
       if (!open_ && !open_next()) return false;
       collect();
@@ -214,7 +214,7 @@ void TextReader::collect() {
   }
 }
 
-// Moves the document in json_line_ to text_; false if it has no text, or is skipped.
+// Moves the document in json_line_ to text_; false if the document has no text, or is skipped.
 bool TextReader::read_json() {
   const std::string line = std::exchange(json_line_, {});
   std::string where = source_->name();
@@ -236,7 +236,7 @@ bool TextReader::read_json() {
   return !text_.empty();
 }
 
-// Appends the block's words to text_, separated by spaces, until the document or the block ends; true: the document.
+// Appends the block's words to text_, separated by spaces, until the document or the block ends; true if the document.
 bool TextReader::add_words() {
   while (!block_.empty()) {
     size_t size = 1;

@@ -151,7 +151,7 @@ class TextSource::File : public ByteStream {
   int64_t at_ = 0;
 };
 
-// Limits the expansion of a stream from now on: in one reader or, for an archive's members, in all of them together.
+// Limits how far a stream may expand from now on; for an archive, all members together.
 class TextSource::Growth {
  public:
   explicit Growth(const ByteStream& in) : in_(in), begin_(in.given()) {}
@@ -173,7 +173,7 @@ class TextSource::Growth {
   int64_t made_ = 0;
 };
 
-// Uses zlib, because libarchive does not check gzip's checksums.
+// Uses zlib, as libarchive does not verify gzip checksums.
 class TextSource::Gunzip : public ByteStream {
  public:
   Gunzip(std::shared_ptr<ByteStream> in, std::string name, std::shared_ptr<Growth> growth)
@@ -185,7 +185,7 @@ class TextSource::Gunzip : public ByteStream {
   Gunzip& operator=(const Gunzip&) = delete;
 
  private:
-  // Passes the next stored bytes to the stream; false if there are none.
+  // Passes the next stored bytes to the stream; false at the end.
   bool refill() {
     const std::string_view bytes = in_->read();
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
@@ -201,8 +201,8 @@ class TextSource::Gunzip : public ByteStream {
         if (!between_) throw DataError(fmt::format("{}: the compressed file is truncated", name_));
         break;
       }
-      // A gzip member is followed by another one, or by zeros. Anything else is damage; zlib's own file reader would
-      // take it for the end and lose the rest.
+      // A gzip member may be followed only by another one, or by zeros. Anything else is corruption; zlib's own file
+      // reader would treat it as the end and lose the rest.
       if (between_ && *stream_.next_in == 0) {
         ++stream_.next_in;
         --stream_.avail_in;
@@ -266,7 +266,7 @@ class TextSource::Archive : public ByteStream {
       link_ = archive_entry_hardlink(entry) ? "hard" : archive_entry_symlink(entry) ? "symbolic" : "";
     } while (kind_ == Kind::tar && archive_entry_filetype(entry) != AE_IFREG && link_.empty());
     const char* name =
-        archive_entry_pathname_utf8(entry);  // the other one returns nullptr if the locale lacks one of the characters
+        archive_entry_pathname_utf8(entry);  // the other returns nullptr if the locale lacks one of the characters
     if (!name) name = archive_entry_pathname(entry);
     return name ? name : "a member without a name";
   }

@@ -1,7 +1,7 @@
-// Sources of text: files as they are or compressed (gzip, dictzip, zstd, xz), tar archives of them, and standard input.
-// Memory: two blocks for each layer of compression and archive, and the libraries' own. A file that expands to more
-// than kMostGrowth times its size (an archive's members together) is a DataError: no text does, and a decompression
-// bomb would fill the disk.
+// Sources of text: plain or compressed files (gzip, dictzip, zstd, xz), tar archives of them, and standard input.
+// Memory: two blocks per layer of compression and archive, plus the libraries' own. Throws DataError if a file expands
+// to more than kMostGrowth times its size (an archive's members together): no text does, and a decompression bomb would
+// fill the disk.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,10 @@ constexpr auto words_of(TextFormat) { return word_list("text", "jsonl", "tar"); 
 
 struct SourceOptions {
   std::optional<TextFormat> format =
-      {};  // of every file, never json; empty: by each file's name: .jsonl, .ndjson, .tar, or else text
-  // Extensions, without .gz, .zst or .xz, of the inputs to read: of files in folders (empty: txt, jsonl, ndjson and
-  // tar) and of members in tar archives (empty: txt), whose extension is everything after the first dot, as in
-  // WebDataset. The document of a .json member is a member of its one object.
+      {};  // format of every file, never json; empty: by each file's name: .jsonl, .ndjson, .tar, or else text
+  // Extensions, without .gz, .zst or .xz, of the inputs to read: files in folders (empty: txt, jsonl, ndjson and tar)
+  // and members of tar archives (empty: txt), whose extension is everything after the first dot, as in WebDataset. A
+  // .json member holds one object, and the document is one of its members.
   std::vector<std::string> extensions{};
 };
 using ExtensionCounts = std::map<std::string, int64_t>;  // ".txt"; "": no extension
@@ -38,9 +38,9 @@ std::string to_string(const ExtensionCounts& counts);    // "12 .json, 3 .jpg"
 std::string_view without_compression(std::string_view name);  // without a suffix such as .gz
 TextFormat format_of_file(std::string_view file, const SourceOptions& options);
 
-// The input files, in the order given; for a folder, all files below it that are to be read, in byte order of their
-// names. A name that does not exist, such as a pattern that the shell has not expanded, is a ConfigError; a folder
-// without such a file is a DataError. taken, passed_over: count the files of the folders, if given.
+// The input files, in the given order; for a folder, all files below it that are to be read, in byte order of their
+// names. Throws ConfigError if a name does not exist, e.g. a pattern that the shell did not expand; DataError if a
+// folder has no file to read. taken, passed_over: if given, count the files in the folders.
 std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, const SourceOptions& options,
                                        ExtensionCounts* taken = nullptr, ExtensionCounts* passed_over = nullptr);
 
@@ -54,8 +54,8 @@ class ByteStream {
     given_ += std::ssize(block);
     return block;
   }
-  int64_t given() const { return given_; }  // bytes that read() returned
-  // The next result of read().
+  int64_t given() const { return given_; }  // bytes returned by read() so far
+  // What read() will return next.
   std::string_view peek() { return ahead_.empty() ? ahead_ = next_block() : ahead_; }
 
  private:
@@ -64,17 +64,17 @@ class ByteStream {
   int64_t given_ = 0;
 };
 
-// The texts of a file: one, or those of a tar archive's members.
+// The texts of a file: a single one, or those of a tar archive's members.
 class TextSource {
  public:
-  // Compression is detected by content. A file that is not compressed as its name says, is compressed twice, damaged or
-  // truncated, fails its checksum, or has anything but such streams (in gzip: or zeros) after the first, is a DataError
-  // when read. So is a member to be read of a tar archive that is a link, or directly follows one of the same name; two
-  // of the same name that are not adjacent are two documents.
+  // Compression is detected by content. Reading throws DataError if the file is not compressed as its name says, is
+  // compressed twice, damaged or truncated, fails its checksum, or has anything but further such streams (or zeros, in
+  // gzip) after the first; or if an archive member to be read is a link, or directly follows one of the same name.
+  // Members of the same name that are not adjacent are separate documents.
   TextSource(const std::string& file, SourceOptions options);
   ~TextSource();
 
-  // Advances to the next text; false at the end. An archive without a member to read is a DataError.
+  // Advances to the next text; false at the end. Throws DataError if an archive has no member to read.
   bool next_text();
   // The current text: its name (in an archive the file's and the member's), its format, and its next bytes, empty at
   // the end.
@@ -82,7 +82,7 @@ class TextSource {
   TextFormat format() const { return format_; }
   std::string_view read() { return text_->read(); }
 
-  int64_t bytes_read() const;  // of the file as stored
+  int64_t bytes_read() const;  // stored bytes of the file
   const ExtensionCounts& other_members() const { return other_members_; }
 
  private:
