@@ -1,6 +1,6 @@
 // A child process with a timeout, for single-threaded programs that wait for it. Ctrl-C reaches only the parent, which
-// then ends the child's whole process group. The child also ends when its parent dies, so that no run disturbs the
-// next study.
+// then terminates the child's whole process group. The child is also terminated if its parent dies, so that no run
+// disturbs the next study.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace trivet {
 
 struct ChildCommand {
-  std::vector<std::string> arguments;  // the program's path, or its name in PATH, first
+  std::vector<std::string> arguments;  // first the program's path, or its name in PATH
   std::string stdout_path, stderr_path;
   double timeout_seconds = 0;  // 0: none
 };
@@ -22,8 +22,8 @@ struct ChildEnd {
   int64_t peak_rss_bytes = 0;  // the largest resident set of the child, or of a process that it waited for
 };
 
-// `stop_asked`: returning true ends the child; polled after each signal and ten times a second. A program that cannot
-// be started exits with 127 and leaves the reason in its stderr file. Throws IoError.
+// `stop_asked`: if it returns true, the child is terminated; polled after each signal and ten times a second. If the
+// program cannot be started, the exit code is 127 and the stderr file has the reason. Throws IoError.
 ChildEnd run_child(const ChildCommand& command, const std::function<bool()>& stop_asked);
 
 // The arguments, quoted for a shell.

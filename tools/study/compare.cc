@@ -15,8 +15,8 @@
 namespace trivet {
 namespace {
 
-// The levels that a row names; the baseline level for factors added since. Empty if the study no longer has a factor
-// or level that the row names.
+// The levels that a row names, with the baseline level for factors added since. Empty if the row names a factor or
+// level that the study no longer has.
 std::optional<Choice> choice_of(const Study& study, const RunRow& row) {
   std::map<std::string, std::string> labels(row.levels.begin(), row.levels.end());
   Choice choice;
@@ -38,7 +38,7 @@ std::set<std::string> point_names(const StudyResults& results, size_t point) {
   return names;
 }
 
-// [point of A]: the matching point of B: the same run, else the one with the same levels of the same factors.
+// [point of A]: the matching point of B, i.e. the same run, else the one with the same levels of the same factors.
 std::vector<std::optional<size_t>> matches(const StudyResults& a, const StudyResults& b) {
   std::vector<std::optional<size_t>> match(a.plan.points.size());
   std::set<size_t> taken;
@@ -65,7 +65,7 @@ Plan plan_of_rows(const Study& study, const std::vector<RunRow>& rows) {
     Point& point = plan.points.emplace_back();
     point.choice = choice, point.id = id;
   }
-  for (size_t i = 0; i < plan.points.size(); ++i)  // a point without a baseline is its own: no effect
+  for (size_t i = 0; i < plan.points.size(); ++i)  // a point without a baseline is its own baseline: no effect
     plan.baselines.push_back(plan.find(study.baseline_of(plan.points[i].choice)).value_or(i));
   return plan;
 }
@@ -80,7 +80,7 @@ std::set<std::string> differing_settings(const StudyResults& a, size_t i, const 
   try {
     for (const auto& [key, in_a, in_b] : differences(config_of(a, i), config_of(b, j)))
       if (key != "train.run_dir") texts.insert(fmt::format("{} {} / {}", key, in_a, in_b));
-  } catch (const Error&) {  // a run's folder may be gone, or written by a version with other keys
+  } catch (const Error&) {  // a run's folder may be gone, or its keys may be another version's
   }
   return texts;
 }
@@ -124,7 +124,7 @@ StudyResults load_results(const std::string& folder) {
   results.rows = read_results(folder + "/results.jsonl");
   results.plan = plan_of_rows(results.study, results.rows);
   if (results.plan.points.empty()) throw ConfigError(folder + "/results.jsonl: has no run of any point of study.yaml");
-  // Include every round that was run, even if the file has since been changed to request fewer.
+  // Include every completed round, even if the file has since been changed to request fewer.
   for (const RunRow& row : results.rows) results.study.repeats = std::max(results.study.repeats, row.repeat);
   return results;
 }
@@ -163,7 +163,7 @@ StudyComparison compare_studies(const StudyResults& a, const StudyResults& b) {
     throw ConfigError(fmt::format(
         "{} and {}: no point has finished runs in both; points are compared by the names of their factors and levels",
         a.folder, b.folder));
-  std::vector<Judged> metrics, effects;  // with enough rounds
+  std::vector<Judged> metrics, effects;  // those with enough rounds
   const auto add = [](Comparison& one, std::vector<Judged>& to) {
     if (one.ratio.rounds >= kFewestRounds) to.push_back({&one.ratio, &one.corrected_p, &one.verdict});
   };

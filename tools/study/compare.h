@@ -1,14 +1,14 @@
-// Comparison of two sets of results of a study: from two machines, commits or environments. Points are matched if they
-// are the same run, else by the levels of their factors:
+// Compares two sets of results of a study, from two machines, commits or environments. Points are matched if they are
+// the same run, else by the levels of their factors. Two ratios are reported:
 //
 //   ratio         the metric in B over that in A. The two were measured at different times, so the ratio includes
 //                 whatever else changed in between
 //   effect ratio  a point's ratio to its baseline in B over that in A: whether a setting gains the same on both. Each
-//                 ratio is to baseline runs close in time, so that the speed of the machines cancels
+//                 ratio uses baseline runs close in time, so the machines' speed cancels
 //
 // Both are ratios of geometric means over rounds. A and B share no rounds, so 95 % intervals and p-values are those of
-// Welch's t test on logarithms; p-values are corrected for the number of points (Holm). A verdict needs kFewestRounds
-// rounds in each.
+// Welch's t test on logarithms; p-values are corrected for the number of points (Holm). A verdict needs at least
+// kFewestRounds rounds in each.
 #pragma once
 
 #include <optional>
@@ -27,7 +27,7 @@ struct StudyResults {
   std::vector<RunRow> rows;
   Plan plan;
 };
-// From study.yaml and results.jsonl in `folder`. Throws ConfigError if they are missing or nothing has been
+// Loads study.yaml and results.jsonl from `folder`. Throws ConfigError if they are missing or nothing has been
 // measured; DataError if they are damaged.
 StudyResults load_results(const std::string& folder);
 
@@ -37,16 +37,16 @@ struct Comparison {
   Verdict verdict = Verdict::too_few;
 };
 struct ComparedPoint {
-  size_t a = 0, b = 0;  // points of A's plan and of B's
+  size_t a = 0, b = 0;  // indices of the point in A's plan and in B's
   bool same_settings = true;
   Comparison metric = {};                 // a, b: geometric means over rounds
   std::optional<Comparison> effect = {};  // a, b: ratios to the baseline; empty for a baseline, or without one
 };
 struct StudyComparison {
   std::vector<ComparedPoint> points;  // in the order of A's plan
-  std::vector<std::string> texts;     // what is compared, how A and B differ, how to read the table: sentences
+  std::vector<std::string> texts;     // sentences: what is compared, how A and B differ, how to read the table
 };
-// Throws ConfigError if no point has finished runs in both, or if their metrics differ.
+// Throws ConfigError if no point has finished runs in both, or the two studies' metrics differ.
 StudyComparison compare_studies(const StudyResults& a, const StudyResults& b);
 
 // One row per point.

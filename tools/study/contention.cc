@@ -20,7 +20,7 @@
 namespace trivet {
 namespace {
 
-// One rank's GEMM and collective.
+// The GEMM and collective of one rank.
 class ContentionRank {
  public:
   ContentionRank(const Config& config, Communicator& world, int64_t bytes)
@@ -90,7 +90,7 @@ class ContentionRank {
 
 double mean_of(const std::vector<double>& values) { return estimate_mean(values).mean; }
 
-// Measures a point of the curve. call: seconds per collective. Appends the GEMM's times alone to alone_times.
+// Measures a point of the curve. call: seconds per collective. Appends the times of the GEMM alone to alone_times.
 nlohmann::ordered_json measure_use(ContentionRank& rank, HostWorld& host, double use, double call,
                                    const ContentionOptions& options, std::vector<double>& alone_times) {
   const double seconds = std::max(options.seconds, 4 * call), pause = call * (1 / use - 1);

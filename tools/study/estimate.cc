@@ -13,13 +13,13 @@ std::optional<double> value_of(const RunRow* row, const std::string& metric) {
   return found == row->metrics.end() ? std::nullopt : std::optional(found->second);
 }
 
-// The logarithm of the metric's value; empty if there is none above 0.
+// The logarithm of the metric's value; empty if it is missing or not positive.
 std::optional<double> log_of(const RunRow* row, const std::string& metric) {
   const auto value = value_of(row, metric);
   return value && *value > 0 ? std::optional(std::log(*value)) : std::nullopt;
 }
 
-// [round]: the mean of its values.
+// [round]: the mean of the round's values.
 std::map<int64_t, double> mean_by_round(const std::vector<std::pair<int64_t, double>>& values) {
   std::map<int64_t, std::vector<double>> rounds;
   for (const auto& [round, value] : values) rounds[round].push_back(value);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kWidth = 880, kRow = 22, kCharacter = 6.9, kBoldCharacter = 7.8, kTop = 30;
 
-// Some columns of a table, which label the rows of a plot.
+// Table columns that label a plot's rows.
 using Names = std::vector<std::vector<std::string>>;
 Names names_of(const TextBlock& table, size_t columns) {
   Names names;
@@ -78,8 +78,8 @@ struct EstimateBar {
   std::string details;  // the tooltip
 };
 
-// Bars with their 95 % intervals as whiskers. ratios: the values are ratios, and 1 is marked. unseen: the largest ratio
-// that the study cannot detect; 0: unknown.
+// Bars with 95 % intervals as whiskers. ratios: the values are ratios, and 1 is marked. unseen: the largest ratio that
+// the study cannot detect; 0: unknown.
 std::string estimate_chart(const Names& names, const std::vector<EstimateBar>& bars, bool ratios, double unseen,
                            const std::string& unit, const char* legend, const char* label) {
   double end = ratios ? 1.1 : 0, largest = 0;
@@ -136,7 +136,7 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
       continue;
     }
     const std::string value = ratios ? ratio_text(estimate->value) : metric_text(study.metric, estimate->value);
-    // Few rounds may not rule out a point that is worse than a baseline already ruled out: it is not green either.
+    // Few rounds may not rule out a point that is worse than a baseline already ruled out; do not draw it green either.
     const bool behind = ratios && (is_better_high(study.metric) ? estimate->value < 1 : estimate->value > 1);
     const bool green = summary.may_be_best(i) && !(behind && !summary.may_be_best(summary.conclusion_of(i).baseline));
     bars.push_back({.estimate = estimate,

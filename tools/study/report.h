@@ -1,4 +1,4 @@
-// The report of a study: one self-contained HTML page (no script, no network), light or dark, printable; its text and
+// A study's report: one self-contained HTML page (no scripts, no network), light or dark, printable; its text and
 // tables in Markdown; and its first plot as an SVG file for a README.
 #pragma once
 
@@ -19,26 +19,26 @@ std::string markdown_report(const Study& study, const Plan& plan, const Summary&
 // ratio_plot() with a background, as a standalone SVG file.
 std::string ratio_picture(const Study& study, const Plan& plan, const Summary& summary);
 
-// Plots: SVG elements that carry their own style, light or dark like the reader's system, light in print. All text that
-// comes from files is escaped.
+// Plots: SVG elements with their own style, light or dark as the reader's system, light in print. All text from files
+// is escaped.
 
 // One bar per point: the ratio to the baseline, or the metric if there is no baseline. Whiskers are the 95 % interval;
 // the winner (or the points tied for best) and the baseline stand out.
 std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summary);
 // One bar per level of each factor, under each condition: its main effect with its 95 % interval.
 std::string effects_plot(const Study& study, const Plan& plan, const Summary& summary);
-// One bar per point: its step in milliseconds, exposed communication by class first. "" if no run reports it.
+// One bar per point: its step in milliseconds, starting with exposed communication by class. "" if no run reports it.
 std::string exposed_plot(const Study& study, const Plan& plan, const Summary& summary);
 
 // ---- tables for readers; csv_report() has all digits and all metrics
 
-// The first row of each table is its header. Column "#" is the point's number in the order of the plan (in
-// effect_table(), the row's number).
+// The first row of each table is the header. Column "#" is the point's number in plan order (in effect_table(), the
+// row's number).
 
-// One row per point: levels of the factors, rounds, the adjusted metric, ratio to the baseline with its 95 % interval,
-// verdict, memory per rank, agreement of losses, and what went wrong.
+// One row per point: factor levels, rounds, the adjusted metric, the ratio to the baseline with its 95 % interval,
+// verdict, memory per rank, agreement of losses, and errors.
 TextBlock result_table(const Study& study, const Plan& plan, const Summary& summary);
-// One row per point: value and ratio of each response other than the study's metric; only the header if there is none.
+// One row per point: value and ratio of each response other than the study's metric; only the header if it has none.
 TextBlock response_table(const Study& study, const Plan& plan, const Summary& summary);
 // One row per level of each factor, under each condition.
 TextBlock effect_table(const Study& study, const Plan& plan, const Summary& summary);
@@ -47,7 +47,7 @@ TextBlock dropped_table(const Study& study, const Plan& plan);
 // One row per point of the design that is run as another point.
 TextBlock same_table(const Study& study, const Plan& plan);
 
-// One row per point: the breakdown of a step's time, and what overlap hides and costs.
+// One row per point: the breakdown of its step time, and what overlap hides and costs.
 TextBlock step_table(const Study& study, const Plan& plan, const Summary& summary);
 // One row per point and communication class: bytes, floor, wire, wire over floor, bus bandwidth, exposed, wait.
 TextBlock comm_table(const Study& study, const Plan& plan, const Summary& summary);
@@ -55,31 +55,31 @@ TextBlock comm_table(const Study& study, const Plan& plan, const Summary& summar
 std::string step_legend();
 std::string comm_legend();
 
-// The first columns of tables by point: the point's number, and its levels of the factors with several levels.
+// The first columns of per-point tables: the point's number, and its levels of all factors that have several.
 TextBlock point_columns(const Study& study, std::string title);
 std::vector<std::string> point_cells(const Study& study, const Plan& plan, size_t i);
 
 // One row per point, dropped ones included, with every metric's median, minimum and maximum. Quoted as in RFC 4180.
 std::string csv_report(const Study& study, const Plan& plan, const Summary& summary);
 
-// The best point, those tied for best, or why there is no verdict: sentences without markup, one text per condition,
+// The best point, those tied for best, or why there is no verdict, as sentences without markup: one text per condition,
 // then general remarks.
 std::vector<std::string> winner_texts(const Study& study, const Plan& plan, const Summary& summary);
 
 // The warning that ranks run more threads than there are cores.
 std::string shared_cores_text(int threads, int cores);
 
-// The planner's command that breaks down the step of the leading point, one per condition that has a leader. The reader
-// replaces SYSTEM with the measured system's spec.
+// The planner commands that break down the leading point's step, one per condition that has a leader. The user must
+// replace SYSTEM with the measured system's spec.
 std::vector<std::string> explain_commands(const Study& study, const Plan& plan, const Summary& summary);
 
 // The smallest effects that the study's rounds, and larger numbers of rounds, can detect; "" if unknown.
 std::string resolution_text(const Summary& summary);
 
-// The requested and the completed extent: points, repeats, runs.
+// How much was requested and how much was completed: points, repeats, runs.
 std::string extent_text(const Study& study, const Plan& plan, const Summary& summary);
 
-// A metric's value with its unit, which the ending of its key determines; and the metric's display name.
+// A metric's value with its unit, which the suffix of its key determines; and the metric's display name.
 std::string metric_text(std::string_view metric, double value);
 std::string metric_name(std::string_view metric);
 std::string ratio_text(double ratio);                 // 0.873

@@ -15,7 +15,7 @@ std::string draw(const Study& study, int64_t repeat, std::string_view what) {
   return content_hash(fmt::format("{} {} {}", study.seed, repeat, what));
 }
 
-// Points that run between two runs of their baseline; none: the baseline alone.
+// Points that run between two runs of their baseline; if empty, only the baseline runs.
 struct RoundBlock {
   size_t baseline;
   std::vector<size_t> points;
@@ -34,7 +34,7 @@ std::vector<RoundBlock> blocks_of(const Study& study, const Plan& plan, int64_t 
   return blocks;
 }
 
-// The results of a round so far.
+// A round's results so far.
 struct Made {
   std::map<std::string, const RunRow*, std::less<>> failed;       // points with a failed run in any round
   std::map<std::string, int64_t, std::less<>> runs;               // by point: its runs in this round

@@ -43,7 +43,7 @@ StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& ro
   std::vector<RunRow> counted = options.retry_failed ? without_failures(rows) : rows;
   int64_t call = 1, rounds = rounds_wanted(study, plan, counted);
   for (const RunRow& row : rows) call = std::max(call, row.call + 1);
-  // The order of a round is fixed once, because it must begin and end with baseline runs.
+  // A round's order is fixed once, as the round must begin and end with baseline runs.
   std::deque<PlannedRun> left;
   const auto plan_rounds = [&] {
     const std::vector<PlannedRun> runs = remaining_runs(study, plan, counted, rounds);
@@ -58,7 +58,7 @@ StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& ro
     if (!first && study.budget_minutes > 0 && end > 60 * study.budget_minutes) return StudyEnd::budget;
 
     const Point& point = plan.points[next.point];
-    check_folder();  // before a run recreates it
+    check_folder();  // before the run recreates the folder
     std::optional<RunRow> row = run(point, next);
     check_folder();
     if (!row) return StudyEnd::stopped;

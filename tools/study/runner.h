@@ -1,5 +1,5 @@
-// The runner of a study: makes the remaining runs one after another, and writes each result before the next run begins.
-// The caller decides how a point is run: process_runner() starts the program, a test makes the numbers up.
+// Runs a study: performs the remaining runs one after another, and writes each result before the next run begins. The
+// caller decides how a point is run: process_runner() starts the program; tests make up the results.
 #pragma once
 
 #include <cstdint>
@@ -13,27 +13,27 @@
 
 namespace trivet {
 
-// Runs a point. Empty: the run was stopped from outside and counts as not started.
+// Runs a point. Returns empty if the run was stopped from outside; it then counts as not started.
 using RunPoint = std::function<std::optional<RunRow>(const Point& point, const PlannedRun& run)>;
 
-// Reported after each run.
+// Passed to the progress callback after each run.
 struct StudyProgress {
   const RunRow& row;
   size_t point;         // index in Plan::points
-  int64_t done, total;  // runs of the study, earlier calls included; total: in the rounds known to be needed
+  int64_t done, total;  // runs of the study, including earlier calls; total: in the rounds known to be needed
   double seconds_left;  // predicted; NaN if nothing has been measured yet
   bool round_ended;     // the next run, if any, belongs to another round
 };
 
 struct RunnerOptions {
-  bool retry_failed = false;            // repeat the runs that failed in earlier calls
+  bool retry_failed = false;            // repeat runs that failed in earlier calls
   std::function<double()> now_seconds;  // a clock
   std::function<bool()> stop_asked;
   std::function<void(const StudyProgress&)> ended = {};
 };
 
-// complete: all rounds are done; with auto_repeats, as many as rounds_wanted() returns after each. stopped: on request.
-// budget: the next run would have ended after budget_minutes (one run is always made).
+// complete: all rounds are done (with auto_repeats, the number that rounds_wanted() returns after each). stopped: on
+// request. budget: the next run would have ended after budget_minutes (at least one run is always made).
 enum class StudyEnd : uint8_t { complete, stopped, budget };
 
 // `rows`: from read_results(); new results are appended. Throws IoError if a result cannot be written: a study that
@@ -47,9 +47,9 @@ std::string results_path(const Study& study);
 // Held while a study runs, so that two calls do not disturb each other's timings. Throws IoError if another holds it.
 RunDirectory lock_study(const Study& study);
 
-// Runs a point as its own process: `trivet train`, or its launcher (launch.h). The run's files, and its output as
-// stdout.log and stderr.log, are in folder_of(). `program`: the path of trivet. `stop_asked`: returning true ends a run
-// early. `provenance`: the program's, for the rows; launcher, threads and load are added.
+// Runs a point in a separate process: `trivet train`, or its launcher (launch.h). The run's files, including its output
+// in stdout.log and stderr.log, are in folder_of(). `program`: the path of trivet. `stop_asked`: return true to end a
+// run early. `provenance`: of the program, for the rows; launcher, threads and load are added.
 RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked,
                         Provenance provenance = {});
 
@@ -57,9 +57,9 @@ RunPoint process_runner(const Study& study, std::string program, std::function<b
 std::vector<std::string> command_of(const Study& study, const Point& point, const std::string& program,
                                     const std::string& run_dir);
 
-// Why a program failed, from its stderr: its own last message (a line that begins with "trivet:", "[rank"
-// or "netlab:"); or the first line of the last box that mpirun drew with dashes; or srun's last error; or the last line
-// that has a letter in it.
+// Why a program failed, from its stderr: its own last message (a line that begins with "trivet:", "[rank" or
+// "netlab:"), else the first line of the last box that mpirun drew with dashes, else srun's last error, else the last
+// line that contains a letter.
 std::string failure_reason(const std::string& stderr_text);
 
 }  // namespace trivet

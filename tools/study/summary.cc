@@ -137,13 +137,13 @@ void find_best(const Study& study, const Rounds& rounds, Summary& summary) {
   }
 }
 
-// A level against its factor's baseline level, in every setting of the other factors under these conditions.
+// Compares a level with its factor's baseline level, in every setting of the other factors under these conditions.
 Effect effect_of(const Study& study, const Plan& plan, const Rounds& rounds, const Summary& summary,
                  const Conclusion& conclusion, size_t factor, size_t level) {
   std::vector<Choice> choices;
   for (const Point& point : plan.points) choices.push_back(point.choice);
   for (const SamePoint& same : plan.same) choices.push_back(same.choice);
-  std::map<std::pair<size_t, size_t>, LogRatios> contexts;  // by pair of points: choices may share a run
+  std::map<std::pair<size_t, size_t>, LogRatios> contexts;  // by pair of points, as choices may share a run
   size_t most = 0;
   for (const Choice& choice : choices) {
     Choice reference = choice;
@@ -157,7 +157,7 @@ Effect effect_of(const Study& study, const Plan& plan, const Rounds& rounds, con
     most = std::max(most, ratios.size());
     contexts[{*over, *under}] = std::move(ratios);
   }
-  // The mean uses only rounds that all contexts have: one with few rounds would discard the others' rounds.
+  // The mean uses only rounds that all contexts have, so a context with few rounds would discard the others' rounds.
   std::erase_if(contexts, [&](const auto& context) {
     return context.second.size() < std::max<size_t>(1, std::min<size_t>(most, kFewestRounds));
   });
@@ -223,7 +223,7 @@ struct Reference {
   Choice choice;
 };
 
-// Describes the first step at which the losses differ by more than `tolerance`; "": none does.
+// Describes the first step at which the losses differ by more than `tolerance`; "" if none does.
 std::string difference(const std::vector<double>& losses, const std::vector<double>& expected, double tolerance) {
   if (losses.size() != expected.size()) return fmt::format("{} steps against {}", losses.size(), expected.size());
   for (size_t i = 0; i < losses.size(); ++i) {
@@ -235,8 +235,8 @@ std::string difference(const std::vector<double>& losses, const std::vector<doub
   return "";
 }
 
-// [point]: where its losses first differ from those of the first finished run of its group; "": nowhere. Every step of
-// every finished repeat is compared.
+// [point]: where its losses first differ from those of its group's first finished run; "": nowhere. Compares every step
+// of every finished repeat.
 std::vector<std::string> find_disagreements(const Study& study, const Plan& plan, const std::vector<RunRow>& rows) {
   std::vector<std::string> found(plan.points.size());
   if (!study.check_agreement) return found;

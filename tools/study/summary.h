@@ -1,9 +1,9 @@
-// Summary: the conclusions from the runs of a study.
+// Summary: the conclusions drawn from a study's runs.
 //
 // The statistical unit is the round, one run of each point: steps within a run are correlated, so a run counts as one
 // value per metric. In a round the baseline of each condition runs again every `baseline_every` runs (plan.h). A run's
-// value is its log ratio to the baseline at that time: to the baseline runs before and after it, interpolated by
-// position, so that steady drift of the machine cancels. Runs in different calls of the program never form a ratio.
+// value is its log ratio to the baseline at that time, interpolated by position between the baseline runs before and
+// after it, so that steady drift of the machine cancels. Runs in different calls of the program never form a ratio.
 //
 // All conclusions come from these log ratios, one per point and round: the ratio to the baseline is their geometric
 // mean with a 95 % interval by Student's t over rounds; two points are compared by the differences of their log ratios
@@ -12,8 +12,8 @@
 // of comparisons in the study (Holm 1979), so that all verdicts of a study are jointly right with 95 % confidence.
 //
 // The best under a condition is a set: every point that no other point is shown to beat (paired t test, corrected for
-// all comparisons of that kind). It contains the true best with 95 % confidence; a set of one point is the winner. The
-// comparison is two-sided, so equal points have a winner in at most 5 % of studies.
+// all comparisons of that kind). It contains the true best with 95 % confidence; if it has a single point, that is the
+// winner. The test is two-sided, so if all points are equal, at most 5 % of studies have a winner.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ struct Estimate {
   double width() const { return high / low - 1; }
 };
 
-// A point against the baseline of its conditions. within_noise: its corrected p-value is above 5 %.
+// A point compared with the baseline of its conditions. within_noise: its corrected p-value is above 5 %.
 // differs: its losses disagree with those they must match.
 enum class Verdict : uint8_t { not_measured, failed, baseline, too_few, better, worse, within_noise, differs };
 constexpr auto words_of(Verdict) {
@@ -49,18 +49,18 @@ constexpr auto words_of(Verdict) {
 
 struct PointSummary {
   int64_t done = 0;                        // rounds with a finished run
-  std::string failure;                     // of its last failed run; "": none. A failed point is never among the best
+  std::string failure;                     // reason of its last failed run; "": none. Failed points are never best
   std::map<std::string, Sample> metrics;   // over the rounds; several runs in a round count as their mean
   bool baseline = false;                   // true for the baseline of its conditions
   std::map<std::string, Estimate> ratios;  // by metric: its ratio to the baseline
-  // The study's metric, adjusted: the baseline's geometric mean over its rounds, times the ratio. So points under one
-  // condition have the same order by it as by their ratios. Without a ratio, the point's own geometric mean.
+  // The study's metric, adjusted: the baseline's geometric mean over its rounds, times the ratio, so that points under
+  // one condition have the same order as by their ratios. Without a ratio, the point's own geometric mean.
   std::optional<double> adjusted;
   Verdict verdict = Verdict::not_measured;  // on the study's metric
   double corrected_p = 1;                   // of the verdict, after Holm's correction
   // Only if the plan also has the point without overlap (Point::without_overlap). hidden: the fraction of that point's
   // exposed wire time that overlap hides, 1 - exposed / exposed without overlap, if it exposes at least kMeasurable of
-  // its step. compute_inflation: compute time over the same without overlap, the cost of sharing cores and memory.
+  // its step. compute_inflation: compute time over that without overlap, i.e. the cost of sharing cores and memory.
   std::optional<Estimate> hidden, compute_inflation;
   std::string disagreement;  // with the losses it must match; "": none
   std::string folder;        // of its first finished run
@@ -77,7 +77,7 @@ constexpr double kMeasurable = 0.01;
 struct Effect {
   int64_t contexts = 0;     // settings of the other factors in which it was measured
   Estimate ratio;           // the mean over the contexts, within a round
-  double min = 1, max = 1;  // of the ratios in single contexts: how much the factors interact
+  double min = 1, max = 1;  // range of the ratio over single contexts: how much the factors interact
   double corrected_p = 1;   // after Holm's correction over all main effects of the study
   Verdict verdict = Verdict::not_measured;
 };
@@ -87,9 +87,9 @@ struct Conclusion {
   std::vector<size_t> points;    // indices in Plan::points, those under these conditions, in order
   size_t baseline = 0;           // one of `points`
   std::optional<size_t> leader;  // the candidate with the best estimate; empty: no candidates
-  int64_t rounds = 0;            // the most that any point has that did not fail
+  int64_t rounds = 0;            // the most rounds of any point that did not fail
   // The points that may be the best: those that no other is shown to beat, better ones first. Empty if there are too
-  // few rounds, or nothing to compare. A single point is the winner.
+  // few rounds, or nothing to compare. If only one, it is the winner.
   std::vector<size_t> best;
   std::vector<std::vector<Effect>> effects;  // [factor][level]; empty for conditions and for factors with one level
 };
@@ -112,12 +112,12 @@ struct Summary {
   int64_t runs = 0, done = 0, failed = 0;  // runs: in these rounds, repeated baselines included. failed: points
   int64_t other_rows = 0;                  // results of points that are no longer in the plan
   int64_t disagreements = 0;
-  std::set<std::string> metrics;  // that any point has
+  std::set<std::string> metrics;  // those that any point has
   std::set<std::string> machines;
-  int shared_cores = 0, threads = 0;  // of a run with more threads than its machine had cores; 0: no such run
+  int shared_cores = 0, threads = 0;  // cores and threads of a run with more threads than cores; 0: no such run
 
   const Conclusion& conclusion_of(size_t point) const;
-  // True if the point is the winner; if it may be the best.
+  // wins(): true if the point is the winner. may_be_best(): true if it is in Conclusion::best.
   bool wins(size_t point) const;
   bool may_be_best(size_t point) const;
 };
@@ -134,13 +134,13 @@ struct Judged {
 };
 void judge(const Study& study, std::vector<Judged> all);
 
-// The number of rounds that a study needs: its repeats; with auto_repeats, at least kFewestRounds, and one more as long
-// as any ratio's interval is wider than interval_width, up to its repeats.
+// The number of rounds that a study needs: its repeats; with auto_repeats, at least kFewestRounds, then one more as
+// long as any ratio's interval is wider than interval_width, up to its repeats.
 int64_t rounds_wanted(const Study& study, const Plan& plan, const std::vector<RunRow>& rows);
 
 // ---- the estimator
 
-// [round]: the log ratio of a point, or of a factor's level, to its baseline; for a single value, its logarithm.
+// [round]: the log ratio of a point, or of a factor's level, to its baseline; or the logarithm of a single value.
 using LogRatios = std::map<int64_t, double>;
 
 // The finished runs of a study, each with the nearest baseline runs before and after it.
@@ -148,16 +148,16 @@ class Rounds {
  public:
   Rounds(const Study& study, const Plan& plan, const std::vector<RunRow>& rows);
 
-  // Zeros for a baseline itself. Rounds without a ratio of two positive values are left out.
+  // Zeros for a baseline itself. Rounds without a ratio of two positive values are omitted.
   LogRatios log_ratios(size_t point, const std::string& metric) const;
   // [round]: the mean over its runs.
   std::map<int64_t, double> values(size_t point, const std::string& metric) const;
-  // The logarithms of those values that are above 0.
+  // The logarithms of the positive values among them.
   LogRatios log_values(size_t point, const std::string& metric) const;
   // [round]: the quotient of two points' values, from runs in the same call.
   std::map<int64_t, double> quotients(size_t over, size_t under, const std::string& metric) const;
-  std::set<std::string> metrics(size_t point) const;  // that its runs report
-  std::string first_folder(size_t point) const;       // of its first run; "": it has none
+  std::set<std::string> metrics(size_t point) const;  // metrics that its runs report
+  std::string first_folder(size_t point) const;       // folder of its first run; "": no runs
 
  private:
   struct Pairing {

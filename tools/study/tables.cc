@@ -7,7 +7,7 @@
 namespace trivet {
 namespace {
 
-constexpr size_t kLongestLabel = 40;  // characters; the report has longer ones in full elsewhere
+constexpr size_t kLongestLabel = 40;  // characters; longer labels appear in full elsewhere in the report
 
 std::string verdict_text(const Study& study, const Summary& summary, size_t i) {
   const PointSummary& point = summary.points[i];

@@ -1,4 +1,4 @@
-// The breakdown of a step's time, by point and by class of communication, next to its floor.
+// The breakdown of step time by point, and by communication class next to the floor.
 #include <algorithm>
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 namespace trivet {
 namespace {
 
-constexpr double kFloorLow = 0.95, kFloorHigh = 1.1;  // wire over floor, with allowance for clock error and copies
+constexpr double kFloorLow = 0.95, kFloorHigh = 1.1;  // of wire over floor, to allow for clock error and copies
 
 // A metric's median; "" if the runs do not report it.
 std::string median_cell(const PointSummary& point, const std::string& metric) {

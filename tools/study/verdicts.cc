@@ -1,4 +1,4 @@
-// The conclusions of a study, in sentences.
+// A study's conclusions, in sentences.
 #include <algorithm>
 #include <cctype>
 #include <fmt/format.h>
@@ -48,7 +48,7 @@ std::string conclusion_text(const Study& study, const Plan& plan, const Summary&
   return text;
 }
 
-// How many points the conclusion leaves out, and why.
+// How many points the conclusion omits, and why.
 std::string left_out_text(const Study& study, const Summary& summary, const Conclusion& conclusion) {
   int64_t failed = 0, few = 0, differ = 0;
   for (const size_t i : conclusion.points) {
