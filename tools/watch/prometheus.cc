@@ -34,7 +34,7 @@ class PrometheusObserver : public RunObserver {
 
   void record(const nlohmann::ordered_json& record) override {
     std::string event = text_in(record, "event");
-    if (event == "resume") event = "start";  // both start the program
+    if (event == "resume") event = "start";  // both mark a start of the program
     for (const auto& [key, value] : record.items())
       if (value.is_number()) set(event + (event.empty() ? "" : "_") + key, value.get<double>());
     set(event + (event.empty() ? "" : "_") + "timestamp_seconds", unix_seconds());

@@ -1,6 +1,6 @@
 // The configuration section `prometheus:` and its observer, which exports the run's metrics to Prometheus: through a
 // file for node_exporter's textfile collector, replaced by rename, and through an HTTP endpoint. Only rank 0 has the
-// observer; its numbers cover the whole run. A failure of either export neither ends nor delays training.
+// observer; its values cover the whole run. A failure of either export neither stops nor delays training.
 #pragma once
 
 #include <string>

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kLeft = 90, kWidth = 1080, kHeight = 150, kGap = 60, kTop = 40;
 
-// The last 300 events of a kind; "": of any kind.
+// The last 300 events of the given kind; "": of any kind.
 std::vector<nlohmann::ordered_json> events_of(const RunRecord& run, std::string_view kind = "") {
   std::vector<nlohmann::ordered_json> found;
   for (size_t i = run.events.size(); i > 0 && found.size() < 300; --i)
@@ -31,7 +31,7 @@ std::string what_of(const nlohmann::ordered_json& event) {
   return shortened(text, 500);
 }
 
-// The keys of the curves; the keys of the parts of a step, with the CSS classes of their colours.
+// The keys of the curves; and the keys of a step's parts, with the CSS classes of their colours.
 constexpr const char* kCurves[] = {
     "loss",        "learning_rate",          "grad_norm", "tokens_per_second", "step_seconds",
     "power_watts", "energy_joules_per_token"};

@@ -22,8 +22,8 @@
 namespace trivet {
 namespace {
 
-// A run holds its lock with flock(), which other hosts also see on most file systems, and touches it periodically. An
-// outcome older than the lock belongs to an earlier start.
+// A run holds a flock() on its lock file, which is visible to other hosts on most file systems, and touches the file
+// periodically. An outcome older than the lock belongs to an earlier start.
 void look_at_state(RunRecord& run) try {
   using std::filesystem::last_write_time;
   const std::string lock = run.run_dir + "/lock", outcome = run.run_dir + "/outcome.json";
@@ -52,7 +52,7 @@ void look_at_state(RunRecord& run) try {
 
 void add_step(RunRecord& run, StepNumbers step) {
   size_t known = run.of("step").size();
-  while (known > 0 && run.of("step")[known - 1] >= step["step"]) --known;  // redone steps whose old records remain
+  while (known > 0 && run.of("step")[known - 1] >= step["step"]) --known;  // steps redone, whose old records remain
   run.started = std::min(run.started, known), run.last_step = step["step"];
   for (const auto& [key, value] : step) run.numbers[key];
   for (auto& [key, values] : run.numbers) {
