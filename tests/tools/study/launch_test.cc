@@ -163,6 +163,7 @@ class LaunchedRun : public testing::Test {
     point.id = "0123456789abcdef";
     point.launch = launch_of(study_, choice);
     point.memory_bytes = static_cast<int64_t>(memory_bytes);
+    point.steps = study_.steps;
     make_folder(study_.out);
     return process_runner(study_, folder_ / "program", [] { return false; })(point, {});
   }
