@@ -25,7 +25,7 @@ struct BatchSizes {
   }
   int64_t largest() const { return std::ranges::max(parts, {}, &Part::samples).samples; }
 
-  // Calls end(begin, steps, samples) for each run of equally large steps, starting at `begin`, until it returns true.
+  // Calls end(begin, steps, samples) for each run of steps of equal size, starting at `begin`, until it returns true.
   // The last run is unbounded.
   template <class End>
   void each_run(int64_t begin, const End& end) const {

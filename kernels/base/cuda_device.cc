@@ -34,7 +34,7 @@ bool has_happened(cudaEvent_t event) {
 namespace {
 
 // CUDA reads both variables when it starts, which may be in MPI_Init: they are set before main(), while no other thread
-// may read the environment. Each prevents deadlocks of ranks that wait for each other on streams.
+// may read the environment. Each prevents deadlocks between ranks that wait for each other on streams.
 // Streams that share a hardware queue wait for each other, whatever their dependencies: use as many queues as possible.
 [[maybe_unused]] const int kQueuesAreSet = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 // Loading a kernel at its first use may wait until the GPU is idle, and so for a receive that depends on what this rank

@@ -1,4 +1,4 @@
-// World: the ranks of a run, and how an error on one of them ends all.
+// World: the ranks of a run, and how an error on one of them ends them all.
 //
 //   run_thread_ranks(8, rank_main)    ranks are threads of this process
 //   run_mpi_rank(rank_main)           this process is one rank of mpirun's or srun's world

@@ -17,7 +17,7 @@ from collections import Counter
 
 DOCUMENTED_CODES = {0, 64, 65, 70, 74, 75, 93, 124} | {128 + n for n in range(1, 32)}
 SECONDS = 300  # per command, on a machine with other load
-MEMORY = 1 << 30  # resident bytes; the inputs have a few kilobytes
+MEMORY = 1 << 30  # resident bytes; the inputs are only a few kilobytes
 TAG = "TRIVET_ATTACK_CASE"
 
 # Text that only a programmer understands, or that comes from an uncaught exception.

@@ -218,8 +218,8 @@ TEST_P(AttentionDocuments, WhatNobodySeesGivesNothing) {
   }
 }
 
-// Tiles of keys do not depend on where the first query of a panel begins to see: with 370 queries, those from row 340
-// on share a panel with the previous document, which begins at row 96, not a multiple of a tile.
+// Key tiles do not depend on the first key visible to the first query of a panel: with 370 queries, those from row 340
+// on share a panel with the previous document, which begins at row 96, not a multiple of the tile size.
 TEST_P(AttentionDocuments, OnACpuTheLastQueriesAloneHaveTheSameBits) {
   if (GetParam() != By::cpu) GTEST_SKIP() << "a GPU's blocks begin with the first query";
   for (const DType dtype : {DType::f32, DType::bf16}) {

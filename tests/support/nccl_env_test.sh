@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# launch/nccl_env.sh over the sysfs trees of tests/sysfs: which cards it chooses, and that it keeps set variables.
+# launch/nccl_env.sh on the sysfs trees in tests/sysfs: which cards it picks, and that it keeps variables already set.
 #   nccl_env_test.sh CHECKOUT
 set -uo pipefail
 script=$1/launch/nccl_env.sh
