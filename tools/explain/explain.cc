@@ -264,26 +264,26 @@ struct Page {
     say("Read: docs/course/08-pipelines.md, docs/schedules.md, parallel/pipeline/executor.cc:run_ops");
   }
 
-  // What of this page a trace has times for: the passes, the layer, and each communicator's calls.
+  // The parts of this page that a trace has times for: the passes, the layer, and each communicator's calls.
   void add_measured(const StepTimeline& timeline) {
     const RankTimeline& measured = timeline.ranks.at(0);
     TextBlock block = {"", {{"", "spans", "ms", "ms each"}}, "lrrr"};
-    const auto add = [&](const std::string& name, const std::vector<TraceSpan>& spans) {
+    const auto add = [&](const std::string& name, const std::vector<TraceSpan>& spans, std::string TraceSpan::*of) {
       int64_t count = 0, ns = 0;
       for (const TraceSpan& span : spans)
-        if (span.name == name) ++count, ns += span.time.length();
+        if (span.*of == name) ++count, ns += span.time.length();
       const double ms = static_cast<double>(ns) * 1e-6;
       if (count > 0)
         block.rows.push_back(
             {name, grouped(count), fmt::format("{:.3f}", ms), fmt::format("{:.3f}", ms / static_cast<double>(count))});
     };
-    for (const char* pass : {"F", "B", "I", "W"}) add(pass, measured.ops);
-    if (unit >= 0) add(name_of_unit(unit), measured.layers);
-    add("optimizer", measured.layers);
+    for (const char* pass : {"F", "B", "I", "W"}) add(pass, measured.ops, &TraceSpan::name);
+    if (unit >= 0) add(name_of_unit(unit), measured.layers, &TraceSpan::layer);
+    add("optimizer", measured.layers, &TraceSpan::layer);
     say("## 5. Measured");
     say("Step {} took {:.3f} ms on this rank: its passes, the layer of part 2, and its calls.", timeline.step,
         static_cast<double>(timeline.window.length()) * 1e-6);
-    text += code(render({block})) + code(render({table_of(timeline)}));
+    text += code(render({block})) + (measured.lanes.empty() ? "" : code(render({table_of(timeline)})));
     say("Read: docs/course/11-overlap-study.md, docs/overlap.md, tools/draw/step_timeline.h:StepTimeline");
   }
 

@@ -182,6 +182,8 @@ TEST(ExplainProgram, PrintsAPageOrOneMessage) {
   EXPECT_EQ(run(file + " --svg " + (dir / "a.svg")), 0);
   EXPECT_EQ(read_text(dir / "a.svg").substr(0, 4), "<svg");
   EXPECT_EQ(read_text(dir / "out"), "");
+  EXPECT_EQ(run(file + " --step " + (dir / "no_run")), 64);
+  EXPECT_NE(read_text(dir / "err").find(dir / "no_run"), std::string::npos);
   EXPECT_EQ(run(dir / "none.yaml"), 64);
   EXPECT_EQ(read_text(dir / "err"), fmt::format("trivet: {}: no such file\n", dir / "none.yaml"));
   EXPECT_EQ(run(file + " --rank 1"), 64);
