@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/files.h"
+#include "engine/config/fields.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
 
@@ -18,13 +20,37 @@ struct ExplainOptions {
   int ranks = 0, rank = 0;  // ranks 0: not given
 };
 
+// Throws unless the run in the folder was of this configuration on as many ranks.
+void check_is_run_of(const std::string& folder, const Config& config, int ranks) {
+  const std::string file = folder + "/config.resolved.yaml";
+  const Config run = load_config(file, {}).config;
+  const auto differs = [&](std::string_view what, const auto& of_run, const auto& here) {
+    throw ConfigError(fmt::format("--step: {} was run with {} {}, found {}; expected the run's own: trivet explain {}",
+                                  folder, what, of_run, here, file));
+  };
+  for (const Field& field : fields())
+    for (const std::string_view section : {"model", "batch", "precision", "parallel", "overlap"})
+      if (const std::string of_run = format_field(field, run), here = format_field(field, config);
+          field.section() == section && of_run != here)
+        differs(field.name, of_run, here);
+  for_each_line(folder + "/metrics.jsonl", [&](const std::string& line, int64_t) {
+    const auto record = nlohmann::json::parse(line, nullptr, false);
+    if (record.is_object() && record.value("event", "") == "start" && record.value("ranks", ranks) != ranks)
+      differs("--ranks", record.value("ranks", 0), ranks);
+  });
+}
+
 void run(const ExplainOptions& options) {
   LoadedConfig loaded = load_config(options.path, options.sets);
   const int ranks = options.ranks > 0 ? options.ranks : ranks_of_one_replica(loaded.config);
   const Layout layout = resolve(loaded, facts_of(loaded.config, ranks));
   for (const std::string& note : layout.notes) fmt::print(stderr, "trivet: {}\n", note);
   std::optional<StepTimeline> measured;
-  if (!options.measured.empty()) measured = read_step_timeline(trace_of_run(options.measured), {}, {options.rank});
+  if (!options.measured.empty()) {
+    const std::string trace = trace_of_run(options.measured);
+    check_is_run_of(options.measured, loaded.config, ranks);
+    measured = read_step_timeline(trace, {}, {options.rank});
+  }
   const Explained explained = explain(loaded, layout, options.rank, measured ? &*measured : nullptr);
   if (options.svg.empty()) fmt::print("{}", explained.page);
   else write_file(options.svg, explained.picture);
@@ -38,11 +64,13 @@ void add_explain_command(CLI::App& app) {
   add_argument(*command, "RUN.yaml", options->path, "YAML file of the run");
   add_ranks_option(*command, options->ranks, "ranks of the run; default: as many as one model needs");
   add_number(*command, "--rank", options->rank, whole_number(0, kMostRanks - 1), "the rank to explain");
-  command->add_option("--step", options->measured, "a run of it with train.trace=true: add the times of a step")
-      ->option_text("RUN_DIR")
-      ->check(file_name());
+  CLI::Option* step =
+      command->add_option("--step", options->measured, "a run of it with train.trace=true: add the times of a step")
+          ->option_text("RUN_DIR")
+          ->check(file_name());
   command->add_option("--svg", options->svg, "write its picture to this file instead: a layer, a step's communication")
-      ->check(svg_name());
+      ->check(svg_name())
+      ->excludes(step);
   add_set_option(*command, options->sets, "override a value of the file");
   command->callback([options] { run(*options); });
 }

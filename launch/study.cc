@@ -126,7 +126,8 @@ std::string command_text(const Study& study, const Point& point) {
 
 // Throws if no run succeeded, as there is nothing to report; with `all`, also if a run failed, was killed or
 // timed out: the other results are valid, but one is missing.
-void check_success(const Study& study, const Plan& plan, const Summary& summary, bool all = false) {
+void check_success(const Study& study, const Plan& plan, const Summary& summary, bool all = false,
+                   const char* mode = "") {
   if (summary.done > 0 && !(all && summary.failed > 0)) return;
   for (size_t i = 0; i < plan.points.size(); ++i) {
     const std::string& failure = summary.points[i].failure;
@@ -134,8 +135,8 @@ void check_success(const Study& study, const Plan& plan, const Summary& summary,
     const std::string what =
         summary.done == 0
             ? "no run has succeeded"
-            : fmt::format("{} of {} points have a failed run (trivet study {} --retry-failed runs them again)",
-                          summary.failed, plan.points.size(), study.path);
+            : fmt::format("{} of {} points have a failed run (trivet study {}{} --retry-failed runs them again)",
+                          summary.failed, plan.points.size(), study.path, mode);
     throw Error(fmt::format("study {}: {}; the first failure, of {}: {}", study.name, what,
                             describe_choice(study, plan.points[i].choice), failure));
   }
@@ -296,7 +297,7 @@ std::vector<ScalingRun> scaling_runs(const Study& study, const Plan& plan, const
 
 // out: the folder of the files; "": none.
 void report_scaling(const std::vector<ScalingRun>& runs, const std::string& name, const std::string& out) {
-  const ScalingFit fit = fit_scaling(runs);
+  const ScalingFit fit = fit_scaling(runs, name);
   const TextBlock law = law_table(runs, fit), predictions = prediction_table(runs, fit);
   print_blocks({law, predictions});
   if (out.empty()) return;
@@ -321,8 +322,8 @@ void run_scaling(const Study& study, const Plan& plan, std::vector<RunRow>& rows
       throw ConfigError(study.path +
                         ": set.train.eval_interval is required by --fit: it fits the losses of the "
                         "evaluation at a run's end, which is the only one with 1_000_000");
-  check_design(scaling_runs(study, plan, rows));
   if (!plan.dropped.empty()) print_blocks({dropped_table(study, plan)});
+  check_design(scaling_runs(study, plan, rows), study.path);
   for (const bool predicted : {false, true}) {
     Plan part;  // each point is its own baseline: no run is made twice
     std::ranges::copy_if(plan.points, std::back_inserter(part.points), [&](const Point& point) {
@@ -335,8 +336,8 @@ void run_scaling(const Study& study, const Plan& plan, std::vector<RunRow>& rows
     runner.ended = [&](const StudyProgress& progress) { print_run(study, part, progress); };
     if (run_study(study, part, rows, run_point, runner) != StudyEnd::complete)
       throw Unfinished("runs of the scaling law are missing; the same command continues with them");
-    check_success(study, part, summarize(study, part, rows), true);
-    report_scaling(scaling_runs(study, plan, rows), study.name, study.out);
+    check_success(study, part, summarize(study, part, rows), true, " --fit scaling");
+    report_scaling(scaling_runs(study, plan, rows), study.path, study.out);
     std::fflush(stdout);
   }
 }
@@ -347,6 +348,9 @@ void run(const StudyOptions& options) {
   if (options.path.ends_with(".csv")) {
     if (options.fit.empty() || options.retry_failed)
       throw ConfigError(options.path + ": a table of runs goes with --fit and --out, and no other option");
+    std::error_code none;
+    if (std::filesystem::equivalent(options.path, options.out + "/scaling.csv", none))
+      throw ConfigError(fmt::format("--out: {} would replace {}; expected another folder", options.out, options.path));
     return report_scaling(read_scaling_runs(options.path), options.path, options.out);
   }
   Study study = load_study(options.path);

@@ -36,9 +36,10 @@ void StepMeter::collect_call(const Span& span, int64_t start_ns, int64_t end_ns,
   add(wire + k, from, until, start_ns, end_ns);
   add(host, std::max(until, span.start_ns), span.end_ns, start_ns, end_ns);
   const WireCost& cost = span.info.cost;
-  if (cost.hops == 0 || from >= end_ns || until < start_ns) return;
+  const bool inside = from < end_ns && until >= start_ns;
+  if (cost.hops == 0 || (!inside && !between_windows_)) return;
   stats.wire_bytes[k] += cost.bytes;
-  if (links_[k]) floors_[k].push_back({from, wire_time(*links_[k], cost), cost.queues});
+  if (inside && links_[k]) floors_[k].push_back({from, wire_time(*links_[k], cost), cost.queues});
 }
 
 int64_t StepMeter::floor_of(std::vector<FloorCall>& calls, int64_t start_ns, int64_t end_ns) const {

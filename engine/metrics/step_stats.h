@@ -64,7 +64,10 @@ struct StepStats {
 // Measures steps. Reuses its memory from step to step; used by one thread.
 class StepMeter {
  public:
-  explicit StepMeter(const KnownLinks& links = {}) : links_(links) {}
+  // between_windows: rows hold each call once, and calls that run between two windows, such as gathers of weights,
+  // count their bytes, too. Otherwise only calls in the window do.
+  explicit StepMeter(const KnownLinks& links = {}, bool between_windows = false)
+      : links_(links), between_windows_(between_windows) {}
 
   // Spans are clipped to the window [start_ns, end_ns). Rows may overlap each other, and spans within a row may nest.
   // Linear in the number of spans if the spans of each row are sorted by start.
@@ -96,6 +99,7 @@ class StepMeter {
   int64_t floor_of(std::vector<FloorCall>& calls, int64_t start_ns, int64_t end_ns) const;
 
   const KnownLinks links_;
+  const bool between_windows_;
   std::array<std::vector<FloorCall>, kCommClasses.size()> floors_;
   std::array<std::vector<Interval>, kActivities> spans_;  // within the window, in order
   // Times when the union of an activity's spans begins, ends, begins again, …; the last entry is kNever.

@@ -35,8 +35,8 @@ class GptStage {
   // recomputed activations that the weight half needs. whole_backwards: true if there are unsplit backwards too.
   // deferred_heads: how many micro-batches may have a deferred gradient of the output weight at the same time.
   void allocate(Arena& activations, int slots, int stashes, bool whole_backwards, int deferred_heads = 0);
-  // Bytes of scratch for forward and backward of such a stage, and for the logits of one position.
-  static int64_t scratch_bytes(const GptShape& shape, const Recompute& recompute);
+  // Bytes of scratch for forward and backward of a stage of `blocks` blocks, and for the logits of one position.
+  static int64_t scratch_bytes(const GptShape& shape, const Recompute& recompute, int64_t blocks);
 
   // Inputs, filled by the caller: tokens, labels, position_ids and starts (as in MicroBatch), [s, b] int32;
   // first_sample [1] int64, null without dropout.

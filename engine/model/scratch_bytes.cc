@@ -1,5 +1,5 @@
-// Measures the scratch memory that a pass needs by running a one-block model on a planning device, where operations
-// and communication do nothing.
+// Measures the scratch memory that a pass needs by running a model of one block of each kind on a planning device,
+// where operations and communication do nothing.
 #include "engine/model/gpt_stage.h"
 #include "parallel/comm/planning_comm.h"
 #include "parallel/context/attention.h"
@@ -16,8 +16,12 @@ class NullOps : public Ops {
 
 }  // namespace
 
-int64_t GptStage::scratch_bytes(const GptShape& of_rank, const Recompute& recompute) {
-  GptShape shape = of_rank;  // its one block is in FP8 if any block is: FP8 needs more scratch
+int64_t GptStage::scratch_bytes(const GptShape& of_rank, const Recompute& of_run, int64_t blocks) {
+  // If only the first blocks are recomputed, one that is and one that is not.
+  const bool mixed = !of_run.uniform && of_run.num_layers > 0 && of_run.num_layers < blocks;
+  Recompute recompute = of_run;
+  if (mixed) recompute.num_layers = 1;
+  GptShape shape = of_rank;  // its blocks are in FP8 if any block is: FP8 needs more scratch
   shape.bf16_layers_at_start = shape.bf16_layers_at_end = 0;
   const std::unique_ptr<Device> device = create_planning_device();
   const std::unique_ptr<Stream> compute = device->create_compute_stream();
@@ -30,7 +34,7 @@ int64_t GptStage::scratch_bytes(const GptShape& of_rank, const Recompute& recomp
 
   Arena arena(*device, "dry run");
   ParamList params({{Axis::tp, shape.t}}, {{Axis::tp, shape.tensor_rank}}, shape.sequence_parallel);
-  GptStage stage(params, shape, {.num_layers = 1}, 0, recompute);
+  GptStage stage(params, shape, {.num_layers = mixed ? 2 : 1}, 0, recompute);
   stage.allocate(arena, 1, 0, true);
   for (Param& param : params.all()) {
     param.weight = arena.allocate(shape.dtype, param.shape);

@@ -44,6 +44,12 @@ int64_t spans_of_step(const Program& program, const std::deque<GptStage>& stages
 // Bytes per span: the step's and the next one's records, and StepMeter's intervals.
 constexpr int64_t kBytesOfSpan = 2 * sizeof(Span) + 4 * sizeof(Interval);
 
+int64_t most_blocks(const std::deque<GptStage>& stages) {
+  int64_t most = 0;
+  for (const GptStage& stage : stages) most = std::max(most, stage.range().num_layers);
+  return most;
+}
+
 }  // namespace
 
 FlatOptions flat_options_of(const Config& config, const Layout& layout, const GptShape& shape, const MeshPosition& at,
@@ -157,7 +163,7 @@ RankState::RankState(const Config& config, const Layout& layout, const MeshPosit
       params(layout.mesh, at, shape.sequence_parallel),
       stages(make_stages(params, shape, config, layout, at)),
       flat(params, flat_options_of(config, layout, shape, at, trains(config, positions)), weight_arena, gradient_arena),
-      scratch(scratch_arena, GptStage::scratch_bytes(shape, recompute_of(config.model))) {
+      scratch(scratch_arena, GptStage::scratch_bytes(shape, recompute_of(config.model), most_blocks(stages))) {
   const int pp = at[Axis::pp];
   int boundary = 0;
   layout.each_schedule([&](const Schedule& schedule) {

@@ -164,7 +164,7 @@ Reporter::Reporter(const LoadedConfig& loaded, const Layout& layout, const RunOr
       host_(trainer.host()),
       links_(known_links(config_.comm, trainer)),
       time_(host_.size(), links_),
-      meter_(links_) {
+      meter_(links_, true) {
   const bool first = host_.rank() == 0;
   // Ranks that share a GPU cannot tell how much energy each of them uses.
   if (trainer.rank().backend.exchange_on_device || host_.size() == 1) gpu_ = create_gpu_monitor(trainer.device());

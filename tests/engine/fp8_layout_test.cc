@@ -85,6 +85,13 @@ INSTANTIATE_TEST_SUITE_P(
                             {{"model.recompute_granularity", "full"},
                              {"model.recompute_method", "uniform"},
                              {"model.recompute_num_layers", "1"}}},
+                    // The second block, which is not recomputed, needs more scratch.
+                    Fp8Case{"first_again",
+                            {},
+                            {},
+                            {{"model.recompute_granularity", "full"},
+                             {"model.recompute_method", "block"},
+                             {"model.recompute_num_layers", "1"}}},
                     Fp8Case{"whole_states", {.d = 2}, kDataOfTwo},
                     Fp8Case{"overlapped",
                             kDataOfTwo,

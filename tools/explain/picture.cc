@@ -59,7 +59,7 @@ struct StepCells {
     for (const Queued& q : step.queued) {
       const PassCell at{q.pass, q.pass.empty() ? -1 : q.label.microbatch, q.pass.empty() ? -1 : q.label.first_unit};
       if (q.work && (cells.empty() || cells.back() != at)) cells.push_back(at);
-      if (!q.call || q.call->sends) continue;
+      if (!q.call) continue;
       LaneCall& lane = lanes[{class_of_call(q), q.call->name}][cells.empty() ? 0 : cells.size() - 1];
       ++lane.calls, lane.bytes += q.call->bytes;
       if (q.label.bucket >= 0) lane.buckets.push_back(fmt::format("b{}", q.label.bucket));

@@ -21,6 +21,7 @@ using Eigen::ArrayXd, Eigen::ArrayXXd, Eigen::MatrixXd, Eigen::VectorXd;
 constexpr int kParameters = 5;
 constexpr size_t kFewestRuns = kParameters + 2;
 constexpr double kHuber = 1e-3;
+constexpr double kMostExponent = 5;  // published ones are below 1
 
 // The root of twice the Huber loss, with the residual's sign: least squares of it are least Huber losses.
 double huber_root(double r) {
@@ -81,16 +82,18 @@ VectorXd best_of_grid(const Residuals& residuals) {
 
 }  // namespace
 
-void check_design(std::span<const ScalingRun> runs) {
+void check_design(std::span<const ScalingRun> runs, std::string_view file) {
   std::set<double> sizes, lengths;
-  size_t fitted = 0;
+  std::set<std::pair<double, double>> fitted;
   for (const ScalingRun& run : runs)
-    if (!run.predicted) ++fitted, sizes.insert(run.parameters), lengths.insert(run.tokens);
-  if (fitted < kFewestRuns || sizes.size() < 3 || lengths.size() < 3)
+    if (!run.predicted)
+      fitted.emplace(run.parameters, run.tokens), sizes.insert(run.parameters), lengths.insert(run.tokens);
+  if (fitted.size() < kFewestRuns || sizes.size() < 3 || lengths.size() < 3)
     throw ConfigError(
-        fmt::format("a scaling law has {} parameters: found {} runs of {} sizes on {} numbers of tokens, expected at "
+        fmt::format("{}: a scaling law has {} parameters: found {} different runs, of {} sizes on {} numbers of "
+                    "tokens, expected at "
                     "least {} of 3 sizes on 3 numbers of tokens, and those to predict in addition",
-                    kParameters, fitted, sizes.size(), lengths.size(), kFewestRuns));
+                    file, kParameters, fitted.size(), sizes.size(), lengths.size(), kFewestRuns));
 }
 
 double ScalingLaw::loss(double parameters, double tokens) const {
@@ -104,8 +107,10 @@ double ScalingLaw::best_parameters(double flops) const {
 std::pair<double, double> ScalingFit::interval(const std::function<double(const ScalingLaw&)>& of,
                                                bool with_noise) const {
   std::vector<double> values;
-  for (size_t i = 0; i < resampled.size(); ++i)
-    values.push_back(of(resampled[i]) * (with_noise ? std::exp(residuals[i % residuals.size()]) : 1));
+  for (size_t i = 0; i < resampled.size(); ++i) {
+    const double value = of(resampled[i]) * (with_noise ? std::exp(residuals[i % residuals.size()]) : 1);
+    values.push_back(std::isnan(value) ? std::numeric_limits<double>::infinity() : value);
+  }
   std::ranges::sort(values);
   const auto at = [&](double share) {
     return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
@@ -113,13 +118,14 @@ std::pair<double, double> ScalingFit::interval(const std::function<double(const 
   return {at((1 - kConfidence) / 2), at((1 + kConfidence) / 2)};
 }
 
-ScalingFit fit_scaling(std::span<const ScalingRun> runs, int resamples) {
-  check_design(runs);
+ScalingFit fit_scaling(std::span<const ScalingRun> runs, std::string_view file, int resamples) {
+  check_design(runs, file);
   std::vector<ScalingRun> fitted;
   std::ranges::copy_if(runs, std::back_inserter(fitted), [](const ScalingRun& run) { return !run.predicted; });
   for (const ScalingRun& run : fitted)
     if (!std::isfinite(run.loss))
-      throw ConfigError(fmt::format("a scaling law needs a validation loss of each run, and {} has none", run.name));
+      throw ConfigError(
+          fmt::format("{}: a scaling law needs the validation loss of every run, and {} has none", file, run.name));
   const auto count = static_cast<Eigen::Index>(fitted.size());
   ArrayXd n(count), d(count), loss(count);
   for (Eigen::Index i = 0; i < count; ++i) {
@@ -133,6 +139,12 @@ ScalingFit fit_scaling(std::span<const ScalingRun> runs, int resamples) {
     return ScalingLaw{std::exp(x[0]), std::exp(x[1] + x[2] * middle_n), x[2], std::exp(x[3] + x[4] * middle_d), x[4]};
   };
 
+  if (const double alpha = best[2], beta = best[4];
+      !(alpha > 0 && alpha < kMostExponent && beta > 0 && beta < kMostExponent))
+    throw DataError(fmt::format(
+        "{}: the runs do not determine a scaling law: the best fit has alpha {:.3g} and beta {:.3g}, expected "
+        "both above 0 and below {}: losses that fall with N and with D, and by less and less",
+        file, alpha, beta, kMostExponent));
   const ArrayXd center = residuals.fitted(best);
   const ArrayXd left =
       (loss - center) * std::sqrt(static_cast<double>(count) / static_cast<double>(count - kParameters));
@@ -176,7 +188,7 @@ std::string csv_of(std::span<const ScalingRun> runs) {
   std::string text = std::string(kScalingColumns) + "\r\n";
   for (const ScalingRun& run : runs)
     text += csv_line({run.name, fmt::format("{}", run.parameters), fmt::format("{}", run.tokens),
-                      std::isfinite(run.loss) ? fmt::format("{:.6f}", run.loss) : "", run.predicted ? "yes" : "no"});
+                      std::isfinite(run.loss) ? fmt::format("{}", run.loss) : "", run.predicted ? "yes" : "no"});
   return text;
 }
 

@@ -45,9 +45,9 @@ struct ScalingFit {
 };
 
 // Throws ConfigError where the runs to be fitted are too few for five parameters.
-void check_design(std::span<const ScalingRun> runs);
-// The same, and where one of them lacks its loss.
-ScalingFit fit_scaling(std::span<const ScalingRun> runs, int resamples = 1000);
+void check_design(std::span<const ScalingRun> runs, std::string_view file = "runs");
+// The same, and if one of them lacks its loss; DataError if no law with exponents from 0 to 5 fits.
+ScalingFit fit_scaling(std::span<const ScalingRun> runs, std::string_view file = "runs", int resamples = 1000);
 
 // A line a run, under the line of kScalingColumns; predicted: yes or no. Throws DataError, IoError.
 constexpr const char* kScalingColumns = "run,parameters,tokens,loss,predicted";

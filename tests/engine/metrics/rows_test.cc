@@ -1,5 +1,6 @@
 // Rows of metrics.jsonl, recomputed from the configuration and the file alone.
 #include <cmath>
+#include <numeric>
 
 #include "tests/engine/checkpoint/runs.h"
 
@@ -159,6 +160,28 @@ TEST(MetricsRows, HaveTheBytesOfTheLayout) {
       EXPECT_EQ(row.at("pipeline_wire_bytes"), c.pipeline);
     }
   }
+}
+
+// Gathers of weights that run between two steps are in no step's window; each counts once, in the record of the step in
+// which it ends, or in none after the last step.
+TEST(MetricsRows, CountTheBytesOfGathersThatRunBetweenSteps) {
+  const TempDir dir;
+  const auto bytes_of = [&](const char* name, bool overlaps) {
+    Config config = cut(small_run(dir / name), {.d = 2, .strategy = "optim"});
+    config.train.train_iters = 5;
+    if (overlaps) overlap_data_parallel(config);
+    EXPECT_EQ(run(config, 2).exit_code, 0);
+    std::vector<double> bytes;
+    for (const nlohmann::json& row : records_of(config.train.run_dir))
+      if (row.contains("loss")) bytes.push_back(row.at("data_wire_bytes"));
+    return bytes;
+  };
+  const std::vector<double> plain = bytes_of("plain", false), overlapped = bytes_of("overlapped", true);
+  ASSERT_EQ(plain.size(), 5u);
+  const double all = std::accumulate(plain.begin(), plain.end(), 0.0);
+  const double counted = std::accumulate(overlapped.begin(), overlapped.end(), 0.0);
+  EXPECT_LE(counted, all);
+  EXPECT_GE(counted, all - plain.back() / 2);  // the last step's gathers
 }
 
 }  // namespace

@@ -182,6 +182,13 @@ TEST(ExplainProgram, PrintsAPageOrOneMessage) {
   EXPECT_EQ(run(file + " --svg " + (dir / "a.svg")), 0);
   EXPECT_EQ(read_text(dir / "a.svg").substr(0, 4), "<svg");
   EXPECT_EQ(read_text(dir / "out"), "");
+  // A run of another configuration has other times.
+  std::filesystem::create_directory(dir / "other");
+  write_text(dir / "other/trace.json", "[]");
+  write_text(dir / "other/config.resolved.yaml", read_text(source_path("docs/course/one_rank.yaml")));
+  EXPECT_EQ(run(file + " --step " + (dir / "other") + " --set model.num_layers=3"), 64);
+  EXPECT_NE(read_text(dir / "err").find("was run with model.num_layers 2, found 3"), std::string::npos)
+      << read_text(dir / "err");
   EXPECT_EQ(run(file + " --step " + (dir / "no_run")), 64);
   EXPECT_NE(read_text(dir / "err").find(dir / "no_run"), std::string::npos);
   EXPECT_EQ(run(dir / "none.yaml"), 64);

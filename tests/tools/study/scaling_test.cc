@@ -31,7 +31,7 @@ std::string problem_of(const std::vector<ScalingRun>& runs) {
 }
 
 TEST(ScalingLaw, IsRecoveredFromExactLosses) {
-  const ScalingLaw law = fit_scaling(runs_of(kTrue), 1).law;
+  const ScalingLaw law = fit_scaling(runs_of(kTrue), "runs", 1).law;
   EXPECT_NEAR(law.E / kTrue.E, 1, 1e-4);
   EXPECT_NEAR(law.A / kTrue.A, 1, 1e-3);
   EXPECT_NEAR(law.alpha / kTrue.alpha, 1, 1e-4);
@@ -42,7 +42,7 @@ TEST(ScalingLaw, IsRecoveredFromExactLosses) {
 TEST(ScalingLaw, HasAHuberLossThatOneWrongRunDoesNotMove) {
   std::vector<ScalingRun> runs = runs_of(kTrue);
   runs[5].loss *= 1.2;
-  EXPECT_NEAR(fit_scaling(runs, 1).law.loss(1.5e6, 1.5e7), runs.back().loss, 2e-3);
+  EXPECT_NEAR(fit_scaling(runs, "runs", 1).law.loss(1.5e6, 1.5e7), runs.back().loss, 2e-3);
 }
 
 TEST(ScalingLaw, IntervalsCoverTheTruth) {
@@ -50,7 +50,7 @@ TEST(ScalingLaw, IntervalsCoverTheTruth) {
   constexpr int kStudies = 20;
   for (int study = 0; study < kStudies; ++study) {
     const std::vector<ScalingRun> runs = runs_of(kTrue, 0.005, 100 + study);
-    const ScalingFit fit = fit_scaling(runs, 100);
+    const ScalingFit fit = fit_scaling(runs, "runs", 100);
     const ScalingRun& large = runs.back();
     const auto [low, high] =
         fit.interval([&](const ScalingLaw& law) { return law.loss(large.parameters, large.tokens); }, true);
@@ -68,15 +68,25 @@ TEST(ScalingLaw, IntervalsCoverTheTruth) {
 TEST(ScalingLaw, RefusesRunsThatCannotTellIt) {
   std::vector<ScalingRun> runs = runs_of(kTrue);
   runs[3].loss = std::nan(""), runs[3].name = "size=big";
-  EXPECT_EQ(problem_of(runs), "a scaling law needs a validation loss of each run, and size=big has none");
+  EXPECT_EQ(problem_of(runs), "runs: a scaling law needs the validation loss of every run, and size=big has none");
   runs = runs_of(kTrue);
   runs.resize(6);
+  for (int i = 0; i < 6; ++i) runs.push_back(runs[0]);  // the same run again is no other
   EXPECT_EQ(problem_of(runs),
-            "a scaling law has 5 parameters: found 6 runs of 6 sizes on 6 numbers of tokens, expected at least 7 of 3 "
-            "sizes on 3 numbers of tokens, and those to predict in addition");
+            "runs: a scaling law has 5 parameters: found 6 different runs, of 6 sizes on 6 numbers of tokens, expected "
+            "at least 7 of 3 sizes on 3 numbers of tokens, and those to predict in addition");
   runs = runs_of(kTrue);
   for (ScalingRun& run : runs) run.parameters = run.parameters > 3e5 ? 1e6 : 1e5;
-  EXPECT_NE(problem_of(runs).find("found 12 runs of 2 sizes"), std::string::npos) << problem_of(runs);
+  EXPECT_NE(problem_of(runs).find("found 12 different runs, of 2 sizes"), std::string::npos) << problem_of(runs);
+}
+
+TEST(ScalingLaw, LossesThatFollowNoLawAreRefused) {
+  for (const double slope : {0.0, 0.1}) {
+    std::vector<ScalingRun> runs = runs_of(kTrue);
+    for (ScalingRun& run : runs) run.loss = 1.5 * std::pow(run.parameters, slope);
+    EXPECT_NE(message_of<DataError>([&] { fit_scaling(runs); }).find("do not determine a scaling law"),
+              std::string::npos);
+  }
 }
 
 TEST(ScalingLaw, BestSizeHasNoBetterNeighbour) {
@@ -106,7 +116,7 @@ TEST(ScalingRuns, AreReadAsTheyAreWritten) {
 TEST(ScalingReport, ShowsPredictionBeforeAndAfterTheRun) {
   std::vector<ScalingRun> runs = runs_of(kTrue);
   runs.back().loss *= 1.01;
-  const ScalingFit fit = fit_scaling(runs, 20);
+  const ScalingFit fit = fit_scaling(runs, "runs", 20);
   EXPECT_EQ(prediction_table(runs, fit).rows.at(1).back(), "-0.99 %");
   const std::string picture = isoflop_picture(runs, fit);
   EXPECT_NE(picture.find("large, predicted: "), std::string::npos);
