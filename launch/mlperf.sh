@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Runs a benchmark of configs/mlperf several times with different seeds, as a submission to MLPerf Training requires,
-# and summarizes the runs. Installs what it needs and builds, if there is no program.
+# and summarizes the runs. If there is no program yet, installs what it needs and builds it.
 #   launch/mlperf.sh CONFIG --out DIR [--runs N] [--seed S] [--ranks N | --launcher "mpirun -n 8"] [--start CHECKPOINT]
 #                    [--system-desc FILE] [--against-reference FILE] [--set SECTION.KEY=VALUE …]
 # DIR gets results/SYSTEM/BENCHMARK/result_0.txt …, links to them, systems/SYSTEM.json from FILE of --system-desc,
 # summary.svg, and one folder per run in runs/. --runs: total number [1]. S: seed of the first run; later runs count up
-# from it [random]. CHECKPOINT: for benchmarks that start from one. FILE of --against-reference: the samples to the
-# target of reference runs, against which these runs are tested.
+# from it [random]. CHECKPOINT: for benchmarks that start from one. FILE of --against-reference: how many samples
+# reference runs took to reach the target; these runs are tested against them.
 # Started again with the same settings, it continues with the missing runs. TRIVET is the program [build/trivet,
 # built here].
 set -euo pipefail
@@ -80,7 +80,7 @@ if [[ $benchmark == tiny* && ! -f data/gcide.json ]]; then
   "$trivet" data prepare --input /usr/share/dictd/gcide.dict.dz --document entry --tokenizer sentencepiece \
     --vocab-size 4096 --output data/gcide
 fi
-# The small GPT-3 starts from the same model after 100 steps.
+# The small GPT-3 starts from the same model, trained for 100 steps.
 if [[ $benchmark == tiny_gpt3 && -z $start ]]; then
   start=$out/start/checkpoints/step-00000100
   if [[ ! -d $start ]]; then

@@ -34,7 +34,7 @@ class NumberCheck {
   };
   Limits limits() const;
 
-  // A step's results from the device, and whether it was taken. Judged once per step, before the next call of limits().
+  // A step's results from the device, and whether it was taken. Judged once per step, before the next call to limits().
   struct Numbers {
     double loss, grad_norm;
     bool finite;  // the loss and all gradients are

@@ -100,7 +100,7 @@ TEST(Overlap, AlignedGathersWaitForTheirTurn) {
   config.overlap.align_param_gather = true;
   for (const TracedStep& step : traced_steps(config, 4)) {
     const int64_t first = step.spans("compute", "F").front().start_ns, last = step.spans("compute", "B").back().end_ns;
-    int within = 0;  // the step: chunk 1's gather. Chunk 0's follows the last update, immediately or late
+    int within = 0;  // the step: chunk 1's gather. Chunk 0's follows the last update, immediately or later
     for (const Span& span : step.spans("weights", "all_gather"))
       within += span.start_ns >= first && span.end_ns <= last;
     EXPECT_GE(within, 1);

@@ -136,7 +136,7 @@ TEST_P(CrossEntropyTest, LossAndGradientOnOneTwoAndThreeRanks) {
   }
 }
 
-// The fused gradient has the bits of the two ops: for rows held in shared memory, read in packs or one by one, up to
+// The fused gradient is bitwise that of the two ops: for rows held in shared memory, read in packs or one by one, up to
 // the longest that fits, and for longer rows; with the vocabularies of GPT-2 and Llama 3.
 TEST_P(CrossEntropyTest, TheGradientAtOnceIsThatOfTheTwoOps) {
   const int64_t most = 112 * 1024 / size_of(dtype);

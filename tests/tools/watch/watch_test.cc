@@ -86,7 +86,7 @@ TEST_F(Watch, ARunGoesOnWhileItsLockIsHeldAndACopyOfItsFolderDoesNot) {
   EXPECT_TRUE(has(run().state, "stopped as asked after step 2: SIGTERM")) << run().state;
   EXPECT_FALSE(run().running);
   EXPECT_TRUE(run().stopped);
-  // A younger lock means that the run was started again, however the previous start ended.
+  // A newer lock means that the run was started again, however the previous attempt ended.
   lock.emplace(folder());
   EXPECT_TRUE(run().running);
   EXPECT_FALSE(run().stopped);
