@@ -235,6 +235,9 @@ void complete(const op::Matmul& op, TapeWork& work) {
   work.dtype = op.a.dtype;
   work.m = op.c.rows(), work.n = op.c.cols(), work.k = op.transpose_a ? op.a.rows() : op.a.cols();
   work.flops = 2 * work.m * work.n * work.k;
+  // Operands of epilogues are counted where these are (TapeOps::add_epilogue).
+  const auto bytes_of = [](const auto& argument) { return argument.data ? argument.bytes() : 0; };
+  work.bytes = op.a.bytes() + op.b.bytes() + bytes_of(op.bias) + op.c.bytes() * (op.accumulate ? 2 : 1);
   work.activation = op.pre_activation || op.activation_backward;
   work.backward = static_cast<bool>(op.activation_backward);
 }
@@ -242,8 +245,8 @@ void complete(const op::CrossEntropyForward&, TapeWork& work) { work.kind = Tape
 void complete(const op::CrossEntropyBackward&, TapeWork& work) { work.kind = TapeWork::loss; }
 // Only the heads in its layouts are accessed.
 void complete(const op::CopyHeads& op, TapeWork& work) {
-  work.bytes = op.from.layout.numel() *
-               (size_of(op.from.memory.dtype) + size_of(op.to.memory.dtype) * (op.accumulate ? 2 : 1));
+  work.bytes =
+      op.from.layout.numel() * (size_of(op.from.memory.dtype) + size_of(op.to.memory.dtype) * (op.accumulate ? 2 : 1));
 }
 void complete(const op::AttentionMerge& op, TapeWork& work) {
   work.bytes = op.more.bytes() + 2 * op.more.numel() * size_of(op.out.dtype) + 3 * op.more_lse.bytes();
@@ -284,8 +287,7 @@ class TapeOps : public Ops {
             else if constexpr (is_list<T>) for_each_tensor(field, work);
           });
           complete(op, work);
-          if constexpr (std::is_same_v<Op, op::Matmul>)
-            if (is_fp8(op.a.dtype)) add_prologue(op, work, stream);
+          if constexpr (std::is_same_v<Op, op::Matmul>) add_prologue(op, work, stream);
           tape_stream(stream).queue(work);
           if constexpr (std::is_same_v<Op, op::Matmul>) add_epilogue(op, stream);
         },
@@ -293,9 +295,12 @@ class TapeOps : public Ops {
   }
 
  private:
-  // The ops before a GEMM of FP8 operands. A CPU decodes them. A GPU's GEMM requires rows along k that are multiples of
-  // 16 bytes (cuBLASLt, "cublasLtMatmul"): other operands are transposed, or decoded if k is not such a multiple.
+  // What a GPU's GEMM fuses, and the ops before a GEMM of FP8 operands. A CPU decodes them. A GPU's GEMM requires rows
+  // along k that are multiples of 16 bytes (cuBLASLt, "cublasLtMatmul"): other operands are transposed, or decoded if k
+  // is not such a multiple.
   void add_prologue(const op::Matmul& op, TapeWork& gemm, Stream& stream) {
+    if (!cpu_) add_bytes(op.pre_activation, gemm), add_bytes(op.activation_backward, gemm);
+    if (!is_fp8(op.a.dtype)) return;
     const auto pass = [&](const char* name, const Tensor& operand, DType to) {
       tape_stream(stream).queue(
           {.name = name, .dtype = DType::bf16, .bytes = operand.bytes() + operand.numel() * size_of(to)});
