@@ -195,7 +195,7 @@ struct Page {
     int count = 1;
     for (const Queued& q : step.of_unit(unit, 0)) {
       LayerRow row = row_of(q);
-      if (!rows.empty() && alike(rows.back().queued, q) && rows.back().size == row.size) {
+      if (!rows.empty() && row.linear.empty() && alike(rows.back().queued, q) && rows.back().size == row.size) {
         rows.back().name = fmt::format("{} x {}", row.name, ++count);
         continue;
       }
