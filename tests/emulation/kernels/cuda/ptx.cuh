@@ -61,6 +61,18 @@ inline float bf16_of(uint32_t pair, int which) {
   return value;
 }
 
+// products[i, j] = sum over k of a[i, k] b[k, j], in the order of k. The inner loop of whole tests, which needs neither
+// a debugger nor a sanitizer.
+[[gnu::optimize("O3"), gnu::no_sanitize("address", "thread", "undefined")]] inline void multiply_matrices(
+    const float (&a)[16][16], const float (&b)[16][8], double (&products)[16][8]) {
+  for (int i = 0; i < 16; ++i) {
+    double sums[8] = {};
+    for (int k = 0; k < 16; ++k)
+      for (int j = 0; j < 8; ++j) sums[j] += static_cast<double>(a[i][k]) * static_cast<double>(b[k][j]);
+    for (int j = 0; j < 8; ++j) products[i][j] = sums[j];
+  }
+}
+
 }  // namespace ptx
 
 inline void ldmatrix(uint32_t (&to)[4], const void* row) { ptx::load<false>(to, row); }
@@ -79,13 +91,12 @@ inline void multiply(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint
       for (int r = 0; r < 2; ++r)
         for (int e = 0; e < 2; ++e) b[2 * t + 8 * r + e][g] = ptx::bf16_of(of.b[r], e);
     }
+    double products[16][8];
+    ptx::multiply_matrices(a, b, products);
     for (int lane = 0; lane < 32; ++lane)
       for (int e = 0; e < 4; ++e) {
-        const int row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
         float& sum = static_cast<ptx::Multiply*>(lanes[lane])->sums[e];
-        double products = 0;
-        for (int k = 0; k < 16; ++k) products += static_cast<double>(a[row][k]) * b[k][column];
-        sum = static_cast<float>(sum + products);
+        sum = static_cast<float>(sum + products[lane / 4 + e / 2 * 8][lane % 4 * 2 + e % 2]);
       }
   });
 }
