@@ -54,23 +54,34 @@ struct Multiply {
   uint32_t b[2];
 };
 
-inline float bf16_of(uint32_t pair, int which) {
-  const uint32_t bits = which == 0 ? pair << 16 : pair & 0xffff0000u;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-// products[i, j] = sum over k of a[i, k] b[k, j], in the order of k. The inner loop of whole tests, which needs neither
-// a debugger nor a sanitizer.
-[[gnu::optimize("O3"), gnu::no_sanitize("address", "thread", "undefined")]] inline void multiply_matrices(
-    const float (&a)[16][16], const float (&b)[16][8], double (&products)[16][8]) {
+// Of a warp's lanes. The inner loop of whole tests, which needs neither a debugger nor a sanitizer.
+[[gnu::optimize("O3"), gnu::no_sanitize("address", "thread", "undefined")]] inline void multiply_fragments(
+    void* const (&lanes)[32]) {
+  // The fragments as matrices: a[16, 16], b[16, 8]. Register r of a lane of group g has rows g + 8 (r % 2).
+  uint32_t a_bits[16][16], b_bits[16][8];
+  float a[16][16], b[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto& of = *static_cast<const Multiply*>(lanes[lane]);
+    const int g = lane / 4, t = lane % 4;
+    for (int r = 0; r < 4; ++r)
+      for (int e = 0; e < 2; ++e)
+        a_bits[g + 8 * (r % 2)][2 * t + 8 * (r / 2) + e] = e == 0 ? of.a[r] << 16 : of.a[r] & 0xffff0000u;
+    for (int r = 0; r < 2; ++r)
+      for (int e = 0; e < 2; ++e) b_bits[2 * t + 8 * r + e][g] = e == 0 ? of.b[r] << 16 : of.b[r] & 0xffff0000u;
+  }
+  __builtin_memcpy(a, a_bits, sizeof a), __builtin_memcpy(b, b_bits, sizeof b);
+  double products[16][8];
   for (int i = 0; i < 16; ++i) {
     double sums[8] = {};
-    for (int k = 0; k < 16; ++k)
+    for (int k = 0; k < 16; ++k)  // in the order of k
       for (int j = 0; j < 8; ++j) sums[j] += static_cast<double>(a[i][k]) * static_cast<double>(b[k][j]);
     for (int j = 0; j < 8; ++j) products[i][j] = sums[j];
   }
+  for (int lane = 0; lane < 32; ++lane)
+    for (int e = 0; e < 4; ++e) {
+      float& sum = static_cast<Multiply*>(lanes[lane])->sums[e];
+      sum = static_cast<float>(sum + products[lane / 4 + e / 2 * 8][lane % 4 * 2 + e % 2]);
+    }
 }
 
 }  // namespace ptx
@@ -80,25 +91,7 @@ inline void ldmatrix_transposed(uint32_t (&to)[4], const void* row) { ptx::load<
 
 inline void multiply(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   ptx::Multiply mine{sums, a, {b0, b1}};
-  emulation::meet_warp(0xffffffffu, "mma", &mine, [](void* const(&lanes)[32]) {
-    // The fragments as matrices: a[16, 16], b[16, 8]. Register r of a lane of group g has rows g + 8 (r % 2).
-    float a[16][16], b[16][8];
-    for (int lane = 0; lane < 32; ++lane) {
-      const auto& of = *static_cast<const ptx::Multiply*>(lanes[lane]);
-      const int g = lane / 4, t = lane % 4;
-      for (int r = 0; r < 4; ++r)
-        for (int e = 0; e < 2; ++e) a[g + 8 * (r % 2)][2 * t + 8 * (r / 2) + e] = ptx::bf16_of(of.a[r], e);
-      for (int r = 0; r < 2; ++r)
-        for (int e = 0; e < 2; ++e) b[2 * t + 8 * r + e][g] = ptx::bf16_of(of.b[r], e);
-    }
-    double products[16][8];
-    ptx::multiply_matrices(a, b, products);
-    for (int lane = 0; lane < 32; ++lane)
-      for (int e = 0; e < 4; ++e) {
-        float& sum = static_cast<ptx::Multiply*>(lanes[lane])->sums[e];
-        sum = static_cast<float>(sum + products[lane / 4 + e / 2 * 8][lane % 4 * 2 + e % 2]);
-      }
-  });
+  emulation::meet_warp(0xffffffffu, "mma", &mine, [](void* const(&lanes)[32]) { ptx::multiply_fragments(lanes); });
 }
 
 inline void cp_async_16(void* to, const void* from, bool there) { emulation::copy_async(to, from, 16, there); }
