@@ -1,6 +1,7 @@
 // trivet explain RUN.yaml: what one rank of the run holds, queues and sends, on one page.
 #include "tools/explain/explain.h"
 
+#include <algorithm>
 #include <fmt/format.h>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -28,11 +29,12 @@ void check_is_run_of(const std::string& folder, const Config& config, int ranks)
     throw ConfigError(fmt::format("--step: {} was run with {} {}, found {}; expected the run's own: trivet explain {}",
                                   folder, what, of_run, here, file));
   };
-  for (const Field& field : fields())
-    for (const std::string_view section : {"model", "batch", "precision", "parallel", "overlap"})
-      if (const std::string of_run = format_field(field, run), here = format_field(field, config);
-          field.section() == section && of_run != here)
-        differs(field.name, of_run, here);
+  constexpr std::string_view kSections[] = {"model", "batch", "precision", "parallel", "overlap"};
+  for (const Field& field : fields()) {
+    if (std::ranges::count(kSections, field.section()) == 0) continue;
+    const std::string of_run = format_field(field, run), here = format_field(field, config);
+    if (of_run != here) differs(field.name, of_run, here);
+  }
   for_each_line(folder + "/metrics.jsonl", [&](const std::string& line, int64_t) {
     const auto record = nlohmann::json::parse(line, nullptr, false);
     if (record.is_object() && record.value("event", "") == "start" && record.value("ranks", ranks) != ranks)

@@ -171,8 +171,7 @@ struct Page {
     say("## 2. One layer");
     say("The first micro-batch in {}, pass by pass. Sizes are m x n x k of a GEMM, and heads x queries x keys x width "
         "of attention. Bytes are those read and written; of a call, those of its tensor. Steps are those in "
-        "engine/model/block.h. The gradients of weights that "
-        "a schedule leaves to W are not in this list.",
+        "engine/model/block.h. The weight gradients that a schedule leaves to W are not in this list.",
         name_of_unit(unit));
     TextBlock block = {"", {{"", "", "size or group", "MFLOP", "bytes", "stream", "of"}}, "lllrr"};
     layer = layer_rows();
