@@ -1,4 +1,4 @@
-// Errors. One family of exceptions and two functions, no macro: std::source_location gives the caller's line.
+// Errors: one family of exceptions and two functions, no macros; std::source_location gives the caller's line.
 //
 // The type decides the program's exit code (launch/main.cc); the text names the key, file or op, what was found and
 // what was expected.
@@ -17,8 +17,8 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
   virtual int exit_code() const { return 70; }
 };
-// What the device or build lacks. Callers that know the configuration add the key that requires it and a remedy, and
-// set `named`.
+// The feature or resource that the device or build lacks. Callers that know the configuration add the key that requires
+// it and a remedy, and set `named`.
 enum class Lack { none, gpu, mpi, nccl, memory, links, named };
 // The user's configuration or command line cannot work (exit code 64).
 struct ConfigError : Error {
@@ -44,8 +44,8 @@ struct NumericsError : Error {
   int rank;  // the rank that found it; -1: unknown
 };
 
-// Running out of host memory is a std::bad_alloc (base/host_memory.h). Like a layout that does not fit, it is for the
-// user to fix.
+// Running out of host memory throws a std::bad_alloc (base/host_memory.h). As with a layout that does not fit, the user
+// must fix it.
 inline int exit_code_of(const std::exception& error) {
   if (const auto* ours = dynamic_cast<const Error*>(&error)) return ours->exit_code();
   return dynamic_cast<const std::bad_alloc*>(&error) ? ConfigError("").exit_code() : Error("").exit_code();

@@ -1,4 +1,4 @@
-// XXH3-128 of bytes as 32 hexadecimal digits: tells whether a file is the intended one. No protection against forgery.
+// XXH3-128 of bytes as 32 hexadecimal digits: tells whether a file is the intended one, but does not detect forgery.
 #pragma once
 
 #include <cstddef>

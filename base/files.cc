@@ -36,7 +36,7 @@ void sync_directory_of(const std::string& path) {
 }
 
 // True if the call should be retried: a signal interrupted it, or the pipe or terminal, which another process may have
-// made non-blocking for everyone who shares it, is ready again.
+// made non-blocking for all processes that share it, is ready again.
 bool call_again(int fd, short event) {
   if (errno == EINTR) return true;
   pollfd ready{fd, event, 0};
@@ -190,12 +190,12 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
     temporary_ = fmt::format("{}.tmp-{:08x}", path_, random());
     fd_ = FileDescriptor(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (fd_ < 0 && errno != EEXIST) fail_io(path_, "create it");
-    ours_ = fd_ >= 0 && lock();  // else another writer of this path took it for abandoned
+    ours_ = fd_ >= 0 && lock();  // else another writer of this path considered it abandoned
   }
   buffer_.reserve(kBufferBytes);
 }
 
-// A writer may write if it holds the lock and its file still has the name; without file locks, the last writer wins.
+// Only the lock holder may write, and only while the name denotes its file; without file locks, the last writer wins.
 bool OutputFile::lock() {
   struct stat mine, named;
   const bool refused = flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;

@@ -1,6 +1,6 @@
 // File I/O for the data code: reads of exact ranges that never run past the end, and writes that appear under their
-// final name whole or not at all. A failing system call throws an IoError that names the path; a file that is
-// shorter than expected, a DataError.
+// final name either in full or not at all. A failing system call throws an IoError that names the path; a file shorter
+// than expected throws a DataError.
 //
 // An InputFile may be read by many threads concurrently. An OutputFile or AppendFile belongs to one thread.
 #pragma once
@@ -58,7 +58,7 @@ void remove_file_if_exists(const std::string& path);
 void make_folder(const std::string& path);   // and its parents
 void empty_folder(const std::string& path);  // the same, and removes its contents
 
-// The content of a small file. Throws DataError if it has more than max_bytes.
+// The content of a small file. Throws DataError if it exceeds max_bytes.
 std::string read_small_file(const std::string& path, int64_t max_bytes);
 // Calls each(line, number from 1) for every complete line. A last line without a newline is torn: read only on request.
 enum class TornLine { skip, read };
@@ -92,7 +92,7 @@ class OutputFile {
   void overwrite(int64_t offset, const void* data, size_t bytes);
   // Makes the data so far durable under the temporary name: after this only the rename can fail.
   void sync();
-  // sync(), and the data so far stays under the temporary name whatever happens.
+  // Like sync(); the data so far then stays under the temporary name whatever happens.
   void keep();
   void commit();
   // Like commit(), but the first writer wins: returns false if PATH already exists. The file stays open and locked for
@@ -116,23 +116,23 @@ class OutputFile {
 // invisible, but its lock is not.)
 bool is_unlocked(const std::string& path);
 
-// Writes a whole file, durable on return. Writes directly to a pipe or device, even through a link such as /dev/stdout;
-// throws IoError for any other link.
+// Writes a complete file, durable on return. Writes directly to a pipe or device, even through a link such as
+// /dev/stdout; throws IoError for any other link.
 void write_file(const std::string& path, std::string_view text);
 // Call before long work. Empty paths are ignored. Throws IoError if a file cannot be created at one of the paths, and
-// ConfigError if one of them, even through a link, is in `read` or given twice.
+// ConfigError if one of them, even through a link, is in `read` or occurs twice.
 void check_writable(std::initializer_list<std::string> paths, const std::vector<std::string>& read = {});
 
-// A file of records for people who watch the run. A full disk must not end a training run, so append() writes a record
-// in full or not at all. It warns at the first failure, and reports the number of missing records when it can write
-// again, or at the end. If the file was removed, it warns and creates a new one, but only while `sibling`, if given,
-// still exists: otherwise the folder is probably being deleted. Used by one thread.
+// A file of records for people who monitor the run. A full disk must not end a training run, so append() writes a
+// record in full or not at all. It warns at the first failure, and reports the number of missing records when it can
+// write again, or at the end. If the file was removed, it warns and creates a new one, but only while `sibling`, if
+// given, still exists: otherwise the folder is probably being deleted. Used by one thread.
 class AppendFile {
  public:
   enum class Start { keep, empty };  // what happens to an existing file
   using Warn = std::function<void(const std::string& message)>;
 
-  // Throws IoError if the file cannot be opened: before training, that is a mistake to fix. A last record that
+  // Throws IoError if the file cannot be opened: before training, the user can fix this. A last record that
   // does not end in a newline (the writer was killed) is removed.
   AppendFile(std::string path, Start start, Warn warn, std::string sibling = {});
   ~AppendFile();
@@ -154,7 +154,7 @@ class AppendFile {
   std::string path_;
   Warn warn_;
   std::string sibling_;    // the name of another file in the folder, or ""
-  FileDescriptor folder_;  // the file's; a new file is never created in another folder of that name
+  FileDescriptor folder_;  // the file's; a new file is never created in a different folder of that name
   FileDescriptor fd_;
   bool regular_ = false;  // not a pipe or device: a torn record can be removed again
   bool failing_ = false;  // the last record was not written

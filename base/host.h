@@ -7,19 +7,19 @@
 
 namespace trivet {
 
-double now_seconds();   // by the monotonic clock
-double unix_seconds();  // since the epoch, by the wall clock
+double now_seconds();   // on the monotonic clock
+double unix_seconds();  // since the epoch, on the wall clock
 std::string host_name();
 int usable_cores();  // the machine's cores that this process may run on
 // The kernel's boot ID: the same in all containers of a machine, whatever their host names; "": unknown.
 std::string boot_id();
-int64_t boot_number();  // its hash, 0 or more
-// The same for processes that share a monotonic clock: the same boot and time namespace. 0 or more.
+int64_t boot_number();  // its hash; never negative
+// Equal for processes that share a monotonic clock, that is, boot and time namespace. Never negative.
 int64_t clock_number();
-// The text of an errno, with the limit of this process (ulimit) that was hit, if any.
+// The message of an errno, with this process's limit (ulimit) if one was hit.
 std::string error_text(int error);
-// Writes to standard error in one piece, as the ranks share a terminal. If it is closed, full or read-only, the text is
-// dropped; if it accepts nothing, as with a paused pager, that costs two seconds once.
+// Writes to standard error in one piece, because ranks share a terminal. If it is closed, full or read-only, the text
+// is dropped; while it accepts nothing, as with a paused pager, only the first call waits (two seconds).
 void write_stderr(std::string_view text) noexcept;
 bool stderr_accepts(int milliseconds = 0) noexcept;  // within that time; safe in signal handlers
 // The width of the terminal at a file descriptor; 0 if it is not a terminal.

@@ -117,7 +117,7 @@ OutOfMemory::OutOfMemory(size_t bytes) noexcept {
 
 #if !defined(TRIVET_SANITIZER_ALLOCATES)
 // The library's operator new[] and nothrow operator new call this one, and its operator delete calls free(). Not
-// inlined: GCC would warn that free() gets memory that is not from malloc().
+// inlined: GCC would warn that free() receives memory that malloc() did not allocate.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   if (void* data = std::malloc(std::max<size_t>(bytes, 1))) return data;
   throw trivet::OutOfMemory(bytes);

@@ -10,8 +10,8 @@
 
 namespace trivet {
 
-// Names the purpose of this thread's allocations during its lifetime; the innermost one counts. `name` may come from a
-// file and is shown as far as it fits.
+// Names the purpose of this thread's allocations during its lifetime; the innermost one wins. `name` may come from a
+// file; messages truncate it if necessary.
 class MemoryPurpose {
  public:
   explicit MemoryPurpose(const char* what, std::string_view name = {}) : outer_(current_), what_(what), name_(name) {
@@ -45,7 +45,7 @@ class OutOfMemory : public std::bad_alloc {
 // The limit that this process will hit first: its own (ulimit), its control group's, or the machine's.
 struct MemoryLimit {
   int64_t bytes = 0;
-  int64_t used = 0;  // bytes of it that this process uses
+  int64_t used = 0;  // bytes that this process uses
   const char* name = "";
   int64_t left() const { return bytes - used; }
 };

@@ -20,10 +20,10 @@ extern template nlohmann::json parse_json(std::string_view, BadJson);
 extern template nlohmann::ordered_json parse_json(std::string_view, BadJson);
 
 // Like parse_json(), but for an object, keeping only its member `key`: the others take no memory.
-// A zero byte or a duplicate `key` is a parse_error. first_key: receives the key of the first member, whichever it is.
+// A zero byte or a duplicate `key` is a parse_error. first_key: receives the key of the first member.
 nlohmann::json parse_json_member(std::string_view text, std::string_view key, std::string& first_key);
 
-// error.what(), without the name in brackets that the library's errors begin with.
+// error.what(), without the bracketed name that the library's messages begin with.
 std::string json_problem(const std::exception& error);
 
 // The text as a JSON string, with its quotes; bytes that are not UTF-8 become U+FFFD.

@@ -1,5 +1,5 @@
-// Provenance: what produced a number, in every row of a study's results: the program, the machine, and the environment
-// variables that affect either. Ratios of times are taken only within one invocation of the program, where all of
+// Provenance: the origin of every row of a study's results: the program, the machine, and the environment variables
+// that affect either. Ratios of times are taken only within one invocation of the program, where all of
 // this is the same; trivet study compare reports the differences between two sets of results.
 #pragma once
 
@@ -10,10 +10,10 @@
 namespace trivet {
 
 // [name]: version and commit of the program; build: compiler, its flags, back ends; binary: the first 16 digits of the
-// program's content hash, as a commit can be built in many ways; host, processor, cores (that the study may use),
+// program's content hash, because a commit can be built in many ways; host, processor, cores (that the study may use),
 // kernel; environment: "NAME=VALUE …", variables of the study's own process that may affect the ranks' speed; launcher
-// of the ranks, with what the study passes to it; threads that compute concurrently on this machine (0: ranks may be
-// elsewhere); load: processes running or waiting on it before the run. Earlier versions wrote none of these, or some.
+// of the ranks, with the study's options for it; threads that compute concurrently on this machine (0: ranks may be
+// elsewhere); load: processes running or waiting on it before the run. Earlier versions wrote only some or none.
 using Provenance = std::map<std::string, std::string>;
 constexpr std::string_view kProvenance[] = {"version", "commit", "build",    "binary",      "host",    "processor",
                                             "cores",   "kernel", "launcher", "environment", "threads", "load"};

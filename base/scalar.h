@@ -1,5 +1,5 @@
-// Scalars as people write them in configurations: parses their values, and formats texts for messages. A function that
-// returns an optional returns empty unless the whole text is exactly such a value.
+// Scalars as written in configurations: parses their values, and formats texts for messages. Functions that return an
+// optional return an empty one unless the whole text is a valid value.
 //
 //   integers   40_000_000, 1e9, 1.5e6; not 1.5, 010 (octal to some YAML readers), 0x10
 //   numbers    3e-4, .5, 1_000.25; not nan, inf, or numbers beyond a double's range
@@ -30,7 +30,7 @@ std::optional<bool> parse_truth(std::string_view text);
 std::vector<std::string_view> split_words(std::string_view text);
 
 inline bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
-// The text in quotes, at most 60 characters of it, control characters made visible.
+// The text in quotes, truncated to 60 characters, with control characters made visible.
 std::string quote(std::string_view text);
 // The candidate that `text` probably misspells, within `most_edits` edits (0: a third of its length, at least two);
 // "" if none is close.

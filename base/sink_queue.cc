@@ -22,8 +22,8 @@
 namespace trivet {
 namespace {
 
-// A launcher that forwarded thousands of short writes a second was seen to forward a signal up to 40 s late (Open MPI
-// 4.1). So pieces that arrive faster than one every kPause are written together.
+// While forwarding thousands of short writes per second, a launcher (Open MPI 4.1) was seen to forward a signal up to
+// 40 s late, so pieces that arrive faster than one per kPause are written together.
 constexpr std::chrono::milliseconds kPause{20};
 constexpr size_t kTogether = 64 << 10;  // bytes; a pipe's capacity
 
@@ -52,7 +52,7 @@ struct SinkQueue::State {
   void add_gap() {
     if (const int64_t gone = std::exchange(dropped, 0); gone > 0 && sink.gap) add(sink.gap(gone));
   }
-  // A slow reader that is still reading shows in the count of unread bytes.
+  // A slow reader that is still reading changes the count of unread bytes.
   double stalled_s() {
     if (pieces.empty()) return 0;
     const int64_t before = std::exchange(unread, sink.unread ? sink.unread() : 0);

@@ -1,9 +1,9 @@
 // Outputs of a run that may stop accepting data: a paused pager, a launcher that stopped reading, a full or hung disk.
 //
-// SinkQueue: holds up to kBytes of pieces in memory, which a thread of its own writes in order. Pieces that find the
-// queue full are dropped and counted, and the sink is told once it accepts data again. Used by one thread.
+// SinkQueue: holds up to kBytes of pieces in memory, and its own thread writes them in order. Pieces that arrive when
+// the queue is full are dropped and counted; the sink gets the count once it accepts data again. Used by one thread.
 //
-// QueuedOutput: standard output through such a queue; each flush makes a piece. From start_log() on, a file gets the
+// QueuedOutput: standard output through a SinkQueue; each flush makes a piece. From start_log() on, a file gets the
 // same lines through its own queue, including earlier ones, whatever happens to standard output.
 #pragma once
 
@@ -29,8 +29,8 @@ class SinkQueue {
   static constexpr double kWaitAfterStop = 1;
 
   struct Sink {
-    // Writes one piece, or several joined, in full. False: not now; it is called with them again. Must own all that it
-    // uses: a thread stuck in a write outlives the queue.
+    // Writes one piece, or several joined, in full. False: not now; the call is repeated later. Must own everything it
+    // uses, because a thread stuck in a write outlives the queue.
     std::function<bool(const std::string& pieces)> write;
     std::function<std::string(int64_t pieces)> gap = nullptr;  // stands in for `pieces` dropped pieces
     // A full queue drops nothing until its sink has accepted nothing for this long, or a stop signal arrives.
@@ -44,10 +44,10 @@ class SinkQueue {
   SinkQueue& operator=(const SinkQueue&) = delete;
 
   void push(std::string piece);
-  // False: not everything was written within `seconds`, or within what is left of kWaitAfterStop.
+  // False: not everything was written within `seconds`, or within the rest of kWaitAfterStop.
   bool drain(double seconds = kWait);
-  // The last call. Waits as long as the sink accepts something every kWait, but not beyond one drain() after a stop
-  // signal. Returns the pieces that may not have been written; part of the first one may have been.
+  // Must be the last call. Waits while the sink accepts data at least every kWait, but only for one drain() after a
+  // stop signal. Returns the pieces that may not have been written; part of the first one may have been.
   std::vector<std::string> close();
   double stalled_s() const;  // how long the sink has accepted nothing; 0: nothing is queued. Any thread
 
@@ -57,7 +57,7 @@ class SinkQueue {
   std::thread thread_;  // started by the first piece
 };
 
-// OutputLog: writes a terminal's lines to a file; for a line that redraws itself, only its last state. At kBytes the
+// OutputLog: writes a terminal's lines to a file, and for a line that redraws itself only its last state. At kBytes the
 // file becomes PATH.1, and a new one begins. A file that cannot be written does not end the run. Any thread.
 class OutputLog {
  public:

@@ -43,7 +43,7 @@ int64_t monotonic_ns() {
   return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
 }
 
-// A single write, as ranks share a terminal. Nothing here allocates or locks.
+// A single write, because ranks share a terminal. Nothing here allocates or locks.
 void report(int signal, std::string_view text) {
   if (text.empty() || !stderr_accepts()) return;
   std::array<char, 400> line;

@@ -42,7 +42,7 @@ class Canvas : public SvgBody {
   std::string finish(double width, double height, std::string_view label) const;
 };
 
-// A panel of curves over steps or the like.
+// A panel of curves over steps or a similar axis.
 struct Chart {
   Canvas& canvas;
   double left, top, width, height;

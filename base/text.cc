@@ -124,7 +124,7 @@ namespace {
 
 constexpr size_t kGap = 2;  // between columns, and before the first one of a block with a title
 
-// The narrowest column to wrap a text in: its longest word, but at least 24 columns or the text's width if less.
+// The narrowest column in which to wrap a text: its longest word, but at least 24 columns or the text's width if less.
 size_t least_width(std::string_view text) {
   size_t least = std::min<size_t>(width_of(text), 24);
   for (size_t i = 0; i < text.size();) {

@@ -22,19 +22,19 @@ std::string wrapped(std::string_view text, size_t columns, size_t indent = 0);
 
 // A line of comma-separated values as defined by RFC 4180: cells with commas, quotes or line ends are quoted.
 std::string csv_line(const std::vector<std::string>& cells);
-// The cells of such a line, which is given without its line end; spaces around unquoted cells are dropped. Empty if a
+// The cells of a CSV line, which must not include its line end; spaces around unquoted cells are dropped. Empty if a
 // quote is not closed.
 std::vector<std::string> csv_cells(std::string_view line);
 
 // A block of a banner: its title, and below it, indented, rows of aligned cells. Without a title nothing is indented.
-// `align` has an 'l' or 'r' for each column; missing letters are 'l'. With an 'r' it is a table of numbers: if the
-// terminal is too narrow, its columns continue below, in further tables that repeat the first column.
+// `align` holds an 'l' or 'r' for each column; missing letters are 'l'. An 'r' makes the block a table of numbers: if
+// the terminal is too narrow, its columns continue below, in further tables that repeat the first column.
 struct TextBlock {
   std::string title;
   std::vector<std::vector<std::string>> rows = {};
   std::string align = {};
 
-  // Adds a column to a table whose first row has the names of its columns.
+  // Adds a column to a table whose first row holds the column names.
   void column(std::string name, char alignment) {
     if (rows.empty()) rows.emplace_back();
     rows[0].push_back(std::move(name)), align += alignment;

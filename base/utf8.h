@@ -20,8 +20,8 @@ Character character_at(std::string_view text, size_t at);
 // character) or `text` is empty.
 size_t utf8_character(std::string_view text);
 
-// Where to split a text so that its first part has at most `most` bytes, and at least 1: before the last run of spaces
-// there, or else after the last whole character. The text's size if it is no longer than that.
+// Where to split a text so that its first part is 1 to `most` bytes long: before the last run of spaces within that
+// limit, or else after the last complete character. The text's size if it is within the limit.
 size_t part_size(std::string_view text, size_t most);
 
 // Replaces every byte that is not part of a valid character with U+FFFD. Returns the number of replacements.
