@@ -1,5 +1,5 @@
 // Disk: all file system operations of a checkpoint. Each calls `fault` first, so that a test or --inject can make any
-// of them fail, lie about success, or be the last one of the process.
+// of them fail, lie about success, or be the process's last.
 //
 // A failed operation throws IoError naming the operation, the path and the reason. Thread-safe; `fault` must be, too.
 #pragma once

@@ -10,7 +10,7 @@
 //                                its elements, its file offset and the XXH3-64 of each MiB, computed in memory before
 //                                the write
 //
-// The manifest holds a hash of itself, so every loaded byte is verified although a rank reads only what it needs; a
+// The manifest holds a hash of itself, so every loaded byte is verified although a rank reads only part of the files; a
 // shard's header must match the one derived from its slices. File hashes are XXH3-128, as xxh128sum prints them. A
 // reader accepts every minor version of its major version, and ignores unknown members.
 #pragma once

@@ -77,11 +77,11 @@ void CheckpointSaver::commit() {
   }
   write_manifest(disk, temporary_, std::move(manifest), state_, options_.config);
   for (int rank = 0; rank < options_.ranks; ++rank) disk.remove_all(temporary_ + "/" + description_name(rank));
-  open_checkpoint(temporary_);  // detects writes that a disk reported but lost, as far as file sizes show it
+  open_checkpoint(temporary_);  // detects writes that the disk acknowledged but lost, if file sizes reveal them
   if (options_.before_commit) options_.before_commit();
   options_.store.commit(state_.step, temporary_);
   if (options_.committed) options_.committed(state_.step);
-  // On NFS a folder with an open file cannot be removed. The save has succeeded anyway.
+  // On NFS a folder with an open file cannot be removed. The save has succeeded regardless.
   try {
     options_.store.remove_old(state_.step, temporary_, options_.keep);
   } catch (const IoError& error) {

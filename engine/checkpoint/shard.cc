@@ -100,7 +100,7 @@ CheckpointFile write_shard(const Disk& disk, const std::string& directory, const
     fetch(i + 1);
     const auto& [tensor, data] = blocks[i];
     const char* const block = copies ? staging->wait(i) : static_cast<const char*>(data.data);
-    // A run resumed from such values would be lost, and keep_last would remove the last good checkpoint.
+    // A run resumed from non-finite values would be lost, and keep_last would remove the last good checkpoint.
     if (!all_finite({reinterpret_cast<const float*>(block), static_cast<size_t>(data.numel())}))
       throw NumericsError(tensor + " has a non-finite value");
     writer.add_block({block, static_cast<size_t>(data.bytes())});

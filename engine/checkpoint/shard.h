@@ -36,7 +36,7 @@ class ShardWriter {
   int64_t written_ = 0;  // bytes of the current slice
 };
 
-// Writes the whole shard. copies: the stream that copies the next block from the device while the current one is
+// Writes a complete shard. copies: the stream that copies the next block from the device while the current one is
 // written; null: the tensors are in host memory.
 CheckpointFile write_shard(const Disk& disk, const std::string& directory, const std::string& name,
                            std::span<const StateTensor> tensors, Device& device, Stream* copies);

@@ -1,4 +1,4 @@
-// StagingPair: double buffering between a device and the host: one host buffer is copied while the host works on the
+// StagingPair: double buffering between a device and the host. One host buffer is copied while the host works on the
 // other. For one thread.
 #pragma once
 

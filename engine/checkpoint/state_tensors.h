@@ -29,8 +29,8 @@ inline constexpr const char* kSecondMoment = "optimizer.exp_avg_sq.";
 // The state that this rank owns and therefore loads, in flat-buffer order.
 std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Optimizer& optimizer);
 
-// The part that this rank saves: across all ranks, each element of the model once. Only the first copy of a weight is
-// saved (Param::first_copy); data-parallel ranks that own the same elements divide them.
+// The part that this rank saves: together, the ranks save each model element exactly once. Only the first copy of a
+// weight is saved (Param::first_copy); data-parallel ranks that own the same elements divide them.
 std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Optimizer& optimizer);
 
 // The size of saved_tensors(); also available on a planning device.

@@ -37,13 +37,13 @@ class CheckpointStore {
   std::vector<int64_t> steps() const;
   // The step that `latest` names, if committed. problem: receives the reason if `latest` names no committed step.
   std::optional<int64_t> latest(std::string* problem = nullptr) const;
-  // If `latest` exists but names no committed step: a message with what it names and what is used instead. Else empty.
+  // If `latest` exists but names no committed step, a message that names the checkpoint used instead; else empty.
   std::string latest_problem() const;
   std::string path_of(int64_t step) const;
   std::string temporary_path_of(int64_t step, const std::string& run) const;
 
-  // Creates the folder, whose parent must exist, and removes leftovers of killed runs; returns why one could not be
-  // removed, or "". Called by one rank, while no save is in progress.
+  // Creates the folder, whose parent must exist, and removes leftovers of killed runs; returns the reason if one could
+  // not be removed, else "". Called by one rank, while no save is in progress.
   std::string prepare() const;
   // Commits `temporary`, whose files must be durable, as the checkpoint of `step`, and points `latest` to it.
   void commit(int64_t step, const std::string& temporary) const;
@@ -67,7 +67,7 @@ class CheckpointStore {
 
 // The checkpoints at a user's path: the checkpoint itself, or those of a folder or run in the order of paths(). `warn`
 // (may be null) is called if `latest` names no checkpoint. Throws ConfigError if the path does not exist, DataError if
-// it has no checkpoints.
+// it contains no checkpoints.
 void warn_on_stderr(const std::string& warning);
 std::vector<std::string> find_checkpoints(std::string path,
                                           const std::function<void(const std::string&)>& warn = warn_on_stderr);
