@@ -122,7 +122,7 @@ struct OverlapConfig {
   bool align_param_gather = false;     // same for gathers
   bool average_in_collective = false;  // divide by d while reducing; off: the loss is scaled beforehand
   bool defer_embedding_wgrad_compute = false;  // the output weight's gradients wait for the pipeline to drain
-  int64_t wgrad_deferral_limit = 0;            // only for the last this many micro-batches; 0: all
+  int64_t wgrad_deferral_limit = 0;            // limits deferral to this many last micro-batches; 0: all
   TensorOverlap tp_comm_overlap = TensorOverlap::none;
   std::optional<TensorOverlap> tp_comm_overlap_qkv;  // default: tp_comm_overlap; same for the others
   std::optional<TensorOverlap> tp_comm_overlap_proj;
@@ -187,7 +187,7 @@ struct PrecisionConfig {
 
 struct DataConfig {
   // A prefix of .bin/.idx, or a blend: weight,prefix,weight,prefix, … (blend_text.h).
-  std::string path;  // split into train/validation/test by `split`; or
+  std::string path;  // split into train/validation/test by `split`; alternatively,
   std::vector<double> split = {98, 2, 0};
   std::string train_path;  // a prefix or blend for each
   std::string valid_path;
@@ -195,7 +195,7 @@ struct DataConfig {
   bool repeat = true;           // reshuffle and repeat the training data; false: one pass
   std::string tokenizer_model;  // default: the one next to the dataset, if any
   // For documents within a sample: positions restart at 0 in each, tokens attend only to their own document, and the
-  // prediction made at a document's last token does not count.
+  // prediction made at a document's last token is masked.
   bool reset_position_ids = false, reset_attention_mask = false, eod_mask_loss = false;
   int64_t seed = 1234;   // for shuffling
   int64_t prefetch = 2;  // micro-batches that a background thread prepares ahead
@@ -233,11 +233,11 @@ struct CheckpointConfig {
 };
 
 struct TrainConfig {
-  int64_t train_iters = 0;    // 0: given by train_samples
-  int64_t train_samples = 0;  // as many whole steps as these samples allow
+  int64_t train_iters = 0;    // 0: derived from train_samples
+  int64_t train_samples = 0;  // rounded down to whole steps
   int64_t eval_interval = 0;  // 0: never
   int64_t eval_iters = 10;
-  bool full_validation = false;  // evaluate the whole set, in order
+  bool full_validation = false;  // evaluate the full set, in order
   int64_t eval_samples = 0;      // or this many of its first samples; 0: eval_iters batches
   bool skip_train = false;       // evaluate a checkpoint and exit
   int64_t seed = 1234;           // for weights and dropout

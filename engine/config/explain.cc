@@ -12,7 +12,7 @@
 namespace trivet {
 namespace {
 
-// All sections, one below the other, with one row per field.
+// All sections, one below another, with one row per field.
 template <class Row>
 TextBlock by_section(const Row& row) {
   TextBlock block;

@@ -266,7 +266,7 @@ void declare_run(std::vector<Field>& table) {
 
 #undef KEY
 
-// The conditions under which the values of keys have an effect.
+// The conditions under which keys have an effect.
 void declare_needs(std::vector<Field>& table) {
   const auto need = [&](const std::vector<std::string_view>& keys, const std::vector<std::string_view>& of,
                         bool (*holds)(const Config&), std::string_view otherwise) {

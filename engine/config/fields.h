@@ -1,5 +1,5 @@
 // Fields: the single table of all configuration keys. Reading, --set, "did you mean", range checks, `trivet config` and
-// config.resolved.yaml all walk it, so a new member of Config needs its line in field_table.cc and nothing else.
+// config.resolved.yaml all walk it, so a new member of Config needs only its line in field_table.cc.
 #pragma once
 
 #include <limits>

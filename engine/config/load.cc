@@ -19,7 +19,7 @@ std::vector<std::string_view> section_names() {
   return names;
 }
 
-// The first name that has all words of the key: num_attention_heads for num_heads. Empty if there is none.
+// The first name that contains all words of the key: num_attention_heads for num_heads. Empty if none does.
 std::string_view with_words_of(std::string_view key, const std::vector<std::string_view>& names) {
   if (key.size() > 100) return "";
   const auto has_all = [&](std::string_view name) {

@@ -21,10 +21,10 @@ struct LoadedConfig {
   Config config = {};
   Origins origins = {};
   std::string path = {};
-  // Keys given as "auto" whose values only `trivet plan` chooses; in `config` they have their defaults.
+  // Keys given as "auto" whose values only `trivet plan` chooses; in `config` they hold their defaults.
   std::vector<std::string_view> left_to_planner = {};
   // False for a plan or for inference, which may lack the keys that only training needs: data and run length. The
-  // keys of `plan` are valid only then.
+  // `plan` keys are valid only if this is false.
   bool trains = true;
 };
 
@@ -66,8 +66,8 @@ struct YamlNode;
 // item is not a scalar or contains a comma.
 std::optional<Scalar> scalar_of(const Field& field, const YamlNode& node);
 
-// Every key and its value, except a tool's section if it has only defaults, so that a program without the tool can read
-// the rest. load_config reads it back as the same Config.
+// Every key and its value, except a tool's section if all its values are defaults, so that a program without the tool
+// can read the rest. load_config reads it back as the same Config.
 std::string to_yaml(const Config& config);
 
 }  // namespace trivet

@@ -47,7 +47,7 @@ class Problems {
   bool clean(const std::vector<std::string_view>& keys) const;
 
   // True if the file sets `key`, but a --set, a level, or resolve() set one of `keys`; or if a level of a study sets
-  // `key`, as it is combined with every level of the other factors.
+  // `key`, because it is combined with every level of the other factors.
   bool overridden(std::string_view key, const std::vector<std::string_view>& keys) const;
   // Records that the key's value has no effect, for a reason outside the file. This is no problem: resolve() resets the
   // key to its default and adds a note to the run.

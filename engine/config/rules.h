@@ -6,7 +6,7 @@
 //
 // A value that cannot have an effect breaks a rule. In two cases the file is not at fault, and the value is left out
 // with a note: a --set removed what it needs (`--set checkpoint.save_interval=0` for a file with keep_last), or there
-// are too few ranks (`--ranks 1` for a file for eight).
+// are too few ranks (`--ranks 1` with a file for eight).
 #pragma once
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ class Rules {
     if (broken && is_due(key, with)) problems_.add(key, fmt::format(text, args...));
   }
 
-  // A rule for a value that has no effect because of the values of `of`.
+  // A rule for a value that has no effect because of the values of the keys in `of`.
   template <class... Args>
   void no_effect(std::string_view key, const std::vector<std::string_view>& of, bool broken,
                  fmt::format_string<const Args&...> text, const Args&... args) {

@@ -76,8 +76,8 @@ void check_vocabulary(const Config& c, const RunFacts& facts, Rules& rule) {
        given.value_or(0), of_dataset.value_or(0));
 }
 
-// Links that share a port must have one bandwidth, and only real links can be measured. ranks: the size of a group of
-// each class, in the order of kCommClasses.
+// Links that share a port must have one bandwidth, and only real links can be measured. ranks: the group size of each
+// class, in the order of kCommClasses.
 void check_links(const Config& c, const std::array<int, kCommClasses.size()>& ranks, Rules& rule) {
   constexpr auto kPort = "comm.shared_port";
   const std::array gbps = {
@@ -121,7 +121,7 @@ void check_links(const Config& c, const std::array<int, kCommClasses.size()>& ra
 void check_groups(const Config& c, int world, Rules& rule) {
   const int t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
   const int of_context = c.parallel.context_parallel_size, d = world / ranks_of_one_replica(c);
-  Config usual;  // with the values that resolve() derives where none are given
+  Config usual;  // with the values that resolve() derives by default
   usual.comm.tensor_link_latency_us = usual.comm.context_link_latency_us = usual.comm.pipeline_link_latency_us =
       usual.comm.data_link_latency_us = c.comm.link_latency_us;
   usual.comm.tensor_link_gbps = usual.comm.context_link_gbps = usual.comm.pipeline_link_gbps =

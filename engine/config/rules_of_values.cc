@@ -56,7 +56,7 @@ void check_sizes(const Config& c, const Problems& problems, Rules& rule) {
        "{} ranks cut a sequence of {} into pieces of {}, but attention_dropout ({}) is drawn for squares of 16 "
        "positions; expected pieces of a multiple of 16, or attention_dropout: 0",
        of_context, model.seq_length, model.seq_length / pieces, model.attention_dropout);
-  // The greatest common divisor of the sizes that t must divide, as far as they are known.
+  // The greatest common divisor of the known sizes that t must divide.
   int64_t common = 0;
   std::string failing;
   const auto cut = [&](std::string_view name, int64_t value, const std::vector<std::string_view>& keys) {
@@ -176,7 +176,7 @@ void check_data(const Config& c, Rules& rule) {
   rule("data.split", paths, !skips && !data.split.empty() && data.split[0] == 0, "{} leaves nothing to train on",
        split);
   const auto share = [&](size_t part) { return data.split.size() > part && data.split[part] > 0; };
-  const bool chosen = c.train.eval_interval > 0;  // else a tool's section directs evaluation
+  const bool chosen = c.train.eval_interval > 0;  // otherwise a tool's section directs evaluation
   rule("train.eval_interval", paths, validates && chosen && two && data.valid_path.empty(),
        "{} needs data.valid_path as well as data.train_path; give it, or 0 to never evaluate", c.train.eval_interval);
   rule("train.eval_interval", {"data.path", "data.split"}, validates && chosen && one && !share(1),

@@ -1,6 +1,6 @@
-// ToolSection: a tool's additions to a run: a section of keys (`mlperf:`, `plan:`), the rules for their values,
-// and a procedure that directs the run by them. A program's rows are listed by hand in launch/: sections do not
-// register themselves, since the linker drops unreferenced object files.
+// ToolSection: what a tool adds to a run: a section of keys (`mlperf:`, `plan:`), the rules for their values, and
+// a procedure that directs the run accordingly. Each program lists its rows by hand in launch/: sections do not
+// register themselves, because the linker drops unreferenced object files.
 #pragma once
 
 #include <any>

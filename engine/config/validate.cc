@@ -62,8 +62,8 @@ Schedule read_schedule_of(const ParallelConfig& c, int64_t micro_batches) {
   return schedule;
 }
 
-// The safe channel depth of a known schedule. Each schedule is checked and simulated only once, as a search resolves
-// thousands of configurations.
+// The safe channel depth of a known schedule. Each schedule is checked and simulated only once because a search
+// resolves thousands of configurations.
 int depth_of_known(const Schedule& schedule) {
   static std::mutex mutex;
   static std::map<std::tuple<std::string, int, int, int, int>, int> depths;
@@ -78,7 +78,7 @@ int depth_of_known(const Schedule& schedule) {
   return depths[key] = depth;
 }
 
-// The schedule of that kind or from a file. Throws ConfigError if it does not fit. Raises `depth` to its safe depth.
+// Makes or reads the schedule. Throws ConfigError if it does not fit. Raises `depth` to the schedule's safe depth.
 Schedule find_schedule(const ParallelConfig& c, int64_t micro_batches, int& depth) {
   const bool of_file = is_file_of_schedule(c.pipeline_schedule);
   Schedule schedule = of_file ? read_schedule_of(c, micro_batches) : make_known_schedule(c, micro_batches);
@@ -86,7 +86,7 @@ Schedule find_schedule(const ParallelConfig& c, int64_t micro_batches, int& dept
   return schedule;
 }
 
-// Adds an error thrown by `f` as a problem of the key, or of a KeyError's own key; rethrows bugs. Returns false if
+// Reports an error thrown by `f` as a problem of the key, or of a KeyError's own key; rethrows bugs. Returns false if
 // there was a problem.
 template <class F>
 bool succeeds(Problems& problems, std::string_view key, const F& f) {
@@ -219,7 +219,7 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   Config& config = loaded.config;
   carry_auto_warmup(loaded);
   Layout layout;
-  for (size_t before = 0;; before = layout.notes.size()) {  // once a value is left out, others may have no effect
+  for (size_t before = 0;; before = layout.notes.size()) {  // leaving a value out may make others ineffective
     Problems problems(loaded.path, loaded.origins);
     check_config(loaded, problems);
     for (const std::string_view key : loaded.left_to_planner)  // an optional is derived as usual
@@ -297,7 +297,7 @@ std::vector<int64_t> split_layers(const LayerSplit& s) {
                                s.stages, s.first_layers.value_or(0), s.last_layers.value_or(0), s.num_layers));
   if (even_stages > 0 && (units % even_stages != 0 || units == 0)) {
     int64_t fewer = s.num_layers - units % even_stages;
-    if (units < even_stages || fewer < 1) fewer += even_stages;  // else a stage, or the model, would have no layer
+    if (units < even_stages || fewer < 1) fewer += even_stages;  // otherwise a stage, or the model, would be empty
     const std::string why = accounts ? fmt::format(", or {} layers with those accounted for at the ends,", units)
                             : layers_given
                                 ? fmt::format(", of which {} layers are left for {} stages,", units, even_stages)

@@ -1,4 +1,4 @@
-// From a loaded configuration to a run. check_config checks the configuration by itself; resolve() also knows
+// Turns a loaded configuration into a run. check_config checks the configuration by itself; resolve() also knows
 // the ranks and the dataset, fills in every derived value and returns the layout. Both report all problems together:
 // those of single values (fields.h), then those of values together (rules.h).
 #pragma once
@@ -70,9 +70,9 @@ BatchSizes batch_sizes_of(const Config& config, int64_t full);
 
 void check_config(const LoadedConfig& loaded, Problems& problems);
 
-// Afterwards, every empty optional of `loaded.config` that can be derived has a value, with that origin, and values
-// without effect for a reason outside the file (rules.h) have their defaults. The split of layers and the group size of
-// an interleaved schedule are in the layout; what only the run can choose stays empty. Throws ConfigError.
+// Afterwards, every empty optional of `loaded.config` that can be derived holds a value of origin `derived`, and values
+// without effect for a reason outside the file (rules.h) are reset to their defaults. The split of layers and the group
+// size of an interleaved schedule are in the layout; what only the run can choose stays empty. Throws ConfigError.
 Layout resolve(LoadedConfig& loaded, const RunFacts& facts);
 
 struct Field;  // fields.h
@@ -91,7 +91,7 @@ struct LayerSplit {
 // one pipeline rank. Throws a KeyError that says which values conflict and what would work.
 std::vector<int64_t> split_layers(const LayerSplit& split);
 
-// The width of the MLP, given or derived: a gated MLP has about as many weights as one without a gate.
+// The width of the MLP, given or derived: a gated MLP is sized to match an ungated one's weight count.
 int64_t ffn_of(const ModelConfig& config);
 // The model that a configuration describes. A vocabulary that is not derived yet counts as 0.
 ModelSpec model_spec_of(const ModelConfig& config);

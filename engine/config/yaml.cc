@@ -140,7 +140,7 @@ YamlTree parse_yaml(const std::string& text, const std::string& path, Problems& 
     YAML::Parser parser(in);
     TreeBuilder builder(into, lines);
     parser.HandleNextDocument(builder);
-    return static_cast<bool>(parser);  // there is another document
+    return static_cast<bool>(parser);  // true: another document follows
   };
   try {
     if (parse(text, documents)) problems.add_at(path, "", "more than one YAML document, expected one");

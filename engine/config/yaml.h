@@ -35,7 +35,7 @@ std::string found_text(const YamlNode& node);
 // The text of a YAML file of at most 1 MiB. Throws ConfigError, IoError.
 std::string read_yaml_text(const std::string& path);
 
-// Parses the only document of the text. After a syntax error the tree holds the text before it, `whole` is false,
+// Parses the text, a single document. After a syntax error the tree holds the text before it, `whole` is false,
 // and there is a problem.
 struct YamlTree {
   YamlNode root;
