@@ -14,8 +14,8 @@ class Samples {
  public:
   virtual ~Samples() = default;
   virtual int64_t seq_length() const = 0;
-  // index: any from 0 on. tokens: [s + 1], -1 past the end of data that does not repeat. ends (null: not needed)
-  // receives the index after the last token of each of the dataset's documents, ascending.
+  // index: 0 or more. tokens: [s + 1], -1 past the end of data that does not repeat. ends (null: not needed)
+  // receives, ascending, the index just past the last token of each document in the dataset.
   void sample(int64_t index, std::span<int32_t> tokens, std::vector<int32_t>* ends = nullptr) const {
     if (ends) ends->clear();
     read_sample(index, tokens, ends);

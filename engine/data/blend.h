@@ -19,8 +19,8 @@ class Blend {
   // proportions.
   Blend(std::vector<double> weights, std::vector<int64_t> sizes);
 
-  // Accepts any index. Takes constant time for the next one, otherwise time proportional to the distance from there or
-  // from the last anchor before it. An anchor is kept for every kAnchor samples passed so far.
+  // Accepts any index. Takes constant time for the next index, otherwise time proportional to the distance from there
+  // or from the last anchor before the index. An anchor is kept for every kAnchor samples passed so far.
   Place at(int64_t index);
   // The number of samples from each source among the first `total`, up to rounding.
   std::vector<double> expected(double total) const;

@@ -37,7 +37,7 @@ struct BpeModel {
   int32_t special(const std::string& text, const std::string& where) const;
 };
 
-// Encodes a byte in the files' alphabet; decodes a token to bytes, empty if it has a character outside the alphabet.
+// Encodes a byte in the files' alphabet; decodes a token to bytes, empty if any character is outside the alphabet.
 std::string bpe_letter(uint8_t byte);
 std::optional<std::string> bpe_bytes(std::string_view token);
 
@@ -46,7 +46,7 @@ std::optional<std::string> bpe_bytes(std::string_view token);
 BpeModel parse_bpe_model(std::string_view bytes, const std::string& name);
 
 // Reads vocab.json, and merges.txt next to it (also NAME-vocab.json and NAME-merges.txt), with GPT-2's pattern. The
-// special tokens are those in `special` that the vocabulary has. Errors as above.
+// special tokens are those in `special` that the vocabulary contains. Errors as above.
 BpeModel read_bpe_vocab(const std::string& path, const std::vector<std::string>& special);
 inline bool is_bpe_vocab(std::string_view path) { return path.ends_with("vocab.json"); }
 

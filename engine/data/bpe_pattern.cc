@@ -48,8 +48,8 @@ void BpeCutter::refuse_time(size_t step, size_t bytes) const {
                               json_text(splits_[step].regex), bytes));
 }
 
-// True if no match of any expression spans `at` or depends on what follows it, so that each finds the same matches in
-// the parts; and if for at least one of them no gap between matches spans `at`.
+// True if no expression's match spans `at` or depends on the text after it, so that every expression finds the same
+// matches in the parts, and if at least one expression leaves no gap between matches that spans `at`.
 bool BpeCutter::separates(std::string_view text, size_t at) const {
   if (continues_character(text[at])) return false;
   const uint32_t before = character_before(text, at).code, behind = character_at(text, at).code;

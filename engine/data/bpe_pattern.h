@@ -1,6 +1,6 @@
-// Splits a text for byte-level BPE into pieces, which no merge crosses, in linear time. Regular expressions apply one
-// after another, each within the pieces of its predecessor. Their character classes are those of one fixed Unicode
-// version, whichever the distribution has.
+// Splits a text into pieces for byte-level BPE, in linear time; merges do not cross pieces. Regular expressions apply
+// one after another, each within the pieces of its predecessor. Their character classes follow one fixed Unicode
+// version, whichever version the distribution ships.
 #pragma once
 
 #include <cstddef>
@@ -38,14 +38,14 @@ class BpeCutter {
   // Throws DataError if a pattern is not implemented.
   explicit BpeCutter(std::vector<BpeSplit> splits);
 
-  // Calls take(piece) for each piece of a text, in order. goes_on: the text continues one that part_size() has split.
+  // Calls take(piece) for each piece of a text, in order. goes_on: the text continues one that part_size() split.
   // Throws DataError if a pattern rereads the text too often.
   template <class Take>
   void cut(std::string_view text, bool goes_on, Take&& take) const {
     cut(0, text, goes_on, take);
   }
 
-  // Where to split a text so that its parts have the pieces of the whole: the last such position within `most` bytes.
+  // Where to split a text so that its parts yield the pieces of the whole: the last valid position within `most` bytes.
   // If there is none, 0, or any character boundary if `most` >= kMostUncutBytes. The text's size if that is at most
   // `most`. REQUIRES: most >= 4. may_cut(at): false if anything else forbids the split.
   size_t part_size(std::string_view text, size_t most, const std::function<bool(size_t at)>& may_cut) const;
@@ -58,7 +58,7 @@ class BpeCutter {
 
   std::vector<BpeSplit> splits_;
   std::vector<std::optional<PieceRegex>> regexes_;  // [split]
-  size_t deciding_ = 0;  // leading splits; the next one prepends a space to each piece, so pieces must stay whole
+  size_t deciding_ = 0;  // number of leading splits; the next prepends a space to each piece, so pieces must stay whole
 };
 
 template <class Take>

@@ -23,11 +23,11 @@ struct WordHash {
 struct WordCache {
   uint64_t owner = 0;
   std::unordered_map<std::string, std::pair<uint32_t, uint32_t>, WordHash, std::equal_to<>> words{};
-  std::vector<int32_t> tokens{};  // of all words; each word has a first index and a count
+  std::vector<int32_t> tokens{};  // of all words; each word stores a first index and a count
 };
 constexpr size_t kMostWordBytes = 32, kMostWords = 1 << 18;
 
-// Finds added tokens: the leftmost match, and among those that begin there the longest.
+// Finds added tokens: the leftmost match, and of several that begin there the longest.
 class AddedFinder {
  public:
   struct Found {
@@ -111,8 +111,8 @@ std::string nfc(std::string_view text) {
   return normal;
 }
 
-// True if no character before `at` depends on those after it, and normalisation changes nothing close enough for a
-// token of `bytes` normalised bytes to span `at`: all characters there are ASCII.
+// True if no character before `at` depends on those after it, and all characters close enough to `at` for a token of
+// `bytes` normalised bytes to span it are ASCII, which normalisation leaves unchanged.
 bool is_normal(std::string_view text, size_t at, size_t bytes) {
   const std::string_view near = text.substr(at - std::min(at, bytes), std::min(at, bytes) + bytes + 1);
   return std::ranges::all_of(near, [](char c) { return static_cast<uint8_t>(c) < 0x80; });
@@ -231,7 +231,7 @@ class BpeTokenizer final : public Tokenizer {
     cache.tokens.insert(cache.tokens.end(), tokens.begin() + static_cast<std::ptrdiff_t>(before), tokens.end());
   }
 
-  // Merges the pair of lowest rank, the leftmost on ties, until no pair has a merge.
+  // Merges the pair of lowest rank, the leftmost on ties, until no pair can be merged.
   void merge(std::string_view piece, std::vector<int32_t>& tokens) const {
     if (model_.ignore_merges) {
       std::string name;

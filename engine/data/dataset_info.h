@@ -1,5 +1,5 @@
 // PREFIX.json: facts about a dataset that its .idx lacks. `trivet data prepare` writes it last. Megatron's datasets
-// have none; the configuration then gives the vocabulary size.
+// come without one; the configuration then gives the vocabulary size.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ inline constexpr int32_t kNoLabel = -1, kMaskedLabel = -2;
 struct DocumentRules {
   bool reset_position_ids = false;    // count from 0 in each document
   bool reset_attention_mask = false;  // tokens attend only to their own document
-  bool eod_mask_loss = false;         // the prediction made at a document's last token does not count
+  bool eod_mask_loss = false;         // the prediction made at a document's last token is masked
   int64_t eod = -1;                   // the token that ends a document; -1: unknown
 
   bool any() const { return reset_position_ids || reset_attention_mask || eod_mask_loss; }

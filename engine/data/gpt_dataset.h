@@ -2,9 +2,9 @@
 //
 // The shuffled documents of a split are concatenated; the next epoch, reshuffled, follows, and so on. Window w of this
 // stream is its tokens [w s, w s + s]: the last label of a window is the first input of the next, so that every token
-// but the first is a label exactly once per epoch. The windows of an epoch are shuffled too. An epoch has three tables,
-// with Megatron's names: document index (order of documents), sample index (document and offset where each window
-// starts), shuffle index (order of windows).
+// but the first is a label exactly once per epoch. The windows of an epoch are shuffled too. An epoch consists of three
+// tables, named as in Megatron: document index (order of documents), sample index (document and offset where each
+// window starts), shuffle index (order of windows).
 //
 // Unlike Megatron, which shuffles all epochs of a run together, sample i does not depend on the length of the run: an
 // extended or resumed run sees the same data as a run that was longer from the start. No token of an epoch is dropped:

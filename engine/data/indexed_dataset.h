@@ -66,11 +66,11 @@ class IndexedDataset {
   std::vector<int64_t> begin_;  // [S + 1], in tokens
 };
 
-// Writes a dataset, one sequence per document. No file has its final name before finish(), which renames .idx last:
+// Writes a dataset, one sequence per document. No file gets its final name before finish(), which renames .idx last:
 // where an .idx exists, the .bin is complete. Memory: a few buffers, regardless of the dataset's size.
 class IndexedDatasetWriter {
  public:
-  // Resumes after `documents` and `tokens`, which the last save() of an earlier writer that no longer exists must
+  // Resumes after `documents` and `tokens`, which the last save() of an earlier, already destroyed writer must
   // have made durable (see is_saved()).
   IndexedDatasetWriter(const std::string& prefix, TokenType type, int64_t documents = 0, int64_t tokens = 0);
   static bool is_saved(const std::string& prefix, TokenType type, int64_t documents, int64_t tokens);

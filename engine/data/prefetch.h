@@ -1,6 +1,6 @@
 // BatchLoader: a background thread that reads and transposes micro-batches while the model computes.
 //
-// Each rank of a tensor- and pipeline-parallel group has a loader with the same plan, and so gets the same data without
+// Each rank of a tensor- and pipeline-parallel group runs a loader with the same plan, so all get the same data without
 // a broadcast. Not thread-safe.
 #pragma once
 
@@ -28,7 +28,7 @@ struct BatchPlan {
   int rank = 0;               // in the data-parallel group
   int ranks = 1;
   BatchSizes ramp{};                                         // batch sizes of the steps; empty: all equal
-  int64_t end_sample = std::numeric_limits<int64_t>::max();  // samples from here on have no labels
+  int64_t end_sample = std::numeric_limits<int64_t>::max();  // samples from here on carry no labels
 
   // The first sample of this rank's k-th micro-batch, counted over steps.
   int64_t first_sample(int64_t k) const {

@@ -17,7 +17,7 @@ struct SentencePieceFacts {
   // concatenated, if no piece spans a boundary between them.
   bool concatenates = false;
 
-  // Bit 256 a + b: some piece has byte b after byte a, so that a text must not be split between them.
+  // Bit 256 a + b: in some piece byte b follows byte a, so a text must not be split between them.
   std::bitset<65536> joined;
 };
 

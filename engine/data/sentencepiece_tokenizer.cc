@@ -18,7 +18,7 @@
 namespace trivet {
 namespace {
 
-constexpr size_t kMaxTextBytes = 64 << 10;  // per call: the library needs many times that memory
+constexpr size_t kMaxTextBytes = 64 << 10;  // per call: the library needs many times this much memory
 constexpr size_t kMaxCachedWord = 32;
 constexpr size_t kMaxCachedWords = 1 << 18;
 
@@ -111,7 +111,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     return text.size();
   }
 
-  // Encodes each new word once, which is many times faster than encoding the whole text and gives the same tokens
+  // Encodes each new word once, which is many times faster than encoding the text as a whole and gives the same tokens
   // (SentencePieceFacts). New words enter the cache at the end of the text, so that a text locks it only twice.
   void encode_words(std::string_view text, std::vector<int32_t>& tokens) const {
     std::vector<std::pair<std::string, std::vector<int32_t>>> fresh;

@@ -1,4 +1,4 @@
-// SyntheticBatches: the same micro-batch over and over, without a dataset.
+// SyntheticBatches: repeats one micro-batch, without a dataset.
 #pragma once
 
 #include "engine/data/batch_source.h"

@@ -10,8 +10,8 @@
 namespace trivet {
 namespace {
 
-// The size of `text` without a last character that more bytes may complete, or for which a tokenizer that decodes whole
-// characters has emitted U+FFFD.
+// The size of `text` without its last character if more bytes may complete that character, or if a tokenizer that
+// decodes only complete characters has emitted U+FFFD for it.
 size_t settled(const std::string& text) {
   size_t end = text.size();
   size_t lead = end;  // of the last character

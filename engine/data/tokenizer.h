@@ -29,8 +29,8 @@ class Tokenizer {
   // How many of these tokens, from encode(), are added tokens recognised in the text.
   virtual int64_t count_added(std::span<const int32_t>) const { return 0; }
 
-  // Where to split a text so that its first part has at most `most` bytes; 0 if that is impossible. The text's size if
-  // it is not longer.
+  // Where to split a text so that its first part is at most `most` bytes long; 0 if that is impossible. The text's
+  // size if it is no longer than that.
   virtual size_t part_size(std::string_view text, size_t most) const;
 
   // goes_on: another call encoded the preceding text, up to a split by part_size().
@@ -57,11 +57,11 @@ std::string tokenizer_file(const std::string& prefix);
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 
 // Throws DataError if this is not the tokenizer that the model `of` was trained with (judged by the fingerprint, if
-// known), or if it has more ids than the model's vocabulary.
+// known), or if it uses more ids than the model's vocabulary.
 void check_tokenizer(const Tokenizer& tokenizer, const std::string& fingerprint, int64_t vocab, const std::string& of);
 
 // The tokenizer of the dataset PREFIX, by PREFIX.json, or without that file by tokenizer_file(). Throws DataError if
-// that tokenizer did not encode the dataset, or if the dataset has none of these files.
+// that tokenizer did not encode the dataset, or if the dataset comes without these files.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& prefix);
 
 }  // namespace trivet

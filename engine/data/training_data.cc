@@ -47,7 +47,7 @@ struct WeightedDataset {
   int64_t bos;  // begins every document; -1: none does, or unknown
 };
 
-// reads: if false, the tokens are not read, and the data has no identity.
+// reads: if false, the tokens are not read, and the data gets no identity.
 std::vector<WeightedDataset> open_sources(const std::string& key, const std::string& text, bool reads,
                                           TrainingData& data) {
   std::vector<WeightedDataset> sources;

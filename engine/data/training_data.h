@@ -27,7 +27,7 @@ struct Vocabulary {
 // fingerprints. Errors in a file begin with the key that names it.
 std::optional<Vocabulary> data_vocabulary(const DataConfig& config);
 
-// Throws ConfigError if the prefix has no files, DataError if it has only half of a dataset.
+// Throws ConfigError if neither file of the dataset exists, DataError if only one does.
 void expect_dataset(const std::string& prefix);
 
 DocumentRules document_rules(const DataConfig& config, int64_t eod);
