@@ -17,7 +17,7 @@ namespace {
 constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGQUIT, SIGALRM};
 constexpr int kPatience = 200;  // in units of 10 ms: how long to wait for the watchdogs
 
-// Sent from outside: the thread that it hits is not at fault, and may hold a lock that the watchdogs need.
+// Sent from outside the process: the interrupted thread is not at fault, and may hold a lock that the watchdogs need.
 bool is_request(int signal) { return signal == SIGQUIT || signal == SIGALRM; }
 
 struct Crash {
@@ -44,8 +44,8 @@ void end_by(int signal) {
 void on_fatal_signal(int signal) {
   int none = 0;
   if (!crash.signal.compare_exchange_strong(none, signal)) {
-    // Another crashing thread waits for the process to end; a crash in the handler, or anything after a request, ends
-    // it immediately.
+    // A second crashing thread waits for the process to end. A crash in the handler ends it immediately, and so do two
+    // signals of which either is a request.
     while (!is_request(signal) && !is_request(none) && crash.thread != this_thread()) pause_ms(10);
     return end_by(signal);
   }

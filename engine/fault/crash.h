@@ -1,7 +1,7 @@
 // CrashWatch: on a fatal signal (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT) the handler writes a backtrace to stderr and
 // waits for the watchdogs of the process's ranks to write their reports in ordinary code. On SIGQUIT and SIGALRM,
-// unless they are ignored, the process continues until the watchdogs have done so. Then the signal takes its default
-// action, so that a launcher sees it. A signal handler takes no user argument, so the state is process-wide.
+// unless ignored, the process continues until those reports are written. The signal then takes its default action, so
+// that a launcher sees it. A signal handler takes no user argument, so the state is process-wide.
 #pragma once
 
 #include <sys/types.h>
@@ -18,9 +18,9 @@ class CrashWatch {
   CrashWatch& operator=(const CrashWatch&) = delete;
 
   int signal() const;                       // the fatal signal; 0: none
-  bool in_my_thread() const;                // true if it hit thread()
+  bool in_my_thread() const;                // true if thread() received it
   pid_t thread() const { return thread_; }  // the thread that created this object
-  void served();                            // call when this rank's report is written
+  void served();                            // to be called once this rank's report is written
 
  private:
   const pid_t thread_;

@@ -24,7 +24,7 @@ struct FaultAbout {
   std::string_view name;
   StepPhase phase;  // default phase
   std::string_view about;
-  std::string_view only = {};  // the phases at which it can strike; empty: all
+  std::string_view only = {};  // the phases in which it can strike; empty: all
 };
 
 // Indexed by FaultKind.

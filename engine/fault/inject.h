@@ -1,6 +1,6 @@
 // Fault injection: `trivet train … --inject FAULT:RANK:STEP[:PHASE]`. docs/faults.md has the table.
 //
-//   RANK    a number, `last`, or `all`        STEP   from 1; each fault strikes once, `slow` from that step on
+//   RANK    a number, `last`, or `all`        STEP   from 1; each fault strikes once; `slow` continues
 //   PHASE   step, forward, backward, reduce, optimizer, save: the fault strikes at its start; each fault has a default
 #pragma once
 
@@ -40,18 +40,18 @@ enum class FaultKind : uint8_t {
 struct Fault {
   static constexpr int kAll = -1, kLast = -2;
   FaultKind kind = FaultKind::kill;
-  double factor = 1;  // for slow
+  double factor = 1;  // the slowdown of `slow`
   int rank = 0;
   int64_t step = 1;
   StepPhase phase = StepPhase::step;
-  std::string text;  // the fault as given
+  std::string text;  // as given on the command line
 
   bool strikes(int rank_of_world, int world_size) const {
     return rank == kAll || rank == rank_of_world || (rank == kLast && rank_of_world == world_size - 1);
   }
 };
 
-// Throws ConfigError with the list of faults.
+// Throws a ConfigError that lists the valid faults.
 Fault parse_fault(const std::string& text);
 std::vector<Fault> parse_faults(std::span<const std::string> texts);
 std::string fault_table();  // one line per fault
@@ -61,7 +61,7 @@ std::vector<std::string_view> fault_names();
 struct FaultTargets {
   Device* device = nullptr;
   Stream* stream = nullptr;
-  Tensor gradient;  // fp32: of the first parameter that this rank updates, the copy that the optimizer reads
+  Tensor gradient;  // fp32: gradient of the first parameter that this rank updates, in the copy the optimizer reads
   Tensor weight;    // that parameter's main weight
   Tensor loss;      // [1] fp32: the running sum
 };
@@ -84,7 +84,7 @@ class FaultInjector : public StepHook, public CallFaults {
   // The faults that have not struck, as given; "": none.
   std::string not_struck() const;
 
-  // The fault for checkpoint writes; empty if there is none. Called by the writer's thread.
+  // The fault to inject into checkpoint writes; empty: none. Called by the writer's thread.
   Disk::Fault disk_fault();
 
  private:

@@ -1,4 +1,4 @@
-// RUN_DIR/outcome.json: how a run ended, for the script that restarts it. Unlike an exit code it does not depend on
+// RUN_DIR/outcome.json: how a run ended, for the script that restarts it. Unlike an exit code, it does not depend on
 // mpirun or srun. If a rank died, exit_code is 128 plus the signal; a rank found dead without an outcome counts as
 // killed (137), although its peers, which write the file, exit with 70.
 //

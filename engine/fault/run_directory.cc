@@ -38,7 +38,7 @@ std::string RunDirectory::problem() const {
                ? std::string()
                : fmt::format("{} {}: the directory of this run was emptied while the run was writing to it", what_,
                              path_);
-  // Its current path according to the kernel; for a deleted directory, its old path and " (deleted)".
+  // Its current path according to the kernel; for a deleted directory, its old path followed by " (deleted)".
   std::error_code ignored;
   const std::string place =
       std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", static_cast<int>(fd_)), ignored).string();
@@ -51,8 +51,8 @@ bool RunDirectory::taken_over() const {
   if (lock_.empty()) return false;
   const std::string text = text_of(path_ + "/lock");
   if (!text.empty()) return text != lock_;
-  // A run that ended in the meantime has removed its lock and left its outcome. (Ranks that end after the holder of
-  // this run's lock find this run's own outcome.)
+  // Another run that has ended removed its lock and left its outcome. (Once this run's lock holder has ended, ranks
+  // that end later find this run's own outcome.)
   return holds_ && !file_exists(path_ + "/lock") && errno == ENOENT && file_exists(path_ + "/outcome.json");
 }
 

@@ -12,19 +12,19 @@ namespace trivet {
 
 class RunDirectory {
  public:
-  // `path`: an existing directory; if this host does not see it, it is never reported missing. `what`: its name in
+  // `path`: an existing directory; if this host cannot see it, it is never reported missing. `what`: its name in
   // messages. `marks`: files that exist as long as the run owns it; if all are missing, it was emptied (a deletion
-  // begins so). `lock`: the content of its file `lock`; "": it has none. `holds`: this rank wrote the lock and removes
-  // it at the very end.
+  // starts with that). `lock`: the content of its lock file; "": no lock file. `holds`: this rank wrote the lock and
+  // removes it at the very end.
   explicit RunDirectory(std::string path, const char* what = "train.run_dir", std::vector<std::string> marks = {},
                         std::string lock = {}, bool holds = true);
 
-  // Why it no longer belongs to this run; empty: it does, or its file system does not answer. Any thread.
+  // Why it no longer belongs to this run; empty: it does, or its file system does not respond. Any thread.
   std::string problem() const;
-  // True if another run now owns it, with everything that this one saved. A removed lock counts only if an outcome
-  // exists.
+  // True if another run now owns it, with everything that this one saved. A missing lock counts only if there is an
+  // outcome.
   bool taken_over() const;
-  // True if no other process holds the directory's flock(), or the file system has no locks.
+  // Locks it by flock(). False: another process holds that lock. Also true if the file system does not support locks.
   bool try_lock();
 
  private:

@@ -49,7 +49,7 @@ RunGuard::RunGuard(const Config& config, const std::vector<Fault>& faults, Commu
       recorder_(world.rank()) {
   places_ = gather_places(world);
   std::vector<Shared> shared = inputs;
-  // Ranks that are threads share the program.
+  // Ranks that are threads of one process run the same program.
   const bool processes = places_.size() > 1 && (places_[0].pid != places_[1].pid || places_[0].host != places_[1].host);
   shared.insert(shared.begin(), {"program", processes ? content_hash(InputFile("/proc/self/exe")) : ""});
   shared.push_back({"configuration", to_yaml(config)});
@@ -109,7 +109,7 @@ void RunGuard::rank_failed() {
     const auto* numerics = dynamic_cast<const NumericsError*>(&failure);
     const bool unknown = dynamic_cast<const MismatchError*>(&failure) != nullptr;
     const int rank = numerics ? numerics->rank : unknown ? -1 : world_.rank();
-    // Each failing rank tries, as the launcher may kill another before it can. The first outcome counts.
+    // Every failing rank tries, because the launcher may kill any of them first. The first outcome counts.
     watchdog_->record(
         {.status = "failed", .exit_code = exit_code_of(failure), .root_cause_rank = rank, .what = failure.what()});
     watchdog_->dump(failure.what());

@@ -19,13 +19,13 @@ struct Config;
 // A setting that must be equal on all ranks, as text.
 struct Shared {
   std::string what, text;
-  bool is_data = false;  // else configuration. Messages show the text only for data.
+  bool is_data = false;  // false: configuration. Messages show the text only for data.
 };
 
 class RunGuard {
  public:
   // Collective over `world`. `config` is resolved; `inputs` are its sources. Creates train.run_dir. Throws ConfigError
-  // if another run uses it; IoError; and what check_same_everywhere() throws.
+  // if another run uses it, IoError, and the errors of check_same_everywhere().
   RunGuard(const Config& config, const std::vector<Fault>& faults, Communicator& world,
            const std::vector<Shared>& inputs = {});
 
@@ -33,7 +33,7 @@ class RunGuard {
   // rethrows; a hang becomes a TimeoutError naming the culprit.
   int run(const std::function<int(Communicator& world)>& rank_main);
 
-  // Returns `exchange`, which moves device memory on its own streams, with a flight recorder.
+  // Wraps `exchange`, which moves device memory on its own streams, in a flight recorder.
   std::unique_ptr<Communicator> watch(Communicator& exchange) {
     return with_flight_recorder(exchange, recorder_, faults_.none() ? nullptr : &faults_);
   }
@@ -46,7 +46,7 @@ class RunGuard {
 
  private:
   [[noreturn]] void rank_failed();
-  // The folder of outcome.json and flight/: train.run_dir, or a folder in it if the run only evaluates.
+  // The folder that contains outcome.json and flight/: train.run_dir, or a subfolder if the run only evaluates.
   std::string records_;
   Communicator& world_;
   FaultInjector faults_;
@@ -59,8 +59,8 @@ class RunGuard {
   std::optional<Watchdog> watchdog_;
 };
 
-// Compares in order and stops at the first difference, so the lists may differ in length after it. There it throws
-// ConfigError or, for data, DataError on all ranks, listing the ranks that differ. Collective.
+// Compares in order and stops at the first difference, so the lists may differ in length beyond it. At a difference,
+// throws ConfigError (DataError for data) on all ranks, listing the ranks that differ. Collective.
 void check_same_everywhere(const std::vector<Shared>& shared, const std::vector<RankPlace>& places,
                            Communicator& world);
 

@@ -27,7 +27,7 @@ struct Holder {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Holder, host, pid, process_start, processes, job, since)
 
-// -1: there is no such process.
+// -1 if there is no such process.
 int64_t start_of_process(int64_t pid) {
   const ProcessState process = process_state(fmt::format("/proc/{}", pid));
   return process.state == 'Z' || process.state == 'X' ? -1 : process.start;
@@ -56,7 +56,7 @@ std::string describe(const Holder& holder) {
                      holder.job.empty() ? "" : ", job " + holder.job, holder.since.empty() ? "?" : holder.since);
 }
 
-// Why the lock is stale; empty: it may still be held. `own_file`: just written.
+// Why the lock is stale; empty: it may still be held. `own_file`: a file that this process has just written.
 std::string why_stale(const Holder& holder, const Holder& mine, const std::string& path, const std::string& own_file) {
   const bool unlocked = is_unlocked(path);
   if (!unlocked && errno == EWOULDBLOCK) return "";
@@ -95,17 +95,17 @@ RunLock::RunLock(const std::string& run_dir)
       return;
     }
     const std::string text = text_of(path_);
-    if (!file_exists(path_)) continue;  // released in the meantime
+    if (!file_exists(path_)) continue;  // just released
     const Holder holder = parse_holder(text);
     const std::string stale = why_stale(holder, parse_holder(text_), path_, file_.temporary());
     if (stale.empty()) refuse(holder_text());
-    // If several processes take it over, one renames it. If it was a new lock by then, it gets its name back.
+    // If several processes take it over, only one renames it. A lock that is new by then gets its name back.
     const std::string aside = OutputFile(path_).temporary();
     if (rename(path_.c_str(), aside.c_str()) != 0) continue;
     const bool taken = text_of(aside) == text, given_back = !taken && link(aside.c_str(), path_.c_str()) == 0;
     unlink(aside.c_str());
     if (taken) taken_from_ = describe(holder) + ", " + stale;
-    else if (!given_back) break;  // two others at the same time: give up
+    else if (!given_back) break;  // two other runs are starting: give up
   }
   throw ConfigError(fmt::format("train.run_dir {}: several runs are starting in it at the same time", run_dir));
 }

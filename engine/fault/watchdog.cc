@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kHungExit = 124;
 constexpr int64_t kTickNs = 250'000'000;
-constexpr double kDumpsWait = 2;  // seconds for the other ranks' dumps, on top of their polling interval
+constexpr double kDumpsWait = 2;  // seconds to wait for the other ranks' dumps, in addition to their polling interval
 
 bool process_exists(int64_t pid) { return kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH; }
 
@@ -50,7 +50,7 @@ Watchdog::Watchdog(const FlightRecorder& recorder, Communicator& world, const st
       last_look_ns_(now_ns()) {
   for (int rank = 0; rank < world.size(); ++rank) {
     const RankPlace& other = options_.places[static_cast<size_t>(rank)];
-    // Processes that are invisible from the start, in another container, are not watched.
+    // Processes that are invisible from the start, because they run in another container, are not watched.
     if (other.host == place().host && other.pid != place().pid && process_exists(other.pid))
       neighbours_.push_back(rank);
   }
@@ -136,7 +136,7 @@ void Watchdog::look_for_hang(int64_t elapsed_ns) {
 
   const auto timeout_ns = static_cast<int64_t>(options_.timeout_s * 1e9);
   if (watched_ns_ >= timeout_ns) return report_hang();
-  // A rank that has been idle for long checks whether another rank has reported.
+  // A rank that has been idle for a long time checks whether another rank has reported.
   if (idle_ns_ >= timeout_ns / 2 && file_exists(flight_folder(options_.run_dir) + "/fired") && folder_is_ours())
     follow();
 }
@@ -178,7 +178,7 @@ void Watchdog::look_for_dead_ranks() {
     const bool first = claim();
     write_dump(what);
     if (!first) return follow();
-    // Every signal that can be caught leaves an outcome (serve_crash): this was SIGKILL, or just as sudden.
+    // A rank killed by a catchable signal leaves an outcome (serve_crash), so this was SIGKILL or similarly sudden.
     record({.status = "died", .exit_code = 128 + SIGKILL, .root_cause_rank = rank, .what = what});
     return end_rank(Error("").exit_code(), what);
   }

@@ -1,13 +1,13 @@
 // Watchdog: a thread on each rank that ends a run that cannot end itself.
 //
-//   a call is open for longer than the timeout   a rank hangs: each responsive rank writes its dump; the first to
+//   a call stays open longer than the timeout    a rank hangs: each responsive rank writes its dump; the first to
 //                                                notice names the culprit, writes outcome.json and ends the job
 //                                                (124)
-//   a rank of this host has died                 the same; its launcher ends the job too, and reports the signal
+//   a rank on this host has died                 the same; its launcher ends the job too, and reports the signal
 //   this process gets a fatal signal             flight dump and outcome.json before the process ends (crash.h)
 //
-// It polls a few times a second. Only time in which the process runs counts, by a monotonic clock, so a job that was
-// suspended as a whole continues. For up to the timeout, one rank may work (write a file) while the others wait.
+// It polls a few times a second. Only time during which the process runs counts (monotonic clock), so a job that was
+// suspended as a whole continues. One rank may work (write a file) for up to the timeout while the others wait.
 #pragma once
 
 #include <atomic>
@@ -28,10 +28,10 @@ namespace trivet {
 struct WatchdogOptions {
   double timeout_s = 600;         // 0: hangs are not detected
   double grace_s = 5;             // for the rank to end after world.abort(); then _exit()
-  std::string run_dir;            // with a flight folder (start_flight_folder)
+  std::string run_dir;            // contains the flight folder (start_flight_folder)
   std::vector<RankPlace> places;  // [rank]
   std::function<void()> touch{};  // called periodically, on the watchdog's thread; empty: nothing
-  // True if run_dir still belongs to this run; else nothing in it is written or read. Any thread; empty: always.
+  // True if run_dir still belongs to this run; if false, no file in it is read or written. Any thread; empty: always.
   std::function<bool()> folder_is_ours{};
 };
 
@@ -40,7 +40,7 @@ class Watchdog {
   // Created by the rank's main thread. `recorder`, `world` and `steps_done` must outlive it.
   Watchdog(const FlightRecorder& recorder, Communicator& world, const std::atomic<int64_t>& steps_done,
            WatchdogOptions options);
-  ~Watchdog();  // call when the rank has ended
+  ~Watchdog();  // to be called once the rank has ended
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
@@ -83,11 +83,11 @@ class Watchdog {
   // Used by the watchdog thread only.
   int64_t last_look_ns_ = 0;
   uint64_t watched_call_ = UINT64_MAX;
-  int64_t watched_ns_ = 0;  // how long that call has been open
+  int64_t watched_ns_ = 0;  // how long watched_call_ has been open
   int64_t activity_ns_ = 0, idle_ns_ = 0;
-  bool over_ = false;  // it has reported
+  bool over_ = false;  // this watchdog has reported
 
-  std::mutex dump_mutex_;  // the thread and the rank's main thread write the same file
+  std::mutex dump_mutex_;  // the watchdog thread and the rank's main thread write the same file
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool stop_ = false;   // guarded by mutex_
