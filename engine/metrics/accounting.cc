@@ -90,8 +90,8 @@ ParameterCount count_parameters(const ModelSpec& model) {
 TokenFlops flops_per_token(const ModelSpec& model, FlopsConvention convention) {
   if (convention == FlopsConvention::six_n)
     return {.layers = 6.0 * static_cast<double>(count_parameters(model).total())};
-  // For each token, every element of a linear layer's weight takes part in three multiply-adds: forward, and for both
-  // gradients. Same for the output layer's weight, which may be the word embedding's.
+  // For each token, every element of a linear layer's weight takes part in three multiply-adds: one in forward and one
+  // for each gradient. Same for the output layer's weight, which may be the word embedding's.
   double weights = 0;
   for (const ModelTensor& tensor : model_tensors(model))
     if (is_linear(tensor.module) && tensor.param.name.ends_with(".weight"))

@@ -5,7 +5,7 @@
 //    3/2000   10.812345      2.410     1.2000e-05    512.3      15,998     0.52  41.2%     3.1%   1.2%    0.4%  17:03
 //
 // A narrow terminal omits columns in this order: left (also shown in the bar), bubble, wait, exposed, TFLOP/s, learning
-// rate, grad norm, MFU, tokens/s. TFLOP/s are model FLOP/s per rank; exposed is wire time not overlapped by compute,
+// rate, grad norm, MFU, tokens/s. TFLOP/s counts model FLOPs per rank; exposed is wire time not overlapped by compute,
 // wait is time spent waiting for peers; left is the estimated time for the remaining steps, from the median of recent
 // steps. Used by one thread, on rank 0.
 #pragma once

@@ -22,7 +22,7 @@ std::string text_of(nlohmann::ordered_json line) {
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
 }
 
-// True if a file has more than the start events and notes of runs without steps.
+// True if the file contains more than the start events and notes of runs without steps.
 bool has_results(const std::string& path) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);)
@@ -167,7 +167,7 @@ std::string MetricsLog::begin(const RunBegin& run) {
   return aside.empty() ? again : fmt::format("{} was an earlier run's and is now {}", path_, aside);
 }
 
-// Returns a message that names the steps that are repeated.
+// Returns a message that names the repeated steps.
 std::string MetricsLog::remove_redone(const RunBegin& run) {
   step_ = run.step;
   int64_t last = 0;  // last step in the records to be rewritten

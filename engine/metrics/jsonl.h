@@ -1,7 +1,7 @@
 // MetricsLog: RUN_DIR/metrics.jsonl, one JSON object per line: a step, or an event ("event": start, resume, eval,
-// checkpoint, walltime, note, end). Each has the time, in seconds since the epoch. Floats have enough digits to read
-// back exactly; unknown values and NaN are null. The file holds one run, each step once: a resumed run appends to it,
-// and a new one sets it aside. Written by rank 0 through a queue, as a disk may hang.
+// checkpoint, walltime, note, end). Each includes the time, in seconds since the epoch. Floats are printed with enough
+// digits to be read back exactly; unknown values and NaN are null. The file holds one run, each step once: a resumed
+// run appends to it, and a new one sets it aside. Written by rank 0 through a queue, because a disk may hang.
 #pragma once
 
 #include <functional>
@@ -43,8 +43,8 @@ class MetricsLog : public RunObserver {
   MetricsLog(std::string path, AppendFile::Warn warn, double patience_s = 0, Hear hear = nullptr);
   ~MetricsLog() override;
 
-  // A run that does not continue the file sets it aside and returns a note with its new name. A run that does
-  // atomically removes the records that it will write again; if that fails, it calls `warn` and leaves them.
+  // A run that does not continue the file sets it aside and returns a note with its new name. A run that continues it
+  // first removes, atomically, the records that it will write again; if that fails, it calls `warn` and leaves them.
   std::string begin(const RunBegin& run) override;
   void step(const StepReport& report) override;
   void evaluation(const EvalReport& report) override;
@@ -52,7 +52,7 @@ class MetricsLog : public RunObserver {
   void walltime(const WallTimeReport& report) override;
   void note(const std::string& line) override;
   void end(const std::vector<TextBlock>& times) override;
-  void flush() override { queue_->drain(); }  // afterwards the lines are in the file, if it accepts them
+  void flush() override { queue_->drain(); }  // afterwards the lines are in the file, unless writes fail
 
  private:
   void open();

@@ -39,7 +39,7 @@ class RunObserver {
   virtual void note(const std::string& /*line*/) {}  // any other message for the user
   // Receives the same events as records of metrics.jsonl.
   virtual void record(const nlohmann::ordered_json&) {}
-  virtual void flush() {}  // writes all events to its file before a save, so that saved steps are on record
+  virtual void flush() {}  // called before a save: all events go to the file, so that saved steps are on record
   // All steps are done, or the run was asked to stop. times: the breakdown of the run's time.
   virtual void end(const std::vector<TextBlock>& /*times*/) {}
 };

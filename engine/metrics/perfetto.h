@@ -1,6 +1,6 @@
 // Perfetto: the spans of a run as Chrome trace JSON, for ui.perfetto.dev or chrome://tracing: one process per rank, one
-// row per stream, times in microseconds since the start of the run. Numbering starts at 1: process r+1 is rank r. The
-// slice of a communication contains a slice "wait", until its first byte can move, and a slice "exposed" wherever it
+// row per stream, times in microseconds since the start of the run. Numbering starts at 1: process r+1 is rank r. A
+// communication's slice contains a slice "wait", until its first byte can move, and a slice "exposed" wherever it
 // was on the wire while the rank computed nothing; arrows lead from each send to the end of its receive. Its arguments:
 //
 //   bytes, ranks          tensor size (as in nccl-tests); group size

@@ -40,7 +40,7 @@ struct StepReport {
   double tokens_per_second = kUnknown;
   double model_tflops_per_rank = kUnknown;
   double mfu = kUnknown;  // stays unknown if the peak is
-  // If attention is limited to documents: MFU counting only the attention computed; `mfu` counts that of whole samples.
+  // If attention is limited to documents: counts only the attention computed, while `mfu` counts that of whole samples.
   std::optional<double> mfu_in_documents = {};
   double bubble_fraction = kUnknown;
   StepStats stats = {};   // the sum over ranks

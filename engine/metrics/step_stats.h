@@ -64,8 +64,8 @@ struct StepStats {
 // Measures steps. Reuses its memory from step to step; used by one thread.
 class StepMeter {
  public:
-  // between_windows: rows hold each call once, and calls that run between two windows, such as gathers of weights,
-  // count their bytes, too. Otherwise only calls in the window do.
+  // between_windows: the rows contain each call once, and the bytes of calls that run between two windows, such as
+  // weight gathers, count too. Otherwise only the bytes of calls in the window count.
   explicit StepMeter(const KnownLinks& links = {}, bool between_windows = false)
       : links_(links), between_windows_(between_windows) {}
 

@@ -26,7 +26,7 @@ constexpr std::string_view kValidation = "lm loss validation";
 
 constexpr size_t kAround = 16;
 
-// CRC-32C (Castagnoli), rotated and offset, as a plain CRC of data that contains CRCs would be weak.
+// CRC-32C (Castagnoli), rotated and offset, because a plain CRC of data that contains CRCs would be weak.
 uint32_t checksum(std::string_view data) {
   static constexpr auto kTable = [] {
     std::array<uint32_t, 256> table{};
@@ -85,7 +85,7 @@ std::vector<fs::path> event_files(const std::string& folder) {
   return files;
 }
 
-// The step of an event written here, whose first fields are its time and its step.
+// The step of an event written by this class, whose first fields are its time and its step.
 int64_t step_of_event(std::string_view message) {
   int64_t step = 0;
   for (size_t i = 10, shift = 0; i < message.size() && shift < 63; ++i, shift += 7) {

@@ -1,7 +1,7 @@
 // TensorBoardLog: an observer of the run that writes TensorBoard event files with Megatron's tags. Each start of the
-// program writes its own file, events.out.tfevents.SECONDS.HOST.PID. A resumed run removes the steps that it will
-// repeat from earlier files, so that each step is shown once; a new run moves an earlier run's files to earlier-N,
-// which TensorBoard shows as a run of that name. Format: TFRecord frames around Event messages (record_writer.h and
+// program writes its own file, events.out.tfevents.SECONDS.HOST.PID. A resumed run removes from earlier files the steps
+// that it will repeat, so that each step is shown once; a new run moves an earlier run's files to earlier-N, which
+// TensorBoard shows as a run of that name. Format: TFRecord frames around Event messages (record_writer.h and
 // event.proto in TensorFlow).
 #pragma once
 

@@ -42,14 +42,14 @@ class TimeTable {
 // pipeline stage, which have the same load; if there are none, with that of all other ranks.
 //
 // work: [rank], the sum of `steps` steps; stages: [rank]. One line per rank whose own work took more than `factor`
-// times the median of its peers, and at least 1 ms per step more: the rank, both times, and where it lost most. Also
-// one per rank whose exposed wire time did so, if it was busy longer than the others in its stage: ranks of one group
-// share their wire time, so this finds a slow rank only among several groups, as in pipelines.
+// times the median of its peers, and at least 1 ms per step longer: the rank, both times, and where it lost most. Also
+// one per rank whose exposed wire time exceeded these limits, if it was busy longer than the rest of its stage: a
+// group's ranks share their wire time, so this finds a slow rank only among several groups, as in pipelines.
 std::vector<std::string> find_stragglers(const std::vector<StepStats>& work, const std::vector<int>& stages,
                                          int64_t steps, double factor);
 
 // Same for ranks that took more than `factor` times as long to write their parts of a checkpoint, and at least 1 s
-// more. write_ns: [rank].
+// longer. write_ns: [rank].
 std::vector<std::string> find_slow_disks(const std::vector<int64_t>& write_ns, double factor);
 
 }  // namespace trivet

@@ -50,7 +50,7 @@ void WallTime::read(const std::string& path) {
 WallTimeReport WallTime::report() const {
   std::vector<double> sorted = steps_;
   std::ranges::sort(sorted);
-  const double step = sorted[(sorted.size() * 95 + 99) / 100 - 1];  // 95 % take no longer
+  const double step = sorted[(sorted.size() * 95 + 99) / 100 - 1];  // 95 % of the steps take no longer
   double seconds = start_seconds_ + static_cast<double>(total_ - done_) * step + saves_.longest;
   std::string parts;
   for (const auto& [kind, name] : {std::pair{&evaluations_, "evaluation"}, {&saves_, "save"}}) {
