@@ -97,7 +97,7 @@ BlockGradients allocate_block_gradients(Arena& arena, const GptShape& p, bool ha
 
 namespace {
 
-// The layers that write to the residual stream start smaller, so that its variance does not grow with depth.
+// Layers that write to the residual stream start with smaller weights: its variance must not grow with depth.
 Init output_init(const GptShape& p) {
   const float scale =
       p.training.scale_output_layer_init ? 1.0f / std::sqrt(2.0f * static_cast<float>(p.num_layers)) : 1.0f;
@@ -235,7 +235,7 @@ void Block::forward(Context& ctx, Residual x, const MicroBatch& micro_batch, con
     }
   }
 
-  // 3. Attention, each head on its own: [s, b, a d/t]. Tensor ranks do not communicate; context ranks exchange keys.
+  // 3. Attention, head by head: [s, b, a d/t]. Tensor ranks do not communicate; context ranks exchange keys.
   if (parts.core_attention) {
     QkvViews heads = heads_of(acts);
     heads.q = last_positions(heads.q, positions);

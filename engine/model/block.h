@@ -38,7 +38,7 @@ struct BlockActivations {
   Operand<Place::residual> ln1_out;  // [s*, b, h]
   Tensor ln1_mean, ln1_rstd;         // [s*, b] fp32; RMSNorm has no means
   Hidden qkv;                        // [s, b, (a + 2g) d/t] in Megatron's order (heads_view.h), rotated by rope
-  Hidden qk;                         // [s, b, (a + g) d/t] only with query/key norms: rotated instead of qkv
+  Hidden qk;                         // [s, b, (a + g) d/t] only with query/key norms: rope rotates it, not qkv
   Tensor qk_mean, qk_rstd;           // [(a + g)/t s b] fp32: for all queries, then for all keys
   Hidden attention_out;              // [s, b, a d/t]
   Tensor lse;                        // [b, a/t, s] fp32

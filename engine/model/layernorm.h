@@ -12,7 +12,7 @@
 
 namespace trivet {
 
-// Rows: what is normalised: positions with h columns each, or each head on this rank separately.
+// Rows: the rows that are normalised: positions with h columns each, or each head on this rank separately.
 template <class Rows>
 struct NormOf {
   static constexpr bool kHeads = std::is_same_v<Rows, HeadsView>;

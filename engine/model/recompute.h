@@ -1,7 +1,7 @@
 // Activation recompute (Chen et al. 2016; selective: Korthikanti et al. 2022, section 5): which activations of a stage
-// are recomputed in the backward pass instead of saved. Megatron's options recompute_granularity, recompute_modules,
-// recompute_method and recompute_num_layers. Results stay bitwise the same: the same operations run on the same inputs,
-// and dropout is a function of sample and position.
+// are recomputed in the backward pass instead of saved. Configured as in Megatron: recompute_granularity,
+// recompute_modules, recompute_method, recompute_num_layers. Results stay bitwise the same: the same operations run on
+// the same inputs, and dropout is a function of sample and position.
 #pragma once
 
 #include <cstdint>

@@ -25,10 +25,10 @@ struct GptShape : ModelSpec {
   DType dtype = DType::f32;        // of weights and activations
   int64_t cross_entropy_rows = 0;  // rows of logits (of s b) held at a time; 0: all
   bool decay_norms_and_biases = false;
-  Fp8Mode fp8{};  // of the blocks' linear layers, except in this many blocks at either end:
+  Fp8Mode fp8{};  // of the blocks' linear layers, without the blocks excluded at either end:
   int64_t bf16_layers_at_start = 0, bf16_layers_at_end = 0;
   bool keeps_fp8_weights = true;                                  // between uses; false: weights are streamed
-  bool reset_position_ids = false, reset_attention_mask = false;  // at each document of a packed sample
+  bool reset_position_ids = false, reset_attention_mask = false;  // restart at each document of a packed sample
   TensorOverlap qkv_overlap = TensorOverlap::none, proj_overlap = TensorOverlap::none;
   TensorOverlap fc1_overlap = TensorOverlap::none, fc2_overlap = TensorOverlap::none;
 
