@@ -47,7 +47,7 @@ Exchange choose_exchange(const Config& config, const Device& device, HostWorld& 
                     sharing, gpus, gpus == 1 ? "" : "s"));
   if (host.size() == 1) return {Exchange::none, "none: one rank"};
   std::string staged = "staged through host memory, ";
-  // Each process has queues of its own.
+  // Each process has its own queues.
   const auto beside = launched_world_size() > 0 ? 1 : std::ranges::count(ids, ids[static_cast<size_t>(host.rank())]);
   const bool queue_up = beside * share.streams > kMostStreams;
   if (queue_up)
@@ -115,7 +115,7 @@ GpuShare gpu_share_of(const Config& config, int ranks) {
   const int t = config.parallel.tensor_model_parallel_size, p = config.parallel.pipeline_model_parallel_size;
   const int c = config.parallel.context_parallel_size, shared = ranks / std::max(1, t * p);  // d c: the gradient group
   const int lanes = o.collectives_in_flight * (o.overlap_grad_reduce + o.overlap_param_gather);
-  // A pipeline rank's channels; if chunks lie in a V, activations and gradients go both ways.
+  // A pipeline rank's channels; if chunks are placed in a V, activations and gradients flow both ways.
   const int ends = p == 1 ? 0 : config.parallel.pipeline_schedule.ends_with("-v") ? 8 : 4;
   const int tensor = t > 1, context = c > 1 && o.overlap_cp_comm;
   const int reversed = c > 1 && config.parallel.cp_comm_type == CpCommType::all_gather;  // one more group, same stream
@@ -175,7 +175,7 @@ Backend make_backend(const Config& config, Communicator& world, int threads) {
                     exchange.name));
   backend.exchange_name = exchange.name;
   backend.exchange_on_device = exchange.kind == Exchange::nccl;
-  // Separate groups, as the engine uses the world for host memory.
+  // Separate groups, because the engine uses the world for host memory.
   backend.host = world.twin("device memory", comm_of("data"));
   backend.exchange = exchange.kind == Exchange::nccl ? create_nccl_communicator(*backend.host, *backend.device,
                                                                                 config.comm.timeout_s, exchange.part)

@@ -26,11 +26,11 @@ struct Backend {
   std::optional<CpuIsa> cpu_isa{};  // of `ops`, on a CPU
 };
 
-// Upper bounds on the resources, besides memory of its own, that a rank takes of a GPU that ranks may share.
+// Upper bounds on the resources, other than its own memory, that a rank uses on a GPU that ranks may share.
 struct GpuShare {
   int streams;
-  // For NCCL: communicators, of about kNcclGroupBytes each, and the multiprocessors that most_ctas() gives to all those
-  // that can communicate concurrently.
+  // For NCCL: communicators, about kNcclGroupBytes each, and the multiprocessors that most_ctas() allots to those that
+  // can communicate concurrently.
   int groups, multiprocessors;
 };
 constexpr int64_t kNcclGroupBytes = int64_t{256} << 20;
@@ -42,13 +42,13 @@ constexpr int kMostStreams = 28;
 // make_backend, or a test's replacement. threads: per rank, on a CPU.
 using MakeBackend = std::function<Backend(const Config& config, Communicator& world, int threads)>;
 
-// Chooses by device.kind, device.cpu_isa and comm.backend. `world`: the ranks in host memory; must outlive the backend.
-// With GPUs, a rank uses the GPU of its local rank. Collective. Throws ConfigError on every rank if a rank has no GPU,
-// shares one under NCCL, or has a CPU that lacks the instructions.
+// Chooses a backend by device.kind, device.cpu_isa and comm.backend. `world`: the ranks in host memory; must outlive
+// the backend. With GPUs, a rank uses the GPU of its local rank. Collective. Throws ConfigError on every rank if a rank
+// has no GPU, shares one under NCCL, or has a CPU that lacks the instructions.
 Backend make_backend(const Config& config, Communicator& world, int threads);
 
-// The backend's operations as graphs, or null, as device.cuda_graph_impl says. The backend must outlive them. Throws
-// ConfigError.
+// The backend's operations as graphs, or null, as device.cuda_graph_impl specifies. The backend must outlive them.
+// Throws ConfigError.
 std::unique_ptr<GraphOps> make_graphs(const Config& config, const Backend& backend);
 
 // True if ranks compute on GPUs. Throws ConfigError if they cannot, or a CPU lacks device.cpu_isa, before anything

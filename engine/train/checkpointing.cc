@@ -37,8 +37,8 @@ std::string random_run_name(HostWorld& host) {
   return host.broadcast(fmt::format("{:08x}{:08x}", random(), random()));
 }
 
-// The end of the job on the steady clock, from an environment variable in seconds since the epoch. problem: receives
-// the error if its value is invalid; the value is then ignored.
+// The end of the job on the steady clock, read from an environment variable in seconds since the epoch. An invalid
+// value is ignored, and its error is stored in `problem`.
 std::optional<int64_t> job_end_ns(const char* variable, std::string& problem) {
   const char* text = std::getenv(variable);
   if (text == nullptr || *text == 0) return {};
@@ -234,7 +234,7 @@ Votes Checkpointing::votes() {
 
 bool Checkpointing::interrupts_evaluation(Votes& sum) {
   sum.add(trainer_.host().sum(stop_votes()));
-  pass_boundary();  // batches count as steps: none starts that might exceed the time limit
+  pass_boundary();  // each batch counts as a step: none starts if it might exceed the time limit
   return sum.end_run();
 }
 
@@ -340,7 +340,7 @@ void Checkpointing::leave_folder() {
 std::string Checkpointing::save_beside() {
   if (!saver_) return why_not_saved();
   HostWorld& host = trainer_.host();
-  finish_save();  // into the old directory: it fails, or is lost with it
+  finish_save();  // to the old directory: this save fails, or is lost with it
   std::string run_dir = config_.train.run_dir;
   while (run_dir.size() > 1 && run_dir.back() == '/') run_dir.pop_back();
   const CheckpointStore store(checkpoints_folder(run_dir + ".saved-" + random_run_name(host)),
@@ -364,7 +364,7 @@ void Checkpointing::save_due_step() {
                     "checkpoint.save_interval for this disk",
                     trainer_.steps_done(), saver_->step()));
   } else {
-    conclude(finish_save());  // of an earlier step: a step to be retained waits for it
+    conclude(finish_save());  // the save of an earlier step: a step to be retained waits for it
     begin();
     if (!config_.checkpoint.async_save) conclude(finish_save());
   }

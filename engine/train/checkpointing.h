@@ -35,7 +35,7 @@ class Checkpointing {
                 int64_t start_ns);
 
   // Collective. Resumes from the first candidate that all ranks can read; without `fall_back` only the first is tried.
-  // `candidates`: one per line, the same on all ranks. Throws DataError if there are any and none can be read.
+  // `candidates`: one per line, the same on all ranks. Throws DataError if there are any but none can be read.
   void resume(const std::string& candidates, bool fall_back);
 
   Votes votes();

@@ -9,8 +9,8 @@
 
 namespace trivet {
 
-// The non-finite values of one rank, in the form that ranks exchange. Gradients are identified by the index of the
-// first bad one in the backward pass's order, which is the same on all ranks; kNone: all are finite.
+// The non-finite values of one rank, in the form that ranks exchange. Gradients are identified by the first bad one's
+// index in backward order, which is the same on all ranks; kNone: all are finite.
 struct RankNumbers {
   static constexpr int64_t kNone = INT64_MAX;
   int64_t replica = 0;                       // the rank's index among the data-parallel ranks
@@ -22,7 +22,7 @@ struct RankNumbers {
 // activations and their gradients, but across replicas only through the gradient sums.
 struct NonFiniteSource {
   enum Kind { weight, loss, local_grad, grad, none } kind = none;
-  std::vector<int> ranks;    // those that have it; if several, the first of them is unknown
+  std::vector<int> ranks;    // those that found it; if several, which was first is unknown
   std::vector<int> replica;  // for loss and local_grad: all ranks of the first such replica
   int replicas = 0;          // for the same: the number of replicas with such values
 };
@@ -34,7 +34,7 @@ struct NonFinite {
   std::string what{};       // whose weight or loss; for gradients, the parameter, stage, rank, count and first bad one
 };
 
-// Queues the search of this rank's reduced gradients. It runs only in a rejected step, before the next step overwrites
+// Queues a search of this rank's reduced gradients. It runs only in a rejected step, before the next step overwrites
 // them. GradSync searches the gradients before their reduction in every step.
 void search_non_finite(Rank& rank);
 

@@ -13,7 +13,7 @@ namespace trivet {
 
 struct Sampling {
   int64_t tokens = 64;       // at most this many new tokens
-  double temperature = 0.8;  // 0: the most likely token each time
+  double temperature = 0.8;  // 0: always the most likely token
   int64_t top_k = 40;        // 0: the whole vocabulary
   double top_p = 1;          // nucleus of this probability, at least one token (Holtzman et al. 2020)
   uint64_t seed = 0;

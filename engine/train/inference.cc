@@ -75,7 +75,7 @@ std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Com
   auto rank = std::make_unique<Rank>(config, layout, make_backend(config, world, threads_of_rank(config, world)), world,
                                      RankOptions{.positions = positions});
   // A second reason for all ranks to wait here: freeing pinned memory, as read_weights() does, may wait for the streams
-  // of all GPUs, and a stream of a thread rank that is ahead would be waiting for this rank in NCCL.
+  // of all GPUs. If ranks are threads, the stream of one that is ahead would be waiting for this rank in NCCL.
   const auto read = [&] { read_weights(*rank, checkpoint, config.model.seq_length); };
   if (const auto failure = failure_of_all(HostWorld(world), read)) {
     rank.reset();

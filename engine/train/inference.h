@@ -1,5 +1,5 @@
-// Inference: forward passes only. A rank holds the weights of a checkpoint of any layout, in the run's dtype, the keys
-// and values of every layer, and the other activations of one block at a time; no gradients or optimizer.
+// Inference: forward passes only. A rank holds weights in the run's dtype, from a checkpoint of any layout, the keys
+// and values of every layer, and one block's other activations at a time; no gradients or optimizer.
 #pragma once
 
 #include <exception>
@@ -39,15 +39,15 @@ std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Com
                                  const OpenCheckpoint& checkpoint, int64_t positions);
 
 // Compute threads of a CPU rank that generates one token at a time: device.threads_per_rank, or a number chosen by the
-// size of the MLP's matrices, as the threads of a small model would spend longer waiting than working. Logits have the
-// same bits with any number of threads.
+// size of the MLP's matrices, because the threads of a small model would spend more time waiting than working. Logits
+// are bitwise the same with any number of threads.
 int threads_for_tokens(const Config& config, Communicator& world);
 
 // Reads the weights of a rank that does not train, in its dtype.
 void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_length);
 
-// The tokenizer file, for load_tokenizer(), of the run that saved the checkpoint, or "bytes"; "": none is found from
-// the checkpoint's configuration.
+// The tokenizer file, for load_tokenizer(), of the run that saved the checkpoint, or "bytes"; "" if none is found
+// through the checkpoint's configuration.
 std::string tokenizer_of(const OpenCheckpoint& checkpoint);
 
 }  // namespace trivet

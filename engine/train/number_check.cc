@@ -38,7 +38,7 @@ NumberCheck::Verdict NumberCheck::judge(const Numbers& numbers) {
   if (!finite) {
     if (!taken) verdict = {skip_non_finite_ ? Action::skip : Action::stop, "not finite"};
   } else if (!taken || loss > loss_spike() || grad_norm > norm_spike()) {
-    // The device compares in fp32, and has the last word.
+    // The device compares in fp32, and its decision is final.
     const size_t count = std::min(steps_, kWindow);
     const bool by_loss = loss / loss_spike() >= grad_norm / norm_spike();
     const double value = by_loss ? loss : grad_norm, limit = by_loss ? loss_spike() : norm_spike();

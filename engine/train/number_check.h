@@ -3,11 +3,11 @@
 // learns the outcome when it reads the step's numbers, and acts on it.
 //
 // A loss or gradient that is not finite, or exceeds train.spike_factor times the running median (of the last 64 steps
-// taken, from the 16th on), leads to a warning, a skipped step or the end of the run, as the policies say. A skipped
-// step leaves weights and moments bitwise unchanged. Its batch is consumed, and the learning-rate schedule, which
-// counts steps, advances; Adam's bias correction counts updates. After train.max_consecutive_skips in a row the run
-// ends. The median is not saved: a resumed run detects spikes from its 16th step on. A step in which no label counts is
-// also skipped, whatever the policies, and never ends the run.
+// taken, from the 16th on), leads to a warning, a skipped step or the end of the run, as the policies specify. A
+// skipped step leaves weights and moments bitwise unchanged. Its batch is consumed, and the learning-rate schedule,
+// which counts steps, advances; Adam's bias correction counts updates. After train.max_consecutive_skips in a row the
+// run ends. The median is not saved: a resumed run detects spikes from its 16th step on. A step in which no label
+// counts is also skipped, whatever the policies, and never ends the run.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
-// RunProcedure: directs a run by rules of its own, as a benchmark does, where run_training would only follow the
-// configuration: it decides after which steps to evaluate and when the run ends. A tool provides it (ToolSection); each
-// rank has one and makes the same calls. To observe only, use RunObserver.
+// RunProcedure: directs a run by its own rules, as a benchmark does, instead of by the configuration alone: it decides
+// after which steps to evaluate and when the run ends. A tool provides it (ToolSection); each rank has one and makes
+// the same calls. To observe only, use RunObserver.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ class RunProcedure {
  public:
   virtual ~RunProcedure() = default;
 
-  // Called when the engine is ready and no training data has been read; the run continues after it. train_samples,
-  // eval_samples: sizes of the data sets; eval_labels: labels in the latter. Collective.
+  // Called when the engine is ready and before any training data is read; the run continues when it returns.
+  // train_samples, eval_samples: sizes of the data sets; eval_labels: labels in the latter. Collective.
   virtual void start(Trainer& trainer, int64_t train_samples, int64_t eval_samples, int64_t eval_labels) = 0;
   // True if an evaluation follows this step.
   virtual bool evaluates(int64_t step) const = 0;

@@ -143,7 +143,7 @@ std::vector<float> Rank::next_token_logits(std::span<const int32_t> context, int
   check(size > 0 && size <= shape.whole_seq() && known >= 0 && known < size,
         fmt::format("a context has 1 to {} tokens, of which some are new, not {} and {}", shape.whole_seq(), size,
                     size - known));
-  // Sequence parallelism splits whole groups of t positions; a few known positions are recomputed.
+  // Sequence parallelism splits whole groups of t positions, so a few known positions are recomputed.
   const int64_t unit = shape.sequence_parallel ? shape.t : 1;
   const int64_t first = state.keeps_keys ? known / unit * unit : 0, count = (size - first + unit - 1) / unit * unit;
   const std::span<HostBatch> taken = input.take();

@@ -39,16 +39,16 @@ class Rank {
 
   // Initialises weights, with `threads` host threads, and optimizer state. Collective. REQUIRES: the rank trains.
   void initialize_weights(uint64_t seed, int threads);
-  // Sets the number of micro-batches of the next steps: the layout's, or that of a smaller batch.
+  // Sets the number of micro-batches per step from now on: the layout's, or that of a smaller batch.
   void use_micro_batches(int64_t m);
   // Completes the reduction of each rank's own part of the step's gradients. REQUIRES: the rank trains.
   void finish_gradients();
   // True if a reduction adds other ranks' gradients to this rank's.
   bool sums_gradients() const;
-  // The logits after `context`, from one token to the rank's number of positions: [vocab_size], the same on every rank.
-  // known: the length of a prefix, shorter than `context`, shared with the last call's, if nothing has run since. If
-  // the activations of each layer are saved, their keys and values still exist, and only the other tokens are computed.
-  // On a CPU the logits have the same bits for any `known`. Collective over the model's ranks.
+  // The logits that follow `context`, which may fill the rank's positions: [vocab_size], the same on every rank. known:
+  // the length of a prefix, shorter than `context`, shared with the last call's, if nothing has run since. If each
+  // layer's activations are saved, the prefix's keys and values still exist, and only the other tokens are computed. On
+  // a CPU the logits are bitwise the same for any `known`. Collective over the model's ranks.
   std::vector<float> next_token_logits(std::span<const int32_t> context, int64_t known = 0);
 
   Backend backend;
@@ -65,7 +65,7 @@ class Rank {
   TraceRow* host_row;  // the host's spans; null: nothing is recorded
   RankState state;
   std::unique_ptr<TensorCommStream> tensor_comm_stream;  // null: no tensor-parallel communication is overlapped
-  std::unique_ptr<ContextGroup> context_group;           // null: the rank has whole sequences
+  std::unique_ptr<ContextGroup> context_group;           // null: the rank holds whole sequences
   std::unique_ptr<DataParallel> data_parallel;           // null: the rank does not train
   std::unique_ptr<Communicator> embedding_group;         // first and last stage, if they share the embedding; else null
   StepBatches batches;                                   // of the current step

@@ -25,9 +25,9 @@ Recompute recompute_of(const ModelConfig& c) {
   return recompute;
 }
 
-// A generous upper bound on a step's spans: what each pass queues for a layer, the embedding and the head, with rings
-// over the tensor and context groups and bias gradients, its messages and phases; the further chunks of a chunked loss;
-// and the buckets of gradients and weights. A step with more spans is not measured.
+// A generous upper bound on a step's spans: those that each pass queues for a layer, the embedding and the head (with
+// bias gradients, and rings over the tensor and context groups), its messages and phases; the further chunks of a
+// chunked loss; and the gradient and weight buckets. A step with more spans is not measured.
 int64_t spans_of_step(const Program& program, const std::deque<GptStage>& stages, const GptShape& shape,
                       int64_t buckets) {
   constexpr int64_t kMost = 1 << 18;

@@ -38,8 +38,8 @@ std::deque<GptStage> make_stages(ParamList& params, const GptShape& shape, const
 
 struct RankState {
   // positions: length of the longest context, at most the model's seq_length; 0: seq_length. A rank that does not train
-  // has whole weights and the activations of only one micro-batch. buffers: allocates weights and gradients; null: the
-  // device does.
+  // holds whole weights and the activations of only one micro-batch. buffers: allocates weights and gradients; null:
+  // the device does.
   RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device, int64_t positions = 0,
             Memory* buffers = nullptr);
   RankState(const RankState&) = delete;
@@ -84,8 +84,8 @@ struct PlannedBytes {
   int64_t largest = 0, all = 0;  // for the rank that needs the most, and in total
 };
 PlannedBytes planned_bytes(const Config& config, const Layout& layout);
-// Throws ConfigError if ranks on CPUs need more memory than this process can have: all ranks if they are its threads,
-// else one rank.
+// Throws ConfigError if this process cannot have the memory that ranks on CPUs need: all ranks if they are its threads,
+// else one.
 void check_memory(const Config& config, const Layout& layout, bool threads);
 
 }  // namespace trivet

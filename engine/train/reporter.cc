@@ -115,7 +115,7 @@ KnownLinks known_links(const CommConfig& config, Trainer& trainer) {
   return links;
 }
 
-// The links that the configuration does not state.
+// The links that the configuration does not specify.
 std::string found_links_text(const CommConfig& config, const KnownLinks& links) {
   std::string text;
   for (size_t k = 0; k < links.size(); ++k)

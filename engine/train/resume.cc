@@ -20,7 +20,7 @@ namespace {
 // Sections whose changes matter to a resumed run.
 constexpr std::array<std::string_view, 5> kRunSections{"model", "batch", "optimizer", "precision", "data"};
 
-// The keys that Megatron's OptimizerParamScheduler compares. The run's length counts if weight decay ramps over it.
+// The keys that Megatron's OptimizerParamScheduler compares, plus the run's length if weight decay ramps over it.
 bool is_of_schedules(const Field& field, const Config& config) {
   if (field.name == "train.train_iters" || field.name == "train.train_samples")
     return config.optimizer.weight_decay_incr_style != Ramp::constant;

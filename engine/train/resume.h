@@ -15,7 +15,7 @@ struct Config;
 std::string checkpoints_folder(const std::string& run_dir);
 
 // The checkpoints that --resume names, in the order in which to try them; empty: the run starts from step 0. how:
-// "none"; "auto": the run's own, the latest first; else the path of a checkpoint, of a folder of them or of a run.
+// "none"; "auto": the run's own, the latest first; else the path of a checkpoint, a checkpoint folder or a run.
 // notes: receives remarks for the user. config: takes the checkpoint's schedules if it asks for them. Throws
 // ConfigError, also if the path does not exist or the schedules differ, and DataError if a checkpoint is of a
 // different model, before anything is allocated.

@@ -70,7 +70,7 @@ void write_sample(const RunContext& run, Trainer& trainer, Reporter& reporter) {
   printer.finish();
 }
 
-// Throws ConfigError if train.run_dir cannot be a run's folder, as when a file is in its place or on its path.
+// Throws ConfigError if train.run_dir cannot be a run's folder, for example because it or a folder above it is a file.
 void check_run_folder(const std::string& run_dir) {
   const auto refuse = [&](const std::string& what) { throw ConfigError("train.run_dir: " + run_dir + what); };
   std::error_code ignored;
@@ -120,8 +120,8 @@ std::deque<EvalSet> eval_sets_of(const RunContext& run, const BatchPlan& plan) {
   return sets;
 }
 
-// Evaluates after a step, and generates a sample. Adds votes to end the run that arrive in the meantime to `votes`.
-// Returns the loss on the first set; empty: the evaluation was interrupted.
+// Evaluates after a step, and generates a sample. Votes to end the run that arrive during the evaluation are added to
+// `votes`. Returns the loss on the first set; empty: the evaluation was interrupted.
 std::optional<double> evaluate(const RunContext& run, std::deque<EvalSet>& sets, Trainer& trainer,
                                Checkpointing& checkpointing, Reporter& reporter, Votes& votes) {
   const Config& config = run.loaded.config;

@@ -19,7 +19,7 @@
 namespace trivet {
 
 struct RunOptions {
-  // The prompt of a sample after each evaluation and after training; "": a new document; none: no sample.
+  // The prompt of the sample generated after each evaluation and after training; "": a new document; none: no sample.
   std::optional<std::string> prompt{};
   Sampling sampling{.tokens = 80};     // of samples; the stop token is the tokenizer's
   std::string resume = "auto";         // auto | none | a path: see checkpoints_to_resume()
@@ -30,7 +30,7 @@ struct RunOptions {
   MakeBackend make_backend = trivet::make_backend;
 };
 
-// The facts for resolve(), with the vocabulary of the data. Throws DataError.
+// The facts for resolve(), including the data's vocabulary. Throws DataError.
 RunFacts facts_of(const Config& config, int world_size);
 
 // Resolves `loaded` for this world, opens the data, trains. Collective over `world`, with equal arguments. Throws

@@ -60,7 +60,7 @@ int Trainer::load_step(BatchSource& source, bool training, float loss_scale, siz
   for (HostBatch& to : batches) {
     const Batch& batch = source.next();
     // Labels are created before the sequence is split: the last label of one part is the first token of another. If
-    // nothing reads tokens, a batch has none.
+    // nothing reads tokens, a batch contains none.
     const int64_t rows = batch.tokens.empty() ? 0 : shape.rank_seq();
     shape.cut().positions().for_runs(rows, [&](int64_t row, int64_t count, int64_t position) {
       const int64_t b = shape.micro_batch;

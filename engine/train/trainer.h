@@ -1,6 +1,6 @@
 // Trainer: trains its rank (rank.h) one global batch at a time, and evaluates it. Every rank of the world has one and
 // makes the same calls. A step:
-//   1. executor.run   the forward and backward of all micro-batches, as this pipeline rank's schedule says; gradients
+//   1. executor.run   the forward and backward of all micro-batches, following this pipeline rank's schedule; gradients
 //                     accumulate in the flat buffer
 //   2. grad_sync      sums gradients over the data-parallel group, during or after the backward passes; then a few of
 //                     them over the tensor and pipeline groups
@@ -60,9 +60,9 @@ class Trainer {
   Trainer(const Config& config, const Layout& layout, Communicator& world, BatchSource* train)
       : Trainer(config, layout, world, train, Options{}) {}
 
-  // Trains on one global batch. If the loss or a gradient is not finite, or a spike, all ranks follow the configured
-  // policy (number_check.h): a warning, or, with unchanged weights, a skipped step or a NumericsError that names
-  // parameter, rank and batch. Also throws NumericsError if data-parallel replicas differ (diagnosis.h).
+  // Trains on one global batch. If the loss or a gradient is not finite, or the loss or norm spikes, all ranks follow
+  // the configured policy (number_check.h): a warning, or, with unchanged weights, a skipped step or a NumericsError
+  // that names parameter, rank and batch. Also throws NumericsError if data-parallel replicas differ (diagnosis.h).
   StepResult step() {
     queue_step();
     return finish_step();
@@ -131,7 +131,7 @@ class Trainer {
   };
 
   // Returns the number of micro-batches it loads: a step's, at most `most`; one if the rank does not train. Adds to
-  // seen_keys_, and to missing_ the labels of this rank's loss that eod_mask_loss leaves out.
+  // seen_keys_, and to missing_ the labels of this rank's loss that eod_mask_loss excludes.
   int load_step(BatchSource& source, bool training, float loss_scale, size_t most = kAll);
   // Sets the loss to 0, and on the device the count of missing labels to missing_.
   void begin_loss();
