@@ -1,4 +1,4 @@
-// Arena: the memory of one purpose on one device, under a name ("weights", "gradients", "activations", …).
+// Arena: the memory for one purpose on one device, with a name ("weights", "gradients", "activations", …).
 //
 // A rank's memory is allocated from arenas while the rank is built, and freed with it; nothing allocates between the
 // first and the last step. Each allocation is its own block of the device, so that AddressSanitizer guards its ends.

@@ -42,7 +42,7 @@ namespace {
 [[maybe_unused]] const int kLoadingIsSet = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 
 // A stream's queue has room for about 1,024 entries: kernels, copies, events. A thread that finds it full blocks in the
-// driver, perhaps holding a lock needed by the rank for which this stream waits. So a stream is given at most
+// driver, perhaps holding a lock needed by the rank for which this stream waits. So a stream holds at most
 // kMostQueued + kMarkEvery entries, with an op counted as two kernels.
 constexpr int64_t kMostQueued = 512, kMarkEvery = 256, kOpEntries = 2;
 
@@ -141,7 +141,7 @@ class CudaStream : public Stream {
     make_room(1);
     return *spans_;
   }
-  // Waits, without blocking in the driver, until there is room for that many more entries. Never waits during a
+  // Waits, without blocking in the driver, until there is room for `entries` more. Never waits during a
   // capture, whose entries are queued only when the graph is launched.
   void make_room(int64_t entries) {
     if (captures_) return;

@@ -1,9 +1,9 @@
 // ScaleBlocks: which elements of an FP8 matrix share a scale (DeepSeek-V3 2024, section 3.3.2): 1 x 128 blocks if a
 // GEMM sums over columns, 128 x 1 if over rows, and 128 x 128 for a weight, as GEMMs sum over both.
 //
-// The shape of the scales says which. [1]: all share one. [g, p, q]: the rows form g groups of equal size (parts of a
-// gathered tensor, or weights side by side), each of p x q blocks: p is the group's number of rows, or 1/128 of it, and
-// q that of columns, or 1/128 of it. Both are rounded up: a group's last blocks may have fewer rows or columns.
+// The shape of the scales determines the blocks. [1]: all share one. [g, p, q]: the rows form g groups of equal size
+// (parts of a gathered tensor, or weights side by side), each of p x q blocks: p is the group's number of rows or 1/128
+// of it, q the same for columns. Both are rounded up, so a group's last blocks may have fewer rows or columns.
 #pragma once
 
 #include <algorithm>
@@ -22,13 +22,13 @@ struct ScaleBlocks {
     const auto is_of = [](int64_t blocks, int64_t length) { return blocks == length || blocks == count(length); };
     return groups * group == values.rows() && is_of(scale.shape[1], group) && is_of(scale.shape[2], n);
   }
-  // REQUIRES: given(scale), fit(scale, values), and that there are elements.
+  // REQUIRES: given(scale), fit(scale, values), and at least one element.
   ScaleBlocks(const Tensor& scale, const Tensor& values)
       : group(values.rows() / scale.shape[0]),
         down(scale.shape[1]),
         rows(down == group ? 1 : kSize),
         columns(scale.shape[2] == values.cols() ? 1 : kSize) {}
-  // The matrix rows that row i of the scales, [g p, q], covers.
+  // The matrix rows covered by row i of the scales, [g p, q].
   int64_t first_row(int64_t i) const { return i / down * group + i % down * rows; }
   int64_t row_count(int64_t i) const { return std::min(rows, group - i % down * rows); }
 

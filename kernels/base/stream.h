@@ -49,7 +49,7 @@ class Stream {
   }
 
   // A phase is a span over the work that is queued between its begin and end; phases of a stream nest. On a CPU stream
-  // the stream itself reads the clock when it gets to them.
+  // the stream itself reads the clock when it reaches them.
   virtual void begin_phase(const SpanInfo& info) {
     flush();
     if (trace_row_) mark([this, info = labelled(info)] { phases_.push_back({info, now_ns()}); });

@@ -33,7 +33,7 @@ enum class Category : uint8_t { compute, optimizer, host, phase, first_comm };
 constexpr bool is_comm(Category c) { return c >= Category::first_comm; }
 // Index in kCommClasses. REQUIRES: is_comm.
 constexpr size_t class_of(Category c) { return static_cast<size_t>(c) - static_cast<size_t>(Category::first_comm); }
-// Communication of the class that has this name, one of kCommClasses.
+// The category of the communication class with this name, one of kCommClasses.
 constexpr Category comm_of(std::string_view class_name) {
   size_t k = 0;
   while (kCommClasses.at(k) != class_name) ++k;
@@ -197,7 +197,7 @@ class Trace {
   std::deque<TraceRow>& rows() { return rows_; }
   // The maximum number of spans held. Call it before the first span; without it there is no limit.
   void set_room(int64_t spans) { room_.left = spans; }
-  // Off: a GPU's streams record no events for spans and phases. On at first; no span or phase may be open at a change.
+  // false: a GPU's streams record no events for spans and phases. Initially true; changed only outside of both.
   void set_measures(bool on) { room_.measures = on; }
   int64_t take_lost() { return room_.lost.exchange(0); }
 
