@@ -1,4 +1,4 @@
-// The backward pass of a group's heads, by tiles of keys and queries (Dao et al. 2022, algorithm 4). With D =
+// The backward pass of a group's heads, tiled over keys and queries (Dao et al. 2022, algorithm 4). With D =
 // rowsum(dO o O),
 //   P = exp(S - lse)   dV = P^T dO   dP = dO V^T   dS = P o (dP - D)   dQ = dS K   dK = dS^T Q
 // Dropout's factors apply between P and dV, and to dP. The outer loop runs over the group's query heads, the inner one

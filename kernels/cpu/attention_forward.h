@@ -1,4 +1,4 @@
-// The forward pass of one head: FlashAttention-2 (Dao 2023) by panels of queries.
+// The forward pass of one head: FlashAttention-2 (Dao 2023) over panels of queries.
 #pragma once
 
 #include "kernels/cpu/attention_head.h"

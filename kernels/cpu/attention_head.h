@@ -1,6 +1,6 @@
 // Shared by attention's forward and backward pass on the CPU: sizes, one head of a view, and blocks of scores.
 //
-// Both work on one head of one batch entry at a time, by panels of 32 positions, and hold scores transposed: a block is
+// Both work on one head of one batch entry at a time, in panels of 32 positions, and hold scores transposed: a block is
 // [32 keys, 32 queries]. So a maximum, a sum or a log-sum-exp of each query is a row of vectors, nothing is ever
 // summed across a vector, and a block of probabilities is already the operand of the next GEMM.
 #pragma once
@@ -15,7 +15,7 @@ namespace trivet::TRIVET_CPU {
 
 struct AttentionSizes {
   int64_t s, keys, b, groups, members, d;
-  int64_t past;  // keys that the first query sees before its own; each query sees one more. All keys if not causal
+  int64_t past;  // keys that the first query sees before its own; each later one sees one more. All keys if not causal
   int64_t heads() const { return groups * members; }
   int64_t panels() const { return panels_of(s); }  // of queries
   int64_t key_panels() const { return panels_of(keys); }
@@ -121,7 +121,7 @@ class AttentionDropout {
 
   bool active() const { return dropout_.probability > 0; }
 
-  // Draws a vector of squares of consecutive queries at a time.
+  // Draws the squares of consecutive queries, one vector at a time.
   void draw(int64_t query_panel, int64_t key_panel, float* block) const {
     static_assert(kPanel % 16 == 0 && 8 % kCounters == 0);
     const uint32_t threshold = dropout_threshold(dropout_.probability);

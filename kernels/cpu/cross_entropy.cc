@@ -24,7 +24,7 @@ float maximum(const T* x, int64_t n) {
   return largest;
 }
 
-// Online softmax by blocks that stay in the L1 cache: the running sum is rescaled only if a block has a new maximum.
+// Online softmax over blocks that stay in the L1 cache: the running sum is rescaled only if a block has a new maximum.
 template <class T>
 void forward_row(const T* logits, int64_t n, float& row_max, float& row_sum) {
   constexpr int64_t kBlock = 2048;

@@ -1,4 +1,4 @@
-// Dropout masks on the CPU, by the contract of trivet::Dropout (kernels/layer_ops.h), for runs of consecutive elements.
+// Dropout masks on the CPU for runs of consecutive elements, as specified by trivet::Dropout (kernels/layer_ops.h).
 #pragma once
 
 #include <algorithm>

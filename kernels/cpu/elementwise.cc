@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kGrain = 16384;  // fewest elements worth a thread
 
-// out[i] = f(in[i], …), by vectors.
+// out[i] = f(in[i], …), one vector at a time.
 template <class In, class Out, class F, class... Inputs>
 void map(int threads, int64_t grain, const F& f, const Tensor& out, const Inputs&... in) {
   parallel_for(threads, out.numel(), grain, [&](Range part, int) {

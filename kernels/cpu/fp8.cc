@@ -29,7 +29,7 @@ void encode(const T* __restrict from, uint8_t* __restrict to, int64_t n, float s
   for (int64_t i = 0; i < n; ++i) to[i] = Format::encode(static_cast<float>(from[i]) * scale);
 }
 
-// Computes the codes of x [rows, n], and the scales [blocks] of its blocks, of `columns` columns and all rows each.
+// Computes the codes of x [rows, n], and the scales [blocks] of its blocks, each of all rows and `columns` columns.
 // `scale` first holds the blocks' largest magnitudes, then the factors on x, and finally their inverses.
 template <class Format, class T>
 void encode_blocks(const T* __restrict x, uint8_t* __restrict to, float* __restrict scale, int64_t blocks,

@@ -1,4 +1,4 @@
-// Layer and RMS normalisation by rows. A row is read three times, but only once from memory: it stays in the L1 cache.
+// Layer and RMS normalisation of rows. A row is read three times, but only once from memory: it stays in the L1 cache.
 #include <cmath>
 #include <vector>
 

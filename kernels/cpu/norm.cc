@@ -1,4 +1,4 @@
-// The gradient norm: an exact sum of squares (kernels/exact_sum.h), and the scale that clips by it.
+// The gradient norm: an exact sum of squares (kernels/exact_sum.h), and the clipping scale derived from it.
 //
 // Squares of fp32 are exact in double. Blocks that fit the L1 cache are summed in doubles without rounding, by
 // splitting the squares at a few bit positions: with an anchor S = 1.5 * 2^52 * q, the sum S + r is a multiple of q,

@@ -1,9 +1,9 @@
 // Panels: the operands of the CPU's GEMMs, packed. A panel is 32 rows of the left matrix or 32 columns of the right
 // one, in steps of 32 along k; elements outside the matrix are zero, so kernels have no edge cases.
 //
-// Three types have the same members: F32Panels (panels_f32.h), vectors of any instruction set, and bf16 in pairs of k:
-// DotPanels by AVX-512-BF16 (panels_bf16.h) and AmxPanels by the tile unit of x86 servers (panels_amx.h). GEMM and
-// attention are templates over them.
+// Three types have the same members: F32Panels (panels_f32.h) for vectors of any instruction set and, for bf16 in pairs
+// of k, DotPanels with AVX-512-BF16 (panels_bf16.h) and AmxPanels with the tile unit of x86 servers (panels_amx.h).
+// GEMM and attention are templates over them.
 //
 //   Element                               float or bf16: the element type of a panel
 //   pack_rows<side>(from, ld, rows, k, to)     packs rows r < min(rows, 32), all k, of (r, k) = from[r * ld + k]
