@@ -1,5 +1,5 @@
-// trivet trace RUN_DIR: what a run's ranks did in one step, from its trace.json: a table of every communicator's
-// calls, a picture of them below the ranks' compute; or the whole trace for other tools.
+// trivet trace RUN_DIR: prints a table of every communicator's calls in one step, from a run's trace.json. Options also
+// draw those calls below the ranks' compute, and export the whole trace for other tools.
 #include <fmt/format.h>
 #include <memory>
 

@@ -35,7 +35,7 @@ int run(TrainOptions& options) {
   options.run.sampling.seed = options.seed.value_or(static_cast<uint64_t>(loaded.config.train.seed));
   const int needed = ranks_of_one_replica(loaded.config);
   const int ranks = options.ranks > 0 ? options.ranks : needed;
-  // Reports problems of the layout before the ranks start.
+  // Reports layout problems before the ranks start.
   if (launched_world_size() == 0 && loaded.config.comm.backend != CommBackend::mpi)
     naming_keys([&] {
       LoadedConfig own = loaded;
@@ -56,7 +56,7 @@ int run(TrainOptions& options) {
   return exit_code;
 }
 
-// Adds the options for the samples' prompt and their sampling. Returns the prompt's option.
+// Adds the options for the prompt and the sampling of generated text. Returns the prompt's option.
 CLI::Option* add_sampling(CLI::App& command, TrainOptions& options) {
   Sampling& sampling = options.run.sampling;
   CLI::Option* prompt =
@@ -112,7 +112,7 @@ void add_train_command(CLI::App& app, int& exit_code) {
       "details; trivet flight RUN_DIR shows what each rank's communication was doing.");
   command->callback([options, prompt, &exit_code] {
     if (prompt->count() > 0) options->run.prompt = options->prompt;
-    // Rank 0 reports for all ranks; once training starts, in more detail.
+    // Rank 0 reports signals for all ranks, and in more detail once training has started.
     if (launched_rank() > 0) watch_stop_signals("", "");
     else watch_stop_signals("the run ends after its first step", "the run ends immediately, before its first step");
     options->run.stop_signal = stop_signal;

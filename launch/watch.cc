@@ -12,11 +12,11 @@
 namespace trivet {
 namespace {
 
-// Keeps watching a run that stops in the meantime: it will be requeued or restarted.
+// Keeps watching after the run stops, because a stopped run will be requeued or restarted.
 void watch(const std::string& run_dir) {
   bool was_running = false;
   for (std::ptrdiff_t lines = 0;; std::this_thread::sleep_for(std::chrono::seconds(1))) {
-    const RunRecord run(run_dir, 2 << 20);  // more than a thousand steps
+    const RunRecord run(run_dir, 2 << 20);  // enough for more than a thousand steps
     const TextBlock block = describe_progress(run, static_cast<double>(std::time(nullptr)), 32);
     const std::string text = render({block}, terminal_columns(STDOUT_FILENO));
     fmt::print("{}{}", lines > 0 ? fmt::format("\x1b[{}A\x1b[J", lines) : "", text);
