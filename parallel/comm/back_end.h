@@ -1,6 +1,6 @@
-// CommBackEnd: moves the data of a Communicator (comm.h), which has checked the arguments. There are two kinds: one
-// whose calls block a host thread (threads, MPI), and one whose calls are queued on the streams of a device (NCCL,
-// staged). A new back end must pass the cases of tests/support/comm_cases.h.
+// CommBackEnd: moves the data of a Communicator (comm.h), which has checked the arguments. Two kinds exist: one whose
+// calls block a host thread (threads, MPI), and one whose calls are queued on a device's streams (NCCL, staged).
+// A new back end must pass the cases of tests/support/comm_cases.h.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace trivet {
 
 class Communicator;
 
-// The first failure of a world. rank -1: none.
+// The first failure in a world. rank -1: none.
 struct Failure {
   int rank = -1;
   std::string why{};
@@ -81,7 +81,7 @@ class CommBackEnd {
   virtual Memory* buffer_memory() { return nullptr; }
   virtual std::shared_ptr<void> register_buffer(Tensor) { return nullptr; }
 
-  // A send has no cost: the receive accounts for the transfer.
+  // A send costs nothing: the receive accounts for the transfer.
   SpanInfo span_of(const Call& call) const {
     const int64_t bytes = call.whole().bytes();
     return {.name = name_of(call),
@@ -94,7 +94,7 @@ class CommBackEnd {
   const CommGroup group;
 };
 
-// A pointer to a group that something else owns.
+// A non-owning pointer to a group.
 inline std::shared_ptr<Communicator> unowned(Communicator& world) { return {std::shared_ptr<void>(), &world}; }
 
 // For tensors in host memory.
@@ -162,7 +162,7 @@ class HostBackEnd : public CommBackEnd {
 void reduce_in_rank_order(Reduce op, DType dtype, std::span<const void* const> inputs, std::span<void* const> outputs,
                           int64_t count);
 
-// For calls that run on the streams of a device.
+// For calls that run on a device's streams.
 class DeviceBackEnd : public CommBackEnd {
  public:
   DeviceBackEnd(CommGroup of, Device& on) : CommBackEnd(std::move(of)), device(on) {}
@@ -170,9 +170,9 @@ class DeviceBackEnd : public CommBackEnd {
   // Queues a call and its span, or a send and a receive that do not wait for each other. In a group of one rank it
   // copies Call::in to Call::out.
   virtual void enqueue(std::span<const Call> calls, Stream& stream) = 0;
-  // Allocates the host memory that such a call will need.
+  // Allocates the host memory that the call will need.
   virtual void prepare(const Call&) {}
-  // The callback names the call that this rank is in. It is called, on any thread, before an abort ends such calls.
+  // The callback names the call that this rank is in. It is called, on any thread, before an abort ends the call.
   virtual void set_abort_diagnostics(std::function<std::string()>) {}
 
   Device& device;

@@ -42,11 +42,11 @@ inline const char* name_of(const Call& call) {
   return call.kind == CommCall::transfer ? (call.sends ? "send" : "recv") : name_of(call.kind);
 }
 
-// The cost of a call of `bytes` (of Call::whole()) to each of its ranks: every shard goes straight to its owner, so the
-// shards share the sender's bandwidth and pay the latency once (in a ring they would pay it n - 1 times). With n ranks:
+// The cost of a call to each of its ranks; `bytes` is the size of Call::whole(). Every shard is sent straight to its
+// owner, so shards share the sender's bandwidth and pay the latency once (a ring pays it n - 1 times). With n ranks:
 //
 //   reduce_scatter, all_gather   bytes (n-1)/n   1 latency
-//   all_reduce                   2 bytes (n-1)/n, 2 latencies: one after the other
+//   all_reduce                   2 bytes (n-1)/n, 2 latencies, one after the other
 //   broadcast                    bytes (n-1)     1 latency
 //   send to recv                 bytes           1 latency
 inline WireCost wire_cost(CommCall call, int64_t bytes, int ranks) {
@@ -63,7 +63,7 @@ inline WireCost wire_cost(CommCall call, int64_t bytes, int ranks) {
   return {};
 }
 
-// Trivially copyable, as message headers carry it. All fields are set, so that operator== means "the same call".
+// Trivially copyable, because message headers carry it. All fields are set, so that operator== means "the same call".
 struct CallSignature {
   CommCall call = CommCall::barrier;
   DType dtype = DType::u8;
@@ -95,7 +95,7 @@ inline std::string to_string(const CallSignature& s) {
   return text + " of " + std::to_string(s.numel) + " " + name_of(s.dtype);
 }
 
-// Identifies a transfer in the trace: both ends compute the same. group: CommGroup::number.
+// Identifies a transfer in the trace: both ends compute the same ID. group: CommGroup::number.
 inline uint64_t transfer_id(uint64_t group, int from_world, int to_world, uint64_t sequence) {
   uint64_t id = 0;
   for (const uint64_t x : {group, static_cast<uint64_t>(from_world), static_cast<uint64_t>(to_world), sequence}) {
@@ -120,7 +120,7 @@ struct MismatchError : Error {
                                   to_string(a), rank_b, to_string(b)));
 }
 
-// ---- fault injection into the collectives of a Communicator, to test mismatched calls
+// ---- fault injection into the collectives of a Communicator, to test how mismatches are detected
 
 enum class CallFault { none, skip, extra, wrong_size, wrong_type };
 

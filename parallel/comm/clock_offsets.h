@@ -25,7 +25,7 @@ class ClockOffsets {
 
   void measure();  // collective
   bool one_clock() const { return leaders_.size() == 1; }
-  // The offset to add to `ns`, by this rank's clock, to get rank 0's time: interpolated between the last two
+  // The offset that converts `ns` from this rank's clock to rank 0's: interpolated between the last two
   // measurements; outside that interval, the offset of the nearer one.
   int64_t offset(int64_t ns) const;
   int64_t round_trip() const { return last_.round_trip; }

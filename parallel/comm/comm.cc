@@ -131,7 +131,7 @@ void Communicator::recorded(int slot, F&& f) {
   tools_.recorder->finish(slot, false);
 }
 
-// ---- groups. A device's group is created and synchronised over a host group, which records the calls.
+// ---- groups. A device group is created and synchronised over a host group, which records these calls.
 
 void Communicator::barrier() {
   if (device_ || size() == 1) return back_end_->barrier();

@@ -4,22 +4,22 @@
 // when the call returns). All ranks of a group make the same calls, with equal sizes, in the same order. A Communicator
 // is used by one stream at a time; different communicators make progress independently.
 //
-// A send is buffered: two ranks may send to each other before they receive. On a GPU a send may wait for its receiver:
-// ranks that send to each other, or in a ring, must call exchange().
+// A send is buffered: two ranks may send to each other before they receive. On a GPU a send may wait for its receiver,
+// so ranks that send to each other, or in a ring, must call exchange().
 //
 // Sums are taken in rank order in fp32, (((x0 + x1) + x2) + …), and rounded once for bf16. So a sum does not depend on
 // how a buffer is split into calls, two runs agree bitwise, and so do all back ends but NCCL (nccl_comm.h).
 //
-// Ranks compare their calls before data moves: a different call, size, type or root on another rank is an Error that
+// Ranks compare their calls before data moves: a different call, size, type or root on a peer throws an Error that
 // names both. A failure on any rank of the world makes every waiting call on every rank throw Error: no rank hangs.
 //
-// The span of a call carries the bytes of `full`, `data` or the tensor sent, their cost on the wire, and when the call
-// was on the wire (trace.h), as reported by its transport: between threads and MPI processes, the wire time of a
-// collective begins when all ranks have called it, that of a transfer with its send. A group of one rank at most
-// copies; a call that copies nothing leaves no span.
+// A call's span carries the bytes of `full`, `data` or the tensor sent, their cost on the wire, and when the call was
+// on the wire (trace.h), as its transport reports it. Between threads and MPI processes a collective's wire time begins
+// when all ranks have called it, a transfer's with its send. In a group of one rank, a call at most copies; one that
+// copies nothing leaves no span.
 //
-// The Communicator itself implements what all back ends (back_end.h) share: argument checks, spans, flight record
-// (flight_recorder.h), emulated link (link.h) and injected faults (call.h).
+// The Communicator itself implements what all back ends (back_end.h) share: argument checks, spans, flight recording
+// (flight_recorder.h), link emulation (link.h) and fault injection (call.h).
 #pragma once
 
 #include <functional>
@@ -74,11 +74,11 @@ class Communicator {
   // Any of the above except exchange(), as a Call.
   void call(Call call, Stream& stream);
 
-  // Allocates memory that can be registered, which saves copies (NCCL's user buffers); null: not supported. Shared by
-  // all groups of this world, which it outlives.
+  // Allocates memory that can be registered, which saves copies (NCCL's user buffers); null: not supported. All groups
+  // of this world share it, and it outlives them.
   Memory* buffer_memory() { return back_end_->buffer_memory(); }
-  // Registers `memory`, from buffer_memory(), for operands of this group's later calls, at the same offset on every
-  // rank. Destroying the handle deregisters it, which must precede freeing the memory.
+  // Registers `memory`, allocated from buffer_memory(), for this group's later calls. Their operands must have the same
+  // offset in it on every rank. Destroying the handle deregisters it, which must precede freeing the memory.
   std::shared_ptr<void> register_buffer(Tensor memory) { return back_end_->register_buffer(memory); }
 
   // While on, device calls of this group and of all groups that were split from it are only prepared, not
@@ -87,7 +87,7 @@ class Communicator {
 
   void barrier();  // of the host threads, not of a stream
 
-  // Returns a group of those ranks of this one that `members` lists, in that order; null if this rank is not listed.
+  // Returns a group of the ranks that `members` lists (numbered as in this group), in that order; null if not listed.
   // Collective over this group; all members of a new group pass the same list. `name` and `category` are for the trace
   // and for errors.
   std::unique_ptr<Communicator> split(const std::vector<int>& members, std::string name, Category category);
@@ -116,7 +116,7 @@ class Communicator {
   Communicator(std::shared_ptr<CommBackEnd> back_end, Tools tools);
 
   void check_arguments(const Call& call) const;
-  bool prepared(const Call& call);  // if true, the call needs nothing more
+  bool prepared(const Call& call);  // if true, the call needs no further work
   void queue(const Call& call, Stream& stream);
   void copy_alone(const Call& call, Stream& stream);
   int enter(const Call& call);  // adds it to the flight record; returns its slot

@@ -59,7 +59,7 @@ Tensor DeviceCalls::extra() {
   return {extra_, DType::i64, {1}};
 }
 
-// Calls on a stream begin in order, so polling stops at the first that has not begun: a whole step's calls may follow.
+// Calls on a stream begin in order, so polling stops at the first not begun, which a whole step's calls may follow.
 void DeviceCalls::poll() {
   std::lock_guard lock(mutex_);
   for (auto& [stream, calls] : under_way_)
@@ -76,7 +76,7 @@ void DeviceCalls::poll() {
 
 std::string DeviceCalls::end_calls() {
   const std::optional<FlightRecord> first = recorder_.oldest_started();
-  const FlightLog log = recorder_.log();  // before taking the lock, as it polls
+  const FlightLog log = recorder_.log();  // before taking the lock, because log() polls
   std::lock_guard lock(mutex_);
   for (auto& [stream, calls] : under_way_)
     for (Followed& call : calls) {

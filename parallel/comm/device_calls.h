@@ -45,7 +45,7 @@ class DeviceCalls {
   Device& device_;
   void* extra_ = nullptr;
   std::mutex mutex_;
-  std::map<const Stream*, std::deque<Followed>> under_way_;  // in queuing order
+  std::map<const Stream*, std::deque<Followed>> under_way_;  // in the order queued
   std::vector<Followed> free_;
 };
 

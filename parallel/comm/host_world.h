@@ -69,7 +69,7 @@ class HostWorld {
     std::string text{};
   };
   RankText first_text(const std::string& mine);
-  // The same in the form "rank 3: TEXT", or TEXT if all ranks have that text; empty if all texts are empty.
+  // The same in the form "rank 3: TEXT", or TEXT if all ranks report the same text; empty if all texts are empty.
   std::string first_problem(const std::string& mine);
 
  private:

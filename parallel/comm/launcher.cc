@@ -15,7 +15,7 @@ long long environment_number(const char* name) {
 }
 
 // The number of tasks in this process's srun step; 0 outside a step, or if it has only one. salloc's shell and sbatch's
-// script have SLURM_NTASKS set too, but no step ID or a reserved one: srun did not start them.
+// script also have SLURM_NTASKS set, but no step ID or a reserved one, because srun did not start them.
 long long srun_tasks() {
   constexpr long long kFirstReservedStep = 0xfffffff0;
   if (!std::getenv("SLURM_STEP_ID") || environment_number("SLURM_STEP_ID") >= kFirstReservedStep) return 0;

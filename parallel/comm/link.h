@@ -8,7 +8,7 @@
 //
 // All groups of one class (tensor, context, pipeline, data), or of all classes with a shared port, share one outgoing
 // port per rank, first come first served. A collective's wire span is the same on every rank: from when the earliest of
-// the ranks' ports is free until the last byte has arrived anywhere. A failing rank does not cut others' sleep short.
+// the ranks' ports is free until the last byte has arrived anywhere. A rank's failure does not cut others' sleep short.
 #pragma once
 
 #include <algorithm>
@@ -82,16 +82,16 @@ class EmulatedLinks {
 void sleep_until(int64_t ns);
 
 class Communicator;
-// Groups split from the result have the links of their categories; its own calls, for start-up and reports, have none.
+// Groups split from the result use their categories' links; its own calls, for start-up and reports, use none.
 // `shared_port`: all classes leave a rank through one port, as through a single network card. Collective over `world`.
-// With links, tensors must be in host memory. Throws ConfigError if ranks are on several hosts, since arrival times are
-// in the sender's clock.
+// With links, tensors must be in host memory. Throws ConfigError if ranks are on several hosts, because arrival
+// times are by the sender's clock.
 std::unique_ptr<Communicator> with_links(Communicator& world, const Links& links, bool shared_port = false);
 void check_one_host(Communicator& world);
 
-// Measures a group's link as its collectives see it, to bound their time from below if no bandwidth is configured: the
-// bandwidth (bus bandwidth: what crosses a rank's port) of a large all-gather and the time of a tiny one, each the best
-// of several. Collective over the group, whose tensors are on `device`; nothing else may run on `stream`. REQUIRES:
+// Measures a group's link as its collectives see it, for a lower bound on their time if no bandwidth is configured: the
+// bus bandwidth of a large all-gather (the bytes that cross a rank's port) and the time of a tiny one, each the best of
+// several. Collective over the group, whose tensors are on `device`; nothing else may run on `stream`. REQUIRES:
 // more than one rank.
 Link measure_link(Communicator& group, Device& device, Stream& stream);
 

@@ -1,8 +1,8 @@
-// MpiCollective: the collectives of one group over point-to-point messages, one at a time.
+// MpiCollective: runs one group's collectives over point-to-point messages, one at a time.
 //
 // Every call starts with a header from each rank to every other: the call's signature, and the data if it is small.
 // Large data follows in chunks, directly between tensors unless it is summed. Each slice of a sum is sent to its
-// owner only: as many bytes as in a ring, but the owner has every rank's slice and adds them in rank order.
+// owner only: the traffic equals a ring's, but the owner receives every rank's slice and adds them in rank order.
 //
 //   reduce_scatter  scatter: slice p is sent to rank p; the peers' terms of this rank's slice arrive in a bounce buffer
 //   all_gather      gather: the shard is sent to all
@@ -76,7 +76,7 @@ class MpiCollective : public MpiTask {
   void reduce_scatter(Tensor full, Tensor shard, Reduce op);
   void all_gather(Tensor shard, Tensor full);
   void broadcast(Tensor data, int root);
-  // Sends the bytes at `from` to each peer, and receives as many from peer p at in(p). Null: no transfer.
+  // Sends the bytes at `from` to each peer, and receives the same number from peer p at in(p). Null: no transfer.
   template <class In>
   void swap(int64_t bytes, std::byte* from, const In& in);
   void run_call();

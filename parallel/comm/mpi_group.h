@@ -40,7 +40,7 @@ struct MpiHeader {
 static_assert(offsetof(MpiHeader, payload) == MpiHeader::kBytes - MpiHeader::kPayload &&
               sizeof(MpiHeader) == MpiHeader::kBytes);
 
-// Large buffers ask for huge pages, so that the kernel, which copies between processes, has far fewer pages to look up.
+// Large buffers ask for huge pages, so that the kernel, which copies between processes, looks up far fewer pages.
 class GrowOnlyBuffer {
  public:
   std::byte* at_least(int64_t bytes) {

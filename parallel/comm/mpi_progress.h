@@ -3,7 +3,7 @@
 //
 // Messages belong to tasks. A task is a small state machine: the token's holder calls advance() after submit() and
 // completed() when one of the task's messages is done; both may post more. Neither may take longer than copying a
-// chunk, as other tasks' messages wait in the meantime.
+// chunk, because other tasks' messages wait for it.
 //
 // The token belongs to the progress thread, from MPI_Init_thread to MPI_Finalize. A thread that would block on a task
 // borrows it while the progress thread is not in MPI: a call then costs no context switch, and the thread whose cache
@@ -57,7 +57,7 @@ class MpiTask {
   // Called by the token's holder. They throw Error to fail the rank.
   virtual void advance() = 0;
   virtual void completed(int slot, int64_t chunk, int64_t bytes) = 0;  // bytes: size of a received message
-  // Called while the task is in flight: this rank of the world has ended, and all its messages have been seen.
+  // Called while the task is in flight, when a rank of the world has ended and all its messages have been seen.
   virtual void rank_ended(int) {}
 
  protected:
@@ -134,7 +134,7 @@ class MpiProgress {
   std::vector<char> ended_;  // [world rank]
   std::vector<MpiTask*> advancing_;
 
-  std::mutex mutex_;                       // guards what follows, down to cause_
+  std::mutex mutex_;                       // guards the members below, down to cause_
   std::condition_variable changed_;        // phase_, halted_
   std::condition_variable news_;           // for the progress thread: notified_, or the token is free
   std::condition_variable borrower_news_;  // for the token's borrower: notified_
@@ -149,7 +149,7 @@ class MpiProgress {
   std::mutex tasks_mutex_;
   std::vector<MpiTask*> tasks_;  // all tasks, for a halt to wake
   std::unique_ptr<Shutdown> shutdown_;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the others
 };
 
 }  // namespace trivet

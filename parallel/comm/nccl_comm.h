@@ -25,14 +25,14 @@ namespace trivet {
 
 bool built_with_nccl();
 
-// The most multiprocessors that a group of this class occupies while it communicates. A kernel that waits for a peer
-// holds them; if all groups together could hold more than kMostOfGpu of a GPU, each gets its share of that.
+// The most multiprocessors that a group of this class occupies while it communicates, even while its kernel waits for a
+// peer. If all groups together could occupy more than kMostOfGpu of a GPU, all are scaled down in proportion.
 constexpr int most_ctas(Category category) { return category == comm_of("pipeline") ? 8 : 16; }
 constexpr double kMostOfGpu = 0.75;
 int gpu_multiprocessors();  // of the current GPU; 0 in a build without NCCL
 
 // A communicator over the ranks of `world`, for tensors on `device`, a CUDA device that no other rank uses; both must
-// outlive it. Collective over `world`, which nothing else may use from then on. timeout_s: for each call that sets up
+// outlive it. Collective over `world`, which nothing else may use afterwards. timeout_s: for each call that sets up
 // or enqueues. part: the fraction of most_ctas() that each group gets, the same on all ranks. Throws Error if NCCL
 // fails, and ConfigError in a build without NCCL (no_nccl.cc).
 std::unique_ptr<Communicator> create_nccl_communicator(Communicator& world, Device& device, double timeout_s,

@@ -75,7 +75,7 @@ class NcclGroup {
   std::atomic<bool> aborting_ = false;
 };
 
-// Memory that NCCL can register: with handles for other GPUs, switches and network cards.
+// Memory that NCCL can register: it comes with handles for other GPUs, switches and network cards.
 class NcclMemory : public Memory {
  public:
   void* allocate(int64_t bytes) override;

@@ -12,7 +12,7 @@ Tensor flat(const Tensor& whole, int64_t first, int64_t count) {
   return {static_cast<std::byte*>(whole.data) + first * size_of(whole.dtype), whole.dtype, {count}};
 }
 
-// Pinned memory of a group and of all groups split from it, freed when the last of them ends. Freeing it synchronises
+// Pinned memory for a group and all groups split from it, freed when the last of them ends. Freeing it synchronises
 // all streams of the GPU, and allocating it may too (CUDA's guide: implicit synchronization). During a run that could
 // deadlock: another rank's stream on the same GPU may wait for work that this rank or a third one has yet to queue.
 class Pinned {

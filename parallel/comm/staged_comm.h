@@ -1,6 +1,6 @@
 // The staged back end: device tensors travel through host memory over another back end (threads or MPI). So several
 // ranks can share one GPU, which NCCL does not allow, and every layout runs on a machine with a single GPU. For tests
-// and small machines: it copies each byte twice more.
+// and small machines: it copies each byte two extra times.
 //
 // A call queues on its stream a copy to (pinned) host memory, a wait, and a copy back. In between, the group's worker
 // thread makes the call on the host and opens a Gate: neither the caller nor the stream's threads ever wait for another

@@ -1,8 +1,8 @@
 // The thread back end: ranks are threads of one process, and a group shares a barrier.
 //
 // A call publishes the rank's pointers on the barrier and waits for the others; then each rank reads its peers' memory
-// directly, adds or copies its part, and waits again until all have read. It packs and allocates nothing. A rank blocks
-// on a condition variable and never spins: 8 ranks share 2 cores.
+// directly, adds or copies its part, and waits again until all have read. Nothing is packed or allocated. A rank blocks
+// on a condition variable and never spins, so that 8 ranks can share 2 cores.
 #include <cstring>
 #include <system_error>
 #include <thread>
@@ -168,7 +168,7 @@ class ThreadBackEnd : public HostBackEnd {
     }
   }
 
-  // Collects the addresses that the ranks have published, plus `offset` bytes.
+  // Collects the addresses that the ranks have published, each plus `offset` bytes.
   void post_addresses(int64_t offset) {
     inputs_.clear();
     for (int r = 0; r < group.size(); ++r) inputs_.push_back(static_cast<std::byte*>(slot_of(r).data) + offset);
@@ -217,7 +217,7 @@ class ThreadBackEnd : public HostBackEnd {
   std::vector<void*> outputs_;
 };
 
-// Adds the rank, unless the error concerns all ranks: several failed alike, or their shared configuration is wrong.
+// Prefixes the rank, unless the error concerns all ranks: several failed alike, or their shared configuration is wrong.
 [[noreturn]] void rethrow_with_rank(int rank, bool alone, const std::exception_ptr& cause) {
   const auto text = [&](const std::exception& e) {
     return alone ? "rank " + std::to_string(rank) + ": " + e.what() : std::string(e.what());

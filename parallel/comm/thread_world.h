@@ -32,7 +32,7 @@ class ThreadWorld {
  public:
   explicit ThreadWorld(int size) : ended_(static_cast<size_t>(size)) {}
 
-  // Registers a point to be woken for as long as it has another owner.
+  // Registers a point to be woken for as long as another owner holds it.
   void add(std::shared_ptr<WaitPoint> point) {
     std::lock_guard lock(mutex_);
     const auto free = std::ranges::find_if(points_, [](const auto& p) { return p.expired(); });
@@ -89,8 +89,8 @@ class ThreadWorld {
 
  private:
   void wake_all() noexcept {
-    // One at a time: a copy of the list would need memory, and running out of it may be the failure. Points never move,
-    // and a rank that waits at one added in the meantime has seen the news.
+    // Fetches one point at a time: copying the list would need memory, and running out of it may be the failure.
+    // Points never move, and a rank that waits at a point added during the loop has already seen the news.
     for (size_t i = 0;; ++i) {
       std::shared_ptr<WaitPoint> point;
       {
