@@ -65,7 +65,7 @@ Shape kv_shape(const HeadsLayout& k, int64_t positions) { return {positions, k.b
 HeadsView half_of(const Tensor& kv, const HeadsLayout& k, bool values) {
   return {kv, values ? k.d : 0, HeadsLayout::in_groups(kv.shape[0], k.b, k.groups, 1, k.d, 2 * k.d)};
 }
-// These queries, with views of the keys and values in a tensor of kv_shape or in some of its positions.
+// These queries, with views of the keys and values in `kv`: a tensor of kv_shape, or some of its positions.
 QkvViews with_kv(const HeadsView& q, const Tensor& kv, const HeadsLayout& k) {
   return {q, half_of(kv, k, false), half_of(kv, k, true)};
 }

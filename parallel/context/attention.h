@@ -35,7 +35,7 @@ class ContextGroup {
   CpCommType type() const { return type_; }
 
   // Each runs after the work that compute has queued so far, while compute continues; wait(mark) makes compute wait for
-  // the last one with this mark.
+  // the last call with this mark.
   static constexpr int kMarks = 4;
   void pass_on(Tensor mine, Tensor of_previous, int mark);  // around the ring; sizes are equal on all ranks
   void gather(Tensor whole, int mark);  // [s, …] in position order; this rank's positions are filled in
