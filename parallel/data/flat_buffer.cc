@@ -197,7 +197,7 @@ void FlatBuffer::clear_grads(size_t bucket, Tensor whole, Ops& ops, Stream& stre
   ops.run(op::Clear{cleared}, stream);
 }
 
-// Collects what lies between the parameters whose gradients will be overwritten, gaps included.
+// Collects all ranges, gaps included, except the gradients that will be overwritten on first use.
 void FlatBuffer::collect_cleared(size_t bucket, Tensor whole, std::vector<Tensor>& cleared) const {
   int64_t done = 0;
   const auto clear_to = [&](int64_t end) {

@@ -7,7 +7,7 @@
 // every rank of the data-parallel (and context) group owns an equal, contiguous part of each, unless nothing is
 // sharded. The gaps are zero.
 //
-// The bytes that a rank stores, by sharding strategy (ZeRO: Rajbhandari et al. 2020; d data-parallel ranks, n
+// Bytes stored per rank, by sharding strategy (ZeRO: Rajbhandari et al. 2020; d data-parallel ranks, n
 // parameters, bf16 model):
 //
 //                       weights   gradients   main weights, moments
@@ -130,11 +130,11 @@ struct FlatBuffer {
   FlatOptions options;
   std::vector<FlatSegment> segments;      // backward order; those gathered in FP8 follow the others of their range
   std::vector<FlatBucket> buckets;        // cover [0, numel)
-  std::vector<OwnedShard> owned;          // in the order of the layout
+  std::vector<OwnedShard> owned;          // in layout order
   std::vector<QuantisedShard> quantised;  // one shard per weight that is gathered in FP8
   Tensor amaxes;                          // [quantised.size()] fp32: the largest magnitudes of these weights
   std::vector<std::vector<size_t>> buckets_of_unit;
-  std::vector<std::vector<size_t>> streamed_of_unit;  // those whose gradients are streamed
+  std::vector<std::vector<size_t>> streamed_of_unit;  // buckets whose gradients are streamed
   std::vector<int> stage_of_unit;
   int64_t numel = 0;                                  // elements in the layout
   int64_t owned_numel = 0;                            // elements in this rank's parts: numel, or numel / ranks
@@ -146,7 +146,7 @@ struct FlatBuffer {
   };
   std::vector<StreamedGrads> streamed_grads;            // [kStreamed]
   std::vector<std::array<Tensor, 2>> streamed_weights;  // [kStreamed]: [largest] model dtype; [largest] E4M3, or null
-  // The bucket's part of such a buffer.
+  // The bucket's part of streamed_weights[buffer].
   Tensor streamed_weights_of(size_t buffer, const FlatBucket& bucket) const {
     return streamed_weights[buffer][bucket.quantised].slice(0, bucket.numel());
   }

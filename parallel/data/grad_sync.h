@@ -6,8 +6,8 @@
 //   2. after_backward: counts down; at zero the bucket's reduction starts on a communication stream, while compute
 //      continues with earlier layers
 //   3. finish: starts the remaining reductions (all, without overlap), and makes compute wait for the sums
-//   4. finish: also sums over other groups the gradients of weights that every tensor rank holds but applies to
-//      different positions or heads (partial on the tensor axis), and those of tied embeddings
+//   4. finish: over other groups, also sums gradients that are partial on the tensor axis (every tensor rank holds the
+//      weight, but applies it to different positions or heads), and those of tied embeddings
 //
 // A bucket is reduced once per step: when the last micro-batch has added to it (overlapped with the following backward
 // passes), or at the end. A streamed one (ZeRO-2, -3) is reduced after each backward pass of its unit, and its sum is

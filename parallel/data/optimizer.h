@@ -33,13 +33,13 @@ class Optimizer {
   // After the main weights are loaded: sets the model's weights in the shards from them.
   void publish(Ops& ops, Stream& stream);
 
-  // norm = sqrt of the sum of squares of all gradients of the model (over its tensor and pipeline ranks, and the data-
+  // norm = sqrt of the sum of squares of the model's gradients (over its tensor and pipeline ranks, and the data-
   // parallel ranks that share them), before clipping; grad_scale as in op::ClipScale. REQUIRES: the gradients are those
   // of the global batch. max_norm 0: no clipping. watched_norm() is NaN on all ranks of the model if an element of
   // `watched` (fp32; null: none) or of a gradient that the norm does not count (other copies of a replicated parameter)
   // is not finite.
   void compute_norm(Ops& ops, Communicator& model, Communicator& data, float max_norm, Tensor watched, Stream& stream);
-  // missing: [1] fp32, how many of the `labels` labels, each of weight 1 / labels, do not count. Rescales `numbers`,
+  // missing: [1] fp32, how many of the labels (`labels`, each of weight 1 / labels) do not count. Rescales `numbers`,
   // and by grad_scale the gradients, to means over the others (op::CountLabels). REQUIRES: compute_norm of this step.
   void count_labels(Ops& ops, Tensor missing, int64_t labels, float max_norm, Tensor numbers, Stream& stream);
   // One update with the gradients scaled by grad_scale; a no-op if `accepted` ([1] fp32, on the device) is 0.

@@ -101,14 +101,14 @@ void ParamGather::finish() {
   wait_for_prefetches();
 }
 
-// If the last group that a later stage recomputes has one layer, it prefetches the next unit, which goes unused.
+// If the last group that a later stage recomputes has one layer, it prefetches the next unit, which is never used.
 void ParamGather::wait_for_prefetches() {
   for (const int unit : streamed_)
     if (unit >= 0)
       for (const size_t i : flat_.streamed_of_unit[static_cast<size_t>(unit)]) compute_.wait(*gathered_[i]);
 }
 
-// Starts gathering the unit's weights, unless a buffer has them already; returns the buffer.
+// Starts gathering the unit's weights, unless a buffer already holds them; returns the buffer.
 size_t ParamGather::gather_streamed(int unit) {
   for (size_t i = 0; i < streamed_.size(); ++i)
     if (streamed_[i] == unit) return i;

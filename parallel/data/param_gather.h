@@ -2,7 +2,7 @@
 //
 // Weights are gathered once per step, in the order of the forward pass: all together after the optimizer, or overlapped
 // with the next forward pass (training or evaluation), whose units wait only for their own weights. Streamed weights
-// (ZeRO-3) are gathered for each unit's forward and backward, the next unit's while this one computes.
+// (ZeRO-3) are gathered for each unit's forward and backward, while the previous unit computes.
 //
 // Weights that are gathered in FP8 (FlatOptions::gathers_fp8) are quantised first, once per update: each rank finds the
 // largest magnitudes in its own parts, an all-reduce extends them to the whole tensors, and each rank encodes its own
@@ -24,7 +24,7 @@ class ParamGather {
   struct Options {
     int comm_streams = 0;  // collectives in flight during compute; 0: none, they run on the compute stream
     bool poison = false;   // fills what will be gathered with NaN, to test that nothing is read too early
-    // The chunk of each of a rank's forward passes, in order; ahead: how many passes the first stage is ahead. All
+    // The chunk of each of a rank's forward passes, in order; ahead: by how many passes the first stage leads. All
     // stages gather a chunk's weights at the same time, while the first stage runs the first pass of the previous
     // chunk. Empty: all chunks are gathered together.
     std::vector<int> forward_chunks{};
