@@ -25,7 +25,7 @@ struct BoundaryRows {
 
 struct BoundaryBuffer {
   Tensor data;
-  Event* free = nullptr;  // after it the buffer may be overwritten; null: already. Must outlive the buffer's use.
+  Event* free = nullptr;  // after this event the buffer may be overwritten; null: now. Must outlive the buffer's use.
 };
 
 class SendEnd {
@@ -62,7 +62,7 @@ class ReceiveEnd {
     stream_->set_trace_row(row);
   }
 
-  // Begins a step with these messages and posts the first receives. REQUIRES: the previous step's were all taken.
+  // Begins a step with these messages and posts the first receives. REQUIRES: all earlier ones have been taken.
   void start(std::deque<SpanLabel> messages, const BoundaryRows& rows) {
     check(posted_.empty() && unposted_.empty(), "a pipeline channel starts a step with messages left over");
     unposted_ = std::move(messages);
@@ -103,7 +103,7 @@ class ReceiveEnd {
 
   std::unique_ptr<Communicator> pair_;
   std::unique_ptr<Stream> stream_;
-  std::vector<std::unique_ptr<Event>> arrived_;  // used in turn, one for each receive that can be posted ahead
+  std::vector<std::unique_ptr<Event>> arrived_;  // reused cyclically, one per receive that can be posted ahead
   size_t next_event_ = 0;
   std::deque<BoundaryBuffer> idle_;
   std::deque<Posted> posted_;

@@ -107,7 +107,7 @@ void Executor::run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows,
     else if (op.kind == OpKind::backward_weight) stage.backward_weight(plan_.stash[i]);
     else backward(op, plan_.slot[i], plan_.stash[i]);
     const bool frees_slot = op.kind == OpKind::backward || op.kind == OpKind::backward_weight;
-    // The output must have been received by now, as its gradient has arrived.
+    // The output must have been received by now, because its gradient has arrived.
     if (options_.poison_slots && frees_slot && !forward_only) stage.poison(plan_.slot[i]);
     if (on_progress_ && !forward_only) on_progress_(++done, ops.size());
   }

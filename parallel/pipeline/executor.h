@@ -3,7 +3,7 @@
 //   forward   1. the input: received from the previous stage's rank, or that stage's output on this rank
 //             2. the stage's forward   3. the output is sent, if the next stage is on another rank
 //   backward  1. the gradient of the output: received, or from this rank   2. the stage's backward
-//             3. the gradient of the input is sent, likewise
+//             3. the gradient of the input is sent, if the previous stage is on another rank
 //   a weight half needs no communication between stages
 // Buffers rotate: a received buffer becomes a stage's input, and the stage's old input buffer receives next. An event
 // per buffer marks when it may be overwritten.
@@ -57,7 +57,7 @@ class Executor {
 
   // One step: forward and backward of all micro-batches, or of the first `microbatches`.
   void run(int microbatches = std::numeric_limits<int>::max());
-  // run() calls f, on its thread, after each op of the program is queued (on a CPU: done), with their number so far.
+  // run() calls f, on its caller's thread, each time an op is queued (on a CPU: done). of: the number of ops in total.
   void on_progress(std::function<void(size_t done, size_t of)> f) { on_progress_ = std::move(f); }
   // The forwards of the first `microbatches` micro-batches, in the program's order.
   void run_forward_only(int microbatches, const BoundaryRows& rows = {});

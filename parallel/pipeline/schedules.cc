@@ -20,8 +20,8 @@ namespace {
 
 // ---- whole backward passes
 
-// Groups of `group` micro-batches; each group passes through the chunks one after the other, backward passes from the
-// last chunk to the first. group = m is breadth-first; v = 1 is plain 0, 1, 2, …
+// Groups of `group` micro-batches. Each group passes through the chunks one after the other; backward passes run from
+// the last chunk to the first. group = m is breadth-first; v = 1 is plain 0, 1, 2, …
 std::vector<Op> order(OpKind kind, int m, int v, int group) {
   std::vector<Op> ops;
   for (int first = 0; first < m; first += group)
@@ -104,7 +104,7 @@ Program zero_bubble_h(int p, int m, int r, int k) {
 // V-shaped, two chunks: the rank that starts a micro-batch also finishes it.
 Program zero_bubble_v(int p, int m, int r) {
   SplitProgram program(m);
-  const int n = std::max(m, 2 * p - 1);  // with fewer micro-batches, the same order with gaps
+  const int n = std::max(m, 2 * p - 1);  // fewer micro-batches run in the same order, with gaps
   const auto repeat = [](int times, auto&& body) {
     for (int i = 0; i < times; ++i) body();
   };
@@ -179,7 +179,7 @@ constexpr std::array<ScheduleKind, 9> kKinds{{
      [](const Schedule& s, int) { return fused(s, s.m, s.m); }},
     {"1f1b", "one forward and one backward pass in turn", Chunks::one,
      [](const Schedule& s, int r) { return fused(s, s.m, s.p - 1 - r); }},
-    // The longer warm-up tolerates late gradients: other forwards run in the meantime.
+    // The longer warm-up tolerates late gradients, because other forwards run while they are in flight.
     {"1f1b-eager", "1f1b with twice the warm-up: hides transfer latency, holds more activations", Chunks::one,
      [](const Schedule& s, int r) { return fused(s, s.m, 2 * (s.p - 1 - r)); }},
     {"interleaved", "1f1b over v chunks per rank: a bubble v times smaller, v times the transfers", Chunks::several,

@@ -44,10 +44,10 @@ struct StuckRank {
 };
 std::string to_string(const Schedule& schedule, const StuckRank& stuck);
 
-// Throws ConfigError if `costs` does not fit the schedule, or if ranks get stuck; the text shows each stuck rank's op.
+// Throws ConfigError if `costs` does not fit the schedule or if ranks get stuck; the error shows each stuck rank's op.
 Timeline simulate(const Schedule& schedule, const Costs& costs);
 
-// The ranks that get stuck; empty: it runs to its end. REQUIRES: ops in range; the schedule may otherwise be invalid.
+// The ranks that get stuck; empty: none. REQUIRES: ops in range; the schedule may otherwise be invalid.
 std::vector<StuckRank> find_stuck_ranks(const Schedule& schedule, const Costs& costs);
 
 }  // namespace trivet

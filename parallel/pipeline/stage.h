@@ -14,8 +14,8 @@ class Stage {
  public:
   virtual ~Stage() = default;
 
-  // The slot's input activation, which the model's first stage computes itself. The executor may put another tensor of
-  // the same shape in its place (a receive buffer), which saves a copy.
+  // The slot's input activation, which the model's first stage computes itself. The executor may swap in another
+  // tensor of the same shape (a receive buffer), which saves a copy.
   virtual Tensor input(int slot) const = 0;
   virtual void set_input(int slot, Tensor input) = 0;
   virtual void copy_input(int slot, Tensor input) = 0;  // from a tensor of another stage on this rank

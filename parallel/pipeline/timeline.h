@@ -18,7 +18,7 @@ struct OpSpan {
   double end = 0;
 };
 
-// A message from its first byte leaving `from` until the receiver can use it.
+// A message in flight: from its first byte leaving `from` until the receiver can use it.
 struct TransferSpan {
   Channel channel;
   Op op;  // the sender's op, whose result it carries
