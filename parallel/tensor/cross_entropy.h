@@ -20,7 +20,7 @@ struct VocabRange {
 
 // logits: [n, v/t] T; targets: [n] int32, negative if a token has no label and does not count. loss[0] += scale * sum
 // over tokens of the cross-entropy, the same on every tensor rank. with_gradient: the backward pass below will follow;
-// on one tensor rank its work is done here, while the logits are at hand.
+// with a single tensor rank its work is done here, while the logits are at hand.
 void vocab_parallel_cross_entropy_forward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,
                                           const CrossEntropyState& state, Tensor loss, bool with_gradient);
 // In place: logits become the gradient of scale * (sum of the cross-entropies).

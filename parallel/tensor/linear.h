@@ -1,7 +1,7 @@
 // Linear layers partitioned over the tensor-parallel group (Shoeybi et al. 2019, section 3), with sequence parallelism
 // (Korthikanti et al. 2022, section 4.2).
 //
-// Outside a pair of column and row layers every tensor rank holds x of the whole sequence, [s, b, h]; under sequence
+// Outside a pair of column and row layers every tensor rank holds x for the whole sequence, [s, b, h]; under sequence
 // parallelism it holds its own slice of positions, [s/t, b, h]. "s*" below is s or s/t, accordingly.
 //
 //   column: x [s*, b, in]   -> y [s, b, out/t]    weight split by rows;    forward gathers x,  backward reduces dx
@@ -34,7 +34,7 @@ enum class Bias : uint8_t { none, kept, decayed };  // decayed: by the optimizer
 
 class ColumnParallelLinear {
  public:
-  // out: {columns of y}, or {2, columns} for two layers side by side, each partitioned separately: a rank's y has its
+  // out: {columns of y}, or {2, columns} for two layers side by side, each partitioned separately: a rank's y holds its
   // columns of the first, then those of the second. overlap: of communication under sequence parallelism; modes other
   // than none need a Context with a tensor_comm_stream.
   ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, const Shape& out, Init init, Bias bias,
@@ -56,7 +56,7 @@ class ColumnParallelLinear {
   void backward_in_bulk(Context& ctx, const Input& x, Hidden dy, const Gradient& d, Residual dx) const;
   void backward_input(Context& ctx, const Gradient& d, Partial dx) const;  // dx = dy W
   void backward_weight(Context& ctx, const Input& x, Hidden dy,
-                       const Gradient& d) const;  // dW += dy^T x, dbias likewise
+                       const Gradient& d) const;  // dW += dy^T x, dbias += sum of dy
 
   const Operands operands_;
   Param& weight_;      // [out/t, in], or [2, columns/t, in]
@@ -74,7 +74,7 @@ class RowParallelLinear {
   // out = residual + dropout(x W^T + bias). `out` must not be `residual`.
   void forward_onto(Context& ctx, const Operand<Place::hidden>& x, Residual residual, const Dropout& dropout,
                     Residual out) const;
-  // As ColumnParallelLinear::backward. dy: [s*, b, out]. pre_activation (null: none) has x's shape, and x is
+  // Like ColumnParallelLinear::backward. dy: [s*, b, out]. pre_activation (null: none) has x's shape, and x is
   // act(pre_activation): dx becomes the gradient of pre_activation instead of x's.
   void backward(Context& ctx, const Operand<Place::hidden>& x, Residual dy, Hidden dx, Hidden pre_activation = {},
                 Activation act = {}) const;

@@ -6,7 +6,7 @@
 // the ranks that hold parts of it, so that equal values give equal codes under every layout. Each micro-batch has its
 // own scale.
 //
-// blockwise (DeepSeek-V3 2024; Transformer Engine's Float8BlockScaling): an activation or gradient has a scale per 128
+// blockwise (DeepSeek-V3 2024; Transformer Engine's Float8BlockScaling): an activation or gradient uses a scale per 128
 // elements along the dimension that its GEMM sums over, a weight one per 128 x 128 block. So a tensor that two GEMMs
 // sum over different dimensions is quantised for each: dy along columns for dx, x and dy along tokens for the weight's
 // gradient. Blocks begin at the rank's own first element: no maximum is reduced across ranks, and if parts are
@@ -20,7 +20,7 @@
 namespace trivet {
 
 // A tensor as a GEMM reads it. scale: fp32, multiplies its elements; null: they are not quantised.
-// Blockwise scales cover all positions, even if `values` has only this rank's.
+// Blockwise scales cover all positions, even if `values` holds only this rank's.
 template <Place kPlace>
 struct Operand {
   Placed<kPlace> values;
@@ -90,7 +90,7 @@ class Operands {
     quantise(ctx, x, role, is_part(ctx, kPlace), true, values, scale);
     return {Placed<kPlace>(values), scale};
   }
-  // True if a tensor rank has only some of its columns or positions.
+  // True if a tensor rank holds only some of its columns or positions.
   static bool is_part(const Context& ctx, Place place) {
     return place == Place::hidden || ctx.tensor.sequence_parallel();
   }
