@@ -1,5 +1,5 @@
-// Context: everything that a layer's forward and backward passes need from their rank, passed by reference: there are
-// no singletons, globals or thread-locals. Its parts are defined here too: the tensor-parallel group as layers see it,
+// Context: everything that a layer's forward and backward passes need from their rank, passed by reference: it uses no
+// singletons, globals or thread-locals. Its parts are defined here too: the tensor-parallel group as layers see it,
 // the callbacks for units, and the queue of weight gradients.
 #pragma once
 
@@ -52,7 +52,7 @@ class UnitHooks {
  public:
   virtual ~UnitHooks() = default;
   virtual void begin_pass(Pass) {}
-  // Follows the pass's last callback for a unit, deferred weight halves included.
+  // Called after the pass's last callback for a unit, deferred weight halves included.
   virtual void end_pass(Pass) {}
   // After these, the compute stream may read the unit's weights and, after before_backward, add to its gradients.
   virtual void before_forward(int) {}
@@ -63,7 +63,7 @@ class UnitHooks {
 
 // Runs the weight-gradient halves of backward passes, immediately or later.
 //
-// A layer's backward pushes its backward_weight here, which usually runs at once. A zero-bubble schedule defers it:
+// A layer's backward pushes its backward_weight here, which usually runs immediately. A zero-bubble schedule defers it:
 // pushes between defer(stash) and run_now() are queued under the stash, with their activations and gradients;
 // run(stash) runs them in order when the schedule reaches W.
 class WeightGradQueue {
@@ -105,7 +105,7 @@ struct Context {
   UnitHooks& units;
   Scratch& scratch;
   TensorCommStream* tensor_comm_stream = nullptr;  // null: tensor-parallel communication is not overlapped
-  ContextGroup* context = nullptr;                 // null: the rank has all positions
+  ContextGroup* context = nullptr;                 // null: the rank holds all positions
   Communicator* sequence = nullptr;                // the ranks that share the sequence; null: as above
   bool quantises = true;  // false in generation: no result may depend on how many tokens are processed at a time
 

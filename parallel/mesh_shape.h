@@ -1,5 +1,5 @@
 // The positions of ranks in the grid of tensor (tp), context (cp), data (dp) and pipeline (pp) parallel ranks, and
-// their groups: arithmetic without communication. axes.h has the table of axes.
+// their groups: arithmetic without communication. See axes.h for the table of axes.
 //
 // order: the axes from the innermost to the outermost. In "tp-cp-dp-pp" (Megatron's default) consecutive ranks are
 // tensor-parallel peers, then context-, data-, and pipeline-parallel: rank = tp + t * (cp + c * (dp + d * pp)).

@@ -1,5 +1,5 @@
 // Param: one weight of the model as this rank holds it. Layers declare their parameters when they are constructed; the
-// flat buffer gives them memory; the initialisation, the optimizer and the checkpoint know them by name.
+// flat buffer allocates their memory; initialisation, optimizer and checkpoint refer to them by name.
 #pragma once
 
 #include <deque>
@@ -23,13 +23,13 @@ struct Init {
 struct ParamSpec {
   std::string name;    // e.g. "decoder.layers.3.mlp.fc1.weight"
   Shape global_shape;  // whole model
-  // Per axis, as in {{Axis::tp, partitioned(0)}}; kAxes has the defaults. Partitions are equal, contiguous slices along
+  // Per axis, e.g. {{Axis::tp, partitioned(0)}}; kAxes sets the defaults. Partitions are equal, contiguous slices along
   // one dimension. Partial on pp: another stage declares the same weight (tied embeddings).
   Placements placement{};
   Init init{};
   bool weight_decay = true;   // false for biases and norms
-  bool decoupled_lr = false;  // has its own learning rate: word embeddings and output layer
-  // The Place of the activation that it is added to or multiplied with. From it ParamList derives whether a weight that
+  bool decoupled_lr = false;  // uses its own learning rate: word embeddings and output layer
+  // The Place of the activation that the weight multiplies or is added to. It tells ParamList whether a weight that
   // every tensor rank holds in full is replicated or partial.
   Place used_on = Place::whole;
   // Rows of global_shape[0] from this one on are padding (vocabulary): initialised to zero, never trained. -1: none.
@@ -37,7 +37,7 @@ struct ParamSpec {
   // The gradient is overwritten on first use (Param::take_overwrite()), so it is never zeroed.
   bool overwrite_on_first_use = false;
   bool quantised = false;         // GEMMs read it in FP8
-  bool scaled_by_blocks = false;  // and it has one scale per 128 x 128 block
+  bool scaled_by_blocks = false;  // with one scale per 128 x 128 block
 };
 
 // A parameter as a matrix: three dimensions are flattened to [first, rest]; a vector stays a vector.
@@ -56,7 +56,7 @@ struct Param {
   Tensor grad;                   // shape, fp32; a view of the flat gradient buffer
   bool first_copy = true;        // among the ranks of one model: counted in the norm, and stored in checkpoints
   bool overwrite = false;        // if spec.overwrite_on_first_use: `grad` holds stale values
-  // If spec.quantised and the whole weight is stored: its FP8 copy, refreshed once a step, and the fp32 scales.
+  // If spec.quantised and the whole weight is stored: its FP8 copy, refreshed once per step, and the fp32 scales.
   Tensor fp8, fp8_scale;
   bool fp8_is_current = false;
   // In a fused pair [2, n, k] each matrix has its own blocks.
