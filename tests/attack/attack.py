@@ -26,7 +26,7 @@ KINDS = {"kills": kills, "inputs": inputs, "limits": limits, "endurance": endura
 SHORT = {"kills": 6, "inputs": 4 * len(TARGETS), "limits": 2 * len(ATTACKS), "endurance": 1}  # cases
 SHARE = {"kills": 0.65, "inputs": 0.25, "limits": 0.1}  # of the minutes; the long runs run in parallel
 
-# Known failures: a pattern of their text, and why they are not fixed yet. Reported, but not counted as failures.
+# Known failures: a pattern for their text, and why they are not fixed yet. Reported, but not counted as failures.
 KNOWN = [
     ("after throwing an instance of '(trivet::OutOfMemory|N6trivet11OutOfMemoryE)'",
      "without 32 bytes left, a destructor of the JSON library that allocates ends the process"),
@@ -40,7 +40,7 @@ class Attack:
         if not os.access(self.trivet, os.X_OK):
             raise SystemExit(f"{self.trivet}: is no program; expected --trivet PROGRAM, built before")
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="trivet-attack-"))
-        self.scratch.chmod(0o755)  # other users also run in it
+        self.scratch.chmod(0o755)  # some cases run in it as another user
         self.shared_memory = pathlib.Path(tempfile.mkdtemp(prefix="trivet-attack-", dir="/dev/shm"))
         (self.scratch / "tmp").mkdir()
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive",
@@ -52,7 +52,7 @@ class Attack:
         self.tally, self.failures, self.lock = Tally(), [], threading.Lock()
         self.began = time.monotonic()
         self.base = None
-        self.stopping = False  # no further case starts
+        self.stopping = False  # if true, no further case starts
 
     def find_mpirun(self):
         """The words of the command; empty if there is no mpirun or the program was built without MPI."""

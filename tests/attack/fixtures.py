@@ -1,5 +1,5 @@
 """The files that the attack breaks: a small text, datasets, a tokenizer, runs with checkpoints, traces and flight
-dumps, converted weights, a study, a schedule. The program itself makes them once; afterwards they are only read.
+dumps, converted weights, a study, a schedule. The program itself creates them once; afterwards they are only read.
 """
 import json
 import random

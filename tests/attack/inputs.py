@@ -40,7 +40,7 @@ def read(case, target, *arguments, mentions, codes=REFUSED, writes=()):
 
 
 def train(case, target, *arguments, mentions, run_dir="out"):
-    """Like read(), but a run that begins before it meets the damage has a folder, with its end in outcome.json."""
+    """Like read(), but a run that starts before it detects the damage leaves a folder with an outcome.json."""
     result = case.run("train", *arguments, "--set", f"train.run_dir={run_dir}")
     note(case, target, result)
     expect_sound_end(result, REFUSED | {93}, mentions)
@@ -129,7 +129,7 @@ def dataset(case):
 
 
 def other_data(case):
-    """One MPI rank runs in another folder, which has another dataset: the run trains no step."""
+    """One MPI rank runs in another folder, which contains a different dataset: the run trains no step."""
     if not case.attack.mpirun:
         return
     draw = case.random
@@ -187,7 +187,7 @@ BOMB_MEMORY = 300 << 20
 
 
 def bomb(case):
-    """Small inputs that expand: files that decompress to zeros, holes in archives, texts without a place to split."""
+    """Small inputs that expand: files that decompress to zeros, holes in archives, texts with no place to split."""
     draw = case.random
     kind = draw.choice(["gz", "xz", "tar", "tar.gz", "word", "marks"])
     path = case.folder / f"bomb.{kind if kind not in ('word', 'marks') else 'txt'}"
@@ -272,7 +272,7 @@ def checkpoint(case):
 
 
 def break_file(case, path, data):
-    """Changes the file, deletes it, or puts a folder in its place. Returns its content; None if it is no file now."""
+    """Changes or deletes the file, or replaces it with a folder. Returns its content, or None if it is not a file."""
     draw = case.random
     if draw.random() < 0.15:
         path.unlink()

@@ -1,4 +1,4 @@
-"""Kills: a run with a random layout is killed again and again, at random moments and by any signal, and resumed after
+"""Kills: a run with a random layout is killed repeatedly, at random moments and by any signal, and resumed after
 each kill. Its final state must equal, bit for bit, that of the same run without kills.
 """
 import filecmp
@@ -147,7 +147,7 @@ class Killed:
             left = 1 - self.latest() / STEPS  # fraction of the straight run's time
             end = time.monotonic() + draw.uniform(0, (0.1 + 0.9 * left) * self.seconds)
         else:
-            wanted = draw.randrange(1, 4)  # the first such moment, or a later one
+            wanted = draw.randrange(1, 4)  # the first time it occurs, or a later one
             end = self.wait_for(process, self.is_saving if moment == "save" else self.is_evaluating, wanted)
             end += draw.uniform(0, draw.choice([0.001, 0.01, 0.05]))
         while time.monotonic() < end:
@@ -229,7 +229,7 @@ class Killed:
         with open(self.metrics) as file:
             records = [json.loads(line) for line in file if line.endswith("\n")]
         resumed = [r["step"] for r in records if r.get("event") == "resume"]
-        if "resumed from" in result.out and (began or result.code in (0, 75)):  # else maybe killed before its record
+        if "resumed from" in result.out and (began or result.code in (0, 75)):  # else the kill may precede the record
             expect(resumed and resumed[-1] == before, f"resumed from step {resumed}, expected {before}", result)
         elif before > 0 and began:
             raise Broken(f"steps without a resume, with a checkpoint of step {before}\n{result.text()}")

@@ -100,7 +100,7 @@ def limited(case):
                         "--eod-token", "<|endoftext|>"]
     for name, command in (("", write_run(case)), (" on data prepare", prepare)):
         result = case.run(*command, **options)
-        # Before main(), the dynamic loader reports that it has too little.
+        # Before main(), the dynamic loader reports that it ran short.
         early = result.code == 127 and "error while loading shared libraries" in result.err
         check_end(case, row + name, result, ENDS | ({127} if early else set()))
     check_run(case, result, case.folder / "run")

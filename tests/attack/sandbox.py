@@ -1,4 +1,4 @@
-"""A case of the attack: a folder of its own, commands that run in it under time and memory limits, and the requirements
+"""A case of the attack: its own folder, commands that run in it under time and memory limits, and the requirements
 on every command. A requirement that is not met raises Broken.
 """
 import contextlib
