@@ -62,7 +62,7 @@ TEST(AppendFile, IsNotMadeAnewWithoutItsSibling) {
   EXPECT_EQ(read_text(dir / "log"), "c\n");
 }
 
-// But never in another folder that has taken the place of its own.
+// But never in a different folder that has replaced its own.
 TEST(AppendFile, IsMadeAnewWhereItIsRemoved) {
   const TempDir dir;
   std::filesystem::create_directory(dir / "run");

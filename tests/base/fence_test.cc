@@ -1,5 +1,5 @@
-// The floors of docs/architecture.md: a source includes nothing from a floor above its own, and of the tools only those
-// that its tool may use. (CMakeLists.txt links no more than that, but header-only use links anyway.)
+// The floors of docs/architecture.md: a source includes nothing from a floor above its own, and a tool includes other
+// tools only if it may use them. (CMakeLists.txt links no others, but header-only use needs no linking.)
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -29,7 +29,7 @@ std::string tool_of(const std::string& path) {  // "plan" of tools/plan/tape.h
 
 // The problem with the inclusion; empty if there is none.
 std::string problem_of(const std::string& file, const std::string& included) {
-  if (floor_of(included) == kFloors.size()) return {};  // on no floor, as <vector>
+  if (floor_of(included) == kFloors.size()) return {};  // on no floor, like <vector>
   if (floor_of(included) > floor_of(file)) return file + " includes " + included + ", of a floor above";
   const bool both = file.starts_with("tools/") && included.starts_with("tools/");
   if (!both || tool_of(file) == tool_of(included)) return {};

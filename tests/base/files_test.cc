@@ -66,7 +66,7 @@ TEST(OutputFile, AFileThatIsReplacedKeepsItsMode) {
   EXPECT_EQ(std::filesystem::status(dir / "private").permissions(), std::filesystem::perms{0600});
 }
 
-// In a folder where another user put links to a file that only this user may write.
+// In a folder where another user has created links to a file that only this user may write.
 TEST(OutputFile, NoLinkIsFollowedAndNoNameForeseen) {
   const TempDir dir;
   write_text(dir / "victim", "precious");

@@ -81,7 +81,7 @@ TEST(SinkQueue, WithPatienceDropsNothingThatItsSinkTakesInTime) {
   EXPECT_EQ(taken->pieces.size(), 2 * static_cast<size_t>(kFits));
 }
 
-// Ten thousand short writes a second keep a launcher from handling a signal.
+// Ten thousand short writes per second keep a launcher from handling a signal.
 TEST(SinkQueue, WritesShortPiecesTogether) {
   const auto taken = std::make_shared<Taken>();
   SinkQueue queue(into(taken));

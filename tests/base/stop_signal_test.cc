@@ -54,7 +54,7 @@ TEST(StopSignal, OfSchedulersAndLimitsAskAlike) {
         testing::ExitedWithCode(75), "^trivet: SIG(USR2|XCPU): the run ends\n$");
 }
 
-// Prints what a SIGINT shows if standard error is a terminal, then exits.
+// Prints the message that a SIGINT writes if standard error is a terminal, then exits.
 [[noreturn]] void interrupt_on_a_terminal() {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
   if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) std::_Exit(2);

@@ -83,7 +83,7 @@ TEST(Text, TextsGoOnInTheNextLine) {
             "  k    short\n");
   EXPECT_EQ(render({{"", {{"a name", "and /a/very/long/path"}}, ""}}, 20),
             "a name\n      and\n      /a/very/long/path\n");
-  // and moves to a line of its own if too little of the current line is left
+  // and moves to a line of its own if too little room is left on the current line
   EXPECT_EQ(render({{"", {{"a long name", "and its value, a text"}}, ""}}, 30),
             "a long name\n"
             "      and its value, a text\n");
