@@ -1,7 +1,7 @@
 // The table that the communicator benchmarks print: each contender for each collective and size.
 //
-// A repetition runs the contenders one after the other, each after a barrier of its own. A time runs from the last
-// rank's call to the last rank's return (all ranks are on one host, so their clocks agree). The table has the medians
+// A repetition runs the contenders one after the other, each after its own barrier. A time runs from the last
+// rank's call to the last rank's return (all ranks are on one host, so their clocks agree). The table shows the medians
 // and the bus bandwidth as nccl-tests defines it: the bytes that each rank must receive, divided by the time. For a
 // `full` of S bytes on n ranks, these are S (n - 1) / n for a reduce_scatter or an all_gather, and twice that for an
 // all_reduce. Within one host, a received byte is copied at least once: the floor is a plain copy with all ranks
@@ -23,7 +23,7 @@ namespace trivet {
 enum class CommOp { all_reduce, reduce_scatter, all_gather };
 constexpr const char* kCommOpNames[] = {"all_reduce", "reduce_scatter", "all_gather"};
 
-// One rank's memory for one size of `full`, from an arena like all tensors (so it has huge pages).
+// One rank's memory for one size of `full`, from an arena like all tensors (so it uses huge pages).
 struct CommBuffers {
   CommBuffers(int64_t bytes, int rank, int ranks, Device& device)
       : rank(rank),
@@ -88,7 +88,7 @@ class CommTable {
   }
 
   // Prints the rows of the collectives in `only`, or of all. The first contender is ours; if there are others, the last
-  // column is the best of them over ours.
+  // column is their best time divided by ours.
   void print(const std::vector<Contender>& contenders, const std::vector<std::string>& only = {}) {
     const double floor = copy_rate();
     if (world_.rank() == 0) {

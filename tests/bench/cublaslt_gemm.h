@@ -27,7 +27,7 @@ class CublasLtProduct {
     const auto type = [](const Tensor& t) { return t.dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF; };
     check(cublasLtCreate(handle_.out()));
     check(cublasLtMatmulDescCreate(desc_.out(), CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    // The library is column-major: to it, the row-major c = a b is c^T = b^T a^T.
+    // The library is column-major, so it sees the row-major c = a b as c^T = b^T a^T.
     const cublasOperation_t first = how.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = how.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     check(cublasLtMatmulDescSetAttribute(desc_, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));

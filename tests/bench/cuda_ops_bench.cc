@@ -1,8 +1,8 @@
 // Speed of the CUDA operations at the sizes of a GPT-3 1.3B layer (16 sequences of 2048 per micro-batch). A
-// memory-bound op is compared with a plain copy of 1 GiB on the device, measured here, by the bytes that it must read
-// or write once. GEMMs and attention print their FLOP/s, against the dense bf16 peak. For GEMMs the row also has the
-// time of cuBLASLt alone, with the fastest of all its proposals for the shape, and for those with a GELU the time of
-// two separate ops; for attention, that of the kernels for all GPUs.
+// memory-bound op, counting the bytes that it must read or write once, is compared with a plain 1 GiB copy on the
+// device, measured here. GEMMs and attention print their FLOP/s, against the dense bf16 peak. A GEMM's row also shows
+// the time of cuBLASLt alone, with the fastest of all its proposals for the shape and, with a GELU, the time of two
+// separate ops; attention's row, the time of the kernels for all GPUs.
 //
 //     cuda_ops_bench [peak in TFLOP/s, default 989.4: H100 and H200]
 //     cuda_ops_bench fp8      the linear layers of Llama 3.1 8B in FP8, against bf16
@@ -60,7 +60,7 @@ class Bench {
     const double seconds = seconds_of(call), rate = static_cast<double>(bytes) / seconds;
     fmt::print("{:<46} {:>9.3f} {:>9.0f} {:>8.2f}\n", name, seconds * 1e3, rate / 1e9, rate / copy_);
   }
-  // others: other ways to compute the same, or null; the row has the time of each and its ratio to this one's.
+  // others: other ways to compute the same, or null; the row shows each one's time and its ratio to this one's.
   void arithmetic(const std::string& name, double operations, const std::function<void()>& call,
                   const std::vector<std::function<void()>>& others) {
     const double seconds = seconds_of(call), rate = operations / seconds;
@@ -91,7 +91,7 @@ class Bench {
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
     };
     round(1);  // the first call autotunes
-    // A GPU that idled while the operands were made takes a while to reach its clock rate.
+    // A GPU that idled while the operands were created takes a while to reach its clock rate.
     const auto start = std::chrono::steady_clock::now();
     while (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(100)) round(3);
     const int calls = std::clamp(static_cast<int>(5e-3 / round(3)), 1, 50);  // so that a round lasts some milliseconds
@@ -324,7 +324,7 @@ void products(Bench& bench) {
 }
 
 // The linear layers of Llama 3.1 8B at 8,192 tokens: FP8 GEMMs, transposes included, against bf16 GEMMs; and the FP8
-// GEMMs with the quantisation of the one operand that is not quantised before. Weights are quantised once per step, and
+// GEMMs with the quantisation of the one operand that is not yet quantised. Weights are quantised once per step, and
 // a gradient once for both of its GEMMs.
 void products_in_fp8(Bench& bench) {
   Ops& ops = *bench.ops;

@@ -59,7 +59,7 @@ struct OpTime {
 struct MeasuredSteps {
   std::vector<double> seconds;          // of each step, sorted
   std::vector<double> seconds_unspied;  // of further steps without spans, sorted
-  double host_seconds = 0;              // to queue a step while none is in flight: the least of a few
+  double host_seconds = 0;              // to queue a step while none is in flight: the minimum of several
   double last_loss = 0;
   StepStats stats;  // over all steps in `seconds`
   std::map<std::string, OpTime> ops;

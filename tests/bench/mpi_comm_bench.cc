@@ -70,7 +70,7 @@ struct WithToken : MpiTask {
   std::function<void()> f;
 };
 
-// The others call MPI as ours does: on this thread, which has borrowed the token from the progress thread.
+// The other contenders call MPI as ours does: on this thread, which has borrowed the token from the progress thread.
 Contender with_token(MpiProgress& progress, const char* name, std::function<void(CommOp, CommBuffers&)> call) {
   return {name, [&progress, call = std::move(call)](CommOp op, CommBuffers& memory) {
             Interval interval;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Data-parallel training over real links (launch/netlab): Trivet without and with overlap and, if --torch names a
-Python that has PyTorch, its DDP and FSDP over gloo (torch_ddp.py) on the same links, cores, model and batch.
+Python with PyTorch, its DDP and FSDP over gloo (torch_ddp.py) on the same links, cores, model and batch.
 
 One rank per host, one thread each, fp32, 14 million parameters, 4 samples of 256 tokens per rank and step. Each round
 runs every program once. Ratios are taken within a round; the median and the range over the rounds are printed. Needs
@@ -55,7 +55,7 @@ def trivet(options, folder, *sets):
 
 
 def pytorch(options, *arguments):
-    # mpirun sets these on every rank; the first host of a netlab has the first address.
+    # mpirun sets these on every rank; a netlab's first host has the first address.
     environment = ["MASTER_ADDR=10.77.0.1", "GLOO_SOCKET_IFNAME=eth0"]
     command = [options.torch, ROOT / "tests/bench/torch_ddp.py", "--steps", options.steps, *arguments]
     for name, size in MODEL.items():

@@ -24,8 +24,8 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The best of up to 15 runs, or of as many as fit in half a second (at least three), after a warm-up run. The best run
-// contains the least time lost to other load on the machine.
+// The best of 15 runs, fewer if they take half a second (at least three), after a warm-up run. The best run lost the
+// least time to other load on the machine.
 double best_seconds(const std::function<void()>& work) {
   work();
   double best = std::numeric_limits<double>::infinity(), spent = 0;
@@ -94,7 +94,7 @@ class Bench {
     return t;
   }
 
-  // calls: number of such calls in a GPT-2 124M step of one micro-batch; 0: not part of that step.
+  // calls: number of these calls in a GPT-2 124M step of one micro-batch; 0: not part of that step.
   void row(const char* name, int64_t bytes, int calls, const std::function<void()>& work) {
     const double seconds = best_seconds(work), rate = static_cast<double>(bytes) / seconds;
     fmt::print("{:<44} {:>8.3f} {:>7.1f} {:>8.2f} {:>6}\n", name, seconds * 1e3, rate / 1e9, rate / copy_, calls);
