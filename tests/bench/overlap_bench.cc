@@ -1,11 +1,11 @@
-// Communication hidden by overlap: two ranks of one thread each, over an emulated link (comm.link_gbps) so slow that
-// the communication of a step takes half as long as its arithmetic.
+// Communication hidden by overlap: two ranks of one thread each, over an emulated link (comm.link_gbps) slow enough
+// that a step's communication takes half as long as its arithmetic.
 //
 //   data parallel    optim (ZeRO-1): reduce-scatter of gradients, all-gather of weights; none, one, both overlapped
 //   tensor parallel  sequence parallelism; none, bulk, ring, pipeline
 //
-// exposed: time on the wire while nothing was computed, from the trace, mean of both ranks. "of none": its ratio to
-// that without overlap. hidden: 1 - (step - step without a link) / (step of none - step without a link), end to end.
+// exposed: time on the wire while nothing was computed, from the trace, averaged over both ranks. "of none": its ratio
+// to that without overlap. hidden: 1 - (step - step without a link) / (step of none - step without a link), end to end.
 //   overlap_bench [--steps N] [--layers N] [--hidden N] [--seq N]
 #include <filesystem>
 #include <fmt/format.h>
@@ -99,7 +99,7 @@ void tensor_parallel(Config config) {
   config.parallel.tensor_model_parallel_size = 2;
   config.parallel.sequence_parallel = true;
   const Result no_link = run(config);
-  // A layer gathers or reduces [s, b, h] fp32 four times forward and six times backward; half of it is on the wire.
+  // A layer gathers or reduces [s, b, h] fp32 four times forward and six times backward; half the bytes cross the wire.
   const double bytes = 0.5 * 4 * 10 *
                        static_cast<double>(config.model.num_layers * config.model.seq_length *
                                            config.batch.micro_batch_size * config.model.hidden_size);

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The planner against runs on this machine's CPUs: predicted and measured seconds of a step.
+"""The planner against runs on this machine's CPUs: predicted and measured seconds per step.
 
-    plan_cpu.py            each of some thirty configurations: ratios, and their mean, median, largest and bias, apart for
-                           ranks that have their cores alone and for ranks that share them
-    plan_cpu.py --regret   a study of layouts of four ranks over emulated links: how much slower the layout that the
-                           planner thinks best is than the one that was; and the one that --search finds among all
+    plan_cpu.py            ratios of some thirty configurations and their mean, median, largest and bias, separately for
+                           ranks with cores of their own and for ranks that share them
+    plan_cpu.py --regret   four-rank layouts over emulated links: how much slower the planner's choice is than the
+                           fastest of them; then the same for the layout that --search finds among all layouts
 
-Nothing else should run here meanwhile. `trivet plan --calibrate` makes the page that --system names. A measured time is
-the median of a run's steps behind the first two, and of so many rounds, in each of which all runs have their turn, the
-least.
+Run nothing else here. `trivet plan --calibrate` writes the system spec that --system names. A measured time is
+the median of a run's steps after the first two. Each round (--rounds) runs every configuration once; the fastest round
+counts.
 
     plan_cpu.py [--system NAME|FILE] [--steps K] [--rounds R] [--only PART] [--csv FILE] [--trivet PROGRAM]
 """
@@ -172,7 +172,7 @@ def print_regret(what, chosen, best):
 
 
 def searched(options, folder):
-    """The planner's best layout of all for four ranks, as a row."""
+    """The planner's best among all four-rank layouts, as a row."""
     found = call(options, "plan", *arguments_of(folder, 4, LINKS), "--system", options.system, "--search", "--json",
                  "--search-out", folder / "best.yaml")
     runs = [measured_run(options, folder, [folder / "best.yaml", "--ranks", 4]) for _ in range(options.rounds)]

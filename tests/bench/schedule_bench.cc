@@ -1,7 +1,6 @@
 // Engine against simulator: each schedule trains a small GPT on two pipeline ranks of one thread each, and is then
 // simulated with the op costs from the run's own trace (medians over steps and micro-batches). Prints the predicted and
-// measured time from the first op to the last, the bubble of both, and the values that must be equal: peak slots and
-// stashes.
+// measured time from the first op to the last, both bubbles, and the values that must be equal: peak slots and stashes.
 //   schedule_bench [--steps N] [--layers N] [--hidden N] [--seq N] [--microbatches N]
 // Each rank needs a core of its own: on a busy machine, the ratio reflects the other load.
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// The collectives of ranks that are threads, against a plain copy by all of them at the same time (see comm_table.h).
+// Collectives between thread ranks, against a plain copy by all ranks at the same time (see comm_table.h).
 //
 //     thread_comm_bench [ranks]
 #include <cstdlib>

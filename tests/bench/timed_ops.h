@@ -85,7 +85,7 @@ class TimedOps : public Ops {
   }
   static double flops(const op::AttentionForward& op) { return 2 * flops_below_diagonal(op.qkv.q.layout); }
   static double flops(const op::AttentionBackward& op) { return 4 * flops_below_diagonal(op.qkv.q.layout); }
-  // FLOPs per GEMM of attention.
+  // FLOPs of one attention GEMM.
   static double flops_below_diagonal(const HeadsLayout& q) {
     return static_cast<double>(q.s * (q.s + 1) * q.b) * static_cast<double>(q.heads() * q.d);
   }
@@ -133,7 +133,7 @@ inline double measure_copy_speed(Device& device, Ops& ops) {
   return best;
 }
 
-// Prints the parts of a step with their floors; the time outside all ops is the rest.
+// Prints a step's parts with their floors; the time outside all ops is the rest.
 inline void print_parts(std::vector<TimedOps::Part> parts, double step_seconds, double flops_per_second,
                         double bytes_per_second) {
   std::sort(parts.begin(), parts.end(), [](const auto& x, const auto& y) { return x.seconds > y.seconds; });

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Byte-level BPE against PyPI's `tokenizers` (pip install tokenizers==0.23.1), one thread each, in turn, by CPU time.
+"""Byte-level BPE against PyPI's `tokenizers` (pip install tokenizers==0.23.1), one thread each, by CPU time.
 
     tokenizers_bench.py --trivet build/trivet [--vocab-size 8192] [--pattern gpt2|llama3] [--rounds 3] FILE.jsonl
 
-FILE.jsonl has one document per line, {"text": …}. A round trains a vocabulary on it with each program, then encodes all
-of it with Trivet's vocabulary. Trivet also reads and writes files; `tokenizers` has the text in memory. Checks that
-both give the same merges and ids, and prints user + system seconds and the ratio, lowest to highest over the rounds.
+FILE.jsonl contains one document per line, {"text": …}. Each round trains a vocabulary on it per program and encodes all
+of it with Trivet's vocabulary. Trivet also reads and writes files; `tokenizers` gets the text in memory. Checks that
+both produce the same merges and ids, and prints user + system seconds and the ratio, lowest to highest over the rounds.
 """
 import argparse
 import json

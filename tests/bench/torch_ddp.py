@@ -4,7 +4,7 @@ loss and optimizer of torch_step.py in DistributedDataParallel or fully_shard (F
 
 Every rank trains on its own batch in fp32; gradients are averaged and clipped to 1. mpirun starts the ranks, which read
 their rank from its environment; MASTER_ADDR, and GLOO_SOCKET_IFNAME for the interface, are torch's own variables.
-Rank 0 prints one line of JSON: the seconds of each step after the first two.
+Rank 0 prints one line of JSON: the seconds that each step after the first two took.
 
     torch_ddp.py --how ddp|fsdp [--bucket-mb M] [--steps K] [--layers L] [--hidden H] [--seq S] [--batch B] [--vocab V]
 """

@@ -16,10 +16,10 @@ On a CPU: GPT-2 124M, b = 4, s = 1024, vocabulary 50257, tied embeddings, tanh-G
 AdamW. fp32 is plain; bf16 is autocast over fp32 weights. The floor of the step is its model FLOPs (causal convention, as
 in train_bench) at the peak of a GEMM of [2048, 1024] by [1024, 1024] measured here.
 
---blocks llama, with either: Llama's blocks, as in train_bench --blocks llama.
+--blocks llama, in either mode: Llama's blocks, as in train_bench --blocks llama.
 
-With --gemms, instead of steps: the GEMMs of such a step, as in matmul_bench, by torch.mm (oneDNN, MKL) and, in fp32,
-also by NumPy (OpenBLAS); each is the best of a few alternating runs.
+--gemms runs the GEMMs of one step instead of whole steps, as in matmul_bench: with torch.mm (oneDNN, MKL) and, in fp32,
+also with NumPy (OpenBLAS); each is the best of a few alternating runs.
 """
 import argparse
 import dataclasses
@@ -42,7 +42,7 @@ class Shape:
     hidden: int
     heads: int
     seq: int
-    batch: int  # samples per micro-batch on a GPU of 100 GiB or more
+    batch: int  # samples per micro-batch on a GPU with 100 GiB or more
     vocab: int = PADDED_VOCAB  # rows of the embedding
     llama: bool = False
 
@@ -168,7 +168,7 @@ def product_peak():
 
 
 def choose_attention(shape):
-    """Enables only the faster kernel of scaled_dot_product_attention at this shape; returns its name and the times."""
+    """Enables only scaled_dot_product_attention's faster kernel for this shape; returns its name and the times."""
     switches = {"flash": torch.backends.cuda.enable_flash_sdp, "cudnn": torch.backends.cuda.enable_cudnn_sdp}
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_math_sdp(False)

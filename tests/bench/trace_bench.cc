@@ -1,8 +1,8 @@
 // The cost of tracing: steps of the demo's model (configs/tiny.yaml) on one rank, alternately with and without spans,
-// and the cost of one span. With: the spans are recorded, taken, measured and written to a Perfetto file. Without: the
-// compute stream has no row.
+// and the cost of one span. With: the spans are recorded, collected, analysed and written to a Perfetto file. Without:
+// the compute stream has no trace row.
 //   trace_bench [--pairs N]
-// Then how late a call over an emulated link completes: from the link's deadline to the end of the call.
+// Also measures how late a call over an emulated link completes: from the link's deadline to the end of the call.
 #include <algorithm>
 #include <fmt/format.h>
 #include <vector>

@@ -3,7 +3,7 @@
 //   train_bench --model 124m|1.3b|6.7b-layers|tiny [--device auto|cpu|cuda] [--dtype bf16|fp32] [--layers N]
 //               [--micro-batch B] [--micro-batches M] [--steps N] [--warm-up N] [--cuda-graphs none|local]
 //               [--loss-rows N --pairs P]
-// One rank, on a GPU if there is one. The micro-batches fill an H200; a GPU of less than 100 GiB gets half. `tiny` is
+// One rank, on a GPU if there is one. The micro-batches fill an H200; a GPU with less than 100 GiB gets half. `tiny` is
 // for trying the program. On a GPU, steps are queued ahead, as in `trivet train`. Prints the median step time,
 // tokens/s, MFU in both conventions against the data sheet and against a GEMM measured here, memory by purpose, the
 // host's time to queue a step, and the time by op from the spans of the same steps. --cuda-graphs is
@@ -16,10 +16,10 @@
 // each with its floor (timed_ops.h). Without --threads, uses all cores, and then measures the weak scaling of data
 // parallelism: two ranks of one thread against one rank of one thread.
 //
-// --blocks llama, with either: Llama's blocks (RMSNorm, RoPE, SwiGLU of 8/3 h, three or four query heads per group, no
-// biases), as in torch_step.py --blocks llama. --loss-rows N, with either: model.cross_entropy_chunk_rows; without it,
-// logits are whole. With --pairs: P pairs of steps instead, alternating with and without chunks on one CPU thread.
-// Measures CPU time, not wall-clock time, so that other load on the machine matters less.
+// --blocks llama, in either mode: Llama's blocks (RMSNorm, RoPE, SwiGLU of 8/3 h, three or four query heads per group,
+// no biases), as in torch_step.py --blocks llama. --loss-rows N, in either mode: model.cross_entropy_chunk_rows; by
+// default, the logits are computed whole. With --pairs: P pairs of steps instead, alternating with and without chunks
+// on one CPU thread. Measures CPU time, not wall-clock time, so that other load on the machine matters less.
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
@@ -52,7 +52,7 @@ namespace {
 
 struct Model {
   std::string_view name;
-  int64_t layers, hidden, heads, seq, micro_batch;  // micro_batch: on 100 GiB or more
+  int64_t layers, hidden, heads, seq, micro_batch;  // micro_batch: with 100 GiB or more
   int64_t vocab = 50257;
 };
 constexpr Model kModels[] = {{"124m", 12, 768, 12, 1024, 64},         // GPT-2
