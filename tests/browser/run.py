@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Drives the page of docs/play in headless Chromium with clicks and keys, and compares what it shows with what `trivet
+"""Drives the docs/play page in headless Chromium with clicks and keys, and compares what it shows with what `trivet
 schedule` prints for the same values. Needs Debian's chromium, chromium-driver and python3-selenium.
 
-    run.py TRIVET PAGE     PAGE: the folder that docs/play/build.sh made
+    run.py TRIVET PAGE     PAGE: the folder that docs/play/build.sh created
 """
 import functools
 import http.server
@@ -31,7 +31,7 @@ def same(what, shown, expected):
     assert shown == expected, f"{what}: the page shows\n{shown}\nexpected\n{expected}"
 
 
-# ---- what the program says
+# ---- what the program prints
 
 def printed(*options):
     return subprocess.run([trivet, "schedule", *options], check=True, capture_output=True, text=True).stdout
@@ -43,7 +43,7 @@ def refusal(*options):
     return ran.stderr.removeprefix("trivet: ").strip()
 
 
-# The numbers of the table, by column, and the rectangles of the picture.
+# The numbers in the table, by column, and the rectangles in the picture.
 def expected(*options):
     width = ["--width", str(element("picture").get_property("clientWidth"))] if element("fit").is_selected() else []
     lines = printed(*options, "--svg", "picture.svg", *width).strip().splitlines()
@@ -81,7 +81,7 @@ def choose(kind):
     Select(element("kind")).select_by_visible_text(kind)
 
 
-def slide(name, steps):  # by the keyboard
+def slide(name, steps):  # with the keyboard
     element(name).send_keys((Keys.ARROW_RIGHT if steps > 0 else Keys.ARROW_LEFT) * abs(steps))
 
 
@@ -138,7 +138,7 @@ def compare_sliders():
 def compare_texts():
     for text in ("0: F0 B0 F1 B1\n1: F0 F1 B0 B1\n",   # a deadlock
                  "0: F0 F1 B0 B1\n1: F0 F1 B1 B0\n",   # gradients out of order
-                 "0: F0 X0\n",                         # no op
+                 "0: F0 X0\n",                         # not an op
                  "schedule p=3\n0: F0 B0\n"):
         write(text)
         with open("mine.txt", "w") as file:
@@ -160,7 +160,7 @@ def compare_texts():
     compare("the text again", "--file", "mine.txt")
 
 
-# The keys that the button shows train a step of what the page showed.
+# The configuration keys that the button shows train one step of the schedule on the page.
 def compare_yaml(kind, p, m):
     assert element("yaml").is_displayed()
     with open("text.txt", "w") as file:
