@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Executes launch/container/Containerfile without a container engine: each stage in a root that debootstrap made, the lines
-# ARG, WORKDIR, COPY, RUN and USER as an engine would. Then it trains there as the user of the image, on threads and on MPI
-# ranks, and logs in by ssh as the MPI Operator's launcher does. As root; about ten minutes on two cores, 3 GB in TMPDIR.
-#   tests/container/run.sh [OPTION OF cmake…]      e.g. -DTRIVET_CPU_ISAS=native: a shorter build
-# A line a check; ends with 1 if one failed. TRIVET_ROOT is a Debian root to copy instead of debootstrap's.
+# Executes launch/container/Containerfile without a container engine: each stage in a root created by debootstrap, with
+# ARG, WORKDIR, COPY, RUN and USER as in an engine. Then trains there as the image's user, on threads and on MPI ranks,
+# and logs in by ssh as the MPI Operator's launcher does. Needs root, ten minutes on two cores, and 3 GB in TMPDIR.
+#   tests/container/run.sh [CMAKE OPTION…]         e.g. -DTRIVET_CPU_ISAS=native, which builds faster
+# Prints one line per check; exits with 1 if any failed. TRIVET_ROOT is a Debian root to copy instead of debootstrap's.
 set -uo pipefail
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../launch/setup.sh"
@@ -39,7 +39,7 @@ if [[ ! $base ]]; then
   ((failed == 0)) || give_up
 fi
 
-# ---- the lines of the Containerfile
+# ---- the Containerfile's instructions
 
 declare -A arguments=([BUILD]=debian [RUN]=debian [OPTIONS]="$*") roots=()
 stage='' user=root at=/
