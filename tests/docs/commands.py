@@ -5,10 +5,10 @@ differ.
 
     commands.py --source CHECKOUT --trivet PROGRAM [--only FOLDER] [--keep DIR]
 
-A block is indented by four spaces. Its lines that begin with a program of kPrograms, or with "$ ", are commands; a
-command's output follows it, of which lines may be left out. An HTML comment before a block may hold a mark: "not run:
+A block is indented by four spaces. Its lines that begin with a program in kPrograms, or with "$ ", are commands; a
+command's output follows it and may omit lines. An HTML comment before a block may contain a mark: "not run:
 REASON" if the test cannot run it (the programs that it names must still exist); "ends with: CODE" for an exit code
-other than 0; "output of: COMMAND" for the output of an earlier command, named by its beginning.
+other than 0; "output of: COMMAND" for the output of an earlier command, identified by its beginning.
 
 Commands run as written, except that `trivet train` runs a hundredth of its steps, on small batches, unless the run is
 one of the course's, which are small. Also checks that links have targets and FILE:SYMBOL names a symbol in that file.
@@ -207,7 +207,7 @@ def main():
             if block.mark.startswith("output of: "):
                 command = block.mark.removeprefix("output of: ")
                 earlier = [out for ran, out in outputs.items() if ran.startswith(command)]
-                if options.only and not earlier:  # it stands on another page
+                if options.only and not earlier:  # it is on another page
                     continue
                 missing = missing_line(block.lines, earlier[-1], prompt_of(command)) if earlier else "the command itself"
                 if missing is not None:

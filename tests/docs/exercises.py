@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The exercises of the course: launch/exercise.sh lists what is in the table of their README.md, and the places in the
-engine that their files name as FILE or FILE:SYMBOL exist.
+"""The course's exercises: launch/exercise.sh lists those in the table of their README.md, and the places in the
+engine that they name as FILE or FILE:SYMBOL exist.
 
     exercises.py CHECKOUT
 """

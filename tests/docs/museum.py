@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The museum of bugs (docs/course/museum) shows mistakes that exist: each exhibit names a patch in tests/mutants and
-the laws in its header, cites a public number, and has its row in the table; docs/learn.md states the number of patches.
+the laws in its header, cites a public issue number, and is in the table; docs/learn.md states the number of patches.
 
     museum.py CHECKOUT
 """
