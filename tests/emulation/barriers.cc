@@ -1,4 +1,4 @@
-// Barriers in shared memory, barriers of some warps, and copies by the TMA.
+// Barriers in shared memory, barriers for some of a block's warps, and copies by the TMA.
 #include <cstring>
 #include <map>
 #include <string>
@@ -26,7 +26,7 @@ struct Named {
 
 struct Initialized {
   bool published = false;  // by a fence
-  uint32_t phases = 0;     // completed ones
+  uint32_t phases = 0;     // completed
   Moment moment{};         // at initialization
 };
 
@@ -83,7 +83,7 @@ struct Box {
   uint64_t* barrier;
 
   size_t bytes() const { return size_t{map.box[0]} * map.box[1] * map.box[2] * map.element_bytes; }
-  // Calls f(offset in shared memory, source of 16 bytes, number of those within the tensor).
+  // Calls f(offset in shared memory, source of 16 bytes, how many of these are within the tensor).
   template <class F>
   void for_pieces(const F& f) const {
     const size_t row_bytes = map.box[0] * map.element_bytes;

@@ -23,7 +23,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   if (captures.capture) return cudaErrorIllegalState;
   captures.capture = std::make_shared<Capture>();
   captures.capture->streams.push_back(stream);
-  // A capture in the mode "global" affects other threads too; Trivet's ranks may be threads, and never use it.
+  // A capture in the mode "global" affects other threads too; Trivet, whose ranks may be threads, never uses it.
   if (mode == cudaStreamCaptureModeGlobal) broken("a capture that other threads would feel");
   captures.capture->strict = mode == cudaStreamCaptureModeThreadLocal;
   strict_captures += captures.capture->strict;

@@ -1,19 +1,19 @@
-// The functions of cuBLASLt that Trivet calls (kernels/cuda/cuda_gemms.cc), on the CPU: in a build with an emulated
-// CUDA that file loads these. Types and names are those of NVIDIA's own <cublasLt.h>; work goes to the stream, or to
-// the graph that captures it. It is made to find mistakes of a caller that falls back if the library fails: unknown
-// requests are refused with a status, and an invalid value in a GEMM ends the process. Beyond the library's
-// documentation it refuses what only a mistake would ask for: operands that overlap an output, an attribute that the
-// epilogue does not use, an algorithm proposed for another problem, and beta with a GELU. A bias gradient (BGRADB) is
-// written in D's type, as in the header, and is never accumulated.
+// The functions of cuBLASLt that Trivet calls (kernels/cuda/cuda_gemms.cc), on the CPU: in a build with emulated CUDA,
+// that file loads these. Types and names are those of NVIDIA's own <cublasLt.h>; work is queued on the stream, or added
+// to the graph that captures it. The emulation is designed to find mistakes in a caller that falls back if the library
+// fails: unknown requests are refused with a status, and an invalid value in a GEMM ends the process. Beyond the
+// library's documentation, it refuses requests that only a mistake explains: operands that overlap an output, an
+// attribute that the epilogue does not use, an algorithm proposed for another problem, and beta with a GELU. A bias
+// gradient (BGRADB) is written in D's type, as in the header, and is never accumulated.
 //
 // FP8 follows Hopper's rules (compute capability 9.0) in the documentation of cublasLtMatmul; violations are not
-// supported. Types: E4M3 and E5M2, not E5M2 with E5M2; D, and C with it, bf16 or fp32; scales of A and B in fp32, here
+// supported. Types: E4M3 and E5M2, not E5M2 with E5M2; C and D both bf16 or both fp32; scales of A and B in fp32, here
 // always required, and aligned to 16 bytes, as are all matrices. A is transposed and B is not. k, D's rows and all
 // leading dimensions are multiples of 16 bytes; D's columns are free. CUBLAS_COMPUTE_32F; fast accumulation for FP8
-// alone, which is only counted, as a GPU's rounding is undocumented. Epilogues: bias only, in bf16 for either D. From
-// memory: GELU, BGRADB etc. do not support such a D, and a bias need only be aligned to its type.
+// only, which is merely counted, because a GPU's rounding is undocumented. Epilogues: bias only, in bf16 for either D.
+// From memory: GELU, BGRADB etc. do not support FP8 operands, and a bias need only be aligned to its type.
 //
-// Algorithms that the heuristic proposes, in this order; each has its own rounding:
+// Algorithms that the heuristic proposes, in this order; each rounds differently:
 //
 //   k odd and below 16        nothing: CUBLAS_STATUS_NOT_SUPPORTED; k = 7: CUBLAS_STATUS_INTERNAL_ERROR
 //   k = 9                     `fails` alone
@@ -21,7 +21,7 @@
 //   BGRADB, columns of D % 64 the same, and 24: nothing
 //   otherwise                 halves_in_d_type, where the preference allows sums in D's type; whole; one whose
 //                             `state` is an error; halves, where the preference allows sums in fp32 and the workspace
-//                             suffices; fails, where four or more are asked for
+//                             suffices; fails, where four or more are requested
 //
 // An algorithm runs only on operands aligned as the preference promised, or to 16 bytes.
 #include <algorithm>
@@ -182,7 +182,7 @@ cublasStatus_t check_operands(const LtProduct& p, const Layout& a, const Layout&
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// An invalid value in a GEMM is a mistake of the caller, not a limitation of the library.
+// An invalid value in a GEMM is the caller's mistake, not a limitation of the library.
 cublasStatus_t told(cublasStatus_t status) {
   if (status == CUBLAS_STATUS_INVALID_VALUE)
     trivet::emulation::broken("cuBLASLt: an argument of a GEMM is wrong, or does not fit the others");
@@ -365,7 +365,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (is_fp8(p.type))
     ++(how.fast ? trivet::emulation::driver().fast_products : trivet::emulation::driver().fp8_products);
   trivet::emulation::load(trivet::emulation::of(stream).device(), with.problem ^ with.kind, "an algorithm of cuBLASLt");
-  const cudaError_t status = trivet::emulation::add(stream, [product] {  // a graph repeats it
+  const cudaError_t status = trivet::emulation::add(stream, [product] {  // a graph replays it
     if (trivet::emulation::driver().last_blocks == 0) run(*product);
   });
   return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -1,4 +1,4 @@
-// Language extensions of nvcc, for a compiler without them: included before each .cu file of an emulated build
+// nvcc's language extensions, for other compilers: included before each .cu file of an emulated build
 // (TRIVET_CUDA=EMULATED). Kernels become functions that one emulated thread runs; a launch queues them on a stream of
 // the emulated runtime (runtime.h), which runs them through run_grid (grid.h).
 #pragma once
@@ -115,7 +115,7 @@ template <class T>
 T __reduce_min_sync(unsigned int mask, T value) {
   return trivet_reduce(mask, "__reduce_min_sync", value, std::less<>());
 }
-// Blocks of different streams run at the same time.
+// Blocks of different streams run concurrently.
 template <class T, class U>
 T atomicAdd(T* to, U value) {
   if constexpr (std::is_same_v<T, int> || std::is_same_v<T, unsigned int>) trivet::emulation::take_tile();

@@ -19,7 +19,7 @@ struct Monitor {
   std::condition_variable strict_wait;
   std::vector<const Waiting*> waits;
   int running_callers = 0;
-  std::atomic<int> running_channels = 0;  // those with work that do not wait
+  std::atomic<int> running_channels = 0;  // those that have work and are not waiting
   std::atomic<uint64_t> changes = 0;
 
   void watch();

@@ -1,19 +1,19 @@
 // The strict driver (TRIVET_EMULATED_DRIVER=strict, the default; `lenient` disables it): waits that a driver and a GPU
 // may impose on a program beyond those on its streams and events.
 //
-//   1. The first use of a kernel, or of a cuBLASLt algorithm, waits for all work of the device, and meanwhile holds
+//   1. The first use of a kernel, or of a cuBLASLt algorithm, waits for all work on the device, while holding
 //      the context's lock, which every launch and allocation takes (unless CUDA_MODULE_LOADING=EAGER).
-//   2. The streams of a device share CUDA_DEVICE_MAX_CONNECTIONS channels (8 without it, at most 32) of 1,024 entries.
+//   2. The streams of a device share CUDA_DEVICE_MAX_CONNECTIONS channels (8 by default, at most 32) of 1,024 entries.
 //      A channel's entries run one after another. A full one blocks its caller, which holds the process's launch lock.
-//   3. A device has 132 multiprocessors. An operation of NCCL takes as many as its communicator has CTAs before it
-//      starts, and holds them until it finishes. Other kernels end by themselves and so only delay it;
-//      Driver::grid_time measures how long they take on the rest.
-//   4. cudaHostAlloc and the creation of a stream wait for running work, including NCCL's, and hold the context's
+//   3. A device has 132 multiprocessors. Before it starts, an NCCL operation takes as many as its communicator has
+//      CTAs, and holds them until it finishes. Other kernels end on their own and so only delay it; Driver::grid_time
+//      measures how long they take on the rest.
+//   4. cudaHostAlloc and stream creation wait for running work, including NCCL's, and hold the context's
 //      lock.
-//   5. Host functions of a device run one at a time.
+//   5. A device's host functions run one at a time.
 //
-// A monitor ends the process if these waits never end: when the head of each channel and each thread that has called
-// the driver waits for another one. Threads that it does not know of may still help: the state must last for
+// A monitor ends the process if these waits never end: when the head of every channel and every thread that has called
+// the driver wait for each other. Threads unknown to the driver may still help, so the state must last for
 // Driver::patience, or for 12 times as long if a calling thread is busy elsewhere or a stream waits for a word in
 // memory.
 #pragma once
@@ -63,7 +63,7 @@ void wait_until(std::mutex& mutex, std::condition_variable& changed, Waiting::Ki
   changed.wait(lock, condition);
 }
 
-// A lock of the driver. The monitor knows the threads that wait for it.
+// A driver lock. The monitor knows which threads wait for it.
 class DriverLock {
  public:
   void lock();
@@ -75,11 +75,11 @@ class DriverLock {
   std::thread::id owner_;
 };
 
-// This thread serves a channel; the others that call in here have called the driver.
+// Marks this thread as serving a channel; other threads count as the driver's callers.
 void serve_channel();
 bool serves_channel();
 void add_caller();
-// A channel has work again, or has none left.
+// Reports that a channel has work again, or has none left.
 void channel_is_busy(bool busy);
 
 // ---- multiprocessors
@@ -90,7 +90,7 @@ void give_multiprocessors(int device, int count, const std::string& holder);
 int free_multiprocessors(int device);
 std::string holders_of_multiprocessors(int device);
 
-// The time until the last of `multiprocessors` is done, if each takes the next piece of work whenever it has finished
+// The time until the last of `multiprocessors` is done, if each takes the next piece of work when it has finished
 // one.
 int64_t makespan(const std::vector<int64_t>& pieces, int multiprocessors);
 

@@ -20,7 +20,7 @@ namespace {
 
 template <int number>
 __global__ void tick_kernel(int* to) {
-  if (threadIdx.x == 0) atomicMax(to, number);  // from streams without a mutual order
+  if (threadIdx.x == 0) atomicMax(to, number);  // from streams that are not ordered
 }
 
 // A rank for the hazards: a device, a channel in each direction without a watching thread, and memory.
@@ -103,7 +103,7 @@ void load_while_a_receive_is_posted(bool cured) {
   emulation::driver().lazy = false;
 }
 
-// Rank 0 launches far ahead after a receive; then rank 1 has to launch the work that it sends. The cure:
+// Rank 0 launches far ahead after a receive; then rank 1 must launch the work that it sends. The cure:
 // CudaStream::make_room.
 void launch_far_ahead(bool cured) {
   emulation::Driver& driver = emulation::driver();
@@ -138,7 +138,7 @@ void use_streams(int count) {
   });
 }
 
-// Sums over eight communicators: each rank begins with the four to which the other one comes last.
+// Sums over eight communicators: each rank begins with the four that the other rank uses last.
 void communicate(int ctas) {
   std::vector<ncclUniqueId> ids;
   for (int i = 0; i < kComms; ++i) ids.push_back(new_id());
@@ -256,7 +256,7 @@ TEST_F(StrictDriver, CountsTheTurnsOfAPersistentGridBesideCommunication) {
   emulation::give_multiprocessors(0, 16, "NCCL");
   emulation::driver().counts = false;
   EXPECT_NEAR(of_blocks_beside / of_blocks, 2, 0.1);
-  // Beside the least that the multiprocessors left could take, 132/116.
+  // Relative to the shortest possible time on the remaining multiprocessors, 132/116.
   constexpr double kFewer = static_cast<double>(kBlocks) / (kBlocks - 16);
   EXPECT_LE(of_tiles_beside / of_tiles, 1.1 * kFewer);
   std::printf("turns beside communication: %.2f x with tiles by block, %.2f x with a counter (at least %.2f x)\n",

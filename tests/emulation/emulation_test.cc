@@ -1,4 +1,4 @@
-// The emulated GPU itself: right programs run on it, and wrong ones are detected. For emulated builds.
+// The emulated GPU itself: correct programs run on it, and incorrect ones are detected. For emulated builds.
 #include <atomic>
 #include <cstdlib>
 #include <cuda.h>
@@ -39,7 +39,7 @@ struct OnAStream : testing::Test {
 using Emulation = OnAStream;
 using EmulationDeathTest = OnAStream;
 
-// ---- kernels, right and wrong
+// ---- kernels, correct and incorrect
 
 // Each thread writes its number for another thread of the block.
 template <bool barrier>
@@ -107,7 +107,7 @@ TEST_F(Emulation, AWarpIsOfThreadsCountedOverTheRowsOfABlock) {
 }
 
 #if defined(__SANITIZE_THREAD__)
-// For any order of threads, and even if the results were right. ThreadSanitizer's exit code is 66.
+// Detected in any order of threads, even if the results happen to be right. ThreadSanitizer's exit code is 66.
 TEST_F(EmulationDeathTest, AMissingBarrierIsARace) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   const Numbers numbers(512);

@@ -28,10 +28,10 @@ class Fiber {
   void enter(void*& from, void* to, bool into_fiber);
 
   std::byte* stack_;
-  void* fiber_at_ = nullptr;    // stack pointers: where the fiber continues,
-  void* resumer_at_ = nullptr;  // and of the code that resumed it
+  void* fiber_at_ = nullptr;    // stack pointer at which the fiber continues,
+  void* resumer_at_ = nullptr;  // and that of the code that resumed it
   const std::function<void()>* work_ = nullptr;
-  // State of the sanitizers for a switch of stacks.
+  // The sanitizers' state for switching stacks.
   void* fiber_frames_ = nullptr;
   void* resumer_frames_ = nullptr;
   const void* resumer_stack_ = nullptr;

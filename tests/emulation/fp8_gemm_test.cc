@@ -1,4 +1,4 @@
-// FP8 in the emulated cuBLASLt: the GEMMs that it refuses by Hopper's rules, and the GEMMs of Trivet that it accepts.
+// FP8 in the emulated cuBLASLt: the GEMMs that it refuses by Hopper's rules, and Trivet's GEMMs, which it accepts.
 // For emulated builds.
 #include <functional>
 #include <gtest/gtest.h>
@@ -88,8 +88,8 @@ TEST_F(Fp8Gemms, ThatHopperDoesNotHaveAreRefused) {
   EXPECT_FALSE(runs([&](CudaGemm& g) { g.pre_activation = memory(1 << 12); })) << "GELU";
 }
 
-// Fallbacks would be as right and far slower: in all roles, transposed or not, the library multiplies in FP8 whatever
-// it can, and accumulates fast in forward passes alone.
+// A fallback would be just as correct and far slower. So in all roles, transposed or not, the library must run in FP8
+// whatever it can, with fast accumulation in forward passes only.
 TEST_F(Fp8Gemms, OfLinearLayersAreTheLibrarys) {
   const std::unique_ptr<Ops> ops = create_cuda_ops(*device, {});
   const auto queued = [&](DType a, DType c, bool transpose_a, bool transpose_b, int64_t k, DType b = DType::e4m3) {
@@ -117,7 +117,7 @@ TEST_F(Fp8Gemms, OfLinearLayersAreTheLibrarys) {
   EXPECT_EQ(queued(kE4m3, kF32, true, false, 40), Counts(0, 0)) << "in bf16";
 }
 
-// All kinds of epilogues, and operands of several tiles, some partial or unaligned, against the CPU.
+// All kinds of epilogues, and operands spanning several tiles, some partial or unaligned, against the CPU.
 TEST_F(Fp8Gemms, AgreeWithTheCpus) {
   Tensors tensors;
   const std::unique_ptr<Ops> cpu = create_cpu_ops(1, tested_cpu_isa());

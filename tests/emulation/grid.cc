@@ -82,7 +82,7 @@ class Block {
   size_t shared_bytes_ = 0;
   uint64_t number_ = 0;
   std::vector<int64_t>* pieces_ = nullptr;
-  int64_t steps_ = 0;  // in the current piece of work: resumptions of threads
+  int64_t steps_ = 0;  // thread resumptions in the current piece of work
 };
 
 thread_local Block* current_block = nullptr;

@@ -1,9 +1,9 @@
 // How an emulated GPU runs a kernel: block after block in a shuffled order, with a block's threads as fibers of one
 // host thread. A thread runs until it waits for others: for its block (__syncthreads) or its warp (shuffles,
 // tensor-core instructions). One warp runs as far as it can before another does, and the order of warps and of lanes is
-// shuffled: threads that rely on an order without a barrier read data that is not there yet, or no longer. Under
-// ThreadSanitizer a missing barrier is reported in any order; in every build, so is one that concerns Hopper's units
-// (order.h).
+// shuffled: threads that rely on an order without a barrier read data before it is written, or after it is overwritten.
+// Under ThreadSanitizer a missing barrier is reported in any order; in every build, so is one that concerns Hopper's
+// units (order.h).
 //
 // Errors of the program end the process with a message: lanes of a warp that meet in different instructions, or with a
 // lane that has ended; threads that wait for each other forever; addresses that an instruction does not accept. Dynamic
@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-// For the running emulated thread. (The attribute: the library that defines them is loaded at startup.)
+// For the running emulated thread. (The attribute is safe: the library that defines them is loaded at startup.)
 extern thread_local uint3 threadIdx __attribute__((tls_model("initial-exec")));
 extern thread_local uint3 blockIdx __attribute__((tls_model("initial-exec")));
 extern thread_local dim3 blockDim __attribute__((tls_model("initial-exec")));
@@ -36,7 +36,7 @@ void* dynamic_shared_memory();
 void take_tile();  // from a counter shared by all blocks: any free block takes it
 void synchronize_block();
 
-// Meets the other lanes of the warp that are in `mask`: when all have come, one of them calls all(each lane's `mine`,
+// Meets the other lanes of the warp that are in `mask`: when all are there, one of them calls all(each lane's `mine`,
 // or null outside of the mask), and then all continue. `what` names the instruction.
 void meet_warp(uint32_t mask, const char* what, void* mine, void (*all)(void* const (&lanes)[32]));
 
@@ -53,7 +53,7 @@ void copy_async(void* to, const void* from, size_t bytes, bool there);
 void close_copies();
 void wait_copies(int pending);
 
-// Ends the process, as the program is wrong.
+// Ends the process because the program is incorrect.
 [[noreturn]] void broken(const std::string& what);
 
 }  // namespace trivet::emulation

@@ -24,7 +24,7 @@ float load(const void* data, cudaDataType_t type, int64_t i) {
   return std::bit_cast<float>(static_cast<uint32_t>(static_cast<const uint16_t*>(data)[i]) << 16);
 }
 
-// To the nearest, ties to even.
+// Rounds to nearest, ties to even.
 uint16_t bf16_bits(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   if (std::isnan(x)) return static_cast<uint16_t>(bits >> 16 | 0x40);
@@ -40,7 +40,7 @@ float rounded(cudaDataType_t type, float x) {
   return type == CUDA_R_32F ? x : std::bit_cast<float>(static_cast<uint32_t>(bf16_bits(x)) << 16);
 }
 
-// 10 bits of mantissa, to the nearest, ties away from zero: the input of a tensor core.
+// Rounds to 10 bits of mantissa, ties away from zero, like a tensor core's input.
 float tf32(float x) {
   if (!std::isfinite(x)) return x;
   return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x1000) & ~0x1fffu);
@@ -96,7 +96,7 @@ void run(const LtProduct& p) {
     store(p.bias_gradient, p.d_type, j, std::numeric_limits<float>::quiet_NaN());
   const std::vector<float> a = unpacked(p, p.a, p.type, p.transpose_a, p.lda, p.m, p.k, 1, p.m);
   const std::vector<float> b = unpacked(p, p.b, p.b_type, p.transpose_b, p.ldb, p.k, p.n, 1, p.k);
-  // Each column's sum in the order of the GEMM's: whole, or by halves.
+  // Sums each column in the GEMM's order: whole, or by halves.
   const int64_t half = p.algorithm == LtAlgorithm::whole ? p.k : p.k / 2;
   for (int64_t j = 0; p.bias_gradient && j < p.n; ++j) {
     const float* const column = b.data() + j * p.k;

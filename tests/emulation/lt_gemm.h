@@ -29,7 +29,7 @@ struct LtProduct {
   LtAlgorithm algorithm = LtAlgorithm::whole;
   float* workspace = nullptr;
 
-  // Its part of the workspace: `halves` keeps its two terms there.
+  // This GEMM's part of the workspace: `halves` keeps its two terms there.
   int64_t workspace_bytes() const {
     return algorithm == LtAlgorithm::halves || algorithm == LtAlgorithm::halves_in_d_type
                ? 2 * m * n * static_cast<int64_t>(sizeof(float))

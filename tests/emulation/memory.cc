@@ -28,8 +28,8 @@ struct Block {
 std::mutex blocks_mutex;
 std::map<uintptr_t, Block> blocks;  // by address
 
-// Whether a launcher has started the ranks as processes. The emulated NCCL connects threads only, so the GPUs of such
-// processes have the same identity: ranks that share a GPU use the staged communicator, or are refused NCCL for lack of
+// Whether a launcher has started the ranks as processes. The emulated NCCL connects threads only, so these
+// processes' GPUs have one identity: ranks that share a GPU use the staged communicator or are refused NCCL for lack of
 // GPUs.
 bool ranks_are_processes() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"})

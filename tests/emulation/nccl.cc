@@ -1,24 +1,24 @@
 // The functions of NCCL that Trivet calls (parallel/comm/nccl_comm.cc), for ranks that are threads of one process, on
-// emulated GPUs. Types and names are those of NVIDIA's own <nccl.h>; an operation is work on its stream, which meets
-// those of the other ranks (nccl_clique.h). It is made to find mistakes of the caller, so it is as strict as NCCL may
-// be:
+// emulated GPUs. Types and names are those of NVIDIA's own <nccl.h>. An operation is work on its stream, where it meets
+// the other ranks' operations (nccl_clique.h). The emulation is designed to find the caller's mistakes, so it is as
+// strict as NCCL may be:
 //
 //   * A send waits for its receiver, on the stream. The calls of one group make progress together.
 //   * The first transfer between two ranks, and the first collective of each kind (not with NCCL_RUNTIME_CONNECT=0),
-//     connects the ranks: a nonblocking communicator is ncclInProgress until all of them have called.
+//     connects the ranks: a nonblocking communicator is ncclInProgress until all have called.
 //   * A communicator's operations run one after another in the order of the calls, even on several streams.
 //   * ncclCommFinalize completes when all ranks have called it.
 //   * ncclCommAbort waits for the whole GPU: also for other communicators' operations, except for those that are
-//     aborted in the same group. If these do not end in ten seconds, the process ends.
-//   * Each rank has a GPU of its own.
+//     aborted in the same group. If these do not end within ten seconds, the process ends.
+//   * Each rank must have a GPU of its own.
 //   * Either all ranks of a collective use registered buffers, at the same offset, or none does.
 //
-// Ranks that are processes are refused: emulated GPUs have one UUID there, so that the engine does not try (memory.cc).
-// If the ranks' calls differ, where NCCL would hang or move wrong data, all have an asynchronous error. No operation on
-// a stream ends with an error: it waits until its rank aborts. So does a rank whose peer has aborted. With
+// Process ranks are refused: emulated GPUs share one UUID there, so the engine does not try (memory.cc). If the ranks'
+// calls differ, where NCCL would hang or move wrong data, all ranks get an asynchronous error. No operation on a stream
+// ends with an error: it waits until its rank aborts. So does a rank whose peer has aborted. With
 // TRIVET_EMULATED_NCCL_FAULT=NAME:RANK:CALL[:silent], call number CALL (from 0) of that rank in communicators of that
-// name never happens, and the rank has ncclRemoteError (silent: nothing); its peers are not told. Operations cannot be
-// captured into graphs. Calls and values that are not emulated are refused.
+// name never happens, and the rank gets ncclRemoteError (silent: no error); its peers are not notified. Operations
+// cannot be captured into graphs. Calls and values that are not emulated are refused.
 #include <algorithm>
 #include <chrono>
 #include <cuda_runtime_api.h>
@@ -63,7 +63,7 @@ Registry& registry() {
 }
 std::string text_of(const ncclUniqueId& id) { return {id.internal, sizeof id.internal}; }
 
-// The clique of an id, which becomes invalid when the last of its ranks has joined.
+// Joins the clique with this id, which becomes invalid when the clique's last rank has joined.
 std::shared_ptr<NcclClique> join(const ncclUniqueId& id, const char* name, int size, int rank, int device) {
   Registry& ids = registry();
   std::lock_guard lock(ids.mutex);
@@ -156,7 +156,7 @@ std::optional<size_t> registered_at(const ncclComm& comm, const NcclOperation& o
   return in && out ? scatters ? in : out : std::nullopt;
 }
 
-// Puts one call, or a group's calls on one communicator, on its stream.
+// Queues one call, or a group's calls on one communicator, on its stream.
 ncclResult_t submit(ncclComm& comm, std::vector<NcclOperation> operations, cudaStream_t stream) {
   bool at_once = true;
   for (NcclOperation& o : operations) {

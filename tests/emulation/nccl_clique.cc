@@ -118,7 +118,7 @@ NcclClique::Fault NcclClique::fault_of(const std::string& name) {
   return fault;
 }
 
-// ---- called by threads of the host
+// ---- called by host threads
 
 void NcclClique::join(int rank, int size, int device) {
   std::lock_guard lock(mutex_);
@@ -205,7 +205,7 @@ ncclResult_t NcclClique::error(int rank) {
 template <class Condition>
 bool NcclClique::wait(Lock& lock, int rank, const Condition& condition) {
   const auto is_over = [&] { return aborted_.contains(rank) || condition(); };
-  // If a connection is gone, or after an error, the rank's watcher will abort it.
+  // If a connection is gone, or after an error, the rank's watcher will abort the rank.
   const Waiting::Kind kind = fault_.rank < 0 && error_ == ncclSuccess ? Waiting::plain : Waiting::memory;
   lock.unlock();
   wait_until(mutex_, changed_, kind,
@@ -241,7 +241,7 @@ void NcclClique::run(int rank, uint64_t ticket, const std::vector<NcclOperation>
   give_multiprocessors(device, ctas, holder);
 }
 
-// Runs in its turn.
+// Called when it is this ticket's turn.
 void NcclClique::run(Lock& lock, int rank, uint64_t ticket, const std::vector<NcclOperation>& operations) {
   uint64_t& turn = turns_[static_cast<size_t>(rank)];
   if (rank == fault_.rank && ticket == fault_.ticket) {
@@ -303,7 +303,7 @@ bool NcclClique::meet(Lock& lock, int rank, const NcclOperation& operation) {
   return true;
 }
 
-// All ranks have come.
+// All ranks have arrived.
 void NcclClique::move(Meeting& meeting) {
   const NcclOperation& like = meeting.calls.begin()->second;
   const size_t bytes = like.bytes();

@@ -1,5 +1,5 @@
 // State shared by the ranks of one emulated NCCL communicator (nccl.cc): the ranks that have joined, connections, and
-// the operations in which the ranks' streams meet. Ranks are threads of one process, whose memory is their devices'
+// the operations in which the ranks' streams meet. Ranks are threads of one process, and its memory is their devices'
 // memory. Everything happens under one mutex, so an aborted rank's memory is never touched again.
 //
 // Results match NCCL's where a caller could tell: a bf16 sum is rounded after each addition, an average multiplies by
@@ -40,11 +40,11 @@ size_t bytes_of(ncclDataType_t type);  // 0: not emulated
 
 class NcclClique {
  public:
-  // `name`: the communicator's, by which a fault selects it.
+  // `name`: the communicator's name, by which a fault selects it.
   NcclClique(int size, const std::string& name);
   int size() const { return size_; }
 
-  // ---- called by threads of the host
+  // ---- called by host threads
 
   // A rank joins, with its own GPU. Any disagreement is an error on all ranks.
   void join(int rank, int size, int device);
@@ -56,17 +56,17 @@ class NcclClique {
   void finalize(int rank);
   bool all_finalized();
   uint64_t ticket(int rank);  // for the rank's next run(), in order
-  bool idle(int rank);        // all with a ticket have finished, or the rank has aborted
-  // Ends the rank's waits; its memory is not touched any more.
+  bool idle(int rank);        // all calls with a ticket have finished, or the rank has aborted
+  // Ends the rank's waits; its memory is never touched again.
   void abort(int rank);
   ncclResult_t error(int rank);
   const char* error_text() const { return text_.c_str(); }  // valid once error() is not success
 
   // ---- called by streams
 
-  // Runs the rank's operations of one call or group, which make progress together; in order of `ticket`, whatever their
-  // streams. After an error, the rank waits until it aborts. They start when the device has `ctas` free
-  // multiprocessors, and hold these until they finish.
+  // Runs the rank's operations of one call or group, which make progress together. Calls run in order of `ticket`,
+  // whatever their streams. After an error, the rank waits until it aborts. Operations start when the device has `ctas`
+  // free multiprocessors, and hold them until they finish.
   void run(int rank, uint64_t ticket, const std::vector<NcclOperation>& operations, int ctas);
 
  private:
@@ -92,7 +92,7 @@ class NcclClique {
   void move(Meeting& meeting);
   void set_error(ncclResult_t result, const std::string& text);  // REQUIRES: mutex_
 
-  struct Fault {  // a call that never happens: its rank has ncclRemoteError instead, or no error
+  struct Fault {  // a call that never happens: its rank gets ncclRemoteError instead, or no error
     int rank = -1;
     uint64_t ticket = 0;
     bool silent = false;
@@ -112,7 +112,7 @@ class NcclClique {
   std::map<uint64_t, Meeting> meetings_;
   std::map<std::tuple<int, int, uint64_t>, std::shared_ptr<Transfer>> transfers_;
   ncclResult_t error_ = ncclSuccess;
-  bool fault_struck_ = false;  // only the faulty rank has the error
+  bool fault_struck_ = false;  // only the faulty rank gets the error
   std::string text_;
 };
 

@@ -16,14 +16,14 @@ namespace {
 
 constexpr size_t kBarriers = 64, kLine = 128;  // bytes
 
-// The known clock of each thread, then the number of each barrier's phases known to be over.
+// Each thread's known clock, then how many of each barrier's phases are known to be over.
 using Clock = std::vector<uint32_t>;
 
 // A line of shared memory.
 struct Line {
   int barrier = -1;  // barrier of the last copy that wrote it
   uint32_t phase = 0;
-  std::map<size_t, std::array<uint32_t, 32>> reads;  // per warp: each lane's clock at its last products' end
+  std::map<size_t, std::array<uint32_t, 32>> reads;  // per warp: each lane's clock at the end of its last products
 };
 
 struct Barrier {

@@ -1,4 +1,4 @@
-// The order between a block's threads. To ThreadSanitizer each fiber is a thread, and switching between fibers orders
+// How a block's threads are ordered. To ThreadSanitizer each fiber is a thread, and switching between fibers orders
 // nothing. One thread's work precedes another's only if NVIDIA's documentation says so: at __syncthreads, __syncwarp,
 // and barriers in shared memory; not at shuffles or tensor-core instructions. So a missing barrier is found in whatever
 // order threads run. (A grid's blocks run one after another here: races between blocks are not detected.)
@@ -27,12 +27,12 @@ namespace trivet::emulation {
 
 // ---- vector clocks
 
-// For the block on this thread of the host. (The attribute: the library that defines it is loaded at startup.)
+// For this host thread's block. (The attribute is safe: the library that defines it is loaded at startup.)
 extern thread_local bool clocks_run __attribute__((tls_model("initial-exec")));
-void begin_clocks();  // no-op if they run
+void begin_clocks();  // no-op if they are running
 void clocks_leave(const void* place);
 void clocks_pass(const void* place);
-// A moment of the running thread; whether it is this thread's own, or known to it.
+// now(): the running thread's moment. is_known(): whether a moment is this thread's own, or known to it.
 struct Moment {
   size_t thread;
   uint32_t clock;
@@ -45,13 +45,13 @@ void clocks_pass_phase(const uint64_t* barrier);
 
 // Offsets and bytes in shared memory. The copy completes with the given phase of the barrier.
 void copy_writes(size_t to, size_t bytes, const uint64_t* barrier, uint32_t phase);
-// For products of this warp that read the bytes at these offsets: at their start, and when they have read.
+// For products of this warp that read the bytes at these offsets: called at their start, and after the reads.
 void product_may_read(size_t warp, size_t from);
 void product_has_read(size_t warp, size_t from);
 
 // ---- threads
 
-// This thread's work so far precedes the work of any thread after it has passed the same place.
+// This thread's work so far precedes another thread's work after that thread has passed the same place.
 inline void leaves([[maybe_unused]] void* place) {
 #if defined(TRIVET_THREAD_SANITIZER)
   __tsan_release(place);
@@ -72,7 +72,7 @@ inline void passes_phase(uint64_t* barrier) {
   clocks_pass_phase(barrier);
 }
 
-// During its lifetime accesses of this thread are not its own: it acts for others, as when a warp meets.
+// During its lifetime, this thread's accesses do not count as its own: it acts for others, as when a warp meets.
 class Unobserved {
  public:
 #if defined(TRIVET_THREAD_SANITIZER)

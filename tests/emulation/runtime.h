@@ -1,12 +1,12 @@
 // The emulated CUDA runtime: the functions of <cuda_runtime_api.h> that Trivet calls, on a machine without a GPU.
 //
 //   * A stream is a thread that does one piece of work after another; streams run at the same time, as on a GPU.
-//     If there are many, some share a thread, as they share a channel of the hardware (driver.h).
+//     If there are many, some share a thread, as they would a hardware channel (driver.h).
 //   * Device memory is host memory, initially full of NaN. Copies check which side each address is on. A copy of
 //     pageable host memory has finished when the call returns; other copies finish some time later.
 //   * cudaFree waits for all streams of its device, as in the real runtime.
 //   * Host functions may not call CUDA. Calls that are not allowed while a thread captures are refused.
-//   * TRIVET_EMULATED_GPUS sets the number of GPUs, by default 8. For ranks that are processes they share one UUID.
+//   * TRIVET_EMULATED_GPUS sets the number of GPUs, by default 8. In process ranks, they share one UUID.
 //
 // Errors that the real runtime reports are reported here too; undefined behaviour on a GPU ends the process with a
 // message (grid.h).
@@ -30,7 +30,7 @@ struct Driver {
 
   std::atomic<bool> strict, lazy;  // lazy: kernels are loaded at their first use
   std::atomic<int64_t> patience_ms = 10'000;
-  // If `counts`: the time of the last grid on the multiprocessors that NCCL left to it, in steps of threads. Each tile
+  // If `counts`: the time of the last grid on the multiprocessors that NCCL left to it, in thread steps. Each tile
   // taken with take_tile() is a piece of work for the next free multiprocessor; otherwise each block is.
   std::atomic<bool> counts = false;
   std::atomic<int64_t> grid_time = 0;
@@ -43,7 +43,7 @@ struct Driver {
   std::atomic<uint64_t> last_blocks = 0;
   std::atomic<int> multiprocessors = 4;     // per GPU, as devices report it
   std::atomic<int64_t> clock_ahead_ns = 0;  // how far the GPUs' clock is ahead of the host's
-  std::atomic<int> greatest_ctas = 0;       // over NCCL's communicators so far
+  std::atomic<int> greatest_ctas = 0;       // over all NCCL communicators so far
   // The library's GEMMs in FP8 so far: with fast accumulation, and the others.
   std::atomic<int64_t> fast_products = 0, fp8_products = 0;
 };

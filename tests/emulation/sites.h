@@ -7,8 +7,8 @@
 
 namespace trivet::emulation {
 
-// A call of a primitive, identified by the return addresses up to the bottom of the emulated thread's stack: a kernel's
-// helper has a site per caller. (So kernels and the emulation are compiled with frame pointers.)
+// A call to a primitive, identified by the return addresses up to the bottom of the emulated thread's stack: a kernel's
+// helper has one site per caller. (So kernels and the emulation are compiled with frame pointers.)
 struct Site {
   static constexpr size_t kFrames = 20;
   const char* what;

@@ -34,7 +34,7 @@ namespace {
 
 using emulation::Site;
 
-// Sites that are redundant, as other sites impose the same order: they keep helpers simple.
+// Sites that are redundant because other sites impose the same order; they keep helpers simple.
 struct Harmless {
   const char *what, *file, *text;  // the line in the kernel
   const char* why;
@@ -57,7 +57,7 @@ constexpr Harmless kHarmless[] = {
     {"__syncthreads", "fp8.cu", "largest = block_reduce(min(largest, 0x7f800000u), Max(), 0u, shared);", kFirst},
     {"__syncthreads", "layernorm.cu", "__syncthreads();",
      "before the first sum is written, block_reduce has barriers; in rows of one warp only ThreadSanitizer sees it"},
-    {"__syncwarp", "norm.cu", "__syncwarp();", kSanitizer},  // before adding to bins that are full of zeros
+    {"__syncwarp", "norm.cu", "__syncwarp();", kSanitizer},  // before adding to zeroed bins
     {"__syncwarp", "norm.cu", "__syncwarp();", kSanitizer},  // between lanes that add to them
 };
 
@@ -102,7 +102,7 @@ class Gpu {
   cudaStream_t stream() const { return raw(*stream_); }
   void run(const AnyOp& op) { ops_->run(op, *stream_); }
 
-  // Keeps all tensors that began as zeros.
+  // Copies all result tensors, those that began as zeros, to the host.
   void keep_results() {
     for (const Tensor& result : results_) {
       const auto bytes = static_cast<size_t>(result.bytes());
@@ -158,7 +158,7 @@ struct Line {
   int line;
 };
 
-// By return address: its line in kernels/cuda, and the lines it is inlined into, from the innermost on.
+// By return address: its line in kernels/cuda, and the lines it is inlined into, innermost first.
 std::map<const void*, std::vector<Line>> lines_of(const std::vector<Site>& sites) {
   std::map<std::string, const void*> by_offset;
   Dl_info program{};
@@ -231,7 +231,7 @@ Score skip_each_site(const std::vector<Case>& kernels) {
             if (line.file.ends_with(".cu")) break;
           }
       if (!last) fail(name + ": no source line: is addr2line there?");
-      // One place in the source needs to be noticed once, whichever instance of a template it is in.
+      // A place in the source need be noticed only once, in any template instance that contains it.
       if (const auto known = results.find(name); known != results.end() && known->second.noticed) {
         ++ends["noticed before"];
         continue;
@@ -259,7 +259,7 @@ Score skip_each_site(const std::vector<Case>& kernels) {
       return (known == explained.end() || known->second == result.line.line) &&
              result.what == std::string_view(h.what) && result.line.file == h.file && result.line.text == h.text;
     });
-    // Each excuse covers one line, perhaps with several copies by the compiler; the same text may be needed elsewhere.
+    // Each excuse covers one line, which the compiler may have copied; the same text may be needed elsewhere.
     if (harmless == std::end(kHarmless)) {
       ADD_FAILURE() << "nobody notices that a kernel skips " << name << ": " << result.line.text;
       continue;
@@ -279,7 +279,7 @@ struct Sites : testing::Test {
 #endif
 };
 
-// For backward passes too: any values will do. documents: of 3/4 of the sequence and of the rest.
+// For backward passes too: any values will do. documents: two, of 3/4 of the sequence and the rest.
 template <class Kernel>
 Case attention(const char* name, const Kernel& kernel, std::vector<std::array<int64_t, 4>> shapes,
                bool documents = false) {
@@ -372,7 +372,7 @@ TEST_F(Sites, OfReductionsAreNoticed) {
   };
   const auto fp8 = [](Gpu& gpu) {
     const Tensor x = gpu.make(f32, {256, 8}, -1, 1);
-    gpu.run(op::Fill{x.slice(255, 1), 5});  // the block's last warp has the largest
+    gpu.run(op::Fill{x.slice(255, 1), 5});  // the block's last warp holds the largest
     gpu.run(op::Amax{x, gpu.zeros(f32, {1})});
     gpu.run(op::Matmul{.a = gpu.make(DType::e4m3, {144, 130}, 0, 127),
                        .b = gpu.make(DType::e4m3, {144, 20}, 0, 127),

@@ -25,7 +25,7 @@ std::array<std::vector<std::weak_ptr<Channel>>, 64> channels;  // [device], unde
 std::mutex limits_mutex;
 std::map<const void*, size_t> shared_limits;  // for kernels that have asked for more
 
-// By default a kernel has 48 KiB of shared memory in all. The size of its own variables is not known here: it is
+// By default a kernel may use 48 KiB of shared memory in total. The size of its own variables is not known here: it is
 // assumed to be a third.
 constexpr size_t kSharedWithoutAsking = 32 * 1024;
 

@@ -23,7 +23,7 @@ struct Capture {
   std::vector<Work> work;
   std::vector<cudaStream_t> streams;  // the first one began it
   bool strict = false;                // its thread may not make calls that cannot be captured
-  bool refused = false;               // a call that cannot be captured was made: the capture gives no graph
+  bool refused = false;               // a call that cannot be captured was made: the capture yields no graph
 };
 
 struct EventState {
@@ -85,7 +85,7 @@ class Stream {
 };
 
 Stream& of(cudaStream_t stream);
-// Waits for all work of the device. Meanwhile no other thread can add work: their calls wait.
+// Waits for all work on the device. Until it returns, other threads' calls that add work wait.
 void drain_all(int device, const std::string& why);
 // With the strict driver: as drain_all, but waits only for running work.
 void may_wait(const char* call);

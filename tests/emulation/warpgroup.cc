@@ -1,4 +1,4 @@
-// Products of warpgroups. Each warp's 16 rows are computed once it waits for them and no other thread can run.
+// Warpgroup products. Each warp's 16 rows are computed once it waits for them and no other thread can run.
 #include "tests/emulation/warpgroup.h"
 
 #include <algorithm>
@@ -132,7 +132,7 @@ Reader read_operands(const Product& product, int first_row, std::vector<uint16_t
   return element_at;
 }
 
-// "Matrix Fragments for wgmma.mma_async.m64nNk16": register r of a lane has rows g + 8 (r % 2), columns 2t + 8 (r / 2).
+// "Matrix Fragments for wgmma.mma_async.m64nNk16": a lane's register r: rows g + 8 (r % 2), columns 2t + 8 (r / 2).
 void gather_registers(Started& product) {
   product.left.resize(kRows * kDepth);
   for (int lane = 0; lane < 32; ++lane)

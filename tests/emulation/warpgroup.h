@@ -1,5 +1,5 @@
-// Hopper's warpgroups on an emulated GPU, by the PTX ISA's text (section "Asynchronous Warpgroup Level Matrix
-// Multiply-Accumulate Instructions" and those of mbarrier, cp.async.bulk.tensor, barrier, fence.proxy).
+// Hopper's warpgroups on an emulated GPU, following the PTX ISA (section "Asynchronous Warpgroup Level Matrix
+// Multiply-Accumulate Instructions" and those on mbarrier, cp.async.bulk.tensor, barrier, fence.proxy).
 //
 // Wherever the ISA leaves room, the program's worst case happens:
 //   * The sums of a product are NaN from its start to the wait that covers it; accesses in between end the
@@ -43,10 +43,10 @@ inline constexpr uint64_t kTileMapMagic = 0x7472697665746d61;
 void copy_tile(void* to, const void* map, int column, int matrix, int row, uint64_t* barrier);
 void fence_async_proxy();
 
-// The address in instructions: relative to shared memory, whose first KiB is the system's.
+// The address in instructions: relative to shared memory, whose first KiB is reserved for the system.
 uint32_t address_in_shared(const void* pointer);
 inline constexpr uint32_t kFirstSharedAddress = 1024;
-// The view of the async proxy. `address` as above.
+// Shared memory as the async proxy sees it. `address` as above.
 const unsigned char* as_async_proxy(uint32_t address, size_t bytes, const char* what);
 
 // Address of a 16-byte piece in a swizzle of 128, 64 or 32 bytes: bits 4… of the address, XORed with bits 7….
@@ -71,7 +71,7 @@ struct Registers {
 };
 void wgmma_fence(std::initializer_list<Registers> registers);
 void wgmma_commit_group();
-// `pending`: groups that may remain. product_pends: whether a product still changes these sums.
+// `pending`: groups that may remain. product_pends: whether a product may still change these sums.
 void wgmma_wait_group(int pending);
 bool product_pends(const float* sums);
 

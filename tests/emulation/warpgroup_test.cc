@@ -1,5 +1,5 @@
-// Hopper's instructions on the emulated GPU: right programs compute the expected results, from tiles laid out by hand
-// as in the PTX ISA's figures and from tiles that the TMA copied; and wrong programs are detected. Also the assignment
+// Hopper's instructions on the emulated GPU: correct programs compute the expected results, from tiles laid out by hand
+// as in the PTX ISA's figures and from tiles that the TMA copied; and incorrect ones are detected. Also the assignment
 // of attention tiles to blocks.
 #include "kernels/cuda/warpgroup.cuh"
 
@@ -123,8 +123,8 @@ struct WarpgroupEmulation : testing::Test {
     return to;
   }
 
-  // Runs the kernel on matrices of -1, 0 and 1: all sums are integers that bf16 and fp32 represent. The TMA is to copy
-  // from row 3 of the second of three matrices that have `rows` rows.
+  // Runs the kernel on matrices of -1, 0 and 1: all sums are integers that bf16 and fp32 represent. The TMA copies from
+  // row 3 of the second of three matrices, each with `rows` rows.
   template <int kD>
   void run(bool by_tma, int rows, Slip slip, bool expect_numbers = true) {
     std::mt19937 random(3);
@@ -180,7 +180,7 @@ TEST_F(WarpgroupEmulation, ProductsReadTilesAsTheyAreDrawn) {
 
 TEST_F(WarpgroupEmulation, CopiesLayTilesOutForProductsAndFillWithZeros) {
   run<64>(true, 200, Slip::none);
-  run<80>(true, 40, Slip::none);  // fewer rows and fewer columns than a tile has
+  run<80>(true, 40, Slip::none);  // fewer rows and fewer columns than a tile
   run<128>(true, 100, Slip::none);
 }
 
@@ -205,7 +205,7 @@ TEST_F(WarpgroupEmulationDeathTest, TilesThatAreNotAlignedToTheirSwizzleTrap) {
   emulation::driver().misalignment = 0;
 }
 
-// Tile i of n has n - i parts of work, as under a causal mask. A block that has finished its task takes the next one;
+// Tile i of n takes n - i pieces of work, as under a causal mask. A block that finishes its task takes the next one;
 // the last 16 begin when communication frees their multiprocessors, after all others.
 TEST(HeadSchedule, GivesBlocksEveryTileOnceAndEqualShares) {
   constexpr int kBlocks = 132 - 16;  // an H200's, less 16

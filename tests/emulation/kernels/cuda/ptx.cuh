@@ -1,4 +1,4 @@
-// The counterpart of kernels/cuda/ptx.cuh for an emulated GPU, by the PTX ISA's text (sections "ldmatrix", "Matrix
+// The counterpart of kernels/cuda/ptx.cuh for an emulated GPU, following the PTX ISA (sections "ldmatrix", "Matrix
 // Fragments for mma.m16n8k16", "cp.async"). It precedes that file in an emulated build's search path.
 #pragma once
 
@@ -54,10 +54,10 @@ struct Multiply {
   uint32_t b[2];
 };
 
-// Of a warp's lanes. The inner loop of whole tests, which needs neither a debugger nor a sanitizer.
+// Multiplies the fragments of a warp's lanes. The inner loop of whole tests; needs no debugger or sanitizer.
 [[gnu::optimize("O3"), gnu::no_sanitize("address", "thread", "undefined")]] inline void multiply_fragments(
     void* const (&lanes)[32]) {
-  // The fragments as matrices: a[16, 16], b[16, 8]. Register r of a lane of group g has rows g + 8 (r % 2).
+  // The fragments as matrices: a[16, 16], b[16, 8]. Register r of a lane of group g holds rows g + 8 (r % 2).
   uint32_t a_bits[16][16], b_bits[16][8];
   float a[16][16], b[16][8];
   for (int lane = 0; lane < 32; ++lane) {
