@@ -1,5 +1,5 @@
-// Context parallelism in the headline test: ranks that share each sequence give the losses, the norms and each weight's
-// gradient of one rank, with either comm type and combined with every other dimension.
+// Context parallelism in the headline test: ranks that share each sequence reproduce the losses, norms and weight
+// gradients of one rank, with either comm type and combined with every other dimension.
 #include <cmath>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ TEST_P(ContextLayout, HasTheLossesOfOneRank) {
     Config config = cut(unclipped(llama), GetParam());
     const Curve curve = train_on_threads(config, GetParam().ranks(), kContextSteps, true);
     expect_near(curve, one(llama));
-    // A second run, without overlap, has the same bits.
+    // A second run, without overlap, gives the same bits.
     config.overlap.overlap_cp_comm = false;
     const Curve again = train_on_threads(config, GetParam().ranks(), kContextSteps);
     expect_equal(again, curve);
@@ -62,8 +62,8 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-// Options that depend on a rank's part of the activations or gradients: both kinds of dropout, recompute, norms of
-// heads, averaging in the collective, overlap.
+// Options that depend on a rank's part of the activations or gradients: both kinds of dropout, recompute, per-head
+// norms, averaging in the collective, overlap.
 TEST(ContextLayout, HasTheLossesOfOneRankWhateverIsAskedFor) {
   using Keys = std::vector<std::pair<const char*, const char*>>;
   const Keys sets[] = {
@@ -169,7 +169,7 @@ TEST(ContextLayout, TakesAShareOfTheActivations) {
   EXPECT_LT(bytes({.c = 8}, "scratch"), scratch);
 }
 
-// A mistake of Megatron and others: a label is the token at the next position, not in the next row.
+// Megatron and others got this wrong: a label is the token at the next position, not in the next row.
 TEST(ContextLayout, LabelsAreMadeBeforeTheCut) {
   Config config = tiny_config();
   config.model.seq_length = 8;

@@ -1,6 +1,6 @@
 // The engine on a device whose memory the host cannot touch and whose streams run only when waited for
-// (tests/support/split_device.h), as on a GPU. The arithmetic is the CPU's and sums are taken in rank order, so every
-// number must be the CPU's to the last bit; a host that reads device memory, or reads too early, crashes or differs.
+// (tests/support/split_device.h), as on a GPU. The arithmetic is the CPU's and sums are taken in rank order, so all
+// numbers must equal the CPU's bit for bit; a host that reads device memory, or reads too early, crashes or differs.
 #include <algorithm>
 #include <fstream>
 #include <gtest/gtest.h>
@@ -135,9 +135,9 @@ INSTANTIATE_TEST_SUITE_P(
                                }}),
     [](const auto& info) { return info.param.name; });
 
-// The same on GPUs: in fp32 within the tolerance of layouts, and bit for bit in a second run; in FP8 with captured
-// graphs, which read scales where the captured pass did. The same over NCCL, with a GPU per rank: no group has more
-// than two ranks, whose sum is the same in either order.
+// The same on GPUs: in fp32 within the layout tolerance, and bit for bit in a second run; in FP8 with captured graphs,
+// which read scales where the captured pass did. The same over NCCL, with one GPU per rank: no group has more than two
+// ranks, whose sum is the same in either order.
 TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
   const LayoutCase& c = GetParam();
@@ -235,7 +235,7 @@ TEST(WarmingUp, LeavesWeightsAndMomentsOnADevice) {
 
 // ---- preparing a device
 
-// Records what has been run so far: kernels and plans depend on operation, types, sizes and which tensors are given.
+// Records what has been run so far: kernels and plans depend on operation, types, sizes and which tensors are passed.
 class NotedOps : public Ops {
  public:
   NotedOps(std::unique_ptr<Ops> ops, std::set<std::string>& seen) : ops_(std::move(ops)), seen_(seen) {}
@@ -303,8 +303,8 @@ Prepared train_prepared(bool prepares, const LayoutCase& c, const Config& config
   return all;
 }
 
-// All that a run needs is prepared before its first step, and no number changes. Gathers of weights, which the ranks
-// need in the end, are the only communication.
+// Everything that a run needs is prepared before its first step, and no number changes. The only communication is the
+// weight gathers, which the ranks need at the end.
 TEST_P(OnADevice, PreparedMeetsNothingNewInAStep) {
   const LayoutCase& c = GetParam();
   Config config = config_of(c);
@@ -445,7 +445,7 @@ TEST(GpuShare, CommunicatorsLeaveAQuarterOfTheGpu) {
   config.comm.backend = CommBackend::nccl;
   overlap_data_parallel(config);
   const int before = driver.multiprocessors;
-  // 3 groups of up to 16 CTAs could hold 48 at once.
+  // 3 groups of up to 16 CTAs could hold 48 multiprocessors.
   struct {
     int multiprocessors, ctas;
     const char* text;
@@ -514,7 +514,7 @@ void PrintTo(const AheadCase& c, std::ostream* out) { *out << c.name; }
 
 class AStepAhead : public testing::TestWithParam<AheadCase> {};
 
-// What happens in each of five steps of two ranks, the third of which has a NaN: "2.345 skipped: why".
+// The outcome of each of five steps on two ranks, the third with a NaN: "2.345 skipped: why".
 std::vector<std::string> five_steps(const Config& config, const MakeBackend& make_backend, bool ahead) {
   std::vector<std::string> events;
   try {

@@ -1,5 +1,5 @@
-// Documents in the headline test: with per-document positions, attention and labels, every layout has the losses, norms
-// and evaluations of one rank; the mean is over the counted labels, never a mean of means.
+// Documents in the headline test: with per-document positions, attention and labels, every layout gives one rank's
+// losses, norms and evaluations; the mean is over the counted labels, never a mean of means.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <mutex>
@@ -56,7 +56,7 @@ TEST(DocumentsLayout, MicroBatchesOfAnySizeHaveOneMean) {
   expect_near(train_on_threads(config, 2, kMatrixSteps), one_rank_of_documents(false));
 }
 
-// Each combination of the keys has its own loss.
+// Each combination of the keys gives a different loss.
 TEST(DocumentsLayout, EachKeyChangesTheLoss) {
   std::vector<double> first;
   for (int keys = 0; keys < 8; ++keys) {
@@ -79,8 +79,8 @@ class OneBatch : public BatchSource {
   Batch batch;
 };
 
-// Documents packed into rows have the loss, the gradients and the next losses that they have in a run without document
-// boundaries and with one document per row.
+// Documents packed into rows give the same loss, gradients and next losses as a run without document boundaries and
+// with one document per row.
 TEST(DocumentsLayout, AreTheDocumentsAlone) {
   constexpr int64_t kSeq = 16;
   const std::vector<std::vector<int64_t>> rows{{5, 11}, {9, 7}};
@@ -149,7 +149,7 @@ TEST(DocumentsLayout, ATokenChangesItsOwnDocumentAlone) {
   constexpr int64_t kSeq = 16, kRows = 2, kVocab = 61;
   constexpr int32_t kToken = 3, kOther = 11;
   const std::string kEmbedding = "embedding.word_embeddings.weight";
-  constexpr int64_t kLengths[kRows] = {7, 10};  // of each row's first document; a second one has the rest
+  constexpr int64_t kLengths[kRows] = {7, 10};  // of each row's first document; a second one takes the rest
   struct Found {
     double loss;
     std::vector<float> gradients;  // [vocab, h] of the word embeddings

@@ -121,7 +121,7 @@ TEST_P(FaultTable, EndsTheRunWithItsCodeAndItsName) {
   // given
   RunFolder folder;
   const EmulatedNcclFault nccl_fault(row.nccl_fault);
-  // The watchdog's limit exceeds ctest's own: the watchdog is not what ends the run.
+  // The watchdog's limit exceeds ctest's own, so the watchdog does not end the run.
   std::vector<std::string> sets = {"parallel.tensor_model_parallel_size=2", "comm.timeout_s=3600"};
   sets.insert(sets.end(), row.sets.begin(), row.sets.end());
   // when
@@ -227,7 +227,7 @@ TEST(RunFolder, SaysWhatItLeavesOut) {
 
 TEST(Straggler, IsNamedWithWhereItLosesItsTime) {
   RunFolder folder;
-  // Far slower than a rank that merely waits for a core. With a sanitizer, steps are long even without it.
+  // Far slower than a rank that merely waits for a core. With a sanitizer, steps are long even without the fault.
   const std::string fault = test::kMatrixStride == 1 ? "slow=400:1:2" : "slow=40:1:2";
   const int code = folder.run(
       3, {"batch.global_batch_size=12", "train.straggler_interval=4", "train.straggler_factor=1.5"}, {fault});
@@ -270,7 +270,7 @@ TEST(Straggler, OfASlowWireIsTold) {
       lines[0],
       "rank 2 is slow: its exposed communication takes 41.0 ms per step, its peers' 11.0 ms; it loses most in the "
       "wire (pipeline)");
-  // NCCL counts the wait of rank 3 for rank 2, which computes for longer, as wire time.
+  // NCCL counts rank 3's wait for rank 2, which computes for longer, as wire time.
   const auto computes = find_stragglers({ms(20, 41, 0), ms(20, 41, 0), ms(60, 1, 0), ms(20, 41, 0)}, stages, 1, 2);
   ASSERT_EQ(computes.size(), 1u);
   expect_match(computes[0], "rank 2 is slow: its own work takes 60.0 ms .* most in compute");
@@ -661,7 +661,7 @@ TEST(RunLock, OfAnotherContainerIsKeptAsLongAsItsFileIsOpen) {
   close(other);
 }
 
-// Its file may be removed with the rest of the directory's content; the directory is locked, too.
+// The lock's file may be removed with the directory's other contents, so the directory is locked, too.
 TEST(RunLock, KeepsASecondRunOutWhenItsFileWasRemoved) {
   const TempDir dir;
   {
@@ -700,7 +700,7 @@ TEST(RunDirectory, KnowsWhetherItIsTheSameDirectory) {
   EXPECT_EQ(RunDirectory(dir / "none").problem(), "") << "another host does not see it";
 }
 
-// What deleting a directory leaves for a moment, or for good if a new file appears meanwhile.
+// What deleting a directory leaves for a moment, or for good if a new file appears in between.
 TEST(RunDirectory, IsEmptiedWithoutAllOfItsMarks) {
   const TempDir dir;
   for (const char* name : {"lock", "config", "log"}) write_text(dir / name, "");
@@ -711,7 +711,7 @@ TEST(RunDirectory, IsEmptiedWithoutAllOfItsMarks) {
   expect_match(folder.problem(), "^train.run_dir .*: the directory of this run was emptied while");
 }
 
-// A run that was suspended for long finds another run in its folder and leaves that run's lock alone.
+// A run that was suspended for a long time finds another run in its folder and leaves that run's lock alone.
 TEST(RunLock, ThatWasTakenOverIsNotRemoved) {
   const TempDir dir;
   {

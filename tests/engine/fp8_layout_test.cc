@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(
                             kPositionsOfTwo}),
     [](const auto& info) { return info.param.name; });
 
-// All parts of a tensor share one scale: over each axis, losses are nearer to one rank's than with per-part scales.
+// All parts of a tensor share one scale: over each axis, losses are closer to one rank's than with per-part scales.
 TEST(Fp8Layout, HasTheLossesOfOneRankWithinItsGrid) {
   for (const bool llama : {false, true}) {
     const Config config = llama ? in_blocks(fp8_model(llama)) : fp8_model(llama);
@@ -160,10 +160,10 @@ TEST(Fp8Layout, WeightGradientsCanStayInBf16) {
   expect_equal(train_fp8(config, {.t = 2, .p = 2, .sequence_parallel = true, .schedule = "zb-h1"}), kept, "deferred");
 }
 
-// pytorch/ao PR 590: a gather that was meant for FP8 ran in bf16, unnoticed. A step of 4 layers and 4 micro-batches
+// pytorch/ao PR 590: a gather meant to run in FP8 ran in bf16, unnoticed. A step of 4 layers and 4 micro-batches
 // gathers the inputs of qkv and fc1 twice and the output gradients of proj and fc2 once. It reduces one scale per
-// operand of a layer: 4 inputs, 4 gradients, proj's input again, which is saved in bf16, and 4 weights once a step.
-// With blocks it gathers scales instead of reducing them, and also gathers the output gradients of proj and fc2 along
+// operand of a layer: 4 inputs, 4 gradients, proj's input again, which is saved in bf16, and 4 weights per step. With
+// blocks it gathers scales instead of reducing them, and also gathers the output gradients of proj and fc2 along
 // tokens.
 TEST(Fp8Layout, GathersOneByteAnElementAndReducesOrGathersItsScales) {
   struct Calls {
@@ -189,8 +189,8 @@ TEST(Fp8Layout, GathersOneByteAnElementAndReducesOrGathersItsScales) {
 }
 
 // Transformer Engine 74: the scale of a gathered tensor was not reduced over the tensor ranks. An outlier on one rank,
-// in its positions of x or its columns of dy, must scale the data of all ranks: each row of a GEMM's result has the
-// bits of one rank.
+// in its positions of x or its columns of dy, must scale the data of all ranks: each row of a GEMM's result is bitwise
+// that of one rank.
 struct LinearResults {
   std::vector<uint16_t> y;      // [s, out]; for a row-parallel layer dx, [s, in]
   std::vector<float> d_weight;  // [out, in]
@@ -283,8 +283,8 @@ TEST(Fp8Layout, AnOutlierOfOneRankScalesWhatAllHave) {
     }
 }
 
-// If ranks have whole blocks of columns, outputs and tokens, their codes are those of one rank in every overlap mode:
-// GEMM results that are not summed over ranks have its bits.
+// If ranks hold whole blocks of columns, outputs and tokens, their codes are those of one rank in every overlap mode:
+// GEMM results that are not summed over ranks are bitwise one rank's.
 template <class Linear>
 void expect_blocks_of_one_rank() {
   const LinearCase blocks{.seq = 512, .in = 256, .out = 256, .fp8 = {Fp8::e4m3, true, Fp8Recipe::blockwise}};
@@ -317,7 +317,7 @@ TEST(Fp8Layout, AnOutlierStaysInItsBlocks) {
     if (i % how.in == 3 || i / how.in == how.out - 1) continue;
     ASSERT_EQ(with.d_weight[static_cast<size_t>(i)], without.d_weight[static_cast<size_t>(i)]) << i;
   }
-  how.fp8.recipe = Fp8Recipe::tensorwise;  // whose outliers affect all positions
+  how.fp8.recipe = Fp8Recipe::tensorwise;  // an outlier affects all positions
   const std::vector<uint16_t> by_tensors = run_linear<ColumnParallelLinear>(1, false, {}, how).y;
   how.outlier = -1;
   const std::vector<uint16_t> before = run_linear<ColumnParallelLinear>(1, false, {}, how).y;

@@ -151,8 +151,8 @@ TEST(Fp8ParamGatherRuns, GoOnAfterRefusedStepsAndFromCheckpointsOfEither) {
   expect_same(train(config, "fp8", "bf16 after fp8"));
 }
 
-// pytorch/ao PR 590: a gather that was meant for FP8 ran in bf16, unnoticed. Also, each group has one reduction of
-// scales per step, instead of one over the tensor ranks for each of 16 weights.
+// pytorch/ao PR 590: a gather meant to run in FP8 ran in bf16, unnoticed. Also, each group reduces scales once per
+// step, instead of the tensor ranks once for each of 16 weights.
 TEST(Fp8ParamGatherRuns, SendAByteForAWeightAndReduceAllScalesAtOnce) {
   const Cut two_by_two{.t = 2, .d = 2, .sequence_parallel = true, .strategy = "optim_grads_params"};
   for (const char* strategy : {"optim", "optim_grads_params"}) {
@@ -226,7 +226,7 @@ TEST(Fp8ParamGatherRuns, CompareCodesOverReplicas) {
   });
 }
 
-// The scale is that of the whole weight, whichever of 2 x 3 ranks has its largest number; with an infinity, all codes
+// The scale is that of the whole weight, whichever of 2 x 3 ranks owns its largest number; with an infinity, all codes
 // are those of scale 1.
 TEST(Fp8ParamGatherCodes, AreThoseOfTheWholeWeight) {
   constexpr int kTensor = 2, kData = 3;

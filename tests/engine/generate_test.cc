@@ -25,7 +25,7 @@ TEST_P(KeyValueCache, ChangesNoBit) {
     Rank& rank = trainer.rank();
     std::vector<std::vector<float>> whole;
     for (size_t n = 1; n <= kText.size(); ++n) whole.push_back(rank.next_token_logits(std::span(kText).first(n)));
-    // when: the tokens come one by one, or several at a time; then: the logits have the same bits
+    // when: the tokens arrive one by one, or several at a time; then: the logits have the same bits
     for (const size_t step : {1, 2, 5}) {
       size_t known = 0;
       for (size_t n = step; n <= kText.size(); n += step) {
@@ -84,11 +84,11 @@ INSTANTIATE_TEST_SUITE_P(
                                }}),
     [](const auto& tested) { return tested.param.name; });
 
-// Hence the number of threads may be chosen by timing.
+// This is why the number of threads may be chosen by timing.
 TEST(Threads, ChangeNoBitOfTheLogits) {
   for (const bool llama : {false, true})
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      std::vector<std::vector<float>> logits;  // after the whole text at once, and after its last token
+      std::vector<std::vector<float>> logits;  // after the whole text in one call, and after its last token
       for (const int threads : {1, 2, 3, 5}) {
         Config config = test::tiny_model(llama);
         config.precision.dtype = dtype;
@@ -102,7 +102,7 @@ TEST(Threads, ChangeNoBitOfTheLogits) {
     }
 }
 
-// Ranks share the cores with those of their own node, not of the job.
+// Ranks share the cores with their own node's ranks, not with all of the job's.
 TEST(Threads, AreSharedByTheRanksOfTheNode) {
   run_thread_ranks(1, [](Communicator& world) {
     const int cores = threads_of_rank(Config{}, world);
@@ -223,7 +223,7 @@ TEST(KeyValueCache, ATokenCostsOnePosition) {
                         const int64_t b = config.batch.micro_batch_size;
                         rows.clear();
                         trainer.rank().next_token_logits(std::span(kText).first(9));
-                        // Four GEMMs a layer, and the head's for the one token that is read.
+                        // Four GEMMs per layer, and the head's for the one token that is read.
                         std::vector<int64_t> expected(4 * 4, 9 * b);
                         expected.push_back(1);
                         EXPECT_EQ(rows, expected);

@@ -1,6 +1,6 @@
 // Trivet against PyTorch: losses, gradient norms and gradients of a small GPT, Llama and Qwen3 over ten AdamW steps in
 // fp32, and of the GPT in FP8. The golden numbers are PyTorch's in float64 (tests/golden/make_golden.py and
-// make_fp8_gpt_golden.py); both sides make the weights and tokens from the same pure functions.
+// make_fp8_gpt_golden.py); both sides generate the weights and tokens from the same pure functions.
 #include <gtest/gtest.h>
 #include <map>
 
@@ -43,7 +43,7 @@ Config golden_config(const std::string& name) {
     config.precision.dtype = DType::bf16;
     config.precision.fp8 = Fp8::hybrid;
   }
-  config.data.path = "golden";  // never opened: the test makes the tokens
+  config.data.path = "golden";  // never opened: the test generates the tokens
   config.train.train_iters = 10;
   return config;
 }
@@ -84,7 +84,7 @@ class NotedCodes : public Ops {
   std::map<op::Quantize::Role, size_t> counts_;
 };
 
-// The rank of a code's number among the numbers of its format.
+// The position of a code's value in its format's sorted values.
 int rank_of(int code) { return code & 0x80 ? -(code & 0x7f) : code; }
 
 class Golden : public testing::TestWithParam<const char*> {
@@ -123,7 +123,7 @@ void Golden::train_beside_golden(const std::string& name, CpuIsa isa) {
     state.optimizer->reset(*ops, *stream);
 
     for (int64_t step = 0; step < 10; ++step) {
-      // when: a step is made
+      // when: a step is run
       for (int64_t i = 0; i < kSeq; ++i)
         for (int64_t b = 0; b < kBatch; ++b) {
           stage.tokens(0).as<int32_t>()[i * kBatch + b] = token(step, b, i);

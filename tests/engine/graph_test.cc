@@ -1,6 +1,6 @@
-// device.cuda_graph_impl: what micro-batches repeat is launched as graphs, and no number changes. Runs on the tests'
-// stand-in for a GPU (tests/support/split_device.h), whose graphs replay the arguments of their capture, and on a GPU
-// if there is one.
+// device.cuda_graph_impl: work that micro-batches repeat is launched as graphs, and no number changes. Runs on the
+// tests' stand-in for a GPU (tests/support/split_device.h), whose graphs replay the arguments of their capture, and on
+// a GPU if there is one.
 #include <gtest/gtest.h>
 
 #include "engine/checkpoint/state_tensors.h"
@@ -21,7 +21,7 @@ Config with_graphs(Config config) {
   return config;
 }
 
-// Everything that rank 0 sees of a run that repeatedly trains, evaluates and generates.
+// Everything that rank 0 observes in a run that repeatedly trains, evaluates and generates.
 struct Seen {
   std::vector<double> losses, norms;
   std::vector<float> logits;
@@ -155,7 +155,7 @@ TEST(GraphsOfOneRank, AreOneADirection) {
   // The forward pass, the backward passes that write gradients and that add to them, and the forward pass with the
   // loss scale of the evaluation. The passes of generation are queued call by call: no two are alike.
   EXPECT_EQ(seen.counts.graphs, 4);
-  // 4 steps of 4 micro-batches, and 2 evaluations of 2 batches of 4: each graph except for its first time.
+  // 4 steps of 4 micro-batches, and 2 evaluations of 2 batches of 4: every use of a graph but its first.
   EXPECT_EQ(seen.counts.launches, (4 * 4 - 1) + (4 - 1) + (4 * 3 - 1) + (2 * 2 * 4 - 1));
 }
 
@@ -206,7 +206,7 @@ TEST(GraphsThatAreThere, TakeAResumedStateAsItIs) {
     const auto expected = two_losses();
     const int64_t graphs = trainer.rank().graphs->counts().graphs;
 
-    trainer.data_parallel().weights.finish();  // which reads what is overwritten here
+    trainer.data_parallel().weights.finish();  // it reads what is overwritten here
     size_t i = 0;
     for (const StateTensor& tensor : state_tensors(trainer.state().flat, *trainer.state().optimizer))
       trainer.device().copy_to_device(saved[i++].data(), tensor.data, *trainer.rank().compute);

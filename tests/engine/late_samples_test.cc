@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kLate[] = {(int64_t{1} << 31) - 3, (int64_t{1} << 32) + 1, (int64_t{1} << 33) + 12345,
                              (int64_t{1} << 40) + 7};
 
-// The definition, by hand: concatenated epochs of shuffled documents, cut into windows of s + 1 tokens that overlap by
-// one and are shuffled among those that begin in the same epoch.
+// The definition, by hand: concatenated epochs of shuffled documents, split into windows of s + 1 tokens that overlap
+// by one and are shuffled among those that begin in the same epoch.
 class Definition {
  public:
   Definition(const IndexedDataset& data, int64_t s, uint64_t seed) : data_(data), s_(s), seed_(seed) {}
@@ -121,7 +121,7 @@ std::vector<std::byte> weights_of(Trainer& trainer) {
   return all;
 }
 
-// The update uses the schedules' values at its samples: it has the bits of a run in which they are constant.
+// The update uses the schedules' values at its samples: bit for bit as in a run in which they are constant.
 TEST(LateSamples, AreUpdatedByTheirRateAndDecay) {
   const int64_t last = int64_t{1} << 34;
   for (const int64_t at : kLate) {

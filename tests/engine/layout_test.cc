@@ -1,4 +1,4 @@
-// The headline test: every parallel layout gives the loss curve of one rank. Bitwise where the order of additions is
+// The headline test: every parallel layout reproduces one rank's loss curve. Bitwise where the order of additions is
 // unchanged (pipeline schedules with untied embeddings, overlap switches, bucket sizes), else within 2e-5 relative.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
                     mixture("gpt_with_swiglu", false, {{"swiglu", "true"}})),
     [](const auto& info) { return info.param.name; });
 
-// Each rank has its own heads, so its norm gradients are partial sums whether or not it has all positions.
+// Each rank owns some of the heads, so its norm gradients are partial sums even if it holds all positions.
 TEST(Mixture, NormsOfHeadsAreSummedOverTheTensorGroup) {
   for (const Norm norm : {Norm::rmsnorm, Norm::layernorm}) {
     Config config = tiny_config();
@@ -316,7 +316,7 @@ struct TensorOverlapCase {
 
 class TensorOverlapLayout : public testing::TestWithParam<TensorOverlapCase> {};
 
-// Rows of a GEMM do not depend on each other, and sums are taken in rank order however the parts arrive.
+// A GEMM's rows are independent of each other, and sums are taken in rank order however the parts arrive.
 TEST_P(TensorOverlapLayout, ChangesNoNumber) {
   const TensorOverlapCase& c = GetParam();
   Config config = cut(tiny_model(c.llama), {.t = c.t, .p = c.p, .sequence_parallel = true, .schedule = c.schedule});
@@ -475,7 +475,7 @@ class PipelineLayout : public testing::TestWithParam<PipelineCase> {};
 
 Config uncut(const PipelineCase& c) {
   Config config = tiny_model(c.llama);
-  // Several layers per chunk with a Llama; with a GPT one, if that makes at least four layers.
+  // Several layers per chunk with a Llama; with a GPT, one per chunk if that makes at least four layers.
   config.model.num_layers = c.llama ? (c.v == 3 ? 12 : 8) : std::max(c.p * c.v, c.v == 3 ? 6 : 4);
   config.model.untie_embeddings_and_output_weights = !c.tied;
   config.batch.global_batch_size = c.global_batch;
@@ -488,7 +488,7 @@ TEST_P(PipelineLayout, HasTheLossesOfOneRank) {
   const Curve reference = train_on_threads(uncut(c), 1, kSteps);
   const bool same_order = !c.tied && c.t == 1 && c.d == 1;
   Config config = cut(uncut(c), {c.t, c.p, c.d, c.t > 1, c.schedule.c_str(), c.v});
-  // Poisoned slots: a read of an expired activation gives NaN.
+  // Poisoned slots: reading an expired activation returns NaN.
   const Curve curve = train_on_threads(config, ranks, kSteps, true);
   if (same_order) expect_equal(curve, reference);
   else expect_near(curve, reference);

@@ -21,8 +21,8 @@ Config in_chunks(Config config, int64_t rows) {
 
 // Results of passes over two micro-batches, the second of which adds to the gradients of the first.
 struct Passes {
-  std::vector<float> losses;                            // after each, and of the second without training
-  std::map<std::string, std::vector<float>> gradients;  // of each parameter
+  std::vector<float> losses;                            // after each pass, then of the second one without training
+  std::map<std::string, std::vector<float>> gradients;  // by parameter
 };
 
 Passes run_passes(const Config& config, Communicator& world) {
@@ -162,7 +162,7 @@ TEST(LossChunks, LeaveTheLogitsThatGenerationReads) {
 // None of GPipe's slots, one per micro-batch, holds logits (fp32, t = 2).
 TEST(LossChunks, TakeTheMemoryOfAChunk) {
   Config config = cut(tiny_config(), {.t = 2, .p = 2, .schedule = "gpipe"});
-  config.model.make_vocab_size_divisible_by = 32;  // 64 columns, 32 a rank
+  config.model.make_vocab_size_divisible_by = 32;  // 64 columns, 32 per rank
   const auto activations = [&](int64_t rows, int pp) {
     const auto [run, layout] = resolved(in_chunks(config, rows), 4);
     for (const MemoryItem& item : plan_memory(run, layout, {{Axis::pp, pp}}).items)

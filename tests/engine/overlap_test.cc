@@ -218,7 +218,7 @@ TEST(Overlap, TensorLaneRunsWhatTheModeSays) {
   }
 }
 
-// Each linear has its own key: a row-parallel one has a ring in both passes, a column-parallel one in the forward pass.
+// Each linear has its own key: row-parallel ones use a ring in both passes, column-parallel ones in the forward pass.
 TEST(Overlap, EachLinearHasTheModeOfItsKey) {
   for (const auto& [key, rings] :
        {std::pair("qkv", 1), std::pair("proj", 2), std::pair("fc1", 1), std::pair("fc2", 2)}) {

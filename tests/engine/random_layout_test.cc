@@ -1,5 +1,5 @@
 // Random layouts: all switches of a run are drawn together, and the numbers must still be those of one rank. The matrix
-// of layout_test.cc has a row for each switch; these have pairs of them, schedules of random order included.
+// of layout_test.cc has one row per switch; these cover pairs of them, including randomly ordered schedules.
 // TRIVET_RANDOM_LAYOUTS=10000 draws 10,000 layouts instead of a few dozen.
 #include <algorithm>
 #include <cstdlib>
@@ -120,7 +120,7 @@ TEST_P(RandomLayout, HasTheLossesOfOneRank) {
   }
 }
 
-// An invalid switch is refused by its key before anything is allocated; what is not refused runs correctly.
+// An invalid switch is refused, naming its key, before anything is allocated; what is not refused runs correctly.
 TEST_P(RandomLayout, IsRefusedOrRunsWithAnyChange) {
   const TempDir dir;
   Runs runs = draw_runs(number_of(GetParam()), dir / "");
@@ -183,7 +183,7 @@ TEST_P(RandomLayout, IsTheSameOnGpus) {
   expect_equal(train_on_threads(config, runs.ranks(), 2), gpu, "again");
 }
 
-// The cases above cover nearly all pairs of choices that draws can have.
+// The cases above cover nearly all pairs of choices that draws can contain.
 TEST(RandomLayouts, CoverPairsOfSwitches) {
   const CoveringDraws forty = covering_draws(40);
   std::printf("%ld of %ld pairs of choices are covered\n", forty.covered, forty.pairs);

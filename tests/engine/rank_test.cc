@@ -67,7 +67,7 @@ TEST(Rank, OfAnyLayoutIsBuiltWithoutPeers) {
 }
 
 // Two ranks along cp, over which parameters are replicated and gradients partial: an axis is a row of the table from
-// which buckets, norm and replicas follow, whatever its place in the order.
+// which buckets, norm and replicas are derived, whatever its place in the order.
 TEST(FourthAxis, TrainsAsOneRankDoes) {
   for (const char* order : {"tp-cp-dp-pp", "tp-dp-cp-pp", "pp-dp-cp-tp"})
     for (const char* strategy : {"no_shard", "optim", "optim_grads_params"}) {

@@ -1,5 +1,5 @@
-// Data-parallel sharding and its overlap: every strategy has the losses of one rank and, if sums are taken in the same
-// order, the same bits. All runs are poisoned: weights that are not yet gathered are NaN.
+// Data-parallel sharding and its overlap: every strategy gives the losses of one rank and, if sums are taken in the
+// same order, the same bits. All runs are poisoned: weights that are not yet gathered are NaN.
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(Matrix, ShardingLayout,
                               Case{.d = 2, .dtype = "bf16"}, Case{.t = 2, .p = 2, .d = 2, .dtype = "bf16"}}))),
                          [](const auto& info) { return name_of_case(info.param); });
 
-// One parameter a bucket, everything in one, and sizes that do not divide.
+// One parameter per bucket, everything in one, and sizes that do not divide.
 TEST(Sharding, BucketSizeChangesNothing) {
   for (const std::string strategy : {"no_shard", "optim"}) {
     Config config = config_of({.d = 3}, strategy.c_str());

@@ -1,4 +1,4 @@
-// The trainer beyond the equality of layouts: memory, non-finite numbers and spikes, the learning rate, sampling,
+// Trainer tests beyond the equality of layouts: memory, non-finite numbers and spikes, the learning rate, sampling,
 // initial weights, the split of layers into stages.
 #include <atomic>
 #include <cmath>
@@ -25,7 +25,7 @@ namespace {
 
 // ---- memory
 
-// Bytes of the heap in use. A sanitizer has its own allocator, with which mallinfo2() crashes.
+// Heap bytes in use. A sanitizer uses its own allocator, with which mallinfo2() crashes.
 size_t heap_bytes() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   return __sanitizer_get_current_allocated_bytes();
@@ -42,7 +42,7 @@ TEST_P(Memory, IsWhatWasPlannedAndDoesNotGrow) {
   const Layout layout = resolved(config, GetParam().ranks()).layout;
   with_trainers(config, GetParam().ranks(), [&](Trainer& trainer) {
     const MemoryPlan planned = plan_memory(trainer.config(), layout, trainer.mesh().at);
-    std::vector<std::vector<Span>> spans(trainer.trace().rows().size());  // taken after each step, as a run does
+    std::vector<std::vector<Span>> spans(trainer.trace().rows().size());  // collected after each step, as in a run
     const auto run_steps = [&] {
       for (int i = 0; i < 3; ++i) {
         trainer.step();
@@ -264,7 +264,7 @@ TEST(Evaluation, IsTheMeanLossATokenWithoutDropout) {
   EXPECT_EQ(losses(config), plain);
 }
 
-// Shows evaluations a single sample of a dataset.
+// Gives evaluations a single sample of a dataset.
 class OneSample : public BatchSource {
  public:
   explicit OneSample(const GptDataset& data) : data_(data) {}
@@ -431,7 +431,7 @@ TEST(DropoutSites, AreUnlikeForwardsAndTheSameBackwards) {
                   EXPECT_EQ(sites_of({"dropout_backward"}), sites_of({"bias_dropout_add"}));
                   for (const auto& [op, dropout] : notes)
                     EXPECT_EQ(dropout.probability, op.starts_with("attention") ? 0.2f : 0.1f) << op;
-                  // and evaluations have no dropout
+                  // and evaluations use no dropout
                   notes.clear();
                   evaluate(trainer, 1);
                   EXPECT_FALSE(notes.empty());
@@ -541,7 +541,7 @@ TEST(NonFinite, IsNamedAsItWasBeforeTheSumOverRanks) {
   }
 }
 
-// Names the parameter and the element under each sharding: the fault strikes the first element that the rank owns.
+// Errors name parameter and element under each sharding: the fault strikes the first element that the rank owns.
 TEST(NonFinite, NamesTheElementOfTheShard) {
   for (const char* strategy : {"no_shard", "optim", "optim_grads", "optim_grads_params"})
     for (const int bad : {0, 3}) {
@@ -792,7 +792,7 @@ TEST(NumberCheck, FindsSpikesAgainstTheRunningMedian) {
   EXPECT_EQ(norm.action, Action::skip);
   EXPECT_FALSE(check.last_was_good());
   EXPECT_EQ(check.skipped(), 2);
-  // If spikes are only warned about, a level that lasts becomes the usual one.
+  // If spikes are only warned about, a level that lasts becomes the new normal.
   config.spike_policy = StepAction::warn;
   NumberCheck warning(config);
   for (int i = 0; i < 64; ++i) judged(warning, 1, 1);

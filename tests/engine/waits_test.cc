@@ -1,5 +1,5 @@
 // Every wait is needed: running streams as late or as early as their waits allow (tests/support/hostile.h) changes no
-// number, but leaving out any one wait of parallel/ or engine/ makes some case give different numbers, fail or crash.
+// number, but leaving out any one wait of parallel/ or engine/ makes some case change its numbers, fail or crash.
 //
 // TRIVET_WAITS=all leaves out each in turn, which takes two minutes; TRIVET_WAITS=executor.cc, those in that file. The
 // default is one in sixteen, chosen by the program's addresses.

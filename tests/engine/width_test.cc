@@ -1,6 +1,6 @@
 // Layouts agree at realistic widths, on a few tokens and the tiny dataset's vocabulary: layers of GPT-2 124M, and a
-// quarter of a Llama 3.1 8B layer, in which a rank at t = 2 has as many heads and feed-forward columns as a rank at
-// t = 8 of the whole layer. (The whole layer takes 28 s and 4 GB.)
+// quarter of a Llama 3.1 8B layer, in which a rank at t = 2 has the same number of heads and feed-forward columns as a
+// rank of the whole layer at t = 8. (The whole layer takes 28 s and 4 GB.)
 #include <gtest/gtest.h>
 
 #include "tests/support/training.h"

@@ -117,7 +117,7 @@ TEST(SkipTrainBf16, GivesTheNumbersOfTheRun) {
   }
 }
 
-// A model that is opened to generate has the precision of its run, and so its bits; but FP8 is refused.
+// A model that is opened to generate keeps its run's precision, and so its bits; but FP8 is refused.
 TEST(Inference, HasTheLogitsOfTheRunsOwnConfiguration) {
   for (const auto& [dtype, fp8] :
        {std::pair{DType::f32, Fp8::none}, {DType::bf16, Fp8::none}, {DType::bf16, Fp8::hybrid}}) {
@@ -292,7 +292,7 @@ TEST(EvalSamples, AreTheFirstOfTheSetOnEveryLayout) {
                            Cut{.d = 2, .strategy = "optim_grads_params", .c = 2}})
       EXPECT_NEAR(evaluate(how, "cut", samples)["validation_loss"].get<double>(), loss, 2e-5 * loss) << samples;
   }
-  // more than there are
+  // more than the set contains
   EXPECT_EQ(
       message_of([&] { evaluate({}, "none", all + 1); }),
       fmt::format("train.eval_samples: found {}, but the validation set has {} samples; expected at most that, or "

@@ -1,5 +1,5 @@
-// Checkpoints of every version of the format that was ever written (tests/golden/checkpoint_MAJOR.MINOR) are loaded and
-// trained on: CHANGELOG.md promises it.
+// Checkpoints in every format version ever written (tests/golden/checkpoint_MAJOR.MINOR) are loaded, and training
+// continues from them: CHANGELOG.md promises it.
 #include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Runs that are saved and resumed: in any layout, bit for bit, and with errors.
+// Saving and resuming runs: in any layout, bit for bit, and the errors.
 #include <cstring>
 #include <filesystem>
 #include <fmt/format.h>
@@ -52,7 +52,7 @@ std::map<std::string, std::vector<float>> contents(const std::string& path) {
 
 constexpr int kSavedStep = 3, kMore = std::min(kMatrixSteps, 5);
 
-// Loads `path` under a layout, checks that all owned state has the checkpoint's bits, returns the next steps' losses.
+// Loads `path` under a layout, checks all owned state against it bit for bit, and returns the next steps' losses.
 std::vector<double> load_and_go_on(const std::string& path, Config config, const Cut& how) {
   const auto saved = contents(path);
   config = cut(config, how);
@@ -92,7 +92,7 @@ const LayoutCase kLayouts[] = {
 class Resharding : public testing::TestWithParam<LayoutCase> {
  protected:
   // Loads under all layouts if `first` is 0, else under two: the `first`-th after this one and the next. So the Llama
-  // and the model with norms of heads together cover each of the other layouts once.
+  // and the model with per-head norms together cover each of the other layouts once.
   void expect_loaded(
       const std::function<void(Config&)>& set = [](Config&) {}, size_t first = 0);
 };
@@ -168,7 +168,7 @@ TEST_P(Resume, IsTheRunThatWasNotStoppedBitForBit) {
   constexpr int kAsked = kSteps * 2 / 3 - 1;
   options.stop_signal = stop_after(kAsked);
   const RunResult first = run(config, c.cut.ranks(), options);
-  // A step that is already queued is finished, too.
+  // A step that is already queued still finishes.
   const int kStop = c.on_a_device ? kAsked + 1 : kAsked;
   EXPECT_EQ(first.exit_code, 75);
   EXPECT_NE(first.output.find("as a signal asked: it is saved"), std::string::npos) << first.output;
@@ -299,14 +299,14 @@ TEST_P(Evaluation, IsMadeByTheResumedRunWhereASignalInterruptedIt) {
   // and if the run is asked to stop before the evaluation begins, it is still due
   options.stop_signal = stop_after(1);
   EXPECT_EQ(run(config, 4, options).exit_code, 75);
-  // and finally it is made, once, with the same result
+  // and finally it runs, once, with the same result
   const RunResult resumed = run(config, 4);
   EXPECT_EQ(resumed.exit_code, 0);
   EXPECT_EQ(resumed.evaluations.at(interrupted), straight.evaluations.at(interrupted));
   EXPECT_EQ(resumed.evaluations.at(4), straight.evaluations.at(4));
   expect_each_step_once(dir / "stopped", 4);
   EXPECT_EQ(contents(step_path(dir / "stopped", 4)), contents(step_path(dir / "straight", 4)));
-  // and not a second time
+  // and does not run a second time
   EXPECT_TRUE(run(config, 4).evaluations.empty());
 }
 INSTANTIATE_TEST_SUITE_P(After, Evaluation, testing::Values(2, 4));
@@ -358,7 +358,7 @@ TEST(Records, OfAnEarlierRunAreSetAside) {
   EXPECT_NE(again.output.find("metrics.jsonl was an earlier run's and is now "), std::string::npos) << again.output;
   EXPECT_EQ(read_text(dir / "run/metrics.1.jsonl"), before);
   expect_each_step_once(dir / "run", 3);
-  // A checkpoint from elsewhere also begins another run.
+  // Starting from another folder's checkpoint also begins a new run.
   Config other = config;
   other.train.run_dir = dir / "other";
   other.checkpoint.save_interval = 2;
@@ -382,7 +382,7 @@ TEST(Records, OfAFinishedRunStayWhenItIsStartedAgain) {
     config.train.train_iters = steps;
     return run(config, 2).output;
   };
-  // when, then: started again, it says that nothing is left, and keeps its trace
+  // when, then: started again, it reports that nothing is left, and keeps its trace
   EXPECT_NE(output(3).find("after step 3 of 3: nothing is left to train"), std::string::npos) << output(3);
   EXPECT_NE(output(2).find("after step 3: train.train_iters is 2, so nothing is left to train"), std::string::npos)
       << output(2);
@@ -553,13 +553,13 @@ TEST_F(Choice, AnotherModelIsNamedKeyByKey) {
   expect_throws<DataError>(from(path),
                            {"the checkpoint is of a different model", "model.num_layers: found 4 in the checkpoint",
                             "expected this run's 2", "model.num_attention_heads: found 4"});
-  // The run's own checkpoints: one stands for all.
+  // Of the run's own checkpoints, the error names only the latest.
   const std::string latest = message_of<DataError>([&] { run(config_, 2); });
   EXPECT_TRUE(latest.starts_with(path + ": the checkpoint is of a different model:")) << latest;
   EXPECT_TRUE(latest.ends_with("\nchoose another train.run_dir, or move its checkpoints away")) << latest;
 }
 
-// Also by keys that an old checkpoint lacks: they have their defaults.
+// Also by keys that an old checkpoint lacks: they count as their defaults.
 TEST_F(Choice, AnotherKindOfModelIsNamedByAnyOfItsKeys) {
   const std::string path = step_path(config_.train.run_dir, 4);
   const std::pair<const char*, const char*> kinds[] = {
@@ -584,8 +584,8 @@ TEST_F(Choice, AnotherKindOfModelIsNamedByAnyOfItsKeys) {
   EXPECT_NO_THROW(check_same_model(old, config_, ""));
 }
 
-// A Llama from elsewhere states its longest context and may be trained on a shorter one; a run may continue from
-// another run's checkpoint with a longer one.
+// An imported Llama states its longest context and may be trained on a shorter one; a run may continue from another
+// run's checkpoint with a longer context.
 TEST_F(Choice, AModelWithRopeIsOfAnyContext) {
   OpenCheckpoint checkpoint = open_checkpoint(step_path(config_.train.run_dir, 4));
   config_.model.seq_length /= 2;
@@ -636,7 +636,7 @@ TEST_F(Choice, ChangesAreNamed) {
 TEST_F(Choice, OtherSchedulesAreAnErrorOrAsTheSwitchesSay) {
   const double as_before = run(config_, 2).losses.at(0);  // of step 5
   std::filesystem::remove_all(step_path(config_.train.run_dir, 5));
-  // The value that auto stands for, given as a number, is the same schedule.
+  // Stating the value of auto as a number gives the same schedule.
   config_.optimizer.decoupled_lr = config_.optimizer.lr;
   EXPECT_EQ(run(config_, 2).losses.at(0), as_before);
   config_.optimizer.decoupled_lr = config_.optimizer.lr / 2;

@@ -1,4 +1,4 @@
-// Short runs that a test starts as `trivet train` does, and what their folders then hold.
+// Short runs that a test starts as `trivet train` does, and what their folders contain afterwards.
 #pragma once
 
 #include <algorithm>
@@ -77,7 +77,7 @@ inline RunResult run(const Config& config, int ranks, const RunOptions& options 
   return result;
 }
 
-// Asserts that metrics.jsonl has each step once, in order, from 1 to `steps`.
+// Asserts that metrics.jsonl contains each step once, in order, from 1 to `steps`.
 inline void expect_each_step_once(const std::string& run_dir, int64_t steps) {
   int64_t step = 0;
   for (const auto& json : records_of(run_dir)) {

@@ -1,5 +1,5 @@
-// Checkpoints below the trainer: slices, damaged files, and saves that are killed or fail at each operation on the file
-// system.
+// Checkpoints below the trainer: slices, damaged files, and saves that are killed or fail at each file-system
+// operation.
 #include "engine/checkpoint/saver.h"
 
 #include <csignal>
@@ -155,7 +155,7 @@ class SmallWorld {
   std::unique_ptr<CheckpointSaver> savers_[2];
 };
 
-// Checks the contents, read whole and as a slice that is aligned to nothing; throws what the reader throws.
+// Checks the contents, read whole and as a slice without any alignment; throws what the reader throws.
 void expect_holds(const std::string& path, int64_t step) {
   const OpenCheckpoint checkpoint = open_checkpoint(path);
   EXPECT_EQ(checkpoint.state.step, step);
@@ -242,7 +242,7 @@ TEST(Saver, ReadsAndWritesWhatTheHostCannotTouch) {
     SaveEvent event = SaveEvent::none;
     for (; event == SaveEvent::none; event = saver.advance(saver.vote())) saver.wait();
     ASSERT_EQ(event, SaveEvent::committed) << saver.error();
-    // then: reading gives the values that were saved
+    // then: reading returns the values that were saved
     for (const StateTensor& tensor : tensors) ops->run(op::Fill{tensor.data, -2}, *compute);
     read_tensors(open_checkpoint(dir / "c/step-00000001"), tensors, *device, *compute, 2);
     for (const StateTensor& tensor : tensors) {
@@ -259,14 +259,14 @@ TEST(Saver, KeepsTheLast) {
   SmallWorld world(dir / "c", {}, 2, false);
   for (const int64_t step : {1, 2, 3, 4}) EXPECT_EQ(world.save(step), SaveEvent::committed);
   EXPECT_EQ(folder_listing(dir / "c"), "latest step-00000003 step-00000004");
-  // A run restarted from step 2 leaves steps that it has not reached alone, and replaces those that it has.
+  // A run restarted from step 2 leaves alone the steps that it has not reached, and replaces those that it has.
   EXPECT_EQ(world.save(3), SaveEvent::committed);
   EXPECT_EQ(folder_listing(dir / "c"), "latest step-00000003 step-00000004");
   EXPECT_EQ(read_text(dir / "c/latest"), "step-00000003\n");
   expect_holds(dir / "c/step-00000003", 3);
 }
 
-// Kills the process at the n-th operation on the disk, over both ranks' threads.
+// Kills the process at the n-th disk operation, counted over both ranks' threads.
 Disk::Fault killed_at(int n) {
   auto left = std::make_shared<std::atomic<int>>(n);
   return [left](DiskOp, const std::string&) {
@@ -275,7 +275,7 @@ Disk::Fault killed_at(int n) {
   };
 }
 
-// Under a sanitizer, every other operation of a save: a stride coprime to the number of kinds of refusals.
+// Under a sanitizer, every second operation of a save: a stride coprime to the number of kinds of refusals.
 constexpr int kStride = kMatrixStride == 1 ? 1 : 2;
 
 struct NextSave {
@@ -327,7 +327,7 @@ TEST_P(CrashPoint, LeavesACommittedCheckpointThatLoads) {
     }
   }
   EXPECT_GT(points, 25);  // directories, four writes, seven syncs, three renames and removals, at least
-  // Once, or twice if the ranks' threads took turns in another order.
+  // Once, or twice if the ranks' threads were interleaved differently.
   EXPECT_LE(without, exchanges ? 0 : 2);
 }
 INSTANTIATE_TEST_SUITE_P(OfASave, CrashPoint,
@@ -370,7 +370,7 @@ TEST(Saver, SynchronisesEverythingBeforeItIsNamed) {
     ASSERT_EQ(world.save(1), SaveEvent::committed);
     ASSERT_EQ(world.save(again), SaveEvent::committed);
 
-    // then: when a name is given, or what it replaces is removed, everything it refers to is on the disk
+    // then: when a name is created, or what it replaces is removed, everything it refers to is on the disk
     std::set<std::string> content, names;  // not yet synchronised: a power failure may lose them
     std::set<std::string> synchronised;
     const auto parent = [](const std::string& path) { return std::filesystem::path(path).parent_path().string(); };
@@ -420,17 +420,17 @@ TEST(Saver, GoesOnWhereOldCheckpointsCannotBeRemoved) {
   });
   ASSERT_EQ(world.save(1), SaveEvent::committed);
   refuses = true;
-  // then: the save is committed, and reports what is left
+  // then: the save is committed, and reports what remains
   EXPECT_EQ(world.save(2), SaveEvent::committed) << world.error();
   EXPECT_NE(world.saver(0).not_removed().find("step-00000001"), std::string::npos) << world.saver(0).not_removed();
   expect_holds(dir / "c/step-00000002", 2);
-  EXPECT_EQ(world.save(2), SaveEvent::committed) << world.error();  // in its own place
+  EXPECT_EQ(world.save(2), SaveEvent::committed) << world.error();  // replaces step 2
   // and: the next start is not refused either
   const CheckpointStore store(dir / "c", Disk([](DiskOp op, const std::string&) {
                                 return op == DiskOp::remove ? DiskFate::io_error : DiskFate::normal;
                               }));
   EXPECT_NE(store.prepare().find(dir / "c"), std::string::npos);
-  // and: it is removed when it can be
+  // and: it is removed once that is possible
   refuses = false;
   EXPECT_EQ(world.save(3), SaveEvent::committed);
   EXPECT_EQ(world.saver(0).not_removed(), "");
@@ -519,7 +519,7 @@ TEST(Saver, SurvivesADiskThatRefusesAnyOfItsOperations) {
     left = 1 << 30;
     if (all_done) {
       EXPECT_EQ(event, SaveEvent::committed);
-    } else if (event == SaveEvent::committed) {  // all but the removal of the old one
+    } else if (event == SaveEvent::committed) {  // everything but the removal of the old step
       EXPECT_EQ(CheckpointStore(dir / "c").latest(), 2);
       EXPECT_NE(world.saver(0).not_removed().find(std::strerror(error)), std::string::npos);
     } else {
@@ -589,7 +589,7 @@ TEST_F(Damaged, HeaderIsNamed) {
   expect_refused("rank-00001.safetensors: its header does not agree with the manifest");
 }
 
-// Even if no number of a tensor is affected: offsets, a name, the padding.
+// Even bits that affect no tensor element: in offsets, a name, the padding.
 TEST_F(Damaged, EachBitOfAHeaderCounts) {
   const size_t bytes = static_cast<size_t>(read_safetensors(InputFile(path_ + "/" + shard_)).data_offset);
   for (size_t at = 0; at < bytes; at += 7) {

@@ -1,4 +1,4 @@
-// Runs that end early or lose what they write to: through full disks, missing folders, signals and limits.
+// Runs that end early or can no longer write, because of full disks, missing folders, signals and limits.
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
@@ -45,7 +45,7 @@ bool remove_under_a_writer(const std::string& folder) {
   return !error;
 }
 
-// A learning rate that no number survives: the step before it was valid.
+// A learning rate that leaves no usable weights, although the step's own loss was finite.
 TEST(Saving, CommitsNoNumberThatIsNotFinite) {
   const TempDir dir;
   Config config = small_run(dir / "run");
@@ -160,7 +160,7 @@ TEST(Saving, GoesOnWhenSavesFailButNotInARow) {
   EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").steps(), (std::vector<int64_t>{6, 3}));
 }
 
-// A run that reconnects after another run has taken over its folder writes nothing there any more.
+// A run that reconnects after another run has taken over its folder no longer writes to it.
 TEST(Saving, EndsInAFolderThatIsAnothersByNow) {
   const TempDir dir;
   Config config = small_run(dir / "run");
@@ -201,8 +201,8 @@ TEST(Saving, NoticesBetweenItsSavesThatTheFolderIsAnothers) {
   EXPECT_FALSE(std::filesystem::exists(dir / "run/checkpoints/latest"));
 }
 
-// The run's directory is deleted, or moved away and replaced, while the run writes to it. What is at its path then is
-// left alone, and the state goes to a directory beside it.
+// The run's directory is deleted, or moved away and replaced, while the run writes to it. Whatever is then at its path
+// is left alone, and the state is saved to a directory beside it.
 class LostFolder : public testing::TestWithParam<bool> {};
 
 TEST_P(LostFolder, IsNoticedAndTheStateSavedBesideIt) {
@@ -356,7 +356,7 @@ TEST(Stopping, ATimeThatIsNoneIsNamedAndNotLookedAt) {
   }
 }
 
-// Jobs that each do two steps, save and are queued again.
+// Jobs that each run two steps, save and are queued again.
 TEST(Stopping, AChainOfJobsHasTheLossesOfOneRun) {
   const TempDir dir;
   constexpr int kChain = 5, kOfAJob = 2;
@@ -409,7 +409,7 @@ TEST(Stopping, NotBeforeItsTime) {
   }
 }
 
-// The entropy beside the validation losses is the validation set's, not the training set's.
+// The entropy next to the validation losses is the validation set's, not the training set's.
 TEST(Evaluating, TellsTheEntropyOfTheValidationSet) {
   const TempDir dir;
   Config config = small_run(dir / "run");
@@ -478,7 +478,7 @@ class Program : public testing::Test {
     return wait(start(config, script, more));
   }
 
-  // Starts it and, once it has done a step, sends the signals, with `pause` after the first.
+  // Starts it and, once it has completed a step, sends the signals, with `pause` after the first.
   Ended signalled(const std::vector<int>& signals, std::chrono::milliseconds pause = {}, const std::string& more = "") {
     const size_t before = read_text(dir_ / "run/metrics.jsonl").size();
     const pid_t child = start(config_for(1'000'000), "exec $COMMAND", more);
@@ -487,7 +487,7 @@ class Program : public testing::Test {
       if (waitpid(child, &end.status, WNOHANG) != 0) return end;
       std::this_thread::yield();
     }
-    // Without a pause, all arrive before it can answer the first: it is stopped while they are sent.
+    // Without a pause, all arrive before it can react to the first: it is stopped while they are sent.
     int status = 0;
     kill(child, SIGSTOP);
     waitpid(child, &status, WUNTRACED);
@@ -543,7 +543,7 @@ TEST_F(Program, StartsAProcessForEachGpu) {
     EXPECT_NE(none.error.find(part), std::string::npos) << none.error;
 }
 
-// If a user at the terminal (^\) or an alarm ends it; but not if a script started it with the shell's &.
+// If a user at the terminal (^\) or an alarm ends the program, but not if a script started it with the shell's &.
 TEST_F(Program, LeavesAnOutcomeWhereASignalEndsIt) {
   for (const int signal : {SIGQUIT, SIGALRM}) {
     const Ended end = signalled({signal});
@@ -608,7 +608,7 @@ TEST_F(Program, ALaterSignalEndsItAtOnceAndSaysWhatIsLost) {
   std::_Exit(1);
 }
 
-// The steps done and the checkpoint committed are those of this moment, not of the last step boundary.
+// The steps done and the checkpoint committed are those at this moment, not at the last step boundary.
 TEST(Stopping, ALaterSignalCountsTheLostSteps) {
   const TempDir dir;
   Config config = small_run(dir / "run");
@@ -634,9 +634,9 @@ TEST_F(Program, TheBarCountsTheStepAboveIt) {
   }
 }
 
-// `trivet train | head`, and a terminal that has gone.
+// `trivet train | head`, and a terminal that has closed.
 TEST_F(Program, TrainsOnWithoutAReader) {
-  for (const char* script : {"$COMMAND | true; exit ${PIPESTATUS[0]}",  // its reader has gone
+  for (const char* script : {"$COMMAND | true; exit ${PIPESTATUS[0]}",  // its reader has exited
                              "exec $COMMAND >/dev/full",                // its disk is full
                              "$COMMAND 2> >(true) | true; exit ${PIPESTATUS[0]}",
                              "exec $COMMAND </dev/null 2</dev/null", "exec $COMMAND >&- 2>&-"}) {
@@ -651,7 +651,7 @@ TEST_F(Program, TrainsOnWithoutAReader) {
   }
 }
 
-// A paused pager behind `2>&1`: its pipe is full long before the signal comes.
+// A paused pager behind `2>&1`: its pipe is full long before the signal arrives.
 TEST_F(Program, SavesOnASignalWhereNobodyReadsItsOutput) {
   ASSERT_EQ(mkfifo((dir_ / "pipe").c_str(), 0600), 0);
   const FileDescriptor reader(open((dir_ / "pipe").c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
@@ -685,7 +685,7 @@ TEST_F(Program, OfTheEngineAloneNamesWhatItLacks) {
   }
 }
 
-// In addition to trivet's, which has its own function.
+// In addition to the completion of trivet, which uses its own function.
 TEST_F(Program, OfTheEngineAloneCompletesItsOwnName) {
   const std::string script = fmt::format("source <({} completion bash); complete -p trivet-core", core_path());
   write_text(dir_ / "script", script);

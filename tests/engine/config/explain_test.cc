@@ -46,7 +46,7 @@ TEST(MemoryPlan, TensorParallelRanksHoldTheirPart) {
   LoadedConfig loaded = load_good({"parallel.tensor_model_parallel_size=2",
                                    "model.untie_embeddings_and_output_weights=true", "model.ffn_hidden_size=40"});
   const Layout layout = resolve(loaded, {.world_size = 2});
-  // vocabulary padded to 256, two embeddings of 128 rows a rank; qkv 96 -> 128 and 12 -> 64; fc1 160 -> 192 and 20 ->
+  // vocabulary padded to 256, two embeddings of 128 rows per rank; qkv 96 -> 128 and 12 -> 64; fc1 160 -> 192 and 20 ->
   // 64
   const int64_t layer = 4 * 64 + (128 + 64) + (64 + 64) + (192 + 64) + (192 + 64);
   EXPECT_EQ(plan_memory(loaded.config, layout, {}).items[0].bytes, 4 * (2 * 128 * 8 + 16 * 8 + 2 * layer + 2 * 64));

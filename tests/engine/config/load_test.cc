@@ -13,7 +13,7 @@
 namespace trivet {
 namespace {
 
-// The error of the good configuration after `from` in it is replaced by `to`.
+// The error message for the good configuration with `from` replaced by `to`.
 std::string error_with(const std::string& from, const std::string& to) {
   std::string text = kGoodConfig;
   const size_t at = text.find(from);

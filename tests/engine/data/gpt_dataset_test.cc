@@ -13,7 +13,7 @@
 namespace trivet {
 namespace {
 
-// Documents of random lengths, some empty, in which every token has its own id: so a token identifies its place.
+// Documents of random lengths, some empty, in which every token has a unique id, so that a token identifies its place.
 Documents numbered_documents(int count, int longest, uint64_t seed) {
   std::mt19937_64 random(seed);
   Documents documents(static_cast<size_t>(count));
@@ -43,7 +43,7 @@ std::vector<int32_t> sample_of(const GptDataset& data, int64_t index) {
   return tokens;
 }
 
-// The definition: concatenated epochs of shuffled documents, cut into windows that overlap by one, shuffled by epoch.
+// The definition: concatenated epochs of shuffled documents, split into windows that overlap by one, shuffled by epoch.
 std::vector<std::vector<int32_t>> reference_samples(const Documents& documents, int64_t s, uint64_t seed, int epochs) {
   std::vector<int32_t> stream;
   std::vector<size_t> epoch_ends;
@@ -81,7 +81,7 @@ TEST(Permutation, IsOneAndDependsOnSeedAndStream) {
 }
 
 TEST(Permutation, NeverChanges) {
-  // Resuming a run with a later Trivet must see the same data.
+  // A run resumed with a later Trivet must see the same data.
   EXPECT_EQ(permutation(8, 1234, 0), (std::vector<uint32_t>{2, 0, 5, 7, 1, 6, 4, 3}));
 }
 
@@ -90,7 +90,7 @@ TEST(Permutation, IsUniform) {
   constexpr int kDraws = 24000;
   std::map<std::vector<uint32_t>, int> counts;
   for (int i = 0; i < kDraws; ++i) ++counts[permutation(4, 99, static_cast<uint64_t>(i))];
-  // then: each about as often; chi-square with 23 degrees of freedom is below 60 except for one seed in 30,000
+  // then: each about equally often; chi-square with 23 degrees of freedom is below 60 except for one seed in 30,000
   EXPECT_EQ(counts.size(), 24u);
   double chi_square = 0;
   for (const auto& [order, count] : counts) chi_square += (count - 1000.0) * (count - 1000.0) / 1000.0;
@@ -152,7 +152,7 @@ TEST(GptDataset, EveryTokenOfEveryEpochIsALabelOnce) {
     const auto sample = sample_of(data, i);
     for (size_t j = 1; j < sample.size(); ++j) ++labels[sample[j]];
   }
-  // then: each of the stream's positions 1 … 16 tokens; the first has no input, the last is of the next epoch
+  // then: each of the stream's positions 1 … 16 tokens; the first has no input, the last is from the next epoch
   int64_t off_by_one = 0;
   ASSERT_EQ(static_cast<int64_t>(labels.size()), tokens);
   for (const auto& [token, count] : labels) {
@@ -222,7 +222,7 @@ TEST(GptDataset, SplitsDoNotOverlap) {
 }
 
 TEST(GptDataset, DependsOnSeedAndIndexOnly) {
-  // given: one reader that goes forward, one that jumps
+  // given: one reader that reads forward, one that jumps
   const Fixture fixture(numbered_documents(60, 20, 4));
   const GptDataset forward(fixture.dataset, fixture.all(), {"train", 8, 10000, 1});
   const GptDataset jumping(fixture.dataset, fixture.all(), {"train", 8, 10000, 1});
@@ -297,7 +297,7 @@ TEST(GptDataset, RefusesWrongCalls) {
   EXPECT_THROW(data.sample(-1, tokens), Error);
   EXPECT_THROW(data.sample(0, few), Error);
   EXPECT_THROW(data.sample(std::numeric_limits<int64_t>::max(), tokens), Error);
-  data.sample(1'000'000'000'000'000, tokens);  // a far epoch costs no more than a near one
+  data.sample(1'000'000'000'000'000, tokens);  // a distant epoch costs no more than an early one
   EXPECT_THROW(GptDataset(fixture.dataset, {0, 61}, {"train", 8, 10000, 1}), Error);
   EXPECT_THROW(GptDataset(fixture.dataset, {0, 60}, {"train", 0, 10000, 1}), Error);
 }

@@ -85,7 +85,7 @@ TEST(PieceRegex, NamesWhatItDoesNotImplement) {
   }
 }
 
-// Patterns changed at random: those that compile lose no text, and cut texts only where the pieces stay the same.
+// Patterns changed at random: those that compile lose no text, and texts are split only where the pieces stay the same.
 TEST(PieceRegex, CutsTextsWherePiecesStay) {
   const std::string patterns[] =
       {R"([^\r\n\p{L}]?+[\p{Lu}\p{M}]*[\p{Ll}]++(?i:'s|'ll)?|\p{N}{1,3}| ?[^\s\d]+|\s+(?!\S)|\s)",

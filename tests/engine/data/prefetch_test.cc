@@ -50,7 +50,7 @@ TEST(BatchPlan, RanksShareEachStep) {
   for (int64_t step = 0; step < 5; ++step)
     for (int64_t j = 0; j < 2; ++j)
       for (int rank = 0; rank < 3; ++rank) seen.push_back(BatchPlan{100, 4, 2, rank, 3}.first_sample(step * 2 + j));
-  // then: read by step, micro-batch and rank, the samples follow each other
+  // then: read by step, micro-batch and rank, the samples are consecutive
   for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], 100 + 4 * static_cast<int64_t>(i));
 }
 
@@ -140,7 +140,7 @@ TEST_F(BatchLoaderTest, RestartsForEveryEvaluation) {
 }
 
 TEST_F(BatchLoaderTest, ThrowsInTurnWhatWentWrong) {
-  // given: a vocabulary that leaves out the last tokens of the data, and the first sample that has one of them
+  // given: a vocabulary that leaves out the last tokens of the data, and the first sample that contains one of them
   const GptDataset data = dataset(dataset_->tokens() - 3);
   std::vector<int32_t> sample(kSeq + 1);
   int64_t bad = 0;

@@ -1,4 +1,4 @@
-// Shared by the data tests: datasets made from given documents, and texts.
+// Shared by the data tests: datasets built from given documents, and texts.
 #pragma once
 
 #include <algorithm>

@@ -134,7 +134,7 @@ TEST(SentencePiece, OurWayThroughTheLibraryGivesItsTokens) {
 }
 
 TEST(SentencePiece, CutsLongTextsWithoutATrace) {
-  // given: more text than is passed to the library at once
+  // given: more text than is passed to the library in one call
   std::string text;
   for (uint64_t seed = 0; text.size() < 200'000; ++seed)
     for (const std::string& sentence : made_up_sentences(2000, seed)) text += sentence + " ";
@@ -223,7 +223,7 @@ TEST(SentencePiece, SurvivesRandomDamage) {
 }
 
 TEST(SentencePiece, RefusesADamagedTableOfCharacters) {
-  // given: a model whose table has a unit, for 'a', that points far beyond the table
+  // given: a model whose table contains a unit, for 'a', that points far beyond the table
   const std::string model = foreign_model("unigram", "true");
   const size_t table = model.find("nmt_nfkc") + 8 + 4 + 4;
   int refused = 0;

@@ -1,4 +1,4 @@
-// The adapter of adapter.h gives the same numbers on one tensor rank and on two, and its gradients are those of finite
+// The adapter of adapter.h gives the same numbers on one tensor rank and on two, and its gradients match finite
 // differences.
 #include <gtest/gtest.h>
 

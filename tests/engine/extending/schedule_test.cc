@@ -10,7 +10,7 @@
 namespace trivet::test {
 namespace {
 
-// p ranks, m micro-batches, one chunk a rank: F0 B0 F1 B1 … on every rank.
+// p ranks, m micro-batches, one chunk per rank: F0 B0 F1 B1 … on every rank.
 Schedule one_at_a_time(int p, int m) {
   Schedule schedule{.kind = "one-at-a-time", .p = p, .m = m};
   Program program;

@@ -224,7 +224,7 @@ TEST(MetricsLog, ANewRunSetsTheRecordsOfAnEarlierOneAside) {
   EXPECT_EQ(MetricsLog("/dev/null", nullptr).begin({}), "") << "a device stays where it is";
 }
 
-// A repeated step is in the file once; records of earlier steps stay, wherever they are.
+// A repeated step appears in the file once; records of earlier steps stay, wherever they are.
 TEST(MetricsLog, AResumedRunRemovesWhatItDoesAgain) {
   const TempDir dir;
   const std::string path = dir / "metrics.jsonl";
@@ -345,7 +345,7 @@ TEST(Perfetto, ACallMayBeginInTheStepBefore) {
 }
 
 TEST(Perfetto, WaitsAreSlicesAndTransfersAreArrows) {
-  // given: a send of rank 0, and its receive on rank 1, which waited for it
+  // given: a send on rank 0, and the matching receive on rank 1, which waited for it
   const TempDir dir;
   const std::vector<std::string> parts = {dir / "trace.rank0.json", dir / "trace.rank1.json"};
   constexpr uint64_t kId = 0xfedcba9876543210u;

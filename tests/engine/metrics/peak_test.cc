@@ -138,7 +138,7 @@ TEST(Peak, IsMeasuredAgainAndTheStepIsJudgedByTheNewOne) {
 }
 
 TEST(Peak, IsTheRateOfTheFastestStepWhereMeasuringDoesNotReachIt) {
-  // 155 GFLOP a step: 0.7 s at the highest peak of these GEMMs, so even a busy machine's step is faster.
+  // 155 GFLOP per step: 0.7 s at the highest peak of these GEMMs, so even a busy machine's step is faster.
   const auto [text, rows, start] = outcome_of(tiny_config(), at_first_slow(20));
   EXPECT_EQ(count(text, "the peak is the rate of the fastest step"), 1u) << text;
   EXPECT_EQ(count(text, "step 1 made"), 2u) << text;

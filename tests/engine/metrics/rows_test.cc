@@ -100,7 +100,7 @@ struct WireCase {
   double data, tensor, pipeline;
 };
 
-// metrics.jsonl has every step, the console every log_interval-th step and the last.
+// metrics.jsonl contains every step, the console every log_interval-th step and the last.
 TEST(MetricsRows, AreShownAtTheInterval) {
   const TempDir dir;
   Config config = small_run(dir / "run");
@@ -162,7 +162,7 @@ TEST(MetricsRows, HaveTheBytesOfTheLayout) {
   }
 }
 
-// Gathers of weights that run between two steps are in no step's window; each counts once, in the record of the step in
+// Weight gathers that run between two steps are in no step's window; each counts once, in the record of the step in
 // which it ends, or in none after the last step.
 TEST(MetricsRows, CountTheBytesOfGathersThatRunBetweenSteps) {
   const TempDir dir;

@@ -16,8 +16,8 @@ constexpr auto compute = Category::compute, optimizer = Category::optimizer, ten
 
 Span span(Category category, int64_t start, int64_t end) { return {{.name = "x", .category = category}, start, end}; }
 
-// A communication that waits for its peers until `wire`, then is on the wire until `until` (-1: the span's end). wire
-// 0: its transport does not report it.
+// A communication span that waits for its peers until `wire`, then is on the wire until `until` (-1: the span's end).
+// `wire` 0: its transport does not report it.
 Span comm(Category category, int64_t start, int64_t wire, int64_t end, int64_t bytes = 0, int64_t until = -1) {
   return {{.name = "x", .category = category, .cost = {.bytes = bytes, .hops = bytes > 0 ? 1 : 0, .queues = true}},
           start,

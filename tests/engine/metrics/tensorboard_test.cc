@@ -236,7 +236,7 @@ TEST(TensorBoard, HasEachStepOnceAfterAKillAndAResume) {
   write_run(dir / "tb", {.step = 11, .checkpoint = "x", .goes_on = true}, 20);
   EXPECT_EQ(steps_of(dir / "tb")["lm loss"], up_to(20));
   EXPECT_EQ(steps_of(dir / "tb")["lm loss validation"], up_to(20, 5));
-  // A run whose evaluation was interrupted repeats it.
+  // A run repeats an evaluation that was interrupted.
   write_run(dir / "tb", {.step = 15, .checkpoint = "x", .goes_on = true, .evaluates_again = true}, 15);
   EXPECT_EQ(steps_of(dir / "tb")["lm loss"], up_to(15));
   EXPECT_EQ(steps_of(dir / "tb")["lm loss validation"], up_to(10, 5));

@@ -1,6 +1,6 @@
-// Checks which compositions of layers compile. Each static_assert that one does not is paired with a correct, similar
-// one that does, so that it fails for the intended reason. Bugs are numbered as in Megatron-LM #7452;
-// docs/architecture.md has the full table.
+// Checks which compositions of layers compile. Each static_assert that a composition does not compile is paired with a
+// similar, correct one that does, so that it fails for the intended reason. Bugs are numbered as in Megatron-LM #7452;
+// docs/architecture.md contains the full table.
 #include <gtest/gtest.h>
 #include <type_traits>
 
@@ -55,7 +55,7 @@ static_assert(!std::is_default_constructible_v<TensorGroup> &&
               std::is_constructible_v<TensorGroup, Communicator&, bool>);
 static_assert(!std::is_convertible_v<TensorGroup, Communicator&>);
 
-// ---- 10, and a residual that is reduced twice: only partial sums are reduced, and the result is not one
+// ---- 10, and a residual that is reduced twice: only partial sums can be reduced, and the result is not one
 
 template <class Term>
 concept Reduces = requires(const TensorGroup& group, Term term, Residual sum, Stream& stream) {
