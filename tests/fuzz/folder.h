@@ -1,4 +1,4 @@
-// A folder for the files of a fuzz target, in memory if the system has /dev/shm; removed at the end.
+// A folder for a fuzz target's files, in memory if the system has /dev/shm; removed at the end.
 #pragma once
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// model_tensors() for the weights target, from a table. The engine's version asks the layers, which would link in all
-// operations. The tensor names are the table's own, too: names in other formats do not depend on them.
+// model_tensors() for the weights target, from a table. The engine's version queries the layers, which would link in
+// all operations. The tensor names are the table's own, too: names in other formats do not depend on them.
 #include <array>
 #include <fmt/format.h>
 

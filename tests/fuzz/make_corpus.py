@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes tests/fuzz/corpus/: valid files for each fuzz target, and the hostile ones that have a name.
+"""Makes tests/fuzz/corpus/: valid files for each fuzz target, and named hostile ones.
 
     python3 tests/fuzz/make_corpus.py
 
-A fuzzer's findings are added by hand, under a name that says what each was.
+A fuzzer's findings are added by hand, with a name that describes each.
 """
 import gzip
 import io
@@ -266,7 +266,7 @@ biases = {f"model.layers.0.self_attn.{n}_proj.bias": [2 if n != "q" else 4] for 
 put("weights", "hf_qwen2", hf(changed(llama, model_type="qwen2"), "", hf_shard({**llama_whole, **biases})))
 put("weights", "hf_llama_largest", hf(changed(llama, head_dim=10**6, num_attention_heads=10**6), "", hf_shard(llama_whole)))
 
-# ---- texts for `data prepare`: a byte for the format, then the file
+# ---- texts for `data prepare`: one byte for the format, then the file
 
 
 def tar(members):

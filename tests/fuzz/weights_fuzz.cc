@@ -1,4 +1,4 @@
-// Imported weights: an llm.c file or a Hugging Face folder. Either one of our errors refuses them, or every tensor can
+// Imported weights: an llm.c file or a Hugging Face folder. Either they cause one of our errors, or every tensor can
 // be read, and a Hugging Face folder has the same bits after it is written and read again. The input is one byte,
 //   L   and an llm.c file; or
 //   H   and three lengths of two bytes: config.json, model.safetensors.index.json, a shard; the rest is another shard.
