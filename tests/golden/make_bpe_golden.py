@@ -50,7 +50,7 @@ BYTES = {**LEVEL, "use_regex": False}
 
 
 def cuts(*splits, last=BYTES):
-    """A Sequence of Splits, each a pattern or (pattern, behavior, invert), and of `last`, a ByteLevel."""
+    """A Sequence of Splits, each a pattern or (pattern, behavior, invert), and then `last`, a ByteLevel."""
     parts = []
     for split in splits:
         pattern, behavior, invert = split if isinstance(split, tuple) else (split, "Isolated", False)

@@ -1,5 +1,5 @@
 # Writes tests/golden/fp8.txt with ml_dtypes (0.5): the values of all codes of both FP8 formats, and the codes of
-# numbers at and next to each value and tie, and the ends. Its conversions do not saturate: numbers are clamped first.
+# numbers at and next to each value, tie and extreme. Its conversions do not saturate: numbers are clamped first.
 #   python3 tests/golden/make_fp8_golden.py > tests/golden/fp8.txt
 import ml_dtypes
 import numpy as np

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/golden/{gpt_tied,gpt_untied,llama,qwen3}.json: losses, gradient norms and gradients of a small GPT, a small
-Llama and one with Qwen3's norms of queries and keys, in PyTorch.
+Llama and one with Qwen3's QK norms, in PyTorch.
 
     python3 tests/golden/make_golden.py        # needs PyTorch and NumPy; never run by the tests
 

@@ -10,9 +10,9 @@ Never run by the tests; needs PyTorch and transformers.
 
 Every weight and bias is random and large, so that a wrong order of rows, a missing transpose or a forgotten bias moves
 the logits by more than rounding does. hf_gpt2, hf_llama (in shards) and hf_qwen3 were saved by transformers 4.57.6,
-hf_qwen2 by 5.23.0, whose config.json has rope_parameters.
+hf_qwen2 by 5.23.0, whose config.json contains rope_parameters.
 
-A trial trains a small Llama with a BPE of TEXT, exports it in shards, and compares with transformers the ids of TEXT,
+A trial trains a small Llama with TEXT's BPE, exports it in shards, and compares with transformers the ids of TEXT,
 greedy tokens, and, by `Convert.GivesTheLogitsOfHuggingFace` over the folders in TRIVET_HF_MODELS, the logits of this
 and of random models. On the first 6 MB of GCIDE, with 4.57.6 and 5.23.0 alike:
 
@@ -110,7 +110,7 @@ def trial(text, folder, trivet, tools_test):
     trained = os.path.join(folder, "trained")
     check(trained, os.path.join(folder, "run"), trivet)
 
-    # The ids of TEXT's beginning as one document; Trivet's end with one end-of-document token.
+    # The ids of TEXT's beginning as one document; Trivet's ids end with one end-of-document token.
     tokenizer = AutoTokenizer.from_pretrained(trained)
     with open(text, newline="") as f:
         whole = f.read(300_000)
