@@ -104,8 +104,8 @@ TEST_P(AttentionDocuments, AChangeStaysInItsDocument) {
     }
 }
 
-// A hop of a ring: all keys precede the queries, in two pieces of the sequence. Queries that see the same keys have the
-// results of an op on these keys alone; queries that see no keys, and keys that no query sees, have zeros, whatever was
+// A hop of a ring: all keys precede the queries, in two pieces of the sequence. Queries that see the same keys get the
+// results of an op on these keys alone; queries that see no keys, and keys that no query sees, get zeros, whatever was
 // in the kernels' working memory.
 TEST_P(AttentionDocuments, WhatNobodySeesGivesNothing) {
   const PositionMap map{16, 40, 100};

@@ -52,7 +52,7 @@ TEST_P(AttentionTest, DropoutFollowsPositionsThatJump) {
 }
 
 TEST_P(AttentionTest, QueryHeadsThatShareKeysAndValuesMatchTheDefinition) {
-  // An emulated GPU is slow: it runs every ninth of the ten combinations per size, so that each has its turn.
+  // An emulated GPU is slow: it runs every ninth case, which reaches all of the ten combinations per size.
   const bool slow = GetParam() != By::cpu && gpu_is_emulated();
   size_t turn = 0;
   for (const DType dtype : {DType::f32, DType::bf16})
@@ -150,7 +150,7 @@ TEST_P(AttentionTest, TheLastQueriesAloneHaveTheResultsThatTheyHaveAmongAll) {
     }
 }
 
-// A sequence in two parts, as on ranks that share one. The later queries attend to all keys at once, or first to the
+// A sequence in two parts, as on ranks that share one. The later queries attend to all keys in one op, or first to the
 // earlier keys, all visible to them, and then to their own; each in ops on half of the heads; and all results are parts
 // of the same tensors.
 TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
@@ -252,7 +252,7 @@ TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
           stream->synchronize();
 
           // then rows of queries that met their keys in one op have the same bits, from the same kernels. Compared by
-          // position: the more keys a query sees, or the fewer queries a key, the smaller the values are.
+          // position: the more keys a query sees, or the fewer queries see a key, the smaller the values are.
           const auto expect_rows = [&](const char* what, const Vector& found, const Vector& wanted, double tolerance) {
             const auto row = static_cast<int64_t>(found.size()) / s;
             for (int64_t i = 0; i < s; ++i) {
@@ -295,7 +295,7 @@ TEST_P(AttentionTest, MergingNothingChangesNothing) {
   stream->synchronize();
   EXPECT_EQ(values(out), before);
   EXPECT_EQ(values(lse), sums);
-  // and the first keys that a query sees give its whole result
+  // and the first keys that a query sees determine its whole result
   std::fill_n(more_lse.as<float>(), 4, 0.5f);
   std::fill_n(lse.as<float>(), 6, -std::numeric_limits<float>::infinity());
   std::fill_n(more.as<float>(), 16, 2.0f);
