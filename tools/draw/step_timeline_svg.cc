@@ -62,7 +62,7 @@ class TimelinePage {
       canvas_.text((from + until) / 2, y + height / 2 + 3, "small mid", name);
   }
 
-  // Returns the y below it.
+  // Returns the y coordinate below the rank's rows.
   double draw_rank(const RankTimeline& rank, double top) {
     const double rows = top + kHead, lanes = rows + kOp + kLayer + 8;
     const double bottom = lanes + kLane * static_cast<double>(rank.lanes.size());
@@ -79,7 +79,7 @@ class TimelinePage {
       const std::string name =
           fmt::format("{}{}{}", op.name, op.microbatch, op.chunk > 0 ? fmt::format(".{}", op.chunk) : "");
       draw_bar(op.time, rows, kOp - 1, op.name, name);
-      for (const Interval& wait : gaps(rank.computed, op.time))  // skips those too narrow to draw to scale
+      for (const Interval& wait : gaps(rank.computed, op.time))  // skips waits too narrow to draw to scale
         if (wait.length() > timeline_.window.length() / 1000) draw_bar(wait, rows, kOp - 1, "idle", name + " waits");
       draw_name(op.time, rows, kOp - 1, name);
     }
@@ -105,7 +105,7 @@ class TimelinePage {
     draw_bar({std::max(call.time.begin, call.wire.end), call.time.end}, y + 3, kBar - 6, "rest", title);
     draw_bar(call.wire, y, kBar, lane.comm_class, title,
              call.microbatch >= 0 && call.bucket < 0 ? fmt::format("{}", call.microbatch) : "");
-    for (const Interval& part : exposed)  // skips those too narrow to draw to scale
+    for (const Interval& part : exposed)  // skips parts too narrow to draw to scale
       if (part.length() > timeline_.window.length() / 2000) draw_bar(part, y + kBar - 3, 4, "exposed", title);
   }
 
