@@ -30,7 +30,7 @@ RecordedStep record_step(const Config& run, const Layout& layout, int rank) {
   const Tape& tape = step.tape;
   step.tape = record_tape(config, layout, rank, step.groups,
                           {.steps = 2, .one_ahead = false, .cpu = config.device.kind != DeviceKind::cuda});
-  std::vector<std::string_view> phases;  // open on the compute stream
+  std::vector<std::string_view> phases;  // phases open on the compute stream
   int marks = 0;
   for (const TapeRecord& record : tape.records) {
     if (record.kind == TapeRecord::mark) ++marks;
@@ -219,7 +219,7 @@ struct Page {
     return row;
   }
 
-  // The linear layer whose weight [out, in] has these sizes; "": none or several.
+  // The linear layer whose weight [out, in] matches these sizes; "" if none or several do.
   std::string linear_of(const Queued& q) const {
     constexpr std::pair<const char*, int> kSteps[] = {{"qkv", 2}, {"proj", 4}, {"fc1", 5}, {"fc2", 6}};
     const auto [m, n, k] = std::tuple(q.work->m, q.work->n, q.work->k);
@@ -264,7 +264,7 @@ struct Page {
     say("Read: docs/course/08-pipelines.md, docs/schedules.md, parallel/pipeline/executor.cc:run_ops");
   }
 
-  // The parts of this page that a trace has times for: the passes, the layer, and each communicator's calls.
+  // Adds the times that a trace contains: those of the passes, of the layer, and of each communicator's calls.
   void add_measured(const StepTimeline& timeline) {
     const RankTimeline& measured = timeline.ranks.at(0);
     TextBlock block = {"", {{"", "spans", "ms", "ms each"}}, "lrrr"};
@@ -294,7 +294,7 @@ struct Page {
   const RankState state;
   const RecordedStep step;
   const std::vector<TextBlock> summary;
-  int unit;  // a layer in the middle of the rank's units; -1: it has none
+  int unit;  // a layer in the middle of the rank's units; -1: the rank holds no layer
   std::vector<LayerRow> layer;
   std::string title, text;
 };

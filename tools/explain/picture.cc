@@ -53,7 +53,7 @@ struct LaneCall {
   std::vector<std::string> buckets = {};
 };
 
-// A cell for each unit that a pass runs through, and the calls queued from there until the next cell.
+// One cell per unit that a pass runs through, with the calls queued between this cell and the next.
 struct StepCells {
   explicit StepCells(const RecordedStep& step) {
     for (const Queued& q : step.queued) {
