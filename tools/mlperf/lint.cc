@@ -1,4 +1,4 @@
-// Reads runs and results; the rules about whole results; and the facts that no log contains.
+// Reads runs and results, applies the rules about whole results, and lists the facts that no log contains.
 #include "tools/mlperf/lint.h"
 
 #include <algorithm>
@@ -75,7 +75,7 @@ void check_convergence(const Result& result, const Report& report) {
            result.folder, grouped(std::llround(mean)), grouped(std::llround(reference->mean)), reference->mean / mean);
 }
 
-// Runs with the same evaluations, if at least three, are copies of one run, even across results.
+// Runs that share the same three or more evaluations are copies of one run, even if they belong to different results.
 void check_copies(const std::vector<Result>& results, const Report& report) {
   constexpr size_t kFewest = 3;
   std::map<std::vector<double>, const Run*> seen;

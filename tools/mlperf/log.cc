@@ -29,7 +29,7 @@ nlohmann::json scalar_of(nlohmann::json& value) {
   return value.is_structured() ? nlohmann::json(nlohmann::json::value_t::discarded) : std::move(value);
 }
 
-// The text with null for Python's NaN and Infinity, which JSON lacks, and '?' for bytes that are not ASCII.
+// Replaces Python's NaN and Infinity, which JSON lacks, with null, and bytes that are not ASCII with '?'.
 std::string repaired(std::string_view text) {
   std::string out;
   bool quoted = false;

@@ -24,7 +24,7 @@ struct Record {
   int64_t line = 0;    // line number in its file, from 1
   double time_ms = 0;  // since 1970
   std::string key;
-  nlohmann::json value;                                  // a scalar; discarded if the line has a list or an object
+  nlohmann::json value;                                  // a scalar; discarded if it was a list or an object
   nlohmann::json metadata = nlohmann::json::object({});  // only its scalars
 
   bool is_number() const { return value.is_number(); }
@@ -38,9 +38,9 @@ constexpr auto words_of(EventType) { return word_list("INTERVAL_START", "INTERVA
 // The log line, newline included, that parse_record() parses back into the record.
 std::string record_line(const Record& record, EventType type);
 
-// The text after the last ":::MLLOG "; empty if the line has none.
+// The text after the last ":::MLLOG "; empty if the line contains none.
 std::optional<std::string_view> record_text(std::string_view line);
-// Empty: not a record. Like the official reader, accepts Python's NaN and Infinity, as null, and any bytes in strings.
+// Empty if it is not a record. Like the official reader, accepts NaN and Infinity, as null, and any bytes in strings.
 std::optional<Record> parse_record(std::string_view text);
 
 // A number that Megatron-LM or NeMo printed between its records.
@@ -52,9 +52,9 @@ struct Printed {
 
 struct Log {
   std::string path;
-  std::map<std::string, std::vector<Record>, std::less<>> records;  // by key, in order; lists and objects only if first
+  std::map<std::string, std::vector<Record>, std::less<>> records;  // by key, in order; a list or object only if first
   std::vector<Printed> broken;                    // the first ten lines with ":::MLLOG " that are not valid records
-  std::optional<std::pair<Record, Record>> back;  // from run_start on: the first two adjacent records out of order
+  std::optional<std::pair<Record, Record>> back;  // from run_start on: the first record pair out of order
   // Micro-batch counts, from "setting number of microbatches to constant N" (num_microbatches_calculator.py).
   std::vector<Printed> micro_batches;
   // Megatron-LM's argument table, "name ........ value", by the key that logs the same value (tensor_parallelism, …).

@@ -1,6 +1,6 @@
-// MlperfRun: runs an MLPerf Training benchmark by the rules (training_rules.adoc): drops the hosts' caches, warms up
+// MlperfRun: runs an MLPerf Training benchmark by the rules (training_rules.adoc). It drops the hosts' caches, warms up
 // the engine on synthetic data, starts the clock on all ranks together, decides when to evaluate and when the target is
-// reached, and writes RUN_DIR/mlperf.log on rank 0. Each rank has an instance, and all make the same calls.
+// reached, and writes RUN_DIR/mlperf.log on rank 0. Each rank creates an instance; all make the same calls.
 #pragma once
 
 #include <memory>
@@ -22,13 +22,13 @@ mlperf::RunDescription description_of(const Rank& rank, const Config& engine, in
 
 class MlperfRun : public RunProcedure {
  public:
-  // To be called before any initialisation: runs mlperf.cache_clear once per host. Throws ConfigError if train.run_dir
-  // holds the log or checkpoints of another run, or the run does not start where the benchmark does. Collective.
+  // Call this before any initialisation: it runs mlperf.cache_clear once per host. Throws ConfigError if train.run_dir
+  // holds the log or checkpoints of another run, or if the run does not start where the benchmark does. Collective.
   static std::unique_ptr<RunProcedure> begin(const LoadedConfig& loaded, bool from_checkpoint, Communicator& world);
 
-  // Ends the initialisation phase once the engine is ready, and starts the clock. Reads no training data; a run from a
-  // checkpoint also begins at the first sample, and the checkpoint's samples count as steps of the run's batch size,
-  // rounded up (init_checkpoint_step). *_samples: dataset sizes; eval_labels: of the validation set. Collective.
+  // Ends the initialisation phase once the engine is ready, and starts the clock. Reads no training data. A run from a
+  // checkpoint also begins at the data's first sample; the checkpoint's samples count as steps of the run's batch size,
+  // rounded up (init_checkpoint_step). *_samples: dataset sizes; eval_labels: labels in the validation set. Collective.
   void start(Trainer& trainer, int64_t train_samples, int64_t eval_samples, int64_t eval_labels) override;
   bool evaluates(int64_t step) const override {
     const int64_t done = step - first_step_;

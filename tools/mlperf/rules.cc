@@ -30,8 +30,8 @@ double tenth(double base_rate) { return base_rate / 10; }
 
 // ---- Llama 3.1 405B: "Llama 3.1 405b hyperparameter constraints"
 
-// The double equal or adjacent to 8e-5 * batch / 1152 that passes the checker, which compares products; for some
-// batches none does.
+// The double at or next to 8e-5 * batch / 1152 that passes the checker, which compares products. For some batches, none
+// passes.
 std::vector<double> llama_405b_rates(int64_t batch) {
   const double product = static_cast<double>(batch) * 8e-5, rate = product / 1152;
   for (const double next : {rate, std::nextafter(rate, 0.0), std::nextafter(rate, 1.0)})
@@ -71,7 +71,7 @@ Benchmark gpt3(std::string_view first, std::string_view last, std::vector<Refere
   row.counts_tokens = true, row.target = 2.69, row.cadence = 24'576, row.runs = 3;
   row.constants.push_back({"eval_samples", {24'567, 11'590'004}});  // sequences, or tokens
   row.least_batch = 1536, row.most_batch = 8192;
-  if (first == "3.0") row.init_minutes = 60;  // by the round's appendix; the checker allows 30
+  if (first == "3.0") row.init_minutes = 60;  // per the round's appendix; the checker allows 30
   row.base_rates = gpt3_rates, row.end_rate = tenth;
   row.steps.assign(std::begin(kGpt3Steps), std::end(kGpt3Steps));
   row.reference_points = std::move(points);
@@ -86,7 +86,7 @@ Benchmark llama31_405b(std::string_view first, std::string_view last, int64_t ca
   row.least_batch = 1152, row.most_batch = 9216;
   row.base_rates = llama_405b_rates, row.scaled_rate = true, row.end_rate = llama_405b_end_rate;
   row.steps.assign(std::begin(kLlama405bSteps), std::end(kLlama405bSteps));
-  // Runs of round 5.0 logged the decay steps for batch 1,152 at every batch size, and its ruleset accepts any.
+  // Runs of round 5.0 logged the decay steps for batch 1,152 at every batch size, and that ruleset accepts any value.
   if (first == "5.0") row.steps.back().logged = false;
   else row.skipped_evaluations = llama_405b_skipped;
   row.reference_points = std::move(points);
@@ -146,8 +146,8 @@ std::vector<Point> pruned_points(const Benchmark& benchmark) {
   return points;
 }
 
-// As _find_min_acceptable_mean(), but from the quantile instead of by bisection. The best and the worst run of both the
-// reference and the result are dropped.
+// Like _find_min_acceptable_mean(), but computed from the quantile instead of by bisection. The best and the worst run
+// of both the reference and the result are dropped.
 double least_mean(double mean, double deviation, int64_t reference_runs, int64_t runs) {
   reference_runs -= 2, runs -= 2;
   const double scale = std::sqrt(1.0 / static_cast<double>(reference_runs) + 1.0 / static_cast<double>(runs));
@@ -238,7 +238,7 @@ std::optional<Convergence> reference_convergence(const Benchmark& benchmark, int
                        above->batch != x};
   const Point& low = above[-1];
   const double mean = between(x, low, *above, &Point::mean);
-  // The reference has no runs at this batch size: the checker assumes that twice a result's runs remain.
+  // Without reference runs at this batch size, the checker assumes that twice a result's runs remain after trimming.
   const double deviation = between(x, low, *above, &Point::deviation);
   return Convergence{mean, least_mean(mean, deviation, 2 * benchmark.runs + 2, benchmark.runs) - benchmark.leeway};
 }

@@ -27,7 +27,7 @@ struct ReferencePoint {
   int64_t interval = 0;  // sequences between evaluations; 0: as in the rules
 };
 
-// A key that must have one of these values.
+// A key whose value must be one of these.
 struct Constant {
   std::string key;
   std::vector<nlohmann::json> allowed;
@@ -58,7 +58,7 @@ struct Benchmark {
   bool scaled_rate = false;  // base_rates() is proportional to the batch, and the checker compares without tolerance
   double (*end_rate)(double base_rate) = nullptr;
   std::vector<Steps> steps = {};
-  int64_t (*skipped_evaluations)(int64_t batch) = nullptr;  // the most allowed
+  int64_t (*skipped_evaluations)(int64_t batch) = nullptr;  // most evaluations that may be skipped
   double leeway = 0;  // how much faster a result may be than the test against its reference points allows
   std::vector<ReferencePoint> reference_points = {};
 
@@ -72,16 +72,16 @@ struct Benchmark {
 };
 
 std::span<const Benchmark> benchmarks();
-// Returns null if the round does not have the benchmark. Round "": the last that has it.
+// Returns null if the round does not include the benchmark. Round "": the last that includes it.
 const Benchmark* find_benchmark(std::string_view name, std::string_view round);
 
 // The allowed values of precision keys (ruleset 6.1.0), and all keys that the linter knows.
 const std::vector<std::string_view>& precisions();
 const std::vector<std::string_view>& known_keys();
 
-// In sequences. mean: of the reference runs without the best and the worst. least: the smallest mean that a one-sided t
-// test with p = 0.05 does not call faster, less the leeway (rcp_checker.py, with pruned points). Interpolated between
-// points. A batch smaller than every point's is compared with the smallest; one larger than every point's with none.
+// In sequences. mean: over the reference runs without the best and the worst. least: the smallest mean that a one-sided
+// t test with p = 0.05 does not find faster, less the leeway (rcp_checker.py, with pruned points). Interpolated between
+// points. A batch smaller than every point's is compared with the smallest; one larger than all, with none.
 struct Convergence {
   double mean = 0, least = 0;
   bool below = false;  // the batch is smaller than every point's

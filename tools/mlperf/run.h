@@ -1,4 +1,4 @@
-// The input of the linter's rules (a log with its benchmark; the runs of a result), and their reports.
+// The inputs of the linter's rules (a log with its benchmark; a result's runs), and the reports that rules write.
 #pragma once
 
 #include <algorithm>

@@ -55,7 +55,7 @@ void RunLog::describe(const RunDescription& f) {
   event("opt_base_learning_rate", f.base_rate);
   event("opt_end_learning_rate", f.end_rate);
   event("opt_learning_rate_warmup_steps", f.warmup_steps);
-  // GPT-3's rules count the whole schedule, the others' the part after the warm-up.
+  // GPT-3's rules count the whole schedule; those of the other benchmarks, only the part after the warm-up.
   event("opt_learning_rate_decay_steps", benchmark_.counts_tokens ? f.decay_steps : f.decay_steps - f.warmup_steps);
   event("opt_learning_rate_decay_schedule", f.decay_schedule);
   event("max_steps", f.most_steps);

@@ -49,11 +49,11 @@ class RunLog {
   // `benchmark` supplies the name, units and constants, including opt_name; `write` gets each line with its newline.
   RunLog(Benchmark benchmark, Write write, Clock clock);
 
-  // The initialisation begins. cleared: true if caches were dropped before it.
+  // Marks the start of the initialisation. cleared: true if caches were dropped before it.
   void start(const Submission& submission, bool cleared);
   void describe(const RunDescription& run);
   void run_start();
-  // Training continues until an evaluation or the end. samples: seen by the run so far, excluding its checkpoint's.
+  // Resumes training until an evaluation or the end. samples: seen by the run so far, excluding its checkpoint's.
   void block_start(int64_t samples, int64_t length);
   void eval_start(int64_t samples);
   void eval_accuracy(int64_t samples, double loss);

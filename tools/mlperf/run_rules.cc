@@ -1,4 +1,4 @@
-// The rules about one run: one short function per rule, and their table.
+// The rules about a single run: one short function per rule, and the table that lists them.
 #include <algorithm>
 #include <cmath>
 #include <fmt/ranges.h>
@@ -20,7 +20,7 @@ std::string shown(double x) {
   return whole(x) && std::fabs(x) < 1e15 ? grouped(std::llround(x)) : fmt::format("{:.10g}", x);
 }
 
-// ---- the lines, and their subjects
+// ---- malformed lines, unknown benchmarks and keys
 
 void broken_lines(const Run& run, const Report& report) {
   std::vector<Evidence> lines;
@@ -42,7 +42,7 @@ void subject(const Run& run, const Report& report) {
 }
 
 void misspelt_keys(const Run& run, const Report& report) {
-  if (!run.benchmark && run.log.first("submission_benchmark")) return;  // other benchmarks have other keys
+  if (!run.benchmark && run.log.first("submission_benchmark")) return;  // other benchmarks use other keys
   const auto& known = known_keys();
   for (const auto& [key, records] : run.log.records) {
     if (std::ranges::find(known, key) != known.end()) continue;
@@ -117,7 +117,7 @@ void stop(const Run& run, const Report& report) {
 }
 
 // Times training from the last line before an evaluation that marks training as running to the next line that marks it
-// as paused. The stretch before the first evaluation is excluded, as it starts slowly.
+// as paused. The stretch before the first evaluation is excluded because it starts slowly.
 void throughput(const Run& run, const Report& report) {
   using Events = std::map<int64_t, double>;  // time_ms by line
   Events begins, ends;
@@ -232,7 +232,7 @@ void end_rate(const Run& run, const Report& report) {
          run.benchmark->end_rate(*base));
 }
 
-// Expects the formula's steps, rounded up or down. If off by at most 2, or without the warm-up: a notice, unless exact.
+// Expects the formula's steps, rounded either way. Off by at most 2, or without the warm-up, is a notice, unless exact.
 void schedule_steps(const Run& run, const Report& report) {
   const double warmup = run.log.number("opt_learning_rate_warmup_steps").value_or(0);
   for (const auto& [key, formula, logged, exact_only] : run.benchmark->steps) {

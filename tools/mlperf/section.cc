@@ -74,7 +74,7 @@ std::vector<Wanted> wanted_model(MlperfBenchmark benchmark, bool from_checkpoint
                              {"optimizer.lr_warmup_init", "0"},
                              {"optimizer.decay_norms_and_biases", llama ? "false" : "true"}};
   if (llama) wanted.insert(wanted.end(), {{"model.rotary_base", "500000"}, {"model.use_rope_scaling", "true"}});
-  // Other keys must have their defaults, except those that only choose how to compute, or that a checkpoint makes moot.
+  // Other keys must keep their defaults, except those that only choose how to compute, or that a checkpoint makes moot.
   std::set<std::string_view> others = {"model.make_vocab_size_divisible_by",
                                        "model.recompute_granularity",
                                        "model.recompute_modules",
@@ -100,7 +100,7 @@ std::vector<Wanted> wanted_values(const mlperf::Benchmark& b, const Config& conf
     for (const auto& [name, key] : kConstants)
       if (logged == name && !is_tiny(benchmark)) wanted.push_back({key, allowed.front().dump()});
   wanted.push_back({"train.eval_interval", fmt::to_string(b.interval(batch) / batch)});
-  // The schedule follows the rules, whatever the checkpoint's was.
+  // The schedule follows the rules, whatever schedule the checkpoint used.
   if (b.starts_from_checkpoint()) wanted.push_back({"optimizer.override_opt_param_scheduler", "true"});
   if (is_tiny(benchmark)) return wanted;
   wanted.push_back({"train.full_validation", benchmark == gpt3 ? "true" : "false"});
@@ -141,7 +141,7 @@ void declare_mlperf(std::vector<Field>& table) {
   KEY(cache_clear, "command that drops the caches of a host, run once on each; \"\": none");
   KEY(warmup_steps, "steps on synthetic data before the clock starts; they change nothing", range(0, 1e6, "steps"));
 #undef KEY
-  for (Field& field : table)  // a benchmark evaluates, whatever train.eval_interval is
+  for (Field& field : table)  // a benchmark run evaluates, whatever train.eval_interval is
     for (Need& need : field.needs)
       if (std::ranges::count(need.of, "train.eval_interval") > 0) need.of.push_back("mlperf.benchmark");
   for (Field& field : table)

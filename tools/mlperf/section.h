@@ -24,7 +24,7 @@ constexpr auto words_of(SubmissionStatus) { return word_list("onprem", "cloud", 
 
 struct MlperfConfig {
   MlperfBenchmark benchmark = MlperfBenchmark::none;
-  std::string round;  // "": the last round that has the benchmark
+  std::string round;  // "": the last round that includes the benchmark
   MlperfDivision division = MlperfDivision::closed;
   std::string submission_org;       // the submitter
   std::string submission_platform;  // the system
@@ -47,7 +47,7 @@ std::optional<mlperf::Benchmark> benchmark_of(const MlperfConfig& config);
 struct TimeToTarget {
   double steps = 0, evaluations = 0, minutes = 0;
 };
-// Empty if the run has no benchmark, or its batch size no reference. config: resolved.
+// Empty if the run has no benchmark, or if no reference covers its batch size. config: resolved.
 std::optional<TimeToTarget> time_to_target(const Config& config, double step_seconds);
 
 }  // namespace trivet

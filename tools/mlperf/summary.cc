@@ -21,7 +21,7 @@ std::vector<double> samples_of(std::span<const RunResult> runs) {
 }
 bool all_converged(std::span<const RunResult> runs) { return std::ranges::all_of(runs, &RunResult::converged); }
 
-// Tests the runs against the reference in both directions: by one-sided t tests with p = 0.05, the mean of the runs
+// Tests the runs against the reference in both directions, with one-sided t tests at p = 0.05: the mean of the runs
 // without the best and the worst must be neither significantly below nor significantly above the reference.
 TextBlock test_block(std::span<const RunResult> runs, const Reference& reference) {
   const std::vector<double> own = samples_of(runs);

@@ -1,4 +1,4 @@
-// The results of a benchmark's runs: time and samples to the target, the score, and whether the runs converge like a
+// The results of a benchmark's runs: time and samples to the target, the score, and whether the runs converge like the
 // reference. See training_rules.adoc, sections "Run Results" and "Reference Convergence Points".
 #pragma once
 
@@ -44,7 +44,7 @@ struct Reference {
   std::vector<double> samples{};
 };
 Reference read_reference(const std::string& path);
-// The file content that read_reference() reads. Throws ConfigError if a run did not converge, or for fewer than three.
+// Returns what read_reference() reads. Throws ConfigError for fewer than three runs, or if a run did not converge.
 std::string reference_text(std::span<const RunResult> runs);
 
 // The runs, the score and, if there is a reference, the test against it.
