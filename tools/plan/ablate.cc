@@ -93,7 +93,7 @@ void predict_with(Ablation::Switched& flip, const LegalRun& run, const System& s
   }
 }
 
-// An error's first line without its location, as the switch already names the key.
+// An error's first line without its location, because the switch already names the key.
 std::string one_line(const std::string& text) {
   const std::string line = text.substr(0, text.find('\n'));
   return line.starts_with("--set: ") ? line.substr(7) : line;

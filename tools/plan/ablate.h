@@ -1,9 +1,9 @@
 // Ablation: what a planned step spends its time on, and how much each switch would recover.
 //
-//   without   the step time with each class of cost set to zero in turn, on the same tapes. Classes overlap in time, so
+//   without   the step time with one cost class at a time set to zero, on the same tapes. Classes overlap in time, so
 //             the gains do not add up
 //   path      the critical path of the last step, traced back from its end; each nanosecond counts once
-//   switches  each switch (switches.h) changed in turn: the run is recorded and replayed again
+//   switches  each switch (switches.h) changed on its own: the run is recorded and replayed again
 #pragma once
 
 #include <functional>

@@ -46,7 +46,7 @@ RankWork::RankWork(const Schedule& schedule, int rank)
   last_gradient_stage = stages[static_cast<size_t>(behind->chunk)];
 }
 
-// ---- its cost
+// ---- the cost of that work
 
 // The number of a stage's layers that are fully recomputed.
 int64_t recomputed_layers(const Recomputing& r, int64_t layers) {
@@ -131,7 +131,7 @@ void PartCost::add(const PartCost& other, int64_t times) {
 
 namespace {
 
-// Adds the compute stream's work in the second of two recorded steps, as the first also fills tables.
+// Adds the compute stream's work in the second of two recorded steps, because the first also fills tables.
 void add_passes(const Tape& tape, const TapeGroups& groups, const SystemCosts& costs, PartCost& stage) {
   std::vector<std::string_view> phases;
   const auto mark = std::ranges::find(tape.records, TapeRecord::mark, &TapeRecord::kind);
@@ -197,7 +197,7 @@ PartCost Bounds::record_stage(Fp8 fp8, const LayoutShape& shape, const Recomputi
   const MemoryPlan memory = state.memory();
   PartCost stage;
   for (const Param& param : state.params.all()) stage.parameters += param.shape.numel();
-  if (pp == 1) {  // the middle stage has as many slots as micro-batches, and the least scratch
+  if (pp == 1) {  // the middle stage has one slot per micro-batch, and the least scratch memory
     scratch_bytes = bytes_of(memory, "scratch");
     const ResolvedCandidate two = run_of(2);
     stage.slot_bytes =
@@ -222,7 +222,7 @@ LayoutStageCosts Bounds::probe(const LayoutShape& shape, const Recomputing& how,
   const PrecisionConfig& precision = run_.config.precision;
   LayoutStageCosts costs = probe_in(precision.fp8, shape, how, halves);
   if (!precision.first_last_layers_bf16) return costs;
-  // Ignores which stages have bf16 layers: each pass of a layer is priced at the cheaper of the two.
+  // Ignores which stages use bf16 layers: each pass of a layer is priced at the cheaper of the two.
   const LayoutStageCosts bf16 = probe_in(Fp8::none, shape, how, halves);
   for (size_t kind = 0; kind < costs.layer.compute.size(); ++kind)
     costs.layer.compute[kind] = std::min(costs.layer.compute[kind], bf16.layer.compute[kind]);
@@ -246,7 +246,7 @@ LayoutStageCosts Bounds::probe_in(Fp8 fp8, const LayoutShape& shape, const Recom
   if (how == Recomputing{}) {
     costs.embedding = record(1, 0), costs.embedding.add(middle, -1);
     costs.head = record(1, 2), costs.head.add(middle, -1);
-    // A rank may have both the embedding and the head, which then share one table.
+    // A rank may hold both the embedding and the head, which then share one table.
     if (!run_.config.model.untie_embeddings_and_output_weights) costs.head.parameters = costs.head.optimizer_bytes = 0;
   }
   // Boundary buffers also grow with the micro-batches, but are not slots.
@@ -271,7 +271,7 @@ std::vector<std::vector<LayoutBound>> Bounds::of(const LayoutShape& shape, const
   const Layout& layout = legal.layout;
   const int p = layout.schedule.p, d = layout.mesh.size(kGradientAxes);
   const DType dtype = legal.config.precision.dtype;
-  // A lower bound: some weights of a layer, and some layers, stay in the model's type.
+  // A lower bound, because some weights of a layer, and some whole layers, stay in the model's type.
   const DType gathered = run_.config.precision.fp8_param_gather ? DType::e4m3 : dtype;
   std::vector<RankWork> ranks;
   for (int rank = 0; rank < p; ++rank) ranks.emplace_back(layout.schedule, rank);
@@ -301,7 +301,7 @@ std::vector<std::vector<LayoutBound>> Bounds::of(const LayoutShape& shape, const
     };
     const auto first = static_cast<size_t>(layout.schedule.rank_of(0));
     const int64_t optimizer_bytes = sum_of_stages(ranks[first]).optimizer_bytes;
-    int64_t longest = 0;  // ns of passes of the busiest rank so far
+    int64_t longest = 0;  // ns of the busiest rank's passes so far
     for (size_t r = 0; r < ranks.size(); ++r) {
       const RankWork& rank = ranks[r];
       const PartCost sum = sum_of_stages(rank);

@@ -7,14 +7,14 @@
 //
 // Time. In the replay a stream runs its records one after another, none faster than its price: contention, shared ports
 // and waits only add time. All ranks of a pipeline synchronize in the all-reduce of a step's statistics, which the
-// optimizer waits for. So for every pipeline rank r, successive all-reduces are apart by at least the longer of
+// optimizer waits for. So for every pipeline rank r, successive all-reduces are at least as far apart as the longer of
 //
 //   rank 0's optimizer, then a micro-batch's forward passes in the stages before r's first op, then either all of r's
 //     passes, or those up to its last gradient followed by that gradient's passes in the preceding stages
 //   r's streamed collectives on its port
 //
-// A prediction measures steps from the end of one optimizer to the end of the next. The two agree, as the optimizer
-// takes equally long in each step, except for calls that share a wire with it.
+// A prediction measures steps from the end of one optimizer to the end of the next. The two agree because the optimizer
+// takes the same time in each step, except for calls that share a wire with it.
 //
 // Memory. The arenas hold at least a rank's weights, gradients and optimizer state, its layers' activations in the
 // slots of its schedule, and the scratch memory of a pass.
@@ -38,7 +38,7 @@ namespace trivet {
 struct PartCost {
   std::array<int64_t, 4> compute{};  // [OpKind]: ns of a pass on the compute stream
   int64_t parameters = 0;            // elements
-  int64_t optimizer_bytes = 0;       // read and written once a step
+  int64_t optimizer_bytes = 0;       // read and written once per step
   int64_t slot_bytes = 0;            // activations per micro-batch in flight
 
   void add(const PartCost& other, int64_t times);

@@ -96,7 +96,7 @@ std::vector<double> fit(const MeasuredRuns& runs, std::span<const size_t> which,
   const auto cost_of = [&](const VectorXd& r) {
     return (weights.array() * 2 * ((1 + r.array().square()).sqrt() - 1)).sum();
   };
-  const auto moved = [&](size_t k, double by) {  // in the logarithm, clamped to the range
+  const auto moved = [&](size_t k, double by) {  // in log space, clamped to the range
     return std::clamp(values[k] * std::exp(by), std::max(keys[k]->low, 1e-9), keys[k]->high);
   };
   VectorXd r = residuals(values);

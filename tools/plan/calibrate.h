@@ -39,8 +39,8 @@ Errors errors_of(const MeasuredRuns& runs, std::span<const size_t> which, std::s
 
 // Fits the values of `keys`, starting from `start` and within their physical ranges, to minimize the differences
 // between the logarithms of predicted and measured times: Levenberg-Marquardt with numerical derivatives and the
-// soft-L1 loss 2 (sqrt(1 + r^2) - 1), r in units of `outlier`, so that outliers have little influence. Every file has
-// the same weight, as the errors of rows from one source are correlated.
+// soft-L1 loss 2 (sqrt(1 + r^2) - 1), with r in units of `outlier`, so that outliers have little influence. Every file
+// has the same weight, because the errors of rows from one source are correlated.
 struct FitOptions {
   double outlier = 0.03;
   int most_rounds = 20;

@@ -11,7 +11,7 @@
 namespace trivet {
 namespace {
 
-// Marks the varied keys as levels of a study, so that settings that they make ineffective are dropped.
+// Marks the varied keys as levels of a study, so that settings without effect in a layout are dropped.
 void mark_as_levels(LoadedConfig& loaded) {
   const auto mark = [&](std::string_view key) { loaded.origins[std::string(key)] = {Origin::level, "--search"}; };
   for (const char* key :

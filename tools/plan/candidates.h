@@ -34,7 +34,7 @@ struct Recomputing {
 
 // t: powers of two, and the run's own. p: all divisors that can split the layers. Schedules: all, but gpipe only if the
 // run uses it, as it takes as long as 1f1b and needs more memory. Micro-batch sizes: all that divide a rank's share of
-// the global batch. Throws ConfigError if the global batch size is not given, as it would then depend on varied keys.
+// the global batch. Throws ConfigError if no global batch size is given, because it would then depend on varied keys.
 std::vector<LayoutShape> list_shapes(const Config& run, int world);
 // largest: number of layers in the largest stage.
 std::vector<Recomputing> list_recomputings(int64_t largest);
@@ -59,7 +59,7 @@ inline constexpr std::array kCommSwitches = {"overlap.tp_comm_overlap",       "o
                                              "overlap.align_grad_reduce",     "overlap.align_param_gather",
                                              "overlap.overlap_grad_reduce",   "overlap.overlap_param_gather",
                                              "overlap.collectives_in_flight", "parallel.bucket_size"};
-// The same run with that switch changed, one for each of its other values.
+// The same run with a different value of that switch: one run per other value.
 std::vector<LoadedConfig> neighbours_of(const ResolvedCandidate& run, std::string_view key);
 
 }  // namespace trivet

@@ -28,7 +28,7 @@ struct Protocol {
   double base_us, nvlink_us, network_us, bandwidth;
 };
 constexpr std::array<Protocol, 3> kProtocols = {{{0, 0, 0, 0.5}, {7.4, 1.3, 1.3, 0.92}, {1.8, 2.8, 11.3, 1}}};
-constexpr double kTreeBandwidth = 0.92;  // of a ring's
+constexpr double kTreeBandwidth = 0.92;  // as a share of a ring's
 constexpr int kTreeHops = 2;             // per level: from one child, then from the other
 constexpr double kNvlsUs = 23;           // latency of an all-reduce by NVLink SHARP, which uses only Simple
 
@@ -69,7 +69,7 @@ struct Wires {
   }
 };
 
-// `times` rounds of the ring: each round has ranks - 1 steps of one shard.
+// `times` rounds of the ring: each round takes ranks - 1 steps of one shard.
 Route ring_route(const Wires& links, double bytes, int times) {
   const auto n = static_cast<double>(links.ranks);
   return {times * (links.ranks - links.nodes), times * (links.nodes - 1), times * bytes * (n - 1) / n, links.ring};
@@ -97,8 +97,8 @@ double gemm_seconds(const System& system, DType dtype, const Gemm& g) {
   const double memory = memory_bytes_per_second(system);
   const auto m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
   const auto batch = static_cast<double>(g.batch), bytes = static_cast<double>(size_of(dtype));
-  // A tile of the output needs (rows + columns) / (rows * columns) loads per multiplication: a square tile of half
-  // the area reaches 0.88 of the largest one's rate.
+  // A tile of the output needs (rows + columns) / (rows * columns) loads per multiplication, so a square tile of half
+  // the area reaches 0.88 of the largest tile's rate.
   constexpr double kLoads = 59;
   const auto intensity = [](double rows, double columns) { return rows * columns / (rows + columns); };
   const double largest = intensity(system.gemm_tile_m, system.gemm_tile_n);
@@ -115,7 +115,7 @@ double gemm_seconds(const System& system, DType dtype, const Gemm& g) {
       const int64_t plane = ceil_div(g.m, rows) * ceil_div(g.n, columns) * g.batch;
       const double rate = peak * rate_of(rows, columns), flops = 2.0 * rows * columns;
       for (const int split : {1, 2, 4, 8}) {
-        if (split > 1 && plane >= system.sms) break;  // all units are already busy
+        if (split > 1 && plane >= system.sms) break;  // all compute units are already busy
         const auto units = static_cast<double>(ceil_div(plane * split, system.sms) * system.sms);
         const double sums = split == 1 ? 0 : 8.0 * split * m * n * batch / memory;  // fp32, written and read
         compute = std::min(compute, units * flops * (k / split + system.gemm_k0) / rate + sums);

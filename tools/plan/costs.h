@@ -22,11 +22,11 @@ struct Gemm {
   int64_t m = 0, n = 0, k = 0, batch = 1;
 };
 double gemm_seconds(const System& system, DType dtype, const Gemm& gemm);
-// Bytes per output element of a GEMM with such operands.
+// Bytes per output element of a GEMM whose operands have this type.
 constexpr int64_t product_bytes(DType dtype) { return size_of(is_fp8(dtype) ? DType::bf16 : dtype); }
 
 // Attention in one kernel that does not store scores. flops: those actually computed, about half of 4 s^2 h per sample
-// if causal; the backward pass recomputes the scores and has 2.5 times the FLOPs of the forward pass.
+// if causal; the backward pass recomputes the scores and takes 2.5 times the FLOPs of the forward pass.
 double attention_seconds(const System& system, DType dtype, double flops, bool backward);
 
 // A memory-bound operation: a norm, an activation, an optimizer step. bytes: read and written.
@@ -35,13 +35,13 @@ double memory_seconds(const System& system, double bytes);
 // The placement of a group's ranks.
 struct GroupPlace {
   int ranks = 1;
-  int ranks_per_node = 1;   // on the node that has the most; at least `ranks` if one node has all
+  int ranks_per_node = 1;   // on the node with the most of them; at least `ranks` if one node holds all
   int groups_per_node = 1;  // groups that use the node's network cards at the same time
 };
 
-// A call of `bytes` (of Call::whole()) on every rank of the group, with the fastest of NCCL's protocols LL, LL128 and
-// Simple, and for an all-reduce the fastest of ring, tree and NVLink SHARP. Returns 0 for a group of one rank, and for
-// a split, which no step contains. REQUIRES: `call` is not a transfer.
+// The time of a call on all ranks of the group, with the fastest of NCCL's protocols LL, LL128 and Simple, and for an
+// all-reduce the fastest of ring, tree and NVLink SHARP. bytes: of Call::whole(). Returns 0 for a group of one rank,
+// and for a split, which no step contains. REQUIRES: `call` is not a transfer.
 double collective_seconds(const System& system, CommCall call, int64_t bytes, const GroupPlace& place);
 
 // The ring's bandwidth as a share of NVLink's: the load that its calls put on memory and compute units.

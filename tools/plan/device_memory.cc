@@ -15,7 +15,7 @@ namespace {
 constexpr double kGiB = 1 << 30;
 
 // The ranks that may need the most memory: every pipeline position, and on the other axes the first and the last, which
-// have the largest and the smallest shard of an uneven split.
+// hold the largest and the smallest shard of an uneven split.
 std::vector<MeshPosition> positions_of(const MeshShape& mesh) {
   std::vector<MeshPosition> positions{{}};
   for (const AxisInfo& row : kAxes) {
@@ -65,7 +65,7 @@ int communicators_of(const Config& config, const Layout& layout, int pp) {
   const Schedule& schedule = layout.schedule;
   const int first = schedule.rank_of(0), last = schedule.rank_of(schedule.stages() - 1);
   if (!config.model.untie_embeddings_and_output_weights && first != last && (pp == first || pp == last)) ++count;
-  // Communication streams have their own communicators.
+  // Communication streams use their own communicators.
   if (t > 1 && gpt_shape_of(config, layout, {}).overlaps_tensor_comm()) ++count;
   if (c > 1)
     count +=

@@ -11,7 +11,7 @@ namespace trivet {
 // The number of multi-rank communicators that the trainer creates on each rank of pipeline position `pp`.
 int communicators_of(const Config& config, const Layout& layout, int pp);
 
-// The items of the rank that needs the most memory.
+// The memory items of the rank that needs the most.
 std::vector<MemoryItem> memory_of_worst_rank(const Config& config, const Layout& layout, const System& system);
 
 int64_t sum_of(const std::vector<MemoryItem>& items);

@@ -8,8 +8,8 @@
 namespace trivet {
 namespace {
 
-// Ratios of the bytes that other frameworks move to the engine's for the same operation, counted from their kernels in
-// passes over a 16-bit tensor; an fp32 pass counts as two.
+// Ratios of the bytes that other frameworks move for an operation to those that the engine moves, counted from the
+// frameworks' kernels in passes over a 16-bit tensor; an fp32 pass counts as two.
 //   elementwise  eager PyTorch, a GPT layer's forward and backward: norms 4 and 8, dropout of probability 0 5 and 5,
 //                residual additions 6 and 6, copies of q, k and v 6 and 6, casts 4 and 6: 56. The engine: 10 and 8
 //   loss         casts to and from fp32 3 and 3, log-softmax 4, its gradient 6, a copy of logits 2: 18. The engine: 3

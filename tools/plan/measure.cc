@@ -48,7 +48,7 @@ double median_seconds(const Steps& steps, size_t span, int64_t Span::*since) {
   return median(values);
 }
 
-// A step's works, by name.
+// One step's work items, by name.
 std::map<std::string_view, std::vector<TapeWork>> works_of_step(const Config& config, const Layout& layout) {
   TapeGroups groups;
   const Tape tape = record_tape(config, layout, 0, groups, {.steps = 2, .one_ahead = false, .cpu = true});

@@ -1,5 +1,5 @@
 // Measures a spec of this machine's CPUs: the real trainer runs steps on threads, its spans are matched with the
-// records on the same run's tape, and the constants that thread_ranks.h prices with are fitted to the measured times.
+// records on the same run's tape, and the constants that thread_ranks.h uses are fitted to the measured times.
 #pragma once
 
 #include <functional>
@@ -28,7 +28,7 @@ struct MeasuredOps {
 };
 
 // Measures `steps` steps after one warm-up step. sets: "section.key=value", applied to a small GPT. Throws ConfigError,
-// and Error if the run's ops differ from its tape's.
+// or Error if the run's ops differ from its tape's.
 MeasuredOps measure_run(const std::vector<std::string>& sets, int ranks, int steps);
 
 // Fits the constants that price ops on one thread to the measured times.

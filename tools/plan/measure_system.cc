@@ -77,8 +77,8 @@ double sum(std::span<const MeasuredOps::Work> works) {
   return seconds;
 }
 
-// The non-negative x that best satisfies row x = 1 for all rows: least squares by cyclic coordinate descent, reweighted
-// for the soft-L1 loss, so that a disturbed step has little influence.
+// The non-negative x that best satisfies dot(row, x) = 1 for all rows: least squares by cyclic coordinate descent,
+// reweighted for the soft-L1 loss, so that a disturbed step has little influence.
 template <size_t N>
 std::array<double, N> fit_to_one(const std::vector<std::array<double, N>>& rows) {
   constexpr double kScale = 0.05;  // larger errors are outliers
@@ -100,7 +100,7 @@ std::array<double, N> fit_to_one(const std::vector<std::array<double, N>>& rows)
   return x;
 }
 
-// An op's time in excess of the smallest ops' time.
+// An op's time beyond the fixed time of the smallest ops.
 double own_seconds(const MeasuredOps::Work& work, const System& system) {
   return std::max(work.seconds - 1e-6 * system.kernel_us, 0.1 * work.seconds);
 }
@@ -129,7 +129,7 @@ void fit_small_ops(std::span<const MeasuredOps::Work> works, System& system) {
   system.kernel_us = median(small);
 }
 
-// Fits the rates that reproduce the total time of the ops they bound, so that a step's time is right.
+// Fits each rate to the total time of the ops that it bounds, so that the time of a whole step is right.
 void fit_other_ops(std::span<const MeasuredOps::Work> works, System& system) {
   double elements = 0, bytes = 0, of_elements = 0, of_bytes = 0;
   for (const auto& work : works) {
@@ -159,7 +159,7 @@ void fit_attention(std::span<const MeasuredOps::Work> works, System& system) {
   system.score_g_per_s = rate_of(scores);
 }
 
-// Fits the median overhead of running an op on several threads, beyond its parts.
+// Fits the median overhead of running an op on several threads, in addition to the op's priced work.
 void fit_teams(std::span<const MeasuredOps::Work> works, System& system) {
   if (system.cores == 1) return;
   std::vector<double> more;

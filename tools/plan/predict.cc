@@ -42,7 +42,7 @@ struct Performance {
   }
 };
 
-// Writes the ranks' last step.
+// Writes a trace of the ranks' last step.
 void write_trace(const std::string& path, const Performance& of, const Layout& layout, int64_t origin_ns,
                  const std::vector<int>& ranks) {
   std::vector<std::string> parts;

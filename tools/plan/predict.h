@@ -1,6 +1,6 @@
 // Predicts a run's speed and memory on a system: its tapes (rehearsal.h) are priced by the system spec (costs.h) and
-// replayed (replay.h). The first step does not count, as it starts with idle ranks; each later step starts in the state
-// that its predecessor left.
+// replayed (replay.h). The first step does not count, because it starts with idle ranks; each later step starts in the
+// state that its predecessor left.
 #pragma once
 
 #include <memory>

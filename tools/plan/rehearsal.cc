@@ -56,8 +56,8 @@ std::vector<int> classes_of(const Config& config, const Layout& layout) {
   return classes;
 }
 
-// Translates the groups of a tape to those of another rank that shares it: on the axes on which all members of a
-// recorded group agree, each member takes the coordinates of that rank.
+// Translates a tape's groups to those of another rank that shares the tape: on the axes on which all members of a
+// recorded group agree, each member takes the other rank's coordinates.
 class GroupsOfOthers {
  public:
   GroupsOfOthers(const Tape& tape, const Layout& layout, TapeGroups& groups) : mesh_(layout.mesh), groups_(groups) {
@@ -110,7 +110,7 @@ class Colours {
  public:
   explicit Colours(size_t count) : colours_(count, 0) {}
   int operator[](int i) const { return colours_[static_cast<size_t>(i)]; }
-  // Two items still share a colour if they did before and write(i, what) appends the same values to `what` for both.
+  // Two items then share a colour if they did before and write(i, what) appends the same values to `what` for both.
   // Returns true if the number of colours has changed.
   template <class F>
   bool refine(F&& write) {
@@ -136,7 +136,7 @@ class Colours {
   size_t count_ = 0;
 };
 
-// Appends everything that the cost of a group's calls can depend on: its size, its members per node, and its purpose.
+// Appends everything that can affect the cost of a group's calls: its size, its members per node, and its purpose.
 void write_form(const TapeGroups::Group& group, int ranks_per_node, std::vector<int>& what) {
   what.insert(what.end(), {static_cast<int>(group.category), group.occurrence});
   for (const char c : group.name) what.push_back(-c);
@@ -147,7 +147,7 @@ void write_form(const TapeGroups::Group& group, int ranks_per_node, std::vector<
   std::sort(what.begin() + first, what.end());
 }
 
-// [group of the tape]: true if the rank sends or receives in the group, so that its index in it matters.
+// [group of the tape]: true if the rank sends or receives in the group, so that its index in the group matters.
 std::vector<bool> with_transfers(const Tape& tape) {
   std::vector<bool> has(tape.groups.size());
   for (const TapeCall& call : tape.calls)

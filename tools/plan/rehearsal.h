@@ -1,5 +1,5 @@
-// Rehearsal: the tapes of all ranks of a run, and their players. Ranks that queue the same work share a tape, i.e.
-// ranks of one pipeline stage whose optimizers own shards of the same sizes.
+// Rehearsal: the tapes of all ranks of a run, and their players. Ranks that queue the same work share a tape: those of
+// one pipeline stage whose optimizers own shards of the same sizes.
 #pragma once
 
 #include <deque>
@@ -19,10 +19,10 @@ struct Rehearsal {
 // each_rank: records every rank separately, without sharing tapes.
 Rehearsal rehearse(const Config& config, const Layout& layout, const TapeOptions& options = {}, bool each_rank = false);
 
-// Merges ranks that do the same at the same times into one player, by the coarsest equitable partition of ranks and
-// groups (colour refinement). A call's cost may depend on the nodes of its group's members. Two ranks have the same
-// colour if they share a tape and their groups have the same colours in the same order; two groups, if their placement
-// on nodes and their members' colours are the same. Exact: times are the same as without merging, to the nanosecond.
+// Merges ranks that do the same work at the same times into one player, by the coarsest equitable partition of ranks
+// and groups (colour refinement). A call's cost may depend on the nodes of its group's members. Two ranks share a
+// colour if they share a tape and their groups have the same colours in the same order. Two groups share one if their
+// placement on nodes and their members' colours are the same. Exact to the nanosecond.
 void merge_ranks(Rehearsal& rehearsal, int ranks_per_node);
 
 }  // namespace trivet

@@ -78,7 +78,7 @@ Replayed Replay::play() {
   return std::move(result_);
 }
 
-// Handles the end of a call or a work, or the moment when the host has queued a stream's next record.
+// Handles the end of a call or of work, or the moment when the host has queued a stream's next record.
 void Replay::end_due(const Due& due) {
   if (due.what & kCall) {
     const uint32_t call = due.what & ~kCall;
@@ -103,7 +103,7 @@ void Replay::end_due(const Due& due) {
   make_ready(due.what);
 }
 
-// Runs a stream's records until one takes time or has to wait.
+// Runs a stream's records until one takes time or must wait.
 void Replay::go_on(uint32_t number) {
   StreamState& stream = streams_[number];
   if (stream.state != State::ready) return;
@@ -177,7 +177,7 @@ bool Replay::begin_work(uint32_t number) {
   return false;
 }
 
-// Returns true if the stream has to wait for the event.
+// Returns true if the stream must wait for the event.
 bool Replay::wait_for_event(uint32_t number, const Walk::Step& step) {
   StreamState& stream = streams_[number];
   StreamState& other = streams_[ranks_[stream.rank].first_stream + step.of];
@@ -188,7 +188,7 @@ bool Replay::wait_for_event(uint32_t number, const Walk::Step& step) {
   return true;
 }
 
-// A stream has passed an event: releases the streams and the host if they waited for it.
+// A stream has passed an event: releases the streams and the host that wait for the event.
 void Replay::passed(uint32_t number, uint32_t event) {
   ReplayRank& rank = rank_of(number);
   std::erase_if(streams_[number].waiters, [&](uint32_t waiter) {
@@ -230,7 +230,7 @@ void Replay::add_span(uint32_t stream, uint32_t record, int64_t start_ns, int64_
     result_.spans[rank][local(stream)].push_back({record, start_ns, now_, wire_start_ns});
 }
 
-// Stores an activity that has just ended as a cause, if the critical path is requested and only for the last step.
+// Stores an activity that has just ended as a cause; only if the critical path is requested, and for the last step.
 uint32_t Replay::add_cause(uint32_t rank, uint32_t record, int64_t start_ns, uint32_t before) {
   if (!options_.critical_path || static_cast<int>(result_.step_ends[rank].size()) + 1 < ranks_[rank].walk->tape.steps)
     return kNone;

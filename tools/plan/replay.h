@@ -1,5 +1,5 @@
-// Replay: computes when each record on the tapes of all ranks would run, given the costs. A discrete-event simulation
-// on an integer clock of nanoseconds; results do not depend on the order in which tapes were recorded.
+// Replay: computes when each record on the tapes of all ranks would run, given the costs. It is a discrete-event
+// simulation on an integer clock of nanoseconds; results do not depend on the order in which tapes were recorded.
 //
 //   host     queues a rank's records in order, taking each record's launch time, and waits where the tape waits
 //   streams  run their records in order: one starts when it has been queued, its predecessors have finished and the
@@ -44,10 +44,10 @@ class ReplayCosts {
   virtual bool buffered_sends() const { return false; }
   // The factor by which a call at full load slows down compute.
   virtual double slowdown() const { return 1; }
-  // Threads per compute stream if all ranks share the cores of one node, where other streams have one thread each; 0:
+  // Threads per compute stream if all ranks share one node's cores, where every other stream runs on one thread; 0:
   // each rank has its own device.
   virtual int threads() const { return 0; }
-  // The relative rate of each thread with this many busy threads on the node.
+  // The relative rate of each thread while this many threads are busy on the node.
   virtual double core_rate(int64_t /*busy_threads*/) const { return 1; }
 };
 
@@ -57,23 +57,23 @@ struct ReplayOptions {
   bool critical_path = false;  // of the last step: Replayed::critical_path
 };
 
-// A rank, or several ranks that do the same at the same times, with the tape of a rank that queues the same work.
+// A rank, or several ranks that do the same work at the same times, with the tape of a rank that queues that work.
 struct Player {
   const Tape* tape = nullptr;
   int rank = 0;                  // the first of them
-  int64_t ranks = 1;             // how many
+  int64_t ranks = 1;             // number of ranks
   std::vector<int> groups = {};  // replaces Tape::groups
   std::vector<int> places = {};  // the rank's index in each group; 0 if it neither sends nor receives there
 };
 
 // The interval of a record on its stream, or of a phase. A compact form of the Span that it becomes.
 struct PlayedSpan {
-  uint32_t record = 0;  // index in Tape::records; for a phase, of its begin_phase
+  uint32_t record = 0;  // index in Tape::records; for a phase, that of its begin_phase
   int64_t start_ns = 0, end_ns = 0;
   int64_t wire_start_ns = 0;  // of a call; for a buffered send, which has no wire time, its end
 };
 
-// A segment of the critical path: a work, a call, or the host's time to queue the next record.
+// A segment of the critical path: work, a call, or the host's time to queue the next record.
 struct PathPart {
   static constexpr uint32_t kHost = UINT32_MAX;
   int player = 0;

@@ -99,7 +99,7 @@ void Replay::start_call(uint32_t number) {
   set_due(call.activity, number | kCall);
 }
 
-// The cause for the successors of a call: the call itself or, if it took no time, what it waited for.
+// The cause that a call's successors store: the call itself or, if it took no time, what the call waited for.
 uint32_t Replay::cause_of(const OpenCall& call) {
   if (!call.active) return call.cause;
   const auto stays = std::ranges::find(call.members, false, &Member::goes_on);

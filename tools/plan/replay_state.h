@@ -1,5 +1,5 @@
-// The simulation of replay.h: its state and transitions. replay.cc implements streams and the host, replay_calls.cc
-// calls and the ports that they share.
+// The simulation of replay.h: its state and transitions. replay.cc implements streams and the host; replay_calls.cc
+// implements calls and the ports that they share.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace trivet {
 // Work is counted in units of 1 / kFullRate ns at full rate, so that rates are integers.
 inline constexpr int64_t kFullRate = int64_t{1} << 16;
 
-// An activity that takes time: a call, or a work on a stream.
+// An activity that takes time: a call, or work on a stream.
 struct Activity {
   int64_t left = 0;   // units of work that remained at `since`
   int64_t since = 0;  // ns
@@ -34,7 +34,7 @@ struct Activity {
     since = now;
     rate = static_cast<int32_t>(next);
   }
-  // Units left over for the successor, as the end is rounded up to a whole nanosecond.
+  // Units left over for the successor, because the end is rounded up to a whole nanosecond.
   int64_t excess(int64_t now) const { return (now - since) * rate - left; }
 };
 
@@ -55,7 +55,7 @@ class Replay {
     State state = State::ready;
     uint8_t calls_left = 0;  // in_call
     uint32_t event = 0;      // on_event: the event's step
-    uint32_t end = 0;        // working: the step after it
+    uint32_t end = 0;        // working: the step after the current one
     int64_t ahead = 0;       // units of the next work that are already done when it begins
     int64_t came_ns = 0;     // working, in_call: start of the state
     uint32_t cause = kNone;  // index in causes_: the last activity that it waited for
@@ -71,15 +71,15 @@ class Replay {
     uint32_t host_waits = 0;                             // host waits that have ended
     int64_t host_late = 0;                               // total ns by which they delayed the host
     int64_t host_since = 0;                              // end of the last host wait that delayed it
-    uint32_t host_cause = kNone;                         // index in causes_: what that wait waited for
+    uint32_t host_cause = kNone;                         // index in causes_: the activity that the wait waited for
     std::vector<uint32_t> calls = {};                    // active calls on its ports
     int64_t compute_rate = kFullRate;                    // while these calls are active
-    std::array<std::array<int, 2>, 3> on_port = {};      // [port]: how many of these calls send, and receive
+    std::array<std::array<int, 2>, 3> on_port = {};      // [port]: counts of these calls: sending, receiving
     std::array<int64_t, CallCost::kQueues> queues = {};  // ns at which each queue is free
     uint16_t working = 0;                                // streams in State::working
   };
   struct Phase {
-    uint32_t stream, record;  // of its begin_phase
+    uint32_t stream, record;  // record: that of its begin_phase
     int64_t start_ns;
   };
   struct Member {

@@ -8,7 +8,7 @@
 //   system.KEY        overrides the spec's constant, as --system-set does; an empty cell keeps it
 //   one of step_seconds, tokens_per_second_per_rank, model_tflops_per_rank (by train.flops_convention)
 // Or a run's metrics.jsonl, with config.resolved.yaml in the same folder; the step time is then the median over all
-// steps but the first two.
+// steps except the first two.
 #pragma once
 
 #include <string>

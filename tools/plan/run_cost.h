@@ -26,8 +26,8 @@ struct RunCost {
   double energy_mwh() const { return power_watts * rank_hours() * 1e-6; }
 };
 
-// A run's number of tokens: `asked`, else derived from train.train_iters or train.train_samples. Throws ConfigError
-// unless it is positive. config, layout: resolved.
+// The run's number of tokens: `asked` if given, else derived from train.train_iters or train.train_samples. Throws
+// ConfigError unless it is positive. config, layout: resolved.
 double tokens_of_run(std::optional<double> asked, const Config& config, const Layout& layout);
 
 RunCost cost_of_run(const StepReport& step, double tokens, std::optional<double> price, const System& system);

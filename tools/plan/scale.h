@@ -1,6 +1,6 @@
-// Scaling curves: one run on increasing numbers of ranks. The mesh grows along its data-parallel axis; t and p stay.
+// Scaling curves: one run on increasing numbers of ranks. Only the mesh's data-parallel axis grows; t and p are fixed.
 //
-//   weak    the global batch grows with the number of ranks, starting from the run's own on the fewest ranks
+//   weak    the global batch grows with the number of ranks, starting from the run's own batch on the fewest ranks
 //   strong  the global batch is constant
 //
 // Efficiency is tokens per second per rank, relative to the curve's first legal point. The knee is the last point
@@ -22,7 +22,7 @@ constexpr auto words_of(Scaling) { return word_list("weak", "strong"); }
 
 struct ScalePoint {
   int ranks = 0;
-  std::string refusal = {};  // why there is no prediction; "" if there is one
+  std::string refusal = {};  // why no prediction exists; "" if one does
   int64_t global_batch = 0;
   Prediction prediction = {};
   double efficiency = 0;
@@ -37,11 +37,11 @@ struct ScaleCurve {
   std::optional<size_t> first = {}, knee = {};
   std::optional<size_t> beyond = {};  // the first point with efficiency below kKnee
 
-  bool legal() const { return first.has_value(); }  // true if any point is
+  bool legal() const { return first.has_value(); }  // true if any point is legal
 };
 
 // ranks: rank counts, at least one, in ascending order. Throws ConfigError if the run on the first count has no global
-// batch to grow from; problems of individual points are reported in ScalePoint::refusal.
+// batch to start from; problems of individual points are reported in ScalePoint::refusal.
 ScaleCurve scale_curve(const LoadedConfig& run, const std::vector<int>& ranks, const System& system,
                        Scaling scaling);
 

@@ -42,7 +42,7 @@ class Search {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // To be rehearsed; then only the candidate is kept, as the schedules of thousands of layouts would take gigabytes.
+  // To rehearse. Only the candidate is kept afterwards: the schedules of thousands of layouts would take gigabytes.
   struct Pending {
     ResolvedCandidate run;
     Candidate candidate;
@@ -54,7 +54,7 @@ class Search {
     if (!over_ && ((options_.stop && options_.stop()) || passed() > options_.seconds)) over_ = true;
     return over_;
   }
-  // Bounds may take at most half of the time, as they alone find no layout.
+  // Bounds may take at most half of the time, because bounds alone find no layout.
   bool bounds_are_over() { return over() || passed() > options_.seconds / 2; }
   void rehearse_own();
   void bound_layouts();
@@ -110,7 +110,7 @@ std::optional<std::vector<Point>> Search::bound_shape(size_t number) {
   if (options_.recomputings)
     std::erase_if(recomputings, [&](const Recomputing& how) { return !options_.recomputings(how); });
   std::vector<Point> points;
-  // Models on CPUs are small: all their layouts are rehearsed, without bounds.
+  // Models on CPUs are small, so all their layouts are rehearsed, without bounds.
   const auto bounds =
       system_.kind() == SystemKind::gpu
           ? bounds_.of(shape, *legal, recomputings, shardings)
@@ -124,8 +124,8 @@ std::optional<std::vector<Point>> Search::bound_shape(size_t number) {
   return points;
 }
 
-// Bounds shapes that differ only in micro-batch size, smallest first. If no layout of a shape fits, none with a larger
-// micro-batch does, as at least as many samples are in flight.
+// Computes bounds for shapes that differ only in micro-batch size, smallest first. If no layout of a shape fits, none
+// with a larger micro-batch does, because at least as many samples are in flight.
 std::vector<Point> Search::bound_family(size_t first, size_t end) {
   std::vector<Point> points;
   for (size_t number = first; number < end; ++number) {
@@ -242,7 +242,7 @@ void Search::visit_layouts() {
   rehearse(std::move(pending));
 }
 
-// Rehearses a run's neighbours in one switch, those that fit and were not seen before.
+// Rehearses the runs that differ from the given one only in this switch, if they fit and were not seen before.
 std::vector<Candidate> Search::rehearse_neighbours(const Candidate& of, std::string_view key) {
   std::vector<Pending> tried;
   for (const LoadedConfig& next : neighbours_of(*resolve_candidate(of.open, facts_), key)) {

@@ -1,7 +1,7 @@
 // Searches for a run's fastest layouts that fit in a system's memory, by best-first branch and bound: every legal
-// layout has lower bounds on its step time and memory (bound.h); those that may fit are rehearsed in order of their
+// layout has lower bounds on its step time and memory (bound.h). Those that may fit are rehearsed in order of their
 // time bounds, until the next one cannot be among the best. Then the switches (overlaps, buckets) of the best layouts
-// are changed one at a time, as long as that makes a step faster.
+// are changed one at a time, as long as a change makes a step faster.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace trivet {
 
 struct SearchProgress {
-  size_t families = 0, bounded = 0;  // families: sets of shapes that differ only in micro-batch; bounded: families done
+  size_t families = 0, bounded = 0;  // number of sets of shapes that differ only in micro-batch; sets with bounds
   size_t layouts = 0, decided = 0;   // layouts that may fit; those already decided
   size_t rehearsed = 0;
   double best_seconds = 0;  // 0: none yet
@@ -27,7 +27,7 @@ struct SearchOptions {
   std::function<bool(const LayoutShape&)> shapes = {};        // true for shapes to consider; empty: all
   std::function<bool(const Recomputing&)> recomputings = {};  // same for recomputations
   size_t best = 10;                                           // layouts to return
-  double seconds = 600;                                       // time limit: the search then ends with its results
+  double seconds = 600;                                       // time limit; the search then returns its results
   size_t refined = 3;                                         // layouts whose switches are refined
   size_t threads = 1;                                         // for rehearsals
   std::function<bool()> stop = {};                            // true: the search ends as if its time were up
@@ -49,7 +49,7 @@ struct SearchResult {
   int64_t layouts = 0;                // the sum of the next six
   int64_t illegal = 0;                // rejected by the engine; a shape counts once
   int64_t too_large = 0;              // do not fit in memory
-  int64_t dominated = 0;              // recompute more than they need to in order to fit
+  int64_t dominated = 0;              // recompute more than needed to fit
   int64_t rehearsed = 0;
   int64_t pruned = 0;       // bound is above the slowest of the best
   int64_t not_visited = 0;  // not yet decided when the time ran out

@@ -9,7 +9,7 @@
 
 namespace trivet {
 
-// Tables of the `count` best layouts with the overheads in their steps, and of the Pareto front of all (pareto_of()).
+// Tables of the `count` best layouts with their steps' overheads, and of the Pareto front of all (pareto_of()).
 std::vector<TextBlock> describe(const SearchResult& result, size_t count);
 TextBlock changes_of(const Candidate& candidate);
 // The number of layouts by outcome, and a lower bound on the step time of those that were not rehearsed.

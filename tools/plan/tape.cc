@@ -16,7 +16,7 @@
 namespace trivet {
 namespace {
 
-// Numbers distinct values in order of first appearance.
+// Numbers distinct values in the order in which they first appear.
 template <class T>
 class Numbered {
  public:
@@ -217,12 +217,12 @@ class TapeDevice : public Device {
   uint8_t streams_ = 0;
 };
 
-// Pairs of a query and a key for which attention computes a score.
+// The number of query-key pairs for which attention computes a score.
 int64_t pairs_of(int64_t queries, int64_t keys, bool causal) {
   return queries * keys - (causal ? queries * (queries - 1) / 2 : 0);
 }
 
-// Adjusts an op's work where the size of its arguments is not enough.
+// Corrects an op's work where the sizes of its arguments do not determine it.
 template <class Op>
 void complete(const Op&, TapeWork&) {}
 // Only the tokens' rows of the table are accessed.
@@ -235,7 +235,7 @@ void complete(const op::Matmul& op, TapeWork& work) {
   work.dtype = op.a.dtype;
   work.m = op.c.rows(), work.n = op.c.cols(), work.k = op.transpose_a ? op.a.rows() : op.a.cols();
   work.flops = 2 * work.m * work.n * work.k;
-  // Operands of epilogues are counted where these are (TapeOps::add_epilogue).
+  // Epilogue operands are counted with the epilogues (TapeOps::add_epilogue).
   const auto bytes_of = [](const auto& argument) { return argument.data ? argument.bytes() : 0; };
   work.bytes = op.a.bytes() + op.b.bytes() + bytes_of(op.bias) + op.c.bytes() * (op.accumulate ? 2 : 1);
   work.activation = op.pre_activation || op.activation_backward;
@@ -261,7 +261,7 @@ void add_attention(const Attention& op, int64_t products, TapeWork& work) {
 }
 void complete(const op::AttentionForward& op, TapeWork& work) { add_attention(op, 2, work); }
 void complete(const op::AttentionBackward& op, TapeWork& work) {
-  add_attention(op, 5, work);  // the scores again, and the gradients of v, p, q and k
+  add_attention(op, 5, work);  // recomputes the scores; gradients of v, p, q and k
   work.backward = true;
 }
 
@@ -295,9 +295,9 @@ class TapeOps : public Ops {
   }
 
  private:
-  // What a GPU's GEMM fuses, and the ops before a GEMM of FP8 operands. A CPU decodes them. A GPU's GEMM requires rows
-  // along k that are multiples of 16 bytes (cuBLASLt, "cublasLtMatmul"): other operands are transposed, or decoded if k
-  // is not such a multiple.
+  // Adds the operands that a GPU's GEMM fuses, and records the ops before a GEMM with FP8 operands. A CPU decodes
+  // these. A GPU's GEMM requires rows along k in multiples of 16 bytes (cuBLASLt, "cublasLtMatmul"): operands in the
+  // other layout are transposed; if k is not a multiple, both are decoded.
   void add_prologue(const op::Matmul& op, TapeWork& gemm, Stream& stream) {
     if (!cpu_) add_bytes(op.pre_activation, gemm), add_bytes(op.activation_backward, gemm);
     if (!is_fp8(op.a.dtype)) return;
@@ -313,8 +313,8 @@ class TapeOps : public Ops {
       if (!op.transpose_b) pass("transpose", op.b, op.b.dtype);
     }
   }
-  // As in CpuOps. Passes for the bias gradient and the residual are counted on GPUs too: whether a shape's GEMM can
-  // fuse them is known only once it is tried.
+  // As in CpuOps. Passes for the bias gradient and the residual are counted on GPUs too, because whether a shape's GEMM
+  // can fuse them is known only after a trial.
   void add_epilogue(const op::Matmul& op, Stream& stream) {
     if (op.residual) run(residual_of(op), stream);
     if (op.bias_grad) run(op::ColumnSum{op.a, op.bias_grad}, stream);

@@ -1,5 +1,5 @@
 // Tape: the work that one rank's host queues while the real trainer runs on a recording back end, whose device has no
-// memory, whose ops compute nothing and whose communicators have no peers. As the work does not depend on any results,
+// memory, whose ops compute nothing and whose communicators have no peers. The work does not depend on any results, so
 // one thread can record any rank of any layout in isolation. replay.h simulates the tapes of all ranks together.
 //
 // The queued operations do not depend on values: a step accepts any value copied from the device (TapeOptions::number),
@@ -19,14 +19,14 @@
 
 namespace trivet {
 
-// An op's work, without its time and stream. Equal works are stored once.
+// An op's work, without its time and stream. Equal work items are stored once.
 struct TapeWork {
   // memory: bound by the bytes moved; copy: between host and device
   enum Kind : uint8_t { memory, loss, gemm, attention, copy };
   const char* name = "";
   Category category = Category::compute;
   Kind kind = memory;
-  DType dtype = DType::f32;     // of a GEMM's operands as they are multiplied, or of attention's
+  DType dtype = DType::f32;     // of a GEMM's operands when they are multiplied, or of attention's
   bool backward = false;        // of attention
   bool activation = false;      // a GEMM whose epilogue applies an activation, or multiplies by its derivative
   bool recomputed = false;      // runs in the backward pass, to recompute activations
@@ -104,7 +104,7 @@ struct Tape {
 };
 
 struct TapeOptions {
-  int steps = 2;          // the second represents all later ones: ranks begin it in the state that the first left
+  int steps = 2;          // the second represents all later ones: it begins in the state that the first left
   bool one_ahead = true;  // the next step's passes are queued before a step's results are read, as on a GPU
   bool cpu = false;       // ops as on a CPU, where a GEMM's activation is a separate op
   float number = 1;       // the value of all fp32 elements copied to the host

@@ -45,7 +45,7 @@ class Rewriter {
     return tape_.events++;
   }
 
-  // Makes work that is queued on the stream from now on wait for all compute queued so far.
+  // Makes all work queued on the stream from now on wait for the compute queued so far.
   void follow_compute(uint8_t stream) {
     int64_t& after = after_[stream];
     if (after == computed_) return;
@@ -104,11 +104,11 @@ class Rewriter {
   const TapeGroups& groups_;
   const Links& links_;
   std::map<uint8_t, uint8_t> wires_;                // by stream
-  std::map<uint32_t, uint32_t> copies_, meetings_;  // by call: index of its copy (a work), of its barrier (a call)
+  std::map<uint32_t, uint32_t> copies_, meetings_;  // by call: index of its copy in works, of its barrier in calls
   int64_t computed_ = 0;                            // records so far on the compute stream that take time
-  std::vector<int64_t> after_;                      // [stream]: how many of those its next record waits for
+  std::vector<int64_t> after_;                      // [stream]: how many of these its next record waits for
   uint32_t event_ = 0;                              // the latest event on the compute stream
-  int64_t event_after_ = -1;                        // how many of those records precede event_
+  int64_t event_after_ = -1;                        // how many of these records precede event_
 };
 
 }  // namespace

@@ -43,7 +43,7 @@ struct Walk {
   std::vector<Stream> streams;
   std::vector<HostWait> host_waits;
   std::vector<Lane> lanes;
-  std::vector<int64_t> work_ns;  // [work], followed by the same works inside a graph
+  std::vector<int64_t> work_ns;  // [work], followed by the same work items inside a graph
 };
 
 }  // namespace trivet
