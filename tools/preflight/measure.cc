@@ -208,7 +208,7 @@ class Probe {
       if (result_.hosts[a] == result_.hosts[rank]) host.push_back(static_cast<int>(a));
       for (size_t b = a + 1; b < ranks; ++b) {
         const Metric kind = result_.hosts[a] == result_.hosts[b] ? kInHost : kNetwork;
-        const double rate = std::min(all[a * ranks + b], all[b * ranks + a]);  // the late starter measures too much
+        const double rate = std::min(all[a * ranks + b], all[b * ranks + a]);  // the late starter's rate is too high
         result_.links.push_back({a, b, kind, rate});
         if ((a == rank || b == rank) && !(rate <= best_[kind]))
           best_[kind] = rate, typical_[kind] = median(rates[a == rank ? b : a]);

@@ -1,4 +1,4 @@
-// Preflight: finds what would slow down or kill a days-long run before it starts. All ranks measure GEMMs, memory,
+// Preflight: before a days-long run starts, finds what would slow it down or kill it. All ranks measure GEMMs, memory,
 // links, disk and clocks at the same time, compare program, libraries, devices and data, and read the last checkpoint.
 #pragma once
 
@@ -24,7 +24,7 @@ constexpr std::array<MetricKind, kMetrics> kMetricKinds = {
      {"memory_gb_per_s", "memory", "GB/s", 0.9},
      {"in_host_gbit_per_s", "in host", "Gbit/s", 0.9},    // to the best peer on the same host
      {"network_gbit_per_s", "network", "Gbit/s", 0.9},    // to the best peer on another host
-     {"all_reduce_gbit_per_s", "reduce", "Gbit/s", 0.9},  // over the host's ranks, or over all if it has one
+     {"all_reduce_gbit_per_s", "reduce", "Gbit/s", 0.9},  // over the host's ranks, or over all if it runs only one
      {"write_mb_per_s", "write", "MB/s", 0.5},            // disks vary
      {"read_mb_per_s", "read", "MB/s", 0.5},
      {"sm_clock_mhz", "SM", "MHz", 0.9},
@@ -52,8 +52,8 @@ struct Preflight {
 // it. Throws what make_backend() throws.
 Preflight measure_preflight(const Config& config, const Layout& layout, Communicator& world);
 
-// The slow parts, one per string. Fewer than three values are not judged, as the slow one of two cannot be identified.
-// If all links of a rank are slow, names the rank, else the link.
+// The slow parts, one per string. Fewer than three values are not judged, because the slow one of two cannot be
+// identified. If all links of a rank are slow, names the rank, else the link.
 std::vector<std::string> slow_parts(const Preflight& measured);
 TextBlock table_of(const Preflight& measured);
 nlohmann::ordered_json json_of(const Preflight& measured);
