@@ -17,8 +17,8 @@ using PieceCounts = std::unordered_map<std::string, int64_t>;
 // Adds the pieces of a text to the counts. Special tokens in it count as text.
 void count_pieces(const BpeCutter& cutter, std::string_view text, PieceCounts& counts);
 
-// Ids are assigned to the special tokens, the bytes in the order of the files' alphabet, then the merges. Each merge
-// joins the most frequent pair, on ties the one with the smallest ids. Ends early if no pair is left.
+// Assigns ids to the special tokens, then to the bytes in the order of the files' alphabet, then to the merges. Each
+// merge joins the most frequent pair or, on ties, the pair with the smallest ids. Ends early if no pair is left.
 BpeModel train_bpe(const PieceCounts& counts, int64_t vocab_size, BpePattern pattern,
                    const std::vector<std::string>& special);
 

@@ -1,5 +1,5 @@
-// LineSample: a uniform sample of the lines of a text of unknown length, to train a tokenizer on. Depends only on the
-// lines and their order. Memory: about three times the budget.
+// LineSample: a uniform sample of the lines in a text of unknown length, for training a tokenizer. It depends only on
+// the lines and their order. Memory: about three times the budget.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class LineSample {
   // `lines` false: samples parts of a few KiB instead of lines; line ends are then part of the text.
   explicit LineSample(int64_t budget_bytes, bool lines = true) : budget_(budget_bytes), of_lines_(lines) {}
 
-  // Adds the lines of a document, long ones in parts.
+  // Adds a document's lines, splitting long ones.
   void add(std::string_view text);
 
   // The sample in order: at most the budget, or one line.

@@ -13,9 +13,9 @@
 namespace trivet {
 
 // read(item) fills an item, or returns false at the end; work(item) and write(item) follow. All `threads`, including
-// the calling one, run all three stages; read() is called by one thread at a time, and so is write(). At most
-// 2 * threads items exist at a time. The first exception stops the pipeline and is rethrown once all threads are done.
-// REQUIRES: Item is default-constructible and movable.
+// the calling one, run all three stages, but only one thread at a time calls read(), and only one calls write(). At
+// most 2 * threads items exist at a time. The first exception stops the pipeline and is rethrown once all threads are
+// done. REQUIRES: Item is default-constructible and movable.
 template <class Item, class Read, class Work, class Write>
 void ordered_pipeline(size_t threads, const Read& read, const Work& work, const Write& write) {
   threads = std::max<size_t>(1, threads);
@@ -44,7 +44,7 @@ void ordered_pipeline(size_t threads, const Read& read, const Work& work, const 
       work(item);
       std::unique_lock lock(mutex);
       done.emplace(number, std::move(item));
-      // Writes this item and its successors, unless an earlier one is not done, whose thread then writes this one too.
+      // Writes this item and its successors. If an earlier one is not done, that item's thread writes this one too.
       while (!writing && !failed && !done.empty() && done.begin()->first == written) {
         const Item ready = std::move(done.extract(done.begin()).mapped());
         writing = true;

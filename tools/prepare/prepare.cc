@@ -31,7 +31,7 @@ constexpr size_t kBatchBytes = 1 << 20;
 constexpr int64_t kTrainBytesPerId = 512;
 constexpr int64_t kMaxTrainedVocab = 1 << 20;
 constexpr const char* kToTrain = "to train a tokenizer on";
-// The suffixes of all files that a dataset may have; those that mark it as complete come last.
+// The suffixes of all files that a dataset may include; those that mark it as complete come last.
 constexpr const char* kSuffixes[] = {".bin", ".tokenizer_config.json", ".tokenizer.json", ".model", ".idx", ".json"};
 
 using Report = std::function<void(const PrepareProgress&)>;
@@ -45,7 +45,7 @@ std::vector<const char*> suffixes_of(std::string_view tokenizer) {
   return tokenizer == "sentencepiece" ? std::vector{".model"} : std::vector<const char*>{};
 }
 
-// The special tokens to train: the end of document, the beginning if there is one, and the others.
+// The special tokens to train: the end of document, the beginning if one is set, and the others.
 std::vector<std::string> special_tokens(const PrepareOptions& options) {
   std::vector<std::string> tokens = {options.eod_token.empty() ? "<|endoftext|>" : options.eod_token};
   if (const std::string begin = options.begin(); !begin.empty() && begin != tokens[0]) tokens.push_back(begin);
@@ -105,7 +105,7 @@ void check_options(const PrepareOptions& options, bool folders) {
   const auto of = [&](TextFormat format) {
     return count([&](auto& f) { return format_of_file(f, source) == format; });
   };
-  const int64_t json = of(TextFormat::jsonl), tar = of(TextFormat::tar);  // a tar archive may hold texts and JSON
+  const int64_t json = of(TextFormat::jsonl), tar = of(TextFormat::tar);  // a tar archive may contain texts and JSON
   require(json < std::ssize(options.inputs) || options.text.mode == DocumentMode::file,
           fmt::format("{} has one document in each JSON object: leave --document out", options.inputs[0]));
   require(
@@ -119,7 +119,7 @@ void check_options(const PrepareOptions& options, bool folders) {
   require(options.part_bytes > 0, "part_bytes is not positive");
 }
 
-// The prefix that encoding writes: the dataset's, or that of its documents before they are shuffled.
+// The prefix that encoding writes to: the dataset's or, before a shuffle, that of its documents in order.
 std::string encoded_prefix(const PrepareOptions& options) {
   return options.output + (options.shuffle_documents ? ".in_order" : "");
 }
@@ -327,7 +327,7 @@ void visit(Part& part, Each each) {
   each("added_tokens", part.added_tokens);
 }
 
-// The part that was saved for the same input; empty if there is none.
+// The part that was saved for the same input; empty if none was.
 SavedPart saved_part(const PrepareOptions& options, const std::string& identity, TokenType type) {
   const std::string path = partial_file(options);
   if (!identity.empty() && file_exists(path)) try {
@@ -381,7 +381,7 @@ void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReade
         threads_of(options), [&](Batch& batch) { return read_batch(reader, batch); },
         [&](Batch& batch) { encode_batch(tokenizer, options, batch); }, write);
   } catch (...) {
-    save(std::max<int64_t>(part_tokens / 64, 1));  // less than that is re-encoded in no time
+    save(std::max<int64_t>(part_tokens / 64, 1));  // re-encoding less than that takes no time
     throw;
   }
   if (done.documents == 0) refuse_no_text(options, reader, "in the input");
@@ -444,7 +444,7 @@ PrepareResult prepare_dataset(const PrepareOptions& given_options, const Report&
     make_folder(folder.string());
   const std::string info = options.output + ".json";
   OutputFile info_file(info, info + ".tmp");  // locked: a concurrent call with the same output fails here
-  check_output(options);                      // once more, as such a call may just have finished
+  check_output(options);                      // again, because such a call may just have finished
   for (const std::string& prefix : {options.output, options.output + ".in_order"})
     for (const char* suffix : kSuffixes)
       if (const std::string left = prefix + suffix + ".tmp";

@@ -2,15 +2,15 @@
 // for SentencePiece, PREFIX.tokenizer.json and PREFIX.tokenizer_config.json for BPE). The same input and options give
 // the same bytes with any number of threads. A document longer than kPieceBytes is encoded in pieces.
 //
-// Every part_bytes of tokens, on an error, and if report() throws, progress is saved: PREFIX.partial.json next to
+// Progress is saved every part_bytes of tokens, on an error, and if report() throws, in PREFIX.partial.json next to
 // PREFIX.bin.tmp and .idx.tmp. If a call was stopped, the next one with the same files and options resumes there and
 // writes the same bytes as an uninterrupted call. (Not possible with standard input.)
 //
 // Memory, whatever the size of the corpus: kMemoryBytes, kMemoryBytesPerThread for each thread (with BPE,
 // kBpeMemoryPerThread more), and kMemoryPerLineByte times the longest line of JSON Lines, which is at most
-// kMaxJsonLine. With BPE, a text is cut after kMostUncutBytes even if its tokens then differ from those of the whole,
-// as within a longer word. Training a SentencePiece model comes first and takes 5 times the bytes of its training text
-// if words repeat, as in a language, and 75 times if none does; training a BPE takes 80 times the bytes of all distinct
+// kMaxJsonLine. With BPE, a text is split after kMostUncutBytes even if that changes its tokens, as it does inside a
+// longer word. Training a SentencePiece model comes first and takes 5 times the bytes of its training text if words
+// repeat, as in natural language, and 75 times if none does. Training a BPE takes 80 times the bytes of all distinct
 // words and their neighbouring marks.
 #pragma once
 
@@ -33,17 +33,17 @@ struct PrepareOptions {
   std::string output;               // PREFIX
   DocumentOptions text;
   std::string tokenizer = "bytes";
-  // With SentencePiece and BPE, one of the two: the size of a vocabulary to train, or a model to use, which is copied.
+  // SentencePiece and BPE need one of the two: the size of a vocabulary to train, or a model to use, which is copied.
   std::optional<int64_t> vocab_size;
   std::string model;                   // for BPE: tokenizer.json or vocab.json (bpe_model.h)
-  std::optional<int64_t> train_bytes;  // text to train on, sampled over the input; empty: 512 per id, with BPE all
+  std::optional<int64_t> train_bytes;  // training text, sampled from all input; empty: 512 per id, with BPE all of it
   // The options up to `special` are for BPE. Tokens that end and begin every document: special tokens of the given
   // model; when training, they default to <|endoftext|> and none. bos_token "none": none, even if the model has one.
   std::string eod_token, bos_token;
   std::string begin() const { return bos_token == "none" ? "" : bos_token; }
   bool special_as_text = false;               // special tokens in the text are not recognised
   std::optional<BpePattern> pattern;          // to train; empty: GPT-2's
-  std::vector<std::string> special;           // to train: more special tokens
+  std::vector<std::string> special;           // to train: further special tokens
   bool append_eod = true;                     // to each document
   std::optional<uint64_t> shuffle_documents;  // seed of the permutation(), which takes 12 bytes per document
   int64_t part_bytes = 256 << 20;             // bytes of tokens between two saves
@@ -78,7 +78,7 @@ struct PrepareResult {
   TokenType token_type = TokenType::u16;
   std::shared_ptr<const Tokenizer> tokenizer;
   SavedPart done;                     // at the end
-  std::vector<std::string> problems;  // problems of the first malformed documents
+  std::vector<std::string> problems;  // details of the first malformed documents
   SavedPart earlier;                  // the part from an earlier call that was stopped
   ExtensionCounts other_members;      // in the tar archives
   double training_seconds = 0;        // of the tokenizer, reading included

@@ -62,8 +62,8 @@ int half_of_character(std::string_view text) {
   return is_one_of("89abAB") ? -1 : is_one_of("cdefCDEF") ? 1 : 0;
 }
 
-// Standard JSON: null for the NaN and Infinity of Python's json and, if `replace`, U+FFFD for invalid characters, which
-// `replaced` counts.
+// Converts to standard JSON: the NaN and Infinity of Python's json become null and, if `replace`, invalid characters
+// become U+FFFD, counted in `replaced`.
 std::string standard_json(std::string json, bool replace, int64_t& replaced) {
   if (replace) replaced = repair_utf8(json);
   std::string out;
@@ -214,7 +214,7 @@ void TextReader::collect() {
   }
 }
 
-// Moves the document in json_line_ to text_; false if the document has no text, or is skipped.
+// Moves the document in json_line_ to text_; false if the document contains no text, or is skipped.
 bool TextReader::read_json() {
   const std::string line = std::exchange(json_line_, {});
   std::string where = source_->name();
@@ -236,7 +236,7 @@ bool TextReader::read_json() {
   return !text_.empty();
 }
 
-// Appends the block's words to text_, separated by spaces, until the document or the block ends; true if the document.
+// Appends the block's words to text_, separated by spaces. True if the document ended, false if only the block did.
 bool TextReader::add_words() {
   while (!block_.empty()) {
     size_t size = 1;

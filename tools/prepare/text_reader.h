@@ -28,14 +28,14 @@ enum class DocumentMode {
 
 constexpr auto words_of(DocumentMode) { return word_list("file", "paragraph", "entry"); }
 
-// A document, or a part of one that is longer than kPieceBytes; the part is longer if the text cannot be split there.
+// A document, or a part of one longer than kPieceBytes. A part may be longer too, if its text cannot be split there.
 struct TextPiece {
   std::string text;
   bool begins = true, ends = true;  // whether the piece begins and ends the document
 };
 inline constexpr size_t kPieceBytes = 1 << 20, kMaxJsonLine = 256 << 20;
 
-// How to handle malformed JSON, or an object without the document. stop: throw DataError; skip: skip and count it;
+// How to handle malformed JSON, or an object that lacks the document. stop: throw DataError; skip: skip and count it;
 // replace: if only characters are invalid (bytes that are not UTF-8, lone surrogates as Python escapes them), replace
 // them with U+FFFD.
 enum class OnError { stop, skip, replace };
@@ -60,7 +60,7 @@ class TextReader {
  public:
   // Opens every file. Throws IoError if one is missing; DataError if one is truncated, damaged, not compressed as its
   // name says, or not text by its name or first bytes, such as .json or Parquet (the message suggests a remedy). UTF-16
-  // is a DataError once it is read. A UTF-8 byte order mark is dropped.
+  // causes a DataError once it is read. A UTF-8 byte order mark is dropped.
   TextReader(std::vector<std::string> files, DocumentOptions options);
   ~TextReader();
 
@@ -68,10 +68,10 @@ class TextReader {
   using Cut = std::function<size_t(std::string_view text, size_t most)>;
   void cut_by(Cut cut) { cut_ = std::move(cut); }
 
-  // Gets the next piece, which is not empty; returns false at the end. No document spans texts.
+  // Gets the next piece, which is not empty; returns false at the end. A document never spans two texts.
   bool next(TextPiece& piece);
 
-  // The position after the last finished document. go_to() moves to such a position; call it before next().
+  // The position after the last finished document. go_to() restores a position; call it before next().
   const ReadPosition& position() const { return position_; }
   void go_to(const ReadPosition& position);
   // Problems of the first malformed documents that were skipped since go_to().
@@ -108,7 +108,7 @@ class TextReader {
   std::string text_;         // of the current document, bytes read and not yet dropped
   size_t given_ = 0;         // bytes of text_ already returned
   bool begun_ = false;       // true once a piece of the document was returned
-  bool ended_ = false;       // true if text_ has the rest of the document
+  bool ended_ = false;       // true if text_ contains the rest of the document
   // The current line with its leading white space, in modes paragraph and entry.
   struct Line {
     bool begun = false, indented = false, has_words = false;

@@ -173,7 +173,7 @@ class TextSource::Growth {
   int64_t made_ = 0;
 };
 
-// Uses zlib, as libarchive does not verify gzip checksums.
+// Uses zlib, because libarchive does not verify gzip checksums.
 class TextSource::Gunzip : public ByteStream {
  public:
   Gunzip(std::shared_ptr<ByteStream> in, std::string name, std::shared_ptr<Growth> growth)
@@ -253,7 +253,7 @@ class TextSource::Archive : public ByteStream {
     if (archive_filter_count(archive_.get()) > 2) refuse_second_compression(name_);  // libarchive counts "none" too
   }
 
-  // The next regular file of the archive, by its name; nullptr at the end.
+  // The name of the archive's next regular file; nullptr at the end.
   const char* next_entry() {
     archive_entry* entry = nullptr;
     do {
@@ -266,11 +266,11 @@ class TextSource::Archive : public ByteStream {
       link_ = archive_entry_hardlink(entry) ? "hard" : archive_entry_symlink(entry) ? "symbolic" : "";
     } while (kind_ == Kind::tar && archive_entry_filetype(entry) != AE_IFREG && link_.empty());
     const char* name =
-        archive_entry_pathname_utf8(entry);  // the other returns nullptr if the locale lacks one of the characters
+        archive_entry_pathname_utf8(entry);  // the other function returns nullptr if the locale lacks a character
     if (!name) name = archive_entry_pathname(entry);
     return name ? name : "a member without a name";
   }
-  std::string_view link() const { return link_; }  // "hard" or "symbolic": has no bytes of its own; else ""
+  std::string_view link() const { return link_; }  // "hard" or "symbolic": stores no bytes of its own; else ""
 
  private:
   struct Free {
@@ -361,7 +361,7 @@ bool TextSource::next_text() { return archive_ ? next_member() : !std::exchange(
 
 bool TextSource::next_member() {
   while (const char* entry = archive_->next_entry()) {
-    const std::string_view path = entry, name = path.substr(path.rfind('/') + 1);  // 0 if there is none
+    const std::string_view path = entry, name = path.substr(path.rfind('/') + 1);  // npos + 1 == 0
     const size_t dot = name.find('.');
     const std::string extension(dot == name.npos ? "" : without_compression(name.substr(dot + 1)));
     const bool reads =

@@ -40,7 +40,7 @@ TextFormat format_of_file(std::string_view file, const SourceOptions& options);
 
 // The input files, in the given order; for a folder, all files below it that are to be read, in byte order of their
 // names. Throws ConfigError if a name does not exist, e.g. a pattern that the shell did not expand; DataError if a
-// folder has no file to read. taken, passed_over: if given, count the files in the folders.
+// folder contains no file to read. taken, passed_over: if given, count the files in the folders.
 std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, const SourceOptions& options,
                                        ExtensionCounts* taken = nullptr, ExtensionCounts* passed_over = nullptr);
 
@@ -55,7 +55,7 @@ class ByteStream {
     return block;
   }
   int64_t given() const { return given_; }  // bytes returned by read() so far
-  // What read() will return next.
+  // The bytes that read() will return next.
   std::string_view peek() { return ahead_.empty() ? ahead_ = next_block() : ahead_; }
 
  private:
@@ -74,7 +74,7 @@ class TextSource {
   TextSource(const std::string& file, SourceOptions options);
   ~TextSource();
 
-  // Advances to the next text; false at the end. Throws DataError if an archive has no member to read.
+  // Advances to the next text; false at the end. Throws DataError if an archive contains no member to read.
   bool next_text();
   // The current text: its name (in an archive the file's and the member's), its format, and its next bytes, empty at
   // the end.
