@@ -23,7 +23,7 @@ struct ChildEnd {
 };
 
 // `stop_asked`: if it returns true, the child is terminated; polled after each signal and ten times a second. If the
-// program cannot be started, the exit code is 127 and the stderr file has the reason. Throws IoError.
+// program cannot be started, the exit code is 127 and the stderr file contains the reason. Throws IoError.
 ChildEnd run_child(const ChildCommand& command, const std::function<bool()>& stop_asked);
 
 // The arguments, quoted for a shell.

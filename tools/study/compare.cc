@@ -16,7 +16,7 @@ namespace trivet {
 namespace {
 
 // The levels that a row names, with the baseline level for factors added since. Empty if the row names a factor or
-// level that the study no longer has.
+// level that is no longer in the study.
 std::optional<Choice> choice_of(const Study& study, const RunRow& row) {
   std::map<std::string, std::string> labels(row.levels.begin(), row.levels.end());
   Choice choice;
@@ -80,7 +80,7 @@ std::set<std::string> differing_settings(const StudyResults& a, size_t i, const 
   try {
     for (const auto& [key, in_a, in_b] : differences(config_of(a, i), config_of(b, j)))
       if (key != "train.run_dir") texts.insert(fmt::format("{} {} / {}", key, in_a, in_b));
-  } catch (const Error&) {  // a run's folder may be gone, or its keys may be another version's
+  } catch (const Error&) {  // a run's folder may be gone, or its keys may come from another version
   }
   return texts;
 }
@@ -137,7 +137,7 @@ StudyComparison compare_studies(const StudyResults& a, const StudyResults& b) {
   const Rounds rounds_a(a.study, a.plan, a.rows), rounds_b(b.study, b.plan, b.rows);
   StudyComparison comparison;
   std::vector<std::string> only_a, only_b;
-  std::set<std::string> settings;  // that differ between A and B
+  std::set<std::string> settings;  // settings that differ between A and B
   const std::vector<std::optional<size_t>> match = matches(a, b);
   for (size_t i = 0; i < match.size(); ++i) {
     if (!match[i]) {

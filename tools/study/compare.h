@@ -3,8 +3,8 @@
 //
 //   ratio         the metric in B over that in A. The two were measured at different times, so the ratio includes
 //                 whatever else changed in between
-//   effect ratio  a point's ratio to its baseline in B over that in A: whether a setting gains the same on both. Each
-//                 ratio uses baseline runs close in time, so the machines' speed cancels
+//   effect ratio  a point's ratio to its baseline in B over that in A; shows if a setting gains the same on both. Each
+//                 ratio uses baseline runs close in time, so the machines' speeds cancel
 //
 // Both are ratios of geometric means over rounds. A and B share no rounds, so 95 % intervals and p-values are those of
 // Welch's t test on logarithms; p-values are corrected for the number of points (Holm). A verdict needs at least
@@ -44,7 +44,7 @@ struct ComparedPoint {
 };
 struct StudyComparison {
   std::vector<ComparedPoint> points;  // in the order of A's plan
-  std::vector<std::string> texts;     // sentences: what is compared, how A and B differ, how to read the table
+  std::vector<std::string> texts;     // sentences: the inputs, how A and B differ, how to read the table
 };
 // Throws ConfigError if no point has finished runs in both, or the two studies' metrics differ.
 StudyComparison compare_studies(const StudyResults& a, const StudyResults& b);

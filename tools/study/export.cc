@@ -30,7 +30,7 @@ int64_t export_steps(const Study& study, const std::vector<RunRow>& runs, const 
                  {"started", run.started},
                  {"run_seconds", fmt::format("{}", run.seconds)}};
     of_run.insert(run.provenance.begin(), run.provenance.end());
-    for (const auto& [factor, label] : run.levels) {  // the study may have had other factors when this run was made
+    for (const auto& [factor, label] : run.levels) {  // the study may have had other factors at the time of this run
       if (std::ranges::count(head, factor) == 0) head.push_back(factor);
       of_run.emplace(factor, label);
     }

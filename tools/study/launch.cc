@@ -37,7 +37,7 @@ const LaunchKey* find_launch_key(std::string_view key) {
   return found == std::end(kLaunchKeys) ? nullptr : found;
 }
 
-// What an environment variable's name should be, if this one is invalid; "" if valid.
+// If an environment variable's name is invalid, what was expected instead; "" if it is valid.
 std::string name_problem(std::string_view name) {
   const auto is_letter = [](char c) { return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   const bool good = !name.empty() && name.size() <= 100 && is_letter(name[0]) &&
@@ -56,7 +56,7 @@ bool is_in_path(const std::string& program) {
   return false;
 }
 
-// netlab.sh in the working directory, or next to the program's folder, as in a source tree; "" if in neither.
+// netlab.sh in the working directory, or next to the program's folder, as in a source tree; "" if neither exists.
 std::string netlab_path() {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -76,7 +76,7 @@ std::string netlab_problem(const Launch& launch) {
   return "";
 }
 
-// Why the ranks would not read the NCCL variables that are set; "" if they do. mpirun and srun may use other machines.
+// Why the ranks would not read the NCCL variables that are set; "" if they would. mpirun and srun may use other hosts.
 std::string nccl_problem(const Launch& launch, const Config& config) {
   const auto variable = std::ranges::find_if(
       launch.environment, [](const auto& entry) { return entry.second && entry.first.starts_with("NCCL_"); });

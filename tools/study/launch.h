@@ -5,7 +5,7 @@
 //   launcher                         threads | mpirun | srun | netlab (launch/netlab/netlab.sh: MPI ranks, each on
 //                                    an emulated host: a network namespace with one rate-limited cable)
 //   mpirun_arguments, srun_arguments a list of arguments
-//   netlab.gbps, netlab.delay_us     rate (10^9 bits a second) and delay of each cable
+//   netlab.gbps, netlab.delay_us     rate (10^9 bits per second) and delay of each cable
 //   env.NAME                         an environment variable of the launcher and the ranks, such as env.NCCL_ALGO
 //
 // Levels may set any of these; a study's `set` may not set those that are top-level keys of the file. A variable set by

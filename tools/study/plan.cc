@@ -36,7 +36,7 @@ void add_sets(const std::vector<Setting>& settings, std::vector<std::string>& se
 std::vector<std::string> sets_of(const Study& study, Launcher launcher, int64_t steps) {
   std::vector<std::string> sets;
   add_sets(study.set, sets);
-  // The run would end within the base's learning-rate warm-up, which is not the subject of the study.
+  // The run would end during the base's learning-rate warm-up, which is not what the study measures.
   if (load_untrained(study.base, sets).config.optimizer.lr_warmup_iters > steps)
     sets.emplace_back("optimizer.lr_warmup_iters=0");
   sets.push_back(fmt::format("comm.backend={}", launcher == Launcher::threads ? "thread" : "mpi"));
@@ -70,7 +70,7 @@ void remove_overlap(Config& config) {
   none.average_in_collective = given.average_in_collective;
   none.defer_embedding_wgrad_compute = given.defer_embedding_wgrad_compute;
   none.wgrad_deferral_limit = given.wgrad_deferral_limit;
-  // On by default, and without effect in a run without such ranks, so its value is kept there.
+  // On by default, but without effect if the parallel size is 1, so its value is then kept.
   none.overlap_p2p_comm = config.parallel.pipeline_model_parallel_size == 1 && given.overlap_p2p_comm;
   none.overlap_cp_comm = config.parallel.context_parallel_size == 1 && given.overlap_cp_comm;
   config.overlap = none;
@@ -97,7 +97,7 @@ std::string remove_inert(std::vector<std::string>& levels, const LoadedConfig& l
 }
 
 // CPU threads of all ranks that compute at the same time on this machine; 0 if ranks may be on other hosts. A rank with
-// a GPU counts one, which enqueues its work.
+// a GPU counts as one thread, which enqueues its work.
 int compute_threads(const Config& config, const Launch& launch) {
   const auto names_hosts = [](const std::string& argument) {
     return argument == "-H" || argument.find("host") != std::string::npos;

@@ -23,10 +23,10 @@ struct Point {
   int64_t memory_bytes = 0;       // as planned, on the rank that needs most
   int64_t steps = 0;              // of a run
   double flops = 0;               // model FLOPs per run
-  double parameters = 0;          // of the model, all of them
+  double parameters = 0;          // of the model, embeddings included
   double tokens = 0;              // that a run trains on
   std::string numbers;            // points with equal `numbers` must agree in loss
-  std::string without_overlap;    // id of the same run without communication overlap; its own id if it has none
+  std::string without_overlap;    // id of the same run without communication overlap; its own id if nothing overlaps
 };
 
 struct DroppedPoint {
@@ -60,12 +60,12 @@ struct Plan {
 // their defaults), ranks, launcher and warm-up, so that finished runs are recognised after factors are renamed,
 // reordered or added, and by later versions with more keys. A level's setting that has no effect at a point is dropped
 // there, and points that then resolve to the same run are merged (Plan::same). A point whose ranks all run on this
-// machine and need more memory than it has is dropped. Throws ConfigError if the design is too large; DataError and
-// IoError from the dataset.
+// machine and need more memory than it provides is dropped. Throws ConfigError if the design is too large; DataError
+// and IoError from the dataset.
 Plan make_plan(const Study& study);
 
-// An A/A study with the other settings of `study`, in OUT/aa: its points are copies of the baseline, at most as many as
-// run between two baseline runs, in at least as many rounds as a verdict needs.
+// An A/A study with the other settings of `study`, in OUT/aa: its points are the baseline and at most baseline_every
+// copies of it, in at least kFewestRounds rounds.
 Study equal_points_of(const Study& study, const Plan& plan);
 
 struct PlannedRun {
@@ -76,8 +76,8 @@ struct PlannedRun {
 // The remaining runs of a round, in order. The points of each baseline are shuffled, by the study's seed, the round and
 // their ids, and split into blocks of at most baseline_every. The blocks, shuffled too, run one after another, each
 // between two runs of its baseline; successive blocks of one baseline share the run between them. So each point runs
-// close to its baseline, drift cancels, and no factor or condition has a fixed position in the round. An interrupted
-// round resumes with a baseline run. A point with a failed run is not run again.
+// close to its baseline, drift cancels, and no factor or condition always comes at the same place in the round. An
+// interrupted round resumes with a baseline run. A point with a failed run is not run again.
 std::vector<PlannedRun> rest_of_round(const Study& study, const Plan& plan, std::span<const RunRow> rows,
                                       int64_t repeat);
 // The same for rounds 1 to `rounds`, one after another.

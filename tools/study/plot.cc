@@ -74,7 +74,7 @@ std::string direction(const Study& study) { return is_better_high(study.metric) 
 struct EstimateBar {
   std::optional<Estimate> estimate;
   const char* kind;
-  std::string value;    // the estimate as text, or why there is none
+  std::string value;    // the estimate as text, or why none exists
   std::string details;  // the tooltip
 };
 
@@ -136,7 +136,7 @@ std::string ratio_plot(const Study& study, const Plan& plan, const Summary& summ
       continue;
     }
     const std::string value = ratios ? ratio_text(estimate->value) : metric_text(study.metric, estimate->value);
-    // Few rounds may not rule out a point that is worse than a baseline already ruled out; do not draw it green either.
+    // With few rounds, a point worse than a ruled-out baseline may not be ruled out itself; do not draw it green.
     const bool behind = ratios && (is_better_high(study.metric) ? estimate->value < 1 : estimate->value > 1);
     const bool green = summary.may_be_best(i) && !(behind && !summary.may_be_best(summary.conclusion_of(i).baseline));
     bars.push_back({.estimate = estimate,

@@ -30,7 +30,7 @@ std::string effects_plot(const Study& study, const Plan& plan, const Summary& su
 // One bar per point: its step in milliseconds, starting with exposed communication by class. "" if no run reports it.
 std::string exposed_plot(const Study& study, const Plan& plan, const Summary& summary);
 
-// ---- tables for readers; csv_report() has all digits and all metrics
+// ---- tables for readers; csv_report() gives all digits and all metrics
 
 // The first row of each table is the header. Column "#" is the point's number in plan order (in effect_table(), the
 // row's number).
@@ -38,13 +38,13 @@ std::string exposed_plot(const Study& study, const Plan& plan, const Summary& su
 // One row per point: factor levels, rounds, the adjusted metric, the ratio to the baseline with its 95 % interval,
 // verdict, memory per rank, agreement of losses, and errors.
 TextBlock result_table(const Study& study, const Plan& plan, const Summary& summary);
-// One row per point: value and ratio of each response other than the study's metric; only the header if it has none.
+// One row per point: value and ratio of each response other than the study's metric; only the header if none exist.
 TextBlock response_table(const Study& study, const Plan& plan, const Summary& summary);
 // One row per level of each factor, under each condition.
 TextBlock effect_table(const Study& study, const Plan& plan, const Summary& summary);
 // One row per point that cannot run.
 TextBlock dropped_table(const Study& study, const Plan& plan);
-// One row per point of the design that is run as another point.
+// One row per point of the design that is merged into another point's run.
 TextBlock same_table(const Study& study, const Plan& plan);
 
 // One row per point: the breakdown of its step time, and what overlap hides and costs.
@@ -55,22 +55,22 @@ TextBlock comm_table(const Study& study, const Plan& plan, const Summary& summar
 std::string step_legend();
 std::string comm_legend();
 
-// The first columns of per-point tables: the point's number, and its levels of all factors that have several.
+// The first columns of per-point tables: the point's number, and its levels of all factors with several levels.
 TextBlock point_columns(const Study& study, std::string title);
 std::vector<std::string> point_cells(const Study& study, const Plan& plan, size_t i);
 
 // One row per point, dropped ones included, with every metric's median, minimum and maximum. Quoted as in RFC 4180.
 std::string csv_report(const Study& study, const Plan& plan, const Summary& summary);
 
-// The best point, those tied for best, or why there is no verdict, as sentences without markup: one text per condition,
-// then general remarks.
+// The best point, those tied for best, or the reason why no verdict is possible, as sentences without markup: one text
+// per condition, then general remarks.
 std::vector<std::string> winner_texts(const Study& study, const Plan& plan, const Summary& summary);
 
 // The warning that ranks run more threads than there are cores.
 std::string shared_cores_text(int threads, int cores);
 
-// The planner commands that break down the leading point's step, one per condition that has a leader. The user must
-// replace SYSTEM with the measured system's spec.
+// The planner commands that break down the leading point's step, one per condition with a leader. The user must replace
+// SYSTEM with the measured system's spec.
 std::vector<std::string> explain_commands(const Study& study, const Plan& plan, const Summary& summary);
 
 // The smallest effects that the study's rounds, and larger numbers of rounds, can detect; "" if unknown.

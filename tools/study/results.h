@@ -1,5 +1,5 @@
-// Results of a study: OUT/results.jsonl, one line per run, appended when the run has ended, successfully or not.
-// Lines are never rewritten; if a point and repeat have several (retried failures), the last one counts.
+// Results of a study: OUT/results.jsonl, one line per run, appended when the run has ended, successfully or not. Lines
+// are never rewritten; if several belong to one point and repeat (retried failures), the last one counts.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ constexpr auto words_of(RunEnd) { return word_list("done", "failed", "timed_out"
 struct RunRow {
   std::string point;                                             // Point::id
   int64_t repeat = 1;                                            // the round, from 1
-  int64_t call = 0;                                              // of the program, from 1; never paired with another's
+  int64_t call = 0;                                              // program call, from 1; runs pair only within a call
   std::vector<std::pair<std::string, std::string>> levels = {};  // factor and label, for readers
   RunEnd outcome = RunEnd::done;
   std::string reason = {};  // why it failed

@@ -38,7 +38,7 @@ std::vector<RoundBlock> blocks_of(const Study& study, const Plan& plan, int64_t 
 struct Made {
   std::map<std::string, const RunRow*, std::less<>> failed;       // points with a failed run in any round
   std::map<std::string, int64_t, std::less<>> runs;               // by point: its runs in this round
-  std::map<std::string, std::set<int64_t>, std::less<>> of_call;  // by point: the calls that made them
+  std::map<std::string, std::set<int64_t>, std::less<>> of_call;  // by point: the calls that made these runs
 
   // True if the point has a run in a call that also ran the baseline, or any run if the baseline failed.
   bool has(const std::string& id, const std::string& baseline) const {

@@ -43,7 +43,7 @@ StudyEnd run_study(const Study& study, const Plan& plan, std::vector<RunRow>& ro
   std::vector<RunRow> counted = options.retry_failed ? without_failures(rows) : rows;
   int64_t call = 1, rounds = rounds_wanted(study, plan, counted);
   for (const RunRow& row : rows) call = std::max(call, row.call + 1);
-  // A round's order is fixed once, as the round must begin and end with baseline runs.
+  // A round's order is fixed once, because the round must begin and end with baseline runs.
   std::deque<PlannedRun> left;
   const auto plan_rounds = [&] {
     const std::vector<PlannedRun> runs = remaining_runs(study, plan, counted, rounds);

@@ -1,5 +1,5 @@
 // Runs a study: performs the remaining runs one after another, and writes each result before the next run begins. The
-// caller decides how a point is run: process_runner() starts the program; tests make up the results.
+// caller decides how a point is run: process_runner() starts the program; tests supply made-up results.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct RunnerOptions {
 };
 
 // complete: all rounds are done (with auto_repeats, the number that rounds_wanted() returns after each). stopped: on
-// request. budget: the next run would have ended after budget_minutes (at least one run is always made).
+// request. budget: the next run would have ended after budget_minutes (at least one run always takes place).
 enum class StudyEnd : uint8_t { complete, stopped, budget };
 
 // `rows`: from read_results(); new results are appended. Throws IoError if a result cannot be written: a study that

@@ -21,16 +21,16 @@ using Eigen::ArrayXd, Eigen::ArrayXXd, Eigen::MatrixXd, Eigen::VectorXd;
 constexpr int kParameters = 5;
 constexpr size_t kFewestRuns = kParameters + 2;
 constexpr double kHuber = 1e-3;
-constexpr double kMostExponent = 5;  // published ones are below 1
+constexpr double kMostExponent = 5;  // published exponents are below 1
 
-// The root of twice the Huber loss, with the residual's sign: least squares of it are least Huber losses.
+// The root of twice the Huber loss, with the residual's sign, so that least squares minimizes the Huber losses.
 double huber_root(double r) {
   const double size = std::abs(r);
   return size <= kHuber ? r : std::copysign(std::sqrt(kHuber * (2 * size - kHuber)), r);
 }
 
-// At x = (log E, log A', alpha, log B', beta), with A' / N^alpha at the mean of log N: so A' and alpha are determined
-// nearly independently of each other.
+// The residuals at x = (log E, log A', alpha, log B', beta), where A' is A / N^alpha at the mean of log N, and B'
+// likewise for D. This makes A' and alpha nearly independent in the fit.
 struct Residuals : Eigen::DenseFunctor<double> {
   ArrayXd n, d, loss;  // logarithms; n and d less their means
 
@@ -57,7 +57,7 @@ struct Residuals : Eigen::DenseFunctor<double> {
   }
 };
 
-// The sum of squares at the minimum that is reached from x.
+// The norm of the residuals at the minimum that is reached from x.
 double minimize(Residuals residuals, VectorXd& x) {
   Eigen::LevenbergMarquardt<Residuals> method(residuals);
   method.minimize(x);

@@ -2,12 +2,12 @@
 //
 //   L(N, D) = E + A / N^alpha + B / D^beta
 //
-// Approach 3 of Hoffmann et al. 2022: the least sum of Huber losses (1e-3) of log L, from a grid of starts, with the
-// Levenberg-Marquardt method of Eigen instead of L-BFGS. N counts all parameters, as theirs does. C = 6 N D is then the
-// cost of a run where embeddings are tied: their weights are multiplied once a token, in the output layer.
+// Approach 3 of Hoffmann et al. 2022: minimizes the sum of Huber losses (delta 1e-3) of log L from a grid of starting
+// points, with Eigen's Levenberg-Marquardt instead of L-BFGS. N counts all parameters, as in that paper. C = 6 N D is
+// then a run's cost if embeddings are tied: their weights are multiplied once per token, in the output layer.
 //
-// Intervals are of a bootstrap that resamples residuals, not runs: the sizes and lengths of a study are its design, and
-// of a dozen runs a resample often has too few of them for five parameters.
+// Intervals come from a bootstrap that resamples residuals, not runs: a study's sizes and lengths are fixed by its
+// design, and a resample of a dozen runs often contains too few different ones to fit five parameters.
 #pragma once
 
 #include <functional>
@@ -32,32 +32,32 @@ struct ScalingRun {
 struct ScalingLaw {
   double E, A, alpha, B, beta;
   double loss(double parameters, double tokens) const;
-  double best_parameters(double flops) const;  // of all N with 6 N D = flops
+  double best_parameters(double flops) const;  // the best N of all with 6 N D = flops
 };
 
 struct ScalingFit {
   ScalingLaw law;
-  std::vector<double> residuals;      // of log L, widened by sqrt(n / (n - 5)) for the parameters that were fitted
-  std::vector<ScalingLaw> resampled;  // fits of the bootstrap
+  std::vector<double> residuals;      // of log L, widened by sqrt(n / (n - 5)) for the five fitted parameters
+  std::vector<ScalingLaw> resampled;  // the law fitted to each bootstrap resample
 
-  // The 95 % interval of a number of the law; with_noise: of one more measurement of it.
+  // The 95 % interval of a quantity that follows from the law; with_noise: of one more measurement of that quantity.
   std::pair<double, double> interval(const std::function<double(const ScalingLaw&)>& of, bool with_noise = false) const;
 };
 
-// Throws ConfigError where the runs to be fitted are too few for five parameters.
+// Throws ConfigError if there are too few runs to fit five parameters.
 void check_design(std::span<const ScalingRun> runs, std::string_view file = "runs");
-// The same, and if one of them lacks its loss; DataError if no law with exponents from 0 to 5 fits.
+// Throws the same, also if one of them lacks its loss; DataError if no law with exponents from 0 to 5 fits.
 ScalingFit fit_scaling(std::span<const ScalingRun> runs, std::string_view file = "runs", int resamples = 1000);
 
-// A line a run, under the line of kScalingColumns; predicted: yes or no. Throws DataError, IoError.
+// One line per run, below the header kScalingColumns; predicted: yes or no. Throws DataError, IoError.
 constexpr const char* kScalingColumns = "run,parameters,tokens,loss,predicted";
 std::vector<ScalingRun> read_scaling_runs(const std::string& path);
 std::string csv_of(std::span<const ScalingRun> runs);
 
-// The parameters and what follows from them; the runs that were held out.
+// The fitted parameters, the quantities that follow from them, and the runs that were held out.
 TextBlock law_table(std::span<const ScalingRun> runs, const ScalingFit& fit);
 TextBlock prediction_table(std::span<const ScalingRun> runs, const ScalingFit& fit);
-// Loss over N: a curve of the law for each budget C of the runs, and the runs.
+// Loss over N: the runs, and one curve of the law per compute budget C.
 std::string isoflop_picture(std::span<const ScalingRun> runs, const ScalingFit& fit);
 
 }  // namespace trivet

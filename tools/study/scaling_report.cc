@@ -10,7 +10,7 @@
 namespace trivet {
 namespace {
 
-// The budgets of the runs: those within a tenth of the smallest of them are one, their mean.
+// The runs' compute budgets. Those within a tenth of the smallest among them count as one budget, their mean.
 std::vector<double> budgets_of(std::span<const ScalingRun> runs) {
   std::multiset<double> flops;
   for (const ScalingRun& run : runs) flops.insert(run.flops());

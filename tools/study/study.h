@@ -5,7 +5,7 @@
 //   factor   a named variable of the experiment; its levels are its values
 //   level    one value of a factor: a label, and the keys that it sets
 //   point    one level of every factor: one configuration
-//   round    one run of each point, and several of each baseline; a point's runs in it are its repeat. From 1
+//   round    one run of each point, and several of each baseline; a point's runs in a round are its repeat. From 1
 #pragma once
 
 #include <cstdint>
@@ -57,14 +57,14 @@ struct Study {
   Design design = Design::grid;
   std::vector<Factor> factors;
   std::vector<Choice> list;      // the points of design `list`
-  std::vector<Choice> predict;   // points that a fit is to predict before they are run
+  std::vector<Choice> predict;   // points that --fit predicts before they are run
   int64_t repeats = 5;           // rounds; with auto_repeats, the maximum
   bool auto_repeats = false;     // until every ratio's 95 % interval is narrower than interval_width
   double interval_width = 0.02;  // upper end over lower end, minus 1
   int64_t baseline_every = 8;    // at most this many runs lie between two runs of a baseline
   int64_t seed = 1;              // for the order of runs within a round
   bool equal_points = false;     // an A/A study: points have equal settings, but are not merged into one run
-  int64_t steps = 10;            // of a run, where its levels have no train.train_iters
+  int64_t steps = 10;            // per run, unless its levels set train.train_iters
   int64_t warmup_steps = 2;      // the first of these, which are not measured
   double budget_minutes = 0;     // per call of the program; 0: unlimited
   double timeout_minutes = 10;   // per run
@@ -92,8 +92,8 @@ struct Study {
 bool is_better_high(std::string_view metric);
 
 // The points of the design, each once, whether they can run or not. grid: all, the last factor varying fastest.
-// one_at_a_time: the baseline, then every other level of each factor in turn. list: as listed, preceded by the baseline
-// if it is not listed. Throws ConfigError for more than 10,000.
+// one_at_a_time: the baseline, then every other level of every factor. list: as listed, preceded by the baseline if it
+// is not listed. Throws ConfigError for more than 10,000.
 std::vector<Choice> design_points(const Study& study);
 
 std::vector<std::string> labels_of(const Study& study, const Choice& choice);

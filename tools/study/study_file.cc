@@ -246,7 +246,7 @@ class StudyReader : YamlReader {
     study_.factors.push_back(std::move(factor));
   }
 
-  // key: the factor's key, of which each level is a value; "": each level has its own settings.
+  // key: the factor's key, which each level sets to a value; "": each level has its own settings.
   void read_levels(const YamlNode& levels, const std::string& key, Factor& factor) {
     const std::string where = "factors." + factor.name;
     const bool values = !key.empty() && levels.kind == YamlNode::list;
@@ -259,7 +259,7 @@ class StudyReader : YamlReader {
       auto one = setting(at, where, key, value, true);
       if (!one) return;
       if (values) label = one->value;
-      std::ranges::replace(label, '\n', ' ');  // separates a launcher's arguments
+      std::ranges::replace(label, '\n', ' ');  // a newline separates a launcher's arguments
       add_level(at, factor, {label, {std::move(*one)}});
     };
     if (values)

@@ -2,7 +2,7 @@
 //
 //   name: bucket_size                 # letters, digits, - and _
 //   base: ../tiny.yaml                # the run's file, relative to this one
-//   ranks: 2                          # default: as many as one model replica needs
+//   ranks: 2                          # default: the number that one model replica needs
 //   launcher: threads                 # threads | mpirun | srun | netlab
 //   mpirun_arguments: [--oversubscribe, --bind-to, none]
 //   srun_arguments: [--mpi=pmix, --kill-on-bad-exit=1]
@@ -21,8 +21,8 @@
 //         slow: {comm.link_gbps: 1, comm.link_latency_us: 50}
 //       changes_numbers: false
 //       condition: true               # given, not chosen: each level has its own baseline and winner
-//   baseline: {link: none}            # a factor left out has its first level; list without baseline: the first point
-//   points:                           # design: list; a factor left out has its baseline level
+//   baseline: {link: none}            # a factor left out takes its first level; list without baseline: the first point
+//   points:                           # design: list; a factor left out takes its baseline level
 //     - {bucket_size: 1000, link: slow}
 //   predict:                          # points like these, which --fit predicts before it runs them
 //     - {bucket_size: 40000000, link: slow}
@@ -44,9 +44,9 @@
 // A level's setting that has no effect at a point (a bucket size under ZeRO-3) is dropped there, and points that then
 // describe the same run are merged. So a grid may include levels that have no effect in some combinations.
 //
-// Losses must agree between points that have the same level of every factor that changes numbers, and between the
-// repeats of each. A factor does not change numbers if it has `changes_numbers: false`, or if it lacks that key and
-// sets only keys that affect timing and never results (is_time_only).
+// Losses must agree between points with the same level of every factor that changes numbers, and between the repeats of
+// each. A factor does not change numbers if it sets `changes_numbers: false`, or if it lacks that key and sets only
+// keys that affect timing and never results (is_time_only).
 //
 // Data paths in the base file are not resolved here: they are relative to the working directory, as in `trivet train`.
 #pragma once

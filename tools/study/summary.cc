@@ -97,8 +97,8 @@ std::vector<Conclusion> group(const Study& study, const Plan& plan, const Summar
   return conclusions;
 }
 
-// The points that can be a conclusion's best, best first: they did not fail, their losses agree, and they have enough
-// rounds if any point does.
+// The points that can be a conclusion's best, best first: they did not fail, their losses agree, and they have run
+// enough rounds if any point has.
 std::vector<size_t> candidates_of(const Study& study, const Summary& summary, const Conclusion& conclusion) {
   const auto ratio = [&](size_t i) { return summary.points[i].ratio(study.metric); };
   std::vector<size_t> candidates;
@@ -143,7 +143,7 @@ Effect effect_of(const Study& study, const Plan& plan, const Rounds& rounds, con
   std::vector<Choice> choices;
   for (const Point& point : plan.points) choices.push_back(point.choice);
   for (const SamePoint& same : plan.same) choices.push_back(same.choice);
-  std::map<std::pair<size_t, size_t>, LogRatios> contexts;  // by pair of points, as choices may share a run
+  std::map<std::pair<size_t, size_t>, LogRatios> contexts;  // by pair of points, because choices may share a run
   size_t most = 0;
   for (const Choice& choice : choices) {
     Choice reference = choice;
@@ -157,7 +157,7 @@ Effect effect_of(const Study& study, const Plan& plan, const Rounds& rounds, con
     most = std::max(most, ratios.size());
     contexts[{*over, *under}] = std::move(ratios);
   }
-  // The mean uses only rounds that all contexts have, so a context with few rounds would discard the others' rounds.
+  // The mean uses only rounds that all contexts share, so a context with few rounds would discard the others' rounds.
   std::erase_if(contexts, [&](const auto& context) {
     return context.second.size() < std::max<size_t>(1, std::min<size_t>(most, kFewestRounds));
   });

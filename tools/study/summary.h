@@ -7,7 +7,7 @@
 //
 // All conclusions come from these log ratios, one per point and round: the ratio to the baseline is their geometric
 // mean with a 95 % interval by Student's t over rounds; two points are compared by the differences of their log ratios
-// in the rounds that have both; a main effect is the mean difference, within a round, between a level and its factor's
+// in the rounds with both; a main effect is the mean difference, within a round, between a level and its factor's
 // baseline level over the settings of the other factors. A verdict needs kFewestRounds and is corrected for the number
 // of comparisons in the study (Holm 1979), so that all verdicts of a study are jointly right with 95 % confidence.
 //
@@ -54,7 +54,7 @@ struct PointSummary {
   bool baseline = false;                   // true for the baseline of its conditions
   std::map<std::string, Estimate> ratios;  // by metric: its ratio to the baseline
   // The study's metric, adjusted: the baseline's geometric mean over its rounds, times the ratio, so that points under
-  // one condition have the same order as by their ratios. Without a ratio, the point's own geometric mean.
+  // one condition are ordered as by their ratios. Without a ratio, the point's own geometric mean.
   std::optional<double> adjusted;
   Verdict verdict = Verdict::not_measured;  // on the study's metric
   double corrected_p = 1;                   // of the verdict, after Holm's correction
@@ -112,7 +112,7 @@ struct Summary {
   int64_t runs = 0, done = 0, failed = 0;  // runs: in these rounds, repeated baselines included. failed: points
   int64_t other_rows = 0;                  // results of points that are no longer in the plan
   int64_t disagreements = 0;
-  std::set<std::string> metrics;  // those that any point has
+  std::set<std::string> metrics;  // those that any point reports
   std::set<std::string> machines;
   int shared_cores = 0, threads = 0;  // cores and threads of a run with more threads than cores; 0: no such run
 
@@ -152,7 +152,7 @@ class Rounds {
   LogRatios log_ratios(size_t point, const std::string& metric) const;
   // [round]: the mean over its runs.
   std::map<int64_t, double> values(size_t point, const std::string& metric) const;
-  // The logarithms of the positive values among them.
+  // The logarithms of the positive ones among these values.
   LogRatios log_values(size_t point, const std::string& metric) const;
   // [round]: the quotient of two points' values, from runs in the same call.
   std::map<int64_t, double> quotients(size_t over, size_t under, const std::string& metric) const;
@@ -168,7 +168,7 @@ class Rounds {
   std::vector<std::vector<Pairing>> pairings_;  // [point], in run order
 };
 
-LogRatios operator-(const LogRatios& a, const LogRatios& b);  // over the rounds that both have
+LogRatios operator-(const LogRatios& a, const LogRatios& b);  // over the rounds that both contain
 MeanEstimate mean_of_logs(const LogRatios& values);
 Estimate ratio_of(const MeanEstimate& logs);
 inline Estimate estimate_ratio(const LogRatios& values) { return ratio_of(mean_of_logs(values)); }
