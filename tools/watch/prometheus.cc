@@ -64,7 +64,7 @@ class PrometheusObserver : public RunObserver {
     }
   }
 
-  // The push wakes the writer thread; the file gets the values current when it is written.
+  // The push wakes the writer thread, which writes the values that are current at that time.
   void publish() {
     published_ = now_seconds();
     if (queue_) queue_->push(" ");

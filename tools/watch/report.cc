@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kLeft = 90, kWidth = 1080, kHeight = 150, kGap = 60, kTop = 40;
 
-// The last 300 events of the given kind; "": of any kind.
+// The last 300 events of the given kind; "": of all kinds.
 std::vector<nlohmann::ordered_json> events_of(const RunRecord& run, std::string_view kind = "") {
   std::vector<nlohmann::ordered_json> found;
   for (size_t i = run.events.size(); i > 0 && found.size() < 300; --i)

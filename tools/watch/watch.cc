@@ -46,7 +46,7 @@ void look_at_state(RunRecord& run) try {
   if (!file_exists(flight_folder(run.run_dir) + "/ranks.json")) return;
   if (const FlightReport report = read_flight_folder(run.run_dir); report.end.empty())
     run.state += fmt::format("; {}; run trivet flight {} for more", find_culprit(report).what, run.run_dir);
-} catch (const std::exception& error) {  // a file is damaged, or has been removed in the meantime
+} catch (const std::exception& error) {  // a file is damaged, or was just removed
   run.state += error.what();
 }
 
@@ -69,7 +69,7 @@ RunRecord::RunRecord(const std::string& folder, int64_t most_bytes) : run_dir(fo
     throw ConfigError(run_dir + ": is not a directory, expected the folder of a run (train.run_dir)");
   if (!file_exists(log) && !file_exists(config))
     throw DataError(run_dir + ": no metrics.jsonl, expected the folder of a run: each run creates one when it trains");
-  look_at_state(*this);  // before its records, which are complete if the run has ended
+  look_at_state(*this);  // read before its records, which are then complete if the run has ended
   const auto add_event = [&](const nlohmann::ordered_json& event) {
     events.push_back(event), last_time = std::fmax(last_time, number_in(event, "time"));
     if (const std::string kind = text_in(event, "event"); kind == "start" || kind == "resume")
@@ -81,7 +81,7 @@ RunRecord::RunRecord(const std::string& folder, int64_t most_bytes) : run_dir(fo
   if (!of("time").empty()) last_time = std::fmax(last_time, of("time").back());
   try {
     if (total_steps == 0) total_steps = static_cast<double>(load_config(config).config.train.train_iters);
-  } catch (const Error&) {  // the file is missing, or another version's
+  } catch (const Error&) {  // the file is missing, or from another version
   }
 }
 

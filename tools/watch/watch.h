@@ -12,13 +12,13 @@
 namespace trivet {
 
 struct RunRecord {
-  // most_bytes: how much of the end of metrics.jsonl to read. Throws ConfigError or DataError if it is no run folder.
+  // most_bytes: read from the end of metrics.jsonl. Throws ConfigError or DataError if run_dir is not a run folder.
   explicit RunRecord(const std::string& run_dir, int64_t most_bytes = INT64_MAX);
 
-  // One value per step, by its key in metrics.jsonl; NaN: unknown. Empty if no step has the key.
+  // One value per step, by its key in metrics.jsonl; NaN: unknown. Empty if no step contains the key.
   const std::vector<double>& of(const std::string& key) const;
   double recent(const std::string& key) const;  // the median of the last 50 steps since the run was started or resumed
-  nlohmann::ordered_json last_with(const char* key) const;  // the last event that has the key; null if none has
+  nlohmann::ordered_json last_with(const char* key) const;  // the last event that contains the key; null if none does
 
   std::string run_dir, state, problem;    // state: the run's, as far as this host can tell; problem: with metrics.jsonl
   bool running = false, stopped = false;  // stopped: on request, so it may be resumed
