@@ -1,8 +1,8 @@
-// Panels of bf16 in pairs of k (see panels.h), for instructions that add the products of two k at a time in fp32: the
-// tile unit's (panels_amx.h) and AVX-512-BF16's vdpbf16ps, below.
+// bf16 panels that interleave k in pairs (see panels.h), for instructions that add the products of two k at a time in
+// fp32: AMX's (panels_amx.h) and AVX-512-BF16's vdpbf16ps, below.
 //
-// A step of a left panel is [32 rows, 32 k]. A step of a right panel is two halves of 16 columns, each
-// [16 pairs of k, 16 columns, 2]: one layout is the other transposed in units of 32 bits.
+// One step of a left panel is [32 rows, 32 k]. One step of a right panel consists of two halves of 16 columns, each
+// [16 pairs of k, 16 columns, 2]: each layout is the other one transposed in 32-bit units.
 #pragma once
 
 #include "kernels/cpu/panels_f32.h"
@@ -65,7 +65,7 @@ struct PairPanels {
   }
   static void store(bf16* to, Bits x) { _mm512_store_si512(to, std::bit_cast<__m512i>(x)); }
 
-  // Interleaves two runs of the 64 elements of x and y: one starting at `even`, one at `odd`.
+  // Interleaves two runs of 16 of the 64 elements of x and y: one starts at `even`, the other at `odd`.
   template <int even, int odd>
   static Bits pairs(Bits x, Bits y) {
     using Elements = uint16_t __attribute__((vector_size(64)));
@@ -79,8 +79,8 @@ struct PairPanels {
   static Bits rounded(Floats low, Floats high) { return std::bit_cast<Bits>(_mm512_cvtne2ps_pbh(high, low)); }
 };
 
-// A sum adds the products of a pair one after the other, the odd k first, each rounded to fp32, with subnormals as
-// zero, and takes pairs in the order of k. So its bits depend on nothing else.
+// A sum adds a pair's two products one after the other, odd k first. Each addition rounds to fp32 and treats subnormals
+// as zero. Pairs are added in the order of k. So the sum's bits depend on nothing else.
 struct DotPanels : PairPanels {
   struct Session {};
   static constexpr int64_t kSliceSteps = kWholeBlock;
@@ -116,7 +116,7 @@ struct DotPanels : PairPanels {
 #else
 
 namespace trivet::TRIVET_CPU {
-using DotPanels = F32Panels;  // which widen bf16
+using DotPanels = F32Panels;  // these widen bf16 to fp32
 }  // namespace trivet::TRIVET_CPU
 
 #endif

@@ -1,4 +1,4 @@
-// Panels of fp32 (see panels.h). A step of a left panel is [32 rows, 32 k], that of a right panel [32 k, 32 columns].
+// fp32 panels (see panels.h). One step of a left panel is [32 rows, 32 k], of a right panel [32 k, 32 columns].
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ struct F32Panels {
   }
 
  private:
-  // Packs a block of a matrix [rows, columns] at `from`, rows ld apart, as stored or transposed; zero past its end.
+  // Packs one block, [rows, columns] at `from` with leading dimension ld, as stored or transposed, padded with zeros.
   template <bool transposed, class T>
   static void pack_block(const T* from, int64_t ld, int64_t rows, int64_t columns, float* to) {
     if (rows < kPanel || columns < kPanel) {

@@ -1,9 +1,9 @@
-// parallel_for: a loop split over the threads of one rank, in a way that depends only on its length and the number of
-// threads, so that sums repeat bit for bit. Only for the .cc files of this folder, which alone are compiled with
-// OpenMP.
+// parallel_for: splits a loop over the threads of one rank in a way that depends only on the loop's length and the
+// number of threads, so that sums are bitwise reproducible. Only for the .cc files in this folder: no others are
+// compiled with OpenMP.
 //
-// Ranks may be threads of one process: each has an OpenMP team of its own. With one thread, or little work, the
-// caller does all of it and wakes no team.
+// Ranks may be threads of one process, each with its own OpenMP team. With one thread or little work, the caller does
+// all the work and wakes no team.
 #pragma once
 
 #include <algorithm>
@@ -23,18 +23,18 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
-// Part `index` of [0, n) split into `parts` of about equal size, at multiples of `grain`.
+// Part `index` of [0, n), split at multiples of `grain` into `parts` ranges of about equal size.
 inline Range cut(int64_t n, int64_t grain, int parts, int index) {
   const int64_t grains = (n + grain - 1) / grain;
   return {std::min(n, grains * index / parts * grain), std::min(n, grains * (index + 1) / parts * grain)};
 }
 
-// The number of parts of parallel_for: at most `threads`, each of at least one grain.
+// The number of parts into which parallel_for splits [0, n): at most `threads`, each of at least one grain.
 inline int parts_of(int threads, int64_t n, int64_t grain) {
   return static_cast<int>(std::min<int64_t>(threads, (n + grain - 1) / grain));
 }
 
-// ThreadSanitizer does not see the barriers of GCC's OpenMP library; these announce fork and join to it.
+// ThreadSanitizer does not see the barriers in GCC's OpenMP library; these functions announce fork and join to it.
 inline void release(char* token) {
 #if defined(__SANITIZE_THREAD__)
   __tsan_release(token);
@@ -49,7 +49,7 @@ inline void acquire(char* token) {
 }
 
 // Calls call(context, part) for each part in [0, parts), concurrently. OpenMP may provide fewer threads than requested.
-// They read the arguments before ThreadSanitizer can know of the fork, so this is not instrumented.
+// Threads read the arguments before ThreadSanitizer can know about the fork, so this function is not instrumented.
 __attribute__((no_sanitize("thread"))) inline void run_team(int parts, void (*call)(const void*, int),
                                                             const void* context) {
   char fork = 0, join = 0;
@@ -63,8 +63,8 @@ __attribute__((no_sanitize("thread"))) inline void run_team(int parts, void (*ca
   acquire(&join);
 }
 
-// Calls body(range, part) for each part of [0, n). `grain`: the least work worth a thread, and the granularity of the
-// split. The body must not throw.
+// Calls body(range, part) for each part of [0, n). `grain`: the smallest range worth a thread of its own, and the
+// granularity of the split. The body must not throw.
 template <class F>
 void parallel_for(int threads, int64_t n, int64_t grain, const F& body) {
   const int parts = parts_of(threads, n, grain);
@@ -78,8 +78,8 @@ void parallel_for(int threads, int64_t n, int64_t grain, const F& body) {
       parts, [](const void* f, int part) { (*static_cast<const decltype(on_part)*>(f))(part); }, &on_part);
 }
 
-// Calls f(i, range) for the elements of each tensor i that lie in `part` of all tensors laid end to end; size(i) is the
-// length of tensor i.
+// Treats all tensors as laid end to end, and calls f(i, range) for the elements of each tensor i that lie in `part`.
+// size(i) is the length of tensor i.
 template <class Size, class F>
 void for_slices(size_t tensors, const Size& size, Range part, const F& f) {
   int64_t begin = 0;
@@ -89,7 +89,7 @@ void for_slices(size_t tensors, const Size& size, Range part, const F& f) {
   }
 }
 
-// The grain in rows for rows of `row_elements` elements each.
+// The grain, counted in rows, for rows of `row_elements` elements each.
 inline int64_t rows_per_grain(int64_t row_elements) {
   constexpr int64_t kElements = 16384;  // a few microseconds of work: about the cost of waking a thread
   return std::max<int64_t>(1, kElements / std::max<int64_t>(1, row_elements));

@@ -1,9 +1,9 @@
-// Vectors of floats as values (GCC's vector extension), loops over arrays of fp32 or bf16 by such vectors, and sums.
+// Float vectors as values (GCC's vector extension), loops that process fp32 or bf16 arrays vector by vector, and sums.
 //
 //     for_vectors(n, [=](auto at) { at.store(y, exp(at.load(x))); });      // y[i] = e^x[i] for i in [0, n)
 //
-// All arithmetic is fp32. `at` is a position in the arrays: of a whole vector of elements, or of the last few, which
-// are loaded into a vector padded with 0. An element's result does not depend on its place in a vector.
+// All arithmetic is fp32. `at` is a position in the arrays: that of a whole vector, or of the last few elements, which
+// are loaded into a vector padded with 0. An element's result does not depend on its lane.
 #pragma once
 
 #include <algorithm>
@@ -35,10 +35,10 @@ using Floats = float __attribute__((vector_size(kVectorBytes)));
 using Bits = uint32_t __attribute__((vector_size(kVectorBytes)));
 using HalfBits = uint16_t __attribute__((vector_size(kVectorBytes / 2)));
 
-// ---- instructions that the compiler does not find by itself. larger(): a > b ? a : b, so b if either is NaN.
+// ---- instructions that the compiler does not generate on its own. larger(): a > b ? a : b, so b if either is NaN.
 
 #if defined(__AVX512F__)
-// GCC 12 warns of uninitialized variables in the plain intrinsics; under a mask of all lanes they are the same.
+// GCC 12 warns about uninitialized variables in the plain intrinsics, so we use masked ones with all lanes set.
 inline constexpr __mmask16 kAllLanes = 0xffff;
 inline Floats larger(Floats a, Floats b) { return _mm512_maskz_max_ps(kAllLanes, a, b); }
 inline Floats smaller(Floats a, Floats b) { return _mm512_maskz_min_ps(kAllLanes, a, b); }
@@ -79,7 +79,7 @@ inline Floats load(const bf16* x) {
   return std::bit_cast<Floats>(widen(half) << 16);
 }
 inline void store(float* x, Floats v) { std::memcpy(x, &v, sizeof v); }
-// Rounds as the constructor of bf16 does, except that the instruction for it makes subnormal numbers 0.
+// Rounds like bf16's constructor, except that the conversion instruction flushes subnormal numbers to 0.
 inline void store(bf16* x, Floats v) {
 #if defined(__AVX512BF16__)
   const __m256bh half = _mm512_cvtneps_pbh(v);
@@ -91,7 +91,7 @@ inline void store(bf16* x, Floats v) {
   std::memcpy(static_cast<void*>(x), &half, sizeof half);
 }
 
-// The larger, or the smaller, of x and the bound; NaN stays NaN.
+// Clamps x from below, or from above; NaN stays NaN.
 inline Floats at_least(Floats x, float bound) { return larger(Floats{} + bound, x); }
 inline Floats at_most(Floats x, float bound) { return smaller(Floats{} + bound, x); }
 
@@ -125,7 +125,7 @@ struct PartOfVector {
     TRIVET_CPU::store(lanes, v);
     std::copy_n(lanes, count, x + i);
   }
-  // v with 0 in lanes without an element, for sums.
+  // v with zeros in the lanes past the last element, for sums.
   Floats keep(Floats v) const {
     float lanes[kLanes];
     TRIVET_CPU::store(lanes, v);
@@ -135,7 +135,7 @@ struct PartOfVector {
   PartOfVector moved_by(int64_t offset) const { return {i + offset, count}; }
 };
 
-// f(at) for each vector of [0, n).
+// Calls f(at) for each vector of [0, n).
 template <class F>
 inline void for_vectors(int64_t n, const F& f) {
   int64_t i = 0;
@@ -143,8 +143,8 @@ inline void for_vectors(int64_t n, const F& f) {
   if (i < n) f(PartOfVector{i, n - i});
 }
 
-// Sums of fp32 in an order that depends on neither alignment nor the machine's vectors: 64 running sums take the terms
-// round-robin and are added up as a tree.
+// fp32 sums in an order that depends on neither alignment nor the machine's vector width: terms are added round-robin
+// to 64 running sums, which are then added up as a tree.
 class LaneSum {
  public:
   static constexpr int kSumLanes = 64, kVectors = kSumLanes / kLanes;
@@ -161,7 +161,7 @@ class LaneSum {
   Floats sums_[kVectors] = {};
 };
 
-// Calls f(at, k) for each vector of [0, n); k is the vector of a LaneSum to which its terms go.
+// Calls f(at, k) for each vector of [0, n); k is the index of the LaneSum vector that its terms are added to.
 template <class F>
 inline void for_sum_vectors(int64_t n, const F& f) {
   int64_t i = 0;
@@ -176,7 +176,7 @@ inline void for_sum_vectors(int64_t n, const F& f) {
   (std::make_integer_sequence<int, LaneSum::kVectors>());
 }
 
-// The sum over [0, n) of f(at), the terms of a vector of elements.
+// The sum over [0, n) of f(at), which returns the terms for one vector of elements.
 template <class F>
 inline float sum_over(int64_t n, const F& f) {
   LaneSum sum;
@@ -185,8 +185,8 @@ inline float sum_over(int64_t n, const F& f) {
 }
 
 // e^x within 2 ulp for x in [-88, 89], or NaN.
-// x = n ln 2 + r with |r| <= ln 2 / 2, n integer; e^r by its minimax polynomial, 2^n by its bits. At the ends of the
-// range n is -127 and 128, whose bits happen to be those of 0 and infinity.
+// x = n ln 2 + r with |r| <= ln 2 / 2 and n an integer; e^r is a minimax polynomial, and 2^n is built from its bits. At
+// the ends of the range, n is -127 and 128, which yield the bits of 0 and infinity.
 inline Floats exp_in_range(Floats x) {
   // Adding 1.5 * 2^23 rounds to an integer, whose bits are then the low bits of the sum.
   constexpr float kRound = 12582912.0f;
