@@ -1,4 +1,4 @@
-// Shared by the attention files: the arguments of the kernels, and which file has which kernels.
+// Shared by the attention files: the kernels' arguments, and which file contains which kernels.
 //
 //   attention.cu                 the ops: checks, and the choice among the kernels below
 //   attention_flash.cu           bf16 on the tensor cores, heads of 64, 80, 96 or 128 columns
@@ -32,7 +32,7 @@ struct AttentionArgs {
   DType dtype() const { return qkv.q.memory.dtype; }
   int64_t s() const { return qkv.q.layout.s; }
   int64_t keys() const { return qkv.k.layout.s; }
-  // Keys before the first query's own. Each later query sees one more.
+  // The number of keys before the first query's own. Each later query sees one more.
   int64_t past() const { return causal ? keys() - s() : keys(); }
   int64_t d() const { return qkv.q.layout.d; }
   int64_t members() const { return qkv.q.layout.members; }
@@ -44,9 +44,9 @@ bool flash_attention_has(DType dtype, int64_t d);
 void flash_attention_forward(const AttentionArgs& args, cudaStream_t stream);
 void flash_attention_backward(const AttentionArgs& args, cudaStream_t stream);
 
-// For a kernel with one block per multiprocessor, which takes one task after another.
+// For a kernel with one persistent block per multiprocessor that processes one task after another.
 struct TaskCounters {
-  int* data;  // on the device: tasks taken, and blocks finished; both are 0 between the kernels of a stream
+  int* data;  // on the device: tasks taken, and blocks finished; both are 0 between a stream's kernels
   int multiprocessors;
 };
 

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
   auto* const queries = dynamic_shared<__nv_bfloat16>();
   __nv_bfloat16* const stages = queries + kQueries * kLd;  // [2][keys, values][kKeys][kLd]
 
-  // The last queries have the most keys: they start first.
+  // The last queries see the most keys, so they start first.
   const int which = static_cast<int>(blockIdx.x) % heads;
   const int tile = query_tiles - 1 - static_cast<int>(blockIdx.x) / heads;
   const int first_query = tile * kQueries;

@@ -12,7 +12,7 @@
 namespace trivet {
 namespace {
 
-constexpr int kRows = 128, kTile = 64;             // rows of a block's own matrices; of those it iterates over
+constexpr int kRows = 128, kTile = 64;             // rows of a block's own matrices; of the tiles it iterates over
 constexpr int kWarps = 8, kThreads = 32 * kWarps;  // a warp handles 16 rows
 constexpr int kBlocks = kTile / 8;                 // blocks of 8 columns in a warp's scores
 
@@ -52,7 +52,7 @@ __device__ inline void gemm_nn(Sums (&sums)[kD / 8], const Left (&left)[kTile / 
     }
 }
 
-// Turns scores and dP of a warp's tile, whose rows and columns begin at these positions, into P with dropout and dS.
+// For a warp's tile whose rows and columns begin at these positions: turns scores and dP into P (with dropout) and dS.
 // lse(n, e), as a base-2 exponent, and delta(n, e) belong to the query of element [n][e].
 template <bool kRowsAreQueries, class Args, class Lse, class Delta>
 __device__ inline void differentiate(Sums (&p)[kBlocks], Sums (&ds)[kBlocks], const Args& a, int which, int first_row,
@@ -85,9 +85,9 @@ constexpr size_t shared_bytes() {  // two matrices that the block owns, two stag
   return (2 * kRows + 4 * kTile) * (kD + 8) * sizeof(__nv_bfloat16) + 4 * kTile * sizeof(float);
 }
 
-// Each block handles 128 keys of one kv head, 16 per warp, and iterates over the queries of each query head of its
-// group, from the first that sees one of the keys. Scores have keys as rows: a lane with g = lane / 4 and t = lane % 4
-// holds keys g and g + 8, and queries 2t and 2t + 1 of each 8.
+// Each block handles 128 keys of one kv head, 16 per warp. For each query head in its group, it iterates over the
+// queries from the first that sees one of the keys. Scores have keys as rows: a lane with g = lane / 4 and
+// t = lane % 4 holds keys g and g + 8, and queries 2t and 2t + 1 of each 8.
 template <int kD, bool kDocuments>
 __global__ void __launch_bounds__(kThreads, 1)
     flash_backward_keys_kernel(HeadArgs<__nv_bfloat16, kDocuments> a, int kv_heads) {
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __nv_bfloat16* const stages = values + kRows * kLd;                          // [2][queries, douts][kTile][kLd]
   float* const row_stages = reinterpret_cast<float*>(stages + 4 * kTileSize);  // [2][lse, delta][kTile]
 
-  // The first keys have the most queries: they start first.
+  // The first keys are seen by the most queries, so they start first.
   const int kv = static_cast<int>(blockIdx.x) % kv_heads, first_key = static_cast<int>(blockIdx.x) / kv_heads * kRows;
   const int first_tile = a.first_query(first_key) / kTile;
   // Per query head.
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __nv_bfloat16* const douts = queries + kRows * kLd;
   __nv_bfloat16* const stages = douts + kRows * kLd;  // [2][keys, values][kTile][kLd]
 
-  // The last queries have the most keys: they start first.
+  // The last queries see the most keys, so they start first.
   const int which = static_cast<int>(blockIdx.x) % heads;
   const int first_query = (query_tiles - 1 - static_cast<int>(blockIdx.x) / heads) * kRows;
   const int tiles = a.key_tiles(first_query + kRows - 1, kTile);

@@ -17,8 +17,8 @@ struct Heads : HeadsLayout {
   explicit Heads(const HeadsView& x) : HeadsLayout(x.layout), data(static_cast<T*>(x.data())) {}
 };
 
-// AttentionArgs for a kernel: typed, with values that do not depend on the head precomputed. kDocuments: there may be
-// documents; a kernel without it ignores them.
+// AttentionArgs for a kernel: typed, with all values that do not depend on the head precomputed. kDocuments: there may
+// be documents; a kernel compiled without it ignores them.
 template <class T, bool kDocuments_ = true>
 struct HeadArgs {
   static constexpr bool kDocuments = kDocuments_;
@@ -74,7 +74,7 @@ struct HeadArgs {
   }
   __device__ int64_t out_at(int which) const { return which / heads() * out_entry + which % heads() * d; }
   __device__ int heads() const { return groups * members; }
-  // The head's index in out and lse, which may have more heads (AttentionPart), relative to the part's first head.
+  // The head's index in out and lse, relative to the part's first head; they may contain more heads (AttentionPart).
   __device__ int out_head(int which) const { return which / heads() * out_heads + which % heads(); }
   __device__ int64_t lse_at(int which) const { return lse_of(out_head(which)); }
   __device__ int64_t lse_of(int out_head) const { return part.lse_at(q, 0, out_head); }
@@ -93,13 +93,13 @@ struct HeadArgs {
   }
   // True if the query's document begins after this key.
   __device__ bool hides(int which, int query, int key) const { return kDocuments && key < first_key(which, query); }
-  // The first tile of `size` keys that queries from this one on need, of the `tiles` that causality allows. Queries
-  // that see no key get the last tile, masked, so that no kernel needs a case without tiles.
+  // Of the `tiles` tiles of `size` keys that causality allows, the first that queries from this one on need. Queries
+  // that see no key get the last tile, masked, so that no kernel needs to handle zero tiles.
   __device__ int first_key_tile(int which, int query, int size, int tiles) const {
     return kDocuments ? min(first_key(which, query) / size, tiles - 1) : 0;
   }
-  // The end of the tiles of `size` queries, from tile `first` on, that see keys up to this one: a binary search, as
-  // starts ascend. Leaves at least one tile as well.
+  // The end of the tiles of `size` queries, from tile `first` on, that see keys up to this one: found by binary search,
+  // as document starts ascend. Also leaves at least one tile.
   __device__ int query_tiles(int which, int key, int first, int size) const {
     int end = (s + size - 1) / size;
     if constexpr (kDocuments)
@@ -111,7 +111,7 @@ struct HeadArgs {
     return end;
   }
 
-  // The dropout square (kernels/philox.h) that holds the probability of a query and a key.
+  // The dropout square (kernels/philox.h) that contains the probability for this query and key.
   __device__ int64_t dropout_square(int which, int query, int key) const {
     const int64_t row = dropout.sample(which / heads()) * dropout.total_heads + dropout.first_head + which % heads();
     const int64_t pairs = dropout_pairs(dropout.seq_length);
@@ -119,10 +119,10 @@ struct HeadArgs {
   }
 };
 
-// The elements that dropout keeps of this lane's sums in 16 rows and 8 kBlocks columns (tensor_core.cuh), as a mask:
-// bit 4 n + e for sums[n][e]. Rows and columns begin at multiples of 16: queries and keys, or vice versa. A square
-// covers the lane's two rows in a column and in the column 8 further. Columns may jump (PositionMap) at a multiple of
-// 16. The loop is not unrolled because the generator is long.
+// A mask of the elements that dropout keeps among this lane's sums in 16 rows and 8 kBlocks columns (tensor_core.cuh):
+// bit 4 n + e for sums[n][e]. Rows are queries and columns keys, or vice versa; both begin at multiples of 16. A square
+// covers the lane's two rows in one column and in the column 8 further on. Columns may jump (PositionMap) at a multiple
+// of 16. The loop is not unrolled because the generator is long.
 template <bool kRowsAreQueries, int kBlocks, class Args>
 __device__ inline uint64_t kept_by_dropout(const Args& a, int which, int first_row, int first_column) {
   static_assert(kBlocks <= 16 && kBlocks % 2 == 0);
@@ -160,8 +160,8 @@ __device__ inline void apply_dropout(float (&x)[kBlocks][4], const DropoutArgs& 
   for (int i = 0; i < 4 * kBlocks; ++i) x[i / 4][i % 4] *= dropout_scale(dropout, kept, i);
 }
 
-// Sets scores of keys that their query does not see to `value`, in a warp's tile of 16 rows that begins at this row and
-// column. Rows are queries, or else keys; rows past the last key are not masked, as they are unused.
+// In a warp's tile of 16 rows that begins at this row and column, sets the scores of keys that their query does not see
+// to `value`. Rows are either queries or keys; rows past the last key are not masked, as they are unused.
 template <bool kRowsAreQueries, int kBlocks, class Args>
 __device__ inline void mask_unseen(float (&x)[kBlocks][4], const Args& a, int which, int first_row, int first_column,
                                    float value) {
@@ -228,8 +228,8 @@ struct OnlineSoftmax {
 #pragma unroll
       for (int e = 0; e < 4; ++e) sums[n][e] *= factor[e / 2];
   }
-  // After the last tile: stores the log-sum-exps of this lane's queries, `first` and first + 8, to lse[query] if
-  // they are below s, and sets `factor` to normalise their sums: 0 for a query that has seen no key.
+  // After the last tile: for this lane's queries, `first` and first + 8, stores the log-sum-exp to lse[query] if
+  // query < s, and sets `factor` to normalise their sums: 0 for a query that has seen no key.
   __device__ void finish(float* lse, int first, int s, float scale) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -1,14 +1,14 @@
 // Flash attention on Hopper's tensor cores, forward (Shah et al. 2024, "FlashAttention-3"). Each block handles 128
 // queries of one head (192 with 64 columns), 64 per computing warpgroup, and iterates over their keys and values in
-// tiles of 128. A warpgroup starts two GEMMs, for the next tile's scores and with this tile's values, and then turns
-// the scores into probabilities. Warpgroups take turns starting GEMMs, so that the tensor cores work for one while
+// tiles of 128. A warpgroup starts two GEMMs, one for the next tile's scores and one with this tile's values, and then
+// turns the scores into probabilities. Warpgroups take turns starting GEMMs, so the tensor cores work for one while
 // another computes probabilities. A warpgroup skips tiles that only the others' queries see. Scores stay in registers.
 //
-// Roofline, an estimate by counting: for a tile of 128 keys a warpgroup needs 4 * 64 * 128 d operations, 1024 cycles of
-// the tensor cores with d = 128, 512 with d = 64 (4096 operations per cycle). Meanwhile each of its warps, one per
-// scheduler, issues 490 instructions (d = 64: 440), compiled by nvcc 13.0; 66 of them are exponentials: 528 cycles of
-// the special function units. With d = 128 two warpgroups need 2048 cycles of the tensor cores and 1060 of these units:
-// bound by the tensor cores. With d = 64 three need 1536 and 1584: bound by both. Heads of 80 columns use sums of 96.
+// Roofline, estimated by counting: per tile of 128 keys a warpgroup needs 4 * 64 * 128 d operations, which take 1024
+// tensor-core cycles with d = 128, 512 with d = 64 (4096 operations per cycle). In that time each of its warps, one per
+// scheduler, issues 490 instructions (d = 64: 440) as compiled by nvcc 13.0; 66 of them are exponentials, which occupy
+// the special function units for 528 cycles. With d = 128 two warpgroups need 2048 tensor-core cycles and 1060 of these
+// units: bound by the tensor cores. With d = 64 three need 1536 and 1584: bound by both. 80 columns are padded to 96.
 #include "kernels/cuda/attention_hopper.cuh"
 
 namespace trivet {
@@ -22,7 +22,7 @@ template <int kD>
 struct Block {
   static constexpr int kGroups = kD == 64 ? 3 : 2, kThreads = (1 + kGroups) * kWarpgroup, kFetchers = 1;
   static constexpr int kQueries = 64 * kGroups, kKeys = 128;
-  static constexpr int kStages = kD == 128 ? 2 : 3;  // as many as fit
+  static constexpr int kStages = kD == 128 ? 2 : 3;  // the most that fit
   static constexpr int kFetcherRegisters = kGroups == 2 ? 24 : 32, kRegisters = kGroups == 2 ? 240 : 160;
   static_assert(registers_suffice(kGroups, kFetcherRegisters, kRegisters));
   using Queries = Tile<kQueries, kD>;
@@ -79,7 +79,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
   end_tasks(schedule);
 }
 
-// Called by a warpgroup, the `group`-th of those that compute.
+// Called by the `group`-th computing warpgroup.
 template <bool kDropout, int kD, bool kDocuments>
 __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
                         const HeadArgs<__nv_bfloat16, kDocuments>& a, int group) {
@@ -88,7 +88,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const float to_log2 = a.scale * kLog2E;
   auto& b = block.barriers;
-  // Turns at starting GEMMs: barrier 1 + group admits the group. The first group's is open at the start.
+  // Groups take turns starting GEMMs: barrier 1 + group admits the group. The first group's is open from the start.
   const auto my_turn = [&] { meet(1 + group, 2 * kWarpgroup); };
   const auto next_turn = [&] { arrive_at(1 + (group + 1) % B::kGroups, 2 * kWarpgroup); };
   if (group == B::kGroups - 1) next_turn();
@@ -101,7 +101,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
     const int block_query = (schedule.tiles - 1 - tile) * B::kQueries, first_query = block_query + 64 * group;
     const int count = a.key_tiles(block_query + B::kQueries - 1, kKeys);
     const int first = kDocuments ? b.queries.task_bound(queries) : 0;
-    // The end of the tiles that this warpgroup's queries see. If they are all past the end, it works on one tile.
+    // The end of the tiles that this warpgroup's queries see. If all queries are past the end, it works on one tile.
     const int seen = first_query < a.s ? max(a.key_tiles(first_query + 63, kKeys), first + 1) : first + 1;
     OnlineSoftmax<kDocuments> softmax;
     uint64_t kept = 0;  // for the next tile's probabilities; drawn before its scores need registers

@@ -1,11 +1,11 @@
 // Shared by Hopper's attention kernels: task scheduling, tile pipelines, stores, and the kernel template.
 //
-// A block has one warpgroup that fetches and two or three that compute. One thread of the first issues TMA copies of
-// tiles into stages of shared memory as they become free; the others wait for stages, compute, and release them (warp
-// specialization). So the two roles never meet at a __syncthreads, and registers go to the warps that compute. A grid
-// has one block per multiprocessor, which takes one tile of one head after another from a counter; it fetches the first
-// tiles of the next task while it finishes this one. If communication occupies a block's multiprocessor, other blocks
-// take its share of the tasks; with static scheduling it would only begin them once the others had finished.
+// A block consists of one warpgroup that fetches and two or three that compute. One thread of the first issues TMA
+// copies of tiles into shared-memory stages as they become free; the others wait for stages, compute, and release them
+// (warp specialization). So the two roles never meet at a __syncthreads, and registers go to the warps that compute.
+// The grid has one block per multiprocessor. A counter assigns tasks, each one tile of one head. A block fetches the
+// next task's first tiles while it finishes the current one. If communication occupies a block's multiprocessor,
+// other blocks take over its tasks; with static scheduling, it would not start them until the others had finished.
 #pragma once
 
 #include <algorithm>
@@ -19,23 +19,23 @@
 namespace trivet {
 
 inline constexpr int kWarpgroup = 128;             // threads
-inline constexpr size_t kMostShared = 227 * 1024;  // most bytes per block
+inline constexpr size_t kMostShared = 227 * 1024;  // maximum bytes per block
 
-// True if each computing warpgroup can get `each` registers per thread, out of those that the launch bounds give a
-// block at launch. A warpgroup that requested more than the others have released would wait forever.
+// True if each computing warpgroup can get `each` registers per thread out of those that the launch bounds allot to a
+// block. A warpgroup that requested more than the others have released would wait forever.
 constexpr bool registers_suffice(int groups, int fetcher, int each) {
   const int at_start = 65536 / ((1 + groups) * kWarpgroup) / 8 * 8;
   return fetcher <= at_start && at_start <= each && fetcher + groups * each <= (1 + groups) * at_start;
 }
 
 // A head's tiles are read repeatedly, so heads are processed in sets whose tiles fit in the L2 cache together. The last
-// set begins with the tiles that have the most work, the set before it ends with them, and so on alternately. So the
-// work hardly changes from task to task, and the last tasks are the shortest.
+// set begins with the tiles that take the most work, the set before it ends with them, and so on, alternating. So the
+// work hardly changes from one task to the next, and the last tasks are the shortest.
 struct HeadSchedule {
   int tiles, heads, set, sets;
   int* counters;  // TaskCounters
 
-  // `bytes`: the bytes of a head that each of its tiles reads.
+  // `bytes`: how much data each tile of a head reads.
   HeadSchedule(int64_t tiles, int64_t heads, int64_t bytes, int* counters)
       : tiles(static_cast<int>(tiles)),
         heads(static_cast<int>(heads)),
@@ -43,7 +43,7 @@ struct HeadSchedule {
         sets((this->heads + set - 1) / set),
         counters(counters) {}
 
-  // The index-th task; `tile` counts from the one with the most work. False if there are fewer tasks.
+  // Looks up the index-th task. Tile 0 takes the most work. Returns false if there is no such task.
   __host__ __device__ bool task(int index, int& which, int& tile) const {
     if (index >= tiles * heads) return false;
     const int number = index / (set * tiles), first = number * set, rest = index - first * tiles;
@@ -54,7 +54,7 @@ struct HeadSchedule {
   }
 };
 
-// The index of each head's matrix in its tile map; which and kv number the heads as in HeadArgs.
+// The index of each head's matrix in its tile map; `which` and `kv` number the heads as in HeadArgs.
 struct HeadTiles {
   TileSteps q, k, v;
   int groups, members;
@@ -80,7 +80,7 @@ template <int kStages>
 struct PipelineState {
   int stage = 0;
   uint32_t parity = 0;
-  // The state after `turn` advances. Computed where it is needed, it takes no registers in between.
+  // The state after `turn` advances. Computed only where it is needed, it occupies no registers in between.
   __device__ static PipelineState after(int turn) {
     return {turn % kStages, static_cast<uint32_t>(turn / kStages % 2)};
   }
@@ -127,18 +127,18 @@ struct Pipeline {
 
 // Takes the next task for a block and returns its index. Called by one thread, until there are no more tasks.
 __device__ inline int take_task(const HeadSchedule& schedule) {
-  // The shuffle tells the compiler that the index is the same in all active lanes, of which there is one.
+  // The shuffle tells the compiler that all active lanes (there is only one) have the same index.
   return __shfl_sync(1u, atomicAdd(schedule.counters, 1), 0);
 }
-// Called once after that: the last block to finish resets the counters to 0.
+// Called once per block when no tasks are left: the last block to finish resets the counters to 0.
 __device__ inline void end_tasks(const HeadSchedule& schedule) {
   const int blocks = static_cast<int>(gridDim.x);
   if (atomicAdd(schedule.counters + 1, 1) != blocks - 1) return;
-  atomicAdd(schedule.counters, -schedule.tiles * schedule.heads - blocks);  // each block asked once in vain
+  atomicAdd(schedule.counters, -schedule.tiles * schedule.heads - blocks);  // one failed request per block
   atomicAdd(schedule.counters + 1, -blocks);
 }
 
-// A pipeline of tiles that are fetched once per task. It also passes the task's index to the computing warps (the last
+// A pipeline for tiles that are fetched once per task. It also passes to the computing warps the task's index (the last
 // one comes without tiles) and, with documents, a bound on the tiles to iterate over, looked up once for all warps.
 template <int kStages>
 struct TaskPipeline : Pipeline<kStages> {
@@ -159,9 +159,9 @@ struct TaskPipeline : Pipeline<kStages> {
   __device__ int task_bound(const State& at) const { return __shfl_sync(0xffffffffu, bound[at.stage], 0); }
 };
 
-// Stores a warpgroup's 64 rows of sums from row `first` on, times a factor for each half of this lane's rows, to rows
-// of kD columns that are `stride` elements apart; rows from s on are skipped. Four lanes share the eight columns of a
-// row in each block. They trade, so that each lane has all eight columns of every fourth block and stores 16 bytes.
+// Stores a warpgroup's 64 rows of sums, from row `first` on, to rows of kD columns that are `stride` elements apart,
+// with one factor for each of this lane's two rows; rows from s on are skipped. Four lanes share the eight columns of a
+// row in each block. They exchange elements until each has all eight columns of every fourth block and stores 16 bytes.
 template <int kD, int kBlocks>
 __device__ inline void store_rows(__nv_bfloat16* to, int64_t stride, const float (&sums)[kBlocks][4],
                                   const float (&factor)[2], int first, int s) {
@@ -200,8 +200,8 @@ struct TileMaps {
   TileMap q, k, v, dout;
 };
 
-// Block gives the numbers of threads, registers and bytes, the rows of tiles, and initialize(), which one thread calls
-// to set up the barriers. Each kernel's file also defines fetch(), called by the first kFetchers threads, and
+// Block defines the numbers of threads, registers and bytes, the rows per tile, and initialize(), which one thread
+// calls to set up the barriers. Each kernel's file also defines fetch(), called by the first kFetchers threads, and
 // compute(), called by each warpgroup from the second on.
 template <class Block, bool kDropout, bool kDocuments>
 __global__ void __launch_bounds__(Block::kThreads, 1)
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(Block::kThreads, 1)
                   const __grid_constant__ TileMaps maps) {
   const Block block;
   if (threadIdx.x == 0) {
-    block.initialize(4 * Block::kGroups);  // warps that read
+    block.initialize(4 * Block::kGroups);  // the warps that read
     publish_barriers();
   }
   __syncthreads();

@@ -1,19 +1,19 @@
 // The backward pass of flash attention on Hopper's tensor cores: gradients of keys and values.
-// (attention_flash_backward.cu has the formulas, attention_hopper_queries.cu the gradient of the queries. Together they
-// take 7 GEMMs of s^2 d instead of 5; in return no block waits for another, nothing is added with atomics, and a second
-// run gives the same bits.)
+// (The formulas are in attention_flash_backward.cu; attention_hopper_queries.cu computes the gradient of the queries.
+// The two kernels take 7 GEMMs of s^2 d instead of 5; in return no block waits for another, nothing is added with
+// atomics, and a second run gives the same bits.)
 //
-// Each block handles 128 keys of one kv head, 64 per warpgroup, and iterates over the queries of each query head of its
-// group, 64 at a time, from the first that sees one of the keys. Scores have keys as rows, so probabilities and score
-// gradients are left operands straight from registers. Per tile a warpgroup starts four GEMMs: scores S and dP, then
-// dV, once S is turned into probabilities, and dK, once both are turned into gradients of scores. The tensor cores work
-// on dP, then on dV, while the warpgroup computes the next GEMM's operand, and also on the other warpgroup's GEMMs.
+// Each block handles 128 keys of one kv head, 64 per warpgroup. For each query head in its group, it iterates over the
+// queries, 64 at a time, from the first that sees one of the keys. Scores have keys as rows, so probabilities and score
+// gradients are left operands straight from registers. Per tile a warpgroup starts four GEMMs: S (the scores) and dP,
+// then dV once it has turned S into probabilities, and dK once it has turned both into score gradients. While the
+// warpgroup computes the next GEMM's operand, the tensor cores run dP, then dV, and the other warpgroup's GEMMs.
 //
-// Roofline, an estimate by counting: for a tile of 64 queries a warpgroup needs 4 GEMMs of 2 * 64 * 64 d operations,
-// 1024 cycles of the tensor cores with d = 128, 512 with d = 64. Meanwhile each of its warps issues 310 instructions
-// (d = 64: 290), as compiled by nvcc 13.0; 32 of them are exponentials: 256 cycles of the special function units. Bound
-// by the tensor cores, provided that S and dP, with only 64 columns, get the 128 bytes per cycle that they read from
-// shared memory, which is its full bandwidth.
+// Roofline, estimated by counting: per tile of 64 queries a warpgroup needs 4 GEMMs of 2 * 64 * 64 d operations, which
+// take 1024 tensor-core cycles with d = 128, 512 with d = 64. In that time each of its warps issues 310 instructions
+// (d = 64: 290), as compiled by nvcc 13.0; 32 of them are exponentials, which occupy the special function units for 256
+// cycles. Bound by the tensor cores, provided that S and dP, with only 64 columns, get the 128 bytes per cycle that
+// they read from shared memory, which is its full bandwidth.
 #include "kernels/cuda/attention_hopper.cuh"
 
 namespace trivet {
@@ -75,7 +75,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
       block.keys(keys.stage).fetch(maps.k, heads.key(kv), tile * kKeys, full);
       block.values(keys.stage).fetch(maps.v, heads.value(kv), tile * kKeys, full);
     }
-    // Computed here, because a division needs registers. The heads of a group are adjacent in dout.
+    // Computed here because division needs registers. A group's heads are adjacent in dout.
     int query_matrix = heads.query(kv * heads.members), dout_matrix = a.out_head(kv * heads.members);
     for (const int last = dout_matrix + heads.members; dout_matrix < last;
          ++dout_matrix, query_matrix += heads.q.member)
@@ -107,7 +107,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
   end_tasks(schedule);
 }
 
-// Called by a warpgroup, the `group`-th of those that compute.
+// Called by the `group`-th computing warpgroup.
 template <bool kDropout, int kD, bool kDocuments>
 __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
                         const HeadArgs<__nv_bfloat16, kDocuments>& a, int group) {
@@ -120,7 +120,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
   float p[kBlocks][4], ds[kBlocks][4], dk[kSums][4], dv[kSums][4];
   uint32_t p_left[kQueries / 16][4], ds_left[kQueries / 16][4];
   // The GEMMs for dV and dK may still run during the next tile, so that its scores follow them without a gap. With 128
-  // columns there are too few registers for that (and with dropout some 90 bytes per thread spill even so).
+  // columns there are too few registers for that (even so, with dropout, some 90 bytes per thread spill).
   constexpr bool kRunOn = kD < 128;
   PipelineState<kStages> at, oldest;
   PipelineState<kKeyStages> keys;
@@ -152,7 +152,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
         start_gemm_nt(ds, block.values(keys.stage), 64 * group, block.douts(at.stage));
         wgmma_commit_group();
         if constexpr (kRunOn) {
-          wgmma_wait_group<1>(p, dk, dv, p_left, ds_left);  // dP may still run
+          wgmma_wait_group<1>(p, dk, dv, p_left, ds_left);  // dP may still be running
           if (i > first) r.queries.release(oldest);
         } else {
           wgmma_wait_group<1>(p);
@@ -180,7 +180,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
         wgmma_fence(dv, p_left);
         start_gemm_nn(dv, p_left, block.douts(at.stage));
         wgmma_commit_group();
-        wgmma_wait_group<1>(ds);  // dV may still run
+        wgmma_wait_group<1>(ds);  // dV may still be running
 #pragma unroll
         for (int n = 0; n < kBlocks; ++n) {
           const float2 mean = *reinterpret_cast<const float2*>(delta + 8 * n + 2 * t);

@@ -1,14 +1,14 @@
-// The backward pass of flash attention on Hopper's tensor cores: the gradient of queries. (attention_hopper_keys.cu has
-// those of keys and values.)
+// The backward pass of flash attention on Hopper's tensor cores: the gradient of queries. (attention_hopper_keys.cu
+// computes the gradients of keys and values.)
 //
 // Each block handles 128 queries of one head, 64 per warpgroup, and iterates over the keys that any of them sees, 128
 // at a time. Scores have queries as rows. Per tile a warpgroup starts the GEMMs S and dP, turns S into probabilities
-// while dP runs, computes the gradients of the scores from both, and accumulates their GEMM with the keys in dQ.
+// while dP runs, computes the score gradients from both, and accumulates their GEMM with the keys into dQ.
 //
-// Roofline, an estimate by counting: per tile of 128 keys a warpgroup needs 3 GEMMs of 2 * 64 * 128 d operations, 1536
-// cycles of the tensor cores with d = 128, 768 with d = 64. Meanwhile each of its warps issues 420 (d = 64: 400)
-// instructions, compiled by nvcc 13.0; 64 of them are exponentials: 512 cycles of the special function units. Bound by
-// the tensor cores. Together the two kernels use them for 7/5 of the time that the 5 GEMMs of one kernel would take.
+// Roofline, estimated by counting: per tile of 128 keys a warpgroup needs 3 GEMMs of 2 * 64 * 128 d operations, which
+// take 1536 tensor-core cycles with d = 128, 768 with d = 64. In that time each of its warps issues 420 instructions
+// (d = 64: 400), as compiled by nvcc 13.0; 64 of them are exponentials, which occupy the special function units for 512
+// cycles. Bound by the tensor cores, which both kernels together occupy 7/5 as long as one kernel with 5 GEMMs would.
 #include "kernels/cuda/attention_hopper.cuh"
 
 namespace trivet {
@@ -69,7 +69,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
       block.keys(at.stage).fetch(maps.k, key, j * kKeys, full);
       block.values(at.stage).fetch(maps.v, value, j * kKeys, full);
       if (j > first) continue;
-      // The previous task's queries are in use until its last tile of keys, so a stage of keys is free before theirs.
+      // The previous task's queries are in use until its last key tile, so a key stage is freed before the query stage.
       Barrier* const queries_full = b.queries.acquire(queries, 2 * B::Queries::kBytes, task, first);
       block.queries(queries.stage).fetch(maps.q, tiles.query(which), first_query, queries_full);
       block.douts(queries.stage).fetch(maps.dout, a.out_head(which), first_query, queries_full);
@@ -79,7 +79,7 @@ __device__ void fetch(const Block<kD>& block, const HeadSchedule& schedule,
   end_tasks(schedule);
 }
 
-// Called by a warpgroup, the `group`-th of those that compute.
+// Called by the `group`-th computing warpgroup.
 template <bool kDropout, int kD, bool kDocuments>
 __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
                         const HeadArgs<__nv_bfloat16, kDocuments>& a, int group) {
@@ -112,7 +112,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
       wgmma_commit_group();
       start_gemm_nt(ds, block.douts(queries.stage), 64 * group, block.values(at.stage));
       wgmma_commit_group();
-      wgmma_wait_group<1>(p);  // dP may still run
+      wgmma_wait_group<1>(p);  // dP may still be running
 #pragma unroll
       for (int n = 0; n < kBlocks; ++n)
 #pragma unroll

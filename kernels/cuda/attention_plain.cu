@@ -1,5 +1,5 @@
 // Attention for every type and head size: one warp per query (backward: also one per key), fp32 throughout. Used for
-// fp32, which exists for tests, head sizes without tensor-core kernels, and a few new tokens in text generation.
+// fp32 (which exists for tests), for head sizes without tensor-core kernels, and for a few new tokens in generation.
 #include "kernels/cuda/attention_head.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/reduce.cuh"
@@ -8,11 +8,11 @@ namespace trivet {
 namespace {
 
 constexpr int kWarps = 8;                              // per block
-constexpr int kColumns = kPlainAttentionColumns / 32;  // most columns of a head per lane: lane, lane + 32, …
+constexpr int kColumns = kPlainAttentionColumns / 32;  // columns per lane at most: lane, lane + 32, …
 
 // ---- device helpers
 
-// A dot product of two rows of d elements, by one thread.
+// The dot product of two rows of d elements, computed by one thread.
 template <class T>
 __device__ float dot(const T* a, const T* b, int d) {
   float sum = 0;
@@ -44,7 +44,7 @@ __device__ void store_row(T* row, const float (&sum)[kColumns], float factor, in
     if (const int c = lane + 32 * k; c < d) row[c] = from_float<T>(sum[k] * factor);
 }
 
-// This warp's head of a batch entry, and position; false if it has none.
+// Finds this warp's query or kv head and its position; returns false if the warp has none.
 __device__ bool warp_task(int positions, int64_t tasks, int& which, int& position) {
   const int64_t task = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   which = static_cast<int>(task / positions);
@@ -66,8 +66,8 @@ struct PairedHeads {
 
 // ---- kernels
 
-// Each warp handles one query, and processes the keys that it sees 32 at a time: each lane computes the score of one
-// key; then all lanes add the 32 values, each lane for its columns.
+// Each warp handles one query, and processes the keys that it sees 32 at a time: each lane computes one key's score;
+// then all lanes add up the 32 keys' weighted values, each lane for its own columns.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> a, int64_t tasks) {
   int which, query;
@@ -96,8 +96,8 @@ __global__ void __launch_bounds__(32 * kWarps) plain_forward_kernel(HeadArgs<T> 
   if (lane == 0) a.lse[a.lse_at(which) + query] = max + logf(total);
 }
 
-// Sixteen lanes handle one query of one head, in packs of its columns; a block handles 16 adjacent heads of one
-// position. (This avoids dividing a row number: a 64-bit division would take longer than the memory accesses.)
+// Sixteen lanes handle one query of one head, pack by pack; a block handles 16 adjacent heads of one position. (This
+// avoids dividing a row index: a 64-bit division would take longer than the memory accesses.)
 constexpr int kRowLanes = 16, kRows = 32 * kWarps / kRowLanes;  // kRows: per block
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) delta_kernel(HeadArgs<T> a, int heads, bool vectors) {
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(32 * kWarps) delta_kernel(HeadArgs<T> a, int h
   if (which < heads && lane == 0) a.delta[a.lse_at(which) + query] = sum;
 }
 
-// The probability of a query-key pair and the gradient of its score, with dropout applied. Computed by one thread.
+// A query-key pair's probability and score gradient, both with dropout applied. Computed by one thread.
 template <class T>
 struct Pair {
   float p_kept, ds;

@@ -1,8 +1,8 @@
-// ChunkTable: the parameter of a kernel that processes many tensors in one launch: a list of tensors, each split into
-// chunks (one per block or warp) that are numbered consecutively across all tensors.
+// ChunkTable: a kernel parameter that lists the tensors to process in one launch. Each tensor is split into chunks (one
+// per block or warp) that are numbered consecutively across all tensors.
 //
-// Since CUDA 12.1 parameters may take 32764 bytes (4096 before). They lie in constant memory, where a warp's reads of
-// one address cost a single read; `const __grid_constant__` keeps a kernel from copying them.
+// Since CUDA 12.1, parameters may take up to 32764 bytes (4096 before). They reside in constant memory, where a warp's
+// reads of the same address cost a single read; `const __grid_constant__` keeps a kernel from copying them.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct ChunkTable {
   int64_t first[kMost + 1] = {};  // each tensor's first chunk; at [count], the number of chunks
   Entry entry[kMost] = {};
 
-  // The index of the tensor that has this chunk, by bisection. REQUIRES: 0 <= chunk < first[count].
+  // The index of the tensor that contains this chunk, by bisection. REQUIRES: 0 <= chunk < first[count].
   __device__ int find(int64_t chunk) const {
     int low = 0, high = count;  // first[low] <= chunk < first[high]
     while (high - low > 1) {
@@ -29,8 +29,8 @@ struct ChunkTable {
   }
 };
 
-// Splits a list of tensors over tables and calls launch(table, chunks) for each. make(element) returns its entry
-// and its number of chunks; an element without chunks is left out.
+// Splits a list of tensors over tables and calls launch(table, chunks) for each table. make(element) returns the
+// element's entry and number of chunks; elements without chunks are skipped.
 template <class Table, class List, class Make, class Launch>
 void launch_tables(const List& list, const Make& make, const Launch& launch) {
   Table table;

@@ -1,5 +1,5 @@
-// The second step of sums over rows: blocks have summed their rows into partials[parts][columns]; these are added up in
-// a fixed order and then added to the result. A part may hold two results of equal length side by side.
+// The second step of summing over rows: blocks have summed their rows into partials[parts][columns]; these are added up
+// in a fixed order and then added to the result. A part may hold two results of equal length side by side.
 #pragma once
 
 #include <cstdint>

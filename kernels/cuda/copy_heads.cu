@@ -30,7 +30,7 @@ __global__ void copy_heads_kernel(HeadsLayout from, const From* source, HeadsLay
   });
 }
 
-// Computes the factors of `out` and `more`, and lse's new value, one thread per query. This is a kernel of its own, as
+// Computes the factors for `out` and `more` and the new lse, one thread per query. This is a separate kernel because
 // lse is both read and written.
 __global__ void merge_factors_kernel(const float* more_lse, float* lse, float2* factors, int64_t rows, int64_t n,
                                      int64_t s, int64_t first) {
@@ -55,7 +55,7 @@ __global__ void merge_kernel(const T* more, float* out, const float2* factors, i
   if (head >= heads) return;
   const int64_t row = blockIdx.x / chunks, offset = (row * heads + head) * d;
   const float2 factor = factors[(row % b * heads + head) * n + row / b];
-  if (factor.y == 0.0f) return;  // whatever `more` holds
+  if (factor.y == 0.0f) return;  // regardless of what `more` holds
   with_flag(vectors, [&](auto whole) {
     Pack x = load_pack(out + offset, at, d, whole);
     const Pack add = load_pack(more + offset, at, d, whole);

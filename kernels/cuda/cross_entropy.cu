@@ -1,5 +1,5 @@
 // Softmax cross-entropy over a rank's columns. Logits are by far the largest activation, so each of the two passes
-// reads them once, or both together do if a row fits in shared memory; one exponential per element keeps up with it.
+// reads them once, or both together do if a row fits in shared memory. One exponential per element keeps up with that.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"
@@ -15,14 +15,14 @@ namespace {
 struct OnlineSum {
   float max = -INFINITY, sum = 0;
 
-  // Rescales to a maximum that is not smaller. (If both are -infinity, their difference would be NaN.)
+  // Rescales to a maximum at least as large. (If both are -infinity, their difference would be NaN.)
   __device__ void rescale(float larger) {
     if (larger != max) sum *= __expf(max - larger);
     max = larger;
   }
 };
 
-// Replaces the logits of a pack, from column i on, by their gradient. factor: scale / the row's sum.
+// Replaces a pack's logits, from column i on, with their gradient. factor: scale / the row's sum.
 __device__ inline void to_gradient(Pack& pack, int64_t i, int64_t columns, int64_t target, float max, float factor,
                                    float scale) {
 #pragma unroll
@@ -35,9 +35,9 @@ __device__ inline void to_gradient(Pack& pack, int64_t i, int64_t columns, int64
 
 // ---- kernels
 
-// A block handles one row; a thread, every blockDim.x-th pack of its real columns, with its own maximum. `vectors`:
+// A block handles one row; each thread takes every blockDim.x-th pack of real columns, with its own maximum. `vectors`:
 // rows are whole packs; the last one with real columns may end in padding. kWaits: a thread keeps its packs in dynamic
-// shared memory, where only it reads them, and after the row's sum writes their gradient to `gradient`, the logits.
+// shared memory, where only it reads them; given the row's sum, it writes their gradient to `gradient`, the logits.
 template <class T, bool kWaits>
 __global__ void __launch_bounds__(512)
     cross_entropy_forward_kernel(const T* logits, const int* targets, int64_t v, int64_t columns, int64_t first_column,

@@ -22,7 +22,7 @@ cudaDataType_t cuda_type(DType dtype) {
   return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-// The mean time in ms of a few runs of the work that queue() queues. The caller has queued it once as a warm-up.
+// The mean time in ms of the work that queue() queues, over a few runs. The caller has queued it once as a warm-up.
 template <class F>
 float milliseconds_of(cudaStream_t stream, const F& queue) {
   constexpr int kRuns = 4;
@@ -40,7 +40,7 @@ float milliseconds_of(cudaStream_t stream, const F& queue) {
 
 }  // namespace
 
-// The functions of libcublasLt in use, named without the prefix.
+// The libcublasLt functions in use, named without the prefix.
 struct CudaGemms::Library {
   Library() { check(create(&handle), "cublasLtCreate"); }
   ~Library() { destroy(handle); }
@@ -51,8 +51,8 @@ struct CudaGemms::Library {
 
   // Warns that the GEMM falls back to a slow kernel or a slower type.
   void tell_refusal(const CudaGemm& p, const char* call, cublasStatus_t status) const {
-    cudaGetLastError();            // or the next launch would report it
-    if (p.has_epilogue()) return;  // falls back to separate kernels; the GEMM is still the library's
+    cudaGetLastError();            // otherwise the next launch would report it
+    if (p.has_epilogue()) return;  // falls back to separate kernels, but the library still runs the GEMM
     const std::string line =
         fmt::format("trivet: {}: {}: GEMMs of {} x {} x {} in {} take {}\n", call, status_text(status), p.m, p.n, p.k,
                     name_of(p.dtype), is_fp8(p.dtype) ? "bf16" : "Trivet's own slow kernel");
@@ -87,8 +87,8 @@ struct CudaGemms::Library {
   const decltype(&cublasLtMatmul) matmul = file["cublasLtMatmul"];
 };
 
-// A shape's descriptors and the chosen algorithm. cuBLASLt is column-major: row-major c = a b is its
-// c^T = b^T a^T, so b is its first operand, and the bias runs along its rows as it requires.
+// A shape's descriptors and the chosen algorithm. cuBLASLt is column-major: to it, row-major c = a b is
+// c^T = b^T a^T, so b is its first operand, and the bias runs along the rows, as it requires.
 struct CudaGemms::Plan {
   Plan(const Library& library, const CudaGemm& p, bool tf32) : library(library) {
     const cublasComputeType_t compute =
@@ -99,9 +99,9 @@ struct CudaGemms::Plan {
     set(CUBLASLT_MATMUL_DESC_TRANSA, first);
     set(CUBLASLT_MATMUL_DESC_TRANSB, second);
     // The library's GELU is the tanh form, like ours. With DGELU it could also sum the bias gradient (DGELU_BGRAD), but
-    // only write it, in c's type: it would be rounded to bf16 before it is added to the fp32 gradient. And that sum
-    // belongs to the half of the backward pass that a schedule may defer. So the weight gradient's GEMM computes it:
-    // its c is fp32, and the operand to sum, our a, is the library's second (BGRADB).
+    // only overwrite it, in c's type: it would be rounded to bf16 before being added to the fp32 gradient. Also, the
+    // sum belongs to the half of the backward pass that a schedule may defer. So the weight gradient's GEMM computes
+    // it: its c is fp32, and the operand to sum, our a, is the library's second (BGRADB).
     if (p.pre_activation)
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX);
     else if (p.activation_backward) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU);
@@ -175,7 +175,7 @@ struct CudaGemms::Plan {
   float trial(const CudaGemm& p, const cublasLtMatmulAlgo_t& with, void* out, std::byte* workspace,
               cudaStream_t stream) const {
     if (run(p, with, out, workspace, stream) != CUBLAS_STATUS_SUCCESS) {
-      cudaGetLastError();  // or the next launch would report it
+      cudaGetLastError();  // otherwise the next launch would report it
       return std::numeric_limits<float>::infinity();
     }
     return milliseconds_of(stream, [&] { library.check(run(p, with, out, workspace, stream), "cublasLtMatmul"); });
@@ -219,14 +219,14 @@ std::unique_ptr<CudaGemms::Plan> CudaGemms::make_plan(const CudaGemm& p, const C
   plan->algorithm = found[0].algo;
   if (!tries || (found.size() == 1 && !apart)) return plan;
 
-  // Trials must not add to c. A result that is not accumulated is overwritten by the GEMM itself. Memory is allocated
+  // Trials must not add to c. Without accumulation they may write to c, as the GEMM overwrites it. Memory is allocated
   // in stream order: cudaFree would wait for the whole GPU, including another rank's stream that waits for this rank.
   void* out = p.c;
   if (p.accumulate) {
     const auto bytes = static_cast<size_t>(p.m * p.n * size_of(p.c_dtype));
     if (const cudaError_t status = cudaMallocAsync(&out, bytes, stream); status != cudaSuccess) {
       if (status != cudaErrorMemoryAllocation) check_cuda(status, "cudaMallocAsync");
-      cudaGetLastError();  // or the next launch would report it
+      cudaGetLastError();  // otherwise the next launch would report it
       return plan;         // no memory: use the library's first choice
     }
   }
@@ -264,8 +264,8 @@ CudaGemms::Plan& CudaGemms::plan_of(const CudaGemm& gemm, const CudaGemmApart* a
 }
 
 bool CudaGemms::run(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte* workspace, cudaStream_t stream) {
-  // The library's only activation is GELU, possibly with an approximate tanh: good enough for bf16, not for fp32, which
-  // exists for tests. It also requires some alignment of the GELU's input matrix.
+  // The library's only activation is GELU, possibly with an approximate tanh: good enough for bf16 but not for fp32,
+  // which exists for tests. It also requires some alignment of the GELU's input matrix.
   if (gemm.has_activation()) {
     const void* const matrix = gemm.pre_activation ? gemm.pre_activation : gemm.activation_backward;
     const bool both_bf16 = gemm.dtype == DType::bf16 && gemm.c_dtype == DType::bf16;

@@ -1,7 +1,7 @@
 // CudaGemms: GEMMs with cuBLASLt, autotuned. The first GEMM of a shape asks the library for candidates, times each
-// on its own operands, and keeps the fastest for later ones. An epilogue competes with separate kernels: which is
-// faster differs from GPU to GPU. The library is loaded when an instance is created: a cold load takes half a
-// second, which a program that runs on the CPU should not pay for.
+// on its own operands, and keeps the fastest for later ones. Epilogues are also timed against separate kernels, because
+// which is faster depends on the GPU. The library is loaded only when an instance is created: a cold load takes half a
+// second, which a program that runs on the CPU should not pay.
 #pragma once
 
 #include <functional>
@@ -49,10 +49,10 @@ class CudaGemms {
   // Bytes of workspace that run() requires.
   static constexpr int64_t kWorkspaceBytes = 32 << 20;
 
-  // Queues the GEMM. Returns false and queues nothing if the library has no algorithm for it or fails, if it has an
-  // activation and is not bf16, or if its epilogue is no faster than separate kernels. For FP8
-  // operands the library requires transpose_b alone, and k % 16 == 0. The first call with a given shape, if it
-  // accumulates, allocates a buffer of c's size for its trials if it can. apart: given if the GEMM has an epilogue.
+  // Queues the GEMM. Returns false and queues nothing if the library fails or has no algorithm for it, if the GEMM has
+  // an activation and is not bf16, or if its epilogue is no faster than separate kernels. For FP8 operands the
+  // library requires transpose_b alone, and k % 16 == 0. The first call with a given shape, if it accumulates, tries to
+  // allocate a buffer of c's size for its trials. apart: given if the GEMM has an epilogue.
   bool run(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte* workspace, cudaStream_t stream);
 
  private:

@@ -1,5 +1,5 @@
-// A GpuMonitor on top of NVML. The few functions in use are declared here: their types are plain, and NVML's header is
-// not installed with every CUDA.
+// A GpuMonitor on top of NVML. The few functions in use are declared here, because their types are plain and NVML's
+// header is not part of every CUDA installation.
 #include <algorithm>
 #include <cuda_runtime_api.h>
 #include <memory>

@@ -1,4 +1,4 @@
-// CudaOps: the ops of kernels/ops.h on one NVIDIA GPU. Each .cu file in this folder holds a few of them, in
+// CudaOps: the ops of kernels/ops.h on one NVIDIA GPU. Each .cu file in this folder implements a few of them, in
 // three sections: device helpers, kernels (raw pointers and sizes), launchers (the methods: grid, launch).
 //
 // Every call queues its kernels on the given stream and returns. Nothing synchronises, except the first GEMM of

@@ -1,4 +1,4 @@
-// Tensor maps: descriptions of tensors for the tensor memory accelerator (ptx_hopper.cuh copies with them).
+// Tensor maps: descriptions of tensors for the tensor memory accelerator (used by the copies in ptx_hopper.cuh).
 #pragma once
 
 #include <cuda.h>
@@ -19,8 +19,8 @@ struct TileSteps {
         member(static_cast<int>(z.member / z.d)) {}
 };
 
-// A map for copies of `box_rows` rows and `box_columns` columns, 32 or 64, of one matrix, which swizzle the bytes of
-// each row. REQUIRES: tile_map_has(view).
+// A map for copying boxes of `box_rows` rows and `box_columns` columns (32 or 64) from one matrix. The copies swizzle
+// the bytes of each row. REQUIRES: tile_map_has(view).
 CUtensorMap make_tile_map(const HeadsView& view, int box_rows, int box_columns);
 
 }  // namespace trivet

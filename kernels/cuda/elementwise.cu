@@ -1,5 +1,5 @@
 // Activations, add, convert; bias or position, dropout and residual; sums over rows; fill and clear. All of these are
-// memory-bound: each element is read once and written once, in 16-byte accesses, and the roofline is the bandwidth.
+// memory-bound: each element is read once and written once, in 16-byte accesses, so the roofline is memory bandwidth.
 // (GELU forward: about 20 instructions per element for 4 bytes in bf16; some 27 would fit.)
 #include <bit>
 
@@ -14,7 +14,7 @@
 namespace trivet {
 namespace {
 
-// ---- element by element
+// ---- elementwise
 
 // This back end's arithmetic, for the formulas of kernels/activation.h.
 struct Math {
@@ -215,7 +215,7 @@ void CudaOps::launch(const op::ActivationBackward& op, cudaStream_t stream) {
 void CudaOps::launch(const op::ColumnSum& op, cudaStream_t stream) {
   const int64_t n = op.x.rows(), columns = op.x.cols();
   if (n * columns == 0) return;
-  // Enough blocks to fill the GPU, but at least 32 rows each.
+  // Enough blocks to fill the GPU, but with at least 32 rows per block.
   const int64_t tiles = ceil_div(columns, 256);
   const int64_t parts = std::clamp<int64_t>(ceil_div(6 * multiprocessors_, tiles), 1, ceil_div(n, 32));
   auto* const partials = reinterpret_cast<float*>(workspaces_.take(stream, parts * columns * 4));

@@ -1,5 +1,5 @@
 // The token embedding, and the gradient of the position embedding. The backward pass of the token embedding
-// adds the gradients of equal tokens in order, so it has the CPU's bits: the positions of each token, a few thousand
+// adds the gradients of equal tokens in order, so its bits equal the CPU's: the positions of each token, a few thousand
 // integers, are collected and sorted first.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/dropout.cuh"
@@ -22,10 +22,10 @@ __global__ void embedding_forward_kernel(const int* tokens, const T* table, int6
   store_pack(out + r * h, i, h, vectors, pack);
 }
 
-// For each row of the table, the positions r among this call's n where it occurs. Entries of other rows are not read.
+// For each table row, the positions r among this call's n where it occurs. Entries of absent rows are not read.
 struct Occurrences {
   int *count, *offset;     // [table rows]: number of occurrences, and where they begin in `sorted`
-  int* slot;               // [n]: a position's index in its row, in the order of counting; -1: no row here
+  int* slot;               // [n]: a position's index in its row, in counting order; -1: not in this table
   int *unsorted, *sorted;  // [n]: positions, row by row
   int* total;              // [1]: elements of `sorted` allocated so far
 };
@@ -37,7 +37,7 @@ __global__ void count_kernel(const int* tokens, int n, int64_t first_row, int64_
   const int64_t row = tokens[r] - first_row;
   o.slot[r] = row >= 0 && row < table_rows ? atomicAdd(o.count + row, 1) : -1;
 }
-// The position that was counted first allocates space for its row.
+// The position that was counted first allocates its row's space.
 __global__ void place_kernel(const int* tokens, int n, int64_t first_row, Occurrences o) {
   const int r = blockIdx.x * blockDim.x + threadIdx.x;
   if (r >= n || o.slot[r] != 0) return;
@@ -49,7 +49,7 @@ __global__ void collect_kernel(const int* tokens, int n, int64_t first_row, Occu
   if (r >= n || o.slot[r] < 0) return;
   o.unsorted[o.offset[tokens[r] - first_row] + o.slot[r]] = r;
 }
-// A position is placed after all smaller ones of its row.
+// Places a position after all smaller ones in its row.
 __global__ void sort_kernel(const int* tokens, int n, int64_t first_row, Occurrences o) {
   const int r = blockIdx.x * blockDim.x + threadIdx.x;
   if (r >= n || o.slot[r] < 0) return;
@@ -72,8 +72,8 @@ __global__ void embedding_backward_kernel(const int* tokens, const T* dout, int6
   const int count = o.count[row];
   with_flag(vectors, [&](auto whole) {
     Pack sum = load_pack(dtable + row * h, i, h, whole);
-    // In text, one token may occur at every twentieth position: thousands of rows for one block, so many loads must be
-    // in flight together.
+    // In text, one token may occur at every twentieth position: thousands of rows for one block, which therefore needs
+    // many loads in flight.
 #pragma unroll 16
     for (int k = 0; k < count; ++k) {
       const Pack pack = load_pack(dout + static_cast<int64_t>(positions[k]) * h, i, h, whole);

@@ -1,5 +1,5 @@
-// FP8: the largest magnitude of a tensor, and its values converted to a format. Each element is read once, in 16-byte
-// accesses, and its code is written once. Whatever else GEMMs require of FP8 operands is in matmul.cu.
+// FP8: finds a tensor's largest magnitude, and converts its values to an FP8 format. Each element is read once, in
+// 16-byte accesses, and its code is written once. Everything else that FP8 operands of GEMMs need is in matmul.cu.
 #include <cuda_fp8.h>
 
 #include "kernels/base/fp8.h"
@@ -14,7 +14,7 @@ namespace {
 // ---- kernels
 
 // amax = the maximum of itself and all |x|, compared by their bits: magnitudes sort like their bits, and NaN, which
-// sorts above infinity, counts as infinity. A maximum of integers does not depend on the order of the blocks. vectors:
+// sorts above infinity, counts as infinity. An integer maximum does not depend on the order of the blocks. vectors:
 // n is also a multiple of kPack.
 template <class T>
 __global__ void __launch_bounds__(kBlockThreads) amax_kernel(const T* x, int64_t n, bool vectors, unsigned int* amax) {
@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(kBlockThreads) amax_kernel(const T* x, int64_t
   if (threadIdx.x == 0) atomicMax(amax, largest);
 }
 
-// One pack per thread. The GPU's own conversion makes infinities finite, so it is only used for tensors without any;
-// with that of kernels/base/fp8.h, some 12 operations per element, the kernel would be compute-bound.
+// One pack per thread. The GPU's own conversion makes infinities finite, so it is used only for tensors without any.
+// With the conversion in kernels/base/fp8.h (some 12 operations per element), the kernel would be compute-bound.
 template <class Format, class T>
 __global__ void __launch_bounds__(kBlockThreads)
     quantize_kernel(const T* x, const float* amax, uint8_t* values, float* inverse, int64_t n, bool vectors) {

@@ -31,7 +31,7 @@ inline constexpr int kBlockThreads = 256;  // per block, in memory-bound kernels
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// A one-dimensional grid holds up to 2^31 - 1 blocks; no op needs more with any memory that exists.
+// A one-dimensional grid holds up to 2^31 - 1 blocks; no op whose tensors fit in a GPU's memory needs more.
 inline unsigned int blocks(int64_t count, const char* op) {
   if (count > 0x7fffffff) fail(std::string(op) + ": " + std::to_string(count) + " blocks are more than a grid holds");
   return static_cast<unsigned int>(count);
@@ -81,8 +81,8 @@ void launch_kernel(void (*kernel)(Parameters...), const Launch& how, Arguments&&
   check_cuda(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), "cudaLaunchKernelEx");
 }
 
-// For kernels that need much dynamic shared memory. By default a launch has 48 KiB for that and the kernel's own shared
-// variables together; the latter take at most 16 KiB in this folder.
+// For kernels that need a lot of dynamic shared memory. By default, dynamic and static shared memory together are
+// limited to 48 KiB per block; in this folder, static shared memory takes at most 16 KiB.
 template <class Kernel>
 void allow_shared(Kernel* kernel, size_t bytes) {
   if (bytes > 32 * 1024)

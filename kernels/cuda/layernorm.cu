@@ -1,7 +1,7 @@
 // Layer and RMS normalisation of rows. Both kernels read a row from memory once: a thread keeps up to four packs of it
-// in registers, unconverted, for the passes over the row that need its mean, its variance and its sums. Memory-bound:
-// per element the forward pass moves 2 elements, the backward pass 3 (4 with a residual). Rows may be heads;
-// a head of 64 columns occupies only 8 threads, so a warp takes several.
+// in registers, unconverted, for the passes that need the row's mean, variance and sums. Memory-bound: per element,
+// the forward pass moves 2 elements, the backward pass 3 (4 with a residual). Rows may be heads; a head of 64 columns
+// occupies only 8 threads, so a warp processes several.
 #include "kernels/cuda/column_partials.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
@@ -14,8 +14,8 @@ namespace {
 
 // ---- device helpers
 
-// A thread's part of a row of h elements: packs thread, thread + stride, …; the first four stay in registers; the
-// rest of a longer row is read again each time.
+// A thread's part of a row of h elements: packs thread, thread + stride, …. The first four stay in registers; the
+// rest of a longer row is read again for each pass.
 template <class T, class Whole>
 struct RowPart {
   static constexpr int kHeld = 4;
@@ -47,17 +47,17 @@ __device__ inline float4 plus(float4 a, float4 b) { return {a.x + b.x, a.y + b.y
 
 constexpr int kMostThreads = 512;  // per block, so that a thread may have 128 registers: one such block uses them all
 
-// The offset from the first row of a row of h elements: a head or, in a layout without heads, the next h elements.
-// REQUIRES: fewer than 2^31 rows.
+// A row's offset from the first row. A row has h elements: it is a head or, in a layout without heads, the next h
+// elements. REQUIRES: fewer than 2^31 rows.
 __device__ inline int64_t row_begin(const HeadsLayout& z, int64_t row, int h) {
   if (z.d == 0) return row * h;
-  // 64-bit divisions would take longer than the rest of a short row.
+  // 64-bit divisions would take longer than all other work on a short row.
   const auto r = static_cast<unsigned int>(row), heads = static_cast<unsigned int>(z.heads()), token = r / heads,
              head = r % heads, b = static_cast<unsigned int>(z.b), members = static_cast<unsigned int>(z.members);
   return token / b * z.position + token % b * z.entry + head / members * z.group + head % members * z.member;
 }
 
-// kCentered, in all kernels: LayerNorm; otherwise RMSNorm, which has no mean, beta and dbeta.
+// kCentered, in all kernels: LayerNorm; otherwise RMSNorm, which has no mean, beta or dbeta.
 
 // ---- kernels
 
@@ -105,10 +105,10 @@ __global__ void __launch_bounds__(kMostThreads)
 }
 
 // A block has blockDim.y teams of blockDim.x threads; each team takes every (gridDim.x * blockDim.y)-th row. A thread
-// owns the same columns in all of its rows, and sums their part of dgamma and dbeta in shared memory,
-// sums[team][kSums][padded], where no other thread touches them. At the end the block adds up its teams and writes
-// partials[block][kSums][h]. The halves of a pack are stored separately, as [2][packs] of float4, so that the lanes of
-// a warp access all banks.
+// owns the same columns in all of its rows, and accumulates their part of dgamma and dbeta in shared memory,
+// sums[team][kSums][padded], where no other thread touches them. At the end the block adds up its teams' sums and
+// writes partials[block][kSums][h]. The halves of a pack are stored separately, as [2][packs] of float4, so that a
+// warp's lanes access all banks.
 template <class T, class Whole, bool kCentered>
 __global__ void __launch_bounds__(kMostThreads)
     layernorm_backward_kernel(const T* dy, HeadsLayout y_rows, const T* x, HeadsLayout x_rows, const T* gamma,
@@ -212,8 +212,8 @@ void check_rows(const char* op, int64_t n, int64_t h) {
 
 bool is_short(int64_t h) { return h <= 1024; }
 
-// The block for rows of h elements. Short rows: eight warps of teams, each of one thread per pack of a row, at most a
-// warp. Other rows: one team of whole warps, with `packs` packs per thread.
+// The block size for rows of h elements. Short rows: eight warps, split into teams of one thread per pack of a row, at
+// most a warp. Other rows: one team of whole warps with `packs` packs per thread.
 dim3 row_teams(int64_t h, int64_t packs) {
   unsigned int threads = 1;
   if (!is_short(h))
@@ -250,7 +250,7 @@ void CudaOps::launch(const op::LayernormBackward& op, cudaStream_t stream) {
   const int64_t n = op.rows.count(op.x), h = op.rows.width(op.x), packs = ceil_div(h, kPack);
   if (n * h == 0) return;
   check_rows(op.kSpan.name, n, h);
-  // A block's teams share one row of partial sums; a thread handles four packs of a long row, block size permitting.
+  // A block's teams share one row of partials; a thread handles four packs of a long row, if the block size permits.
   const dim3 block = is_short(h) ? row_teams(h, 1) : dim3(h <= 4096 ? 128 : h <= 8192 ? 256 : kMostThreads);
   const int64_t sums = op.mean ? 2 : 1;  // dgamma, dbeta
   const auto shared = static_cast<size_t>(block.y * sums * 2 * packs) * sizeof(float4);

@@ -1,5 +1,5 @@
-// GEMMs: cuBLASLt (cuda_gemms.h), and small kernels for the rest: k = 0, shapes without an algorithm, a bf16 bias on an
-// fp32 result, work that is not in an epilogue, and FP8 operands in a layout that the library does not accept.
+// GEMMs: cuBLASLt (cuda_gemms.h), and small kernels for the rest: k = 0, shapes without an algorithm, a bf16 bias with
+// an fp32 result, work outside epilogues, and FP8 operands in a layout that the library does not accept.
 #include "kernels/base/arena.h"
 #include "kernels/base/fp8.h"
 #include "kernels/cuda/column_partials.cuh"
@@ -47,16 +47,16 @@ __global__ void decode_kernel(const uint8_t* values, const float* scale, __nv_bf
 // aligned. vectors: the same holds for columns and `from`.
 //
 // Hopper multiplies FP8 operands only if both are K-major, as they are in the forward pass. The input gradient needs
-// the weight transposed, the weight gradient both of its operands. By counting, for fc1 of Llama 3.1 8B at 8,192 tokens
-// (28,672 x 4,096) on an H200: reading and writing the weight's 117 MB at 4.8 TB/s takes 49 us next to a GEMM of 972 us
-// (1.92 TFLOP at 1,979 TFLOP/s), the 268 MB of dy and x take 112 us next to another one: 5.5 % of the three GEMMs. A
-// quantiser that wrote both orders would save the reads, half of that. But tensors gathered over positions are not
-// concatenated in the other order, weights in both would take another byte per parameter, and CPUs need only one.
+// the weight transposed; the weight gradient needs both operands transposed. By counting, for fc1 of Llama 3.1 8B at
+// 8,192 tokens (28,672 x 4,096) on an H200: reading and writing the weight's 117 MB at 4.8 TB/s takes 49 us next to a
+// 972 us GEMM (1.92 TFLOP at 1,979 TFLOP/s); the 268 MB of dy and x take 112 us next to another: 5.5 % of the three
+// GEMMs. A quantiser that wrote both orders would save the reads, half of that. But in the other order, a gather over
+// positions is not a concatenation, weights in both orders take another byte per parameter, and CPUs need only one.
 constexpr int kTile = 128;
 
 // One block per tile. A thread loads 16 columns of 4 rows, and stores each column's 4 bytes as a word; then it loads
 // 16 bytes of a column. Each group of 16 columns permutes its 16-byte vectors differently, so that neither the 32 words
-// that a warp stores at a time (8 columns, 16 apart, by 4) nor the 8 vectors that a quarter of it loads share a bank.
+// that a warp stores together (8 columns, 16 apart, by 4) nor the 8 vectors that a quarter-warp loads share a bank.
 __global__ void __launch_bounds__(256)
     transpose_kernel(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns, bool vectors) {
   __shared__ uint4 tile[kTile][kTile / 16];
@@ -155,7 +155,7 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
                 .residual = op.residual.data};
   const int64_t a_bytes = fp8 && op.transpose_a ? Scratch::padded(m * k) : 0,
                 b_bytes = fp8 && !op.transpose_b ? n * k : 0;
-  const int64_t behind = CudaGemms::kWorkspaceBytes;  // the library's comes first
+  const int64_t behind = CudaGemms::kWorkspaceBytes;  // the library's workspace comes first
   std::byte* const workspace = workspaces_.take(stream, behind + (op.bias_grad ? m * 4 : a_bytes + b_bytes));
   if (fp8 && k % 16 == 0) {
     if (op.transpose_a) gemm.a = transpose(op.a, workspace + behind, stream);
@@ -177,7 +177,7 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
     plain.pre_activation = nullptr;
     plain.activation_backward = nullptr;
     if (op.pre_activation) plain.c = op.pre_activation.data;
-    // The library overwrites the bias gradient, so it writes the sum after its workspace; a kernel then adds it.
+    // The library overwrites the bias gradient, so we let it write the sum after its workspace; a kernel then adds it.
     const Tensor sum{op.bias_grad ? workspace + behind : nullptr, DType::f32, {m}};
     gemm.bias_grad = op.c.dtype == DType::f32 ? sum.data : nullptr;
     const CudaGemmApart apart{plain, [&] { rest(sum); }};

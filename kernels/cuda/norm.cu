@@ -3,7 +3,7 @@
 //
 // The squares are summed as in kernels/cpu/norm.cc, in runs of 512 elements, one run per warp, 16 elements per lane: in
 // doubles without rounding, by splitting each square at a bit position that the whole warp shares. That takes five
-// double operations and some fifteen others per element; reading four bytes leaves time for about 27.
+// double operations and some fifteen others per element; the time to read four bytes suffices for about 27.
 #include "kernels/cuda/chunk_table.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
@@ -16,8 +16,8 @@ namespace {
 // ---- device helpers
 
 constexpr int kLaneElements = 16, kRun = 32 * kLaneElements;
-// A lane adds 16 parts of at most 2^45 q each, so its sum moves by at most 2^49 q: less than the 2^51 q to the next
-// power of two on either side of its anchor, 1.5 * 2^52 q. See kernels/cpu/norm.cc.
+// A lane adds 16 parts of at most 2^45 q each, so its sum moves by at most 2^49 q: less than the 2^51 q between its
+// anchor, 1.5 * 2^52 q, and the power of two on either side. See kernels/cpu/norm.cc.
 constexpr int kLevelBits = 45;
 // A level's remainders are added without another split if all 512 together stay below 2^56 units.
 constexpr int kRestBits = 45;
@@ -32,7 +32,7 @@ __device__ inline double square(float x) {
   return wide * wide;  // exact: 48 bits
 }
 
-// One step of the split: the part of r above q moves to the sum, and the remainder is returned.
+// One step of the split: moves the part of r above q to the sum, and returns the remainder.
 __device__ inline double cut_at_anchor(double& sum, double r) {
   const double next = sum + r;
   const double rest = r - (next - sum);
@@ -40,16 +40,16 @@ __device__ inline double cut_at_anchor(double& sum, double r) {
   return rest;
 }
 
-// bins += the lanes' sums, which are `anchor` too large and multiples of 2^exponent. Called by the whole warp.
+// bins += the lanes' sums, which are multiples of 2^exponent and too large by `anchor`. Called by the whole warp.
 __device__ inline void flush(double sum, double anchor, int exponent, int64_t* bins) {
   auto units = static_cast<long long>((sum - anchor) * power_of_two(-exponent));  // an integer
   units = warp_reduce(units, Sum());
   if (threadIdx.x % 32 == 0) exact_add(bins, units, exponent);
 }
 
-// bins += the squares of the warp's 512 elements, of which this lane has x. Called by the whole warp.
+// bins += the squares of the warp's 512 elements, of which this lane holds x. Called by the whole warp.
 __device__ void add_squares(const float (&x)[kLaneElements], int64_t* bins) {
-  // The largest and smallest magnitude, as bits; the smallest minus one, so that 0 wraps around and is left out.
+  // The largest and smallest magnitudes, as bits; the smallest minus one, so that 0 wraps around and is ignored.
   unsigned int largest = 0, smallest = ~0u;
 #pragma unroll
   for (int i = 0; i < kLaneElements; ++i) {
@@ -60,7 +60,7 @@ __device__ void add_squares(const float (&x)[kLaneElements], int64_t* bins) {
   largest = __reduce_max_sync(kAllLanes, largest);
   smallest = __reduce_min_sync(kAllLanes, smallest);
   if (largest == 0) return;
-  if (largest >= 0x7f800000u) {  // not all are finite: one lane after another, by the definition
+  if (largest >= 0x7f800000u) {  // not all are finite: lane by lane, using the definition
     for (int lane = 0; lane < 32; ++lane) {
       if (static_cast<int>(threadIdx.x) % 32 == lane) {
 #pragma unroll
@@ -158,7 +158,7 @@ __device__ float clipped(double multiplier, double max_norm, double norm) {
   return static_cast<float>(multiplier * (coefficient >= 1 ? 1 : coefficient));
 }
 
-// One thread. The same operations as on the CPU, none fused, so that all ranks clip alike.
+// One thread. The same operations as on the CPU, none fused, so that all ranks clip identically.
 __global__ void clip_scale_kernel(const int64_t* bins, float multiplier, float max_norm, float* norm,
                                   float* grad_scale) {
   const double value = __dmul_rn(multiplier, sqrt(exact_total(bins)));

@@ -1,8 +1,8 @@
-// The optimizer's step: whether it is taken, where a rejected step went wrong, and AdamW.
+// The optimizer step: whether it is accepted, where a rejected step went wrong, and AdamW.
 //
-// AdamW is fused with the rounding of the new weight into the model's: one pass over all of the optimizer's memory, 30
-// bytes per element, which is its entire cost. All shards share one launch, or a few: many of them are biases of a few
-// thousand elements, for which a launch would take longer than the work.
+// AdamW is fused with rounding the new weight into the model's: one pass over all optimizer memory, 30 bytes per
+// element, which is its entire cost. All shards share one launch, or a few, because many are biases of a few thousand
+// elements, for which a launch of their own would take longer than the work.
 #include "kernels/cuda/chunk_table.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
@@ -23,8 +23,8 @@ using Shards = ChunkTable<Shard, 200>;  // one chunk per block
 
 // ---- kernels
 
-// Each block handles kBlockThreads packs of one shard, one per thread. Shards begin at any element, so each of the
-// arrays may have any alignment.
+// Each block handles kBlockThreads packs of one shard, one per thread. Shards may begin at any element, so each array
+// may have any alignment.
 __global__ void __launch_bounds__(kBlockThreads) adamw_kernel(const __grid_constant__ Shards shards, AdamWConstants c,
                                                               const float* grad_scale, const float* accepted) {
   if (accepted && *accepted == 0) return;

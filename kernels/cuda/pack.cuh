@@ -1,9 +1,9 @@
 // Packs: eight adjacent elements that a thread loads, holds and stores together. bf16 takes one 16-byte access, fp32
-// two. If rows are not aligned, or end inside a pack, elements are accessed one by one: the same arithmetic, slower.
+// two. If rows are not aligned, or end inside a pack, elements are accessed one by one: the same result, but slower.
 //
-// `whole` is whether a pack is read or written as vectors: it is 16-byte aligned and complete. A kernel with several
-// loads tests it once, through with_flag, and is compiled twice: with a branch at each load, the compiler makes it wait
-// for that load before it starts the next, and a thread has one load in flight instead of all of them.
+// `whole`: true if packs are read and written as vectors, because they are 16-byte aligned and complete. A kernel with
+// several loads tests it once, through with_flag, and is compiled twice: with a branch at each load, the compiler would
+// make each load wait for the previous one, so a thread would have one load in flight instead of all of them.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ __device__ inline void with_flag(bool flag, const Body& body) {
   else body(std::false_type());
 }
 
-// If `whole` is a bool: says that x is 16-byte aligned and i a multiple of 8.
+// A `whole` of type bool means only that x is 16-byte aligned and i is a multiple of 8.
 template <class Whole>
 __device__ inline bool is_whole(int64_t i, int64_t n, Whole whole) {
   if constexpr (std::is_same_v<Whole, bool>) return whole && i + kPack <= n;

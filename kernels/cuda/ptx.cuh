@@ -19,7 +19,7 @@ __device__ inline uint32_t shared_address(const void* pointer) {
 
 // ---- called by a whole warp
 
-// Loads four matrices of 8 x 8 two-byte elements: lane l gives the address of row l % 8 of matrix l / 8, and receives
+// Loads four matrices of 8 x 8 two-byte elements: lane l passes the address of row l % 8 of matrix l / 8, and receives
 // in to[i], for each matrix i, columns 2t and 2t + 1 of row g, with g = l / 4, t = l % 4.
 __device__ inline void ldmatrix(uint32_t (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

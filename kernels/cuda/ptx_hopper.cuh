@@ -18,8 +18,8 @@ __device__ inline unsigned char* dynamic_shared_1024() {
 }
 __device__ inline void trap() { asm volatile("trap;"); }
 
-// ---- barriers in shared memory ("mbarrier"): a phase completes when as many threads have arrived as the barrier was
-// initialised for, and all bytes that they announced have arrived. Phases alternate between even and odd, even first.
+// ---- barriers in shared memory ("mbarrier"): a phase completes when the number of threads set at initialisation, and
+// all bytes that they announced, have arrived. Phases alternate between even and odd, even first.
 
 using Barrier = uint64_t;
 
@@ -58,8 +58,8 @@ __device__ inline void wait_for(Barrier* barrier, uint32_t parity) {
 // Rows and columns past the end of the tensor arrive as zeros.
 using TileMap = CUtensorMap;
 
-// Called by one thread: copies the map's box of columns and rows from (column, row) of matrix `matrix` on. `barrier`
-// counts the bytes.
+// Called by one thread: copies the map's box, starting at (column, row), from matrix `matrix`. `barrier` counts the
+// bytes.
 __device__ inline void copy_tile(void* to, const TileMap& map, int column, int matrix, int row, Barrier* barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
@@ -70,7 +70,7 @@ __device__ inline void copy_tile(void* to, const TileMap& map, int column, int m
 
 // ---- synchronisation between warps
 
-// Hardware barriers, 1 to 15 ("bar", "barrier"), for `threads` threads; those that only arrive do not wait.
+// Hardware barriers, 1 to 15 ("bar", "barrier"), for `threads` threads. Threads that only arrive do not wait.
 __device__ inline void meet(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -110,8 +110,8 @@ __device__ inline void wgmma_fence(Registers&... registers) {
   (fence_operand(registers), ...);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-// Computes `x` before the next wait, while GEMMs run. (ptxas moves a wait ahead of arithmetic that does not need it,
-// but not ahead of a store: so x is stored to shared memory that is never read.)
+// Computes `x` before the next wait, while GEMMs run. (ptxas moves a wait ahead of arithmetic that does not depend on
+// it, but not ahead of a store, so x is stored to shared memory that is never read.)
 __device__ inline void work_before_waiting(float x, float* place) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared_address(place)), "f"(x) : "memory");
 }

@@ -27,7 +27,7 @@ struct TurnedHeads {
 };
 
 // A row is a position of a batch entry; its table row is ids[row] or, without ids, the position. Each thread handles
-// one pack of pairs of one of its heads, as RowGrid assigns them: first q's heads, then k's. sign: of the angles.
+// one pack of pairs of one of its heads, as RowGrid assigns them: first q's heads, then k's. sign: the angles' sign.
 template <class T>
 __global__ void rope_kernel(TurnedHeads<T> q, TurnedHeads<T> k, const float* table, const int* ids, int half,
                             float sign, int chunks, bool vectors) {

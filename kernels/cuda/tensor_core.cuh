@@ -1,4 +1,4 @@
-// Fragments of bf16 GEMMs on the tensor cores, mma.m16n8k16 with fp32 sums, from tiles in shared memory.
+// Fragments for bf16 GEMMs on the tensor cores (mma.m16n8k16 with fp32 sums), loaded from tiles in shared memory.
 //
 // A warp's lanes hold the operands and sums like this (PTX ISA, "Matrix Fragments for mma.m16n8k16"), with g = lane / 4
 // and t = lane % 4:
@@ -7,8 +7,8 @@
 //   Right  [16, 8] bf16   pairs of rows 2t, 2t + 1 (then those 8 further) of column g
 // Two Sums side by side hold exactly a lane's elements of a Left, so probabilities become an operand in place.
 //
-// Tiles are row-major, with rows `ld` elements apart; ld = columns + 8 puts the eight rows that one ldmatrix reads
-// together into different banks (for 64, 80, 96 and 128 columns).
+// Tiles are row-major, with rows `ld` elements apart; ld = columns + 8 places the eight rows that ldmatrix reads at a
+// time in different banks (for 64, 80, 96 and 128 columns).
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ __device__ inline void load_left(Left& a, const __nv_bfloat16* tile, int ld) {
   ldmatrix(a, tile + lane % 16 * ld + lane / 16 * 8);
 }
 
-// Two Rights, for output columns [0, 8) and [8, 16): b[0], b[1] and b[2], b[3]. The operand's [k, n] is the tile's
-// transpose: tile row n, tile column k, 16 of each.
+// Two Rights, for output columns [0, 8) and [8, 16): b[0], b[1] and b[2], b[3]. The operand [k, n] is the tile
+// transposed: tile row n, tile column k, 16 of each.
 __device__ inline void load_right_of_rows(uint32_t (&b)[4], const __nv_bfloat16* tile, int ld) {
   const int lane = threadIdx.x % 32;
   ldmatrix(b, tile + (lane % 8 + lane / 16 * 8) * ld + lane / 8 % 2 * 8);
@@ -69,7 +69,7 @@ __device__ inline void to_lefts(Left (&left)[kSteps], const Sums (&sums)[2 * kSt
 }
 
 // Stores a warp's 16 rows of sums, from row `first` on, to rows of 8 kBlocks columns that are `stride` elements apart,
-// with a factor for each half of the lane's rows; rows from s on are skipped.
+// with one factor for each of this lane's two rows; rows from s on are skipped.
 template <int kBlocks>
 __device__ inline void store_warp_rows(__nv_bfloat16* to, int64_t stride, const Sums (&sums)[kBlocks],
                                        const float (&factor)[2], int first, int s) {

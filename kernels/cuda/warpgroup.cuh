@@ -1,9 +1,9 @@
 // Tiles in shared memory as wgmma reads them, and GEMMs of whole tiles.
 //
 // A tile [rows, columns] of bf16 is stored in blocks of kBlock columns, one after the other, each row-major. Within a
-// block the 16-byte chunks are swizzled as by the TMA: over 128 bytes, with 64 columns, chunk c of row r is stored
-// where chunk c ^ r % 8 would be; over 64 bytes, with 32 columns, chunk c ^ r / 2 % 4. So one chunk of eight rows,
-// which wgmma reads together, lies in different banks (PTX ISA, "Asynchronous Warpgroup Level Swizzle").
+// block, the 16-byte chunks are swizzled as the TMA does it: with 64 columns (128 bytes), chunk c of row r is stored
+// where chunk c ^ r % 8 would be; with 32 columns (64 bytes), where c ^ r / 2 % 4 would be. So the same chunk of eight
+// rows, which wgmma reads together, is in different banks (PTX ISA, "Asynchronous Warpgroup Level Swizzle").
 //
 // Sums and left operands are laid out in registers as for mma (tensor_core.cuh): warp w holds rows 16 w to 16 w + 15;
 // a lane with g = lane / 4 and t = lane % 4 holds rows g and g + 8 of these, and columns 2t and 2t + 1 of each eight
@@ -21,7 +21,7 @@ __device__ constexpr uint64_t matrix_descriptor(uint32_t address, uint32_t leadi
          static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(swizzle == 128 ? 1 : 2) << 62;
 }
 
-// The widest swizzle repeats every 1024 bytes: tiles that are not aligned to that would be read in the wrong order.
+// The widest swizzle repeats every 1024 bytes, so tiles not aligned to 1024 bytes would be read in the wrong order.
 __device__ inline unsigned char* dynamic_shared_tiles() {
   unsigned char* const tiles = dynamic_shared_1024();
   if (shared_address(tiles) % 1024 != 0) trap();

@@ -1,7 +1,7 @@
 // CudaWorkspaces: device memory that ops need while they run, one block per stream. Ops on a stream run in order, so
 // they share its block. A block is replaced when an op needs more than any before it, which happens only in the first
-// of identical steps. The old block is freed at the end: queued ops may still use it, and cudaFree waits for the whole
-// GPU, including another rank's stream that waits for this rank.
+// of identical steps. Old blocks are freed by the destructor: queued ops may still use them, and cudaFree waits for the
+// whole GPU, including another rank's stream that waits for this rank.
 #pragma once
 
 #include <cstddef>
