@@ -1,5 +1,5 @@
-// The instruction sets of this machine and of this build. CMakeLists.txt lists the build's in TRIVET_CPU_ISAS,
-// as "ISA(portable)ISA(avx2)".
+// The instruction sets that this machine supports and this build contains. CMakeLists.txt lists the latter in
+// TRIVET_CPU_ISAS, as "ISA(portable)ISA(avx2)".
 #include "kernels/cpu_isa.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ const Built* find_built(CpuIsa isa) {
 }
 
 #if defined(__x86_64__)
-// True if the CPU has a tile unit and Linux grants this process its use, which must be requested.
+// True if the CPU supports AMX and Linux grants this process permission to use it, which must be requested.
 bool has_amx() {
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;      // bits in leaf 7's edx
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -48,7 +48,7 @@ bool has_amx() {
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// Checks only the instructions that the ISAs before it lack. The built-in also checks for operating system support.
+// Checks only the instructions that this ISA adds to its predecessors. The built-in also checks for OS support.
 bool has_own_instructions(CpuIsa isa) {
   switch (isa) {
     case CpuIsa::portable: return true;

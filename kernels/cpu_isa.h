@@ -1,5 +1,5 @@
-// CpuIsa: the instruction sets that kernels/cpu is compiled for, all in one program. Each includes the ones before it;
-// which one to use is chosen at run time. Results differ between them by rounding.
+// CpuIsa: the instruction sets that kernels/cpu is compiled for, all in one program. Each includes the ones before it.
+// The one to use is chosen at run time. Their results differ by rounding.
 #pragma once
 
 #include <array>

@@ -28,7 +28,7 @@ class CpuOps : public Ops {
     if (const auto* const loss = std::get_if<op::CrossEntropyForward>(&any); loss && loss->gradient)
       queue(backward_of(*loss));
     // Fusing the activation into the GEMM, block by block in the cache, would take 1.0 to 1.1 times as long (GPT-2
-    // 124M, fp32 and bf16), as this is compute-bound.
+    // 124M, fp32 and bf16), because the work is compute-bound.
     if (const auto* const matmul = std::get_if<op::Matmul>(&any)) {
       if (matmul->pre_activation) queue(activation_of(*matmul));
       if (matmul->residual) queue(residual_of(*matmul));

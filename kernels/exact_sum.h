@@ -1,15 +1,15 @@
 // The exact sum of squares for the gradient norm: a fixed-point number so wide that no square of an fp32 number, nor
-// any sum of them, is rounded. Integer addition is associative, so the sum has the same bits however its terms are
+// any sum of them, is rounded. Integer addition is associative, so the sum's bits do not depend on how its terms are
 // split over calls, threads and ranks. The idea is Demmel and Nguyen's, "Parallel Reproducible Summation" (IEEE
 // Transactions on Computers, 2015), taken to the point where nothing is rounded off.
 //
-// The state is kExactSumBins int64: bin i < 23 counts units of 2^(28 i - 308), and the last counts elements that were
-// not finite. A square is a multiple of 2^-298 and less than 2^256, so bins 0 to 20 take any square, and 21 and 22
+// The state is kExactSumBins int64: bin i < 23 counts units of 2^(28 i - 308), and the last counts non-finite elements.
+// A square is a multiple of 2^-298 and less than 2^256, so bins 0 to 20 can represent any square; bins 21 and 22 take
 // the carries. Each value has many representations, one of which is canonical: bins 0 to 21 in [0, 2^28).
 //
-// Range. Adding one number moves a bin by at most 2^28, so 2^34 numbers may be added to canonical bins before they are
-// made canonical again; canonical bins of 2^34 ranks may be added up; and as 23 bins of 28 bits each hold
-// values up to 2^336, 2^80 elements of the largest size fit in all.
+// Range. Adding one number changes a bin by at most 2^28, so 2^34 numbers may be added to canonical bins before these
+// must be made canonical again. The canonical bins of 2^34 ranks may be added up. 23 bins of 28 bits each represent
+// values up to 2^336, so a sum may include 2^80 elements of the largest magnitude.
 #pragma once
 
 #include <bit>
@@ -29,7 +29,7 @@ TRIVET_HOST_DEVICE inline void exact_add(int64_t* bins, int64_t value, int expon
   constexpr int64_t kMask = (int64_t{1} << kExactSumBinBits) - 1;
   const int shift = exponent - kExactSumLowestExponent;
   const int bin = shift / kExactSumBinBits, low_bits = shift % kExactSumBinBits;
-  // value * 2^low_bits, up to 84 bits, as two digits and a signed rest.
+  // value * 2^low_bits, up to 84 bits, as two digits and a signed remainder.
   const int64_t low = (value & (kMask >> low_bits)) << low_bits;
   const int64_t high = value >> (kExactSumBinBits - low_bits);
   bins[bin] += low;

@@ -11,7 +11,7 @@ GemmPeak measure_gemm_peak(Device& device, Ops& ops, DType dtype) {
     int64_t m, n, k;
   };
   constexpr Size kSizes[] = {{1024, 1024, 1024}, {2048, 1024, 1024}, {1536, 1536, 768}};
-  constexpr double kSeconds = 0.25;  // for each size
+  constexpr double kSeconds = 0.25;  // per size
   const auto stream = device.create_compute_stream();
   GemmPeak peak;
   for (const Size& size : kSizes) {

@@ -1,5 +1,5 @@
 // The state of a rank's GPU from the driver's management library (NVML): power, clocks, throttling reasons, health.
-// Loaded on demand, as a machine may have CUDA without it.
+// The library is loaded on demand, as a machine with CUDA may lack it.
 #pragma once
 
 #include <cstdint>

@@ -24,8 +24,8 @@ void add_to(Key& key, const Tensor& tensor) {
   for (int i = 0; i < shape.rank; ++i) add_to(key, shape[i]);
 }
 
-// The optimizer's ops, and those that take lists, run once per step, and the rotary table is computed once: a graph
-// would save nothing.
+// The optimizer's ops, and those that take lists, run once per step, and the rotary table is computed only once, so a
+// graph would save nothing.
 template <class Op>
 constexpr bool kOnceAStep =
     Op::kSpan.category == Category::optimizer || std::is_same_v<Op, op::Clear> || std::is_same_v<Op, op::RotaryTable>;

@@ -1,13 +1,13 @@
 // GraphOps: CUDA graphs for the calls that a step repeats. Queuing a step of a small model call by call takes the host
-// longer than the GPU takes to run it; but its micro-batches make the same calls again and again, and a graph
-// (device.h) of hundreds of them costs the host one launch.
+// longer than the GPU takes to run it. But its micro-batches repeat the same calls, and launching a graph (device.h)
+// of hundreds of calls costs the host about as much as a single call.
 //
 // While over() runs, calls on its stream are recorded until something else is queued on the stream (an event, a wait, a
-// copy, a collective, a phase of the trace) or over() ends. The calls recorded by then are a segment. Its key is
-// everything that its calls were given: ops, addresses, types, shapes, numbers. A segment with a new key is queued call
-// by call (a first call may time algorithms and allocate memory); the second time it is captured, and from then on its
-// graph is launched. So a graph only ever replays exactly the calls it was captured from, and where segments end
-// affects speed alone.
+// copy, a collective, a phase of the trace) or over() ends. The calls recorded up to that point form a segment. Its key
+// consists of its calls and all their arguments: ops, addresses, types, shapes, numbers. A segment with a new key is
+// queued call by call (a first call may time algorithms and allocate memory); the second time, it is captured, and from
+// then on its graph is launched. So a graph only ever replays exactly the calls it was captured from, and the end of a
+// segment affects only speed.
 #pragma once
 
 #include <unordered_map>
@@ -19,14 +19,14 @@ namespace trivet {
 
 class GraphOps : public Ops {
  public:
-  // Both must outlive this. most_calls: how many to keep in keys and graphs; a segment beyond that is always queued
-  // call by call. REQUIRES: device.captures().
+  // Both must outlive this. most_calls: the number of calls to keep in keys and graphs; segments beyond that are always
+  // queued call by call. REQUIRES: device.captures().
   GraphOps(Ops& ops, Device& device, int64_t most_calls = 100'000);
   ~GraphOps() override;
 
   void run(const AnyOp& op, Stream& stream) override;
 
-  // Runs f(). Calls on other streams, and those that are made once per step, are queued immediately.
+  // Runs f(). Calls on other streams, and calls that occur once per step, are queued immediately.
   template <class F>
   void over(Stream& stream, F&& f) {
     begin(stream);

@@ -98,7 +98,7 @@ inline HeadsView heads_view(const Tensor& x, int64_t heads, int64_t groups) {
   return {x, 0, HeadsLayout::in_groups(x.shape[0], x.shape[1], groups, members, d, members * d)};
 }
 
-// `count` positions of a view, from `first` on; and the heads of `count` of its groups.
+// `count` positions of a view, or the heads of `count` of its groups, from `first` on.
 template <class Memory>
 HeadsOf<Memory> positions_of(HeadsOf<Memory> view, int64_t first, int64_t count) {
   view.first += first * view.layout.position;
@@ -118,7 +118,7 @@ inline HeadsView last_positions(const HeadsView& view, int64_t count) {
 }
 
 // Where an attention op's queries lie in `out` [positions, b, heads * d] and `lse` [b, heads, positions]: from
-// first_position and first_head on. Sizes of 0 mean those of the queries, which then fill all of it.
+// first_position and first_head on. A size of 0 stands for the queries' own size: they then fill that dimension.
 struct AttentionPart {
   int64_t first_position = 0, first_head = 0;
   int64_t positions = 0, heads = 0;
@@ -158,7 +158,7 @@ inline std::string describe_heads(const HeadsLayout& z, int64_t members) {
   return to_string(Shape{z.s, z.b, z.groups * members, z.d}) + " in " + std::to_string(z.groups) + " groups";
 }
 
-// Checks for the sizes of `like`, but with `members` heads per group.
+// Checks that the sizes are those of `like`, but with `members` heads per group.
 inline void expect_sizes_like(const Expect& expect, const char* argument, const HeadsLayout& z, const HeadsLayout& like,
                               int64_t members) {
   if (z.s != like.s || z.b != like.b || z.groups != like.groups || z.members != members || z.d != like.d) [[unlikely]]

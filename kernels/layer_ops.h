@@ -17,14 +17,14 @@ namespace trivet {
 
 // The elements that dropout zeroes: a pure function of the seed, the site (one number per dropout in the model) and the
 // element's global coordinates, so that it is the same under every layout. With 7 rounds of Philox (kernels/philox.h),
-// an activation of a micro-batch has word index % 4 of philox4x32(index / 4, site, seed), where
+// an activation of a micro-batch uses word index % 4 of philox4x32(index / 4, site, seed), where
 //   index = ((first_sample + batch entry) * seq_length + positions.at(row)) * width + column,
-// and an attention probability has word query / 8 % 2 * 2 + key / 8 % 2 of philox4x32(square, site, seed), where
+// and an attention probability uses word query / 8 % 2 * 2 + key / 8 % 2 of philox4x32(square, site, seed), where
 //   square = (((first_sample + batch entry) * total_heads + first_head + head) * pairs + dropout_pair(key)) * pairs +
 //            dropout_pair(query)   with pairs = dropout_pairs(seq_length), and query, key from `positions`, `keys`.
 // The element is kept when its word >= dropout_threshold(probability), and is then scaled by 1 / (1 - probability).
-// The sample's index is read on the device when the op runs: everything else is the same in every micro-batch, so that
-// one graph serves all.
+// The sample's index is read on the device when the op runs; everything else is the same in every micro-batch, so that
+// one graph serves all of them.
 struct Dropout {
   float probability = 0;  // 0: no dropout, and nothing is drawn
   uint64_t seed = 0;
@@ -90,7 +90,7 @@ struct Quantize {
   In x;
   OptionalIn amax;
   Out values, scale;
-  Role role = weight;  // of x, for reports
+  Role role = weight;  // x's role, for reports
 
   void check(const Expect& expect) const {
     expect.floats("x", x);
@@ -182,9 +182,9 @@ struct ColumnSum {
 
 // ---- layer normalisation (Ba, Kiros, Hinton 2016) and RMS normalisation (Zhang, Sennrich 2019)
 
-// The rows of a norm: those of x and y, or n heads of h columns in each, ordered as [s, b, heads].
+// The rows that a norm works on: those of x and y, or n heads of h columns in each, ordered as [s, b, heads].
 struct NormRows {
-  HeadRows x{}, y{};  // heads in both or neither
+  HeadRows x{}, y{};  // heads in both or in neither
 
   int64_t count(const Tensor& of_x) const { return x.any() ? x.layout.numel() / x.layout.d : of_x.rows(); }
   int64_t width(const Tensor& of_x) const { return x.any() ? x.layout.d : of_x.cols(); }
@@ -340,7 +340,7 @@ struct Rope {
 struct CopyHeads {
   static constexpr SpanInfo kSpan{"copy_heads"};
   HeadsOf<In> from;
-  HeadsOf<InOut> to;  // the rest of its memory stays as it is
+  HeadsOf<InOut> to;  // the rest of its memory is unchanged
   bool accumulate = false;
 
   void check(const Expect& expect) const {
@@ -379,7 +379,7 @@ inline void expect_attention(const Expect& expect, const QkvOf<In>& qkv, bool ca
 // d; q has any number of heads per group, k and v one. Causal: the s queries are at the last s positions of the keys
 // and values (all of them, new tokens in text generation, or a part of the sequence), and none sees a later key.
 // Otherwise each sees all keys. With documents, a query sees only those of its keys from its start on; one that sees
-// none has out = 0 and lse = -infinity. On a CPU a query's result has the same bits whatever other queries there are.
+// none has out = 0 and lse = -infinity. On a CPU, a query's result has the same bits whichever other queries are given.
 struct AttentionForward {
   static constexpr SpanInfo kSpan{"attention_forward"};
   QkvOf<In> qkv;
@@ -421,7 +421,7 @@ struct AttentionBackward {
   }
 };
 
-// Merges attention over more keys into that over others (Dao et al. 2022): with l = log(exp(lse) + exp(more_lse)),
+// Merges attention results over two sets of keys (Dao et al. 2022): with l = log(exp(lse) + exp(more_lse)),
 //   out = exp(lse - l) out + exp(more_lse - l) more,   lse = l.
 // An lse of -infinity means no keys.
 struct AttentionMerge {

@@ -1,6 +1,6 @@
 // The fields of an op's struct (kernels/ops.h): tensors whose types say whether the op reads or writes them, lists,
-// numbers, and plain structs of these. for_each_field() visits them in the order of declaration, so that code that
-// handles every argument of every op alike (graph keys, tensor mirrors, recorders) does not depend on any op.
+// numbers, and plain structs of these. for_each_field() visits them in declaration order, so that code that treats
+// every argument of every op alike (graph keys, tensor mirrors, recorders) does not depend on any particular op.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace trivet {
 
-// in: read. out: written and never read. in_out: read and written, like a sum that is added to.
+// in: read. out: written and never read. in_out: read and written, like an accumulated sum.
 enum class Role { in, out, in_out };
 
 // A tensor argument of an op. Only an optional one may be null.

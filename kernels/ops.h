@@ -7,7 +7,7 @@
 //   * Every call enqueues on the stream and returns. Ops on one stream run in order.
 //   * Tensors are contiguous. "[n, c]" reads a tensor as a matrix: the last dimension is c, all others are n.
 //     Activations are [s, b, h], sequence first: row r is position r / b of batch entry r % b.
-//   * T is fp32 or bf16, the same for all T of an op. Sums are kept in fp32 at least, whatever T is.
+//   * T is fp32 or bf16, the same for all T of an op. Sums use at least fp32, regardless of T.
 //   * Gradients of weights are fp32 and are added to (+=); gradients of activations are written (=).
 //   * Outputs alias inputs only where the contract says so. Only optional tensors may be null.
 //   * Every op is deterministic for a given number of threads per rank; another count may partition sums differently.
@@ -76,7 +76,7 @@ struct CudaOptions {
   int gemm_candidates = 8;
   // GEMMs with fewer multiplications and additions also use the first proposal: they are bound by launch latency.
   double trial_operations = 1e9;
-  // GPUs of compute capability 9.0 (H100, H200) have attention kernels of their own, which no other GPU can run.
+  // GPUs of compute capability 9.0 (H100, H200) use dedicated attention kernels, which no other GPU can run.
   bool hopper_attention = true;
 };
 // Ops on the GPU of `device`, which must outlive them. Called by the thread that created the device. Throws ConfigError

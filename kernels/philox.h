@@ -28,9 +28,9 @@ TRIVET_HOST_DEVICE inline PhiloxWords philox4x32(uint64_t counter_low, uint64_t 
   return {{c0, c1, c2, c3}};
 }
 
-// Dropout draws four elements from a block of words, by the rules in kernels/layer_ops.h. 7 rounds are the fewest that
-// pass all tests of BigCrush (the paper's section 4.3 and table 2); on GPUs, where masks are recomputed wherever they
-// are needed, the rounds are the cost of dropout.
+// Dropout draws four elements from a block of words, by the rules in kernels/layer_ops.h. Seven is the smallest number
+// of rounds that passes all BigCrush tests (the paper's section 4.3 and table 2). On GPUs, where masks are recomputed
+// wherever they are needed, the rounds are the cost of dropout.
 inline constexpr int kDropoutRounds = 7;
 
 // An element is kept when its word is at least this, for a dropout of probability p.
@@ -38,9 +38,9 @@ TRIVET_HOST_DEVICE inline uint32_t dropout_threshold(float p) {
   return static_cast<uint32_t>(static_cast<double>(p) * 4294967296.0);
 }
 
-// Attention's probabilities share a block of words in squares of two queries and two keys: those at positions x and
-// x + 8 of each 16. So a lane of a GPU's tensor cores has all four of a square among its sums, whether rows are queries
-// or keys. The index of a position's pair, and the number of pairs in a sequence of length s:
+// In attention, the probabilities of two queries and two keys (a square) share a block of words: those at positions x
+// and x + 8 of each 16. So a lane of a GPU's tensor cores holds all four of a square among its sums, whether rows are
+// queries or keys. The index of a position's pair, and the number of pairs in a sequence of length s:
 TRIVET_HOST_DEVICE inline int64_t dropout_pair(int64_t position) { return position / 16 * 8 + position % 8; }
 TRIVET_HOST_DEVICE inline int64_t dropout_pairs(int64_t s) { return (s + 15) / 16 * 8; }
 

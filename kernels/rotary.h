@@ -9,7 +9,7 @@
 namespace trivet {
 
 struct Rotary {
-  int64_t width = 0;  // how many leading columns of a head are rotated: column i with column i + width / 2
+  int64_t width = 0;  // the number of leading columns rotated in each head: column i with column i + width / 2
   double base = 10'000;
   // Llama 3.1's context extension: wavelengths above original_length / low are multiplied by `factor`, those
   // below original_length / high are unchanged, and frequencies in between are interpolated. factor 1: none.
@@ -17,7 +17,7 @@ struct Rotary {
   bool operator==(const Rotary&) const = default;
 };
 
-// The angle of a pair at position 1, in radians; at position p it is p times that.
+// A pair's angle at position 1, in radians; at position p, the angle is p times as large.
 TRIVET_HOST_DEVICE inline double rotary_frequency(const Rotary& rotary, int64_t pair) {
   const double f = pow(rotary.base, -2.0 * static_cast<double>(pair) / static_cast<double>(rotary.width));
   if (rotary.factor == 1) return f;

@@ -11,7 +11,7 @@
 
 namespace trivet {
 
-// Checks the arguments of the op of this name, none of which may be null.
+// Checks the arguments of the named op, none of which may be null.
 struct Expect {
   const char* op;
 

@@ -80,15 +80,15 @@ constexpr int64_t real_columns(int64_t first_column, int64_t vocab_size, int64_t
 
 namespace op {
 
-// ---- softmax cross-entropy in the parts that a vocabulary partitioned over ranks needs (Shoeybi et al. 2019, section
-// 3)
+// ---- softmax cross-entropy in the steps that a vocabulary partitioned over ranks requires (Shoeybi et al. 2019,
+// section 3)
 
 // One pass over this rank's columns. logits: [n, v] T, whose column j is vocabulary entry first_column + j; entries
 // from `vocab_size` on are padding and ignored. targets: [n] int32. Outputs, [n] fp32: row_max (-inf if all
 // columns are padding), row_sum = sum of exp(logit - row_max), target_logit (0 if the target is on another rank).
-// A row whose target is below 0 is left out: it has neither loss nor gradient.
-// With gradient, which must be the logits: CrossEntropyBackward follows immediately, with these row_max and row_sum,
-// and with the same bits; on GPUs it may read the logits that this pass left in shared memory.
+// A row whose target is below 0 is ignored: it has no loss and a gradient of 0.
+// With `gradient`, which must be the logits: also runs CrossEntropyBackward, with these row_max and row_sum and the
+// same bits as a separate op; on GPUs it may use the logits that this pass left in shared memory.
 struct CrossEntropyForward {
   static constexpr SpanInfo kSpan{"cross_entropy_forward"};
   In logits, targets;
@@ -150,7 +150,7 @@ struct CrossEntropyBackward {
     expect.vectors(DType::f32, n, {{"row_max", row_max}, {"row_sum", row_sum}});
   }
 };
-// The op that follows a CrossEntropyForward with a gradient.
+// The backward op that a CrossEntropyForward with a gradient includes.
 inline CrossEntropyBackward backward_of(const CrossEntropyForward& op) {
   return {op.gradient, op.targets, op.first_column, op.vocab_size, op.row_max, op.row_sum, op.scale};
 }
@@ -240,9 +240,9 @@ struct AcceptStep {
 };
 
 // Searches x for elements that are not finite, so that a report can name them after x is overwritten: found[0] = the
-// larger of itself and the first one's non_finite_mark(), found[1] += NaNs, found[2] += infinities. Searches add up,
-// and `found` must be 0 before the first. accepted: [1] fp32 (null: 0); if it is not 0, nothing is searched. x: [n]
-// fp32, n < 2^61; found: [kNonFiniteNumbers] int64.
+// larger of itself and non_finite_mark() of the first one, found[1] += NaNs, found[2] += infinities. Results accumulate
+// over searches, and `found` must be 0 before the first. accepted: [1] fp32 (null: 0); if it is not 0, nothing is
+// searched. x: [n] fp32, n < 2^61; found: [kNonFiniteNumbers] int64.
 struct FindNonFinite {
   static constexpr SpanInfo kSpan{"find_non_finite", Category::optimizer};
   In x;
