@@ -101,7 +101,7 @@ class Inspector {
   explicit Inspector(const std::string& directory)
       : checkpoint_(open_checkpoint(directory)), tensors_(tensors_of(checkpoint_.manifest)) {}
 
-  // tables: also prints all tensors with statistics. Checks the hashes last: this takes a while for a large checkpoint.
+  // tables: also prints all tensors with statistics. Checks the hashes last, because large checkpoints take a while.
   void print(bool tables) {
     print_run();
     struct Group {

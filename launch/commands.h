@@ -1,6 +1,6 @@
 // The subcommands of trivet, one file each, and their shared parts: options, number checks, launching ranks. Each
-// add_…_command() registers a command, whose callback throws trivet::Error; main() reports it. Two programs are built
-// from them, each with its own list: trivet has all commands, trivet-core those that need nothing from tools/.
+// add_…_command() registers a command; its callback throws trivet::Error, which main() reports. Two programs are built
+// from them, each with its own list: trivet contains all commands, trivet-core those that need nothing from tools/.
 #pragma once
 
 #include <CLI/CLI.hpp>

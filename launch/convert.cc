@@ -27,7 +27,7 @@ struct Conversion {
   std::optional<int64_t> max_shard_size{};  // bytes
 };
 
-// The tokenizer next to a Hugging Face model: a BPE, or, if Trivet cannot read that (Llama 2's has byte fallback), the
+// The tokenizer next to a Hugging Face model: a BPE, or, if Trivet cannot read that (Llama 2's uses byte fallback), the
 // SentencePiece model that it was converted from. "": none, or none that Trivet can read (`missing` then says why).
 std::string tokenizer_beside(const GptWeights& weights, std::string& missing) {
   namespace fs = std::filesystem;
@@ -47,8 +47,8 @@ std::string tokenizer_beside(const GptWeights& weights, std::string& missing) {
   return "";
 }
 
-// Options of the export. Its tokenizer: the given one, else the run's, else the one next to the source; unset
-// if transformers cannot read it (`missing` says why).
+// Export options. The tokenizer is the given one, else the run's, else the one next to the source; unset if
+// transformers cannot read it (`missing` says why).
 HfExport export_of(const Conversion& options, const GptWeights& weights, std::string& missing) {
   HfExport out{.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32};
   out.max_shard_bytes = options.max_shard_size.value_or(out.max_shard_bytes);
@@ -120,7 +120,7 @@ void convert_from(const std::string& source, const Conversion& options) {
     lost.insert(lost.begin(), fmt::format("the optimizer's state and the counts of step {}", checkpoint->state.step));
   lost.insert(lost.end(), weights->unread().begin(), weights->unread().end());
   if (!missing.empty()) lost.push_back(missing);
-  if (!tokenizer.empty()) {  // it carries its own ids
+  if (!tokenizer.empty()) {  // the tokenizer file carries these ids
     const auto carried = load_tokenizer(tokenizer);
     std::erase(lost, fmt::format("bos_token_id {}", carried->bos()));
     std::erase(lost, fmt::format("eos_token_id {}", carried->eod()));

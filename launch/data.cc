@@ -143,7 +143,7 @@ void prepare(PrepareOptions options) {
                done.replaced_bytes == 1 ? "was" : "were");
 }
 
-// Adds an option whose value is the name of an enum value.
+// Adds an option that takes the name of an enum value.
 template <class E, class Value>
 void add_word(CLI::App& command, const char* name, Value& value, const char* help) {
   const auto read = [=, &value](const std::string& word) {

@@ -59,7 +59,7 @@ if [[ ! -f data/gcide.json ]]; then
     --output data/gcide
 fi
 
-# True if runs/demo is the run that was asked for, and the same command can finish it.
+# True if runs/demo is the requested run, and the same command can finish it.
 record=runs/demo/demo.arguments  # the arguments given; then all, including those computed for this machine
 is_unfinished() {
   [[ -f $record && ( -z $asked || $asked == "$(head -n 1 "$record")" ) ]] &&
@@ -83,7 +83,7 @@ if is_unfinished; then
 else
   "$trivet" config configs/tiny.yaml --ranks 8 "${sets[@]}" >/dev/null
   set -- "${sets[@]}" --generate "$prompt" "${train_options[@]}"
-  # Unless given, the number of steps is what fits the time on this machine; the slower first steps are not timed.
+  # Unless given, the number of steps is chosen to fit the time on this machine; the slower first steps are not timed.
   if [[ "$*" != *train.train_iters=* ]]; then
     part "the length of a step on this machine"
     measured=$(mktemp -d)

@@ -21,7 +21,7 @@ struct ExplainOptions {
   int ranks = 0, rank = 0;  // ranks 0: not given
 };
 
-// Throws unless the run in the folder was of this configuration on as many ranks.
+// Throws unless the run in the folder used this configuration and this number of ranks.
 void check_is_run_of(const std::string& folder, const Config& config, int ranks) {
   const std::string file = folder + "/config.resolved.yaml";
   const Config run = load_config(file, {}).config;

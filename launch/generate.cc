@@ -78,7 +78,7 @@ void check_model(const Config& saved, const Config& config) {
                                   field->name, format_field(*field, config), format_field(*field, saved)));
 }
 
-// resolve_for: the layout of the model on `ranks` ranks. Throws ConfigError if there is none.
+// resolve_for: finds the model's layout on `ranks` ranks. Throws ConfigError if there is none.
 struct Resolved {
   LoadedConfig loaded;
   Layout layout;

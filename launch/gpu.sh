@@ -69,7 +69,7 @@ bin=$programs/bin
 tree=$root
 [[ -d $programs/tests/bench ]] && tree=$programs
 
-# The Python packages' libraries first, as PyTorch uses them; then the toolkit's.
+# Prefers the Python packages' libraries, as PyTorch uses them, to the toolkit's.
 nvidia_folders() {
   python3 - <<'PYTHON' 2>/dev/null
 import glob, importlib.util
@@ -175,7 +175,7 @@ prepare="[[ -e $(printf %q "$scratch/text.bin") ]] || $prepare"
 note "part $part on $(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || true), $(date -u +%FT%TZ), $("${ours[@]}" "$bin/trivet" --version 2>&1 | head -n 1)"
 
 if [[ $part == one ]]; then
-  if [[ $device == cuda ]] && ((!list && has_torch && from <= 7)); then  # fills PyTorch's compile cache meanwhile
+  if [[ $device == cuda ]] && ((!list && has_torch && from <= 7)); then  # fills PyTorch's compile cache concurrently
     (for model in "${models[@]}"; do
       # shellcheck disable=SC2086
       timeout 150 python3 "$tree/tests/bench/torch_step.py" --model ${model/ / --micro-batch } --steps 1 --warm-up 1

@@ -134,7 +134,7 @@ std::vector<std::string> values_of(const CLI::Option& option) {
   return words;
 }
 
-// The same for a configuration key; empty: it is not limited to a list of words.
+// The same for a configuration key; empty if the key is not limited to a list of words.
 std::vector<std::string> values_of(const Field& field) {
   std::vector<std::string> words(field.words.begin(), field.words.end());
   if (field.noun == "true or false") words = {"true", "false"};

@@ -32,8 +32,8 @@
 
 namespace {
 
-// If standard output is closed, the next file opened would get its descriptor and receive whatever is printed. Its
-// placeholder is read-only: printing to a closed standard output remains an error, as in other programs.
+// If standard output is closed, the next file opened would get its descriptor and receive whatever is printed, so a
+// read-only placeholder takes it: printing to a closed standard output remains an error, as in other programs.
 void open_standard_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
@@ -64,7 +64,7 @@ bool has_stack() {
 // True if all output was written; false, for example, on a full disk.
 bool flushed() { return std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout.flush().good(); }
 
-// If the reader is gone (trivet … | head), dies of SIGPIPE, as other programs do; otherwise reports, e.g., a full disk.
+// If the reader is gone (trivet … | head), dies of SIGPIPE like other programs; otherwise reports, e.g., a full disk.
 int report_lost_output() {
   const int reason = errno;
   pollfd output{STDOUT_FILENO, POLLOUT, 0};
@@ -117,7 +117,7 @@ int main(int argc, char** argv) {
   trivet::add_commands(app, exit_code);
   try {
     trivet::naming_keys([&] { app.parse(argc, argv); });
-    // A training run's output is also in its folder: the run succeeds if it has done its steps.
+    // A training run's output is also in its folder: the run succeeds if it has completed its steps.
     if (exit_code != 0 || app.got_subcommand("train")) return exit_code;
     return flushed() ? 0 : report_lost_output();
   } catch (const CLI::ParseError& error) {

@@ -17,14 +17,14 @@ usage() {
 }
 case ${1-} in -h | --help) usage; exit 0 ;; esac
 
-# Packages to build the program; scripts add what else they need.
+# Packages required to build the program; scripts add any others that they need.
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
           libfmt-dev libsentencepiece-dev libutf8proc-dev zlib1g-dev libarchive-dev libxxhash-dev libboost-dev
           libeigen3-dev prometheus-cpp-dev)
 test_packages=(libgtest-dev dict-gcide python3)
 
-# Use ccache if it is installed and this user can write its cache. The sloppiness is for precompiled headers: they are
-# as new as the build, and depend on no macro.
+# Use ccache if it is installed and this user can write its cache. Precompiled headers require the sloppiness: they are
+# as new as the build, and do not depend on macros.
 can_cache() {
   local folder
   folder=$(ccache --get-config cache_dir 2>/dev/null) && mkdir -p "$folder" 2>/dev/null && [[ -w $folder ]]
@@ -34,7 +34,7 @@ if can_cache; then
   export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS-pch_defines,time_macros,include_file_mtime,include_file_ctime}
 fi
 
-# Turns lines "PERCENT% TEXT" of a long command into one redrawn line on a terminal, elsewhere into a line every 10 %.
+# Shows a long command's lines "PERCENT% TEXT" as one redrawn line on a terminal, elsewhere as one line every 10 %.
 # Passes other lines through.
 show_progress() {  # WHAT
   local line tenths=0

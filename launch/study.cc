@@ -295,7 +295,7 @@ std::vector<ScalingRun> scaling_runs(const Study& study, const Plan& plan, const
   return runs;
 }
 
-// out: the folder of the files; "": none.
+// out: the output folder; "": none.
 void report_scaling(const std::vector<ScalingRun>& runs, const std::string& name, const std::string& out) {
   const ScalingFit fit = fit_scaling(runs, name);
   const TextBlock law = law_table(runs, fit), predictions = prediction_table(runs, fit);
@@ -314,7 +314,7 @@ void report_scaling(const std::vector<ScalingRun>& runs, const std::string& name
   fmt::print("{0}/scaling.html, scaling.csv, scaling.svg\n", out);
 }
 
-// Runs the points that are to be fitted, and predicts the others before it runs them.
+// Runs the points to be fitted, and predicts the other points before running them.
 void run_scaling(const Study& study, const Plan& plan, std::vector<RunRow>& rows, const RunPoint& run_point,
                  RunnerOptions runner) {
   for (const Point& point : plan.points)
@@ -325,7 +325,7 @@ void run_scaling(const Study& study, const Plan& plan, std::vector<RunRow>& rows
   if (!plan.dropped.empty()) print_blocks({dropped_table(study, plan)});
   check_design(scaling_runs(study, plan, rows), study.path);
   for (const bool predicted : {false, true}) {
-    Plan part;  // each point is its own baseline: no run is made twice
+    Plan part;  // each point is its own baseline: no run is repeated
     std::ranges::copy_if(plan.points, std::back_inserter(part.points), [&](const Point& point) {
       return (std::ranges::count(study.predict, point.choice) > 0) == predicted;
     });

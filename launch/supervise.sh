@@ -51,8 +51,8 @@ committed_step() {  # step of the latest checkpoint; -1: none
 of_outcome() { sed -n "s/^ *\"$1\": \"\{0,1\}\(.*[^\",]\)\"\{0,1\},\{0,1\}\$/\1/p" "$run_dir/outcome.json" 2>/dev/null | head -n 1; }
 last_metrics() { tail -n 1 "$run_dir/metrics.jsonl" 2>/dev/null; }
 
-# Ends the job so that the scheduler requeues it. RUN_DIR/requeues counts consecutive jobs of at most one new step:
-# whatever ended this one so soon, its walltime or a signal, would end the next one just as soon.
+# Ends the job so that the scheduler requeues it. RUN_DIR/requeues counts consecutive jobs with at most one new step:
+# whatever ended this job so soon, its walltime or a signal, would end the next one just as soon.
 requeue() {
   local short=0
   [[ -r $run_dir/requeues ]] && read -r short <"$run_dir/requeues"
@@ -110,7 +110,7 @@ wait_for() {
     sleep 0.1 &
     wait "$!"
   done
-  wait "$child" 2>/dev/null; code=$?  # the shell still has it if a signal ended the last wait
+  wait "$child" 2>/dev/null; code=$?  # the shell still has the exit code if a signal ended the last wait
   child=0
   ((killer == 0)) || { kill -s KILL -- "-$killer"; wait "$killer"; } 2>/dev/null
   killer=0
@@ -150,7 +150,7 @@ while :; do
   told=$(of_outcome exit_code)
   [[ -n $told ]] && code=$told
   what=$(of_outcome what)
-  # srun may exit with 0 if it could not start the tasks; a finished run leaves an outcome.json.
+  # srun may exit with 0 although it could not start the tasks; a finished run leaves an outcome.json.
   if ((code == 0)) && [[ $launcher && ! -e $run_dir/outcome.json && ! -e $run_dir/evaluation/outcome.json ]]; then
     code=70 what="$launcher ended with 0, but no run has left $run_dir/outcome.json"
   fi
@@ -164,7 +164,7 @@ while :; do
   esac
   if ((step > before)); then
     stalled=0 wait_ms=$delay
-  elif (((stalled += attempt > 0) >= restarts)); then  # attempt 0 is no restart
+  elif (((stalled += attempt > 0) >= restarts)); then  # attempt 0 is not a restart
     say "$stalled restart$( ((stalled == 1)) || echo s) in a row without a new committed step$(
       ((step < 0)) || echo " (the last is $step)"): given up"
     exit 93

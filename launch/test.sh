@@ -35,11 +35,11 @@ packages+=("${test_packages[@]}")
 [[ $apart != browser ]] || packages+=(emscripten chromium chromium-driver python3-selenium)
 install_packages
 
-# For a build that serves to run all tests once: unity builds, a few processes that share the cases, and -Og for all but
-# the kernels. -Og cuts GCC's compile time to two thirds; turning off its garbage collection, to six sevenths.
+# For a build whose tests run only once: unity builds, a few processes that share the cases, and -Og for all but the
+# kernels. -Og cuts GCC's compile time to two thirds; turning off its garbage collection cuts it to six sevenths.
 heap="--param ggc-min-heapsize=1000000"
 once=(-DCMAKE_UNITY_BUILD=ON -DTRIVET_SHARED_PROCESSES=ON -DTRIVET_LEVEL=-Og "-DCMAKE_CXX_FLAGS=$heap")
-# AddressSanitizer without use-after-scope checks, which take a quarter of its compile time.
+# AddressSanitizer without use-after-scope checks, which account for a quarter of its compile time.
 scopes="-DCMAKE_CXX_FLAGS=$heap -fno-sanitize-address-use-after-scope"
 
 if [[ $apart == slurm ]]; then
@@ -56,9 +56,9 @@ fi
 run_tests() {  # DIR CTEST-ARGUMENT…
   local dir=$1
   shift
-  # Programs that tests start share the cores: a thread that waits for its team must not spin.
+  # Programs started by tests share the cores, so a thread that waits for its team must not spin.
   export OMP_WAIT_POLICY=passive
-  # One job more than cores: tests of ranks and faults wait a quarter of their time.
+  # One job more than cores, because multi-rank and fault tests spend a quarter of their time waiting.
   (cd "$dir" && ctest --output-on-failure -j "$(($(nproc) + 1))" "$@")
   echo "$dir: the slowest tests"
   sort -k3,3nr "$dir/Testing/Temporary/CTestCostData.txt" | awk 'NR <= 8 {printf "%7.1f s  %s\n", $3, $1}'
