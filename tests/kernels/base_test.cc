@@ -12,14 +12,14 @@
 #include "kernels/philox.h"
 #include "tests/support/tensors.h"
 
-// For a request beyond available memory, sanitizers' allocators return null too, as the system's does.
+// Sanitizers' allocators, too, must return null for a request beyond available memory, as the system's does.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace trivet::test {
 namespace {
 
-// A gate on which work on a stream can wait, so that a test knows what has not run yet.
+// A gate that holds back work on a stream, so that a test knows what has not run yet.
 class Gate {
  public:
   void open() { promise_.set_value(); }
@@ -86,7 +86,7 @@ TEST_F(StreamTest, WaitingMeansTheLastRecordAtTheTimeOfTheWait) {
   Gate gate;
   bool ran = false;
   side->record(*event);
-  other->wait(*event);  // for the first record, whatever is recorded later
+  other->wait(*event);  // waits for the first record, whatever is recorded later
   other->run({"work"}, [&] { ran = true; });
   other->synchronize();
   EXPECT_TRUE(ran);
@@ -136,7 +136,7 @@ TEST_F(StreamTest, WorkLeavesSpansOnItsRow) {
   side->set_trace_row(row);
   side->label() = {.microbatch = 3};
   side->run({"first", comm_of("data"), 64}, [] {});
-  side->label() = {};  // work that is queued keeps its own
+  side->label() = {};  // queued work keeps its own label
   side->run({"second", Category::compute}, [] {});
   side->synchronize();
   std::vector<Span> spans;
@@ -324,7 +324,7 @@ TEST(HostMemory, TheLimitIsTheOneThatIsMetFirst) {
   rlimit before = {};
   ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
   rlimit small = before;
-  small.rlim_cur = static_cast<rlim_t>(machine.used) + (size_t{8} << 30);  // address space is larger than memory
+  small.rlim_cur = static_cast<rlim_t>(machine.used) + (size_t{8} << 30);  // address space exceeds the memory used
   const auto device = create_cpu_device();
   Arena arena(*device, "weights");
   ASSERT_EQ(setrlimit(RLIMIT_AS, &small), 0);
@@ -435,7 +435,7 @@ TEST(Bf16, EveryValueSurvivesTheRoundTrip) {
   }
 }
 
-// The known answers of Random123, the authors' own library (kat_vectors, philox4x32, 10 rounds).
+// Known-answer tests from Random123, the authors' own library (kat_vectors, philox4x32, 10 rounds).
 TEST(Philox, GivesTheKnownAnswers) {
   struct Answer {
     uint64_t low, high, key;
@@ -453,7 +453,7 @@ TEST(Philox, GivesTheKnownAnswers) {
   }
 }
 
-// And for the 7 rounds that dropout uses.
+// The same for the 7 rounds that dropout uses.
 TEST(Philox, GivesTheKnownAnswerOfSevenRounds) {
   const PhiloxWords found = philox4x32<7>(0, 0, 0);
   const uint32_t words[4] = {0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48};

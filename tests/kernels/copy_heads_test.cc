@@ -1,4 +1,4 @@
-// Heads copied between views: each element to its place, converted or added, and nothing outside the view.
+// Copies heads between views: each element reaches its place, converted or added, and nothing outside the view changes.
 #include "tests/support/ops_fixture.h"
 
 namespace trivet::test {
@@ -12,7 +12,7 @@ TEST_P(CopyHeadsTest, ElementsComeToTheirPlaces) {
     for (const bool accumulate : {false, true})
       for (const auto& [s, b, heads, groups, d] :
            {std::array<int64_t, 5>{1, 1, 1, 1, 1}, {5, 2, 4, 2, 8}, {3, 3, 6, 1, 10}, {70, 2, 8, 4, 64}}) {
-        // given: keys in Megatron's order, and memory for keys and values of each group side by side
+        // given: keys in Megatron's order, and memory with each group's keys and values side by side
         const HeadsView from = qkv_views(tensors.uniform(dtype, {s, b, (heads + 2 * groups) * d}), heads, groups).k;
         const Tensor memory = tensors.full(other, {s, b, groups * 2 * d}, 7);
         const HeadsView to{memory, d, HeadsLayout::in_groups(s, b, groups, 1, d, 2 * d)};

@@ -1,4 +1,4 @@
-// Instruction sets: which ones are usable on this machine, and the problem reported for the others. The tests of ops
+// Instruction sets: which ones this machine supports, and the problem reported for the others. The op tests run
 // run under each of them (tests/CMakeLists.txt).
 #include "kernels/cpu_isa.h"
 
@@ -28,7 +28,7 @@ TEST(CpuIsas, AreUsableOrRefused) {
   }
 }
 
-// Otherwise the tests of this process would run under a different one.
+// Otherwise this process's tests would run under a different instruction set.
 TEST(CpuIsas, TheOneUnderTestIsHere) {
   if (const std::string problem = cpu_isa_problem(tested_cpu_isa()); !problem.empty())
     GTEST_SKIP() << name_of(tested_cpu_isa()) << " cannot be tested: " << problem;
@@ -50,9 +50,9 @@ TEST(CpuIsas, AgreeWithinRounding) {
   }
 }
 
-// Hence results agree to the bit between two instruction sets, and between layouts.
+// Hence results agree bit for bit between two instruction sets, and between layouts.
 TEST(CpuIsas, AddTheTermsOfAGemmInTheOrderTheyAreSaidTo) {
-  // given a k of several blocks with an odd remainder
+  // given: a k that spans several blocks and an odd remainder
   Tensors tensors;
   const auto stream = tensors.device().create_compute_stream();
   const int64_t m = 14, n = 35, k = 4401;
@@ -62,7 +62,7 @@ TEST(CpuIsas, AddTheTermsOfAGemmInTheOrderTheyAreSaidTo) {
     };
     float sum = 0;
     for (int64_t pair = 0; pair < k; pair += 2)
-      for (const int64_t at : {pair + in_pairs, pair + !in_pairs})  // the odd term of a pair first
+      for (const int64_t at : {pair + in_pairs, pair + !in_pairs})  // in pairs, the odd term comes first
         if (at < k) sum = std::fma(value(a, i * k + at), value(b, at * n + j), sum);
     return sum;
   };
@@ -70,7 +70,7 @@ TEST(CpuIsas, AddTheTermsOfAGemmInTheOrderTheyAreSaidTo) {
     const Tensor a = tensors.uniform(dtype, {m, k}), b = tensors.uniform(dtype, {k, n});
     for (const CpuIsa isa : usable_cpu_isas()) {
       const bool fused = isa != CpuIsa::portable, tiles = isa == CpuIsa::amx && dtype == DType::bf16;
-      if (!fused || tiles) continue;  // these round or order terms differently
+      if (!fused || tiles) continue;  // the others round or order terms differently
       const Tensor c = tensors.poisoned(DType::f32, {m, n});
       create_cpu_ops(1, isa)->run(op::Matmul{.a = a, .b = b, .c = c}, *stream);
       for (int64_t i = 0; i < m; i += 3)

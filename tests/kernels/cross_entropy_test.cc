@@ -1,4 +1,4 @@
-// Softmax cross-entropy against its definition in double: whole, and partitioned over ranks by columns.
+// Softmax cross-entropy against its definition in double: unsharded, and sharded over ranks by columns.
 #include <numeric>
 
 #include "tests/support/ops_fixture.h"
@@ -30,7 +30,7 @@ Softmax reference(const Values& logits, const Values& targets, int64_t columns, 
 
 double total(const Values& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
 
-// A rank's part of the problem: columns [first, first + v) of the logits.
+// A rank's shard of the problem: columns [first, first + v) of the logits.
 struct Part {
   int64_t first;
   Tensor logits, row_max, row_sum, target_logit;
@@ -112,7 +112,7 @@ class Problem {
 };
 
 TEST_P(CrossEntropyTest, LossAndGradientOnOneTwoAndThreeRanks) {
-  // columns, vocabulary: no padding; some; and so much that the last of three ranks has no real column.
+  // columns, vocabulary: without padding, with some, and with so much that the last of three ranks holds only padding.
   for (const auto& [n, columns, vocab] :
        {std::array<int64_t, 3>{41, 1302, 1302}, {41, 1302, 1201}, {9, 66, 40}, {1, 6, 1}, {5, 4998, 4998}}) {
     for (const int64_t ranks : {1, 2, 3}) {
@@ -136,8 +136,8 @@ TEST_P(CrossEntropyTest, LossAndGradientOnOneTwoAndThreeRanks) {
   }
 }
 
-// The fused gradient is bitwise that of the two ops: for rows held in shared memory, read in packs or one by one, up to
-// the longest that fits, and for longer rows; with the vocabularies of GPT-2 and Llama 3.
+// The fused gradient equals that of the two ops bit for bit: for rows in shared memory, read in packs or element by
+// element, up to the longest that fits; for longer rows; and for the vocabularies of GPT-2 and Llama 3.
 TEST_P(CrossEntropyTest, TheGradientAtOnceIsThatOfTheTwoOps) {
   const int64_t most = 112 * 1024 / size_of(dtype);
   for (const auto& [columns, vocab] : {std::array<int64_t, 2>{1302, 1201},
@@ -236,7 +236,7 @@ TEST_P(CrossEntropyTest, ARankOfPaddingOnly) {
   EXPECT_TRUE(near(logits, Values(n * v, 0.0), 0));
 }
 
-// As many rows as in a large micro-batch: an fp32 sum would be inexact.
+// The row count of a large micro-batch, for which an fp32 sum would be inexact.
 TEST_P(CrossEntropyTest, TheLossOfManyRowsIsExact) {
   const int64_t n = 1'000'000;
   const Tensor targets = tensors.full(DType::i32, {n}, 0), max = tensors.full(DType::f32, {n}, 7.3);
@@ -252,7 +252,7 @@ TEST_P(CrossEntropyTest, TheLossOfManyRowsIsExact) {
   EXPECT_NEAR(get(loss, 0), 7.3, 7.3 * 2e-7);
 }
 
-// exp(1000) overflows fp32: only x - max may be exponentiated, even if the maximum comes after many blocks.
+// exp(1000) overflows fp32: only x - max may be exponentiated, even if the maximum appears only after many blocks.
 TEST_P(CrossEntropyTest, LargeLogitsDoNotOverflow) {
   const int64_t v = 5000;
   const Tensor logits = tensors.make(dtype, {2, v}, [](int64_t i) {

@@ -1,5 +1,5 @@
-// Functions of every device, namely the CPU, the tests' stand-in for a GPU and, if there is one, a GPU: copies, the
-// order of streams and events, host functions and their failures, gates.
+// Functions of every device (the CPU, the tests' stand-in for a GPU and, if present, a GPU): copies, the order of
+// streams and events, host functions and their failures, and gates.
 #include <atomic>
 #include <gtest/gtest.h>
 #include <numeric>

@@ -1,4 +1,4 @@
-// The residual branch, sums over rows, fill, convert, add.
+// The residual branch, sums over rows, fill, convert and add.
 #include "kernels/philox.h"
 #include "tests/support/ops_fixture.h"
 
@@ -8,7 +8,7 @@ namespace {
 using ElementwiseTest = OpsTest;
 INSTANTIATE_TEST_SUITE_P(BackEnds, ElementwiseTest, all_types_and_back_ends(), case_name);
 
-// By the contract in kernels/ops.h: whether element (position, entry, column) is kept.
+// Whether dropout keeps element (position, entry, column), by the contract in kernels/ops.h.
 bool kept(const Dropout& d, int64_t entry, int64_t position, int64_t column, int64_t width) {
   const int64_t sample = *d.first_sample.as<int64_t>() + entry;
   const int64_t index = (sample * d.seq_length + d.positions.at(position)) * width + column;
@@ -139,7 +139,7 @@ TEST_P(ElementwiseTest, DropoutDoesNotDependOnTheCut) {
 }
 
 TEST_P(ElementwiseTest, ClearMakesZerosOfAListAndOfNothingElse) {
-  // More tensors than one launch accepts, of 0 to 6 elements at various offsets, and a long one.
+  // More tensors than one launch accepts, each with 0 to 6 elements at various offsets, and one long tensor.
   const int64_t n = 410, each = 9;
   const Tensor x = tensors.full(dtype, {n * each}, 1), wide = tensors.uniform(dtype, {3, 5000});
   std::vector<Tensor> pieces{wide.slice(1, 1)};
@@ -175,7 +175,7 @@ TEST_P(ElementwiseTest, AddAndItsAliases) {
   }
 }
 
-// Every upper half, with lower halves on both sides of the midpoint. CPU instructions may flush subnormals to 0.
+// Every upper 16 bits, with lower ones on both sides of the midpoint. CPU instructions may flush subnormals to 0.
 TEST_P(ElementwiseTest, ConvertRoundsEveryNumberAsTheTypeDoes) {
   if (dtype != DType::bf16 || threads == kOnCuda) GTEST_SKIP() << "of the CPU's vectors";
   const std::vector<uint32_t> low = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};

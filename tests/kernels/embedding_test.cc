@@ -1,4 +1,4 @@
-// Token and position embeddings. Inputs of sums are small integers, so that the expected sums are exact.
+// Token and position embeddings. Summed inputs are small integers, so the expected sums are exact.
 #include "kernels/philox.h"
 #include "tests/support/ops_fixture.h"
 
@@ -10,7 +10,7 @@ INSTANTIATE_TEST_SUITE_P(BackEnds, EmbeddingTest, all_types_and_back_ends(), cas
 
 double at(const Tensor& t, int64_t row, int64_t column) { return get(t, row * t.cols() + column); }
 
-// The factor of an element by the contract in kernels/ops.h, word by word.
+// An element's dropout factor by the contract in kernels/ops.h, one Philox word per element.
 double factor(const Dropout& d, int64_t entry, int64_t position, int64_t column, int64_t width) {
   const int64_t index =
       ((*d.first_sample.as<int64_t>() + entry) * d.seq_length + d.positions.at(position)) * width + column;
@@ -53,7 +53,7 @@ TEST_P(EmbeddingTest, BackwardAddsEachTokensGradientToItsRow) {
   }
 }
 
-// Gradients are added in order of r: fp32 rounding tells this order from any other.
+// Gradients are added in order of r, which fp32 rounding distinguishes from any other order.
 TEST_P(EmbeddingTest, BackwardAddsEqualTokensInOrder) {
   const int64_t n = 200, h = 130;
   const Tensor tokens = tensors.full(DType::i32, {n, 1}, 3), dout = tensors.uniform(dtype, {n, 1, h}, -1e3, 1e3);
@@ -70,7 +70,7 @@ TEST_P(EmbeddingTest, BackwardAddsEqualTokensInOrder) {
 
 TEST_P(EmbeddingTest, PositionsAreAddedThenDropped) {
   for (const double probability : {0.0, 0.3}) {
-    const int64_t s = 29, b = 3, h = 601;  // h % 4 == 1: rows start at every word of a Philox block
+    const int64_t s = 29, b = 3, h = 601;  // h % 4 == 1: rows start at each of the words of a Philox block
     const Dropout dropout{.probability = static_cast<float>(probability),
                           .seed = 77,
                           .site = 4,

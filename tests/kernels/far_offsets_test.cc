@@ -1,7 +1,7 @@
-// Offsets beyond 2^32 elements: the last rows of a tensor of billions of elements have the results of the same rows
-// alone. Such tensors are mappings of which only the last rows are touched; only the last blocks of a CUDA grid, and
-// the last thread's part of a CPU loop, run (test hooks), so a case takes milliseconds. An offset of 32 bits, signed or
-// unsigned, leads to other rows, which lie in the mapping too.
+// Offsets beyond 2^32 elements: the last rows of a tensor with billions of elements give the same results as those rows
+// alone. Only the last rows of these mappings are touched. Test hooks run only the last blocks of a CUDA grid and the
+// last thread's part of a CPU loop, so a case takes milliseconds. A 32-bit offset, signed or unsigned, would lead to
+// other rows, which also lie in the mapping.
 #include <set>
 #include <sys/mman.h>
 
@@ -16,10 +16,10 @@ namespace trivet::test {
 namespace {
 
 constexpr int64_t kElements = int64_t{1} << 32;
-constexpr int kThreads = 4096;  // the last thread's part has a million elements
+constexpr int kThreads = 4096;  // the last thread handles a million elements
 
-// Zeros, of which only touched pages use memory. More zeros lie in front, where offsets that have become negative
-// point.
+// Zeros: only touched pages use memory. More zeros precede data(), because offsets that overflow to negative values
+// point there.
 class SparseMemory {
  public:
   explicit SparseMemory(int64_t bytes) : bytes_(static_cast<size_t>(kFront + bytes)) {
@@ -37,11 +37,11 @@ class SparseMemory {
   void* data_;
 };
 
-// One run of a case: far, or on the last rows alone.
+// One run of a case: on the far tensor, or on its last rows alone.
 class Trial {
  public:
   Trial(bool far, Ops& ops, Stream& stream) : far(far), ops_(ops), stream_(stream) {}
-  // Number of rows of `width` elements. `alone`: how many of them the near run has.
+  // Number of rows of `width` elements. `alone`: their number in the near run.
   int64_t rows(int64_t width, int64_t alone = 3) const { return far ? kElements / width + alone : alone; }
   Tensor zeros(DType dtype, Shape shape) {
     const Tensor t{nullptr, dtype, shape};
@@ -49,7 +49,7 @@ class Trial {
     memory_.emplace_back(std::make_unique<SparseMemory>(t.bytes()));
     return {memory_.back()->data(), dtype, shape};
   }
-  // Draws the last elements of `t`; the same in both runs.
+  // Draws the last `count` elements of `t`: the same values in both runs.
   const Tensor& draw(const Tensor& t, int64_t count, double low = -2, double high = 2) {
     std::uniform_real_distribution<double> some(low, high);
     for (int64_t i = t.numel() - count; i < t.numel(); ++i)
@@ -70,7 +70,7 @@ class Trial {
     stream_.synchronize();
     if (far) seen.insert(op.index());
   }
-  // Adds results to compare: the last elements of `t`, or these.
+  // Adds elements of `t` to the results to compare: the last `count`, or `count` of them from `first` on.
   void result(const Tensor& t, int64_t count) { result(t, t.numel() - count, count); }
   void result(const Tensor& t, int64_t first, int64_t count) {
     for (int64_t i = first; i < first + count; ++i) results.push_back(get(t, i));
@@ -91,7 +91,7 @@ class Trial {
 struct Case {
   const char* name;
   std::function<void(Trial&)> run;
-  // For CUDA: how many blocks of each grid run, and the multiprocessors, which determine the rows per block.
+  // For CUDA: the number of blocks run per grid, and the number of multiprocessors, which sets the rows per block.
   uint64_t last_blocks = 256;
   int multiprocessors = 4;
   bool on_cpu = true;
@@ -137,7 +137,7 @@ void residual_stream(Trial& run) {
   const Shape cube{n, 1, kWidth};
   const Tensor x = run.in(kBf16, kWidth).view(cube), residual = run.in(kBf16, kWidth).view(cube);
   const Tensor y = run.out(kBf16, kWidth).view(cube), dx = run.out(kBf16, kWidth).view(cube);
-  // The last rows have the same positions.
+  // The last rows have the same positions in both runs.
   const Dropout dropout{.probability = 0.3f,
                         .seed = 5,
                         .site = 6,
@@ -153,7 +153,7 @@ void residual_stream(Trial& run) {
 }
 
 void embedding(Trial& run) {
-  constexpr int64_t kWide = 65536, kColumns = 16;  // a CPU's threads share the columns
+  constexpr int64_t kWide = 65536, kColumns = 16;  // CPU threads split the columns
   const int64_t n = run.rows(kWide), before = kElements / kWide + 3 - n;
   const Tensor tokens = run.tensors.full(DType::i32, {n, 1}, -1), few = run.tensors.of(DType::i32, {2, 0, 2, 1});
   for (int64_t i = 0; i < 3; ++i) set(tokens, n - 3 + i, static_cast<double>(i % 2));
@@ -170,7 +170,7 @@ void embedding(Trial& run) {
 }
 
 void loss(Trial& run) {
-  for (const int64_t v : {int64_t{40000}, int64_t{152064}}) {  // rows that fit in shared memory, or do not
+  for (const int64_t v : {int64_t{40000}, int64_t{152064}}) {  // rows that fit in shared memory, and rows that do not
     const int64_t n = run.rows(v);
     const Tensor targets = run.draw(run.zeros(DType::i32, {n}), 3, 0, static_cast<double>(v));
     const Tensor max = run.zeros(kF32, {n}), sum = run.zeros(kF32, {n}), logit = run.zeros(kF32, {n});
@@ -210,7 +210,7 @@ void norm_forward(Trial& run) {
   }
 }
 
-// One block, with the last of its n / parts rows drawn; the weights' gradients lack the other blocks' terms.
+// One block of n / parts rows, of which the last is drawn; the weight gradients lack the other blocks' terms.
 void norm_backward(Trial& run) {
   const int64_t n = run.rows(kWidth, 2048);
   for (const bool centred : {true, false}) {
@@ -230,7 +230,7 @@ void norm_backward(Trial& run) {
   }
 }
 
-// The last batch entry's heads, of `s` positions.
+// The heads of the last batch entry, at `s` positions.
 struct Attention {
   int64_t s, b, heads, kv_heads, d;
   Tensor qkv;
@@ -276,7 +276,7 @@ void merge(Trial& run) {
   run.result(out, a.heads * a.d), run.result(lse, a.heads * a.s);
 }
 
-// Norms of the query heads of [s, b, columns].
+// Norms of the query heads in [s, b, columns].
 void norm_of_heads(Trial& run) {
   const Attention a(run, kBf16, 1, (1 << 22) + 1, 8, 4, 64);
   const auto row = [&] { return run.zeros(kF32, {a.b * a.heads}); };
@@ -321,7 +321,7 @@ void optimizer(Trial& run) {
     run.result(t, 3 * kWidth);
 }
 
-// In each sweep of the grid over 2^30 elements the last block handles the last ones.
+// The grid sweeps over 2^30 elements at a time; in each sweep, the last block handles the last elements.
 void searches(Trial& run) {
   const int64_t n = run.far ? 5 * (int64_t{1} << 30) : 512;
   const Tensor x = run.draw(run.zeros(kF32, {n}), 300), bins = run.tensors.full(DType::i64, {kExactSumBins}, 0);
@@ -332,7 +332,7 @@ void searches(Trial& run) {
   run.results.push_back(static_cast<double>(element_of_mark(found.as<int64_t>()[0]) - n)), run.result(found, 2);
 }
 
-// At positions beyond 2^31: against the definition.
+// The last position, in the far run beyond 2^32 elements, against the definition.
 void rotary_table(Trial& run) {
   constexpr int64_t kPairs = 4;
   const int64_t n = run.rows(2 * kPairs);
@@ -348,7 +348,7 @@ void rotary_table(Trial& run) {
   }
 }
 
-// The code around the library: a sum of no terms, and a bias that the library does not add.
+// The code around the library: an empty sum (k = 0), and a bias that the library does not add.
 void gemm(Trial& run) {
   const int64_t n = run.rows(kWidth);
   const Tensor bias = run.small(kBf16, {kWidth}), c = run.out(kBf16, kWidth), sum = run.out(kF32, kWidth);
@@ -387,7 +387,7 @@ const Case kCases[] = {
     {"matmul", gemm, 256, 4, false},
 };
 
-// Ops on few elements, or in which one block, or one CPU thread, handles all rows.
+// Ops on few elements, and ops in which a single block or CPU thread handles all rows.
 bool has_no_far_rows(size_t op, bool on_cuda) {
   if (!on_cuda && (op == AnyOp(op::Matmul{}).index() || op == AnyOp(op::CrossEntropyRescale{}).index())) return true;
   for (const AnyOp& each :
@@ -421,7 +421,7 @@ class FarOffsets : public testing::TestWithParam<int> {
     Trial near(false, *ops, *stream), far(true, *ops, *stream);
     set_hooks(0);
     if (on_cuda) c.run(near);
-    else {  // fewer threads
+    else {  // on one thread
       const auto few = create_cpu_ops(1, tested_cpu_isa());
       Trial alone(false, *few, *stream);
       c.run(alone);

@@ -87,7 +87,7 @@ class Fp8OpsTest : public OpsTest {
 };
 INSTANTIATE_TEST_SUITE_P(BackEnds, Fp8OpsTest, all_types_and_back_ends(), case_name);
 
-// 40003 elements span several threads or blocks, and are not a multiple of a vector.
+// 40003 elements span several threads or blocks, and are not a multiple of the vector width.
 TEST_P(Fp8OpsTest, QuantisesByTheLargestMagnitudeOfAllElements) {
   for (const int64_t n : {int64_t{1}, int64_t{7}, int64_t{257}, int64_t{40'003}})
     for (const DType format : {DType::e4m3, DType::e5m2})
@@ -122,7 +122,7 @@ TEST_P(Fp8OpsTest, WhatIsNotFiniteStaysSoAndZerosStayZero) {
     }
 }
 
-// The roles of a linear layer's three GEMMs, with sizes that are multiples of 16, as GPUs require, and that are not.
+// The three GEMMs of a linear layer, with sizes that are multiples of 16, as GPUs require, and sizes that are not.
 TEST_P(Fp8OpsTest, ProductsAreThoseOfTheDecodedOperands) {
   if (dtype != DType::bf16) return;
   struct Role {
@@ -172,7 +172,7 @@ TEST_P(Fp8OpsTest, ProductsAreThoseOfTheDecodedOperands) {
 
 // ---- block scales
 
-// Layout of a matrix's blocks: in each of `groups` groups of rows, blocks of rows x columns, smaller at the ends.
+// How a matrix is split: each of `groups` groups of rows into blocks of rows x columns, which are smaller at the ends.
 struct BlocksOf {
   int64_t groups, rows, columns;
   Shape scales(int64_t m, int64_t n) const {
@@ -195,14 +195,14 @@ class Fp8BlocksTest : public Fp8OpsTest {
     return q;
   }
 };
-// Only CPUs have them.
+// Only CPUs support block scales.
 INSTANTIATE_TEST_SUITE_P(BackEnds, Fp8BlocksTest,
                          testing::Values(std::tuple(DType::f32, 2), std::tuple(DType::bf16, 1),
                                          std::tuple(DType::bf16, 3)),
                          case_name);
 
-// Magnitudes differ by 2^40 from one part of the matrix to the next, some are zeros, and those of one part are too
-// small for a scale of their own.
+// Magnitudes differ by up to 2^40 between parts of the matrix; some parts are zero, and some are too small for a scale
+// of their own.
 TEST_P(Fp8BlocksTest, EachHasTheScaleOfItsOwnLargestMagnitude) {
   struct Case {
     int64_t m, n;
@@ -252,7 +252,7 @@ TEST_P(Fp8BlocksTest, WhatIsNotFiniteStaysInItsBlock) {
     }
 }
 
-// The three GEMMs of a linear layer a bit wider than GPT-2's: sums over several blocks and a partial one.
+// The three GEMMs of a linear layer a bit wider than GPT-2's: its sums span several blocks and a partial one.
 TEST_P(Fp8BlocksTest, ProductsAreThoseOfTheDecodedOperands) {
   if (dtype != DType::bf16) return;
   struct Role {
@@ -336,8 +336,8 @@ TEST_P(Fp8OpsTest, WrongArgumentsAreNamed) {
       {"quantize", "GPUs"}));
 }
 
-// Sums in 14 bits (DeepSeek-V3 2024): next to 256, bits below its 14th are lost within 128 terms, but not beyond them,
-// where sums are fp32.
+// 14-bit accumulation (DeepSeek-V3 2024): next to 256, bits below its 14th are lost within 128 terms, but not beyond
+// them, because groups of 128 terms are added in fp32.
 TEST(NarrowSums, LoseWhatIsBelowTheFourteenthBitOfTheLargestTerm) {
   const auto device = create_cpu_device();
   const auto stream = device->create_compute_stream();
@@ -353,7 +353,7 @@ TEST(NarrowSums, LoseWhatIsBelowTheFourteenthBitOfTheLargestTerm) {
       std::fill_n(x, kTerms, E4m3::encode(0.125f)), std::fill_n(y, kTerms, E4m3::encode(0.125f));  // 1 / 64 each
       x[40] = y[40] = E4m3::encode(16);                                                            // 256
       ops->run(op::Matmul{.a = a, .b = b, .c = c, .transpose_b = true, .scales = {one, one}}, *stream);
-      // 256's 14th bit is 1 / 32: the 31 terms summed with it are lost, and so are those after it up to the 128th.
+      // 256's 14th bit is 1 / 32: the 31 terms summed with it are lost, and so are the later ones up to the 128th.
       EXPECT_EQ(c.as<float>()[0], narrow ? 256 + 0.5f + 2 : 256 + 255 / 64.0f) << name_of(isa);
     }
 }

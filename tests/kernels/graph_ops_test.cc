@@ -74,7 +74,7 @@ TEST_P(GraphOpsTest, TheSecondTimeIsCapturedAndEveryTimeCounts) {
 }
 
 #ifdef TRIVET_EMULATED_GPU
-// A float of milliseconds loses precision over time: every ten seconds the clock of spans restarts from where it was.
+// A float of milliseconds loses precision over time, so every ten seconds the span clock is anchored again.
 TEST_P(GraphOpsTest, SpansKeepToTheHostsClockForLong) {
   if (GetParam() != std::string("cuda")) GTEST_SKIP() << "has the clock of the host";
   const Tensor x = zeros({5}), one = on_device(tensors.full(DType::f32, {5}, 1));
@@ -153,7 +153,7 @@ TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
         add_twice(x, one);
       }
       add_twice(x, one);
-      ops->run(op::Add{x, one, x}, *stream);  // not through the graphs
+      ops->run(op::Add{x, one, x}, *stream);  // bypasses the graphs
       device->copy_to_device(ten.data(), x, *stream);
       add_twice(x, one);
       stream->run({"host"}, [&] { ran = true; });
@@ -171,7 +171,7 @@ TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
   EXPECT_EQ(graphs->counts().graphs, 1);
   EXPECT_EQ(graphs->counts().launches, 20);
 
-  // A graph has one span, within its phase.
+  // A graph launch records one span, within its phase.
   std::vector<Span> spans;
   stream->synchronize();
   row.take(spans);
@@ -190,7 +190,7 @@ TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
     }
 }
 
-// Kernels, a library's GEMMs with their workspace, and memory that the device sets and copies.
+// Kernels, library GEMMs with their workspace, and the device's memory sets and copies.
 TEST_P(GraphOpsTest, OperationsOfEveryKindRepeat) {
   constexpr DType T = DType::bf16;
   constexpr int64_t s = 8, b = 2, h = 16, vocab = 32;
@@ -266,7 +266,7 @@ TEST_P(GraphOpsTest, ACallThatThrowsLeavesNothingBehind) {
   EXPECT_TRUE(throws_naming(
       [&] {
         graphs->over(*stream, [&] {
-          add_twice(x, one);  // is not queued
+          add_twice(x, one);  // must not be queued
           fail("something else");
         });
       },
@@ -311,11 +311,11 @@ TEST(GraphOps, WantADeviceThatHasGraphs) {
   EXPECT_THROW(cpu->capture(*stream, [] {}), Error);
 }
 
-// ---- graphs are told apart by each argument of each operation
+// ---- any argument of any operation distinguishes two graphs
 
 class Keys : public GraphOpsTest {
  protected:
-  // Changes one field alone, and returns whether it could: null tensors stay null.
+  // Changes one field alone; returns false if it cannot, because null tensors stay null.
   bool change(Tensor& t) {
     if (!t) return false;
     const Tensor copy = arena->allocate(t.dtype, t.shape);  // only the address differs
@@ -340,7 +340,7 @@ class Keys : public GraphOpsTest {
     stream->synchronize();
     return graphs->counts().launches;
   }
-  // Queues the op as new, then repeated, and then with each field changed in turn, if the op's check allows that.
+  // Queues the op for the first time, again, and then with one field changed at a time, if the op's check allows that.
   template <class Op>
   void expect_all_count(const Op& op) {
     SCOPED_TRACE(Op::kSpan.name);
@@ -376,7 +376,7 @@ TEST_P(Keys, EveryFieldOfEveryOpCounts) {
   OpSamples samples([&](DType type, Shape shape) {
     return on_device(type == DType::f32 ? tensors.uniform(type, shape) : tensors.integers(type, shape, 0, 1));
   });
-  int once = 0;  // once per step or per run
+  int once = 0;  // ops that run once per step or per run
   for (const AnyOp& sample : samples.all())
     std::visit(
         [&]<class Op>(const Op& op) {

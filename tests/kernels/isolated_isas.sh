@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Code that is compiled for one instruction set must not run on a processor without it (kernels/cpu/kernels.h): in each
-# object of such code, every symbol that the linker could use for other code is in the ISA's own namespace, and nothing
-# runs before main. And no other source is compiled with instructions that some processors lack.
+# Code compiled for one instruction set must not run on a processor without it (kernels/cpu/kernels.h): in each of its
+# object files, every symbol that the linker could use for other code is in the ISA's own namespace, and nothing runs
+# before main. No other source may be compiled with instructions that some processors lack.
 #   isolated_isas.sh COMPILE-COMMANDS NM READELF constructors|no-constructors [DIR/cpu_ISA.o…]
 # Sanitizers add constructors to every object.
 set -euo pipefail

@@ -77,7 +77,7 @@ TEST_P(LayerNormTest, ForwardIsTheDefinition) {
   }
 }
 
-// One pass with E[x^2] - E[x]^2 would lose everything here.
+// One pass with E[x^2] - E[x]^2 would lose all precision here.
 TEST_P(LayerNormTest, ForwardSurvivesALargeMean) {
   const int64_t h = 768;
   const Tensor x = tensors.make(dtype, {1, h}, [](int64_t i) { return 4096.0 + 32.0 * static_cast<double>(i % 4); });
@@ -93,9 +93,9 @@ TEST_P(LayerNormTest, ForwardSurvivesALargeMean) {
 }
 
 TEST_P(LayerNormTest, BackwardIsTheDerivative) {
-  // 768, of GPT-2 124M: on a GPU the sums of dgamma and dbeta take exactly 48 KiB of shared memory. It comes first, as
-  // a kernel keeps a raised limit. 4096 and 12288, of Llama 3.1 8B and GPT-3 175B: rows that are split over the threads
-  // of a block, all in registers, up to the last thread, and one element more.
+  // 768 (GPT-2 124M): on a GPU the sums of dgamma and dbeta take exactly 48 KiB of shared memory. It comes first, as a
+  // kernel keeps a raised limit. 4096 and 12288 (Llama 3.1 8B and GPT-3 175B): rows split over a block's threads, all
+  // in registers, up to the last thread; and one element more.
   for (const auto& [n, h] : {std::pair<int64_t, int64_t>{9, 768},
                              {67, 773},
                              {1, 2},
@@ -127,7 +127,7 @@ TEST_P(LayerNormTest, BackwardIsTheDerivative) {
     EXPECT_TRUE(near(dgamma, expected.dgamma, tolerance(DType::f32, n, 4)));
     EXPECT_TRUE(near(dbeta, expected.dbeta, tolerance(DType::f32, n, 4)));
 
-    // With the residual's gradient; with dx in place of dy; with dx in place of the residual: the same bits.
+    // The results have the same bits with the residual's gradient, and with dx in place of dy or of the residual.
     const Tensor with = tensors.poisoned(dtype, {n, h});
     const Tensor of_gamma = tensors.full(DType::f32, {h}, 0), of_beta = tensors.full(DType::f32, {h}, 0);
     ops->run(op::LayernormBackward{.dy = dy,
@@ -231,7 +231,7 @@ TEST_P(LayerNormTest, WithoutMeanAndBetaItIsRmsNorm) {
   }
 }
 
-// At any other offset the last row would not lie within the tensor.
+// At any offset but 0, the last row would end outside the tensor.
 TEST(LayerNorm, WithoutHeadsHasNoOffset) {
   std::vector<float> x(8), y(8), gamma(4), rstd(2);
   const auto of = [](std::vector<float>& memory, Shape shape) { return Tensor{memory.data(), DType::f32, shape}; };
@@ -249,8 +249,8 @@ TEST(LayerNorm, WithoutHeadsHasNoOffset) {
   EXPECT_THROW(check_arguments(norm), Error);
 }
 
-// Rows are heads in a packed tensor that also has others, x and y lie in tensors of different strides, and gradients
-// are computed in place.
+// Rows are heads of a packed tensor that also contains others, x and y lie in tensors with different strides, and
+// gradients are computed in place.
 TEST_P(LayerNormTest, HeadsOfAViewAreItsRows) {
   struct Case {
     int64_t s, b, heads, kv_heads, d;
@@ -265,7 +265,7 @@ TEST_P(LayerNormTest, HeadsOfAViewAreItsRows) {
     for (const bool centered : {true, false})
       for (const bool of_keys : {false, true}) {
         SCOPED_TRACE(std::to_string(c.d) + (centered ? " layer norm" : " rms norm") + (of_keys ? " of keys" : ""));
-        // given: queries or keys of one packed tensor, to be written into another among other heads
+        // given: queries or keys in one packed tensor, to be written among other heads of another
         const int64_t columns = (c.heads + 2 * c.kv_heads) * c.d, heads = of_keys ? c.kv_heads : c.heads;
         const int64_t n = c.s * c.b * heads;
         const auto view_of = [&](const Tensor& packed) {
@@ -344,7 +344,7 @@ TEST_P(LayerNormTest, HeadsOfAViewAreItsRows) {
       }
 }
 
-// The reference itself: its gradients are the slopes of its forward pass.
+// Checks the reference itself: its gradients are the slopes of its forward pass.
 TEST(LayerNormReference, AgreesWithFiniteDifferences) {
   std::mt19937_64 random(5);
   std::uniform_real_distribution<double> draw(-1, 1);
@@ -390,7 +390,7 @@ TEST_P(LayerNormTest, WrongArgumentsAreNamed) {
   EXPECT_TRUE(throws_naming(forward(x, h, {}, x, n, n), {"layernorm_forward", "beta", "null"}));
   EXPECT_TRUE(throws_naming(forward(x, h, h, x, {}, n), {"layernorm_forward", "mean", "null"}));
 
-  const HeadsView heads = heads_view(x.view({2, 2, 6}), 2, 1);  // of 3 columns
+  const HeadsView heads = heads_view(x.view({2, 2, 6}), 2, 1);  // each 3 columns wide
   const auto of_heads = [&](const op::NormRows& rows, const Tensor& gamma, const Tensor& rstd) {
     return [=, this] {
       ops->run(

@@ -117,7 +117,7 @@ class MatmulTest : public testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(BackEnds, MatmulTest, testing::Values(2, test::kOnCuda),
                          [](const auto& info) { return std::string(info.param == test::kOnCuda ? "cuda" : "cpu"); });
 
-// Every combination for a shape: 2 transposes x 3 type pairs x {plain, bias, accumulate}.
+// All combinations for one shape: 2 transposes x 3 type pairs x {plain, bias, accumulate}.
 template <class F>
 void for_each_combination(int64_t m, int64_t n, int64_t k, F&& f) {
   for (const auto& [dtype, c_dtype] :
@@ -155,7 +155,7 @@ TEST_P(MatmulTest, WhatIsTriedOutIsExactOnIntegers) {
 }
 
 // Sizes for which the emulated library refuses the bias gradient (24), fails (8), or proposes a failing algorithm (16),
-// a sum of a length that it refuses, and sizes used in training.
+// a sum length that it refuses, and sizes used in training.
 TEST_P(MatmulTest, ABiasGradientIsExactOnIntegers) {
   const int64_t shapes[][3] = {{1, 5, 30}, {8, 6, 32},  {24, 5, 40},    {16, 16, 18},  {31, 40, 130}, {96, 33, 200},
                                {5, 7, 0},  {30, 7, 13}, {12288, 2, 36}, {768, 2, 600}, {5, 3, 32768}};
@@ -190,7 +190,7 @@ TEST_P(MatmulTest, ABiasGradientIsExactOnIntegers) {
   }
 }
 
-// The order of additions shows who added: the emulated library adds term by term, column_sum 8 rows at a time.
+// The order of additions reveals which code added: the emulated library adds term by term, column_sum 8 rows at a time.
 TEST_P(MatmulTest, ABiasGradientIsTheLibrarysWhereItHasOne) {
   if (GetParam() != test::kOnCuda || !test::gpu_is_emulated()) GTEST_SKIP() << "of the emulated library's order";
   const GemmCase test{40, 12, 3000, DType::bf16, DType::f32, {.transpose_a = true}};
@@ -210,8 +210,8 @@ TEST_P(MatmulTest, ABiasGradientIsTheLibrarysWhereItHasOne) {
   EXPECT_GT(others, 0) << "the two orders cannot be told apart";
 }
 
-// On a CPU as the two ops; on a GPU rounded once or twice, depending on the kernel. The residual is large compared with
-// the product, so that an intermediate rounding shows.
+// A CPU rounds as the two ops do; a GPU once or twice, depending on the kernel. The residual is large compared with
+// the product, so an intermediate rounding would show.
 TEST_P(MatmulTest, AResidualComesWithinOneRoundingMore) {
   const int64_t shapes[][3] = {{1, 5, 30}, {17, 40, 7}, {33, 96, 200}, {3, 12288, 32}, {3, 768, 3072}};
   for (const double trial_operations : {1e9, 0.0}) {
@@ -277,7 +277,7 @@ TEST_P(MatmulTest, NoRowsGiveNothingAndEmptySumsAreZero) {
 }
 
 TEST_P(MatmulTest, AnElementHasTheSameBitsInEveryColumn) {
-  // given equal columns, some in a whole panel and some after it, whose sum is a subnormal bf16
+  // given: equal columns, some in a full panel and some after it, whose sums are a subnormal bf16
   const Tensor a = arena.allocate(DType::bf16, {1, 1}), b = arena.allocate(DType::bf16, {1, 40});
   const Tensor c = arena.allocate(DType::bf16, {1, 40}), bias = arena.allocate(DType::bf16, {40});
   ops->run(op::Fill{a, 0}, *stream);
@@ -290,7 +290,7 @@ TEST_P(MatmulTest, AnElementHasTheSameBitsInEveryColumn) {
 
 TEST_P(MatmulTest, ARowHasTheSameBitsInEveryMatrix) {
   if (GetParam() == test::kOnCuda) GTEST_SKIP() << "cuBLASLt chooses by the shape";
-  // given a GEMM blocked in k, with one row, a few rows and whole panels of them
+  // given: a GEMM blocked along k, with one row, a few rows and full panels of rows
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Operands x = operands({70, 50, 5000, dtype, DType::f32, {.transpose_b = true}}, false);
     const auto rows_from = [&](int64_t first, int64_t rows) {
@@ -362,7 +362,7 @@ TEST_P(MatmulTest, RowsOfHigherDimensionsAreOneMatrix) {
 
 TEST_P(MatmulTest, RanksOnTheirOwnThreadsAndStreamsDoNotDisturbEachOther) {
   if (GetParam() == test::kOnCuda) GTEST_SKIP() << "of the CPU's worker threads";
-  // given four ranks of one thread each, each with a compute stream and a side stream
+  // given: four ranks of one thread each, each with a compute stream and a side stream
   std::vector<std::thread> ranks;
   std::vector<std::vector<Operands>> results(4);
   std::vector<std::vector<std::vector<double>>> wanted(4);
@@ -372,7 +372,7 @@ TEST_P(MatmulTest, RanksOnTheirOwnThreadsAndStreamsDoNotDisturbEachOther) {
   for (size_t r = 0; r < 4; ++r)
     for (const Operands& x : results[r]) wanted[r].push_back(expected(test, x));
 
-  // when both streams of all ranks multiply at once
+  // when: both streams of every rank multiply concurrently
   for (size_t r = 0; r < 4; ++r)
     ranks.emplace_back([&, r] {
       const auto my_ops = create_cpu_ops(1);
@@ -383,7 +383,7 @@ TEST_P(MatmulTest, RanksOnTheirOwnThreadsAndStreamsDoNotDisturbEachOther) {
     });
   for (std::thread& rank : ranks) rank.join();
 
-  // then each result is correct
+  // then: each result is correct
   for (size_t r = 0; r < 4; ++r)
     for (size_t i = 0; i < 4; ++i)
       for (int64_t e = 0; e < test.m * test.n; ++e)

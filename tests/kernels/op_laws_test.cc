@@ -8,7 +8,7 @@
 namespace trivet::test {
 namespace {
 
-// f(tensor) for each tensor of an op, as an argument with its role, including those in lists. A list that changed is
+// Calls f(tensor) for each tensor of an op, as an argument with its role, including those in lists, which are then
 // rebuilt.
 template <class Op, class F>
 void for_each_tensor(Op& op, const F& f) {
@@ -27,7 +27,7 @@ void for_each_tensor(Op& op, const F& f) {
 
 class OpLaws : public testing::Test {
  protected:
-  // f(op) for a sample of every op.
+  // Calls f(op) for a sample of every op.
   template <class F>
   void for_each_op(const F& f) {
     for (const AnyOp& sample : samples.all())
@@ -77,7 +77,7 @@ TEST_F(OpLaws, ANullTensorIsRefusedUnlessItIsOptional) {
 
 TEST_F(OpLaws, AnotherTypeIsRefused) {
   for_each_op([&]<class Op>(const Op& op) {
-    if constexpr (std::is_same_v<Op, op::Fill> || std::is_same_v<Op, op::Clear>) return;  // accept any
+    if constexpr (std::is_same_v<Op, op::Fill> || std::is_same_v<Op, op::Clear>) return;  // accept any type
     expect_refused(op, [](Tensor& tensor) {
       if (!tensor) return false;
       tensor.dtype = tensor.dtype == DType::u8 ? DType::i64 : DType::u8;
@@ -88,14 +88,14 @@ TEST_F(OpLaws, AnotherTypeIsRefused) {
 
 TEST_F(OpLaws, AnotherShapeIsRefused) {
   for_each_op([&]<class Op>(const Op& op) {
-    if constexpr (std::is_same_v<Op, op::Fill> || std::is_same_v<Op, op::Clear>) return;  // accept any
+    if constexpr (std::is_same_v<Op, op::Fill> || std::is_same_v<Op, op::Clear>) return;  // accept any shape
     expect_refused(op, [](Tensor& tensor) {
       if (!tensor) return false;
       for (int i = 0; i < tensor.shape.rank; ++i) ++tensor.shape.dims[static_cast<size_t>(i)];
       const bool any = std::is_same_v<Op, op::SumOfSquares> || std::is_same_v<Op, op::FindNonFinite> ||
                        std::is_same_v<Op, op::CountLabels> || std::is_same_v<Op, op::Amax>;
-      if (any && tensor.dtype == DType::f32) return tensor.numel() == 2;  // any size of x or numbers; one of the others
-      return tensor.numel() != 9 * 3 * 13;                                // views of heads may lie in a larger tensor
+      if (any && tensor.dtype == DType::f32) return tensor.numel() == 2;  // x and numbers: any size; others: one number
+      return tensor.numel() != 9 * 3 * 13;                                // head views may lie in a larger tensor
     });
   });
 }
@@ -104,7 +104,7 @@ TEST_F(OpLaws, WhatIsReadStaysAndWhatIsWrittenIsWrittenInWhole) {
   const auto ops = create_cpu_ops(2);
   const auto stream = tensors.device().create_compute_stream();
   for_each_op([&]<class Op>(const Op& op) {
-    if constexpr (std::is_same_v<Op, op::AttentionBackward>) return;  // leaves the gaps of its views: attention_test
+    if constexpr (std::is_same_v<Op, op::AttentionBackward>) return;  // skips the gaps in its views: attention_test
     // given: a copy of everything per run, with outputs prefilled differently
     std::vector<Tensor> results[2];
     for (int run = 0; run < 2; ++run) {

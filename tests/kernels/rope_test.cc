@@ -31,7 +31,7 @@ TEST_P(RopeTest, TheTableHasCosinesAndSinesOfEachAngle) {
   }
 }
 
-// Meta's formula, which is in terms of wavelengths (llama-models, apply_scaling).
+// Meta's formula, written in terms of wavelengths (llama-models, apply_scaling).
 TEST(Rope, Llama31StretchesLongWavelengths) {
   const Rotary plain{.width = 128, .base = 5e5};
   Rotary scaled = plain;
@@ -111,7 +111,7 @@ TEST_P(RopeTest, TurnsQueriesAndKeysAndNothingElse) {
   }
 }
 
-// The last positions of a growing text, in place, after earlier positions were rotated.
+// Rotates the last positions of a growing text in place, after earlier positions were rotated.
 TEST_P(RopeTest, OfTheLastPositionsLeavesTheOthers) {
   const RopeCase c{6, 2, 4, 2, 16, 16};
   const Rotary rotary{.width = c.width};

@@ -1,5 +1,5 @@
-// Every op that writes bf16 rounds without bias: against the same op in fp32, on the same inputs, the signed errors of
-// an output cancel. A tolerance would let truncation pass, which makes every number a little too small.
+// Every op that writes bf16 rounds without bias: compared with the same op in fp32 on the same inputs, the signed
+// errors of an output cancel. A tolerance would let truncation pass, although it makes every number a little too small.
 #include <map>
 
 #include "tests/support/ops_fixture.h"
@@ -11,7 +11,7 @@ class RoundingTest : public OpsTest {
  protected:
   // run(dtype): the op's output, [n] in dtype; `input` draws its tensors, the same for each dtype.
   void expect_unbiased(const char* what, const std::function<Tensor(DType)>& run) {
-    std::map<double, double> rounded_of;  // each number once: a function of one bf16 has few values
+    std::map<double, double> rounded_of;  // each number once: a function of one bf16 takes few values
     for (uint64_t seed = 1; seed <= 4; ++seed) {
       tensors.random().seed(seed);
       const Values rounded = values(run(DType::bf16));
@@ -33,7 +33,7 @@ class RoundingTest : public OpsTest {
     EXPECT_GT(squares, 0.04 * n) << what << ": nothing is rounded";
     EXPECT_LT(std::abs(sum), 4.5 * std::sqrt(squares)) << what << ", of " << n << " numbers";
   }
-  // Drawn, and rounded to bf16 for any dtype.
+  // Random numbers, rounded to bf16 whatever the dtype.
   Tensor input(DType dtype, Shape shape) {
     std::uniform_real_distribution<float> draw(-2, 2);
     return tensors.make(dtype, shape, [&](int64_t) { return static_cast<float>(bf16(draw(tensors.random()))); });

@@ -50,7 +50,7 @@ TEST_F(SplitDeviceTest, TheHostCannotReadItsMemory) {
   const Tensor t = arena.allocate(DType::f32, {100});
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
-  // A fault in a program is an error code in a system call.
+  // Where a program's own access would fault, a system call returns an error code.
   EXPECT_EQ(write(ends[1], t.data, 4), -1);
   EXPECT_EQ(errno, EFAULT);
   close(ends[0]), close(ends[1]);
@@ -117,7 +117,7 @@ TEST_F(SplitDeviceTest, NothingRunsBeforeSomebodyWaits) {
   const Tensor x = arena.allocate(DType::f32, {5});
   float source = 1, target = -1, other = -1;
 
-  // given a copy on one stream, after an op on another
+  // given: a copy on one stream, after an op on another
   ops->run(op::Fill{x, 3}, *stream);
   stream->record(*filled);
   device->copy_to_device(&source, x.slice(0, 1), *stream);
@@ -127,11 +127,11 @@ TEST_F(SplitDeviceTest, NothingRunsBeforeSomebodyWaits) {
   side->record(*copied);
   EXPECT_EQ(target, -1);  // always: a host that does not wait sees the old value
 
-  // when the host waits for the second, then only its dependencies have run
+  // when: the host waits for the side stream's copy; then: only that copy's dependencies have run
   copied->synchronize();
   EXPECT_EQ(target, 3);
   EXPECT_EQ(other, -1);
-  source = 2;  // before its copy has run, so the copy has the new value
+  source = 2;  // its copy has not run yet, so it reads the new value
   stream->synchronize();
   EXPECT_EQ(other, 2);
 }

@@ -38,7 +38,7 @@ TEST_P(StepCheckTest, RefusesWhatIsOverItsLimitOrNotFinite) {
   }
 }
 
-// Sums over 24 labels become means over those that count, as do gradients, clipped or not; if none count, all are 0.
+// Sums over 24 labels become means over those that count, and so do gradients, clipped or not; all are 0 if none count.
 TEST_P(StepCheckTest, CountsLabels) {
   for (const float missing : {0.0f, 8.0f, 24.0f})
     for (const float max_norm : {0.0f, 0.5f, 100.0f}) {
@@ -85,7 +85,7 @@ TEST_P(StepCheckTest, FindsTheFirstNumberThatIsNotFinite) {
     ops->run(op::FindNonFinite{.x = x, .accepted = refused, .found = found}, *stream);
     expect_found(first, true, n > 1, 1);
 
-    // Another search adds to the counts: here for a tensor that is bad at its start, regardless of step acceptance.
+    // Another search adds to the counts: here, for a tensor that is bad at its start, regardless of step acceptance.
     x.as<float>()[0] = kNan;
     x.as<float>()[first] = n == 1 ? kNan : 1;
     ops->run(op::FindNonFinite{.x = x, .found = found}, *stream);
