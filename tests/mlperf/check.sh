@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# MLPerf's official programs accept Trivet's output: the correct logs of tests/tools/mlperf/synthetic_log.h and the run
-# logs of configs/mlperf over a scripted engine, under the ruleset of their round; a package with a result of ten such
-# runs, and its score; and logs of the tiny benchmarks, under the rules that all benchmarks share. They refuse a log
-# without a line that its ruleset requires. Installs the programs in a virtual environment, once.
+# MLPerf's official programs accept Trivet's output: the correct logs of tests/tools/mlperf/synthetic_log.h and those of
+# configs/mlperf run by a scripted engine, each under its round's ruleset; a package whose result consists of ten such
+# runs, and its score; and logs of the tiny benchmarks, under the rules common to all benchmarks. They refuse a log that
+# lacks a line required by its ruleset. Installs the programs once, in a virtual environment.
 #   tests/mlperf/check.sh [BUILD [TINY_LOG…]]       BUILD: the build's folder [build]
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -22,7 +22,7 @@ check() {  # LOG OPTION…
   local log=$1 said
   shift
   said=$(official compliance_checker --usage training --log_output /dev/null "$@" "$log")
-  # An aborted run fails only the check of the target.
+  # An aborted run fails only the target check.
   if [[ $log == *-aborted.txt ]]; then
     said=$(grep -v "Failed checks for eval_accuracy" <<<"$said" | grep "CHECK for\|Required\|parsing errors" || true)
     [[ -n $said ]] || said=SUCCESS
@@ -35,7 +35,7 @@ for log in "$work"/logs/*.txt; do check "$log" --ruleset "$(basename "$log" | cu
 echo "mlperf: $accepted logs accepted, $refused refused"
 ((refused == 0 && accepted > 0))
 
-# The checker's rules for all benchmarks; those for each benchmark, from the division's file, are replaced.
+# The checker's rules for all benchmarks, in which the benchmark-specific rules from the division's file are replaced.
 "$tools/bin/python" - "$work/tiny.yaml" <<'END'
 import pathlib, re, sys
 import mlperf_logging.compliance_checker as checker
@@ -64,7 +64,7 @@ done
 (($# == 0)) || echo "mlperf: $accepted tiny logs accepted, $refused refused"
 ((refused == 0 && accepted == $#))
 
-# A log without a line that its ruleset requires is refused. These are optional; before 6.1, so are the disclosure's.
+# A log that lacks a required line is refused. The keys in `free` are optional; before 6.1, those in `disclosure` too.
 free=" submission_status seed target_accuracy eval_start eval_stop "
 disclosure=" micro_batch_size tensor_parallelism pipeline_parallelism context_parallelism expert_parallelism config_filename \
 lowest_numerical_precision_in_linear lowest_numerical_precision_in_attn lowest_numerical_precision_in_comm "

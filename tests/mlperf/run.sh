@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# launch/mlperf.sh on a text of the test's own: two runs of tiny.yaml to a target that is soon reached, with MPIRUN if
-# given, their summary, the linter on the package, and the arguments that are refused.
+# launch/mlperf.sh on a text written by the test: two runs of tiny.yaml to a target that they soon reach, with MPIRUN if
+# given; their summary; the linter on the package; and arguments that must be refused.
 #   run.sh PROGRAM CHECKOUT [MPIRUN]
 set -euo pipefail
 export TRIVET=$1
@@ -25,7 +25,7 @@ grep -q "run 1 of 2, seed 4" out.log || fail "it does not go on with the second 
 for file in out/result_{0,1}.txt out/results/laptop/tiny/result_{0,1}.txt out/systems/laptop.json out/summary.svg; do
   [[ -s $file ]] || fail "$file is missing"
 done
-"$TRIVET" mlperf lint out/results >out.log || true  # the rules have no benchmark of that name
+"$TRIVET" mlperf lint out/results >out.log || true  # the rules define no benchmark with that name
 grep -q "tiny" out.log || fail "the linter"
 "$TRIVET" mlperf lint out >out.log || true
 grep -q "^2 logs: " out.log || fail "the linter does not read each log once"
