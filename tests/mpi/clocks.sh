@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ranks whose clocks differ by 5000 s, like those of two hosts, write one trace: an all-reduce ends at one time on both.
+# Ranks whose clocks differ by 5000 s, as two hosts' may, write one trace: an all-reduce ends at the same time on both.
 # Needs root and time namespaces; exits with 77 without them.
 #   clocks.sh TRIVET MPIRUN
 set -euo pipefail

@@ -40,7 +40,7 @@ void fail_as(const std::string& kind, Communicator& world) {
     if (odd_one) world.broadcast(tensor_of(x), 0, stream);
     else world.all_reduce(tensor_of(x), Reduce::sum, stream);
   } else if (kind == "worker_size") {
-    // The mismatch shows on a worker stream while the main thread waits in another group.
+    // The mismatch is detected on a worker stream while the main thread waits in another group.
     const auto side = world.twin("side", comm_of("data"));
     const auto worker = rank.device->create_side_stream(StreamPriority::normal);
     side->all_reduce(part_of(x, 0, odd_one ? 999 : 1000), Reduce::sum, *worker);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# One row of the fault table over real processes: trains on three MPI ranks with a fault, and checks the exit code, the
-# output, outcome.json and that no process is left. The run has to detect the fault itself: its own timeout is longer
-# than mpirun's.
+# One row of the fault table, with real processes: trains on three MPI ranks with an injected fault, and checks the exit
+# code, the output, outcome.json, and that no process is left. The run must detect the fault itself: its own timeout is
+# longer than mpirun's.
 #   fault_row.sh TRIVET MPIRUN EXIT STATUS RANK TEXT [--split] TRAIN-ARGUMENT…
 #     EXIT, STATUS, RANK: as in outcome.json.   TEXT: a regular expression.   --split: only rank 2 gets the arguments
 set -uo pipefail

@@ -33,7 +33,7 @@ attempt() {  # the first attempt is killed
 }
 if [[ ${KILLED_RUN_ATTEMPT-} ]]; then dir=$KILLED_RUN_ATTEMPT; trap - EXIT; attempt; exit; fi
 
-# The run that is killed saves synchronously, so that step 8 is on disk by then; the other one saves asynchronously.
+# The killed run saves synchronously, so that step 8 is on disk by then; the other run saves asynchronously.
 run straight --set checkpoint.async_save=true >"$dir/straight.log" 2>&1 || fail "the run that nobody kills ended with $?"
 KILLED_RUN_ATTEMPT=$dir "$supervise" --run-dir "$dir/supervised" --delay 0 -- "$0" "$trivet" "$supervise" "$text" -- \
   "${mpirun[@]}" >"$dir/supervised.log" 2>&1 || fail "the supervised run ended with $?"

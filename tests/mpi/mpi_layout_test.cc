@@ -11,8 +11,8 @@ namespace {
 
 struct Case {
   Cut cut;
-  bool overlap = false;  // for gradients and sharded weights
-  bool link = false;     // emulated between the processes only; it must not change the result
+  bool overlap = false;  // of gradient and weight communication
+  bool link = false;     // emulated, between the processes only; must not change the result
   bool llama = false;
 };
 
@@ -64,7 +64,7 @@ std::vector<Case> cases_for(int ranks) {
   }
 }
 
-// Returns 0 if both curves are equal bit for bit; rank 0 compares and prints the verdict.
+// Returns 0 if both curves agree bit for bit; rank 0 compares and prints the verdict.
 int compare(const Case& c, Communicator& world) {
   Config config = cut(tiny_model(c.llama), c.cut);
   config.overlap.overlap_grad_reduce = c.overlap;

@@ -18,7 +18,7 @@ data: {path: corpus, split: "100,0,0"}
 device: {kind: cpu, threads_per_rank: 1, peak_tflops: 1}
 train: {train_iters: 4, run_dir: run}
 YAML
-# NAME EXIT-CODE TEXT LAB-ARGUMENT…: TEXT is a regular expression that must match, or with "!" before it must not.
+# NAME EXIT-CODE TEXT LAB-ARGUMENT…: TEXT is a regular expression that must match, or, after a "!", must not.
 trial() {
   local name=$1 code=$2 text=$3 found
   shift 3
