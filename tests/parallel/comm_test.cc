@@ -65,7 +65,7 @@ TEST(ThreadFailure, keeps_its_type_and_names_its_rank) {
   EXPECT_EQ(failure_of<Error>(2, foreign), "rank 1: bad_alloc or so");
 }
 
-// If all ranks have the same problem, which one reports it first is chance, and says nothing.
+// If all ranks have the same problem, which one reports it first is chance, so none is named.
 TEST(ThreadFailure, of_all_ranks_names_none) {
   const auto all = [](Communicator&) { throw DataError("train.idx: too short"); };
   EXPECT_EQ(failure_of<DataError>(4, all), "train.idx: too short");
@@ -223,7 +223,7 @@ TEST(ThreadMismatch, arguments_are_checked_before_anything_moves) {
     RankStreams rank;
     std::vector<float> x(10);
     EXPECT_THROW(world.reduce_scatter(tensor_of(x), part_of(x, 0, 3), Reduce::sum, *rank.stream), Error);
-    EXPECT_THROW(world.all_gather(part_of(x, 2, 5), tensor_of(x), *rank.stream), Error);  // overlaps full
+    EXPECT_THROW(world.all_gather(part_of(x, 2, 5), tensor_of(x), *rank.stream), Error);  // not its part of full
     EXPECT_THROW(world.broadcast(tensor_of(x), 2, *rank.stream), Error);
     EXPECT_THROW(world.split({0, 2}, "nobody", comm_of("data")), Error);
     EXPECT_THROW(world.split({1, 0, 1}, "twice", comm_of("data")), Error);
@@ -270,7 +270,7 @@ TEST(Launcher, SaysWhichRankThisProcessIs) {
           {"SLURM_PROCID", "5"},
           {"SLURM_LOCALID", "1"}},
          8, 5);
-  // A shell of salloc, and a script of sbatch.
+  // A shell started by salloc, and a script run by sbatch.
   expect({{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}, 0, 0);
   expect({{"SLURM_STEP_ID", "4294967291"}, {"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}, 0, 0);
   for (const std::string& name : all) unsetenv(name.c_str());

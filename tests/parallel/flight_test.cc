@@ -1,4 +1,4 @@
-// The flight recorder: its records of calls, while streams make them, and that it does not change the calls.
+// The flight recorder: it records calls while streams execute them, and does not change the calls.
 #include <cmath>
 #include <gtest/gtest.h>
 #include <thread>
@@ -140,7 +140,7 @@ TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
     const auto stream = device->create_compute_stream();
     device->copy_to_device(mine.data(), data, *stream);
     const auto last_state = [&] { return recorder.log().records.back().state; };
-    // when one rank has made its call, then the call is open there
+    // when: only rank 0 has called; then: the call is open there
     if (world.rank() == 0) {
       group->all_reduce(data, Reduce::sum, *stream);
       while (last_state() != FlightState::started) std::this_thread::yield();
@@ -150,7 +150,7 @@ TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
     if (world.rank() == 1) group->all_reduce(data, Reduce::sum, *stream);
     device->copy_to_host(data, sum.data(), *stream);
     stream->synchronize();
-    // then both ranks have made it
+    // then: the call is done on both ranks
     EXPECT_EQ(sum, std::vector<int64_t>(4, 3));
     EXPECT_EQ(last_state(), FlightState::done);
     EXPECT_FALSE(recorder.oldest_started());
@@ -161,7 +161,7 @@ TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
     EXPECT_EQ(log.groups[1].done, 1u);
     EXPECT_EQ(to_string(log.records.back()),
               to_string(CallSignature{CommCall::all_reduce, DType::i64, Reduce::sum, -1, 4}));
-    // and of many calls that the host queues ahead none is lost: by its counts this rank must not seem late
+    // and: no call is lost if the host queues many ahead; this rank's counts must not make it seem late
     const auto queue_many = [&] {
       for (int i = 0; i < 600; ++i) group->all_reduce(data, Reduce::max, *stream);
     };
@@ -173,7 +173,7 @@ TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
     EXPECT_EQ(later.groups[1].enqueued, 601u);
     EXPECT_EQ(later.groups[1].started, 601u);
     EXPECT_EQ(later.groups[1].done, 601u);
-    // and endless calls need bounded memory: the recorder keeps the last of them
+    // and: endless calls take bounded memory, because the recorder keeps only the last of them
     for (int i = 0; i < 1500; ++i) {
       group->all_reduce(data, Reduce::max, *stream);
       if (i % 100 == 0) stream->synchronize();

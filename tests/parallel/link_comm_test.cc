@@ -1,4 +1,4 @@
-// The emulated link: the conformance cases over it, its formulas, and that no message arrives too early.
+// The emulated link: the conformance cases over it, its formulas, and the guarantee that no message arrives too early.
 #include <algorithm>
 #include <ctime>
 #include <gtest/gtest.h>
@@ -123,7 +123,7 @@ TEST(Link, SendsOfARankShareItsPort) {
   });
   ASSERT_EQ(sent.size(), static_cast<size_t>(kSends));
   for (int i = 0; i < kSends; ++i) {
-    // The i-th send: the i / 2-th message of one of the receivers.
+    // The i-th send: the i / 2-th message to one of the receivers.
     const Span& arrival = received[1 + i % 2][static_cast<size_t>(i / 2)];
     EXPECT_EQ(arrival.transfer_id, sent[static_cast<size_t>(i)].transfer_id);
     EXPECT_GE(arrival.end_ns - sent[0].start_ns, (i + 1) * kBusy + 500'000) << "transfer " << i;

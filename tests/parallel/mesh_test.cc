@@ -45,7 +45,7 @@ TEST(Mesh, default_order_is_megatrons) {
 }
 
 // In every order each rank has a distinct position, a group's members differ in its axes only, and each rank is in its
-// own group, also for axes that no layer uses.
+// own group, even along axes that no layer uses.
 TEST(Mesh, groups_are_of_any_set_of_axes_in_any_order) {
   std::array names{"tp", "cp", "dp", "pp"};
   std::sort(names.begin(), names.end(), [](const char* a, const char* b) { return std::string(a) < b; });

@@ -1,6 +1,6 @@
-// The NCCL back end, with each rank on a thread and a GPU of this host: skipped without a GPU; on a single one only the
-// tests of a group of one rank run. Sums are of small integers or of two numbers, so that NCCL's order gives the same
-// bits. In a build with an emulated CUDA they run everywhere (tests/emulation).
+// The NCCL back end: each rank has its own thread and GPU on this host. Skipped without a GPU; on a single one only the
+// tests of one-rank groups run. Sums add small integers or two numbers, so that NCCL's order of addition gives the same
+// bits. In a build with an emulated CUDA, all tests run (tests/emulation).
 #include "parallel/comm/nccl_comm.h"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ TEST(NcclComm, EveryCallMovesWhatItShould) {
     device->copy_to_device(mine.data(), full, *stream);
     stream->synchronize();
 
-    // when they are summed in shards, gathered, and sent round the ring
+    // when they are reduced to shards, gathered, and sent around the ring
     group->reduce_scatter(full, shard, Reduce::sum, *stream);
     group->all_gather(shard, full, *stream);
     std::vector<float> gathered(mine.size()), received(static_cast<size_t>(n));
@@ -81,7 +81,7 @@ TEST(NcclComm, EveryCallMovesWhatItShould) {
 
 // ---- the cases that every back end passes
 
-// The common cases, except for those that need what NCCL does not promise: sends that do not wait, a maximum that
+// The common cases, except for those that need what NCCL does not guarantee: sends that do not block, a maximum that
 // propagates NaN, and the time at which a call was matched.
 std::vector<CommCase> cases_of_nccl() {
   std::vector<CommCase> cases = collective_cases();
@@ -96,7 +96,7 @@ void run_on_gpus(int ranks, const std::function<void(Communicator& nccl, Device&
   run_thread_ranks(ranks, [&](Communicator& world) {
     const auto device = create_cuda_device(world.rank());
     const auto nccl = create_nccl_communicator(world, *device, timeout_s);
-    FailureGuard guard(*nccl);  // otherwise the others would wait for this rank until their timeout
+    FailureGuard guard(*nccl);  // otherwise the other ranks would wait for this one until their timeout
     body(*nccl, *device);
   });
 }
@@ -138,7 +138,7 @@ TEST(NcclComm, NeighboursInARingSendAtTheSameTime) {
   });
 }
 
-// The ends of two channels, as in the executor: both ranks post the receive before they have anything to send.
+// As in the executor, both ranks at the ends of two channels post the receive before they have anything to send.
 TEST(NcclComm, ThePairsOfAPipelineReceiveBeforeTheySend) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
   run_on_gpus(2, [](Communicator& nccl, Device& device) {
@@ -179,7 +179,7 @@ TEST(NcclComm, AnAbortEndsWhatAStreamWaitsIn) {
       const auto stream = device.create_side_stream(StreamPriority::normal);
       const auto event = device.create_event();
       const Tensor x = arena.allocate(DType::f32, {10});
-      if (nccl.rank() == 1) return nccl.barrier();  // it never calls the all_reduce; the abort ends this one too
+      if (nccl.rank() == 1) return nccl.barrier();  // rank 1 never calls all_reduce; the abort ends this barrier, too
       nccl.all_reduce(x, Reduce::sum, *stream);
       stream->record(*event);
       nccl.abort("enough");
@@ -193,7 +193,7 @@ TEST(NcclComm, AnAbortEndsWhatAStreamWaitsIn) {
   }
 }
 
-// NCCL frees a communicator's resources, and may wait for the whole GPU to do so.
+// To free a communicator's resources, NCCL may wait for the whole GPU.
 TEST(NcclComm, AnAbortEndsWhatSeveralGroupsWaitInAtTheSameTime) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
   EXPECT_THROW(run_on_gpus(2,
@@ -231,7 +231,7 @@ TEST(NcclComm, ARankThatFailsEndsWhatTheStreamsOfTheOthersWaitIn) {
   }
 }
 
-// Rank 0 has finished, and destroys its groups, for which NCCL synchronizes with the peers.
+// Rank 0 has finished and destroys its groups, for which NCCL synchronizes with the peers.
 TEST(NcclComm, ARankThatIsThroughDoesNotWaitForOneThatFails) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
   try {
@@ -275,8 +275,8 @@ bool nccl_is_emulated() {
   return built_with_nccl() && cuda_device_count() > 0 && create_cuda_device(0)->name() == "emulated GPU";
 }
 
-// NCCL itself would hang, or move wrong data; the emulated one reports an error to the ranks, as it would report a
-// broken link: while their streams wait. Rank 2 waits on the host.
+// The real NCCL would hang or transfer wrong data. The emulated one reports an error to the ranks while their streams
+// wait, as it would report a broken link. Rank 2 waits on the host.
 TEST(NcclComm, AnAsynchronousErrorEndsEveryRankWhereverItWaits) {
   if (!nccl_is_emulated()) GTEST_SKIP() << "of the emulated NCCL";
   std::atomic<int> told = 0;
@@ -347,8 +347,8 @@ TEST(NcclComm, AConnectionThatBreaksInATransferIsNamedOnBothSides) {
   EXPECT_EQ(told, 2);
 }
 
-// Also one after the other in two groups. The emulated NCCL refuses memory that it did not allocate, a call in which
-// only some ranks use registered memory, and freeing memory that is registered with a group.
+// Buffers may also be used in two groups, one after the other. The emulated NCCL refuses memory that it did not
+// allocate, a call in which only some ranks use registered memory, and freeing memory registered with a group.
 TEST(NcclComm, WorksInBuffersThatAreRegistered) {
   if (!built_with_nccl() || cuda_device_count() < 2) GTEST_SKIP() << "no NCCL, or no two GPUs";
   std::atomic<int> told = 0;

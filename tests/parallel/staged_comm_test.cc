@@ -20,7 +20,7 @@ void run_on_device(const CommCase& the_case, Communicator& world, Device& device
   const auto staged = create_staged_communicator(world, device);
   Communicator through = through_device(*staged, device);
   the_case.body(through);
-  staged->barrier();  // a rank that frees its memory might block others on the same GPU
+  staged->barrier();  // a rank that frees its memory might block the others on the same GPU
 }
 
 class StagedComm : public testing::TestWithParam<std::tuple<int, CommCase>> {};
@@ -53,7 +53,7 @@ TEST(StagedOnCuda, conforms) {  // ranks share the first GPU, each on its own th
     run_thread_ranks(3, [&](Communicator& world) { run_on_device(the_case, world, *create_cuda_device(0)); });
 }
 
-// ---- calls on a device's own tensors, without a wait of the host between them
+// ---- calls on a device's own tensors, without the host waiting between them
 
 class StagedDevice : public testing::TestWithParam<const char*> {
  protected:
@@ -78,7 +78,7 @@ TEST_P(StagedDevice, CallsOnSideStreamsDoNotHoldUpTheCaller) {
     const auto out = staged->twin("out", comm_of("pipeline"));
     const auto receiving = device->create_side_stream(StreamPriority::normal);
     const auto sending = device->create_side_stream(StreamPriority::normal);
-    // Both directions in one group would deadlock; so each rank receives in the group in which the other sends.
+    // Both directions in one group would deadlock, so each rank receives in the group in which the other sends.
     Communicator& mine = world.rank() == 0 ? *in : *out;
     Communicator& theirs = world.rank() == 0 ? *out : *in;
     const Tensor x = arena.allocate(DType::f32, {5000}), y = arena.allocate(DType::f32, {5000});
@@ -119,7 +119,7 @@ TEST_P(StagedDevice, CallsFollowEachOther) {
       device->copy_to_host(full, gathered.data(), *stream);
       stream->synchronize();
 
-      // then each has the bits of a sum in rank order
+      // then each result has the bits of a sum in rank order
       const auto expected = [&](int64_t i) { return rank_order_sum<float>(world.size(), i, random_value<float>); };
       expect_elements(sum, expected, "all_reduce");
       expect_elements(
@@ -177,7 +177,7 @@ class CountingDevice : public Device {
   const std::unique_ptr<Device> cpu_ = create_cpu_device();
 };
 
-// For each kind of call the first one is the largest prepared; groups split off earlier are prepared too.
+// Of each kind, the first call is the largest one prepared; groups split off before are prepared, too.
 TEST(StagedMemory, PreparedCallsQueueNothingAndThenTakeNone) {
   run_thread_ranks(2, [](Communicator& world) {
     CountingDevice device;

@@ -34,7 +34,7 @@ struct Sequence {
   }
 };
 
-// Both passes, on a number of ranks that `type` supports.
+// Runs both passes on a number of ranks that `type` supports.
 void run_passes(const Sequence& all, int ranks, CpCommType type, float dropped, bool overlap = true) {
   run_thread_ranks(ranks, [&](Communicator& world) {
     Tensors tensors;
@@ -118,7 +118,7 @@ TEST(ContextDocuments, AChangeStaysInItsDocument) {
     Sequence all(tensors);
     run_passes(all, 4, type, 0);
     const Values out = values(all.out), lse = values(all.lse), dqkv = values(all.dqkv);
-    // Entry 0's document, at positions 25 to 65.
+    // Entry 0's document at positions 25 to 65.
     const auto inside = [](int64_t row) { return row % kBatch == 0 && row / kBatch >= 25 && row / kBatch < 66; };
     for (const Tensor& x : {all.qkv, all.dout})
       for (int64_t i = 0; i < x.numel(); ++i)

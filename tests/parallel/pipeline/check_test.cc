@@ -73,7 +73,7 @@ TEST(Check, DepthIsTheSmallestThatRuns) {
   EXPECT_GT(safe, 1);
   EXPECT_TRUE(find_stuck_ranks(schedule, Costs{.channel_depth = safe}).empty());
   const std::vector<StuckRank> stuck = find_stuck_ranks(schedule, Costs{.channel_depth = safe - 1});
-  ASSERT_EQ(stuck.size(), 4u);  // a cycle: rank 3 takes no gradient before rank 2 makes it, and so on back to rank 0
+  ASSERT_EQ(stuck.size(), 4u);  // a cycle: rank 3 takes no gradient until rank 2 sends its output, and so on to rank 0
   EXPECT_TRUE(says(to_string(schedule, stuck[0]), {"rank 0 is stuck before", "room for the result of B", "to rank 3"}));
   EXPECT_TRUE(says(to_string(schedule, stuck[1]), {"rank 1 is stuck before", "of rank 0"}));
 }
@@ -88,7 +88,7 @@ TEST(Check, EvaluationRunsTheForwardsAloneWithTheSameChannels) {
   }
 }
 
-// Whether a directed pair of ranks can carry both payloads in one queue, like a single send/receive channel.
+// Whether one queue per directed pair of ranks can carry both payloads, like a single send/receive channel.
 bool one_queue_a_pair_is_enough(const Schedule& schedule) {
   using Message = std::tuple<Payload, int, int>;  // payload, receiving stage, micro-batch
   std::map<std::pair<int, int>, std::pair<std::vector<Message>, std::vector<Message>>> pairs;
@@ -176,7 +176,7 @@ TEST(Check, ABrokenScheduleIsNamedByItsFile) {
                    {dir / "broken.txt: the schedule 'custom' cannot work"}));
 }
 
-// Omitting, doubling or moving far any one op breaks a schedule, and the check reports it.
+// Omitting or duplicating any one op, or moving it far, breaks a schedule, and the check reports it.
 TEST(Check, EverySmallDamageIsSeen) {
   for (const ScheduleKind& kind : schedule_kinds()) {
     const Schedule good = make_schedule({.kind = std::string(kind.name), .p = 3, .m = 6});

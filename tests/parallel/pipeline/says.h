@@ -1,4 +1,4 @@
-// For tests of messages: EXPECT_TRUE(says(text, {"part", "part"})) shows the text if a part is missing.
+// For message tests: EXPECT_TRUE(says(text, {"part", "part"})) shows the text if a part is missing.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(All, ClosedForms, ::testing::ValuesIn([] {
                            return name;
                          });
 
-// ---- an independent check: start times as the longest path over all dependencies, relaxed until nothing changes
+// ---- an independent check: end times as the longest path over all dependencies, relaxed until nothing changes
 
 std::map<std::tuple<int, int, int>, double> ends_by_relaxation(const Schedule& schedule, const Costs& costs) {
   std::map<std::tuple<int, int, int>, double> end;  // (kind, stage, micro-batch)
@@ -133,7 +133,7 @@ std::map<std::tuple<int, int, int>, double> ends_by_relaxation(const Schedule& s
 
 TEST(Simulate, AgreesWithRelaxationForUnevenStagesAndLatency) {
   for (const ScheduleKind& kind : schedule_kinds()) {
-    // given: an embedding on the first stage and a head on the last that cost extra
+    // given: the embedding on the first stage and the head on the last add to their costs
     const Schedule schedule = make_schedule({.kind = std::string(kind.name), .p = 4, .m = 11});
     Costs costs{.stages = std::vector<StageCosts>(static_cast<size_t>(schedule.stages()), {1, 1.25, 0.75, 0}),
                 .latency = 0.125};
@@ -174,7 +174,7 @@ TEST(Transfers, FirstAndLastOpsOfAMessage) {
 }
 
 TEST(Transfers, MessagesShareTheWireOfTheirDirection) {
-  // Rank 0 sends a message every 1, but each takes 3 on the wire: message k arrives at 1 + 3 (k + 1).
+  // Rank 0 sends a message every unit of time, but each takes 3 units on the wire: message k arrives at 1 + 3 (k + 1).
   const Schedule schedule = make_schedule({.kind = "gpipe", .p = 2, .m = 4});
   const Timeline timeline = simulate(schedule, {.bytes = 3, .bandwidth = 1});
   std::vector<double> arrivals;
