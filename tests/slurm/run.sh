@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# launch/slurm under a real Slurm: Debian's, installed where it is missing, with a cluster of its own of which this machine
-# is the only node. It pretends to have eight cores and eight GPUs, which are CPUs to Trivet. About six minutes.
+# launch/slurm under a real Slurm: Debian's, installed if it is missing, in a cluster whose only node is this machine.
+# The node pretends to have eight cores and eight GPUs, which are CPUs to Trivet. Takes about six minutes.
 #   tests/slurm/run.sh TRIVET [NAME…]     NAME: only these checks, e.g. array; --list shows them
-# A line a check, "passed" or "failed", then "N passed, N failed"; ends with 1 if one failed. As root, on a machine that runs
-# no Slurm; nothing is left behind but the packages. KEEP=1 keeps the folder of a run in which all passed, too.
+# Prints one line per check, "passed" or "failed", then "N passed, N failed"; ends with 1 if any failed. Run as root, on
+# a machine without a running Slurm; it leaves only the packages behind. KEEP=1 keeps the folder if all passed, too.
 set -uo pipefail
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../launch/setup.sh"
@@ -54,7 +54,7 @@ export SLURM_CONF=$dir/slurm.conf
 node=$(hostname -s) port=$((20000 + RANDOM % 10000))
 finish() {
   local file
-  # The jobs first: their processes outlive the daemons.
+  # Ends the jobs first: their processes outlive the daemons.
   scancel --user=root 2>/dev/null
   no_job() { [[ ! $(timeout 5 squeue --noheader 2>/dev/null) ]]; }
   within 30 no_job
@@ -183,7 +183,7 @@ accounts() {  # TEXT
   local found
   within 10 account "$1" || { echo "       accounts: found \"${found% }\", expected \"$1\"" >&2; return 1; }
 }
-same_losses() {  # RUN: each step once, bit-identical to those of a run without Slurm
+same_losses() {  # RUN: each step once, with losses bit-identical to those of a run without Slurm
   [[ -s $dir/reference.losses && $(losses "$1") == "$(<"$dir/reference.losses")" ]]
 }
 verified() { "$TRIVET" checkpoint verify "$dir/$1" >"$dir/verify.log" 2>&1 || { cat "$dir/verify.log"; return 1; }; }
@@ -237,7 +237,7 @@ cancel() {
 }
 slow_save() {
   g++ -shared -fPIC -o "$dir/slow_sync.so" tests/slurm/slow_sync.cc || return
-  # The first save, of step 100, is quick; the one that scancel asks for takes longer than KillWait.
+  # The first save, of step 100, is quick; the one requested by scancel takes longer than KillWait.
   cat >"$dir/slow" <<END
 #!/usr/bin/env bash
 exec env LD_PRELOAD="$dir/slow_sync.so" SLOW_SYNC_FILE="$dir/is_slow" "$TRIVET" "\$@"
