@@ -1,4 +1,4 @@
-// Replaces libc's wall clock (LD_PRELOAD): it goes back by ten seconds at each read, as if an administrator or NTP set
+// Replaces libc's wall clock (LD_PRELOAD): it jumps back by ten seconds at each read, as if an administrator or NTP set
 // it at the worst moment. Monotonic clocks are the kernel's.
 #include <atomic>
 #include <ctime>

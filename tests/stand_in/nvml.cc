@@ -1,4 +1,4 @@
-// A stand-in for NVML: a library with the name of the driver's, which tests load before the program asks for NVML.
+// A stand-in for NVML: a library with the same name as the driver's, which tests load before the program asks for NVML.
 // Tests can set the values that it reports for its one GPU, 0000:01:00.0.
 #include <cstring>
 
