@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What TensorBoard itself reads in a folder of event files (pip install tensorboard): each step once, in order.
+"""Checks that TensorBoard itself (pip install tensorboard) reads each step once, in order, from a folder of events.
 
     tests/read_tensorboard.py FOLDER
 """
