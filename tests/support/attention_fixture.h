@@ -17,8 +17,8 @@
 
 namespace trivet::test {
 
-// The implementation under test. On the CPU, the case sets the number of threads. On a Hopper GPU, cuda selects its own
-// kernels if there are any for the case, and cuda_older those for all GPUs.
+// The implementation under test. On the CPU, the case sets the number of threads. On a Hopper GPU, cuda uses Hopper's
+// kernels where they support the case, and cuda_older the kernels for all GPUs.
 enum class By { cpu, cuda, cuda_older };
 inline void PrintTo(By by, std::ostream* out) {
   constexpr const char* kNames[] = {"cpu", "cuda", "cuda_older"};
@@ -118,7 +118,7 @@ class AttentionTest : public testing::TestWithParam<By> {
     return {part(0, z.members()), part(z.heads, 1), part(z.heads + kv, 1)};
   }
 
-  // f(index in a Vector laid out as the reference's, memory, index in the memory), for all elements of the views.
+  // Calls f(index in a Vector with the reference's layout, memory, index in that memory) for all elements of the views.
   template <class F>
   static void for_each_element(const AttentionCase& z, const QkvViews& views, const F& f) {
     const AttentionReference reference{z};
@@ -212,8 +212,8 @@ class AttentionTest : public testing::TestWithParam<By> {
     const Vector qkv = values(z, x.qkv);
     reference.forward(qkv, out, lse);
     const Vector dqkv = reference.backward(qkv, values(x.dout));
-    // An absolute error of a score is a relative error of its probability. The type's rounding adds to it: of the
-    // results, and of probabilities and their gradients before they are summed over s.
+    // An absolute error in a score is a relative error in its probability. The type's rounding adds to it: that of
+    // the results, and that of probabilities and their gradients before they are summed over s.
     const double of_score = tolerance(DType::f32, z.d, 1 + largest(lse));
     const double of_type = tolerance(z.dtype, z.d);
     expect_near("lse", z, values(x.lse), lse, of_score);

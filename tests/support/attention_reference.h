@@ -27,7 +27,7 @@ struct AttentionCase {
   int64_t qkv_width() const { return (heads + 2 * groups()) * d; }
 };
 
-// 1 / (1 - p) if the contract of Dropout keeps a probability, else 0.
+// 1 / (1 - p) if Dropout's contract keeps a probability, else 0.
 inline double keep_factor(const Dropout& dropout, int64_t batch, int64_t head, int64_t query_row, int64_t key_row) {
   if (dropout.probability == 0) return 1;
   const int64_t query = dropout.positions.at(query_row), key = dropout.keys.at(key_row);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The job scripts of launch/slurm and launch/pbs, and launch/wait_for_hosts.sh, with stand-ins for scheduler commands:
-# when the run has to end, what is requeued, and the directives. tests/slurm/run.sh tests the same under a real Slurm.
+# when the run must end, what is requeued, and the directives. tests/slurm/run.sh tests the same under a real Slurm.
 #   clusters_test.sh CHECKOUT
 set -uo pipefail
 checkout=$1
@@ -13,7 +13,7 @@ export PATH=$folder/bin:$PATH TRIVET=trivet CODE=0 SLURM_SUBMIT_DIR=$folder PBS_
 unset "${!OMPI_MCA_@}" "${!NCCL_@}" TRIVET_END_TIME INDEX PBS_ARRAY_INDEX SLURM_ARRAY_TASK_ID SLURM_ARRAY_JOB_ID
 failed=0
 stand_in() { { echo '#!/usr/bin/env bash'; cat; } >"bin/$1"; chmod +x "bin/$1"; }
-# The launcher of the ranks: records its arguments and the end time, saves a step, and ends as instructed.
+# Stands in for the ranks' launcher: records its arguments and the end time, saves a step, and ends as instructed.
 stand_in srun <<'END'
 echo "$(basename "$0") $*" >>calls
 echo "${TRIVET_END_TIME-none}" >end

@@ -1,5 +1,5 @@
-// What every Communicator must do, whatever moves the data. A case is the code of one rank of a world; a test program
-// runs all of them for its back end and its world sizes.
+// What every Communicator must do, whatever moves the data. A case is the code that one rank of a world runs; a test
+// program runs all cases for its back end and its world sizes.
 //
 // Each rank computes all expected values itself, from numbers that are a function of (rank, index). So no second
 // communicator is needed to check the first, and back ends that pass agree bit for bit.

@@ -8,10 +8,10 @@
 namespace trivet {
 namespace {
 
-// From zero to a few chunks; many_chunks uses a length of many chunks for any back end.
+// Lengths from zero to a few chunks; the length in many_chunks spans many chunks on every back end.
 const int64_t kLengths[] = {0, 1, 7, 1000, 50003};
 
-// f.template operator()<T>() for the three types that can be summed.
+// Calls f.template operator()<T>() for the three types that can be summed.
 template <class F>
 void for_each_sum_type(F&& f) {
   f.template operator()<float>();

@@ -129,7 +129,7 @@ void groups_proceed_side_by_side(Communicator& world) {
 
 // ---- groups
 
-// The world ranks of a group, in its order.
+// A group's world ranks, in group order.
 std::vector<int64_t> members(Communicator& group, int world_rank, Stream& stream) {
   std::vector<int64_t> own = {world_rank}, all(static_cast<size_t>(group.size()));
   group.all_gather(tensor_of(own), tensor_of(all), stream);
@@ -183,7 +183,7 @@ void split_a_split(Communicator& world) {
   const int h = half->size();
   const auto quarter = half->split(half->rank() < h / 2 ? ranks_from(h / 2 - 1, 0) : ranks_from(h - 1, h / 2),
                                    "quarter", comm_of("tensor"));
-  const auto whole = world.twin("whole", comm_of("data"));  // in parallel with the small ones
+  const auto whole = world.twin("whole", comm_of("data"));  // concurrent with the small groups
   const auto group = members(*quarter, me, *rank.stream);
   EXPECT_TRUE(std::is_sorted(group.rbegin(), group.rend()));
   std::vector<int64_t> x = {1}, y = {1};
@@ -220,7 +220,7 @@ void meshes(Communicator& world) {
         for (int pp = 0; pp < p; ++pp) pipeline.push_back(rank_at(mine_tp, pp, mine_dp));
         for (int pp = 0; pp < p; ++pp)
           for (int tp = 0; tp < t; ++tp) model.push_back(rank_at(tp, pp, mine_dp));
-        std::sort(model.begin(), model.end());  // whichever is the inner one
+        std::sort(model.begin(), model.end());  // whichever axis is the inner one
         EXPECT_EQ(members(*mesh.tensor, world.rank(), *rank.stream), tensor);
         EXPECT_EQ(members(*mesh.data, world.rank(), *rank.stream), data);
         EXPECT_EQ(members(*mesh.pipeline, world.rank(), *rank.stream), pipeline);

@@ -14,7 +14,7 @@
 namespace trivet {
 
 // Device memory reused from call to call. It is freed after all calls: freeing waits for the whole GPU, including a
-// stream of another rank that waits for this rank's next call.
+// stream on which another rank waits for this rank's next call.
 class TwinMemory {
  public:
   explicit TwinMemory(Device& device) : device_(device) {}

@@ -1,5 +1,4 @@
-// What the spans of calls record: when they were on the wire, equal on all ranks, and which send belongs to which
-// receive.
+// What call spans record: when the calls were on the wire, equal on all ranks, and which send belongs to which receive.
 #include <algorithm>
 #include <chrono>
 #include <set>
@@ -11,7 +10,7 @@
 namespace trivet {
 namespace {
 
-// The numbers of all ranks, by rank.
+// Every rank's `mine`, by rank.
 std::vector<int64_t> everybodys(Communicator& world, int64_t mine) {
   RankStreams rank;
   std::vector<int64_t> all(static_cast<size_t>(world.size()));
@@ -30,7 +29,7 @@ Span only_span(TraceRow& row) {  // not counting copies, which some back ends ma
 
 void collectives_are_on_the_wire_once_all_have_called(Communicator& world) {
   if (world.size() == 1) return;
-  TraceRow row("row");  // before the streams: they tell it what they know to their end
+  TraceRow row("row");  // outlives the streams, which report to it until they end
   RankStreams rank;
   rank.stream->set_trace_row(&row);
   const int64_t n = world.size();
@@ -56,7 +55,7 @@ void collectives_are_on_the_wire_once_all_have_called(Communicator& world) {
 // A ring of transfers over two groups of the same ranks: no two transfers have the same number.
 void both_ends_of_a_transfer_have_its_number(Communicator& world) {
   if (world.size() == 1) return;
-  TraceRow row("row");  // before the streams: they tell it what they know to their end
+  TraceRow row("row");  // outlives the streams, which report to it until they end
   RankStreams rank;
   rank.stream->set_trace_row(&row);
   const auto other = world.twin("other", comm_of("pipeline"));
@@ -85,8 +84,8 @@ void both_ends_of_a_transfer_have_its_number(Communicator& world) {
 
 int64_t floor_of(const Link& link, const Span& span) { return wire_time(link, span.info.cost).total(); }
 
-// In each call, another rank arrives so late that the others' data could have arrived. Over a real link, a chunk (at
-// most half a MiB) may be sent to it before it has called.
+// In each call, a different rank arrives so late that the others' data could already have arrived. Over a real link, a
+// chunk (at most half a MiB) may be sent to the late rank before it has called.
 void collectives_keep_to_their_floors(Communicator& group, const Link& link, bool emulated, int64_t length) {
   TraceRow row("row");
   RankStreams rank;
@@ -140,7 +139,7 @@ void transfers_keep_to_their_floors(Communicator& group, const Link& link, bool 
     if (emulated) {
       EXPECT_EQ(wire, floor);
     }
-    everybodys(group, 0);  // no rank is two transfers ahead
+    everybodys(group, 0);  // so that no rank gets two transfers ahead
   }
 }
 

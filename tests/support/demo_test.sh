@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# launch/demo.sh with a cmake, ninja, dpkg-query and trivet of the test's own: its second start goes straight to training,
-# an interrupted run is resumed with its arguments, a finished one is kept, and arguments are checked before anything is done.
+# launch/demo.sh with stand-ins for cmake, ninja, dpkg-query and trivet: its second start goes straight to training, an
+# interrupted run is resumed with its arguments, a finished one is kept, and arguments are checked before anything else.
 #   demo_test.sh CHECKOUT
 set -uo pipefail
 checkout=$1

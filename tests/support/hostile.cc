@@ -70,7 +70,7 @@ Place place_of(void* caller) {
   return place;
 }
 
-// What a child process of run_hostile leaves in shared memory.
+// The result that a child process of run_hostile() leaves in shared memory.
 struct Left {
   bool returned;
   size_t places, bytes;

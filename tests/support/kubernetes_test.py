@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The templates of launch/kubernetes have only fields of their kinds, spelled correctly, and the values that runs need.
+"""The templates in launch/kubernetes contain only fields of their kinds, correctly spelled, and the values runs need.
 
     kubernetes_test.py CHECKOUT
 
 Reads the subset of YAML that they use, with Python's standard library alone. Kubernetes ignores a misspelt field of an
-MPIJob. By hand, with PyPI's packages: kubernetes-validate --strict for the Job; jsonschema with the MPIJob's schema.
+MPIJob. Check by hand with PyPI's kubernetes-validate --strict for the Job, and jsonschema with the MPIJob's schema.
 """
 import pathlib
 import re
@@ -70,7 +70,7 @@ def read(path):
 
 
 class Any:
-    """A mapping whose keys Kubernetes does not define, or a list of texts."""
+    """A mapping whose keys Kubernetes does not define, or a list of strings."""
 
 
 TEXT, NUMBER, TEXTS = str, int, [(str, int)]

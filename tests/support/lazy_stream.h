@@ -37,7 +37,7 @@ struct Streams {
   size_t made = 0;
 
   bool skips(void* caller) const { return hostile.skips && hostile.skips(caller); }
-  // Releases the work that one stream holds back; false: none holds any.
+  // Releases the work that one stream holds back; false: no stream holds any.
   bool release_one();
 };
 
@@ -58,7 +58,7 @@ class LazyEvent : public Event {
   std::shared_ptr<Record> demand();
 
   Streams& streams_;
-  std::shared_ptr<Record> last_;  // under the lock
+  std::shared_ptr<Record> last_;  // guarded by the lock
 };
 
 // The content of a graph: host functions, each of which can be called repeatedly.
@@ -156,7 +156,7 @@ class LazyStream : public Stream {
     end();
     return recording;
   }
-  // Releases everything held back; false: nothing was. REQUIRES: the lock.
+  // Releases everything held back; false: there was nothing. REQUIRES: the lock.
   bool release() {
     if (items_.empty()) return false;
     hand_on(queued_);
@@ -230,7 +230,7 @@ class LazyGate : public Gate {
  public:
   explicit LazyGate(Streams& streams) : streams_(streams), gate_(streams.cpu->create_gate()) {}
   void wait(Stream& stream) override {
-    if (!streams_.skips(__builtin_return_address(0))) gate_->wait(stream);  // it queues a host function
+    if (!streams_.skips(__builtin_return_address(0))) gate_->wait(stream);  // queues a host function
   }
   void open() override { gate_->open(); }
 

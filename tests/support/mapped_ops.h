@@ -25,7 +25,7 @@ class MappedOps : public Ops {
   class Call {
    public:
     virtual ~Call() = default;
-    // What the op gets instead of `tensor`, which is not null. field: number of the op's field, from 1.
+    // The tensor passed to the op instead of `tensor`, which is not null. field: number of the op's field, from 1.
     virtual Tensor map(const Tensor& tensor, Role role, int field) = 0;
     virtual Ops& ops() = 0;
     virtual Stream& stream() = 0;

@@ -20,14 +20,14 @@ class MirroredOps : public MappedOps {
   }
 
  private:
-  // The tensors of one call. They are copied back when it ends, also if the op rejected them.
+  // The tensors of one call. They are copied back when it ends, even if the op rejected them.
   class MirroredCall : public Call {
    public:
     explicit MirroredCall(MirroredOps& owner) : device_(*owner.device_), stream_(*owner.stream_), ops_(*owner.ops_) {}
     ~MirroredCall() override {
       try {
         for (const Mirror& mirror : mirrors_) bring_back(mirror);
-      } catch (const std::exception& error) {  // a kernel failed: so has the test, and the device is unusable
+      } catch (const std::exception& error) {  // a kernel failed, so the test has failed and the device is unusable
         ADD_FAILURE() << error.what();
       }
       for (const Mirror& mirror : mirrors_) device_.deallocate(mirror.block, mirror.block_bytes);
@@ -64,7 +64,7 @@ class MirroredOps : public MappedOps {
       void* block = nullptr;
       int64_t block_bytes = 0;
       std::byte* data = nullptr;
-      std::vector<unsigned char> image;  // of the block, on the host
+      std::vector<unsigned char> image;  // the block's bytes, on the host
     };
 
     void bring_back(const Mirror& mirror) {
@@ -92,7 +92,7 @@ class MirroredOps : public MappedOps {
 
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Ops> ops_;  // ends before its device
+  std::unique_ptr<Ops> ops_;  // destroyed before its device
 };
 
 }  // namespace

@@ -22,7 +22,7 @@ CpuIsa tested_cpu_isa();
 // no GPU).
 std::unique_ptr<Ops> create_test_ops(int threads, const CudaOptions& options = {});
 
-// True if the first GPU is emulated on the CPU (tests/emulation): large shapes take long.
+// True if the first GPU is emulated on the CPU (tests/emulation): large shapes are slow.
 bool gpu_is_emulated();
 
 }  // namespace trivet::test

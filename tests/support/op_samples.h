@@ -1,4 +1,4 @@
-// One call of every op, on small tensors that its check() accepts: for laws that hold for all ops. Each tensor has its
+// One call of every op, on small tensors that its check() accepts: for properties of all ops. Each tensor has its
 // own memory.
 #pragma once
 

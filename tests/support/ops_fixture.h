@@ -1,4 +1,4 @@
-// What every op test has: a back end (the CPU with a number of threads, or CUDA), a stream, and host tensors.
+// The base of every op test: a back end (the CPU with a number of threads, or CUDA), a stream, and host tensors.
 #pragma once
 
 #include <tuple>

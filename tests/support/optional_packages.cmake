@@ -1,5 +1,5 @@
 # Configures the project, in a path with a space, with optional packages that are broken or too old: each is left out
-# with its reason, and a part of the project builds. If the feature is ON instead, the reason is an error.
+# with a message that says why, and part of the project builds. If the feature is ON instead, the reason is an error.
 #   cmake -DSOURCE=… -DFOLDER=… -DGENERATOR=… -P optional_packages.cmake
 file(REMOVE_RECURSE ${FOLDER})
 file(MAKE_DIRECTORY ${FOLDER})

@@ -64,7 +64,7 @@ void draw_schedule(Draw& draw, Runs& runs, bool whole_backward_passes, const std
   const int m = static_cast<int>(*config.batch.global_batch_size / config.batch.micro_batch_size / runs.d);
   ParallelConfig& c = config.parallel;
   c.pipeline_model_parallel_size = runs.p;
-  int v = 1, chunks = 1;  // chunks: of a rank, which share its layers
+  int v = 1, chunks = 1;  // chunks: per rank; they share the rank's layers
   if (draw.one_in(3)) {
     v = draw.of(1, 3);
     const StageMap map = draw.one_in(2) ? StageMap::interleaved : StageMap::v_shaped;
@@ -180,7 +180,7 @@ void draw_switches(Draw& draw, Runs& runs) {
   }
 }
 
-// Context parallelism: in `plain`, too, because its ranks sum in an order of their own.
+// Context parallelism: in `plain`, too, because its ranks sum in a different order.
 void draw_context(Draw& draw, Runs& runs) {
   const ModelConfig& model = runs.full.model;
   const int64_t pieces = 4 * (runs.full.parallel.sequence_parallel ? runs.t : 1);
@@ -233,7 +233,7 @@ std::vector<std::string> Runs::choices() const {
     if (field.name == "parallel.pipeline_schedule" && !schedule_text.empty()) value = "drawn";
     else if (field.name == "batch.step_batch_size_schedule") value = value.empty() ? "constant" : "changes";
     else if (section == "train") continue;
-    // Kinds of sizes: 0, 1, 2, odd or even.
+    // Sizes by kind: 0, 1, 2, odd or even.
     else if (const auto n = parse_integer(value); n && *n > 2) value = *n % 2 == 1 ? "odd" : "even";
     result.push_back(fmt::format("{}={}", field.name, value));
   }
@@ -252,7 +252,7 @@ CoveringDraws covering_draws(int count) {
     std::ranges::sort(mine);
   }
   const size_t n = numbers.size();
-  std::vector<size_t> seen(n);  // how often
+  std::vector<size_t> seen(n);  // number of draws with each choice
   for (const std::vector<size_t>& mine : pool)
     for (const size_t choice : mine) ++seen[choice];
   std::vector<std::vector<size_t>> pairs(kPool);

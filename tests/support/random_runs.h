@@ -44,7 +44,7 @@ struct Runs {
 // The draw with this number. Files that it needs are written to `folder`.
 Runs draw_runs(int number, const std::string& folder);
 
-// A subset of several hundred draws that covers pairs of choices greedily: each next draw adds the most new pairs.
+// A subset of several hundred draws that covers pairs of choices greedily: each draw added covers the most new pairs.
 struct CoveringDraws {
   std::vector<int> numbers;
   int64_t pairs = 0, covered = 0;  // pairs of choices in any draw; in the chosen draws

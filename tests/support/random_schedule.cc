@@ -83,7 +83,7 @@ class Play {
   Schedule& schedule_;
   const bool halves_;
   std::map<Edge, std::deque<int>> inputs_;        // micro-batches that have arrived
-  std::map<Channel, std::deque<Edge>> channels_;  // messages of several stages may share one
+  std::map<Channel, std::deque<Edge>> channels_;  // messages of several stages may share a channel
   std::vector<std::deque<Op>> to_defer_;          // [rank] weight halves, in FIFO order
 };
 

@@ -7,7 +7,7 @@
 
 namespace trivet::test {
 
-// Uniform in [low, high]; unlike the standard's distributions, the same on every machine.
+// Uniform in [low, high]; unlike the standard library's distributions, the same on every machine.
 int draw(std::mt19937_64& random, int low, int high);
 
 // A schedule for `map` with p ranks, v chunks and m micro-batches. An op is ready once its input is at the front of its

@@ -49,7 +49,7 @@ T small_integer(int rank, int64_t i) {
   else return T(static_cast<float>(v));
 }
 
-// Values of very different magnitudes: a sum in another order differs in its bits.
+// Values of very different magnitudes: summing in another order changes the bits.
 template <class T>
 T random_value(int rank, int64_t i) {
   const uint64_t bits = mixed((static_cast<uint64_t>(i) << 8) + static_cast<uint64_t>(rank) + 12345);

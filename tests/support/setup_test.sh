@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# launch/setup.sh with a dpkg-query, apt-get and sudo of the test's own: what it installs, the progress that it shows,
-# and its message to a user who may not install anything; also the usage of the scripts.
+# launch/setup.sh with stand-ins for dpkg-query, apt-get and sudo: what it installs, the progress that it shows, and its
+# message to a user who may not install anything. Also tests the scripts' usage texts.
 #   setup_test.sh CHECKOUT
 set -uo pipefail
 checkout=$1
@@ -57,7 +57,7 @@ for cache in "$folder/cache" /proc/cache; do
   [[ $launcher == "$([[ $cache == /proc/* ]] || echo ccache)" ]] || { echo "ccache in $cache: launcher \"$launcher\""; failed=1; }
 done
 
-# A build folder copied from another checkout is recreated, so that nothing is built there; the checkout's own is kept.
+# A build folder copied from another checkout is recreated, so that nothing is built there; this checkout's own is kept.
 mkdir -p "$folder/copy/launch" "$folder/original"
 cp "$checkout/launch/setup.sh" "$folder/copy/launch/"
 printf '#!/bin/sh\necho cmake >>"$CALLS"; mkdir -p "$4"; touch "$4/build.ninja"\n' >"$folder/bin/cmake"

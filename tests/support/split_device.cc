@@ -20,19 +20,19 @@ namespace {
 // True if all other threads of the process sleep.
 bool others_sleep() {
   const std::string me = std::to_string(gettid());
-  std::error_code gone;  // set if a thread ends meanwhile
+  std::error_code gone;  // set if a thread ends during the check
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", gone)) {
     if (task.path().filename() == me) continue;
     std::ifstream file(task.path() / "stat");
     std::string text;
-    if (!std::getline(file, text)) continue;  // it has ended
+    if (!std::getline(file, text)) continue;  // the thread has ended
     const size_t name_end = text.rfind(')');
     if (name_end == std::string::npos || name_end + 2 >= text.size() || text[name_end + 2] != 'S') return false;
   }
   return true;
 }
 
-// Releases work that nothing waits for once nothing else runs: a GPU's streams run without the host's waits, too.
+// Once nothing else runs, releases work that nothing waits for: a GPU's streams run without host waits, too.
 class Releaser {
  public:
   explicit Releaser(Streams& streams) : thread_([this, &streams](std::stop_token stop) { serve(streams, stop); }) {}

@@ -7,7 +7,7 @@
 //   * All its streams run asynchronously. Lazy streams do nothing until the host waits for their work (on the stream or
 //     an event, or by querying an event), and then nothing beyond it; the same holds for other streams that this work
 //     waits for. So a host that reads a copy's target too early finds the old content, and one that changes a copy's
-//     source too early corrupts the copy: every time, without sleeps. Such a stream starts nothing by itself: a program
+//     source too early corrupts the copy: every time, without sleeps. A lazy stream starts nothing by itself: a program
 //     that waits for the effect of a host function by other means waits forever.
 //   * A stream or an event of another device throws Error.
 //   * A graph repeats its operations with the arguments that they had at capture. During capture, anything except
@@ -32,7 +32,7 @@ struct Hostility {
   std::function<bool(size_t n, bool computes)> holds_back;
   // True if the stream pauses before each item, so that others get ahead of it. Null: none does.
   std::function<bool(size_t n, bool computes)> rests{};
-  // True if a wait, by the host or a stream, is to be skipped; `caller`: its return address. Null: none is.
+  // True if a wait by the host or a stream should be skipped; `caller`: its return address. Null: none is.
   std::function<bool(void* caller)> skips{};
 };
 

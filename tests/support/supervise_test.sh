@@ -28,7 +28,7 @@ esac
 FAKE
 chmod +x fake
 
-# The supervisor calculates without awk, which differs from system to system.
+# The supervisor does arithmetic without awk, which differs between systems.
 mkdir bin
 for name in awk mawk gawk; do printf '#!/bin/sh\necho "awk is used" >&2; exit 1\n' >bin/$name; chmod +x bin/$name; done
 PATH=$PWD/bin:$PATH
@@ -114,7 +114,7 @@ fi
 begin hang -- ./fake
 finish TERM
 if ((code != 75 || $(wc -l <attempts) != 1)); then echo "SIGTERM: exit $code"; cat out; failed=1; fi
-# srun exits with 0 even if it has started nothing.
+# srun exits with 0 even if it started nothing.
 printf '#!/bin/sh\nexit 0\n' >srun; chmod +x srun
 rm -rf run
 "$supervise" --run-dir run --restarts 1 --delay 0 -- ./srun >out 2>&1

@@ -59,7 +59,7 @@ class Tensors {
  public:
   explicit Tensors(uint64_t seed = 1) : random_(seed) {}
 
-  // Filled with what no op should leave: NaN, or the largest integer.
+  // Filled with values that no op should leave: NaN, or the largest integer.
   Tensor poisoned(DType dtype, Shape shape) {
     const Tensor t = arena_.allocate(dtype, shape);
     for (int64_t i = 0; i < t.numel(); ++i) {
@@ -103,7 +103,7 @@ class Tensors {
   std::mt19937_64 random_;
 };
 
-// Each element is within `tolerance` (a number, or a function of the index); reports the first that is not.
+// Each element is within `tolerance` (a number, or a function of the index); reports the first one that is not.
 template <class Tolerance>
 testing::AssertionResult near(const Tensor& found, const Values& expected, const Tolerance& tolerance) {
   if (found.numel() != static_cast<int64_t>(expected.size()))

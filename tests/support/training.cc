@@ -231,7 +231,7 @@ Curve train(const Config& config, Communicator& world, int steps, const Trainer:
     if (const auto earlier = trainer.queue_step()) add(*earlier);
     if (!ahead || i + 1 == steps) add(trainer.finish_step());
   }
-  curve.validation_loss = evaluate(trainer, 3);  // one more than the host may queue: it waits for the device
+  curve.validation_loss = evaluate(trainer, 3);  // one more than the host may queue, so it waits for the device
 
   // The weights of each parameter, wherever they are stored; under ZeRO-3 no rank keeps them whole.
   trainer.data_parallel().weights.finish();

@@ -13,8 +13,8 @@
 
 namespace trivet::test {
 
-// Steps of the runs whose losses are compared: state carried over wrongly by a layout shows in the second or the third.
-// Sanitizers make steps ten times slower, and the errors that they detect occur in the first steps.
+// Number of steps in runs whose losses are compared: state that a layout carries over wrongly shows in the second or
+// the third. Sanitizers make steps ten times slower, and the errors that they detect occur in the first steps.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr int kMatrixSteps = 2;
 inline constexpr size_t kMatrixStride = 11;  // coprime to the lengths of the lists that form a matrix
@@ -109,7 +109,7 @@ struct TinyData {
   BatchLoader train, valid;
 };
 
-// A trainer on them. faults: as on the command line.
+// A trainer on these micro-batches. faults: as on the command line.
 class TinyTrainer {
  public:
   TinyTrainer(const Config& config, Communicator& world, Trainer::Options options = {},
@@ -122,7 +122,7 @@ class TinyTrainer {
   FaultInjector faults_;
   Trainer trainer_;
 };
-// Passes one to `use` on each of `ranks` thread ranks.
+// Passes a trainer to `use` on each of `ranks` thread ranks.
 void with_trainers(const Config& config, int ranks, const std::function<void(Trainer&)>& use,
                    const Trainer::Options& options = {}, const std::vector<std::string>& faults = {});
 
@@ -157,7 +157,7 @@ inline Curve train_on_threads(const Config& config, int ranks, int steps, bool p
 // Ranks on devices whose memory the host cannot access and whose streams are lazy (split_device.h), which exchange data
 // through host memory: what staged GPUs require of the engine.
 Backend make_split_backend(const Config& config, Communicator& world, int threads);
-// The bytes of a tensor of that trainer, in host or device memory.
+// The bytes of one of that trainer's tensors, in host or device memory.
 std::vector<std::byte> bytes_of(Trainer& trainer, Tensor tensor);
 
 // What the streams of one rank recorded in a step.
@@ -169,7 +169,7 @@ struct TracedStep {
   // The spans called `name` on the rows whose names begin with `row`.
   std::vector<Span> spans(const std::string& row, const std::string& name) const;
 };
-// The last of three steps on thread ranks, [rank].
+// The last of three steps on thread ranks, indexed by rank.
 std::vector<TracedStep> traced_steps(const Config& config, int ranks);
 
 }  // namespace trivet::test

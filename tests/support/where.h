@@ -1,5 +1,5 @@
 // Paths of the checkout and the programs under test. Only where.cc contains them, so that the tests' object files are
-// the same in every folder, and hit in a compiler cache.
+// the same in every folder and compiler caches hit.
 #pragma once
 
 #include <string>
