@@ -1,5 +1,5 @@
-// Documents list what the code has: docs/glossary.md has a line for each configuration key and each log column, and for
-// no other; docs/extending.md names files that exist.
+// Documents list what the code defines: docs/glossary.md has one line per configuration key and per log column, and no
+// others; docs/extending.md names files that exist.
 #include <filesystem>
 #include <gtest/gtest.h>
 #include <regex>

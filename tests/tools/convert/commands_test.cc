@@ -40,7 +40,7 @@ struct Ended {
   std::string out, err;
 };
 
-// `trivet ARGUMENTS`, without a launcher's environment. before: shell commands to run first.
+// Runs `trivet ARGUMENTS` without a launcher's environment. before: shell commands to run first.
 Ended trivet(const TempDir& dir, const std::string& arguments, const std::string& before = "") {
   const std::string out = dir / "out.txt", err = dir / "err.txt";
   const std::string command = before + fmt::format("env -u OMPI_COMM_WORLD_SIZE CUDA_VISIBLE_DEVICES= {} {} >{} 2>{}",
@@ -152,7 +152,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// The subcommands of `path` that its help lists.
+// The subcommands that the help of `path` lists.
 std::vector<std::string> commands_below(const std::string& help, const std::string& path) {
   std::vector<std::string> paths;
   const std::vector<std::string> lines = lines_of(help);
@@ -195,7 +195,7 @@ TEST(CommandLine, NamesItsVersion) {
   EXPECT_TRUE(lines[3].starts_with("back ends: threads")) << lines[3];
 }
 
-// What bash completes, after `source <(trivet completion bash)`, for the last of `words`.
+// Bash's completions for the last of `words`, after `source <(trivet completion bash)`.
 TEST(CommandLine, BashCompletesCommandsOptionsAndKeys) {
   const TempDir dir;
   const auto offered = [&](const std::string& words, int last) {
@@ -280,11 +280,11 @@ TEST(CommandLine, KnowsThatItsOutputIsWritten) {
     }
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose own thread needs memory
-// The message names the limit that was hit, and no other.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers' own threads need memory
+// The message names only the limit that was hit.
 TEST(CommandLine, SaysWhyAThreadCannotBeStarted) {
   const auto start = [](rlim_t room) {
-    int64_t pages = 0;  // of data: the sixth number; `room` leaves memory for the messages themselves
+    int64_t pages = 0;  // pages of data: the sixth number; `room` leaves memory for the messages themselves
     std::ifstream statm("/proc/self/statm");
     for (int number = 0; number < 6; ++number) statm >> pages;
     const rlim_t value = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE)) + room;
@@ -327,7 +327,7 @@ TEST(DataCommands, LeaveNothingWhereTheyAreStopped) {
 }
 
 TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
-  // given: a model from elsewhere
+  // given: a model converted from Hugging Face
   const TempDir dir;
   const std::string run = dir / "run", step = run + "/checkpoints/step-00000000";
   std::filesystem::create_directories(run + "/checkpoints");
@@ -335,7 +335,7 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
   EXPECT_EQ(converted.code, 0) << converted.err;
   EXPECT_TRUE(has(converted.out, "2,176 parameters in 28 tensors")) << converted.out;
 
-  // then: the run's folder leads to it; every tensor is listed, with statistics if requested
+  // then: the run's folder is enough to find it; every tensor is listed, with statistics if requested
   const Ended inspected = trivet(dir, "checkpoint inspect --tensors " + run);
   EXPECT_EQ(inspected.code, 0) << inspected.err;
   for (const char* part : {"step-00000000", "2 layers, hidden 8, ffn 32, 2 heads, 12 positions", "[40, 8]",
@@ -361,7 +361,7 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
     EXPECT_EQ(std::count(one.out.begin(), one.out.end(), ','), 14) << one.out;
     const Ended four = trivet(dir, fmt::format("{} {} --tensor-parallel 2 --pipeline-parallel 2", generate, how));
     EXPECT_EQ(four.out, one.out) << four.err;
-    // seven positions, which sequence parallelism rounds up to eight; the beginning of the same text
+    // seven positions, which sequence parallelism rounds up to eight: the same text, but shorter
     const Ended two = trivet(
         dir, fmt::format("{} --tokens 4 {} --tensor-parallel 2 --set parallel.sequence_parallel=true", start, how));
     EXPECT_TRUE(one.out.starts_with(two.out.substr(0, two.out.size() - 1))) << two.out << two.err;
@@ -369,7 +369,7 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
   }
   EXPECT_NE(trivet(dir, generate + " --top-k 0 --seed 1").out, trivet(dir, generate + " --top-k 0 --seed 2").out);
 
-  // and: an invalid request is refused, with what would work
+  // and: an invalid request is refused, with a hint at what would work
   const Ended text = trivet(dir, fmt::format("generate {} --prompt hello", run));
   EXPECT_EQ(text.code, 64);
   EXPECT_TRUE(has(text.err, "give --tokenizer PATH or bytes, or --prompt-tokens")) << text.err;
@@ -451,7 +451,7 @@ TEST(TrainCommand, RanksOfMpiNeedALauncher) {
   }
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which need more address space than the limit
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers need more address space
 TEST(TrainCommand, RefusesWhatDoesNotFitBeforeItWritesAnything) {
   const TempDir dir;
   IndexedDatasetWriter writer(dir / "corpus", TokenType::u16);
@@ -542,7 +542,7 @@ TEST(GenerateCommand, ReadsItsPromptFromStandardInput) {
   const Ended long_one = trivet(dir, generate + "<" + (dir / "long"));
   EXPECT_EQ(long_one.code, 65);
   EXPECT_TRUE(has(long_one.err, "--prompt-file -: has more than 1048576 bytes")) << long_one.err;
-  const Ended short_one = trivet(dir, generate, "echo hello | ");  // this model has no tokenizer for it
+  const Ended short_one = trivet(dir, generate, "echo hello | ");  // this model comes without a tokenizer
   EXPECT_EQ(short_one.code, 64);
   EXPECT_TRUE(has(short_one.err, "give --tokenizer PATH or bytes")) << short_one.err;
 }
@@ -561,7 +561,7 @@ TEST(CommandLine, EscapesNamesInMessages) {
   }
 }
 
-// An export includes the run's tokenizer, and says what it leaves out.
+// An export includes the run's tokenizer, and names what it leaves out.
 TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
   // given: a Llama trained for one step, with a BPE trained on a text
   const TempDir dir;
@@ -632,7 +632,7 @@ TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
   EXPECT_TRUE(has(read_text(dir / "terminal"), "\\x1b[31m")) << read_text(dir / "terminal");
   EXPECT_FALSE(has(read_text(dir / "terminal"), "\x1b[31m"));
 
-  // and: the model accepts data of its tokenizer, but not of another one of the same size, nor a replaced file
+  // and: the model accepts its tokenizer's data, but neither data of another one of the same size nor a replaced file
   const auto resumed = [&](const std::string& data) {
     return trivet(dir, fmt::format("{} --set data.path={} --set train.run_dir={} --resume {}", train, dir / data,
                                    dir / ("run-" + data), dir / "back"));
@@ -667,7 +667,7 @@ TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
     EXPECT_TRUE(has(linked.err, "link/: is a symbolic link; expected a new name, or its target"));
   }
 
-  // and: another model's tokenizer is refused, and so is what only one format has
+  // and: another model's tokenizer is refused, and so are options that only one format supports
   const std::string golden = fmt::format("checkpoint convert {} {} --to ", kHfModel, dir / "out");
   for (const auto& [arguments, code, message] : std::initializer_list<std::tuple<std::string, int, const char*>>{
            {"hf --tokenizer " + (dir / "d.tokenizer.json"), 65,
@@ -686,19 +686,19 @@ TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
 }
 
 TEST(CheckpointCommands, VerifyNamesWhatIsDamaged) {
-  // given: a run with two checkpoints, in one of which a bit of a weight has flipped
+  // given: a run with two checkpoints, in one of which a bit has flipped
   const TempDir dir;
   const std::string folder = dir / "run/checkpoints/";
   std::filesystem::create_directories(folder);
   for (const char* name : {"step-00000000", "step-00000001"})
     write_checkpoint(*open_gpt_weights(kHfModel), folder + name);
-  // (both say step 0, which does not matter here)
+  // (both are of step 0, which does not matter here)
   const std::string path = folder + "step-00000001/rank-00000.safetensors";
   std::string bytes = read_text(path);
   bytes[bytes.size() - 5] ^= 1;  // a second moment of the last tensor
   write_text(path, bytes);
 
-  // then: verify names file, tensor, found and expected, and continues with the other
+  // then: verify names the file, the tensor, and both hashes, and continues with the other checkpoint
   const Ended one = trivet(dir, "checkpoint verify " + folder + "step-00000001");
   EXPECT_EQ(one.code, 65);
   for (const char* part :

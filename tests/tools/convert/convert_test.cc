@@ -143,7 +143,7 @@ TEST(Convert, GivesTheLogitsOfHuggingFace) {
   for (const std::string& folder : {kHf, kLlama, kQwen2, kQwen3})
     for (const auto& [t, p] : {std::pair{1, 1}, {2, 2}})
       EXPECT_LT(logits_differ_by(folder, t, p), 1e-5) << folder << " on " << t << " x " << p << " ranks";
-  // and models made by hand, whose logits transformers rounded to fp32
+  // and models converted by hand, whose logits transformers rounded to fp32
   const char* const more = std::getenv("TRIVET_HF_MODELS");
   std::istringstream folders(more ? more : "");
   for (std::string folder; folders >> folder;) {
@@ -160,7 +160,7 @@ TEST(Convert, LlamasComeBackBitForBit) {
     write_checkpoint(*open_gpt_weights(folder), dir / "trivet");
     const auto weights = open_gpt_weights(dir / "trivet");
     write_hf(*weights, dir / "hf", {.max_shard_bytes = 16'000, .bos = 0, .eos = 0});
-    // then: tensors and configuration are those of transformers, and so is the model that comes back
+    // then: tensors and configuration equal transformers', and so does the model that they are read back as
     EXPECT_EQ(tensors_of(dir / "hf"), tensors_of(folder));
     EXPECT_EQ(weights_of(dir / "hf"), weights_of(folder));
     EXPECT_TRUE(not_carried(*weights, *open_gpt_weights(dir / "hf")).empty());
@@ -205,7 +205,7 @@ TEST(Convert, ShardsHoldWhatTheyMay) {
       const auto index = parse_json(read_text(folder + "/model.safetensors.index.json"));
       EXPECT_EQ(index["metadata"]["total_size"], whole);
     }
-    if (most == 3000) {  // and a missing file is named
+    if (most == 3000) {  // and: a missing file is named
       const std::string gone = folder + "/model-00002-of-" + fmt::format("{:05}", files) + ".safetensors";
       fs::remove(gone);
       EXPECT_TRUE(
@@ -223,7 +223,7 @@ TEST(Convert, ReadsTheVersionsOfALlamasConfiguration) {
     return model_spec_of(open_gpt_weights(dir / "hf")->config().model);
   };
   const auto same = [](nlohmann::json&) {};
-  // given: what 4.57 wrote; then: in 5's form, in both, or with a sliding window that covers all, it is the same model
+  // given: what 4.57 wrote; then: version 5's form, both, or a sliding window over everything give the same model
   const ModelSpec llama = spec_with(kLlama, same), qwen2 = spec_with(kQwen2, same);
   EXPECT_EQ(llama.rotary, (Rotary{8, 500, 8, 1, 4, 64}));
   EXPECT_EQ(spec_with(kLlama,
@@ -257,7 +257,7 @@ TEST(Convert, ReadsTheVersionsOfALlamasConfiguration) {
                       }),
             qwen2);
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.biases);
-  // and: what files leave to transformers' defaults (Llama 2's have no theta) or write differently
+  // and: values left to transformers' defaults (Llama 2's files lack theta) or written differently are read correctly
   EXPECT_EQ(spec_with(kLlama,
                       [](nlohmann::json& c) {
                         c.erase("rope_theta");
@@ -271,7 +271,7 @@ TEST(Convert, ReadsTheVersionsOfALlamasConfiguration) {
   for (const char* type : {"llama", "mistral"}) {
     const TempDir dir;
     Edited model(kLlama);
-    model.config.update({{"model_type", type}, {"num_key_value_heads", nullptr}});  // as many as heads
+    model.config.update({{"model_type", type}, {"num_key_value_heads", nullptr}});  // null: as many as heads
     model.write(dir / "hf");
     EXPECT_TRUE(contains(error_of(dir / "hf"), "k_proj.weight: found the shape [16, 16], expected [64, 16]"));
   }
@@ -419,7 +419,7 @@ TEST(Convert, EveryWayAroundGivesTheSameBits) {
   // when: Hugging Face -> Trivet -> Hugging Face
   write_checkpoint(*open_gpt_weights(kHf), dir / "trivet");
   write_hf(*open_gpt_weights(dir / "trivet"), dir / "hf", {.dtype = DType::f32});
-  // then: the output equals what transformers wrote, tensor by tensor
+  // then: the output equals that of transformers, tensor by tensor
   EXPECT_EQ(tensors_of(dir / "hf"), tensors_of(kHf));
   EXPECT_EQ(weights_of(dir / "hf"), original);
 
@@ -430,14 +430,14 @@ TEST(Convert, EveryWayAroundGivesTheSameBits) {
   EXPECT_EQ(weights_of(dir / "back"), original);
   verify_checkpoint(open_checkpoint(dir / "back"), [](int64_t) {});
 
-  // when: in bf16; then: what is rounded once is not rounded again
+  // when: in bf16; then: rounded values are not rounded again
   write_hf(*open_gpt_weights(dir / "trivet"), dir / "hf16", {.dtype = DType::bf16});
   test::write_llmc(*open_gpt_weights(dir / "hf16"), dir / "model16.bin", DType::bf16);
   EXPECT_EQ(weights_of(dir / "hf16"), weights_of(dir / "model16.bin"));
   EXPECT_EQ(static_cast<float>(bf16(original[0][0])), weights_of(dir / "hf16")[0][0]);
 }
 
-// Every reader would refuse an infinity.
+// Rounding it would give an infinity, which every reader refuses.
 TEST(Convert, AWeightThatBf16CannotHoldIsNamed) {
   const TempDir dir;
   Edited model;
@@ -461,7 +461,7 @@ TEST(Convert, AnUntiedHeadIsATensorOfItsOwn) {
   model.tensors.push_back({"lm_head.weight", {40, 8}, head});
   model.config["tie_word_embeddings"] = false;
   model.write(dir / "hf");
-  // then: it comes back
+  // then: the head survives the round trip
   write_checkpoint(*open_gpt_weights(dir / "hf"), dir / "trivet");
   write_hf(*open_gpt_weights(dir / "trivet"), dir / "again", {.dtype = DType::f32});
   EXPECT_EQ(tensors_of(dir / "again"), tensors_of(dir / "hf"));
@@ -546,7 +546,7 @@ TEST(Convert, NoKeyOfTheModelIsPassedOverByAnExport) {
       ASSERT_NE(set, before) << field.name;
       const bool no_effect = field.key().starts_with("rope_scaling_") && !plain.use_rope_scaling;  // no run can set it
       if (of_training.contains(field.key()) || (no_effect && plain.swiglu)) continue;
-      if (field.key() == "hidden_dropout" && plain.swiglu) continue;  // only for training, but GPT-2's format has it
+      if (field.key() == "hidden_dropout" && plain.swiglu) continue;  // training only, but GPT-2's format includes it
       EXPECT_NO_THROW(to_hf_config(plain, "", {}));
       std::string written;
       try {
@@ -649,7 +649,7 @@ TEST(Convert, RefusesWhatIsNoSuchModelAndNamesTheTensor) {
   }
 }
 
-// In every format and every type; nothing is written, and a checkpoint that contains them is not loaded.
+// In every format and every type: nothing is written, and a checkpoint with non-finite numbers is not loaded.
 TEST(Convert, FindsNumbersThatAreNotFinite) {
   struct Case {
     const char* dtype;
@@ -715,8 +715,8 @@ TEST(Convert, RefusesLlmcFilesThatDoNotFitTheirHeader) {
     return error_of(dir / "model.bin");
   };
   EXPECT_NE(error_with(1, 4, good.size()).find("found version 4"), std::string::npos);
-  EXPECT_NE(error_with(4, 3, good.size()).find("has "), std::string::npos);      // one layer more
-  EXPECT_NE(error_with(4, 2, good.size() - 1).find("has "), std::string::npos);  // a byte too few
+  EXPECT_NE(error_with(4, 3, good.size()).find("has "), std::string::npos);      // one layer too many
+  EXPECT_NE(error_with(4, 2, good.size() - 1).find("has "), std::string::npos);  // one byte too few
   EXPECT_NE(error_with(4, 2, good.size() + 1).find("has "), std::string::npos);  // or too many
   EXPECT_NE(error_with(4, -1, good.size()).find("num_layers"), std::string::npos);
   EXPECT_NE(error_with(7, 1, good.size()).find("found 1 rows"), std::string::npos);
@@ -765,7 +765,7 @@ TEST(Convert, TwoOfOneDestinationDoNotMix) {
       between();
     };
   };
-  // then: the folder has the first writer's files alone, the other one reports it, and nothing is left over
+  // then: the folder contains the first writer's files alone, the other writer fails, and nothing is left over
   EXPECT_EQ(message_of<IoError>(
                 [&] { write_folder(out, write("second", [&] { write_folder(out, write("first", [] {})); })); }),
             out + ": another process created it meanwhile; it is left untouched");

@@ -1,4 +1,4 @@
-// Writes an llm.c model_*.bin of any weights that it can hold, as llm.c's train_gpt2.py does, for the tests of its
+// Writes weights that the format supports to an llm.c model_*.bin, as llm.c's train_gpt2.py does, for the tests of its
 // reader (tools/convert/llmc.cc describes the format).
 #pragma once
 

@@ -1,4 +1,4 @@
-// Every kind of parameter of every architecture, written out: whether it decays, its learning rate, its initial values,
+// Every architecture's kinds of parameters, written out: whether it decays, its learning rate, its initial values,
 // how tensor-parallel ranks hold it, and its name in Hugging Face (after hf_prefix). A new kind is an entry in these
 // lists.
 #include <cmath>
@@ -199,7 +199,7 @@ TEST(ParameterKinds, MoveByTheirOwnRateAndDecay) {
       config.optimizer.min_lr = lr / 10;
       config.optimizer.lr_warmup_iters = 0;
       config.optimizer.adam_eps = 1e-15;
-      // The largest change of each parameter, and the largest difference that decay makes to it.
+      // Each parameter's largest change, and the largest effect of decay on it.
       std::map<std::string, double> largest, moved, decayed;
       std::map<std::pair<int, std::string>, std::vector<float>> plain;
       double rate_of_step = 0;

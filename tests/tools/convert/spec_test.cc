@@ -1,5 +1,5 @@
 // A model has one description. The parameters that its layers declare, accounting, checkpoints, the names in other
-// formats and the FLOPs of a step all agree with it.
+// formats and a step's FLOPs all agree with it.
 #include "engine/model/spec.h"
 
 #include <atomic>
@@ -68,7 +68,7 @@ Elements declared_by(const ModelSpec& spec) {
   return elements;
 }
 
-// The elements that all ranks save in a checkpoint.
+// The elements that all ranks together save in a checkpoint.
 Elements saved_by(Config config, int ranks) {
   Elements elements;
   std::mutex mutex;
@@ -95,12 +95,12 @@ TEST(ModelSpec, CountsDeclarationsCheckpointsAndForeignNamesAgree) {
     EXPECT_EQ(sum, by_hand(spec));
     EXPECT_EQ(count_parameters(spec).total(), sum);
 
-    // then: checkpoints hold each of its elements once, however the model is cut
+    // then: checkpoints hold each of its elements once, however the model is sharded
     EXPECT_EQ(saved_by(config, 1), declared);
     config.parallel.sequence_parallel = true;
     EXPECT_EQ(saved_by(cut(config, {.t = 2, .p = 2, .d = 2, .strategy = "optim"}), 8), declared);
 
-    // then: other formats have a name of their own for each
+    // then: every other format uses a distinct name for each
     Elements foreign;
     std::set<std::string> hf_names;
     size_t parts = 0;
@@ -195,10 +195,10 @@ TEST(ModelSpec, FlopsAreWhatTheGemmsOfAStepTake) {
         return backend;
       };
 
-      // when: a step of all ranks
+      // when: all ranks run a step
       with_trainers(config, layout.ranks(), [](Trainer& trainer) { trainer.step(); }, {.make_backend = counting});
 
-      // then: it executed the FLOPs of accounting with the padded vocabulary
+      // then: it executed the FLOPs that accounting gives for the padded vocabulary
       const ModelSpec spec = model_spec_of(run.config.model).with_vocab(run.layout.padded_vocab);
       const TokenFlops token = flops_per_token(spec, FlopsConvention::full);
       const auto tokens = static_cast<double>(*run.config.batch.global_batch_size * spec.seq);

@@ -27,16 +27,16 @@ TEST(ContextPicture, HasEqualWorkInZigzagPiecesAndTheLastRankTakesLongestInPlain
   }
 }
 
-// Three documents over four pieces. The middle one is on both ranks in a plain cut, on one rank in zigzag order.
+// Three documents over four chunks. The middle one is on both ranks in a contiguous split, on one rank in zigzag order.
 TEST(ContextPicture, CountsThePairsWithinDocuments) {
   constexpr int64_t kPiece = 4096, kTriangle = kPiece * (kPiece + 1) / 2, kSquare = kPiece * kPiece;
   const std::vector<ContextWork> cuts = context_work(2, {1, 2, 1});
-  // plain: rank 0 has pieces 0 and 1, rank 1 has 2 and 3; the middle document is on both
+  // contiguous: rank 0 holds chunks 0 and 1, rank 1 holds 2 and 3; the middle document is on both
   EXPECT_EQ(cuts[1].of(0), 2 * kTriangle);
   EXPECT_EQ(cuts[1].of(1), 2 * kTriangle + kSquare);
   ASSERT_EQ(cuts[1].hops[1].size(), 2);
   EXPECT_EQ(cuts[1].hops[1][1].pairs, kSquare);
-  // zigzag: rank 1 has the whole middle document
+  // zigzag: rank 1 holds the whole middle document
   EXPECT_EQ(cuts[0].of(0), 2 * kTriangle);
   EXPECT_EQ(cuts[0].of(1), 2 * kTriangle + kSquare);
   EXPECT_EQ(cuts[0].hops[1].size(), 1);

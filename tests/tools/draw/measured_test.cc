@@ -71,7 +71,7 @@ TEST(Measured, ReadsOpsAndMessagesFromATrace) {
   EXPECT_NEAR(costs.stages[0].forward, 2, 1e-9);
   EXPECT_NEAR(costs.stages[1].of(OpKind::backward), 4, 1e-9);
   EXPECT_NEAR(costs.latency, 1, 1e-9);
-  // A simulation with these costs matches the measurement: nothing else delayed it.
+  // A simulation with these costs matches the measurement, because nothing else delayed it.
   EXPECT_NEAR(bubble_of(simulate(schedule, costs)).makespan, bubble_of(timeline).makespan, 1e-9);
 }
 
@@ -79,7 +79,7 @@ TEST(Measured, SaysWhatIsWrongWithATrace) {
   const TempDir dir;
   const Schedule schedule = make_schedule({.kind = "1f1b", .p = 2, .m = 1});
   EXPECT_THROW(read_measured_steps(dir / "none.json", schedule), IoError);
-  EXPECT_THROW(read_measured_steps(write_trace(dir, false), schedule), DataError);  // only one rank has the step
+  EXPECT_THROW(read_measured_steps(write_trace(dir, false), schedule), DataError);  // only one rank recorded the step
   std::ofstream(dir / "text") << "{\n,{not json\n";
   EXPECT_THROW(read_measured_steps(dir / "text", schedule), DataError);
   std::ofstream(dir / "other") << "[\n,{\"ph\":\"X\"}\n";
@@ -98,7 +98,7 @@ TEST_P(MeasuredEngine, RunsWhatTheSimulatorSimulates) {
   run_traced(config, dir / "run", 4);
 
   const MeasuredRun run = read_measured_run(dir / "run");
-  EXPECT_EQ(run.steps.size(), 2u);  // without the first
+  EXPECT_EQ(run.steps.size(), 2u);  // all but the first
   EXPECT_EQ(programs_of(run.measured), run.schedule.programs);
   const auto peaks = peaks_of(programs_of(run.measured), run.schedule.v);
   EXPECT_EQ(peaks, peaks_of(programs_of(run.simulated), run.schedule.v));

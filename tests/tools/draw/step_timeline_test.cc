@@ -119,7 +119,7 @@ TEST(StepTimeline, SaysWhatIsNotInATrace) {
   EXPECT_THROW(trace_of_run(TempDir() / ""), DataError);
 }
 
-// What HTA reads in a trace: hta/common/trace_file.py finds the rank in the text, trace_parser.py reads ts, dur, cat,
+// What HTA reads from a trace: hta/common/trace_file.py finds the rank in the text, trace_parser.py reads ts, dur, cat,
 // name and the kernels' streams, and utils.py recognises communication by NCCL's names.
 TEST(Hta, AFileARankWithKernelsOnStreams) {
   // given

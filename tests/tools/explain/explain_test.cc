@@ -1,4 +1,4 @@
-// What a rank queues: bytes counted by hand, and those measured in trained runs.
+// The calls that a rank queues: byte counts worked out by hand, and those measured in training runs.
 #include "tools/explain/explain.h"
 
 #include <filesystem>
@@ -57,7 +57,7 @@ TEST(Explain, ALayerOfTwoTensorRanksHasFourAllReduces) {
               (Calls{.all_reduces = 4, .bytes = kBoundary, .wire_bytes = 4 * kBoundary}));
 }
 
-// Each all-reduce becomes a gather and a scatter, and the inputs of qkv and fc1 are gathered again for dW.
+// Each all-reduce becomes an all-gather and a reduce-scatter, and the inputs of qkv and fc1 are gathered again for dW.
 TEST(Explain, ALayerOfASequenceParallelGroupGathersTwoInputsAgain) {
   const RecordedStep step = recorded(cut(tiny_config(), {.t = 2, .sequence_parallel = true}), 2, 1);
   EXPECT_EQ(calls_of(step.of_unit(kLayerUnit, 0)),
@@ -110,7 +110,7 @@ TEST(Explain, ALayersListHasItsStreamedWeightsAndGradients) {
   EXPECT_EQ(calls.all_reduces + calls.others, 0);
 }
 
-// A graph is launched under one label, which belongs to no layer: its layers would seem to have no GEMM.
+// A graph is launched under one label, which belongs to no layer, so its layers would seem to lack GEMMs.
 TEST(Explain, SeesLayersInCudaGraphs) {
   Config config = cut(tiny_config(), {.t = 2});
   config.device.kind = DeviceKind::cuda;

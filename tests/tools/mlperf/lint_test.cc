@@ -28,7 +28,7 @@ Lint lint_text(const std::string& text, const std::string& round) {
   return lint({dir / "result_0.txt"}, round);
 }
 
-// The findings about the log, without what no log can tell.
+// The findings about the log, without those on what no log can show.
 std::vector<Finding> found(const Lint& lint) {
   std::vector<Finding> findings = lint.findings;
   std::erase_if(findings, [](const Finding& f) { return f.level == Level::cannot_know && f.rule != "subject"; });
@@ -101,7 +101,7 @@ TEST(MlperfLint, SaysOnceWhatItCannotKnow) {
   write_text(dir / "b.txt", make_log("gpt3", "4.1", 2048, 25).text());
   // when
   const Lint lint = mlperf::lint({dir / "a.txt", dir / "b.txt"}, "");
-  // then: each rule once, the round with the last one of each benchmark
+  // then: each rule once, and the round finding names every benchmark's last round
   std::set<std::string_view> rules;
   for (const Finding& f : lint.findings) EXPECT_TRUE(rules.insert(f.rule).second) << f.rule;
   EXPECT_TRUE(rules.contains("logged-values") && rules.contains("data-before-start"));
@@ -376,7 +376,7 @@ TEST(MlperfLint, ShowsTheLines) {
 }
 
 TEST(MlperfLint, ReadsWhatTheOfficialReaderReads) {
-  // given: a prefix with a token of its own, Python's NaN, a byte that is not UTF-8, a line without a newline
+  // given: a prefix that contains the token itself, Python's NaN, a byte that is not UTF-8, a line without a newline
   const TempDir dir;
   write_text(
       dir / "log.txt",
@@ -433,7 +433,7 @@ TEST(MlperfProgram, EndsWith65WhereThereAreErrors) {
 }
 
 TEST(MlperfLint, JudgesNoOtherBenchmark) {
-  // given: a result with keys, times and seeds that a language model's may not have
+  // given: a result with keys, times and seeds that a language model's must not have
   const TempDir dir;
   SyntheticLog log = make_log("llama31_8b", "6.1", 32, 16);
   log.set("submission_benchmark", "bert");

@@ -42,7 +42,7 @@ TEST(MlperfConfig, RulesGiveWhatItDoesNotSay) {
       {"llama31_405b", "2304", "optimizer.lr_decay_iters", "600000"},
       {"llama31_405b", "2304", "optimizer.min_lr", "8e-07"},
       {"llama31_405b", "2016", "optimizer.lr_warmup_iters", "4572"},
-      {"llama31_405b", "2016", "optimizer.lr_decay_iters", "685715"},  // 4,572 of warm-up, then 681,143
+      {"llama31_405b", "2016", "optimizer.lr_decay_iters", "685715"},  // 4,572 steps of warm-up, then 681,143
       {"llama31_405b", "3456", "optimizer.lr_decay_iters", "400000"},
       {"llama31_405b", "1008", "optimizer.lr_decay_iters", "1371429"},
       {"llama31_405b", "2304", "train.eval_interval", "8"},
@@ -83,7 +83,7 @@ TEST(MlperfConfig, TheClosedDivisionForbidsWhatTheOpenOneNotes) {
                                   "model.rotary_percent=0.5",      "model.rope_scaling_factor=16",
                                   "model.layernorm_epsilon=1e-6",  "model.init_method_std=0.03",
                                   "optimizer.lr_warmup_init=1e-6", "model.kv_channels=64"};
-  // A key that the rules do not name, say one of a later version, may not be set.
+  // A key that the rules do not name, say one from a later version, must not be set.
   const LoadedConfig given = benchmark_config("llama31_8b");
   for (const Field& field : fields())
     if (field.section() == "model" && field.noun == "true or false")
@@ -266,7 +266,7 @@ TEST(MlperfLog, FollowsTheEngine) {
     trainer.state().shape.dtype = DType::f32;
     EXPECT_EQ(after.micro_batch_size, 7);
     EXPECT_EQ(after.linear_precision, "bfloat16");
-    // Attention's core stays bf16; FP8 is sent if tensor ranks gather operands or data-parallel ranks weights.
+    // Attention's core stays bf16; FP8 is sent if tensor ranks gather operands or data-parallel ranks gather weights.
     GptShape& shape = trainer.state().shape;
     bool& gathers_weights = trainer.state().flat.options.gathers_fp8;
     shape.dtype = DType::bf16, shape.fp8.format = Fp8::hybrid;
@@ -339,7 +339,7 @@ TEST(MlperfRun, ThatMissesItsTargetIsAborted) {
   for (const mlperf::Record& record : log.all("block_start")) blocks.push_back(record.metadata["samples_count"]);
   EXPECT_EQ(blocks[0], 32) << "up to the first evaluation";
   EXPECT_EQ(blocks[1], 16);
-  // its folder is taken
+  // its folder already exists
   const std::string message = message_of([&] { run(config, 1); });
   EXPECT_NE(message.find("is the log of another run"), message.npos) << message;
 }
@@ -512,8 +512,8 @@ TEST(MlperfSummary, HasTheNumbersOfItsLogs) {
               (std::vector<std::string>{fmt::format("result_{}.txt", i), fmt::to_string(100 + i),
                                         fmt::format("{:.3f}", minutes[i]), fmt::to_string(12'288 * samples[i]),
                                         "3.25000", "success"}));
-  // Without 30 and 90 minutes; without 13 and one of the 15 times 12,288 samples. The reference's runs (RCPs in
-  // mlperf_logging) need more: 9 of 14, 10 of 15 and one of 16, without one of 14 and the one of 16.
+  // Drops the times of 30 and 90 minutes, and, in units of 12,288 samples, 13 and one of the 15s. The reference's runs
+  // (RCPs in mlperf_logging) need more: nine of 14, ten of 15 and one of 16, of which one 14 and the 16 are dropped.
   const double score = (31.5 + 40 + 33 + 36 + 32.25 + 35 + 34 + 33.75) / 8;
   const double mean = 12'288 * (6 * 14 + 2 * 15) / 8., reference = 12'288 * (8 * 14 + 10 * 15) / 18.;
   EXPECT_EQ(blocks[1].rows,
@@ -524,7 +524,7 @@ TEST(MlperfSummary, HasTheNumbersOfItsLogs) {
 }
 
 // The accepted range, by hand: the reference's mean without best and worst is 107.5, its population standard deviation
-// 6.8718, and scipy.stats.t.ppf(0.95, 5) 2.01505, as four of its runs and three of these count: 107.5 -+ 10.576.
+// 6.8718, and scipy.stats.t.ppf(0.95, 5) 2.01505, because four of its runs and three of these count: 107.5 -+ 10.576.
 TEST(MlperfSummary, AcceptsTheRangeOfTheTTests) {
   const mlperf::Reference reference{"tiny", 8, 3.5, {100, 110, 120, 110, 100, 110}};
   std::vector<mlperf::RunResult> runs(5, result(1, 107));
@@ -548,7 +548,7 @@ TEST(MlperfSummary, SaysWhereTwoRunsHaveOneSeed) {
   EXPECT_TRUE(says_it());
 }
 
-// A run may end before its first evaluation; one that reached the target has one.
+// A run may end before its first evaluation; one that reached the target includes one.
 TEST(MlperfSummary, TakesARunWithoutEvaluations) {
   const TempDir dir;
   const auto read = [&](const char* status) {
@@ -578,7 +578,7 @@ TEST(MlperfSummary, RefusesAReferenceOfAnotherForm) {
   }
 }
 
-// The reference's runs at this batch size have about 15 evaluations, of 1,024 samples every 384 steps.
+// The reference's runs at this batch size take about 15 evaluations of 1,024 samples, one every 384 steps.
 TEST(MlperfTime, ToTheTargetIsStepsAndEvaluations) {
   LoadedConfig run = benchmark_config("llama31_8b");
   const auto to = time_to_target(run.config, 60);

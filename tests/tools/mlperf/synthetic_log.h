@@ -15,7 +15,7 @@ namespace trivet::mlperf {
 struct LogStyle {
   bool epochs = true;                   // epoch_start, epoch_stop
   bool blocks = true;                   // block_start, block_stop
-  bool one_block = false;               // one for the whole run
+  bool one_block = false;               // a single block for the whole run
   bool block_lengths = false;           // samples_count is the block's length, not a position
   bool eval_intervals = true;           // eval_start, eval_stop
   bool late_train_samples = false;      // after run_stop
@@ -52,7 +52,7 @@ class SyntheticLog {
   }
   void set(const std::string& key, const nlohmann::json& value) { of(key).value = value; }
   void erase(const std::string& key) { lines.erase(lines.begin() + static_cast<std::ptrdiff_t>(index(key))); }
-  void add(const std::string& key, const nlohmann::json& value) {  // where the hyperparameters are
+  void add(const std::string& key, const nlohmann::json& value) {  // among the hyperparameters
     SyntheticLine line = lines[index("seed")];
     line.record.key = key, line.record.value = value;
     lines.insert(lines.begin() + static_cast<std::ptrdiff_t>(index("seed")), line);

@@ -1,4 +1,4 @@
-// Measured rows, the fit of a page's constants to them, and the errors of the shipped pages on the shipped rows.
+// Measured rows, the fit of a system spec's constants to them, and the shipped specs' errors on the shipped rows.
 #include "tools/plan/calibrate.h"
 
 #include <fmt/format.h>
@@ -64,7 +64,7 @@ TEST_F(Rows, NonsenseIsNamedWithItsLine) {
 
 const SystemKey& key(std::string_view name) { return *std::ranges::find(system_keys(), name, &SystemKey::name); }
 
-// given rows predicted with other constants, when a page is fitted to them, then it finds those constants.
+// given rows predicted with other constants, when a spec is fitted to them, then it finds those constants.
 TEST_F(Rows, AFitFindsTheConstantsThatMadeThem) {
   std::string text = "run,ranks,batch.micro_batch_size,model.seq_length,step_seconds\n";
   for (const auto& [b, s] : {std::pair{1, 512}, {4, 512}, {16, 512}, {1, 4096}, {2, 8192}, {4, 2048}})
@@ -88,7 +88,7 @@ TEST_F(Rows, AFitFindsTheConstantsThatMadeThem) {
   EXPECT_NEAR(errors.most, 2.0 / 3, 1e-6);
   EXPECT_NEAR(errors.median, 0, 1e-6);
   EXPECT_NEAR(errors.bias, -2.0 / 3 / 6, 1e-6);
-  // It pulls the constants by less than its own error.
+  // It shifts the constants by less than its own error.
   const std::vector<double> pulled = fit(with_outlier, all, keys, truth);
   for (size_t k = 0; k < keys.size(); ++k) EXPECT_NEAR(pulled[k], truth[k], 0.5 * truth[k]) << keys[k]->name;
 }

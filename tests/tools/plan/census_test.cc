@@ -3,8 +3,8 @@
 // every instruction set of this CPU and on the emulated GPU. References in double check samples of its results: first
 // and last columns, block borders, and random ones.
 //
-// What is cut: rows (tokens, samples) to a few, because each is computed alone or summed; heads to one group; the
-// sequence in attention's backward pass; the optimizer's tensors to some thousand elements. Row widths, table columns
+// The census cuts rows (tokens, samples) to a few, since each is computed alone or summed; heads to one group; the
+// sequence in attention's backward pass; the optimizer's tensors to a few thousand elements. Row widths, table columns
 // and both dimensions of weights are kept. Exception: on the emulated GPU and on instruction sets other than this
 // machine's best, a large weight keeps one dimension at a time; so do tables on the emulated GPU.
 #include <filesystem>
@@ -57,7 +57,7 @@ class RecordingDevice : public Device {
   const std::unique_ptr<Device> planned_ = create_planning_device();
 };
 
-// Types, shapes, numbers, and which tensors are the same; not addresses, and not the dropout's site and seed.
+// Types, shapes, numbers, and which tensors are the same; neither addresses nor the dropout's site and seed.
 std::string key_of(const AnyOp& any) {
   return std::visit(
       []<class Op>(Op op) {
@@ -91,10 +91,10 @@ struct Calls {
   int64_t all = 0;
 };
 
-// A step of the first and last tensor-parallel ranks of the first two pipeline stages and of the last.
+// A step on the first and last tensor-parallel ranks of the first two pipeline stages and the last one.
 void record(const LoadedConfig& file, Calls& calls) {
   const ParallelConfig& cut = file.config.parallel;
-  // As many data-parallel ranks as leave each one 2 p micro-batches, which DualPipe-V needs.
+  // Leaves each data-parallel rank 2 p micro-batches, which DualPipe-V needs.
   const int t = cut.tensor_model_parallel_size, p = cut.pipeline_model_parallel_size;
   const int64_t samples = *file.config.batch.global_batch_size / file.config.batch.micro_batch_size;
   const int ranks =
@@ -144,7 +144,7 @@ const Calls& all_calls() {
 
 constexpr int64_t kRows = 3, kTokens = 5;  // numbers of independent rows, and of a GEMM's rows
 
-// State shared by the calls on one back end: memory of the large operands, and which GEMMs have run.
+// State shared by the calls on one back end: memory for the large operands, and which GEMMs have run.
 class Shared {
  public:
   Shared() {
@@ -671,7 +671,7 @@ class Runner {
   }
   static double rounded(double x) { return static_cast<float>(bf16(static_cast<float>(x))); }
 
-  // For one group, with fewer members on the emulated GPU and if there are many queries.
+  // For one group, with fewer members on the emulated GPU and for many queries.
   op::AttentionForward attention_forward(const op::AttentionForward& op, int64_t queries, int64_t keys) {
     const HeadsLayout& z = op.qkv.q.layout;
     const int64_t members = on_gpu_ || queries > kRows ? std::min<int64_t>(z.members, 2) : z.members, d = z.d;

@@ -114,7 +114,7 @@ TEST(PlanCosts, AGroupOfOneExchangesNothing) {
 }
 
 TEST(PlanCosts, LargeMessagesInANodeTakeNvlinksBandwidth) {
-  // Simple: 6.8 us, 3.8 us a hop, all of 100 GB/s
+  // Simple: 6.8 us, 3.8 us per hop, all of 100 GB/s
   const GroupPlace node{8, 8, 1};
   const double gather = (6.8 + 7 * 3.8) * kMicro + 0.875 * 1e-2, twice = (6.8 + 14 * 3.8) * kMicro + 1.75 * 1e-2;
   EXPECT_NEAR(collective(CommCall::all_gather, kGigabyte, node), gather, kPrecise);
@@ -179,7 +179,7 @@ TEST(PlanCosts, ATransferTakesOneHop) {
   EXPECT_NEAR(transfer_seconds(round_system(), 0, true), 15 * kMicro, kPrecise);
 }
 
-// A larger operation is never faster, on any page: no protocol, tile or split may be left out where it would win.
+// A larger operation is never faster, on any system: no protocol, tile or split may be left out where it would win.
 TEST(PlanCosts, GrowWithTheSizes) {
   for (const std::string& name : system_names(source_path("configs/systems"))) {
     const System system = load_system(name, {}, source_path("configs/systems"));

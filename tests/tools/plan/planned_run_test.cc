@@ -1,4 +1,4 @@
-// What the planner chooses itself, what it writes, and what a run costs.
+// What the planner chooses by itself, what it writes, and the cost of a run.
 #include "tools/plan/planned_run.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST(RunPlan, OnlyThePlannerTakesAuto) {
   // v was "auto" in files of earlier runs. They still load, with the v that the schedule needs.
   LoadedConfig earlier = tiny_run({"parallel.pipeline_model_parallel_size=2", kLeaveBoth[1]});
   EXPECT_EQ(resolve(earlier, {.world_size = 2}).schedule.v, 1);
-  // A later value replaces "auto", and a v that is not given is what the schedule needs.
+  // A later value replaces "auto", and an unset v takes the value that the schedule needs.
   EXPECT_TRUE(with_sets(tiny_run({kLeaveBoth[0]}), std::vector<std::string>{"batch.micro_batch_size=1"})
                   .left_to_planner.empty());
   EXPECT_EQ(legal_run(tiny_run({"parallel.pipeline_model_parallel_size=2"}), 2).layout.schedule.v, 1);
@@ -104,7 +104,7 @@ TEST(RunPlan, AutoNeedsABatchToDivide) {
   EXPECT_NE(refused.find("does not divide the world of 3 ranks"), std::string::npos) << refused;
 }
 
-// The head comments of shipped configurations have the planned numbers. The others take longer to plan.
+// Head comments of shipped configurations state the planned numbers. The other configurations take longer to plan.
 TEST(RunPlan, HeadsOfConfigurationsAreTrue) {
   for (const char* name : {"mlperf/llama31_8b", "mlperf/llama31_405b"}) {
     const std::string path = source_path(fmt::format("configs/{}.yaml", name)), text = read_text(path);

@@ -73,13 +73,13 @@ TEST(Predict, FasterHardwareIsNoSlower) {
   for (const char* faster : {"bf16_tflops=3000", "memory_gb_per_s=9000", "nvlink_gb_per_s=2000", "nvlink_us=0.01",
                              "kernel_us=0.1", "host_us=0.1", "contention=1"})
     EXPECT_LE(predicted({faster}).step.step_seconds, before) << faster;
-  EXPECT_GT(predicted({"host_us=40"}).step.step_seconds, 2 * before);  // a run this small is then bound by its launches
+  EXPECT_GT(predicted({"host_us=40"}).step.step_seconds, 2 * before);  // a run this small is then launch-bound
 }
 
 // A layer of Llama 3.1 8B on an H100, and two micro-batches of one sample. The gain and cost of FP8, counted: the three
 // GEMMs of each linear layer take half their time. To be quantised, an operand is read for its largest magnitude (2
-// bytes per element in bf16), then read and written (3 bytes): the weight once a step, x forward and again for dW, and
-// dy. To be transposed, it is read and written in FP8 (2 bytes): the weight for dx, x and dy for dW.
+// bytes per element in bf16), then read and written (3 bytes): the weight once per step, x forward and again for dW,
+// and dy. To be transposed, it is read and written in FP8 (2 bytes): the weight for dx, x and dy for dW.
 TEST(Predict, Fp8HalvesTheGemmsOfLinearLayersAndCostsItsPasses) {
   const auto seconds = [](const char* fp8) {
     const std::vector<std::string> sets{"model.num_layers=1", "parallel.tensor_model_parallel_size=1",
@@ -135,7 +135,7 @@ TEST(Predict, Fp8OnAGpuWithoutItIsRefused) {
   set_key(config, "precision.fp8", "none");
   set_key(config, "precision.fp8_recipe", "tensorwise");
   EXPECT_GT(on_cpu.step.step_seconds, predict(resolved(config, 1).config, layout, cpu).step.step_seconds);
-  // Scales of blocks need no separate pass, but x and dy are quantised again for the weight gradients.
+  // Block scales need no separate pass, but x and dy are quantised again for the weight gradients.
   EXPECT_NE(predict(blocks.config, layout, cpu).step.step_seconds, on_cpu.step.step_seconds);
 }
 

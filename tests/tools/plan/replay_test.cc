@@ -81,7 +81,7 @@ TEST_P(ReplayOf, ASchedule) {
     const auto player = static_cast<size_t>(rank);
     const auto rows = rows_of(replayed.spans[player], recorded.players[player], recorded.groups);
     const auto& ends = replayed.step_ends[player];
-    const int64_t begin = ends[0];  // all ranks end a step together: with the norm
+    const int64_t begin = ends[0];  // all ranks end a step together, with the norm
     std::vector<int64_t> played, simulated;
     for (const Span& span : rows[0])
       if (span.info.category == Category::phase && kPasses.find(span.info.name) != kPasses.npos &&
@@ -113,7 +113,7 @@ Resolved eight_ranks() {
   return resolved(cut(config, {.t = 2, .p = 2, .d = 2, .sequence_parallel = true, .strategy = "optim"}), 8);
 }
 
-// Nothing that is queued depends on a value, nor on which rank was recorded first.
+// Nothing queued depends on a computed value or on which rank was recorded first.
 TEST(Tape, DependsOnNoValue) {
   const auto [config, layout] = eight_ranks();
   TapeGroups groups;
@@ -151,7 +151,7 @@ TEST(Tape, GathersWeightsAtTheSamePassesInEachStep) {
     }
   }
   for (const size_t step : {1u, 2u}) {
-    // After how many passes each of the later chunks' buckets is gathered.
+    // The number of passes before each of the later chunks' buckets is gathered.
     std::vector<int64_t> passes;
     for (auto text = steps[step].begin(); text != steps[step].end() && passes.size() < 3; ++text)
       if (text->starts_with("bucket")) passes.push_back(text - steps[step].begin() - std::ssize(passes));
@@ -194,7 +194,7 @@ Resolved run_of(const MeshCase& mesh) {
   return resolved(cut(config, mesh.cut), mesh.cut.ranks());
 }
 
-// Ranks that share a tape, and ranks that share a player, have the times of ranks that each replay their own.
+// Ranks that share a tape, and ranks that share a player, take the same times as ranks that each replay their own.
 TEST_P(RehearsalOf, MergedRanksIsThatOfEachRank) {
   const auto [run, layout] = run_of(GetParam());
   const Rehearsal alone = rehearse(run, layout, {}, true), shared = rehearse(run, layout);

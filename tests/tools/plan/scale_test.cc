@@ -1,4 +1,4 @@
-// Scale curves: where they begin, what grows, where the knee is.
+// Scale curves: where they begin, what grows, and where the knee is.
 #include "tools/plan/scale.h"
 
 #include <gtest/gtest.h>

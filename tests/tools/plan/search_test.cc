@@ -1,4 +1,4 @@
-// Bounds against rehearsals, and a search against rehearsals of all layouts.
+// Bounds against rehearsals, and a search against rehearsing every layout.
 #include "tools/plan/search.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kRanks = 8;
 
-// Nodes of four GPUs. Launches cost little by default: at the page's cost they would dominate so small a model.
+// Nodes of four GPUs. Launches cost little by default: at the spec's cost they would dominate so small a model.
 System system_of(const std::vector<std::string>& sets = {"host_us=0.01"}) {
   std::vector<std::string> all = sets;
   all.emplace_back("gpus_per_node=4");
@@ -182,7 +182,7 @@ TEST(Search, NamesWhatItChangedOnce) {
   for (const std::string& set : last.sets) EXPECT_TRUE(keys.insert(set.substr(0, set.find('='))).second) << set;
 }
 
-// "auto" is what a search chooses anyway. The study of the results has each as a point that can run.
+// "auto" is what a search chooses anyway. The study of the results contains each one as a point that can run.
 TEST(Search, OfARunLeftToThePlannerAsAStudy) {
   const TempDir dir;
   write_file(dir / "run.yaml", to_yaml(tiny_run().config) + "\n");

@@ -19,7 +19,7 @@ std::vector<SystemKey> keys_of(SystemKind kind) {
   return keys;
 }
 
-// A page with every key of its kind at its lower limit, one line each in the order of system_keys(), except that `line`
+// A spec with every key of its kind at its lower limit, one line each in the order of system_keys(), except that `line`
 // replaces the line of `key`; "" omits it.
 std::string page(std::string_view key = "", const std::string& line = "", SystemKind kind = SystemKind::gpu) {
   std::string text;
@@ -60,7 +60,7 @@ TEST(PlanSystem, ShippedPagesAreRead) {
 TEST(PlanSystem, EveryKeyIsReadIntoItsOwnMember) {
   for (const SystemKind kind : {SystemKind::gpu, SystemKind::cpu})
     for (const SystemKey& key : keys_of(kind)) {
-      // given a page in which only this key is not at its lower limit
+      // given: a spec in which only this key is not at its lower limit
       const System system =
           parse_system(page(key.name, fmt::format("{}: {}\n", key.name, key.high), kind), "page.yaml");
 
@@ -135,7 +135,7 @@ TEST(PlanSystem, OfAPageWithWrongSyntaxOnlyThatIsSaid) {
 }
 
 TEST(PlanSystem, OverridesAreStrongerThanThePage) {
-  // given a page that lacks a key
+  // given: a spec that lacks a key
   const std::string text = page("contention");
 
   // when

@@ -1,5 +1,5 @@
 // Ranks as threads on CPUs: hand-computed times of small tapes, properties of whole runs, and the measurement of a
-// page.
+// spec.
 #include "tools/plan/thread_ranks.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST(ThreadRanks, AreMeasuredAgainstThePeakOfTheirThreads) {
   }
 }
 
-// Without overlap, a step is longer by the time of its collectives on the link.
+// Without overlap, a step is longer by its collectives' time on the link.
 TEST(ThreadRanks, KeepTheLinksOfTheRun) {
   Config config = cut(tiny_config(), {.d = 2});
   const double without = step_seconds(config, 2);
@@ -152,7 +152,7 @@ TEST(Measure, FindsTheTapesOpsInARun) {
     }
     EXPECT_GT(flops, 1e6);
     // The weights of four linear layers; for each of two samples, their inputs, proj's twice, and output gradients.
-    // With scales of blocks, all inputs and gradients twice.
+    // With block scales, all inputs and gradients twice.
     const auto quantised = std::ranges::count_if(
         run.works, [](const auto& work) { return work.what.name == std::string_view("quantize"); });
     EXPECT_EQ(quantised, sets.size() > 6 ? 4 + 2 * (8 + 8) : sets.size() > 5 ? 4 + 2 * (5 + 4) : 0);

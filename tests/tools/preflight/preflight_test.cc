@@ -14,7 +14,7 @@
 namespace trivet {
 namespace {
 
-// Ranks with equal numbers, each on its own host, or `per_host` on each host.
+// Ranks with equal measurements, each on its own host, or `per_host` on each host.
 Preflight healthy(size_t ranks, size_t per_host = 1) {
   Preflight p;
   Preflight::Numbers numbers;

@@ -114,7 +114,7 @@ TEST(Bpe, GivesTheTokensOfTokenizers) {
     }
 }
 
-// Sections of other models' files, with a vocabulary whose tokens span any boundary between pieces.
+// Sections from other models' files, with a vocabulary whose tokens span any boundary between pieces.
 struct ShapesTest : testing::Test {
   const json shapes = json::parse(golden("shapes.json"));
   const json hard = json::parse(golden("ids.json"))["texts"];
@@ -211,7 +211,7 @@ TEST(Bpe, GivesAnyBytesBack) {
     const auto tokenizer = golden_tokenizer(name);
     for (uint64_t seed = 0; seed < 300; ++seed) {
       std::string text = hard_text(seed, 60, true);
-      const std::string end = ends_of(name).eod;  // is not text
+      const std::string end = ends_of(name).eod;  // encodes to its token, not as text
       for (size_t at; (at = text.find(end)) != text.npos;) text.erase(at, end.size());
       ASSERT_EQ(tokenizer->decode(tokenizer->encode(text)), text) << name << ", seed " << seed;
     }
@@ -222,7 +222,7 @@ TEST(Bpe, PartsHaveTheTokensOfTheWhole) {
   for (const std::string& name : kNames) EXPECT_GT(compare_parts(*golden_tokenizer(name), 400), 1000) << name;
 }
 
-// A token that is not special, and inside which a text could otherwise be cut.
+// A non-special token inside which a text could otherwise be cut.
 TEST(Bpe, PartsDoNotCutAnAddedToken) {
   for (const std::string& name : kNames) {
     json file = json::parse(golden(name + ".json"));
@@ -237,7 +237,7 @@ TEST(Bpe, PartsDoNotCutAnAddedToken) {
   }
 }
 
-// A text without a place to cut is cut anyway, so that no word takes more memory than any other text.
+// A text that offers no place to cut is cut anyway, so that a long word takes no more memory than other text.
 TEST(Bpe, CutsAnyTextSomewhere) {
   constexpr size_t kMost = kMostUncutBytes;
   for (const std::string& name : kNames)
@@ -404,7 +404,7 @@ TEST(Bpe, ReadsTheTokenThatBeginsTexts) {
   json bare = json::parse(kTemplate);
   bare["single"].erase(0);
   EXPECT_EQ(begin(bare.dump()), "");
-  // what would change ids in another way, and malformed input
+  // anything else that would change ids, and malformed input
   for (const auto& [place, value] : std::vector<std::pair<std::string, json>>{
            {"/single/2", {{"SpecialToken", {{"id", "<|end_of_text|>"}, {"type_id", 0}}}}},
            {"/single/1/Sequence/id", "B"},
@@ -570,13 +570,13 @@ TEST_F(BpePrepareTest, ATemplateDoesNotChangeTheFingerprint) {
     options_.bos_token = bos;
     EXPECT_EQ(prepare_dataset(options_).info.fingerprint, fingerprint) << bos;
     EXPECT_EQ(open_tokenizer(options_.output)->fingerprint(), fingerprint) << bos;
-    open_data(config, 32, 900, false);  // verifies that the file next to the dataset made it
+    open_data(config, 32, 900, false);  // verifies that the file next to the dataset encoded it
   }
   write_text(options_.model, golden("llama3.json"));
   EXPECT_EQ(load_tokenizer(options_.model)->fingerprint(), fingerprint);
 }
 
-// As transformers saves a file that it loaded: other bytes, and the same ids.
+// The file as transformers saves it after loading: different bytes, the same ids.
 json saved_again(json file) {
   json merges = json::array();
   for (const json& pair : file["model"]["merges"])
@@ -695,7 +695,7 @@ TEST_F(BpePrepareTest, IsTheTokenizerOfItsDataset) {
   config.tokenizer_model = options_.output + ".tokenizer.json";
   EXPECT_EQ(data_vocabulary(config)->size, 900);
   EXPECT_EQ(open_tokenizer(options_.output)->fingerprint(), fingerprint);
-  // Another tokenizer in its place.
+  // A different tokenizer in its place.
   options_.force = true;
   prepare_dataset(options_);
   write_text(options_.output + ".tokenizer.json", golden("llama3.json"));

@@ -79,7 +79,7 @@ TEST_F(PrepareTest, SentencePieceComesBack) {
   const PrepareResult result = prepare_dataset(options_);
   EXPECT_EQ(decoded(), made_up_sentences(3000, 11));
   EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json", "out.model"}));
-  // The sidecar says what was returned, and agrees with the files.
+  // The sidecar states what was returned, and agrees with the files.
   const IndexedDataset dataset(options_.output);
   EXPECT_EQ(read_dataset_info(options_.output), result.info);
   EXPECT_EQ(result.info.vocab_size, 350);
@@ -118,7 +118,7 @@ TEST_F(PrepareTest, PiecesOfALongDocumentHaveTheTokensOfTheWhole) {
   use_sentencepiece();
   options_.train_bytes = 100'000;
   prepare_dataset(options_);
-  // then: each document is as if it had been encoded whole
+  // then: each document has the tokens that it would have if encoded whole
   const auto tokenizer = open_tokenizer(options_.output);
   const IndexedDataset dataset(options_.output);
   ASSERT_EQ(dataset.sequences(), 2);
@@ -178,7 +178,7 @@ TEST_F(PrepareTest, OverwritesOnlyWhenTold) {
   EXPECT_EQ(decoded(), made_up_sentences(3000, 11));
 }
 
-// One of them makes the dataset, whichever it is, and the others say why they do not.
+// One of the calls makes the dataset, whichever it is, and the others say why they do not.
 TEST_F(PrepareTest, SeveralAtOnceDoNotMix) {
   write_text(directory_ / "in", "a few words\n");
   options_.threads = 1;
@@ -235,7 +235,7 @@ TEST_F(PrepareTest, GoesOnWhereItWasStopped) {
   options_.output = directory_ / "whole";
   const PrepareResult whole = prepare_dataset(options_);
   EXPECT_EQ(whole.done.read.malformed, 60'000);
-  // when: calls are stopped, each a part later than the one before, until one finishes
+  // when: calls are stopped, each one part later than the previous one, until one finishes
   options_.output = directory_ / "out";
   options_.vocab_size.reset();
   options_.model = directory_ / "whole.tokenizer.json";
@@ -371,7 +371,7 @@ TEST_F(PrepareTest, RefusesInputWithoutText) {
   use_sentencepiece();
   EXPECT_TRUE(contains(message_of<DataError>([&] { prepare_dataset(options_); }), "no text to train"));
   EXPECT_TRUE(outputs().empty());
-  // and: if every line is refused, how many and why
+  // and: if every line is refused, the message says how many and why
   write_text(directory_ / "in.jsonl", "{\"body\": 1}\n{\"body\": 2}\n");
   options_ = PrepareOptions();
   options_.inputs = {directory_ / "in.jsonl"};

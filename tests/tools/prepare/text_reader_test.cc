@@ -142,7 +142,7 @@ TEST(TextReader, ReadsJsonLines) {
     EXPECT_EQ(documents_of({directory / name}, DocumentMode::file),
               (std::vector<std::string>{"one\n\u00e9", big, "last"}))
         << name;
-  // then: what is not such an object is named by its line
+  // then: anything else is an error that names its line
   const auto message = [&](const std::string& text, const std::string& key = "text") {
     write_text(directory / "c.jsonl", text);
     return message_of<DataError>([&] { documents_of({directory / "c.jsonl"}, DocumentOptions{.json_key = key}); });
@@ -431,7 +431,7 @@ TEST(TextReader, ReadsTarArchives) {
   write_archive(directory / "f.tar", ARCHIVE_FILTER_NONE, {{"4.txt", "four"}});
   write_text(directory / "d.tar", whole.substr(0, whole.size() / 2));
   EXPECT_TRUE(contains(message("d.tar"), "d.tar: the tar archive is damaged or truncated: "));
-  // an archive after another one is read too, and one that ends between two members counts as cut off
+  // an archive that follows another one is read too, and one that ends between two members counts as truncated
   write_text(directory / "e.tar", whole + read_text(directory / "f.tar"));
   EXPECT_EQ(documents_of({directory / "e.tar"}, DocumentMode::file), (Texts{"one\n\ntwo", "three", big, "four"}));
   write_text(directory / "d.tar", read_text(directory / "f.tar").substr(0, 1024));
@@ -563,7 +563,7 @@ TEST(ExpandInputs, FoldersAndFiles) {
   std::filesystem::create_directory(directory / "empty");
   EXPECT_TRUE(
       contains(message("empty", DataError("")), "a folder with nothing to read, expected names that end in .txt"));
-  // and: other names are read if requested, and what is not a file is ignored
+  // and: other names are read if requested, and anything but a file is ignored
   std::filesystem::create_symlink("loop", directory / "f/loop");
   options.extensions = {"md", "bin"};
   EXPECT_EQ(names("f"), Names{"f/no.bin"});
@@ -612,7 +612,7 @@ TEST(LineSample, SpreadsOverALot) {
     again.add(std::to_string(100'000 + i));
   }
   const auto lines = sample.take();
-  // then: as many as fit, in order, from everywhere, and the same again
+  // then: as many as fit, in order, from the whole input, and the same ones again
   EXPECT_EQ(lines.size(), 1000u);
   EXPECT_TRUE(std::is_sorted(lines.begin(), lines.end()));
   for (int tenth = 0; tenth < 10; ++tenth) {

@@ -161,7 +161,7 @@ TEST_F(TrainingDataTest, NamesWhatIsWrongWithASourceOfABlend) {
                        "leaves none of the 2 documents of " + c));
 }
 
-// All whole windows of both datasets, each once, and no more.
+// All whole windows of both datasets, each exactly once.
 TEST_F(TrainingDataTest, EndWhereTheyAreNotToRepeat) {
   const std::string a = prepared("a", 20), b = prepared("b", 30);
   Config config;
@@ -252,7 +252,7 @@ TEST_F(TrainingDataTest, IsFingerprintedByLengthsTokensAndSidecar) {
   EXPECT_TRUE(all.contains(fingerprints(documents)));
 }
 
-// Links are followed; what is not a file is refused before anything waits for it.
+// Links are followed; anything but a file is refused before anything waits for it.
 TEST_F(TrainingDataTest, TakesSymbolicLinksAndNoPipes) {
   config_.path = prepared("d", 100);
   const std::string linked = directory_ / "linked";

@@ -12,7 +12,7 @@ namespace {
 const std::string kTwoFactors =
     with(with(kGoodStudy, "repeats: 2", "repeats: 6"), "name: size\n", "name: size\n    condition: true\n");
 
-// The results of a study in a folder. Points take `seconds` of their choice, with 1 % noise.
+// The results of a study in a folder. Points take `seconds(choice)`, with 1 % noise.
 class Results {
  public:
   explicit Results(const std::string& text = kTwoFactors) : text_(text) {}
@@ -176,7 +176,7 @@ TEST(StudyCompare, RunsOfTheSameSettingsAreOnePoint) {
     EXPECT_EQ(comparison.points.size(), a.plan.points.size());
     for (const ComparedPoint& point : comparison.points) EXPECT_TRUE(point.same_settings);
   }
-  // Earlier rows of the folder name no level of the new factor: they belong to its baseline.
+  // Earlier rows of the folder name no level of the new factor, so they belong to its baseline.
   write_text(c.folder + "/results.jsonl", read_text(a.folder + "/results.jsonl"));
   EXPECT_EQ(load_results(c.folder).plan.points.size(), a.plan.points.size());
 }

@@ -1,4 +1,4 @@
-// GEMMs during a collective. How much they slow down depends on the machine; the bounds are checked.
+// GEMMs during a collective. The slowdown depends on the machine, so only its bounds are checked.
 #include "tools/study/contention.h"
 
 #include <filesystem>

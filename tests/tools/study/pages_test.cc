@@ -41,7 +41,7 @@ class StudyPages : public testing::Test {
     plan_ = make_plan(study_);
     rows_.clear();
   }
-  // Five rounds of every point, with every metric of a run that has all classes of communication.
+  // Five rounds of every point, with every metric of a run that uses all classes of communication.
   void measure() {
     for (int round = 1; round <= 5; ++round)
       for (size_t i = 0; i < plan_.points.size(); ++i) {

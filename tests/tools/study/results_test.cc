@@ -66,7 +66,7 @@ TEST(StudyResults, LastRowOfARepeatCounts) {
   EXPECT_EQ(without_failures(rows).size(), 1u);
   EXPECT_TRUE(failures_of(rows).empty()) << "it was made good";
 
-  // A repeat whose last run failed is run again as a whole: a baseline has several runs in it.
+  // A repeat whose last run failed is run again completely: a baseline's repeat consists of several runs.
   rows.push_back(some_row());
   EXPECT_EQ(without_failures(rows).size(), 0u);
   EXPECT_EQ(failures_of(rows).at(rows[0].point), &rows[2]);

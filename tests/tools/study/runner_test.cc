@@ -236,7 +236,7 @@ TEST_F(StudyChild, IsEndedAfterItsTimeWithWhatItStarted) {
   for (double seconds = 0.2; read_text(dir_ / "out").find('\n') == std::string::npos; seconds *= 4)
     ASSERT_EQ(run("sleep 1000 & echo $! ; wait", seconds).how, ChildEnd::timed_out);
   const pid_t grandchild = std::stoi(read_text(dir_ / "out"));
-  while (!is_gone(grandchild)) std::this_thread::yield();  // or ctest ends the test
+  while (!is_gone(grandchild)) std::this_thread::yield();  // or ctest's timeout ends the test
 }
 
 TEST_F(StudyChild, IsEndedWhenAStopIsAsked) {
@@ -258,7 +258,7 @@ TEST_F(StudyChild, IsEndedWhereItsStudyIsKilled) {
   const pid_t child = std::stoi(read_text(dir_ / "out"));
   kill(study, SIGKILL);
   waitpid(study, nullptr, 0);
-  while (!is_gone(child)) std::this_thread::yield();  // or ctest ends the test
+  while (!is_gone(child)) std::this_thread::yield();  // or ctest's timeout ends the test
 }
 
 TEST_F(StudyChild, ThatCannotBeStartedSaysWhy) {

@@ -71,7 +71,7 @@ TEST(ScalingLaw, RefusesRunsThatCannotTellIt) {
   EXPECT_EQ(problem_of(runs), "runs: a scaling law needs the validation loss of every run, and size=big has none");
   runs = runs_of(kTrue);
   runs.resize(6);
-  for (int i = 0; i < 6; ++i) runs.push_back(runs[0]);  // the same run again is no other
+  for (int i = 0; i < 6; ++i) runs.push_back(runs[0]);  // repeated runs are not different runs
   EXPECT_EQ(problem_of(runs),
             "runs: a scaling law has 5 parameters: found 6 different runs, of 6 sizes on 6 numbers of tokens, expected "
             "at least 7 of 3 sizes on 3 numbers of tokens, and those to predict in addition");

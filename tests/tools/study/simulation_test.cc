@@ -102,7 +102,7 @@ TEST_F(SimulatedStudies, EqualPointsHaveNoWinnerAndNoVerdict) {
       return point.verdict == Verdict::better || point.verdict == Verdict::worse;
     });
   });
-  // Each point is truly the best: it may be missing from the set in 5 % of studies.
+  // Each point is truly the best, and may be missing from the set in 5 % of studies.
   const double missing = share(all, [](const Summary& summary) { return !summary.may_be_best(0); });
   const double covered = coverage(all, equal_);
   RecordProperty("numbers", fmt::format("winners {} verdicts {} missing {} covered {} effect {}", winners, verdicts,
@@ -123,7 +123,7 @@ TEST_F(SimulatedStudies, EffectsOfTwiceTheSmallestAreFound) {
   resolution.comparisons = 9;
   const double smallest = resolution.effect();
 
-  // when: points better and worse by twice that, one worse by just that, and a single best point
+  // when: points better and worse by twice that, one worse by exactly that, and a single best point
   std::vector<double> some = equal_, single = equal_, best = equal_;
   some[3] = 1 + 2 * smallest, some[7] = 1 / (1 + 2 * smallest);
   single[5] = 1 + smallest;

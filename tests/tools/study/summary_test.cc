@@ -165,7 +165,7 @@ TEST_F(StudySummary, TheBestAreThoseThatAreNotToldApart) {
   EXPECT_EQ(text.find("The baseline is among them"), std::string::npos);
 }
 
-// A noisy point slower than the baseline is not told apart from the leader; the baseline is.
+// A noisy point slower than the baseline is not distinguished from the leader; the baseline is.
 TEST_F(StudySummary, WhatIsBehindTheBaselineIsNotGreen) {
   add(0, {4, 4, 4, 4, 4, 4}), add(2, {3.9, 3.9, 3.91, 3.9, 3.9, 3.9}), add(4, {3, 7, 3.5, 6, 2.5, 8});
   const Summary result = summary();

@@ -42,7 +42,7 @@ double value_of(const std::string& text, const std::string& series) {
   return at == std::string::npos ? 0 : std::stod(text.substr(at + series.size() + 2));
 }
 
-// A socket on an unused port of this machine.
+// A socket on an unused port on this machine.
 struct Listener {
   Listener() : fd(socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address{};

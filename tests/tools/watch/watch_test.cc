@@ -156,7 +156,7 @@ TEST_F(Watch, AStepThatWasDoneAgainCountsOnce) {
 
 TEST_F(Watch, OddRecordsEndNothing) {
   event("start", 0, ", \"total_steps\": 1000");
-  log_ += "{\"step\": 1, \"loss\": 2.5, \"compute_fraction\": 0.5}\n";  // without its time
+  log_ += "{\"step\": 1, \"loss\": 2.5, \"compute_fraction\": 0.5}\n";  // without a time
   step(2);
   for (const char* line : {R"({"event": null, "step": 15, "seconds": 1})", R"({"event": 5})", R"({"step": null})",
                            R"({"step": "x", "loss": 1})", "[]", "{}"})
