@@ -28,7 +28,7 @@ class CheckpointWeights : public GptWeights {
   OpenCheckpoint checkpoint_;
 };
 
-// The model keys, the only part of a converted model's configuration that is known.
+// The model keys: the only known part of a converted model's configuration.
 std::map<std::string, std::string> model_values(const Config& config) {
   std::map<std::string, std::string> values;
   for (const Field& field : fields())

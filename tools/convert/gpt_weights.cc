@@ -66,7 +66,7 @@ std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64
 
 std::vector<float> reorder_heads(std::span<const float> rows, const AttentionSpec& heads, HeadOrder to) {
   std::vector<float> out(rows.size());
-  const int64_t groups = heads.kv_heads, queries = heads.heads / groups;             // per group
+  const int64_t groups = heads.kv_heads, queries = heads.heads / groups;             // queries per group
   const int64_t n = static_cast<int64_t>(rows.size()) / (heads.heads + 2 * groups);  // elements of one head
   for (int64_t group = 0; group < groups; ++group)
     for (int64_t i = 0; i < queries + 2; ++i) {

@@ -1,7 +1,7 @@
 // GptWeights: the weights of a model in any format: a Trivet checkpoint, a Hugging Face model, an llm.c file. A
 // conversion reads one and writes another, one tensor at a time, so it needs memory for the largest tensors only.
 //
-// In between, tensors have Trivet's names and element order, which is Megatron's. Other formats differ in:
+// In memory, tensors use Trivet's names and element order, which is Megatron's. Other formats differ in:
 //   q, k, v rows   Trivet orders them by head group, so tensor parallelism splits between groups; the others by part
 //   tensors        Trivet and GPT-2 fuse q, k and v; Hugging Face's Llama has three tensors, and two for gate and up
 //   matrices       [out, in] in Trivet, llm.c and Llama; [in, out] in Hugging Face's GPT-2 (Conv1D)
@@ -62,7 +62,7 @@ void write_checkpoint(GptWeights& weights, const std::string& directory, const K
 
 // Fills in the sizes derived from others.
 Config with_sizes(const ModelConfig& model);
-// Model keys whose values differ between `from` and `to`, with the value in `from`: "model.hidden_dropout 0.1".
+// The model keys whose values differ between `from` and `to`, with the value in `from`: "model.hidden_dropout 0.1".
 std::vector<std::string> not_carried(const GptWeights& from, const GptWeights& to);
 
 // Transposes [rows, cols] to [cols, rows].

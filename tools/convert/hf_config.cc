@@ -62,7 +62,7 @@ class HfConfig {
 
   const JsonReader& reader() const { return reader_; }
   bool has(const char* name) const { return is_given(name) && !whole_[name].is_null(); }
-  bool is_given(const char* name) const {  // possibly as null
+  bool is_given(const char* name) const {  // possibly with a null value
     asked_.insert(name);
     return whole_.contains(name);
   }
@@ -90,7 +90,7 @@ class HfConfig {
     if (has(name) && !whole_[name].is_boolean()) refuse(name, "true or false");
     return has(name) ? whole_[name].get<bool>() : otherwise;
   }
-  // For a setting that changes the model, of which Trivet supports only this value.
+  // For a setting that changes the model and for which Trivet supports only this value.
   void expect(const char* name, const json& only) const {
     if (has(name) && whole_[name] != only) refuse(name, only.dump() + ", the only one that Trivet supports");
   }
@@ -137,7 +137,7 @@ Rotary read_scaling(const HfConfig& config, const char* name) {
   const auto expect = [&](const char* key, const json& only) {
     if (object.contains(key) && object[key] != only) rope.refuse(key, object[key].dump().substr(0, 200), only.dump());
   };
-  for (const auto& [key, value] : object.items())  // unknown keys: those of other types, or an object per layer type
+  for (const auto& [key, value] : object.items())  // unknown keys: of other types, or one object per layer type
     if (!value.is_null() && kKnown.find(" " + key + " ") == kKnown.npos)
       rope.refuse(key.c_str(), value.dump().substr(0, 200), fmt::format("only{}", kKnown.substr(0, kKnown.size() - 1)));
   expect("partial_rotary_factor", 1);
@@ -149,7 +149,7 @@ Rotary read_scaling(const HfConfig& config, const char* name) {
   if (type != "llama3") rope.refuse(type_key, json_text(type.substr(0, 40)), "\"llama3\" or \"default\"");
   Rotary scaling{
       .factor = rope.number("factor"), .low = rope.number("low_freq_factor"), .high = rope.number("high_freq_factor")};
-  scaling.original_length = rope.number("original_max_position_embeddings");  // an integer, or 8192.0
+  scaling.original_length = rope.number("original_max_position_embeddings");  // an integer, or a float such as 8192.0
   if (!(scaling.original_length >= 1 && scaling.original_length <= kLargestSize) ||
       scaling.original_length != std::floor(scaling.original_length))
     rope.refuse("original_max_position_embeddings", object["original_max_position_embeddings"].dump(),

@@ -23,7 +23,7 @@ struct HfTensor {
   std::vector<int64_t> shape{};
   bool conv1d = false;  // stored transposed: [in, out]
 };
-// The tensors that make up `tensor`: concatenated by rows they give `tensor`, with queries, keys and values by part.
+// The tensors that make up `tensor`: concatenated by rows, they give `tensor` with queries, keys and values by part.
 std::vector<HfTensor> hf_tensors(const ModelSpec& model, const ModelTensor& tensor);
 // The prefix of every tensor name except the head's.
 std::string_view hf_prefix(const ModelSpec& model);

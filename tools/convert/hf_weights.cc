@@ -39,7 +39,7 @@ bool is_folder(const std::string& path) {
   return fs::is_directory(path, ignored);
 }
 
-// True if the name is that of a file in the model's own folder.
+// True if the name denotes a file in the model's own folder.
 bool is_plain_file_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.size() < 256 && name.find_first_of("/\\") == std::string::npos &&
          name.find('\0') == std::string::npos;
@@ -232,7 +232,7 @@ void write_tensors(GptWeights& weights, const std::string& folder, const HfExpor
                    const std::vector<SafeTensors>& shards) {
   const ModelSpec spec = model_spec_of(weights.config().model);
   std::optional<OutputFile> file;
-  size_t shard = 0, written = 0;  // written: tensors of this shard
+  size_t shard = 0, written = 0;  // written: tensors written to this shard
   for (const ModelTensor& tensor : weights.tensors()) {
     std::vector<float> values = weights.read(tensor);
     if (tensor.module == Module::qkv) values = reorder_heads(values, spec.attention, HeadOrder::by_part);
