@@ -1,4 +1,4 @@
-// The chunks of a causal sequence on each rank under context parallelism, and which rank computes what when: the
+// The chunks of a causal sequence on each rank under context parallelism, and what each rank computes when: the
 // engine's zigzag split next to a contiguous split, whose first ranks soon run out of work. The same for packed
 // documents, which attend only to themselves: their mask, and ranks that are no longer balanced.
 

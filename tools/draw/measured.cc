@@ -41,7 +41,7 @@ struct Reader {
   }
 
   void add(const TraceSpan& span) {
-    if (!span.first_of_stage) return;  // of another replica
+    if (!span.first_of_stage) return;  // belongs to another replica
     const Milliseconds time{static_cast<double>(span.time.begin) / 1e6, static_cast<double>(span.time.end) / 1e6};
     RankStep& step = steps[span.step][span.stage];
     if (const auto channel = channels.find(span.row); channel != channels.end()) {

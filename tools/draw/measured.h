@@ -19,7 +19,7 @@ struct MeasuredStep {
   Timeline timeline;  // in ms since the first op's start, for the replica with tensor and data rank 0
 };
 
-// All complete steps in `trace_path`, in order. Throws IoError, or DataError if the file is not a trace of such a
+// All complete steps in `trace_path`, in order. Throws IoError, or DataError if the file is not a trace of this
 // schedule.
 std::vector<MeasuredStep> read_measured_steps(const std::string& trace_path, const Schedule& schedule);
 

@@ -219,9 +219,9 @@ class Page : SvgBody {
   std::vector<double> first_;  // the start of each timeline's first op, which is 0 in the picture
   double length_ = 0;          // of the longest
   double scale_ = 1;           // pixels per unit of time
-  double tick_ = 1;            // from one mark of the axis to the next
-  double row_ = 0;             // from one rank to the next
-  double digits_ = 1;          // of the largest micro-batch number, which sets the font size of all of them
+  double tick_ = 1;            // between two ticks of the axis
+  double row_ = 0;             // between the rows of two ranks
+  double digits_ = 1;          // of the largest micro-batch number, which sets the font size of all numbers
   int chunks_ = 1;
   std::array<bool, 4> used_{};  // op kinds
 };

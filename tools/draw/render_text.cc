@@ -51,7 +51,7 @@ double scale_of(const Timeline& timeline, double makespan, double columns) {
   return whole > 0 ? whole / shortest : columns / makespan;
 }
 
-// "F3.1", or "f3" (lower case: an odd chunk), or "f": the longest that fits.
+// "F3.1", or "f3" (lower case: an odd chunk), or "f": the longest one that fits.
 std::string label_of(const Op& op, int chunks, size_t room) {
   std::string label = to_string(op, chunks > 1);
   if (label.size() <= room) return label;

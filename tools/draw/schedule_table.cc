@@ -9,7 +9,7 @@
 namespace trivet {
 namespace {
 
-// Each rank's peak, abbreviated if the peaks are all equal or the ranks are many.
+// Each rank's peak, abbreviated if all peaks are equal or there are many ranks.
 std::string peaks_text(const std::vector<Peak>& peaks, int Peak::*member) {
   std::string text;
   const bool alike =

@@ -10,7 +10,7 @@ namespace trivet {
 
 std::vector<std::string> schedule_columns();  // the names of a row's cells
 // The bubble (next to its closed form if all stages cost the same and transfers are free), peak slots and transfers.
-// costs: as used in the simulation.
+// costs: those of the simulation.
 std::vector<std::string> schedule_row(const Schedule& schedule, const Costs& costs, const Timeline& timeline);
 
 }  // namespace trivet

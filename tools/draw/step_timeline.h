@@ -17,7 +17,7 @@ namespace trivet {
 // Calls drawn in one row: those for one bucket's gradients or weights, on one pipeline channel, or in one group.
 struct TimelineLane {
   std::string name, comm_class;    // "gradients b3"; one of kCommClasses
-  std::string layer;               // of the bucket; "" if the calls are for several
+  std::string layer;               // of the bucket; "" if the calls are for several layers
   std::vector<TraceSpan> calls{};  // sorted by start
 };
 
@@ -25,7 +25,7 @@ struct RankTimeline {
   int rank = 0;
   std::string name;
   std::vector<TraceSpan> ops{};     // ops of the pipeline schedule, named F, B, I or W
-  std::vector<TraceSpan> layers{};  // a layer's work up to a visible gap, with the layer's name; and the optimizer's
+  std::vector<TraceSpan> layers{};  // a layer's work up to a visible gap, under its name; and the optimizer's
   std::vector<Interval> computed{};
   int64_t quantising_ns = 0;          // time in FP8 quantisation passes
   std::vector<TimelineLane> lanes{};  // tensor, pipeline, data; buckets in order
