@@ -70,7 +70,7 @@ TEST_P(EmbeddingTest, BackwardAddsEqualTokensInOrder) {
 
 TEST_P(EmbeddingTest, PositionsAreAddedThenDropped) {
   for (const double probability : {0.0, 0.3}) {
-    const int64_t s = 29, b = 3, h = 601;  // h % 4 == 1: rows start at each of the words of a Philox block
+    const int64_t s = 29, b = 3, h = 601;  // h % 4 == 1: rows start at every word position within a Philox block
     const Dropout dropout{.probability = static_cast<float>(probability),
                           .seed = 77,
                           .site = 4,

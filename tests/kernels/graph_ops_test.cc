@@ -1,4 +1,4 @@
-// GraphOps: replaying a whole segment has the effect of its calls, and segments that differ never share a graph.
+// GraphOps: replaying a whole segment has the same effect as its calls, and different segments never share a graph.
 #include "kernels/graph_ops.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 namespace trivet::test {
 namespace {
 
-// On the tests' stand-in for a GPU, and on a GPU if there is one.
+// On the tests' stand-in for a GPU, and on a GPU if present.
 class GraphOpsTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {

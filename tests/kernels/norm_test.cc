@@ -1,4 +1,4 @@
-// The exact sum of squares, against a fixed-point number of 704 bits to which squares are added one by one.
+// The exact sum of squares, against a 704-bit fixed-point number to which squares are added one by one.
 #include <algorithm>
 #include <bit>
 
