@@ -102,7 +102,7 @@ def main():
     with tempfile.TemporaryDirectory() as top:
         mine, theirs = pathlib.Path(top) / "mine", pathlib.Path(top) / "theirs"
         make(mine)
-        tried = []  # arguments that have run with equal copies
+        tried = []  # arguments already run with equal copies
         for name, (change, more, text) in CASES.items():
             for changed in (True,) if more in tried else (False, True):
                 shutil.rmtree(theirs, ignore_errors=True)
