@@ -44,7 +44,7 @@ TEST(Mesh, default_order_is_megatrons) {
   EXPECT_EQ(position_of(15, shape), position(1, 3, 1));
 }
 
-// In every order each rank has a distinct position, a group's members differ in its axes only, and each rank is in its
+// In every order each rank has a distinct position, a group's members differ only in its axes, and each rank is in its
 // own group, even along axes that no layer uses.
 TEST(Mesh, groups_are_of_any_set_of_axes_in_any_order) {
   std::array names{"tp", "cp", "dp", "pp"};

@@ -46,7 +46,7 @@ TEST(NcclComm, EveryCallMovesWhatItShould) {
     const int64_t n = 10'000, size = group->size(), rank = group->rank();
     const auto sum = [&](int64_t i) { return rank_order_sum<float>(group->size(), i, small_integer<float>); };
 
-    // given each rank's numbers on its GPU
+    // given: each rank's numbers on its GPU
     auto mine = filled<float>(n * size, group->rank(), small_integer<float>);
     const Tensor full = arena.allocate(DType::f32, {n * size}), shard = arena.allocate(DType::f32, {n});
     device->copy_to_device(mine.data(), full, *stream);

@@ -1,4 +1,4 @@
-// The staged back end: over host memory, over memory that the host cannot touch, and over a GPU if there is one.
+// The staged back end: over host memory, over memory that the host cannot touch, and over a GPU if present.
 #include "parallel/comm/staged_comm.h"
 
 #include <gtest/gtest.h>
@@ -99,7 +99,7 @@ TEST_P(StagedDevice, CallsOnSideStreamsDoNotHoldUpTheCaller) {
 TEST_P(StagedDevice, CallsFollowEachOther) {
   for (const int ranks : {2, 4})
     run_thread_ranks(ranks, [](Communicator& world) {
-      // given device tensors that hold each rank's numbers
+      // given: device tensors that hold each rank's numbers
       const auto device = create();
       Arena arena(*device, "staged test");
       const auto staged = create_staged_communicator(world, *device);
@@ -109,7 +109,7 @@ TEST_P(StagedDevice, CallsFollowEachOther) {
       const Tensor full = arena.allocate(DType::f32, {n * size}), shard = arena.allocate(DType::f32, {n});
       std::vector<float> sum(mine.size()), slice(static_cast<size_t>(n)), gathered(mine.size());
 
-      // when calls follow each other on a stream
+      // when: calls follow each other on a stream
       device->copy_to_device(mine.data(), full, *stream);
       staged->reduce_scatter(full, shard, Reduce::sum, *stream);
       staged->all_reduce(full, Reduce::sum, *stream);
@@ -119,7 +119,7 @@ TEST_P(StagedDevice, CallsFollowEachOther) {
       device->copy_to_host(full, gathered.data(), *stream);
       stream->synchronize();
 
-      // then each result has the bits of a sum in rank order
+      // then: each result has the bits of a sum in rank order
       const auto expected = [&](int64_t i) { return rank_order_sum<float>(world.size(), i, random_value<float>); };
       expect_elements(sum, expected, "all_reduce");
       expect_elements(

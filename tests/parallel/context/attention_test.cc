@@ -1,4 +1,4 @@
-// Documents under context parallelism: ranks that share a sequence have one rank's results, even if many of their
+// Documents under context parallelism: ranks that share a sequence compute one rank's results, even if many of their
 // queries see no key of a hop, and documents are independent.
 #include "parallel/context/attention.h"
 

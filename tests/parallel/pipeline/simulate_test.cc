@@ -133,7 +133,7 @@ std::map<std::tuple<int, int, int>, double> ends_by_relaxation(const Schedule& s
 
 TEST(Simulate, AgreesWithRelaxationForUnevenStagesAndLatency) {
   for (const ScheduleKind& kind : schedule_kinds()) {
-    // given: the embedding on the first stage and the head on the last add to their costs
+    // given: extra cost for the embedding on the first stage and the head on the last
     const Schedule schedule = make_schedule({.kind = std::string(kind.name), .p = 4, .m = 11});
     Costs costs{.stages = std::vector<StageCosts>(static_cast<size_t>(schedule.stages()), {1, 1.25, 0.75, 0}),
                 .latency = 0.125};
