@@ -1,4 +1,4 @@
-// Transfers, calls on several streams, groups made of groups, and the mesh.
+// Transfers, calls on several streams, groups split from groups, and the mesh.
 #include <algorithm>
 #include <string>
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# cmake --install puts each component's files where they belong; the package has CMakeLists.txt's version.
+# cmake --install puts each component's files where they belong; the package carries CMakeLists.txt's version.
 #   install_test.sh CMAKE CHECKOUT BUILD
 set -uo pipefail
 cmake=$1 checkout=$2 build=$3

@@ -1,4 +1,4 @@
-// The options of an op::Matmul other than its matrices, for tables of cases.
+// The options of an op::Matmul apart from its matrices, for tables of cases.
 #pragma once
 
 #include "kernels/ops.h"

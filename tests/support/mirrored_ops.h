@@ -18,7 +18,7 @@ inline constexpr int kOnCuda = 0;
 // The instruction set of the CPU ops under test: TRIVET_TEST_CPU_ISA in the environment, or this machine's best.
 CpuIsa tested_cpu_isa();
 
-// CPU ops with `threads` threads, or, for kOnCuda, CUDA ops on the first GPU with the given options (null if there is
+// CPU ops with `threads` threads, or, for kOnCuda, CUDA ops on the first GPU with these options (null if there is
 // no GPU).
 std::unique_ptr<Ops> create_test_ops(int threads, const CudaOptions& options = {});
 

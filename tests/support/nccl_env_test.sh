@@ -43,7 +43,7 @@ expect eight_gpus_roce "NCCL_CROSS_NIC=0 NCCL_IB_HCA=$roce NCCL_IB_TC=106 NCCL_P
   'peermem is not loaded'
 rm -r "$folder"/eight_gpus_roce/devices/*/*/*/*/*/infiniband/*/tc
 expect eight_gpus_roce "NCCL_CROSS_NIC=0 NCCL_IB_HCA=$roce NCCL_PXN_DISABLE=0" 'NCCL_IB_TC is not set'
-# Pairs of GPUs share a card; GPUs on root ports of their own have no card of their own.
+# Pairs of GPUs share a card; GPUs on separate root ports have no card of their own.
 expect four_gpus_two_cards 'NCCL_CROSS_NIC=0 NCCL_IB_HCA==mlx5_0:1,mlx5_2:1 NCCL_PXN_DISABLE=0' 'mlx5_1:1 .* left to others'
 expect four_gpus_one_card 'NCCL_IB_HCA==mlx5_0:1' 'highest rate, 200 Gbit/s' 'mlx5_1:1 (Ethernet, 25 Gbit/s) is left'
 expect a_folder_that_is_not_there '' '0 GPUs and 0 active ports' 'nothing to set'

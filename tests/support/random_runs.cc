@@ -326,7 +326,7 @@ void exchange_two_ops(Draw& draw, const Runs& runs) {
   Schedule schedule = parse_schedule(runs.schedule_text, "drawn");
   Program& program = schedule.programs[static_cast<size_t>(draw.of(0, schedule.p - 1))];
   const int first = draw.of(0, static_cast<int>(program.size()) - 2);
-  // Close to each other: most such programs can still run.
+  // Swaps neighbours: most programs changed like this can still run.
   const int second = std::min(first + draw.of(1, 3), static_cast<int>(program.size()) - 1);
   std::swap(program[static_cast<size_t>(first)], program[static_cast<size_t>(second)]);
   std::ofstream(runs.full.parallel.pipeline_schedule) << to_text(schedule);

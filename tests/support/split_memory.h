@@ -73,7 +73,7 @@ class SplitMemory {
     blocks_.erase(block);
   }
 
-  // True if any of these bytes has an address of the device, in a block or not.
+  // True if any of these bytes lies in the device's address range, in a block or not.
   bool touches(const void* data, int64_t bytes) const {
     const auto begin = reinterpret_cast<uintptr_t>(data), front = reinterpret_cast<uintptr_t>(front_);
     return begin < front + 2 * kBytes && begin + static_cast<uintptr_t>(bytes) > front;

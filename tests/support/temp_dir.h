@@ -1,4 +1,4 @@
-// TempDir: an empty folder for one test, removed with it.
+// TempDir: an empty folder for one test, which is removed when TempDir is destroyed.
 #pragma once
 
 #include <cstdlib>
