@@ -264,7 +264,7 @@ TEST(CommandLine, TablesFitTheTerminal) {
   }
 }
 
-// Standard output that is full or closed is an error, whose message says why.
+// Full or closed standard output is an error, and the message says why.
 TEST(CommandLine, KnowsThatItsOutputIsWritten) {
   const TempDir dir;
   const std::string verified = dir / "model", generate = fmt::format("generate {} --prompt-tokens 3,1", verified);
@@ -475,7 +475,7 @@ TEST(TrainCommand, RefusesWhatDoesNotFitBeforeItWritesAnything) {
 TEST(DataCommands, MemoryThatCannotBeHadIsNamed) {
   const TempDir dir;
   write_text(dir / "one.jsonl", "{\"text\": \"" + std::string(100'000'000, 'x') + "\"}\n");
-  // given: less memory than the text needs, on top of what this build's libraries take
+  // given: less memory than the text needs, in addition to what this build's libraries take
   const auto limit = [](int kib) { return fmt::format("ulimit -v {}; ", kib); };
   int kib = 50'000;
   while (trivet(dir, "--version", limit(kib)).code != 0) ASSERT_LT(kib += 50'000, 20'000'000);
@@ -493,7 +493,7 @@ TEST(DataCommands, MemoryThatCannotBeHadIsNamed) {
 }
 #endif
 
-// A text that is one document cannot be split into training and validation data; its paragraphs can.
+// A text that is one document cannot be split into training and validation data, but its paragraphs can.
 TEST(DataCommands, OneTextIsSplitByParagraphs) {
   const TempDir dir;
   std::string text;

@@ -566,7 +566,7 @@ TEST(Convert, NoKeyOfTheModelIsPassedOverByAnExport) {
 }
 
 TEST(Convert, ReadsShardsNamesWithoutPrefixMasksAndATiedHead) {
-  // given: the model as older programs save it, in two files
+  // given: the model in the format of older programs, in two files
   const TempDir dir;
   Edited model;
   model.tensors.push_back({"lm_head.weight", {40, 8}, model.find("transformer.wte.weight").bytes});

@@ -151,7 +151,7 @@ TEST(ParameterKinds, AreTheseOfEachArchitecture) {
     }
 }
 
-// If the configuration says so, all norms and biases decay too.
+// If the configuration requires it, all norms and biases decay, too.
 TEST(ParameterKinds, AllDecayWhereTheConfigurationSaysSo) {
   for (const char* name : {"gpt", "llama", "qwen2", "qwen3"}) {
     Config config = tiny_config();

@@ -133,7 +133,7 @@ TEST(Explain, APageNamesSourcesAndChaptersThatExist) {
   EXPECT_GT(places, 15);
 }
 
-// The picture has the same calls: those of a layer as rows, those of a step as titles of its cells.
+// The picture shows the same calls: a layer's as rows, a step's as titles of its cells.
 TEST(Explain, ThePictureShowsEachCallAndItsBytes) {
   const Cut layout{.t = 2, .d = 2, .sequence_parallel = true, .strategy = "optim_grads_params"};
   const Resolved run = resolved(cut(tiny_config(), layout), 4);
@@ -182,7 +182,7 @@ TEST(ExplainProgram, PrintsAPageOrOneMessage) {
   EXPECT_EQ(run(file + " --svg " + (dir / "a.svg")), 0);
   EXPECT_EQ(read_text(dir / "a.svg").substr(0, 4), "<svg");
   EXPECT_EQ(read_text(dir / "out"), "");
-  // A run of another configuration has other times.
+  // A run of a different configuration takes different times.
   std::filesystem::create_directory(dir / "other");
   write_text(dir / "other/trace.json", "[]");
   write_text(dir / "other/config.resolved.yaml", read_text(source_path("docs/course/one_rank.yaml")));

@@ -28,7 +28,7 @@ Lint lint_text(const std::string& text, const std::string& round) {
   return lint({dir / "result_0.txt"}, round);
 }
 
-// The findings about the log, without those on what no log can show.
+// The findings about the log, except on matters that no log can show.
 std::vector<Finding> found(const Lint& lint) {
   std::vector<Finding> findings = lint.findings;
   std::erase_if(findings, [](const Finding& f) { return f.level == Level::cannot_know && f.rule != "subject"; });
@@ -298,7 +298,7 @@ TEST(MlperfLint, FindsEveryMutant) {
     count(lint_result(dir, mutant), mutant.rule, mutant.level);
   }
   std::printf("mutation score: %d of %d\n", killed, all);
-  // every rule about a log has a mutant
+  // a mutant exists for every rule about a log
   for (const RuleText& rule : lint_rules()) {
     const bool is_about_logs = rule.level != Level::cannot_know || rule.id == "subject";
     EXPECT_EQ(covered.contains(rule.id), is_about_logs) << rule.id;
@@ -433,7 +433,7 @@ TEST(MlperfProgram, EndsWith65WhereThereAreErrors) {
 }
 
 TEST(MlperfLint, JudgesNoOtherBenchmark) {
-  // given: a result with keys, times and seeds that a language model's must not have
+  // given: a result with keys, times and seeds that a language model's must not contain
   const TempDir dir;
   SyntheticLog log = make_log("llama31_8b", "6.1", 32, 16);
   log.set("submission_benchmark", "bert");

@@ -1,4 +1,4 @@
-// Runs of MLPerf's benchmarks: what the rules derive from a configuration, what the log says about the engine, and
+// MLPerf benchmark runs: what the rules derive from a configuration, what the log says about the engine, and
 // when. A scripted engine with its own clock and losses runs the real benchmarks; the linter reads their logs.
 #include <algorithm>
 #include <atomic>

@@ -21,7 +21,7 @@ struct LogStyle {
   bool late_train_samples = false;      // after run_stop
   bool tokens_in_eval_samples = false;  // GPT-3
   bool skips = false;                   // skips the evaluations that may be skipped
-  bool many_ranks = false;              // init_start and cache_clear of each rank, not in time order
+  bool many_ranks = false;              // init_start and cache_clear for each rank, not in time order
   bool noisy = false;                   // other output, prefixes, tracked_stats
   bool aborted = false;
 };

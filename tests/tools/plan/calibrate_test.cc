@@ -64,7 +64,7 @@ TEST_F(Rows, NonsenseIsNamedWithItsLine) {
 
 const SystemKey& key(std::string_view name) { return *std::ranges::find(system_keys(), name, &SystemKey::name); }
 
-// given rows predicted with other constants, when a spec is fitted to them, then it finds those constants.
+// Fitted to rows that were predicted with other constants, a spec recovers those constants.
 TEST_F(Rows, AFitFindsTheConstantsThatMadeThem) {
   std::string text = "run,ranks,batch.micro_batch_size,model.seq_length,step_seconds\n";
   for (const auto& [b, s] : {std::pair{1, 512}, {4, 512}, {16, 512}, {1, 4096}, {2, 8192}, {4, 2048}})
@@ -124,7 +124,7 @@ TEST(PlanMemory, StoredScoresCount) {
   EXPECT_EQ(bytes_of({"plan.fused_attention=true"}), -1);
 }
 
-// The scoreboard: errors that a change to the planner must not increase. Whole tables: docs/plan.md.
+// The scoreboard: errors that a planner change must not increase. Whole tables: docs/plan.md.
 struct Table {
   const char *rows, *page;
   size_t every;  // stride in rows

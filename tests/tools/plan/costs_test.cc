@@ -78,7 +78,7 @@ TEST(PlanCosts, ALargeGemmReachesItsShareOfThePeakAndATinyOneItsLaunch) {
 }
 
 TEST(PlanCosts, AGemmOfFewRowsTakesTheTimeToReadItsWeights) {
-  // given memory so slow that it is the bottleneck
+  // given: memory so slow that it is the bottleneck
   System system = round_system();
   system.memory_gb_per_s = 100;
   const double bytes = 2.0 * (8 * 8192 + 8192 * 8192 + 8 * 8192);
@@ -86,7 +86,7 @@ TEST(PlanCosts, AGemmOfFewRowsTakesTheTimeToReadItsWeights) {
   // then
   EXPECT_NEAR(gemm_seconds(system, DType::bf16, {8, 8192, 8192}), bytes / 50e9 + 2 * kMicro, kPrecise);
 
-  // and FP8 operands have half the bytes, but the output does not
+  // and: FP8 operands take half the bytes, but the output does not
   const double fp8_bytes = 16 * 8192 + 8192.0 * 8192 + 2 * 16 * 8192;
   EXPECT_NEAR(gemm_seconds(system, DType::e4m3, {16, 8192, 8192}), fp8_bytes / 50e9 + 2 * kMicro, kPrecise);
 }

@@ -59,7 +59,7 @@ struct ScheduleCase {
 
 class ReplayOf : public testing::TestWithParam<ScheduleCase> {};
 
-// If calls are free, ops end when the schedule simulator says, on every rank and in every micro-batch.
+// If calls are free, ops end when the schedule simulator says they do, on every rank and in every micro-batch.
 TEST_P(ReplayOf, ASchedule) {
   const auto [kind, p, v, m] = GetParam();
   // given

@@ -168,7 +168,7 @@ TEST(Search, ItsBestIsARunThatIsPlannedAlike) {
   EXPECT_EQ(to_yaml(with_sets(run, best.sets).config), to_yaml(best.open.config));
 }
 
-// If collectives slow GEMMs down, a search ends with less overlap than it began with: its last phase found a switch.
+// If collectives slow GEMMs down, a search ends with less overlap than it began with: its last phase turned it off.
 TEST(Search, NamesWhatItChangedOnce) {
   LoadedConfig run = tiny_run();
   set_key(run.config, "parallel.tensor_model_parallel_size", "2");
@@ -250,7 +250,7 @@ TEST(Search, EndsWhenItIsAskedTo) {
   EXPECT_NE(extent_of(result, 10).find("not visited"), std::string::npos);
 }
 
-// CPUs have no bounds: every legal layout that fits is rehearsed.
+// On CPUs there are no bounds, so every legal layout that fits is rehearsed.
 TEST(Search, OnCpusVisitsAll) {
   LoadedConfig run = tiny_run();
   set_key(run.config, "device.kind", "cpu");

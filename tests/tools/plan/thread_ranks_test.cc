@@ -161,7 +161,7 @@ TEST(Measure, FindsTheTapesOpsInARun) {
 }
 
 TEST(Measure, AFitGivesBackTheConstants) {
-  // given the ops of a step with the times of a known machine
+  // given: the ops of a step with a known machine's times
   const System known =
       cpu({"kernel_us=0.5", "fp32_tflops=0.09983", "bf16_tflops=0.2112", "cache_gb_per_s=10.2", "vector_g_per_s=4.316",
            "score_g_per_s=3.1", "memory_gb_per_s=28.88", "attention_forward=0.6707", "attention_backward=0.6899"});

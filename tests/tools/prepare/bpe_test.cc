@@ -289,7 +289,7 @@ TEST(Bpe, ReadsVocabAndMerges) {
   const BpeModel model = parse_bpe_model(golden("gpt2.json"), "gpt2");
   const TempDir directory;
   const auto name = [&](int32_t id) { return model.tokens[static_cast<size_t>(id)]; };
-  // A merge that appears twice has its last rank.
+  // A merge that appears twice takes its last rank.
   std::string merges = "#version: 0.2\n" + name(model.merges[20][0]) + " " + name(model.merges[20][1]) + "\r\n";
   for (const auto& merge : model.merges) merges += name(merge[0]) + " " + name(merge[1]) + "\n";
   write_text(directory / "x-vocab.json", json(model.vocab).dump());
@@ -515,7 +515,7 @@ TEST_F(BpePrepareTest, ATemplateAndTheOptionAgree) {
   EXPECT_EQ(read_text(options_.output + ".tokenizer.json"), read_text(options_.model));
   EXPECT_EQ(first_document()[0], 0);
   EXPECT_EQ(open_tokenizer(options_.output)->bos(), 0);
-  // None: neither the dataset nor the file has it.
+  // None: neither the dataset nor the file contains it.
   options_.bos_token = "none";
   options_.force = true;
   EXPECT_EQ(prepare_dataset(options_).info.bos, -1);

@@ -107,7 +107,7 @@ TEST_F(PrepareTest, IsTheSameWithAnyNumberOfThreadsAndWithItsOwnModel) {
 }
 
 TEST_F(PrepareTest, PiecesOfALongDocumentHaveTheTokensOfTheWhole) {
-  // given: one document of two pieces, with runs of spaces, among short ones
+  // given: one document of two pieces, with runs of spaces, among short documents
   std::string text = text_;
   while (text.size() < 1'500'000) text += text_ + "    ";
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -209,7 +209,7 @@ TEST_F(PrepareTest, AFailureLeavesWhatWasThere) {
   prepare_dataset(options_);
   const std::string before = read_text(options_.output + ".bin");
   options_.force = true;
-  // given: an input that turns out damaged at its end
+  // given: an input that proves damaged at its end
   write_text(directory_ / "in", std::string("\x1f\x8b\x08\0\0\0\0\0\0\3", 10) + "no deflate stream");
   EXPECT_THROW(prepare_dataset(options_), DataError);
   EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json"}));
@@ -268,7 +268,7 @@ TEST_F(PrepareTest, GoesOnWhereItWasStopped) {
 }
 
 TEST_F(PrepareTest, WhatWasSavedStaysAtTheNextError) {
-  // given: a good file, and one that is malformed at its end
+  // given: a valid file, and one that is malformed at its end
   std::string lines;
   for (const std::string& sentence : made_up_sentences(60'000, 12)) lines += "{\"text\": \"" + sentence + "\"}\n";
   write_text(directory_ / "a.jsonl", lines);
@@ -501,7 +501,7 @@ TEST(CheckBinHash, SeesAChangedByte) {
 }
 
 TEST(Statistics, CountsAndEntropy) {
-  // given: ids 0, 1 and 2 at 1/2, 1/4 and 1/4 in the first two documents, other ids after them
+  // given: ids 0, 1 and 2 at 1/2, 1/4 and 1/4 in the first two documents, different ids after them
   const TempDir directory;
   write_dataset(directory / "d", {{0, 1, 0}, {2, 0, 1, 0, 2}, {}, {7}});
   const IndexedDataset dataset(directory / "d");

@@ -116,7 +116,7 @@ TEST(TextReader, LongDocumentsComeInPieces) {
   EXPECT_EQ(documents_of({directory / "b"}, DocumentMode::paragraph), Texts{dense});
   EXPECT_EQ(documents_of({directory / "a", directory / "b"}, DocumentMode::file),
             (Texts{"  first\n\n" + lines + "\n\n last", dense}));
-  // and: none is cut within a word or a character
+  // and: no part is cut within a word or a character
   write_text(directory / "c", words);
   for (const char* name : {"b", "c"}) {
     TextReader reader({directory / name}, {});
@@ -304,7 +304,7 @@ TEST(TextReader, RefusesDamagedFiles) {
   flipped = bytes;
   flipped[bytes.size() - 6] = static_cast<char>(flipped[bytes.size() - 6] ^ 4);
   EXPECT_TRUE(contains(message(flipped), "damaged: "));
-  // Several streams in a file, as many tools write it: what follows the first is not silently dropped.
+  // Several streams in a file, as many tools write it: those after the first are not silently dropped.
   flipped = bytes + bytes;
   flipped[bytes.size()] = static_cast<char>(flipped[bytes.size()] ^ 4);
   EXPECT_TRUE(contains(message(flipped), "damaged: incorrect header check"));
@@ -336,7 +336,7 @@ TEST(TextReader, RefusesDamagedFiles) {
   EXPECT_TRUE(contains(message(""), "is empty, expected a file compressed by gzip"));
 }
 
-// The inner stream would be taken for text, or be silently decompressed.
+// The inner stream would be mistaken for text, or silently decompressed.
 TEST(TextReader, RefusesWhatIsCompressedTwice) {
   const TempDir directory;
   const std::pair<const char*, int> filters[] = {

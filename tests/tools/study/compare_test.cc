@@ -136,7 +136,7 @@ TEST(StudyCompare, WithFewRoundsGivesNoVerdict) {
 }
 
 TEST(StudyCompare, PointsAreThoseOfTheSameNames) {
-  // given: B has another level, and another base configuration under the same levels
+  // given: B with a different level, and with a different base configuration under the same levels
   const auto second = [](const Choice&) { return 1.; };
   Results results, others(with(with(kTwoFactors, "3000", "4000"), "repeats: 6", "repeats: 6\nset: {train.seed: 7}"));
   const StudyResults a = results.of("a", "1", 6, second), b = others.of("b", "1", 6, second);

@@ -23,7 +23,7 @@ Config resolved(const StudyFolder& folder, int ranks, const std::vector<std::str
 }
 
 TEST(Contention, IsACurveWithinTheLinksBandwidth) {
-  // given a link over which the other rank's half of the buffer takes 4 ms
+  // given: a link over which the other rank's half of the buffer takes 4 ms
   const StudyFolder folder;
   const Config config = resolved(folder, 2, {"comm.data_link_gbps=1", "device.kind=cpu", "device.threads_per_rank=1"});
   const ContentionOptions options{.uses = {0.5, 1}, .rounds = 2, .bytes = 1'000'000, .seconds = 0.01};

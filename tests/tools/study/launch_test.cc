@@ -104,7 +104,7 @@ TEST(Launch, FilesWithValuesThatNoLauncherTakesAreRefused) {
 }
 
 TEST(Launch, WhatThisMachineLacksDropsThePoint) {
-  // given a machine whose PATH has a single program
+  // given: a machine whose PATH contains a single program
   const StudyFolder folder;
   write_script(folder / "mpirun", "");
   const OnlyPath path(folder / "");

@@ -65,7 +65,7 @@ TEST(Plan, ResolvesEachPoint) {
   EXPECT_NE(plan.points[0].numbers, plan.points[1].numbers);
 }
 
-// The reference run for hidden communication has all overlap switches off, whatever their defaults.
+// The reference run for hidden communication turns all overlap switches off, whatever their defaults.
 TEST(Plan, WithoutOverlapEverySwitchIsOff) {
   const std::map<std::string_view, std::string> legs = {
       {"overlap.overlap_p2p_comm", "parallel.pipeline_model_parallel_size: 2"},
@@ -342,7 +342,7 @@ factors:
   EXPECT_TRUE(sets_bucket(plan.points[0]));
   EXPECT_FALSE(sets_bucket(plan.points[6])) << "the run would refuse it";
 
-  // A key that is set at every point but has an effect at none is still an error.
+  // A key that is set at every point but takes effect at none is still an error.
   const Plan none = make_plan(folder.study(R"(name: inert
 base: run.yaml
 ranks: 2

@@ -56,7 +56,7 @@ std::pair<int, std::string> study_command(const StudyFolder& folder, const std::
 }
 
 TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
-  // given a host without a GPU, wherever this runs
+  // given: a host without a GPU, wherever this runs
   ASSERT_EQ(setenv("CUDA_VISIBLE_DEVICES", "", 1), 0);
   const TempDir data;
   write_dataset(data / "corpus");
@@ -117,7 +117,7 @@ TEST(StudyProgram, MeasuresRealRunsAndGoesOnWhereItWasStopped) {
   EXPECT_TRUE(std::filesystem::exists(study.out + "/runs/" + plan.points[0].id + "-1/trace.json"));
   EXPECT_FALSE(std::filesystem::exists(study.out + "/runs/" + plan.points[0].id + "-2/trace.json"));
 
-  // and: a step of a point that has run can be drawn
+  // and: a step can be drawn for a point that has run
   write_text(folder / "study.yaml", kTinyStudy);
   const auto draw = [&](const std::string& which) {
     return study_command(folder, fmt::format("study.yaml --out {} --timeline '{}'", study.out, which));
@@ -155,7 +155,7 @@ TEST(StudyProgram, EqualPointsTellWhatTheStudyCanSee) {
 }
 
 TEST(StudyProgram, PredictsARunByAScalingLawAndThenMakesIt) {
-  // given the results of all runs that are to be fitted
+  // given: the results of all runs to be fitted
   const TempDir data;
   write_dataset(data / "corpus");
   const StudyFolder folder(with(kGoodConfig, "path: corpus", "path: " + (data / "corpus") + "\n  split: \"80,20,0\""));

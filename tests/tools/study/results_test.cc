@@ -73,7 +73,7 @@ TEST(StudyResults, LastRowOfARepeatCounts) {
 }
 
 TEST(StudyMetrics, AreTheMedianOfTheMeasuredStepsOfWhateverIsANumber) {
-  // given: a key that not every step has, one that no step has a number for, two evaluations
+  // given: a key missing from some steps, one without a number in any step, two evaluations
   const TempDir dir;
   write_text(dir / "metrics.jsonl", R"({"step":1,"loss":4,"step_seconds":100,"mfu":null}
 {"step":2,"loss":3,"step_seconds":2,"mfu":null,"brand_new_fraction":0.5}

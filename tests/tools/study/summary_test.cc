@@ -35,7 +35,7 @@ class StudySummary : public testing::Test {
 };
 
 TEST_F(StudySummary, RatiosAreTakenWithinARound) {
-  // given: a machine that is half as fast in the second round
+  // given: a machine that runs at half speed in the second round
   add(0, {1, 2});
   add(2, {0.5, 1});
 
@@ -69,7 +69,7 @@ TEST_F(StudySummary, DriftWithinARoundCancels) {
 }
 
 TEST_F(StudySummary, RunsOfTwoCallsAreNeverPaired) {
-  // given: a second call, on a machine that is ten times as slow, runs the rest of the round
+  // given: a second call, on a machine that is ten times slower, runs the rest of the round
   rows_ = {row_of(plan_.points[0], 1, 1), row_of(plan_.points[2], 1, 0.5), row_of(plan_.points[0], 1, 10),
            row_of(plan_.points[4], 1, 4), row_of(plan_.points[0], 1, 10)};
   for (size_t i = 0; i < rows_.size(); ++i) rows_[i].call = i < 2 ? 1 : 2;
@@ -203,7 +203,7 @@ TEST_F(StudySummary, APointThatFailedIsNeverTheBest) {
 }
 
 // The table's metric, the picture's ratio, the winner and the main effects are one estimate: whatever is measured, the
-// best point has the smallest metric in the table.
+// best point shows the smallest metric in the table.
 TEST_F(StudySummary, OneEstimateEverywhere) {
   uint64_t random = 1;
   const auto next = [&] {
@@ -253,7 +253,7 @@ TEST_F(StudySummary, EachConditionHasABaselineAndABestOfItsOwn) {
             "With size=big: best: bucket_size=2000: step 5000 ms, 0.500 of the baseline (95 %: 0.500 to 0.500, n = 5). "
             "1 point has fewer than 5 rounds and is left out.");
 
-  // A condition has no effects, and effects are not pooled over conditions.
+  // No effects are computed for a condition, nor pooled over conditions.
   EXPECT_TRUE(result.conclusions[0].effects[1].empty());
   EXPECT_DOUBLE_EQ(result.conclusions[0].effects[0][1].ratio.value, 2);
   EXPECT_DOUBLE_EQ(result.conclusions[1].effects[0][1].ratio.value, 0.5);
@@ -323,7 +323,7 @@ TEST_F(StudySummary, LossesMustAgreeWhereNoNumbersChange) {
 }
 
 TEST_F(StudySummary, APointWithOtherLossesIsNeverBest) {
-  // given: the fastest point has a wrong loss in one step of one round
+  // given: the fastest point, with a wrong loss in one step of one round
   add(0, {1, 1, 1, 1, 1, 1}), add(2, {0.9, 0.9, 0.9, 0.9, 0.9, 0.9}), add(4, {0.5, 0.5, 0.5, 0.5, 0.5, 0.5});
   EXPECT_TRUE(summary().wins(4));
   rows_.back().losses[2] += 1e-3;

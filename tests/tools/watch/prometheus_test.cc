@@ -35,7 +35,7 @@ const nlohmann::ordered_json kStep = {{"step", 7},   {"consumed_tokens", 896},
                                       {"loss", 2.5}, {"grad_norm", std::nan("")},
                                       {"mfu", 0.4},  {"power_watts", 1400}};
 
-// The value of a series; fails if there is none.
+// A series' value; fails if the series does not exist.
 double value_of(const std::string& text, const std::string& series) {
   const size_t at = text.find("\n" + series + " ");
   EXPECT_NE(at, std::string::npos) << series << " in\n" << text;

@@ -247,7 +247,7 @@ TEST_F(Watch, ThePageOfOneStepOrNoneIsWhole) {
   EXPECT_TRUE(has(page(), "until step 1: no number"));
 }
 
-// Ranges for which an axis has no round tick values.
+// Ranges for which an axis finds no round tick values.
 TEST_F(Watch, ThePageIsDrawnWhateverTheNumbersAre) {
   for (const auto& [one, other] : {std::pair{"1e20", "1.0000000000000002e20"},
                                    {"5e-324", "1"},
