@@ -1,4 +1,4 @@
-// Instruction sets: which ones this machine supports, and the problem reported for the others. The op tests run
+// Instruction sets: which ones this machine supports, and the problem reported for the others. The op tests
 // run under each of them (tests/CMakeLists.txt).
 #include "kernels/cpu_isa.h"
 
@@ -28,7 +28,7 @@ TEST(CpuIsas, AreUsableOrRefused) {
   }
 }
 
-// Otherwise this process's tests would run under a different instruction set.
+// Otherwise this process's op tests would run under a different instruction set.
 TEST(CpuIsas, TheOneUnderTestIsHere) {
   if (const std::string problem = cpu_isa_problem(tested_cpu_isa()); !problem.empty())
     GTEST_SKIP() << name_of(tested_cpu_isa()) << " cannot be tested: " << problem;

@@ -175,7 +175,7 @@ TEST_P(ElementwiseTest, AddAndItsAliases) {
   }
 }
 
-// Every upper 16 bits, with lower ones on both sides of the midpoint. CPU instructions may flush subnormals to 0.
+// Every value of the upper 16 bits, with lower bits around the midpoint. CPU instructions may flush subnormals to 0.
 TEST_P(ElementwiseTest, ConvertRoundsEveryNumberAsTheTypeDoes) {
   if (dtype != DType::bf16 || threads == kOnCuda) GTEST_SKIP() << "of the CPU's vectors";
   const std::vector<uint32_t> low = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};

@@ -1,7 +1,7 @@
 // Offsets beyond 2^32 elements: the last rows of a tensor with billions of elements give the same results as those rows
-// alone. Only the last rows of these mappings are touched. Test hooks run only the last blocks of a CUDA grid and the
-// last thread's part of a CPU loop, so a case takes milliseconds. A 32-bit offset, signed or unsigned, would lead to
-// other rows, which also lie in the mapping.
+// alone. Each such tensor is a mapping of which only the last rows are touched. Test hooks run only the last blocks of
+// a CUDA grid and the last thread's part of a CPU loop, so a case takes milliseconds. A 32-bit offset, signed or
+// unsigned, would lead to other rows, which also lie in the mapping.
 #include <set>
 #include <sys/mman.h>
 
@@ -332,7 +332,7 @@ void searches(Trial& run) {
   run.results.push_back(static_cast<double>(element_of_mark(found.as<int64_t>()[0]) - n)), run.result(found, 2);
 }
 
-// The last position, in the far run beyond 2^32 elements, against the definition.
+// The last position, which the far run stores beyond 2^32 elements, against the definition.
 void rotary_table(Trial& run) {
   constexpr int64_t kPairs = 4;
   const int64_t n = run.rows(2 * kPairs);

@@ -190,7 +190,7 @@ TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
     }
 }
 
-// Kernels, library GEMMs with their workspace, and the device's memory sets and copies.
+// Kernels, library GEMMs with their workspace, and the device's fills and copies.
 TEST_P(GraphOpsTest, OperationsOfEveryKindRepeat) {
   constexpr DType T = DType::bf16;
   constexpr int64_t s = 8, b = 2, h = 16, vocab = 32;

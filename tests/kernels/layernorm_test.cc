@@ -93,7 +93,7 @@ TEST_P(LayerNormTest, ForwardSurvivesALargeMean) {
 }
 
 TEST_P(LayerNormTest, BackwardIsTheDerivative) {
-  // 768 (GPT-2 124M): on a GPU the sums of dgamma and dbeta take exactly 48 KiB of shared memory. It comes first, as a
+  // 768 (GPT-2 124M): on a GPU the sums of dgamma and dbeta take exactly 48 KiB of shared memory. It comes first: a
   // kernel keeps a raised limit. 4096 and 12288 (Llama 3.1 8B and GPT-3 175B): rows split over a block's threads, all
   // in registers, up to the last thread; and one element more.
   for (const auto& [n, h] : {std::pair<int64_t, int64_t>{9, 768},
