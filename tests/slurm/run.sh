@@ -3,7 +3,7 @@
 # The node pretends to have eight cores and eight GPUs, which are CPUs to Trivet. Takes about six minutes.
 #   tests/slurm/run.sh TRIVET [NAME…]     NAME: only these checks, e.g. array; --list shows them
 # Prints one line per check, "passed" or "failed", then "N passed, N failed"; ends with 1 if any failed. Run as root, on
-# a machine without a running Slurm; it leaves only the packages behind. KEEP=1 keeps the folder if all passed, too.
+# a machine without a running Slurm; it leaves only the packages behind. KEEP=1 keeps the folder even if all passed.
 set -uo pipefail
 # shellcheck source=launch/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../launch/setup.sh"
