@@ -25,7 +25,7 @@ struct Hostile {
   std::function<void(const Place&)> touched{};  // called for each wait, on any thread
 };
 
-// Like make_split_backend. Unless staged, collectives run on the device's streams, as NCCL's do, and fill the memory
+// Like make_split_backend(). Unless staged, collectives run on the device's streams, as NCCL's do, and fill the memory
 // that they will write with NaN when they begin.
 MakeBackend make_hostile_backend(const Hostile& hostile);
 
