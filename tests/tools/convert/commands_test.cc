@@ -1,4 +1,4 @@
-// trivet checkpoint and trivet generate, started as by a user, and sampling.
+// trivet checkpoint and trivet generate, run as a user would, and sampling.
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -220,7 +220,7 @@ TEST(CommandLine, BashCompletesCommandsOptionsAndKeys) {
   EXPECT_EQ(offered("trivet train run.yaml --set precision.dtype = ''", 6), "fp32 bf16\n");
   EXPECT_EQ(offered("trivet train run.yaml --set train.trace =", 5), "true false\n");
   EXPECT_EQ(offered("trivet train run.yaml --set parallel.pipeline_schedule = zb-v", 6), "zb-v\n");
-  EXPECT_EQ(offered("trivet train run.yaml --set parallel.pipeline_schedule=zb-v", 4),  // as zsh splits words
+  EXPECT_EQ(offered("trivet train run.yaml --set parallel.pipeline_schedule=zb-v", 4),  // words as zsh splits them
             "parallel.pipeline_schedule=zb-v\n");
   EXPECT_EQ(offered("trivet train run.yaml --set train.run_dir = runs", 6), "\n");
   EXPECT_TRUE(trivet(dir, "completion zsh").out.starts_with("autoload -U +X compinit"));
@@ -335,7 +335,7 @@ TEST(CheckpointCommands, ConvertInspectVerifyGenerate) {
   EXPECT_EQ(converted.code, 0) << converted.err;
   EXPECT_TRUE(has(converted.out, "2,176 parameters in 28 tensors")) << converted.out;
 
-  // then: the run's folder is enough to find it; every tensor is listed, with statistics if requested
+  // then: the run's folder suffices to find it; every tensor is listed, with statistics if requested
   const Ended inspected = trivet(dir, "checkpoint inspect --tensors " + run);
   EXPECT_EQ(inspected.code, 0) << inspected.err;
   for (const char* part : {"step-00000000", "2 layers, hidden 8, ffn 32, 2 heads, 12 positions", "[40, 8]",

@@ -160,7 +160,7 @@ TEST(Convert, LlamasComeBackBitForBit) {
     write_checkpoint(*open_gpt_weights(folder), dir / "trivet");
     const auto weights = open_gpt_weights(dir / "trivet");
     write_hf(*weights, dir / "hf", {.max_shard_bytes = 16'000, .bos = 0, .eos = 0});
-    // then: tensors and configuration equal transformers', and so does the model that they are read back as
+    // then: tensors and configuration equal transformers', and so do the weights read back
     EXPECT_EQ(tensors_of(dir / "hf"), tensors_of(folder));
     EXPECT_EQ(weights_of(dir / "hf"), weights_of(folder));
     EXPECT_TRUE(not_carried(*weights, *open_gpt_weights(dir / "hf")).empty());

@@ -1,4 +1,4 @@
-// Every architecture's kinds of parameters, written out: whether it decays, its learning rate, its initial values,
+// Every kind of parameter in every architecture, written out: whether it decays, its learning rate, its initial values,
 // how tensor-parallel ranks hold it, and its name in Hugging Face (after hf_prefix). A new kind is an entry in these
 // lists.
 #include <cmath>

@@ -182,7 +182,7 @@ TEST(ExplainProgram, PrintsAPageOrOneMessage) {
   EXPECT_EQ(run(file + " --svg " + (dir / "a.svg")), 0);
   EXPECT_EQ(read_text(dir / "a.svg").substr(0, 4), "<svg");
   EXPECT_EQ(read_text(dir / "out"), "");
-  // A run of a different configuration takes different times.
+  // A run of a different configuration has different times.
   std::filesystem::create_directory(dir / "other");
   write_text(dir / "other/trace.json", "[]");
   write_text(dir / "other/config.resolved.yaml", read_text(source_path("docs/course/one_rank.yaml")));

@@ -28,7 +28,7 @@ Lint lint_text(const std::string& text, const std::string& round) {
   return lint({dir / "result_0.txt"}, round);
 }
 
-// The findings about the log, except on matters that no log can show.
+// The findings about the log, except those on matters that no log can show.
 std::vector<Finding> found(const Lint& lint) {
   std::vector<Finding> findings = lint.findings;
   std::erase_if(findings, [](const Finding& f) { return f.level == Level::cannot_know && f.rule != "subject"; });

@@ -57,7 +57,7 @@ class RecordingDevice : public Device {
   const std::unique_ptr<Device> planned_ = create_planning_device();
 };
 
-// Types, shapes, numbers, and which tensors are the same; neither addresses nor the dropout's site and seed.
+// A call's types, shapes, numbers, and which tensors are the same; neither addresses nor the dropout's site and seed.
 std::string key_of(const AnyOp& any) {
   return std::visit(
       []<class Op>(Op op) {

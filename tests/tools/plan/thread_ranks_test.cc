@@ -97,7 +97,7 @@ class Pair {
     tape.calls.push_back({.kind = CommCall::transfer, .sends = rank == 0, .group = group, .ahead = 1, .bytes = bytes});
     return add(rank, TapeRecord::call, stream, tape.calls.size() - 1);
   }
-  // When each rank has finished.
+  // The time at which each rank finishes.
   std::vector<int64_t> ends() {
     for (size_t rank : {0, 1}) add(rank, TapeRecord::mark, 0, 0);
     play_on_threads(rehearsal_, {});

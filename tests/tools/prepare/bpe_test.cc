@@ -639,7 +639,7 @@ TEST_F(BpePrepareTest, DatasetsOfOneTokenizerAreOfOneVocabulary) {
   DataConfig config;
   config.path = one + "," + other;
   open_data(config, 32, 902, false);
-  // A different tokenizer is named, with the difference.
+  // The message names a different tokenizer, and the difference.
   again["model"]["ignore_merges"] = false;
   config.path = one + "," + make("another", again.dump());
   const std::string message = message_of<DataError>([&] { data_vocabulary(config); });

@@ -563,7 +563,7 @@ TEST(ExpandInputs, FoldersAndFiles) {
   std::filesystem::create_directory(directory / "empty");
   EXPECT_TRUE(
       contains(message("empty", DataError("")), "a folder with nothing to read, expected names that end in .txt"));
-  // and: other names are read if requested, and anything but a file is ignored
+  // and: files with other names are read if requested, and anything but a file is ignored
   std::filesystem::create_symlink("loop", directory / "f/loop");
   options.extensions = {"md", "bin"};
   EXPECT_EQ(names("f"), Names{"f/no.bin"});

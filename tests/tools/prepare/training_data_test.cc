@@ -14,7 +14,7 @@
 namespace trivet {
 namespace {
 
-int64_t labels(const Samples& data) { return data.labels_of(int64_t{1} << 40); }  // in all of it
+int64_t labels(const Samples& data) { return data.labels_of(int64_t{1} << 40); }  // over all of it
 
 class TrainingDataTest : public testing::Test {
  protected:

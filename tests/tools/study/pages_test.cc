@@ -1,4 +1,4 @@
-// A study's output: its tables in 80 columns and on a page of 1,300 pixels, floors, shared cores.
+// A study's output: its tables in 80 columns and on a page of 1,300 pixels, floors, and shared cores.
 #include <algorithm>
 #include <cmath>
 #include <sstream>

@@ -351,7 +351,7 @@ TEST_F(StudySummary, ALossThatIsAWholeOtherCurveIsCaughtUnderATolerance) {
   EXPECT_NE(summary().points[2].disagreement.find("the loss of step 3 is 2.1, but 2"), std::string::npos);
 }
 
-// What overlap hides and costs, against the same point without overlap.
+// What overlap hides and what it costs, compared with the same point without overlap.
 TEST_F(StudySummary, HiddenIsTheExposedWireThatOverlapSaves) {
   // given: a link; overlap hides half and three quarters of its wire time; the step's time is pure noise
   use(R"(name: overlap
