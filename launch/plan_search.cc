@@ -33,7 +33,7 @@ bool write_best(const std::string& path, const Candidate& best, const LoadedConf
   config.comm = links;
   const bool replaces = file_exists(path);
   write_file(path,
-             fmt::format("# {} on {} ranks of {}, as trivet plan --search has it: {:.4g} s a step.\n\n{}", run.path,
+             fmt::format("# {} on {} ranks of {}, as trivet plan --search has it: {:.4g} s per step.\n\n{}", run.path,
                          best.prediction.step.ranks, system.name, best.prediction.step.step_seconds, to_yaml(config)));
   return replaces;
 }

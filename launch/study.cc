@@ -70,7 +70,7 @@ void print_plan(const Study& study, const Plan& plan, const std::vector<RunRow>&
   const std::vector<PlannedRun> runs = remaining_runs(study, plan, rows, rounds_wanted(study, plan, rows));
 
   TextBlock table = point_columns(study, fmt::format("study {}: points", study.name));
-  for (const char* name : {"ranks", "memory a rank", "runs to do"}) table.column(name, 'r');
+  for (const char* name : {"ranks", "memory per rank", "runs to do"}) table.column(name, 'r');
   if (measured) table.column("s per run", 'r');
   double total = 0, round = 0;
   for (const PlannedRun& run : rest_of_round(study, plan, {}, 1)) round += seconds[run.point];

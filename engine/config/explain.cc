@@ -147,7 +147,7 @@ TextBlock describe_layout(const Config& config, const Layout& layout) {
                      word_of(config.parallel.cp_comm_type),
                      config.overlap.overlap_cp_comm ? "overlapped" : "no overlap")});
   block.rows.push_back({"pipeline", mesh[Axis::pp] == 1 ? "none"
-                                                        : fmt::format("{}, {} a rank, layers of each stage: {}",
+                                                        : fmt::format("{}, {} per rank, layers of each stage: {}",
                                                                       schedule.kind, counted(schedule.v, "chunk"),
                                                                       run_lengths(layout.layers_of_stage))});
   block.rows.push_back({"data parallel", mesh.size(kGradientAxes) == 1 ? "none" : data_parallel_text(config)});
@@ -184,11 +184,11 @@ TextBlock describe_work(const Config& config, const Layout& layout) {
           {{"step", fmt::format("{} = {} x {} of {}{}", counted(samples, "sample"),
                                 counted(layout.mesh[Axis::dp], "data-parallel rank"),
                                 counted(layout.micro_batches, "micro-batch"), config.batch.micro_batch_size, ramp)},
-           {"tokens", fmt::format("{}{} a step, {} in {}", from, grouped(tokens),
+           {"tokens", fmt::format("{}{} per step, {} in {}", from, grouped(tokens),
                                   all_tokens < 9e18 ? grouped(static_cast<int64_t>(all_tokens))
                                                     : fmt::format("{:.4g}", all_tokens),
                                   counted(config.train.train_iters, "step"))},
-           {"model FLOPs", fmt::format("{:.6e} a token, {:.6e} a step (convention: {})", flops.total(),
+           {"model FLOPs", fmt::format("{:.6e} per token, {:.6e} per step (convention: {})", flops.total(),
                                        flops.total() * static_cast<double>(tokens), word_of(convention))},
            {"checkpoints", checkpoints_text(config)}}};
 }
@@ -198,7 +198,7 @@ TextBlock describe_memory(const std::vector<MemoryPlan>& ranks) {
   const auto name = [](const MemoryItem& item) { return item.name + (item.on_host ? " (host)" : ""); };
   const bool any_on_host = ranks[0].on_device() < ranks[0].total();
   if (ranks.size() == 1) {
-    TextBlock block = {"memory a rank", {}, "lrr"};
+    TextBlock block = {"memory per rank", {}, "lrr"};
     const auto row = [&](const std::string& of, int64_t bytes) {
       block.rows.push_back({of, bytes_text(bytes), grouped(bytes) + " bytes"});
     };
@@ -208,7 +208,7 @@ TextBlock describe_memory(const std::vector<MemoryPlan>& ranks) {
     return block;
   }
   // One column per purpose, one row per pipeline rank.
-  TextBlock block = {"memory a rank", {{"pipeline rank"}}};
+  TextBlock block = {"memory per rank", {{"pipeline rank"}}};
   for (const MemoryItem& item : ranks[0].items) block.rows[0].push_back(name(item));
   if (any_on_host) block.rows[0].push_back("device sum");
   block.rows[0].push_back("sum");

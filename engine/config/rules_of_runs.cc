@@ -264,7 +264,7 @@ void check_rules_of_layout(const Config& c, const Layout& layout, Problems& prob
        "all micro-batches in flight; optim works, and so do 1f1b and interleaved",
        word_of(sharding), layout.schedule.kind);
   rule("overlap.align_param_gather", {}, c.overlap.align_param_gather && layout.schedule.v == 1,
-       "true needs several chunks a rank (interleaved schedules, zb-v): the schedule {} has one, whose weights are "
+       "true needs several chunks per rank (interleaved schedules, zb-v): the schedule {} has one, whose weights are "
        "needed immediately",
        layout.schedule.kind);
   for (const auto& [key, counts] :

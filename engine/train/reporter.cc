@@ -140,8 +140,8 @@ TextBlock describe_speed(const Config& config, Trainer& trainer, const FoundPeak
           {"device", trainer.device().name()},
           {"exchange", exchange},
           {"threads per rank", std::to_string(trainer.threads())},
-          {"peak a rank", (peak.tflops > 0 ? fmt::format("{:.3f} TFLOP/s: ", peak.tflops) : "") + peak.origin},
-          {"model FLOPs", fmt::format("{} convention, {:.4g} a step{}", word_of(config.train.flops_convention), flops,
+          {"peak per rank", (peak.tflops > 0 ? fmt::format("{:.3f} TFLOP/s: ", peak.tflops) : "") + peak.origin},
+          {"model FLOPs", fmt::format("{} convention, {:.4g} per step{}", word_of(config.train.flops_convention), flops,
                                       config.data.reset_attention_mask
                                           ? "; mfu_in_documents (metrics.jsonl) leaves out scores of other documents"
                                           : "")}}};
@@ -409,13 +409,13 @@ void Reporter::measure_peak_again(int64_t step, double tflops) {
   peak_measurements_left_ = work_.peak_tflops > before ? peak_measurements_left_ - 1 : 0;
   collect_spans();  // these GEMMs are not part of the next step
   note(
-      fmt::format("step {} made {:.5g} TFLOP/s a rank, more than the measured peak of {:.5g}, probably because other "
+      fmt::format("step {} made {:.5g} TFLOP/s per rank, more than the measured peak of {:.5g}, probably because other "
                   "work ran during the measurement: measured again, the peak is {:.5g}",
                   step, tflops, before, work_.peak_tflops));
 }
 
 void Reporter::limit_mfu(StepReport& report) {
-  const std::string what = fmt::format("step {} made {:.5g} TFLOP/s a rank, more than the peak of {:.5g}", report.step,
+  const std::string what = fmt::format("step {} made {:.5g} TFLOP/s per rank, more than the peak of {:.5g}", report.step,
                                        report.model_tflops_per_rank, work_.peak_tflops);
   report.mfu = peak_measured_ ? 1 : StepReport::kUnknown;
   if (peak_measured_) work_.peak_tflops = report.model_tflops_per_rank;

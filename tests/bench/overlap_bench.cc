@@ -85,7 +85,7 @@ void data_parallel(Config config) {
       2 * 4 * 0.5 * static_cast<double>(count_parameters(model_spec_of(config.model).with_vocab(512)).total());
   config.comm.data_link_gbps = bytes * 8 / 1e9 / (0.5 * no_link.step_ms / 1e3);
   fmt::print(
-      "data parallel, optim, {:.1f} MiB a rank and step over {:.3f} Gbit/s: {:.1f} ms; without a link {:.1f} ms\n",
+      "data parallel, optim, {:.1f} MiB per rank and step over {:.3f} Gbit/s: {:.1f} ms; without a link {:.1f} ms\n",
       bytes / (1 << 20), *config.comm.data_link_gbps, 0.5 * no_link.step_ms, no_link.step_ms);
   const Result none = run(config);
   print("no overlap", none, none, no_link);
@@ -104,7 +104,7 @@ void tensor_parallel(Config config) {
                        static_cast<double>(config.model.num_layers * config.model.seq_length *
                                            config.batch.micro_batch_size * config.model.hidden_size);
   config.comm.tensor_link_gbps = bytes * 8 / 1e9 / (0.5 * no_link.step_ms / 1e3);
-  fmt::print("tensor parallel, {:.1f} MiB a rank and step over {:.3f} Gbit/s: {:.1f} ms; without a link {:.1f} ms\n",
+  fmt::print("tensor parallel, {:.1f} MiB per rank and step over {:.3f} Gbit/s: {:.1f} ms; without a link {:.1f} ms\n",
              bytes / (1 << 20), *config.comm.tensor_link_gbps, 0.5 * no_link.step_ms, no_link.step_ms);
   Result none;
   for (const TensorOverlap mode :

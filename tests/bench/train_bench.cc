@@ -144,7 +144,7 @@ void report_steps(const IndexedDataset& tokens, const Model& model, const Option
     const int steps = options.steps.value_or(gpu ? 20 : 4);
     const double batch = static_cast<double>(*config.batch.global_batch_size);
     const double step_tokens = batch * static_cast<double>(model.seq);
-    fmt::print("{}: {} layers, h {}, {} heads, s {}, {} parameters; {}, {} x {} samples, {} tokens a step\n",
+    fmt::print("{}: {} layers, h {}, {} heads, s {}, {} parameters; {}, {} x {} samples, {} tokens per step\n",
                model.name, config.model.num_layers, model.hidden, model.heads, model.seq,
                grouped(count_parameters(model_spec_of(config.model)).total()), name_of(dtype), options.micro_batches,
                config.batch.micro_batch_size, grouped(static_cast<int64_t>(step_tokens)));
@@ -327,7 +327,7 @@ void report_on_cpu(const IndexedDataset& tokens, const Options& options) {
     print_parts(result.parts, result.last_seconds, result.peak * 1e12, result.copy_speed);
     if (options.threads) continue;
     const Result one = run(tokens, dtype, 1, 1, options), two = run(tokens, dtype, 2, 1, options);
-    fmt::print("{} data parallel, one thread a rank: 1 rank {:.0f} ms, 2 ranks {:.0f} ms: {:.1f}% of twice one rank\n",
+    fmt::print("{} data parallel, one thread per rank: 1 rank {:.0f} ms, 2 ranks {:.0f} ms: {:.1f}% of twice one rank\n",
                dtype, one.seconds * 1e3, two.seconds * 1e3, 100 * one.seconds / two.seconds);
   }
 }

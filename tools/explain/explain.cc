@@ -250,7 +250,7 @@ struct Page {
     text += sums_of(step.queued, {"class", "call", "pass", "group"});
     say("The pass is the one in which the host queued the call. Without `compute:` a call has a stream of its own, for "
         "which compute waits when it needs the result. A message is on the wire of its receiver.");
-    add_summary("memory a rank");
+    add_summary("memory per rank");
     say("Read: docs/course/03-collectives.md, docs/course/04-data-parallelism.md, docs/course/09-recompute.md, "
         "parallel/comm/call.h:wire_cost, engine/train/rank_state.h:RankState");
     const Schedule& schedule = layout.schedule;

@@ -245,9 +245,9 @@ std::vector<TextBlock> describe(const Prediction& p, const System& system) {
   TextBlock plan{.title = "plan",
                  .rows = {{"system", fmt::format("{}, {} ranks", system.name, step.ranks)},
                           {"step", fmt::format("{:.4g} s", step.step_seconds)},
-                          {"tokens/s", fmt::format("{:.4g}, {:.4g} a rank", step.tokens_per_second,
+                          {"tokens/s", fmt::format("{:.4g}, {:.4g} per rank", step.tokens_per_second,
                                                    step.tokens_per_second / step.ranks)},
-                          {"model FLOP/s", fmt::format("{:.4g} TFLOP/s a rank", step.model_tflops_per_rank)},
+                          {"model FLOP/s", fmt::format("{:.4g} TFLOP/s per rank", step.model_tflops_per_rank)},
                           {"MFU", fmt::format("{:.1f} % of the peak in {}", 100 * step.mfu, p.peak.arithmetic)},
                           {"bubble", fmt::format("{:.1f} %", 100 * step.bubble_fraction)}}};
   TextBlock memory{.title = "memory of the rank that needs most"};

@@ -29,10 +29,10 @@ TextBlock describe(const RunCost& cost) {
       .rows = {{"tokens", fmt::format("{:.6g}", cost.tokens)},
                {"time", fmt::format("{:.4g} days, {:.6g} hours of a rank", cost.days(), cost.rank_hours())}}};
   if (cost.price)
-    block.rows.push_back({"money", fmt::format("{:.6g}, {:.4g} a step, at {:g} an hour of a rank", cost.money(),
+    block.rows.push_back({"money", fmt::format("{:.6g}, {:.4g} per step, at {:g} an hour of a rank", cost.money(),
                                                cost.step_money(), *cost.price)});
   if (cost.power_watts > 0)
-    block.rows.push_back({"energy", fmt::format("{:.4g} MWh, at {:g} W a rank", cost.energy_mwh(), cost.power_watts)});
+    block.rows.push_back({"energy", fmt::format("{:.4g} MWh, at {:g} W per rank", cost.energy_mwh(), cost.power_watts)});
   return block;
 }
 

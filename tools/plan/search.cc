@@ -303,7 +303,7 @@ void Search::fail_empty() const {
                                     ranks, error.what()));
     }
   }
-  throw ConfigError(fmt::format("none of {} fits in {} a rank: more ranks, or a smaller model, would",
+  throw ConfigError(fmt::format("none of {} fits in {} per rank: more ranks, or a smaller model, would",
                                 counted(result_.layouts - result_.illegal, "legal layout"),
                                 bytes_text(device_bytes(system_, facts_.world_size))));
 }

@@ -78,7 +78,7 @@ TextBlock result_table(const Study& study, const Plan& plan, const Summary& summ
   table.column(metric_name(study.metric), 'r');
   table.column("ratio to baseline (95 %)", 'r');
   table.column("verdict", 'l');
-  table.column("memory a rank", 'r');
+  table.column("memory per rank", 'r');
   if (study.check_agreement) table.column("loss", 'l');
   const bool notes = summary.failed + summary.disagreements > 0;
   if (notes) table.column("note", 'l');

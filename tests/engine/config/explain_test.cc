@@ -87,10 +87,10 @@ layout
   data parallel        no_shard, buckets of 40,000,000 elements, no overlap
 work
   step                 8 samples = 2 data-parallel ranks x 2 micro-batches of 2
-  tokens               128 a step, 1,280 in 10 steps
-  model FLOPs          1.555200e+04 a token, 1.990656e+06 a step (convention: causal)
+  tokens               128 per step, 1,280 in 10 steps
+  model FLOPs          1.555200e+04 per token, 1.990656e+06 per step (convention: causal)
   checkpoints          none: with checkpoint.save_interval 0 the weights are lost when the run ends
-memory a rank
+memory per rank
   weights              2.00 KiB  2,048 bytes
   scratch                 512 B    512 bytes
   sum                  2.50 KiB  2,560 bytes
@@ -137,7 +137,7 @@ TEST(Explain, DescribesARampOfBatches) {
                                    "train.train_samples=100"});
   const Layout layout = resolve(loaded, {.world_size = 1});
   const std::string text = render(describe_run(loaded.config, layout, {{{{"weights", 2048}}}}));
-  EXPECT_NE(text.find("; 2 at first, 4 sizes\n  tokens               32 to 128 a step, 1,504 in 16 steps"),
+  EXPECT_NE(text.find("; 2 at first, 4 sizes\n  tokens               32 to 128 per step, 1,504 in 16 steps"),
             std::string::npos)
       << text;
 }
@@ -148,13 +148,13 @@ TEST(Explain, TellsHostMemoryFromTheDevices) {
   const MemoryPlan plan{{{"weights", 2048}, {"snapshot", 512, true}}};
   const auto shown = [&](const std::vector<MemoryPlan>& ranks) {
     const std::string text = render(describe_run(loaded.config, layout, ranks));
-    return with_single_spaces(text.substr(text.find("memory a rank\n")));
+    return with_single_spaces(text.substr(text.find("memory per rank\n")));
   };
   EXPECT_EQ(shown({plan}),
-            "memory a rank\n weights 2.00 KiB 2,048 bytes\n snapshot (host) 512 B 512 bytes\n"
+            "memory per rank\n weights 2.00 KiB 2,048 bytes\n snapshot (host) 512 B 512 bytes\n"
             " device sum 2.00 KiB 2,048 bytes\n sum 2.50 KiB 2,560 bytes\n");
   EXPECT_EQ(shown({plan, plan}),
-            "memory a rank\n pipeline rank weights snapshot (host) device sum sum\n"
+            "memory per rank\n pipeline rank weights snapshot (host) device sum sum\n"
             " 0 2.00 KiB 512 B 2.00 KiB 2.50 KiB\n 1 2.00 KiB 512 B 2.00 KiB 2.50 KiB\n");
 }
 

@@ -41,7 +41,7 @@ TEST_P(RunFile, LoadsAndOpensWithItsArithmetic) {
   const int64_t stated_vocab = ungrouped(parameters.substr(parameters.rfind(' ') + 1));
 
   // when
-  const std::string memory_of = stated(text, "memory a rank");
+  const std::string memory_of = stated(text, "memory per rank");
   const size_t on = memory_of.find(" on ") + 4;
   const auto ranks = static_cast<int>(ungrouped(memory_of.substr(on, memory_of.find(' ', on) - on)));
   EXPECT_EQ(ranks % ranks_of_one_replica(loaded.config), 0);

@@ -108,12 +108,12 @@ TEST(RunPlan, AutoNeedsABatchToDivide) {
 TEST(RunPlan, HeadsOfConfigurationsAreTrue) {
   for (const char* name : {"mlperf/llama31_8b", "mlperf/llama31_405b"}) {
     const std::string path = source_path(fmt::format("configs/{}.yaml", name)), text = read_text(path);
-    const size_t at = text.find("s a step on ") + 12;
+    const size_t at = text.find("s per step on ") + 14;
     std::string ranks = text.substr(at, text.find(' ', at) - at);
     std::erase(ranks, ',');
     const Prediction p = plan_run(load_untrained(path), std::stoi(ranks), h100()).prediction;
     EXPECT_NE(
-        text.find(fmt::format("#   planned         {:.4g} s a step on {} ranks of h100-sxm, {:.1f} % MFU, {} of {}",
+        text.find(fmt::format("#   planned         {:.4g} s per step on {} ranks of h100-sxm, {:.1f} % MFU, {} of {}",
                               p.step.step_seconds, grouped(p.step.ranks), 100 * p.step.mfu, bytes_text(p.memory_bytes),
                               bytes_text(p.capacity_bytes))),
         std::string::npos)

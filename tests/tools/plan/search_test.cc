@@ -274,7 +274,7 @@ TEST(Search, SaysWhyThereIsNothing) {
   const auto message = [&](const System& system) {
     return message_of([&] { search(run, facts_of(run), system, {.shapes = is_plain, .recomputings = is_none}); });
   };
-  EXPECT_NE(message(system_of({"memory_gib=1"})).find("legal layouts fits in 1.00 GiB a rank"), std::string::npos);
+  EXPECT_NE(message(system_of({"memory_gib=1"})).find("legal layouts fits in 1.00 GiB per rank"), std::string::npos);
   run.config.batch.global_batch_size.reset();
   EXPECT_NE(message(system_of()).find("batch.global_batch_size: is auto"), std::string::npos);
 }
