@@ -41,7 +41,7 @@ struct IoError : Error {
 struct NumericsError : Error {
   explicit NumericsError(const std::string& what, int bad_rank = -1) : Error(what), rank(bad_rank) {}
   int exit_code() const override { return 93; }
-  int rank;  // the rank that found it; -1: unknown
+  int rank;  // the rank that found the value; -1: unknown
 };
 
 // Running out of host memory throws a std::bad_alloc (base/host_memory.h). As with a layout that does not fit, the user

@@ -81,7 +81,7 @@ bool sync_directory(const std::string& path) {
 }
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
-  // Check before opening it: if the path is a pipe, open() would wait for a writer.
+  // Check before opening: if the path is a pipe, open() would wait for a writer.
   struct stat status;
   if (stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) throw DataError(path_ + ": not a regular file");
   fd_ = FileDescriptor(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
@@ -171,7 +171,7 @@ int opened_for_writing(const std::string& path) {
 
 // Removes files named START plus a random number that no live OutputFile holds.
 void remove_abandoned(const std::string& start) {
-  std::error_code error;  // they stay if the folder cannot be listed
+  std::error_code error;  // the files stay if the folder cannot be listed
   const std::string first = std::filesystem::path(start).filename().string();
   for (std::filesystem::directory_iterator at(folder_of(start), error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename().string();
@@ -190,12 +190,12 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
     temporary_ = fmt::format("{}.tmp-{:08x}", path_, random());
     fd_ = FileDescriptor(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (fd_ < 0 && errno != EEXIST) fail_io(path_, "create it");
-    ours_ = fd_ >= 0 && lock();  // else another writer of this path considered it abandoned
+    ours_ = fd_ >= 0 && lock();  // if not, another writer of this path considered the file abandoned
   }
   buffer_.reserve(kBufferBytes);
 }
 
-// Only the lock holder may write, and only while the name denotes its file; without file locks, the last writer wins.
+// Only the lock holder may write, and only while the name refers to its file; without file locks, the last writer wins.
 bool OutputFile::lock() {
   struct stat mine, named;
   const bool refused = flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;

@@ -37,7 +37,7 @@ class InputFile {
   explicit InputFile(std::string path);
 
   const std::string& path() const { return path_; }
-  int64_t size() const { return size_; }  // when it was opened
+  int64_t size() const { return size_; }  // when the file was opened
 
   // Fills `to` with the bytes from `offset`. Uses pread, not a mapping, so that a file that shrinks under us causes an
   // error and not a signal.
@@ -60,7 +60,7 @@ void empty_folder(const std::string& path);  // the same, and removes its conten
 
 // The content of a small file. Throws DataError if it exceeds max_bytes.
 std::string read_small_file(const std::string& path, int64_t max_bytes);
-// Calls each(line, number from 1) for every complete line. A last line without a newline is torn: read only on request.
+// Calls each(line, number from 1) for every complete line. A last line without a newline is torn; read only on request.
 enum class TornLine { skip, read };
 void for_each_line(const std::string& path, const std::function<void(const std::string& line, int64_t number)>& each,
                    TornLine torn = TornLine::skip);
@@ -68,13 +68,13 @@ void for_each_line(const std::string& path, const std::function<void(const std::
 // Writes bytes to a file descriptor, waiting if it is non-blocking. Returns the number written; if that is less than
 // all of them, errno says why.
 size_t write_all(int fd, std::span<const char> bytes);
-// Reads until `to` is full. Returns the number read; if that is less, errno is 0 at the end of the file, or says why.
+// Reads until `to` is full. Returns the number read; if that is less, errno is 0 (end of file) or says why.
 size_t read_all(int fd, std::span<char> to);
 // If false, errno says why. A file system without directory syncing is not a failure.
 bool sync_directory(const std::string& path);
 
-// Writes a temporary file; commit() makes it durable and renames it to PATH. Without commit() the destructor removes
-// it.
+// Writes a temporary file; commit() makes it durable and renames it to PATH. Without commit(), the destructor
+// removes it.
 class OutputFile {
  public:
   // Writes PATH.tmp-RANDOM, always a new file. Removes the files of killed writers.
@@ -139,8 +139,8 @@ class AppendFile {
   AppendFile(AppendFile&&) = default;
   AppendFile& operator=(AppendFile&&) = default;
 
-  // REQUIRES: the record ends in a newline. Returns false if it could not be written; it then counts as lost, unless
-  // `kept` says that the caller will append it again. Throws what `warn` throws.
+  // REQUIRES: the record ends in a newline. Returns false if it could not be written. The record then counts as lost,
+  // unless `kept` says that the caller will append it again. Throws what `warn` throws.
   bool append(std::string_view record, bool kept = false);
 
   const std::string& path() const { return path_; }
@@ -154,11 +154,11 @@ class AppendFile {
   std::string path_;
   Warn warn_;
   std::string sibling_;    // the name of another file in the folder, or ""
-  FileDescriptor folder_;  // the file's; a new file is never created in a different folder of that name
+  FileDescriptor folder_;  // the file's folder; a new file is never created in another folder of that name
   FileDescriptor fd_;
   bool regular_ = false;  // not a pipe or device: a torn record can be removed again
   bool failing_ = false;  // the last record was not written
-  int64_t lost_ = 0;      // records lost since the last one written
+  int64_t lost_ = 0;      // records lost since the last record written
 };
 
 }  // namespace trivet

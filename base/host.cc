@@ -51,7 +51,7 @@ int64_t number_of(const std::string& id) { return static_cast<int64_t>(std::hash
 int64_t boot_number() { return number_of(boot_id()); }
 
 int64_t clock_number() {
-  std::error_code unknown;  // before Linux 5.6
+  std::error_code unknown;  // there is no such link before Linux 5.6
   return number_of(boot_id() + std::filesystem::read_symlink("/proc/self/ns/time", unknown).string());
 }
 

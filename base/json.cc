@@ -88,7 +88,7 @@ std::string json_text(std::string_view text) {
 
 namespace {
 
-// Scans a text without building values, and rejects texts that the library's own reader accepts. (A callback of that
+// Scans a text without building values, and rejects some that the library's own reader accepts. (A callback of that
 // reader would walk an object's members for each one added.)
 class Watch : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -108,7 +108,7 @@ class Watch : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& name) override {
     if (!keys_.back().insert(name).second)
       throw DataError(fmt::format("{}: the key {} occurs twice in one object", source_, shown(name)));
-    if (name.find('\0') != name.npos)  // would truncate a message
+    if (name.find('\0') != name.npos)  // the zero byte would truncate a message
       throw DataError(
           fmt::format("{}: the key {} has a NUL character, expected none (in a vocabulary of byte-level BPE "
                       "the byte 0 is \"\u0100\")",

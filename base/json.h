@@ -10,7 +10,7 @@ namespace trivet {
 // ---- text that Trivet itself has written
 
 // Parses the text. Json: nlohmann::json, or ordered_json, which keeps the order of members.
-// If it is invalid, throws Json::parse_error or returns a discarded value (is_discarded()). More than 500
+// If the text is invalid, throws Json::parse_error or returns a discarded value (is_discarded()). More than 500
 // levels of nesting are invalid for ordered_json too, but throw a DataError.
 enum class BadJson { throws, discarded };
 template <class Json = nlohmann::json>

@@ -20,7 +20,7 @@ std::string processor_name() {
   return "unknown processor";
 }
 
-// True for environment variables that may change the speed of ranks.
+// True for environment variables that can affect the speed of ranks.
 bool matters(std::string_view variable) {
   constexpr std::string_view kPrefixes[] = {
       "NCCL_", "OMP_", "GOMP_", "KMP_", "OMPI_MCA_", "PMIX_MCA_", "PRTE_MCA_",      "MPIR_CVAR_", "I_MPI_",

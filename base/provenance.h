@@ -11,9 +11,9 @@ namespace trivet {
 
 // [name]: version and commit of the program; build: compiler, its flags, back ends; binary: the first 16 digits of the
 // program's content hash, because a commit can be built in many ways; host, processor, cores (that the study may use),
-// kernel; environment: "NAME=VALUE …", variables of the study's own process that may affect the ranks' speed; launcher
+// kernel; environment: "NAME=VALUE …", variables of the study's own process that can affect the ranks' speed; launcher
 // of the ranks, with the study's options for it; threads that compute concurrently on this machine (0: ranks may be
-// elsewhere); load: processes running or waiting on it before the run. Earlier versions wrote only some or none.
+// elsewhere); load: processes running or waiting on this machine before the run. Earlier versions wrote fewer or none.
 using Provenance = std::map<std::string, std::string>;
 constexpr std::string_view kProvenance[] = {"version", "commit", "build",    "binary",      "host",    "processor",
                                             "cores",   "kernel", "launcher", "environment", "threads", "load"};

@@ -37,7 +37,7 @@ struct SinkQueue::State {
   std::deque<std::string> pieces;  // kept until they have been written
   size_t bytes = 0;
   int64_t dropped = 0;
-  double accepted = now_seconds();  // when the last piece was accepted, or the queue last empty
+  double accepted = now_seconds();  // when the last piece was accepted, or the queue was last empty
   int64_t unread = 0;               // sink.unread() when last called
   bool hurried = false;             // a thread is waiting for everything to be written
   double stop_waits = 0;            // deadline of the waits after a stop signal; 0: none has begun
@@ -132,7 +132,7 @@ std::atomic<const SinkQueue*> output;
 
 int64_t unread_output() {
   int bytes = 0;
-  if (ioctl(STDOUT_FILENO, TIOCOUTQ, &bytes) != 0) ioctl(STDOUT_FILENO, FIONREAD, &bytes);  // a terminal's; a pipe's
+  if (ioctl(STDOUT_FILENO, TIOCOUTQ, &bytes) != 0) ioctl(STDOUT_FILENO, FIONREAD, &bytes);  // on a terminal; on a pipe
   return bytes;
 }
 

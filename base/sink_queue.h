@@ -58,7 +58,7 @@ class SinkQueue {
 };
 
 // OutputLog: writes a terminal's lines to a file, and for a line that redraws itself only its last state. At kBytes the
-// file becomes PATH.1, and a new one begins. A file that cannot be written does not end the run. Any thread.
+// file becomes PATH.1, and a new file begins. A file that cannot be written does not end the run. Any thread.
 class OutputLog {
  public:
   static constexpr size_t kBytes = 16 << 20;
@@ -67,7 +67,7 @@ class OutputLog {
   ~OutputLog() { close(); }
   void add(std::string_view text);
   void open(const std::string& path);  // writes the earlier lines too
-  std::string path() const;            // "": it is not open
+  std::string path() const;            // "": no file is open
   bool drain();
   void close();
 

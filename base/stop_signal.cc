@@ -29,7 +29,7 @@ struct Texts {
 
 // A signal handler can reach only globals.
 std::atomic<int> received{0};
-std::atomic<bool> on_terminal{false};  // its last line may be a progress bar, or ^C
+std::atomic<bool> on_terminal{false};  // the terminal's last line may be a progress bar, or ^C
 std::atomic<int64_t> received_ns{0};   // 0: nothing was received
 std::array<Texts, 2> texts;            // one is in use, the other may be written
 std::atomic<int> in_use{0};

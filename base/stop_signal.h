@@ -2,7 +2,7 @@
 // mpirun's forwarding), SIGXCPU (a limit on CPU time), and SIGHUP (a closed terminal), unless it is ignored, as under
 // nohup.
 //
-// The first one is reported and recorded, and the program shuts down cleanly. A later one means impatience and ends the
+// The first signal is reported and recorded, and the program ends cleanly. A later signal means impatience and ends the
 // process immediately, but only if it comes at least kImpatienceSeconds after the first: timeout(1), schedulers and
 // launchers send a signal to the process and again to its group, microseconds apart. SIGHUP never does so, nor does
 // SIGXCPU, which the kernel repeats every second.
@@ -16,7 +16,7 @@ inline constexpr int kImpatienceSeconds = 1;
 
 // From now on signals are recorded, and reported with these texts.
 void watch_stop_signals(std::string_view at_first, std::string_view at_once);
-int stop_signal();  // the first one received; 0: none
+int stop_signal();  // the first signal received; 0: none
 
 // Sets the texts written to stderr from now on, as "trivet: SIGTERM: TEXT": at the first signal, and at the one that
 // ends the process. Empty: nothing is written; longer than 300 bytes: truncated. One thread at a time.

@@ -48,7 +48,7 @@ std::string style() {
          colors(kLight) + "@media screen and (prefers-color-scheme:dark){" + colors(kDark) + "}";
 }
 
-// For pages; pictures contain their own.
+// For pages; pictures contain their own CSS.
 constexpr const char* kCss = R"(
 :root{color-scheme:light dark;--ink:#1d2329;--soft:#5b6670;--line:#e3e7ea;--paper:#fff;--wash:#f5f7f8;--good:#1f7a5c;--link:#245ea8}
 @media screen and (prefers-color-scheme:dark){:root{--ink:#e6eaed;--soft:#9aa6b0;--line:#2c343b;--paper:#14181b;--wash:#1c2226;--good:#3fb28a;--link:#7fb0ee}}

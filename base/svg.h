@@ -1,5 +1,5 @@
 // Shared by the pictures and pages of pipelines, studies and runs. They are self-contained (no script, no network),
-// follow the reader's light or dark mode, and escape every text.
+// follow the reader's light or dark mode, and escape all text.
 #pragma once
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ class SvgBody {
 };
 
 // A picture in light or dark mode, following the reader's system; the classes of its elements are those of the palette
-// in svg.cc. Texts are escaped.
+// in svg.cc. Text is escaped.
 class Canvas : public SvgBody {
  public:
   void text(double x, double y, const char* classes, std::string_view text);

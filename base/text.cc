@@ -75,7 +75,7 @@ std::string csv_line(const std::vector<std::string>& cells) {
     if (i > 0) line += ',';
     const bool quoted = cells[i].find_first_of("\",\r\n") != std::string::npos;
     if (quoted) line += '"';
-    if (cells[i].find_first_of("=+@") == 0 && !parse_number(cells[i])) line += '\'';  // or a spreadsheet computes it
+    if (cells[i].find_first_of("=+@") == 0 && !parse_number(cells[i])) line += '\'';  // or a spreadsheet evaluates it
     for (const char c : cells[i]) line += c == '"' ? std::string("\"\"") : std::string(1, c);
     if (quoted) line += '"';
   }
@@ -122,7 +122,7 @@ std::string wrapped(std::string_view text, size_t columns, size_t indent) {
 
 namespace {
 
-constexpr size_t kGap = 2;  // between columns, and before the first one of a block with a title
+constexpr size_t kGap = 2;  // between columns, and before the first column of a block with a title
 
 // The narrowest column in which to wrap a text: its longest word, but at least 24 columns or the text's width if less.
 size_t least_width(std::string_view text) {

@@ -7,7 +7,7 @@
 
 namespace trivet {
 
-// A byte that is not part of a valid character counts as U+FFFD, a symbol.
+// A byte that is not part of a valid character counts as U+FFFD (which is a symbol, not a letter).
 struct Character {
   static constexpr uint32_t kEnd = 0x110000;  // the code for the end of the text, whose size is 0
   uint32_t code;
@@ -20,7 +20,7 @@ Character character_at(std::string_view text, size_t at);
 // character) or `text` is empty.
 size_t utf8_character(std::string_view text);
 
-// Where to split a text so that its first part is 1 to `most` bytes long: before the last run of spaces within that
+// Where to split `text` so that its first part is 1 to `most` bytes long: before the last run of spaces within that
 // limit, or else after the last complete character. The text's size if it is within the limit.
 size_t part_size(std::string_view text, size_t most);
 
