@@ -71,7 +71,7 @@ constexpr uint64_t kSeed = 1234;  // of weights and shuffles
 
 // A weight, its gradient, and Adam's two moments. engine: parallel/param.h:Param
 struct Param {
-  std::string name;  // as in checkpoints, and Megatron's; the initial values depend on it
+  std::string name;  // as in checkpoints and in Megatron; the initial values depend on it
   bool decays;       // by weight decay
   Vector weight, grad, m, v;
 };
@@ -107,7 +107,7 @@ void linear_forward(const Vector& x, const Param& weight, const Param* bias, Vec
 // y[r, o] contains x[r, i] W[o, i]: its derivative is W[o, i] with respect to x[r, i], and x[r, i] with respect to
 // W[o, i]. The chain rule sums over all outputs that an input reaches:
 //   dx = dy W [n, in],   dW += dy^T x [out, in],   dbias += sum of the rows of dy [out].
-// The forward pass is one product of 2 n in out FLOPs and the backward pass two: hence "6 FLOPs a parameter and token".
+// The forward pass is one product of 2 n in out FLOPs and the backward pass two, hence "6 FLOPs per weight per token".
 // engine: parallel/tensor/linear.cc:ColumnParallelLinear::backward
 void linear_backward(const Vector& dy, const Vector& x, Param& weight, Param* bias, Vector& dx) {
   const int in = x.size() / n, out = dy.size() / n;
@@ -171,8 +171,8 @@ void layernorm_backward(const Vector& dy, const Vector& x, const Vector& mean, c
 // back to 1, so that the softmax starts soft.
 // qkv [n, 3 h] holds, for each head, d columns of queries, d of keys, d of values; probabilities [b, a, s, s] is P of
 // every head, for the backward pass; out [n, h].
-// engine: kernels/layer_ops.h:AttentionForward. It stores one number a query, the logarithm of `sum`, and recomputes P
-// from it, a tile at a time (Dao et al. 2022): no [s, s] ever exists.
+// engine: kernels/layer_ops.h:AttentionForward. It stores one number per query, the logarithm of `sum`, and recomputes
+// P from it, a tile at a time (Dao et al. 2022): no [s, s] matrix ever exists.
 void attention_forward(const Vector& qkv, Vector& probabilities, Vector& out) {
   const real scale = 1 / std::sqrt(real(d));
   for (int sample = 0; sample < b; ++sample)
@@ -234,7 +234,7 @@ void gelu_forward(const Vector& x, Vector& y) {
   }
 }
 
-// dx = dy y', where with t = tanh u, whose derivative is 1 - t^2,   y' = (1 + t) / 2 + x (1 - t^2) u' / 2.
+// dx = dy y'. With t = tanh u, whose derivative is 1 - t^2,   y' = (1 + t) / 2 + x (1 - t^2) u' / 2.
 void gelu_backward(const Vector& dy, const Vector& x, Vector& dx) {
   for (size_t i = 0; i < x.size(); ++i) {
     const real x2 = x[i] * x[i], t = std::tanh(x[i] * (real(kGeluLinear) + real(kGeluCubic) * x2));
@@ -299,8 +299,8 @@ Words philox(uint64_t counter_low, uint64_t counter_high, uint64_t key) {
   return {c0, c1, c2, c3};
 }
 
-// Element i of a weight is std times a normal number, a function of the seed, the weight's name and i alone. The method
-// of Box and Muller makes two normal numbers of two uniform ones. engine: engine/model/init.h:initial_normal
+// Element i of a weight is std times a normal number, a function of the seed, the weight's name and i alone. The
+// Box-Muller method makes two normal numbers from two uniform ones. engine: engine/model/init.h:initial_normal
 Vector normal_weight(const std::string& name, int count, float std) {
   uint64_t key = 0xcbf29ce484222325ull ^ (kSeed * 0x9E3779B97F4A7C15ull);
   for (const char c : name) key = (key ^ uint8_t(c)) * 0x100000001b3ull;  // the hash FNV-1a
@@ -403,7 +403,7 @@ struct Block {
 
   // The same from the last line to the first. grad [n, h] is the gradient of `out` and becomes that of x, in place.
   // Both terms of a sum have the gradient of the sum: it continues along the stream and also enters the branch. The
-  // branch ends at its layer norm, which adds to the stream's. engine: engine/model/block.cc:Block::backward
+  // branch ends at its layer norm, which adds to the stream's grad. engine: engine/model/block.cc:Block::backward
   void backward(const Vector& x, const BlockActivations& acts, Vector& grad) {
     Vector d_norm(n * h), d_hidden(n * f), d_attention(n * h), d_qkv(n * 3 * h);
     fc2.backward(grad, acts.activated, d_hidden);
@@ -582,7 +582,7 @@ double gradient_norm(Model& model) {
 // AdamW (Kingma, Ba 2015; Loshchilov, Hutter 2019), after scaling the gradient to a norm of at most kClip:
 //   m = beta1 m + (1 - beta1) g,   v = beta2 v + (1 - beta2) g^2,
 //   weight -= lr (m / (1 - beta1^step) / (sqrt(v / (1 - beta2^step)) + eps) + decay weight).
-// m and v start at 0, which the powers correct. An element moves by about lr, however large its gradient is. Matrices
+// m and v start at 0; the powers correct that. An element moves by about lr, however large its gradient is. Matrices
 // decay; biases and norms do not. engine: kernels/cpu/optimizer.cc:update, kernels/step_ops.h:constants_of
 void update(Model& model, int step, double norm) {
   const double lr = learning_rate(step);
@@ -638,7 +638,7 @@ void train(Model& model, Samples& samples, int steps) {
 
 // Is the backward pass the derivative of the forward pass? All elements of a parameter are moved along a direction u of
 // random signs, by +e and by -e: the loss must change by 2 e (grad · u). The error has terms of e^2, and the rounding
-// of the losses divided by 2 e; so fp32 needs a large e, and double takes a small one.
+// of the losses divided by 2 e; so fp32 needs a large e, and double a small one.
 void check_gradients(Model& model, Samples& samples) {
   const real e = sizeof(real) == sizeof(float) ? real(1e-3) : real(1e-6);
   Batch batch;

@@ -9,7 +9,7 @@ dir=${1-build-play}
 mkdir -p "$dir"
 include=$(mktemp -d)
 trap 'rm -r "$include"' EXIT
-ln -s /usr/include/fmt "$include"  # alone: what else is in /usr/include is this system's
+ln -s /usr/include/fmt "$include"  # fmt alone: the rest of /usr/include belongs to this system
 export NODE_PATH=/usr/share/nodejs  # Debian's modules, for a Node.js that is not Debian's
 em++ -std=c++20 -O2 -fexceptions -DFMT_HEADER_ONLY -Wall -Wextra -Werror -I . -I docs/play -isystem "$include" \
   docs/play/play.cc parallel/pipeline/{check,schedule,schedule_text,schedules,simulate,timeline}.cc base/svg.cc \

@@ -1,4 +1,4 @@
-// The browser page's way into the engine: what `trivet schedule` does with its options, with the values of a page.
+// The browser page's way into the engine: does what `trivet schedule` does, with values from the page as its options.
 #include <emscripten/bind.h>
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@ namespace {
 using emscripten::val;
 
 constexpr const char* kFile = "mine.txt";  // the name of the reader's own schedule, in messages and in the YAML
-constexpr double kMostPasses = 1e4;        // of one schedule: more would stop the page for seconds
+constexpr double kMostPasses = 1e4;        // of one schedule: more would freeze the page for seconds
 
 Schedule schedule_of(const val& request) {
   if (request["text"].isNull()) {

@@ -23,7 +23,7 @@ void adamw(std::span<double> weights, std::span<const double> grads, std::span<d
 }  // namespace trivet::exercise
 
 // Hints
-//   1. Update m and v first; the step uses the new ones.
+//   1. Update m and v first; the step uses the new values.
 //   2. eps is added after the square root, not below it.
 //   3. The decay is decoupled: only lr scales it. The size of a weight's gradients does not matter.
 // In the engine: kernels/step_ops.h:AdamWStep, kernels/step_ops.h:constants_of. Paper: Loshchilov, Hutter 2019.

@@ -29,4 +29,4 @@ void attention_backward(const Head& head, const Rows& probabilities, const Rows&
 //   1. Go back step by step: out = P v gives dv_j += P_ij dout_i and dP_ij = dout_i . v_j.
 //   2. For a softmax, dscores_ij = P_ij (dP_ij - sum_m P_im dP_im). The sum is one number for each row i.
 //   3. dq_i += dscores_ij k_j / sqrt(d), and dk_j += dscores_ij q_i / sqrt(d): the scale belongs to both.
-// In the engine: kernels/cpu/attention_backward.h, which recomputes P by blocks instead of keeping it.
+// In the engine: kernels/cpu/attention_backward.h, which recomputes P block by block instead of keeping it.

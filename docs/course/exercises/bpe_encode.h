@@ -19,7 +19,7 @@ std::vector<int> bpe_encode(std::vector<int> tokens, const Merges& merges);
 }  // namespace trivet::exercise
 
 // Hints
-//   1. Each iteration has two passes over the word: find the best pair, then merge it. Stop when there is none.
+//   1. Each iteration has two passes over the word: find the best pair, then merge it. Stop when there is no such pair.
 //   2. The best pair is the one whose merge gives the smallest token, not the leftmost pair.
 //   3. In "aaa" the pair (a, a) is merged once: after a merge, continue after both tokens.
 // In the engine: engine/data/bpe_tokenizer.cc:BpeTokenizer, with a heap, because a word can be long.

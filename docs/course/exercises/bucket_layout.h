@@ -3,9 +3,9 @@
 // Gradients become final from the last parameter to the first. So that their sums over the data-parallel ranks can
 // begin early, they lie in one buffer in that order, cut into buckets: a bucket is reduced as soon as all of it is
 // final. Lay it out:
-//   * every parameter begins at a multiple of 64 elements, and its length is rounded up to one
+//   * every parameter begins at a multiple of 64 elements, and its length is rounded up to a multiple of 64 too
 //   * a bucket closes with the parameter that brings it to bucket_size elements, or with the last parameter
-//   * the length of a bucket is rounded up to a multiple of both `ranks`, which share it, and 128
+//   * the length of a bucket is rounded up to a multiple of both 128 and `ranks`, the number of ranks that share it
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace trivet::exercise {
 
 struct BucketLayout {
   std::vector<int64_t> offsets;  // of each parameter, in elements
-  std::vector<int64_t> ends;     // of each bucket; the next one begins there
+  std::vector<int64_t> ends;     // of each bucket; the next bucket begins there
   bool operator==(const BucketLayout&) const = default;
 };
 

@@ -14,7 +14,7 @@ struct Box {  // of the whole weight
   int64_t row, rows, col, cols;
 };
 
-// saved: [from.rows, from.cols], wanted: [to.rows, to.cols]. Elements of `wanted` outside `from` stay.
+// saved: [from.rows, from.cols], wanted: [to.rows, to.cols]. Elements of `wanted` outside `from` keep their values.
 void copy_overlap(const Box& from, std::span<const float> saved, const Box& to, std::span<float> wanted);
 
 }  // namespace trivet::exercise

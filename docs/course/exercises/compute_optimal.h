@@ -1,6 +1,6 @@
 // compute_optimal: chapter 17, 30 minutes
 //
-// Runs of several sizes have been fitted with loss(N, D) = E + A / N^alpha + B / D^beta, N parameters trained on D
+// Runs of several sizes have been fitted with loss(N, D) = E + A / N^alpha + B / D^beta for N parameters trained on D
 // tokens. A run costs about 6 N D floating-point operations. You may spend `flops`: which N and D give the lowest loss?
 #pragma once
 

@@ -1,7 +1,7 @@
 // critical_batch: chapter 17, 30 minutes
 //
 // A run with batches of B samples reaches a target loss after S steps. With a larger batch it takes fewer steps, but
-// more samples. McCandlish et al. 2018 found the law of this exchange:
+// more samples. McCandlish et al. 2018 found the law of this trade-off:
 //
 //   S(B) = least_steps (1 + critical / B)
 //

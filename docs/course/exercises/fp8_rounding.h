@@ -15,6 +15,6 @@ float round_to_e4m3(float x);
 
 // Hints
 //   1. From 2^e to 2^(e + 1) the numbers are multiples of 2^(e - 3). std::ilogb(x) is e, std::ldexp(1.0f, n) is 2^n.
-//   2. With an exponent below -6, the step is that of -6. This is all that subnormal numbers need.
+//   2. With an exponent below -6, the step is that of exponent -6. This is all that subnormal numbers need.
 //   3. std::nearbyint rounds ties to even. std::round does not.
 // In the engine: kernels/base/fp8.h:Fp8Format, on the bits of a float and without branches.

@@ -15,7 +15,7 @@ struct GptSizes {
 };
 
 double flops_per_token(const GptSizes& gpt);
-// The share of peak_tflops (10^12 operations per second and GPU) that a run at this speed achieves.
+// The share of peak_tflops (10^12 operations per second per GPU) that a run at this speed achieves.
 double mfu(const GptSizes& gpt, double tokens_per_second, int gpus, double peak_tflops);
 
 }  // namespace trivet::exercise

@@ -1,9 +1,9 @@
 // online_softmax: chapter 1, 30 minutes
 //
 // A query's attention is sum_k softmax(scores)_k values_k. The softmax needs the largest score, but the scores come a
-// block of keys at a time and are not kept, which is why flash attention needs no memory for them. Take one more block
-// into the state, which holds the sums over all keys so far, relative to the largest score so far. A score of -infinity
-// is a key that the query must not see; a whole block of them can come first.
+// block of keys at a time and are not kept, which is why flash attention needs no memory for them. Add one more block
+// to the state, which holds the sums over all keys so far, relative to the largest score so far. A score of -infinity
+// marks a key that the query must not see; a whole block of such keys can come first.
 #pragma once
 
 #include <limits>

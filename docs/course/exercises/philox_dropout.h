@@ -2,7 +2,7 @@
 //
 // Dropout whose mask does not depend on the layout: an element's fate is a pure function of the seed and of its index
 // in the whole tensor, whichever rank has it. Philox turns a counter and a key into four random words of 32 bits.
-// Element i has word i % 4 of philox4x32<kDropoutRounds>(i / 4, site, seed). It is kept where the word is at least
+// Element i has word i % 4 of philox4x32<kDropoutRounds>(i / 4, site, seed). It is kept if the word is at least
 // dropout_threshold(p), and is then scaled by 1 / (1 - p), so that its mean stays the same; otherwise it becomes 0.
 #pragma once
 

@@ -42,7 +42,7 @@ double backward_recomputing(std::span<const Layer> layers, const std::vector<Che
 
 // Hints
 //   1. A checkpoint has the input and the generator as they are before the layer runs.
-//   2. Backward: a group ends where the next checkpoint's layer begins; the last one ends with the layers.
+//   2. Backward: a group ends where the next checkpoint's layer begins; the last group ends with the last layer.
 //   3. In a group, copy the checkpoint's `random`, and note its state before each layer next to the layer's input.
-// In the engine: engine/model/recompute.h. Its dropout needs no state: exercise philox_dropout.
+// In the engine: engine/model/recompute.h. Its dropout needs no state: see exercise philox_dropout.
 // Paper: Chen et al. 2016.

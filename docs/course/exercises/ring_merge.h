@@ -20,7 +20,7 @@ void ring_merge(Hop& total, const Hop& hop);
 }  // namespace trivet::exercise
 
 // Hints
-//   1. exp(lse) is the weight of a hop: out is a mean, and the merged one is the mean of both by these weights.
-//   2. The new lse is log(exp(a) + exp(b)), and scores can be 300: take the larger one out first.
+//   1. exp(lse) is the weight of a hop: its out is a mean, and the merged out the mean of both outs with these weights.
+//   2. The new lse is log(exp(a) + exp(b)), and scores can be 300: factor out the larger one first.
 //   3. -inf - -inf is NaN: a hop that saw no key changes nothing.
 // In the engine: parallel/context/attention.cc. Papers: Liu, Zaharia, Abbeel 2023; Dao et al. 2022.

@@ -19,5 +19,5 @@ Matrix row_forward(Communicator& tensor, const Matrix& x, const Matrix& w, std::
 // Hints
 //   1. The product of a rank's columns of x and W is one term of y.
 //   2. All ranks need the sum of all terms: an all-reduce.
-//   3. Count how often the bias is added.
+//   3. Count how many times the bias is added.
 // In the engine: parallel/tensor/linear.cc:RowParallelLinear. Paper: Shoeybi et al. 2019, the operator g.

@@ -1,7 +1,7 @@
 // sequence_parallel: chapter 7, 30 minutes
 //
 // Between the tensor-parallel layers, t ranks would compute the same norms and dropouts of all s positions. With
-// sequence parallelism each has s / t of the positions there. Before a column-parallel layer the positions are
+// sequence parallelism, each has s / t of the positions there. Before a column-parallel layer the positions are
 // gathered. Write this gather, what it becomes in the backward pass, and the gradient of a norm's weight, of which
 // every rank has a copy: y = normalised * weight, column by column.
 #pragma once
@@ -15,7 +15,7 @@ namespace trivet::exercise {
 
 // x: [s / t, h], this rank's positions; returns [s, h].
 Matrix gather_forward(Communicator& tensor, const Matrix& x, Stream& stream);
-// dy: [s, h], this rank's term of the gradient of what was gathered; returns [s / t, h], of its own x.
+// dy: [s, h], this rank's term of the gradient of what was gathered; returns [s / t, h], the gradient of its own x.
 Matrix gather_backward(Communicator& tensor, const Matrix& dy, Stream& stream);
 // dy, normalised: [s / t, h]; returns the gradient of the weight, [h], which all ranks need.
 std::vector<float> norm_weight_gradient(Communicator& tensor, const Matrix& dy, const Matrix& normalised,

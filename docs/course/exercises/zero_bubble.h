@@ -18,6 +18,6 @@ Program zero_bubble(int p, int m, int rank);
 // Hints
 //   1. Begin with 1F1B, and split each backward pass: I for the input, W for the weights.
 //   2. Rank 0 has the longest warm-up, and holds p micro-batches; its W have to follow their I. The last rank holds
-//      only one: its W can be p - 1 micro-batches late, and fill the end, when the others are still busy.
+//      only one: its W can run p - 1 micro-batches late, and fill the end, while the other ranks are still busy.
 //   3. After each I, rank r runs the oldest W that waits, if more than r are waiting. The rest comes at the end.
 // In the engine: parallel/pipeline/schedules.cc:zero_bubble_h. Paper: Qi et al. 2024.

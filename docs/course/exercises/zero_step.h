@@ -1,10 +1,10 @@
 // zero_step: chapter 5, 30 minutes
 //
 // One step of SGD with momentum, sharded as in ZeRO 1. All d ranks have the same n weights, and each has the gradients
-// of its own samples. The momentum is sharded: rank r has that of its part, elements r n / d to (r + 1) n / d. With g
+// of its own samples. Momentum is sharded: rank r has it for its part, elements r n / d to (r + 1) n / d. With g
 // the mean of the gradients over ranks:
 //     momentum = 0.9 momentum + g;   weights -= rate momentum
-// In the end all ranks have all new weights.
+// At the end, all ranks have all new weights.
 #pragma once
 
 #include <span>

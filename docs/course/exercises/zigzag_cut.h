@@ -1,7 +1,7 @@
 // zigzag_cut: chapter 13, 20 minutes
 //
-// c ranks share a causal sequence of s positions. A position attends to all before it, so the first positions are the
-// least work and the last ones the most. Give each rank s / c positions so that all ranks have the same work.
+// c ranks share a causal sequence of s positions. A position attends to all positions before it, so the first ones
+// are the least work and the last ones the most. Give each rank s / c positions so that all ranks have the same work.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The mistake: the softmax is taken back element by element, as if a probability depended on its own score only.
+// The mistake: the softmax is differentiated element by element, as if a probability depended only on its own score.
 #include "docs/course/exercises/attention_backward.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // The mistake: the forward pass needs no communication, so the backward pass has none either. Each rank goes on with
-// the gradient of its own columns, and the layers below get a part of their gradient.
+// the gradient of its own columns, and the layers below get only a part of their gradient.
 #include "docs/course/exercises/column_linear.h"
 
 namespace trivet::exercise {

@@ -1,5 +1,5 @@
 // The mistake: an ordinary regression. It is right where the measurements are exact. Otherwise the errors of the small
-// batches, whose runs have the most steps, outweigh the large batches, which alone tell least_steps.
+// batches, whose runs have the most steps, outweigh the large batches, which alone determine least_steps.
 #include "docs/course/exercises/critical_batch.h"
 
 namespace trivet::exercise {

@@ -1,4 +1,4 @@
-// The mistake: a one-sided difference. Its error hides mistakes of the gradient that are as large.
+// The mistake: a one-sided difference. Its error hides mistakes in the gradient that are just as large.
 #include "docs/course/exercises/gradient_check.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The mistake: attention over the full square of positions, half of which a causal model never computes. At long
+// The mistake: attention over the full square of positions, half of which a causal model never computes. For long
 // sequences the MFU comes out far too high.
 #include "docs/course/exercises/mfu.h"
 

@@ -1,5 +1,5 @@
-// The mistake: p - rank passes of warm-up, then a forward pass more. It runs, as fast as before; each rank holds the
-// activations of one micro-batch too many.
+// The mistake: p - rank forward passes of warm-up, one too many. The schedule runs, and just as fast, but each rank
+// holds the activations of one micro-batch too many.
 #include "docs/course/exercises/one_f_one_b.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The mistake: the index counts from the start of the rank's part. All ranks drop the same places, and one rank alone
-// would drop others.
+// The mistake: the index counts from the start of the rank's part. All ranks drop the same places, whereas a
+// single rank would drop different ones.
 #include "docs/course/exercises/philox_dropout.h"
 
 namespace trivet::exercise {

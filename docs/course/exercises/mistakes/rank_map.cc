@@ -1,5 +1,5 @@
 // The mistake: the pipeline is inside data parallelism ("tp-cp-pp-dp"). With equal d and p every rank has a place, but
-// it talks to other ranks than its checkpoint, its launcher and its network expect.
+// it talks to ranks other than those that its checkpoint, its launcher and its network expect.
 #include "docs/course/exercises/rank_map.h"
 
 namespace trivet::exercise {

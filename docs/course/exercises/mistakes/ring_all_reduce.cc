@@ -1,4 +1,4 @@
-// The mistake: chunks of n / p numbers. The rest of the division is in no chunk, and is never summed.
+// The mistake: chunks of n / p numbers. The remainder of the division is in no chunk, and is never summed.
 #include "docs/course/exercises/ring_all_reduce.h"
 
 #include <vector>

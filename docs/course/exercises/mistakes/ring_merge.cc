@@ -1,5 +1,5 @@
-// The mistake: the new lse is the larger of the two. Two ranks agree with one; from three hops on the first ones count
-// for too little.
+// The mistake: the new lse is the larger of the two. Two hops give the right result; with three or more, the
+// first ones count for too little.
 #include "docs/course/exercises/ring_merge.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // The mistake: every rank adds the bias to its term, so the sum has it t times. While biases are zero, at the start of
-// a run, nobody sees it.
+// a run, nobody notices.
 #include "docs/course/exercises/row_linear.h"
 
 namespace trivet::exercise {

@@ -7,7 +7,7 @@ namespace trivet::exercise {
 double exposed_time(std::vector<Span> communication, std::vector<Span> computation) {
   struct Change {
     double at;
-    int transfers, computations;  // that begin, or end where negative
+    int transfers, computations;  // the number that begin here; negative: that end
   };
   std::vector<Change> changes;
   for (const Span& span : communication) changes.insert(changes.end(), {{span.begin, 1, 0}, {span.end, -1, 0}});

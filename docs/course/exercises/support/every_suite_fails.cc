@@ -17,7 +17,7 @@ class FirstFailures : public testing::EmptyTestEventListener {
       suite.first = std::string(result.file_name() ? result.file_name() : "?") + ":" +
                     std::to_string(result.line_number()) + "\n    " + result.summary();
   }
-  // Prints each suite's first failure; whether all failed as they have to.
+  // Prints each suite's first failure; returns whether all failed as they have to.
   bool report() const {
     bool good = !suites_.empty();
     for (const auto& [name, suite] : suites_) {

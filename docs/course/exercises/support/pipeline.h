@@ -11,13 +11,13 @@
 namespace trivet::exercise {
 
 struct Proof {
-  std::string problems;  // of the checker, a line each; empty: the schedule works
+  std::string problems;  // found by the checker, one per line; empty: the schedule works
   std::string drawing;
   Bubble bubble;
-  std::vector<int> slots{};  // [p] micro-batches whose activations a rank holds at the same time, at most
+  std::vector<int> slots{};  // [p] the most micro-batches whose activations a rank holds at the same time
 };
 
-// generator(p, m, rank) on all ranks.
+// Checks the schedule that generator(p, m, rank) gives on all ranks.
 inline Proof prove(Program (*generator)(int, int, int), int p, int m, const StageCosts& costs) {
   Schedule schedule{.p = p, .m = m};
   for (int rank = 0; rank < p; ++rank) schedule.programs.push_back(generator(p, m, rank));

@@ -1,5 +1,5 @@
-// A rank's communicator, parallel/comm/comm.h, takes Tensors: this makes one of the numbers of an exercise.
-// On the CPU's compute stream a call returns when its result is there.
+// A rank's communicator, parallel/comm/comm.h, takes Tensors: this makes a Tensor of the numbers of an exercise.
+// On the CPU's compute stream, a call returns once its result is available.
 #pragma once
 
 #include <span>

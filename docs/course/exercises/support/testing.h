@@ -1,5 +1,5 @@
 // What the tests of the exercises share: made-up numbers, ranks that are threads, and comparisons that say where two
-// vectors differ first.
+// vectors first differ.
 #pragma once
 
 #include <gtest/gtest.h>

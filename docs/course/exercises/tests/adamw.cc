@@ -11,7 +11,7 @@ constexpr AdamWOptions kOptions{.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 
 TEST(adamw, moves_each_weight_by_lr_in_the_first_step) {
   std::vector<double> weights{1, -2, 3}, m(3), v(3);
   adamw(weights, std::vector<double>{1e-3, -5, 700}, m, v, 1, kOptions);
-  // Whatever the size of a gradient: m^ / sqrt(v^) is its sign. And the decay takes lr * weight_decay of the weight.
+  // Whatever the size of a gradient, m^ / sqrt(v^) is its sign; the decay takes lr * weight_decay of the weight.
   expect_near(weights, std::vector<double>{0.989, -1.988, 2.987}, 1e-6, "weights after step 1");
 }
 

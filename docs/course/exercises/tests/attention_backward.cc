@@ -34,7 +34,7 @@ Rows rows(size_t s, size_t d, uint64_t seed) {
 TEST(attention_backward, equals_the_slope_of_the_loss) {
   const size_t s = 5, d = 3;
   const Head head{rows(s, d, 1), rows(s, d, 2), rows(s, d, 3)};
-  const Rows dout = rows(s, d, 4);  // the gradient of the loss sum of dout out
+  const Rows dout = rows(s, d, 4);  // the gradient of the loss, which is the sum of dout * out
   const auto loss = [&](const Head& at) {
     double sum = 0;
     const Rows out = attention(at).out;

@@ -20,7 +20,7 @@ TEST(bpe_encode, uses_no_token_twice) {
 }
 
 // A merge makes no pair that was learned before it, so one pass over the word per merge, in the order of learning, has
-// the same result; it takes far longer.
+// the same result, but takes far longer.
 TEST(bpe_encode, equals_one_pass_per_merge) {
   for (uint64_t word = 0; word < 300; ++word) {
     std::vector<int> tokens, expected;
