@@ -34,7 +34,7 @@ struct TrainState {
   int64_t consumed_samples = 0;  // index of the next sample
   int64_t consumed_tokens = 0;
   int64_t skipped_steps = 0;                    // included in `step`; Adam's bias correction does not count them
-  std::map<std::string, std::string> config{};  // of the run that saved it: "section.key" -> value as YAML
+  std::map<std::string, std::string> config{};  // of the run that saved this state: "section.key" -> value as YAML
   std::string tokenizer{};                      // fingerprint; empty: unknown
   std::map<std::string, std::string> data{};    // "data.path" -> identity of the dataset: TrainingData::identities
   bool evaluation_due = false;                  // the step's evaluation was interrupted; a resumed run begins with it
@@ -63,11 +63,11 @@ struct Manifest {
 
   int64_t step = 0;
   std::string run;     // random, new at each program start: shards of two runs cannot be mixed
-  std::string layout;  // of the run that saved it; informational
+  std::string layout;  // of the run that saved the checkpoint; informational
   std::vector<CheckpointFile> files{};
 };
 
-// Where each tensor's slices are stored, by tensor name. The pointers are valid as long as the manifest.
+// Where each tensor's slices are stored, by tensor name. The pointers are valid as long as the manifest exists.
 struct StoredPlace {
   const CheckpointFile* file;
   const StoredSlice* slice;

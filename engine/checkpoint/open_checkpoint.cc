@@ -189,7 +189,7 @@ void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor>
     return parallel_for(wanted.size(), workers,
                         [&](size_t i) { stored.read(wanted[i], static_cast<char*>(wanted[i].data.data)); });
   }
-  constexpr int64_t kStaged = 64 << 20;  // stages groups of tensors that fit into this, or a single larger one
+  constexpr int64_t kStaged = 64 << 20;  // stages groups of tensors that fit into this, or a single larger tensor
   int64_t largest = 0, all = 0;
   for (const StateTensor& tensor : wanted) {
     largest = std::max(largest, tensor.data.bytes());

@@ -52,7 +52,7 @@ void CheckpointSaver::begin(const TrainState& state) {
 
 void CheckpointSaver::write() {
   const Disk& disk = options_.store.disk();
-  if (const std::string& folder = options_.store.folder(); !file_exists(folder))  // it was removed, or is new
+  if (const std::string& folder = options_.store.folder(); !file_exists(folder))  // the folder was removed, or is new
     disk.make_directories(folder, parents_);
   disk.make_directories(temporary_, parents_);
   reached_->synchronize();

@@ -1,5 +1,5 @@
 // StagingPair: double buffering between a device and the host. One host buffer is copied while the host works on the
-// other. For one thread.
+// other. Used by one thread.
 #pragma once
 
 #include <memory>

@@ -128,7 +128,7 @@ void CheckpointStore::commit(int64_t step, const std::string& temporary) const {
   const std::string path = path_of(step);
   disk_.sync_directory(temporary);
   // A run resumed from an earlier step replaces steps saved earlier, atomically if the file system can
-  // exchange names; otherwise neither exists for a moment.
+  // exchange names; otherwise, for a moment, neither the old nor the new one exists.
   if (!file_exists(path)) {
     disk_.rename(temporary, path);
   } else if (!disk_.exchange(temporary, path)) {

@@ -24,7 +24,7 @@ namespace trivet {
 
 // The checkpoints to keep when a newer one is committed.
 struct Retention {
-  int64_t last = 0;      // this many of the newest, including the new one; 0: all, and the next two are ignored
+  int64_t last = 0;      // this many of the newest, including the new one; 0: all, and the next two members are ignored
   int64_t interval = 0;  // steps that are multiples of this; 0: none
   int64_t best = 0;      // this many with the lowest validation losses
 };
