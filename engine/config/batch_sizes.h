@@ -25,7 +25,7 @@ struct BatchSizes {
   }
   int64_t largest() const { return std::ranges::max(parts, {}, &Part::samples).samples; }
 
-  // Calls end(begin, steps, samples) for each run of steps of equal size, starting at `begin`, until it returns true.
+  // Calls end(begin, steps, samples) for each run of steps of equal size, starting at `begin`, until end() is true.
   // The last run is unbounded.
   template <class End>
   void each_run(int64_t begin, const End& end) const {
@@ -62,7 +62,7 @@ struct BatchSizes {
 
 // Megatron's rampup_batch_size: `start` to `full` by `increment`, evenly spread over the first `samples`.
 BatchSizes ramp_of_batch_sizes(int64_t start, int64_t increment, int64_t samples, int64_t full);
-// Megatron's step_batch_size_schedule, "0:768 250B:1536": token thresholds with the batch size from each one on.
+// Megatron's step_batch_size_schedule, "0:768 250B:1536": token thresholds with the batch size from each threshold on.
 // K, M, B, T: 10^3, … 10^12. Empty if the text is invalid: the first threshold must be 0, and thresholds must ascend.
 std::optional<BatchSizes> parse_batch_size_schedule(const std::string& text, int64_t seq_length);
 

@@ -27,7 +27,7 @@
 
 namespace trivet {
 
-// Enums, and the names of their values in a file. Enums that lower floors use are declared there.
+// Enums, and the names of their values in a file. Enums that lower floors use are declared on those floors.
 enum class RecomputeGranularity { none, selective, full };
 enum class RecomputeModule { core_attn, layernorm, mlp };
 enum class RecomputeMethod { none, uniform, block };
@@ -76,7 +76,7 @@ struct ModelConfig {
   Positions position_embedding_type = Positions::learned;
   double rotary_base = 10'000;
   double rotary_percent = 1;
-  bool use_rope_scaling = false;  // Llama 3.1's
+  bool use_rope_scaling = false;  // the scaling of Llama 3.1
   double rope_scaling_factor = 8;
   double rope_scaling_low_freq_factor = 1;
   double rope_scaling_high_freq_factor = 4;
@@ -100,7 +100,7 @@ struct ParallelConfig {
   int pipeline_model_parallel_size = 1;
   std::optional<int64_t> virtual_pipeline_model_parallel_size;  // model chunks per pipeline rank; set by the schedule
   std::string pipeline_schedule = "1f1b";                       // a kind of `trivet schedule`, or a schedule file
-  std::optional<int64_t> microbatch_group_size_per_vp_stage;    // interleaved; empty: what fits
+  std::optional<int64_t> microbatch_group_size_per_vp_stage;    // interleaved; empty: chosen to fit
   std::optional<int64_t> decoder_first_pipeline_num_layers;
   std::optional<int64_t> decoder_last_pipeline_num_layers;
   bool account_for_embedding_in_pipeline_split = false;
@@ -124,7 +124,7 @@ struct OverlapConfig {
   bool defer_embedding_wgrad_compute = false;  // the output weight's gradients wait for the pipeline to drain
   int64_t wgrad_deferral_limit = 0;            // limits deferral to this many last micro-batches; 0: all
   TensorOverlap tp_comm_overlap = TensorOverlap::none;
-  std::optional<TensorOverlap> tp_comm_overlap_qkv;  // default: tp_comm_overlap; same for the others
+  std::optional<TensorOverlap> tp_comm_overlap_qkv;  // default: tp_comm_overlap; same for the next three
   std::optional<TensorOverlap> tp_comm_overlap_proj;
   std::optional<TensorOverlap> tp_comm_overlap_fc1;
   std::optional<TensorOverlap> tp_comm_overlap_fc2;
@@ -224,10 +224,10 @@ struct CommConfig {
 
 struct CheckpointConfig {
   int64_t save_interval = 0;  // steps between checkpoints in run_dir/checkpoints; 0: none
-  int64_t keep_last = 0;      // keep this many of them; 0: all
+  int64_t keep_last = 0;      // keep this many checkpoints; 0: all
   // Also kept: steps that are multiples of save_retain_interval, and the keep_best steps of lowest validation loss.
   int64_t save_retain_interval = 0, keep_best = 0;
-  std::string mirror;            // a second folder, to which they are copied in the background; empty: none
+  std::string mirror;            // a second folder, to which checkpoints are copied in the background; empty: none
   bool async_save = false;       // copy the state, then write it while training continues
   int64_t max_failed_saves = 3;  // consecutive failures that end the run
 };
@@ -238,7 +238,7 @@ struct TrainConfig {
   int64_t eval_interval = 0;  // 0: never
   int64_t eval_iters = 10;
   bool full_validation = false;  // evaluate the full set, in order
-  int64_t eval_samples = 0;      // or this many of its first samples; 0: eval_iters batches
+  int64_t eval_samples = 0;      // or this many of the set's first samples; 0: eval_iters batches
   bool skip_train = false;       // evaluate a checkpoint and exit
   int64_t seed = 1234;           // for weights and dropout
   std::string run_dir = "runs/default";

@@ -116,7 +116,7 @@ std::string data_parallel_text(const Config& config) {
   return fmt::format("{}, {}, {}", word_of(strategy), buckets, overlap);
 }
 
-// "tensor 5 us and 100 Gbit/s, data 10 Gbit/s"; empty without links. A group of one rank has none.
+// "tensor 5 us and 100 Gbit/s, data 10 Gbit/s"; empty without links. A group of one rank has no link.
 std::string describe_links(const CommConfig& c, const MeshShape& mesh) {
   std::string text;
   const auto add = [&](const char* name, int ranks, double latency_us, double gbps) {

@@ -28,7 +28,7 @@ struct LoadedConfig {
   bool trains = true;
 };
 
-// `sets` are "section.key=value" texts, with the value as plain text or in YAML's notation: [a, b], "a", ~. They
+// `sets` are "section.key=value" strings, with the value as plain text or in YAML notation: [a, b], "a", ~. They
 // override the file, and later ones override earlier ones. Throws one ConfigError with every problem that can be found
 // without knowing the ranks and the dataset, one per line; IoError if the file cannot be read. `levels` have the same
 // form, for a study's factors: resolve() leaves out a level that has no effect.
@@ -37,7 +37,7 @@ LoadedConfig load_config(const std::string& path, std::span<const std::string> s
 // Same, for a plan or inference: LoadedConfig::trains is false.
 LoadedConfig load_untrained(const std::string& path, std::span<const std::string> sets = {});
 
-// Same, from text; `path` is only its name.
+// Same, from a string; `path` only names it in messages.
 LoadedConfig parse_config(const std::string& text, const std::string& path, std::span<const std::string> sets = {},
                           std::span<const std::string> levels = {});
 
@@ -62,7 +62,7 @@ Config parse_saved_config(const std::map<std::string, std::string>& values, cons
 struct Field;
 struct Scalar;
 struct YamlNode;
-// The value of a key; a list becomes its items joined by commas. Empty if the key does not accept the list, or if an
+// The value of a key; a list becomes its items joined by commas. Empty if the key does not accept a list, or if an
 // item is not a scalar or contains a comma.
 std::optional<Scalar> scalar_of(const Field& field, const YamlNode& node);
 

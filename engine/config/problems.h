@@ -49,8 +49,8 @@ class Problems {
   // True if the file sets `key`, but a --set, a level, or resolve() set one of `keys`; or if a level of a study sets
   // `key`, because it is combined with every level of the other factors.
   bool overridden(std::string_view key, const std::vector<std::string_view>& keys) const;
-  // Records that the key's value has no effect, for a reason outside the file. This is no problem: resolve() resets the
-  // key to its default and adds a note to the run.
+  // Records that the key's value has no effect, for a reason outside the file. This is not a problem: resolve() resets
+  // the key to its default and adds a note to the run.
   void leave_out(std::string_view key, std::string_view why);
   bool left_out(std::string_view key) const;
   struct LeftOut {

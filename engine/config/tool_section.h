@@ -1,6 +1,6 @@
-// ToolSection: what a tool adds to a run: a section of keys (`mlperf:`, `plan:`), the rules for their values, and
-// a procedure that directs the run accordingly. Each program lists its rows by hand in launch/: sections do not
-// register themselves, because the linker drops unreferenced object files.
+// A ToolSection is what a tool adds to a run: a section of keys (`mlperf:`, `plan:`), rules for their values, and a
+// procedure that directs the run. Each program lists its ToolSections by hand in launch/: they do not register
+// themselves, because the linker drops unreferenced object files.
 #pragma once
 
 #include <any>
@@ -42,14 +42,14 @@ struct ToolSection {
   std::unique_ptr<RunProcedure> (*procedure)(const LoadedConfig& loaded, bool from_checkpoint,
                                              Communicator& world) = nullptr;
 
-  // Creates the observer of a run of this configuration, on rank 0, or returns null. Null: never an observer.
+  // Creates the observer for a run with this configuration, on rank 0, or returns null. Null: the tool has no observer.
   std::unique_ptr<RunObserver> (*observer)(const LoadedConfig& loaded) = nullptr;
 };
 
-// The rows of this program, defined in launch/all_sections.cc or launch/core_sections.cc.
+// The ToolSections of this program, defined in launch/all_sections.cc or launch/core_sections.cc.
 std::span<const ToolSection> tool_sections();
 
-// The section whose procedure directs a run of this configuration; null: none.
+// The section whose procedure directs a run with this configuration; null: none.
 const ToolSection* directing_section(const Config& config);
 
 // The values of the tools' sections: one struct for each.

@@ -111,7 +111,7 @@ void derive(LoadedConfig& loaded, std::string_view key, std::optional<T>& to, T 
   loaded.origins[std::string(key)] = {Origin::derived, std::move(how)};
 }
 
-// Resets the values that the rules leave out to their defaults.
+// Resets to their defaults the values that the rules leave out.
 void leave_out(LoadedConfig& loaded, const Problems& problems, std::vector<std::string>& notes) {
   Config defaults;
   for (const auto& [key, note] : problems.left_out()) {
@@ -186,7 +186,7 @@ void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d, int64
   CommConfig& m = c.comm;
   derive(loaded, "comm.tensor_link_latency_us", m.tensor_link_latency_us, m.link_latency_us, "link_latency_us");
   derive(loaded, "comm.tensor_link_gbps", m.tensor_link_gbps, m.link_gbps, "link_gbps");
-  if (c.parallel.context_parallel_size > 1) {  // else they stay auto: study IDs hash values that are not the default
+  if (c.parallel.context_parallel_size > 1) {  // at 1 they stay auto: study IDs hash values that are not the default
     derive(loaded, "comm.context_link_latency_us", m.context_link_latency_us, m.link_latency_us, "link_latency_us");
     derive(loaded, "comm.context_link_gbps", m.context_link_gbps, m.link_gbps, "link_gbps");
   }
@@ -222,7 +222,7 @@ Layout resolve(LoadedConfig& loaded, const RunFacts& facts) {
   for (size_t before = 0;; before = layout.notes.size()) {  // leaving a value out may make others ineffective
     Problems problems(loaded.path, loaded.origins);
     check_config(loaded, problems);
-    for (const std::string_view key : loaded.left_to_planner)  // an optional is derived as usual
+    for (const std::string_view key : loaded.left_to_planner)  // an optional key is derived as usual
       if (find_field(key)->empty.empty())
         problems.add(key, "auto is for `trivet plan`, which chooses the fastest that fits; expected " +
                               expected(*find_field(key)));
@@ -369,7 +369,7 @@ ModelSpec model_spec_of(const ModelConfig& c) {
 std::vector<const Field*> keys_of_another_model(const Config& config, const Config& other) {
   std::vector<const Field*> keys;
   for (const Field& field : fields()) {
-    if (field.section() != "model" || check_field(field, other)) continue;  // required but missing there
+    if (field.section() != "model" || check_field(field, other)) continue;  // a required key that `other` lacks
     Config changed = config, from = other;
     field.copy(field.at(from), field.at(changed));
     if (!model_spec_of(changed.model).same_model(model_spec_of(config.model))) keys.push_back(&field);

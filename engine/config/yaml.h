@@ -72,7 +72,7 @@ class YamlReader {
   void unknown(const YamlNode& at, const std::string& where, std::string_view name,
                const std::vector<std::string_view>& known, std::string_view what);
 
-  // The text of a scalar. If there is none, returns empty and adds a problem; same for the functions below.
+  // The text of a scalar. If there is none, returns nullopt and adds a problem; same for the functions below.
   std::optional<std::string> scalar(const YamlNode& node, const std::string& where, std::string_view expected);
   // Returns parse(text), an optional that is empty if the text is not as expected.
   template <class Parse>
