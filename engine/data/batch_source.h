@@ -14,13 +14,13 @@ class Samples {
  public:
   virtual ~Samples() = default;
   virtual int64_t seq_length() const = 0;
-  // index: 0 or more. tokens: [s + 1], -1 past the end of data that does not repeat. ends (null: not needed)
-  // receives, ascending, the index just past the last token of each document in the dataset.
+  // index: 0 or more. tokens: [s + 1], -1 past the end of data that does not repeat. ends (may be null)
+  // receives, in ascending order, the index in `tokens` just past the last token of each document that ends there.
   void sample(int64_t index, std::span<int32_t> tokens, std::vector<int32_t>* ends = nullptr) const {
     if (ends) ends->clear();
     read_sample(index, tokens, ends);
   }
-  // The number of samples in one pass over the data, and the number of labels in its first `samples`.
+  // The number of samples in one pass over the data, and the number of labels in the first `samples` of it.
   virtual int64_t samples() const = 0;
   virtual int64_t labels_of(int64_t samples) const = 0;
 

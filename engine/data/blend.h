@@ -1,5 +1,5 @@
 // Blend: the order in which samples are drawn from several datasets, as in Megatron's build_blending_indices: sample i
-// comes from the source with the largest deficit to its share of i. A pure function of the index.
+// comes from the source that is furthest below its share of i. A pure function of the index.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ class Blend {
   // proportions.
   Blend(std::vector<double> weights, std::vector<int64_t> sizes);
 
-  // Accepts any index. Takes constant time for the next index, otherwise time proportional to the distance from there
-  // or from the last anchor before the index. An anchor is kept for every kAnchor samples passed so far.
+  // Accepts any index. Takes constant time for the next index, otherwise time proportional to the distance from the
+  // next index or from the last anchor before the given one. An anchor is kept for every kAnchor samples passed so far.
   Place at(int64_t index);
   // The number of samples from each source among the first `total`, up to rounding.
   std::vector<double> expected(double total) const;

@@ -41,7 +41,7 @@ void expect_value(const JsonReader& reader, const json& object, const char* name
                 fmt::format("{}: nothing else is implemented", fmt::join(expected, " or ")));
 }
 
-// A member's parts: those in `list` if it is a Sequence, none if it is null, else itself.
+// A member's parts: those in `list` if it is a Sequence, none if it is null, else the member itself.
 void add_parts(const json& member, const char* list, const std::string& where, std::vector<json>& parts) {
   if (member.is_null()) return;
   const JsonReader reader(member, where);
@@ -399,7 +399,7 @@ std::string to_tokenizer_config(const BpeEnds& ends, const std::string& source) 
 BpeEnds read_tokenizer_config(const std::string& path) {
   const json whole = parse_strict_json(read_small_file(path, kMaxBpeBytes), path);
   const JsonReader file(whole, path);
-  // A text or, as older versions of transformers write it, an object.
+  // A string or, as older versions of transformers write it, an object.
   const auto token = [&](const char* name) {
     const json& value = file.member(name);
     return value.is_object() ? file.object(name).text("content") : file.text(name);

@@ -33,7 +33,7 @@ struct BpeModel {
   std::vector<Added> added;
   std::string begin;  // the special token that the post-processor prepends to a text; "": none
 
-  // The id of the special token with this text. If none, throws a ConfigError: `where`, then the special tokens.
+  // The id of the special token with this text. If none has it, throws a ConfigError: `where`, then the special tokens.
   int32_t special(const std::string& text, const std::string& where) const;
 };
 
@@ -55,9 +55,9 @@ std::string to_tokenizer_json(const BpeModel& model);
 std::string with_begin(std::string_view json, const BpeModel& model);
 
 // Hashes of everything that affects encoding: tokens, merges, and the rules for splitting and normalising texts.
-// Loading a file with transformers and saving it leaves them unchanged.
+// Loading a file with transformers and saving it leaves the hashes unchanged.
 std::string bpe_fingerprint(const BpeModel& model);
-// Names which of the three differ, after ": "; "" if either fingerprint is not of a BPE tokenizer.
+// Names which of the three hashes differ, after ": "; "" if either fingerprint is not of a BPE tokenizer.
 std::string bpe_difference(const std::string& fingerprint, const std::string& other);
 
 // Not in tokenizer.json: the token that ends a document, and the one that begins it, if any.

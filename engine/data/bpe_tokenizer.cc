@@ -51,7 +51,7 @@ class AddedFinder {
     return {text.size()};
   }
 
-  // True if a token spans `at`, or might span it once the text continues. ends: also if one ends at `at`.
+  // True if a token spans `at`, or might span it once the text continues. ends: also true if a token ends at `at`.
   bool spans(std::string_view text, size_t at, bool ends) const {
     return std::ranges::any_of(ids_, [&](const auto& token) {
       const size_t most = token.first.size() - 1, begin = at - std::min(at, most + ends);
@@ -245,7 +245,7 @@ class BpeTokenizer final : public Tokenizer {
     std::vector<Symbol> symbols(piece.size());
     std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
     const auto symbol = [&](int32_t at) -> Symbol& { return symbols[static_cast<size_t>(at)]; };
-    const auto merge_of = [&](int32_t at) {  // with the next one
+    const auto merge_of = [&](int32_t at) {  // of this symbol and the next
       if (at < 0 || symbol(at).id < 0 || symbol(at).next < 0) return merges_.end();
       return merges_.find(key(symbol(at).id, symbol(symbol(at).next).id));
     };

@@ -1,5 +1,5 @@
 // PREFIX.json: facts about a dataset that its .idx lacks. `trivet data prepare` writes it last. Megatron's datasets
-// come without one; the configuration then gives the vocabulary size.
+// come without this file; the configuration then gives the vocabulary size.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ struct DatasetInfo {
   int64_t vocab_size = 0;
   int64_t eod = 0;
   int64_t documents = 0;
-  int64_t tokens = 0;      // including one end of document each
+  int64_t tokens = 0;      // including one end-of-document token per document
   int64_t text_bytes = 0;  // of the documents
   std::string bin_hash;    // content_hash() of PREFIX.bin
   int64_t bos = -1;        // begins every document; -1: none does
-  // content_hash() of the BPE file next to it, as computing its fingerprint takes a second; "": unknown.
+  // content_hash() of the BPE file next to PREFIX.json, as computing its fingerprint takes a second; "": unknown.
   std::string tokenizer_hash{};
   bool operator==(const DatasetInfo&) const = default;
 };

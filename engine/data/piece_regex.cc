@@ -263,7 +263,7 @@ class PatternParser {
 using Threads = std::vector<size_t>;
 
 // Runs a thread over the next character, which is in the sets of this mask, and appends the resulting threads to
-// `taken`. seen: instructions that preferred threads reached. False: it matches, so later threads are dropped.
+// `taken`. seen: instructions that preferred threads reached. False: the thread matches, so later ones are dropped.
 bool run(const Code& code, size_t at, uint64_t sets, std::vector<bool>& seen, Threads& taken) {
   if (seen[at]) return true;
   seen[at] = true;

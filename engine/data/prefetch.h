@@ -61,7 +61,7 @@ class BatchLoader : public BatchSource {
   // Rethrows an error from preparing the micro-batch, as does every later call.
   const Batch& next() override;
 
-  // So that every evaluation reads the same data.
+  // Lets every evaluation read the same data.
   void restart(int64_t start_sample) override;
 
  private:

@@ -22,7 +22,7 @@ constexpr size_t kMaxTextBytes = 64 << 10;  // per call: the library needs many 
 constexpr size_t kMaxCachedWord = 32;
 constexpr size_t kMaxCachedWords = 1 << 18;
 
-// The library's message without its "src/file.cc(line) [condition] ", or the condition if that is all.
+// The library's message without its "src/file.cc(line) [condition] ", or the condition if there is no more.
 std::string message_of_library(std::string_view message) {
   const size_t line = message.find(".cc("), end = message.rfind(']');
   if (line == message.npos || end == message.npos || end < line) return std::string(message);
@@ -112,7 +112,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   // Encodes each new word once, which is many times faster than encoding the text as a whole and gives the same tokens
-  // (SentencePieceFacts). New words enter the cache at the end of the text, so that a text locks it only twice.
+  // (SentencePieceFacts). New words enter the cache at the end of the text, so a text locks the cache only twice.
   void encode_words(std::string_view text, std::vector<int32_t>& tokens) const {
     std::vector<std::pair<std::string, std::vector<int32_t>>> fresh;
     {

@@ -17,7 +17,7 @@ inline std::vector<uint32_t> in_order(uint32_t n) {
 }
 
 // A permutation of 0 … n-1: a Fisher-Yates shuffle driven by Philox keyed by `seed`; `stream` numbers independent
-// permutations. About 10 ns per element while it fits the caches.
+// permutations. About 10 ns per element while the permutation fits in the caches.
 inline std::vector<uint32_t> permutation(uint32_t n, uint64_t seed, uint64_t stream) {
   std::vector<uint32_t> order = in_order(n);
   for (uint64_t i = n; i-- > 1;) {

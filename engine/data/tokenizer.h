@@ -29,7 +29,7 @@ class Tokenizer {
   // How many of these tokens, from encode(), are added tokens recognised in the text.
   virtual int64_t count_added(std::span<const int32_t>) const { return 0; }
 
-  // Where to split a text so that its first part is at most `most` bytes long; 0 if that is impossible. The text's
+  // Where to split `text` so that its first part is at most `most` bytes long; 0 if that is impossible. The text's
   // size if it is no longer than that.
   virtual size_t part_size(std::string_view text, size_t most) const;
 
