@@ -24,7 +24,7 @@ struct RankPlace {
 
 struct FlightDump {
   RankPlace place;
-  std::string why;  // why it was written
+  std::string why;  // why the dump was written
   // State of the rank's main thread in /proc: R running, S sleeping, T stopped; ?: unknown. A running rank is not
   // waiting, even if it has posted receives early.
   char main_thread = '?';

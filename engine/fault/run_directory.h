@@ -19,9 +19,9 @@ class RunDirectory {
   explicit RunDirectory(std::string path, const char* what = "train.run_dir", std::vector<std::string> marks = {},
                         std::string lock = {}, bool holds = true);
 
-  // Why it no longer belongs to this run; empty: it does, or its file system does not respond. Any thread.
+  // Why the directory no longer belongs to this run; empty: it does, or its file system does not respond. Any thread.
   std::string problem() const;
-  // True if another run now owns it, with everything that this one saved. A missing lock counts only if there is an
+  // True if another run now owns it, with everything that this run saved. A missing lock counts only if there is an
   // outcome.
   bool taken_over() const;
   // Locks it by flock(). False: another process holds that lock. Also true if the file system does not support locks.

@@ -20,7 +20,7 @@ namespace {
 struct Holder {
   std::string host;
   int64_t pid = 0;
-  int64_t process_start = 0;  // distinguishes it from a later process with the same pid
+  int64_t process_start = 0;  // distinguishes the process from a later one with the same pid
   std::string processes;      // its pid namespace: each container has its own
   std::string job;            // scheduler job; empty: none
   std::string since;
@@ -99,7 +99,7 @@ RunLock::RunLock(const std::string& run_dir)
     const Holder holder = parse_holder(text);
     const std::string stale = why_stale(holder, parse_holder(text_), path_, file_.temporary());
     if (stale.empty()) refuse(holder_text());
-    // If several processes take it over, only one renames it. A lock that is new by then gets its name back.
+    // If several processes take the lock over, only one renames it. A lock that is new by then gets its name back.
     const std::string aside = OutputFile(path_).temporary();
     if (rename(path_.c_str(), aside.c_str()) != 0) continue;
     const bool taken = text_of(aside) == text, given_back = !taken && link(aside.c_str(), path_.c_str()) == 0;

@@ -1,6 +1,6 @@
 // RunLock: RUN_DIR/lock, which keeps two jobs from writing to one folder. It names its holder: host, process, start
 // time and scheduler job. The directory itself is locked too, so removing the lock file does not admit another job. A
-// stale lock is taken over, unless flock() shows that file or directory is held. A lock from this host is stale if its
+// stale lock is taken over, unless flock() shows that the file or folder is held. A lock from this host is stale if its
 // process has ended or is in another container; a lock from another host, if an earlier attempt of the same scheduler
 // job holds it or it has not been touched for kStale. The holder touches it every kTouch.
 #pragma once

@@ -91,8 +91,8 @@ class Watchdog {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool stop_ = false;   // guarded by mutex_
-  Fired fired_;         // the same
-  std::thread thread_;  // last
+  Fired fired_;         // also guarded by mutex_
+  std::thread thread_;  // declared last
 };
 
 // The places of all ranks, on all ranks. Collective over `world`.
