@@ -45,7 +45,7 @@ Cells cells_of(const StepReport& r) {
           duration_text(r.remaining_seconds)};
 }
 
-// How many columns do not fit a terminal `terminal` characters wide; 0 characters: no terminal.
+// How many columns do not fit on a terminal `terminal` characters wide; 0 characters: no terminal.
 size_t columns_left_out(size_t step_width, size_t terminal) {
   size_t width = step_width - kColumns[0].width;
   for (const Column& column : kColumns) width += column.width + 2;

@@ -15,12 +15,12 @@ namespace trivet {
 // The start of the run.
 struct RunBegin {
   int64_t step = 0;              // steps done before this start
-  std::string checkpoint = {};   // the one it resumes from; empty: new weights
+  std::string checkpoint = {};   // the checkpoint that the run resumes from; empty: new weights
   bool goes_on = false;          // resumes in the checkpoint's own run folder; later records are rewritten
   bool evaluates_again = false;  // the evaluation after `step` is repeated, too
   int64_t total_steps = 0;
   int ranks = 1;
-  std::string program = {};  // its version
+  std::string program = {};  // the program's version
   double start_seconds = 0;  // since process start
   std::string banner = {};   // layout, memory, device and data, human-readable
   double peak_tflops = 0;    // per rank, the denominator of MFU

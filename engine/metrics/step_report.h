@@ -40,7 +40,7 @@ struct StepReport {
   double tokens_per_second = kUnknown;
   double model_tflops_per_rank = kUnknown;
   double mfu = kUnknown;  // stays unknown if the peak is
-  // If attention is limited to documents: counts only the attention computed, while `mfu` counts that of whole samples.
+  // If attention is limited to documents: counts only the attention computed; `mfu` counts attention in whole samples.
   std::optional<double> mfu_in_documents = {};
   double bubble_fraction = kUnknown;
   StepStats stats = {};   // the sum over ranks
@@ -78,7 +78,7 @@ struct EvalReport {
   int64_t samples = 0;
   int64_t tokens = 0;
   double seconds = StepReport::kUnknown;
-  std::string checkpoint{};  // with train.skip_train: the one evaluated
+  std::string checkpoint{};  // with train.skip_train: the checkpoint evaluated
 };
 
 struct SaveReport {

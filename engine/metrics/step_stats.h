@@ -9,7 +9,7 @@
 // reported separately. Phase spans are labels, not work.
 //
 //   wire[k]        time on the wire, exposed or not, of one class alone: the union of its calls
-//   floor[k]       the same if each call took bytes / bandwidth + latency of its link, starting when
+//   floor[k]       wire[k] if each call took bytes / bandwidth + latency of its link, starting when
 //                  its first byte could move, with collectives serialised
 //   overlap ratio  hidden wire / wire. Waiting does not count: a receive that was posted early waits under compute
 //                  without anything to hide
