@@ -17,14 +17,14 @@ struct RankTime {
   StepStats sum;
 };
 
-// Adds up steps. The first step, which includes warm-up, does not count once there is another.
+// Adds up steps. The first step, which includes warm-up, does not count once there is a second.
 class TimeTable {
  public:
   explicit TimeTable(int ranks, const KnownLinks& links = {}) : ranks_(ranks), links_(links) {}
   void add(const StepStats& of_all_ranks, const StepStats& of_this_rank = {});
   const StepStats& own() const { return own_; }  // this rank's sum over the counted steps
 
-  // Means per step and rank: the time breakdown, and for each class of communication the bytes, the floor of its wire
+  // Means per step per rank: the time breakdown, and for each class of communication the bytes, the floor of its wire
   // time if the link is known, the wire time, its hidden and exposed parts, the part shared with a class that takes
   // precedence, and the time spent waiting for peers. ranks: adds one row per rank with its own breakdown, if there are
   // several but few enough to read.
@@ -43,7 +43,7 @@ class TimeTable {
 //
 // work: [rank], the sum of `steps` steps; stages: [rank]. One line per rank whose own work took more than `factor`
 // times the median of its peers, and at least 1 ms per step longer: the rank, both times, and where it lost most. Also
-// one per rank whose exposed wire time exceeded these limits, if it was busy longer than the rest of its stage: a
+// one line per rank whose exposed wire time exceeded these limits, if it was busy longer than the rest of its stage: a
 // group's ranks share their wire time, so this finds a slow rank only among several groups, as in pipelines.
 std::vector<std::string> find_stragglers(const std::vector<StepStats>& work, const std::vector<int>& stages,
                                          int64_t steps, double factor);

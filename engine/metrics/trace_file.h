@@ -38,7 +38,7 @@ std::string trace_of_run(const std::string& run_dir);
 // Converts a trace for Holistic Trace Analysis (https://hta.readthedocs.io), which reads a folder with one file per
 // rank, as the PyTorch profiler writes it: folder/rank0.json and so on; creates the folder. Work and calls become GPU
 // kernels, whatever device they ran on; calls get NCCL's prefix and, like NCCL kernels, start when their stream reached
-// them, so that they include the wait. Omits "ProfilerStep" ranges: with them, as HTA notes, it drops kernels whose
+// them, so they include the wait. Omits "ProfilerStep" ranges: with them, as HTA notes, it drops kernels whose
 // launch is not in the trace. Throws IoError, DataError.
 void write_hta_traces(const std::string& trace_path, const std::string& folder);
 

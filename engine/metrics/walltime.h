@@ -29,7 +29,7 @@ class WallTime : public RunObserver {
   struct Kind {
     int64_t interval = 0;  // steps; 0: never
     int64_t count = 0;
-    double sum = 0, longest = 0;  // sum: seconds that training stalled; longest: until done
+    double sum = 0, longest = 0;  // sum: seconds that training stalled; longest: seconds from start to end
   };
   void tell_news();
 
