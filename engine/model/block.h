@@ -85,7 +85,7 @@ class Block {
   Dropout dropout(DropoutSite site, const MicroBatch& micro_batch) const;
   QkvViews packed(Hidden qkv) const;
   QkvViews heads_of(const BlockActivations& acts) const;  // as attention reads them
-  // Returns a norm's output as its linear layer reads it: `saved`, or in `frame` if this pass writes no codes.
+  // Returns a norm's output as its linear layer reads it: `saved`, or a tensor in `frame` if this pass writes no codes.
   Operand<Place::residual> normalise(Context& ctx, const LayerNorm& norm, Residual x,
                                      const Operand<Place::residual>& saved, Tensor mean, Tensor rstd,
                                      Scratch::Frame& frame) const;

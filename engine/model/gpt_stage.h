@@ -31,9 +31,9 @@ class GptStage {
            const Recompute& recompute = {}, Param* word_embedding = nullptr);
   GptStage(const GptStage&) = delete;
 
-  // stashes: how many micro-batches may be between the two halves of a split backward; each holds the gradients and the
+  // stashes: how many micro-batches can be between the two halves of a split backward; each holds the gradients and the
   // recomputed activations that the weight half needs. whole_backwards: true if there are unsplit backwards too.
-  // deferred_heads: how many micro-batches may have a deferred gradient of the output weight at the same time.
+  // deferred_heads: how many micro-batches can have a deferred gradient of the output weight at the same time.
   void allocate(Arena& activations, int slots, int stashes, bool whole_backwards, int deferred_heads = 0);
   // Bytes of scratch for forward and backward of a stage of `blocks` blocks, and for the logits of one position.
   static int64_t scratch_bytes(const GptShape& shape, const Recompute& recompute, int64_t blocks);

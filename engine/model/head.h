@@ -4,7 +4,7 @@
 // With a vocabulary of 128k the logits are by far the largest activation. A chunked loss (GptShape::cross_entropy_rows)
 // holds the logits of only one chunk of rows at a time: a training step leaves all but the norm to the backward pass,
 // which immediately turns each chunk into its gradient. So no GEMM runs twice, and no logits are held between passes.
-// The loss and all gradients but the output weight's, which is summed by chunk, match whole logits' bit for bit.
+// The loss and all gradients but the output weight's, which is summed by chunk, are bitwise those of whole logits.
 #pragma once
 
 #include "engine/model/layernorm.h"

@@ -52,7 +52,7 @@ struct ModelSpec {
     spec.vocab = n;
     return spec;
   }
-  // True if both have the same tensors and compute the same from them, so that checkpoints are interchangeable.
+  // True if both have the same tensors and compute the same results from them, so checkpoints are interchangeable.
   bool same_model(ModelSpec other) const {
     other.training = training;
     return other == *this;

@@ -1,5 +1,5 @@
-// StepInput: the micro-batches of two steps in host memory. The host fills one step's while the device copies the
-// other's.
+// StepInput: the micro-batches of two steps in host memory. The host fills those of one step while the device copies
+// those of the other.
 #pragma once
 
 #include <algorithm>
