@@ -21,7 +21,7 @@ namespace {
 int64_t hash_of(const std::string& text) { return static_cast<int64_t>(XXH3_64bits(text.data(), text.size())); }
 
 // Identifies this host, even among containers with the same name. As in NCCL, NCCL_HOSTID overrides it (in tests,
-// processes that share a GPU use sockets if theirs differ).
+// processes that share a GPU use sockets if its values differ).
 std::string host_identity() {
   if (const char* id = std::getenv("NCCL_HOSTID")) return id;
   return host_name() + "/" + boot_id();

@@ -35,7 +35,7 @@ struct GpuShare {
 };
 constexpr int64_t kNcclGroupBytes = int64_t{256} << 20;
 GpuShare gpu_share_of(const Config& config, int ranks);
-// A GPU has 32 hardware queues for a process's streams. Streams that share a queue wait for each other, which may make
+// A GPU has 32 hardware queues for a process's streams. Streams that share a queue wait for each other, which can make
 // ranks wait in a ring. Some queues are left for the libraries' streams.
 constexpr int kMostStreams = 28;
 

@@ -364,7 +364,7 @@ void Checkpointing::save_due_step() {
                     "checkpoint.save_interval for this disk",
                     trainer_.steps_done(), saver_->step()));
   } else {
-    conclude(finish_save());  // the save of an earlier step: a step to be retained waits for it
+    conclude(finish_save());  // an earlier step's save, for which a step to be retained waits
     begin();
     if (!config_.checkpoint.async_save) conclude(finish_save());
   }

@@ -42,10 +42,10 @@ class Checkpointing {
   // Called between two batches of an evaluation: adds the ranks' current votes to `sum`. True: the evaluation must end
   // here, as the run will in after_step(sum). Collective.
   bool interrupts_evaluation(Votes& sum);
-  // True if the evaluation after the last step is still due. Saved, so that a resumed run begins with it.
+  // True if the evaluation after the last step is still due. Saved, so a resumed run begins with that evaluation.
   bool evaluation_due() const { return evaluation_due_; }
   void set_evaluation_due(bool due) { evaluation_due_ = due; }
-  // The validation loss after the last step; saved with it.
+  // The validation loss after the last step; saved with that step.
   void set_validation_loss(double loss) { evaluated_step_ = trainer_.steps_done(), validation_loss_ = loss; }
   // True if after_step() will save or end the run, and so needs the step's result first.
   bool needs_result(const Votes& sum) const;

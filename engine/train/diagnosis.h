@@ -9,8 +9,8 @@
 
 namespace trivet {
 
-// The non-finite values of one rank, in the form that ranks exchange. Gradients are identified by the first bad one's
-// index in backward order, which is the same on all ranks; kNone: all are finite.
+// The non-finite values of one rank, in the form that ranks exchange. For gradients: the index of the first bad one in
+// backward order, an order that is the same on all ranks; kNone: all are finite.
 struct RankNumbers {
   static constexpr int64_t kNone = INT64_MAX;
   int64_t replica = 0;                       // the rank's index among the data-parallel ranks
@@ -24,7 +24,7 @@ struct NonFiniteSource {
   enum Kind { weight, loss, local_grad, grad, none } kind = none;
   std::vector<int> ranks;    // those that found it; if several, which was first is unknown
   std::vector<int> replica;  // for loss and local_grad: all ranks of the first such replica
-  int replicas = 0;          // for the same: the number of replicas with such values
+  int replicas = 0;          // for loss and local_grad: the number of replicas with such values
 };
 NonFiniteSource find_source(const std::vector<RankNumbers>& ranks);
 

@@ -46,7 +46,7 @@ void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_leng
   const auto read = [&](const Param& param) {
     Slice slice = slice_of(param, 0, param.shape.numel());
     if (param.spec.name == name_of(Module::position_embeddings) + ".weight")
-      slice.global.dims[0] = seq_length;  // rows in the checkpoint; this slice has the first ones
+      slice.global.dims[0] = seq_length;  // rows in the checkpoint; this slice has the first rows
     if (slice.count == 0) return;
     const Tensor target = param.weight.view({param.weight.numel()}).slice(0, slice.count);
     const StateTensor wanted{param.spec.name, slice, staging ? staging.slice(0, slice.count) : target};
@@ -75,7 +75,7 @@ std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Com
   auto rank = std::make_unique<Rank>(config, layout, make_backend(config, world, threads_of_rank(config, world)), world,
                                      RankOptions{.positions = positions});
   // A second reason for all ranks to wait here: freeing pinned memory, as read_weights() does, may wait for the streams
-  // of all GPUs. If ranks are threads, the stream of one that is ahead would be waiting for this rank in NCCL.
+  // of all GPUs. If ranks are threads, the stream of a rank that is ahead would be waiting for this rank in NCCL.
   const auto read = [&] { read_weights(*rank, checkpoint, config.model.seq_length); };
   if (const auto failure = failure_of_all(HostWorld(world), read)) {
     rank.reset();

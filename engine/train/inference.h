@@ -15,7 +15,7 @@
 namespace trivet {
 
 // Runs f on all ranks and returns the error that each must throw: its own, a DataError with the text of another
-// rank's error, or null. A Rank must be destroyed before it is thrown.
+// rank's error, or null. A Rank must be destroyed before the error is thrown.
 template <class F>
 std::exception_ptr failure_of_all(HostWorld host, const F& f) {
   try {
@@ -33,7 +33,7 @@ std::exception_ptr failure_of_all(HostWorld host, const F& f) {
 LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int pipeline,
                               std::span<const std::string> sets);
 
-// A rank with its weights. Collective over `world`; it and `layout` must outlive the rank. `config`: resolved
+// A rank with its weights. Collective over `world`, which, like `layout`, must outlive the rank. `config`: resolved
 // inference_config(). positions: the longest context, up to the model's seq_length; activation memory grows with it.
 std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Communicator& world,
                                  const OpenCheckpoint& checkpoint, int64_t positions);
@@ -43,7 +43,7 @@ std::unique_ptr<Rank> open_model(const Config& config, const Layout& layout, Com
 // are bitwise the same with any number of threads.
 int threads_for_tokens(const Config& config, Communicator& world);
 
-// Reads the weights of a rank that does not train, in its dtype.
+// Reads the weights of a rank that does not train, in the rank's dtype.
 void read_weights(Rank& rank, const OpenCheckpoint& checkpoint, int64_t seq_length);
 
 // The tokenizer file, for load_tokenizer(), of the run that saved the checkpoint, or "bytes"; "" if none is found

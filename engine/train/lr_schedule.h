@@ -25,7 +25,7 @@ inline double left_of_decay(const OptimizerConfig& c, double r) {
 }
 
 // at: the step, counted from 1, or the samples consumed including the step's, in the unit of `span`. Warm-up is linear
-// from lr_warmup_init to lr, reached at span.warmup. Then lr decays until span.decay, and is min_lr after it: from the
+// from lr_warmup_init to lr, reached at span.warmup. Then lr decays until span.decay (min_lr afterwards): from the
 // end of the warm-up (cosine, linear), over the last span.wsd_decay (WSD, constant before it), or as
 // lr * sqrt(warmup / at). lr, min_lr: for decoupled parameters, or for all. REQUIRES: the span is resolved.
 inline double learning_rate(const OptimizerConfig& c, const LrSpan& span, int64_t at, double lr, double min_lr) {

@@ -7,7 +7,7 @@
 // skipped step leaves weights and moments bitwise unchanged. Its batch is consumed, and the learning-rate schedule,
 // which counts steps, advances; Adam's bias correction counts updates. After train.max_consecutive_skips in a row the
 // run ends. The median is not saved: a resumed run detects spikes from its 16th step on. A step in which no label
-// counts is also skipped, whatever the policies, and never ends the run.
+// counts is also skipped, whatever the policies say, and never ends the run.
 #pragma once
 
 #include <array>

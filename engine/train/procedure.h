@@ -16,7 +16,7 @@ class RunProcedure {
   virtual ~RunProcedure() = default;
 
   // Called when the engine is ready and before any training data is read; the run continues when it returns.
-  // train_samples, eval_samples: sizes of the data sets; eval_labels: labels in the latter. Collective.
+  // train_samples, eval_samples: sizes of the data sets; eval_labels: labels in the evaluation set. Collective.
   virtual void start(Trainer& trainer, int64_t train_samples, int64_t eval_samples, int64_t eval_labels) = 0;
   // True if an evaluation follows this step.
   virtual bool evaluates(int64_t step) const = 0;

@@ -46,9 +46,9 @@ class Rank {
   // True if a reduction adds other ranks' gradients to this rank's.
   bool sums_gradients() const;
   // The logits that follow `context`, which may fill the rank's positions: [vocab_size], the same on every rank. known:
-  // the length of a prefix, shorter than `context`, shared with the last call's, if nothing has run since. If each
-  // layer's activations are saved, the prefix's keys and values still exist, and only the other tokens are computed. On
-  // a CPU the logits are bitwise the same for any `known`. Collective over the model's ranks.
+  // the length of a prefix, shorter than `context`, shared with the last call's context, if nothing has run since. If
+  // each layer's activations are saved, the prefix's keys and values still exist, and only the other tokens are
+  // computed. On a CPU the logits are bitwise the same for any `known`. Collective over the model's ranks.
   std::vector<float> next_token_logits(std::span<const int32_t> context, int64_t known = 0);
 
   Backend backend;

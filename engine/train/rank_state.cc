@@ -224,7 +224,7 @@ MemoryPlan plan_memory(const Config& config, const Layout& layout, const MeshPos
 
 PlannedBytes planned_bytes(const Config& config, const Layout& layout) {
   PlannedBytes bytes;
-  for (int pp = 0; pp < layout.schedule.p; ++pp) {  // tensor- and data-parallel ranks need the same
+  for (int pp = 0; pp < layout.schedule.p; ++pp) {  // tensor- and data-parallel ranks need the same memory
     const int64_t of_rank = plan_memory(config, layout, {{Axis::pp, pp}}).total();
     bytes.largest = std::max(bytes.largest, of_rank);
     bytes.all += of_rank * (layout.mesh.world() / layout.schedule.p);

@@ -1,6 +1,6 @@
 // RankState: all memory of a rank, built in this order: the stages declare their parameters, the flat buffer lays them
 // out, and arenas allocate by purpose. On a planning device, which allocates nothing, the same code counts the bytes of
-// each purpose, so that `trivet config` predicts exactly what a run allocates.
+// each purpose, so `trivet config` predicts exactly what a run allocates.
 #pragma once
 
 #include <algorithm>
@@ -63,7 +63,7 @@ struct RankState {
   enum StepNumber { kMissing, kLoss, kNorm, kWatchedNorm, kOwnLoss, kOwnNorm, kAccepted, kStepNumbers };
   Tensor step_numbers;
   Tensor step_number(StepNumber which) const { return step_numbers.slice(which, 1); }
-  Tensor missing_and_loss;  // [2] fp32: step_number(kMissing) and kLoss, or its own if the rank does not train
+  Tensor missing_and_loss;  // [2] fp32: step_number(kMissing), kLoss; a tensor of its own if the rank does not train
   Tensor loss;              // [1] fp32: the second of these
   // Results of op::FindNonFinite per bucket, [kNonFiniteSearches, buckets, kNonFiniteNumbers] int64: this rank's
   // gradients before their reduction, in the current step; the same for the last step whose update is queued, for the
@@ -84,8 +84,8 @@ struct PlannedBytes {
   int64_t largest = 0, all = 0;  // for the rank that needs the most, and in total
 };
 PlannedBytes planned_bytes(const Config& config, const Layout& layout);
-// Throws ConfigError if this process cannot have the memory that ranks on CPUs need: all ranks if they are its threads,
-// else one.
+// Throws ConfigError if this process cannot have the memory that its ranks need on CPUs: all ranks if they are threads
+// of this process, else one rank.
 void check_memory(const Config& config, const Layout& layout, bool threads);
 
 }  // namespace trivet

@@ -24,7 +24,7 @@ namespace {
 struct StepSums {
   StepStats stats;
   Votes votes;
-  int64_t above_peak = 0;  // rank 0 was faster than the peak, which can be measured again
+  int64_t above_peak = 0;  // 1 if rank 0 was faster than the peak and may measure it again
   int64_t lost_spans = 0;
   int64_t seen_keys = 0;  // equal on the tensor and pipeline ranks of one batch
   int64_t gpus = 0, energy_mj = 0, clock_mhz = 0, slowed_by_power = 0, slowed_by_heat = 0;

@@ -65,8 +65,8 @@ class Reporter {
   void evaluation(const EvalReport& report);
   void note(const std::string& line);
   void text(const std::string& piece);
-  // Call one of the two before the first step. `goes_on`: the run continues in its own folder; metrics.jsonl loses
-  // the records of steps to be repeated and, with `evaluates_again`, the record of the evaluation of `step`.
+  // Call starts() or resumed() before the first step. `goes_on`: the run continues in its own folder; metrics.jsonl
+  // loses the records of steps to be repeated and, with `evaluates_again`, the record of the evaluation of `step`.
   // With train.skip_train, the evaluation is added to the folder's records.
   void starts();
   void resumed(int64_t step, const std::string& checkpoint, bool goes_on, bool evaluates_again, double load_seconds);
@@ -92,7 +92,7 @@ class Reporter {
   void tell_lost_spans(int64_t step, int64_t lost);
   // Collective, after a step that was faster than the peak. tflops: per rank; only rank 0's counts.
   void measure_peak_again(int64_t step, double tflops);
-  // For a step that is still faster: makes its rate the peak if the peak was measured, else its MFU unknown.
+  // For a step that is still faster: its rate becomes the peak if the peak was measured; else its MFU is unknown.
   void limit_mfu(StepReport& report);
 
   const Config& config_;

@@ -30,7 +30,7 @@ void check_step(const OpenCheckpoint& checkpoint);
 void check_same_model(const OpenCheckpoint& checkpoint, const Config& config, const std::string& remedy = "");
 // Like Megatron's OptimizerParamScheduler, throws ConfigError if the learning-rate or weight-decay schedules differ
 // from the checkpoint's, unless override_opt_param_scheduler or use_checkpoint_opt_param_scheduler settles which to
-// use. Always throws for different batch sizes in a run that counts samples, as its steps follow from them.
+// use. Always throws for different batch sizes in a run that counts samples, as its steps follow from those sizes.
 void settle_schedules(const OpenCheckpoint& checkpoint, Config& config, std::vector<std::string>& notes);
 void check_same_tokenizer(const OpenCheckpoint& checkpoint, const std::string& fingerprint);
 

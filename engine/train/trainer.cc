@@ -22,7 +22,7 @@ BatchPlan batch_plan_of(const Config& config, const Layout& layout, int rank) {
 
 namespace {
 
-// More missing labels than this count as all: sums over ranks are in fp32, which cannot resolve a millionth.
+// If more labels than this are missing, all count as missing: fp32 sums over ranks cannot resolve a millionth.
 float most_missing(int64_t labels) { return static_cast<float>((1 - 1e-6) * static_cast<double>(labels)); }
 
 }  // namespace
@@ -143,7 +143,7 @@ void Trainer::prepare_device() {
   const GptShape& shape = rank_.state.shape;
   SyntheticBatches synthetic(shape.whole_seq() * shape.micro_batch, shape.vocab);
   rank_.ranks->only_prepare(true);
-  if (trains) warm_up(synthetic, 2);  // the first overwrites the gradients, the second adds to them
+  if (trains) warm_up(synthetic, 2);  // of 2 micro-batches, the first overwrites the gradients, the second adds to them
   load_step(synthetic, false, 1, 1);
   rank_.executor.run_forward_only(1);
   rank_.input.queued(*rank_.compute);
@@ -153,7 +153,7 @@ void Trainer::prepare_device() {
   host_.world().barrier();
   rank_.state.flat.weights_changed();  // the weights were quantised without the other ranks
   if (!trains) return;
-  rank_.data_parallel->weights.updated();  // gathers the other ranks' parts, which did not arrive
+  rank_.data_parallel->weights.updated();  // gathers the other ranks' parts, which were not sent above
   rank_.data_parallel->weights.finish();
   rank_.compute->synchronize();
 }
@@ -177,8 +177,8 @@ std::optional<StepResult> Trainer::queue_step() {
   rank_.finish_gradients();
   end(StepPhase::reduce);
   begin(StepPhase::optimizer);
-  // The host reads the previous step's numbers only now, so that the device has work in the meantime. They set this
-  // step's limits.
+  // The host reads the previous step's numbers only now, so that the device has work in the meantime. These numbers set
+  // this step's limits.
   std::optional<StepResult> earlier;
   size_t slot = 0;
   if (out_) {

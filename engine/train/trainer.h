@@ -72,9 +72,9 @@ class Trainer {
   std::optional<StepResult> queue_step();
   StepResult finish_step();
 
-  // Runs a step on synthetic data whose update the device refuses: weights, moments and counters stay unchanged. After
-  // it, everything that a first step sets up exists: autotuned kernels, graphs, connections. REQUIRES: no step is
-  // pending. Collective.
+  // Runs a step on synthetic data whose update the device refuses: weights, moments and counters stay unchanged.
+  // Afterwards, everything that a first step sets up exists: autotuned kernels, graphs, connections. REQUIRES: no step
+  // is pending. Collective.
   void warm_up(BatchSource& synthetic) { warm_up(synthetic, kAll); }
 
   // Runs two micro-batches of synthetic data through this rank's chunks (forward, backward and a refused update), and
@@ -111,7 +111,7 @@ class Trainer {
   RankState& state() { return rank_.state; }
   DataParallel& data_parallel() { return *rank_.data_parallel; }
   Trace& trace() { return trace_; }
-  // True if that step's spans are measured. On a GPU not every step is, as spans cost two events per operation.
+  // True if that step's spans are measured. On a GPU not every step's are, as spans cost two events per operation.
   bool measures(int64_t step) const {
     return rank_.device.kind() == DeviceKind::cpu || config_.train.trace || step <= kMeasuredEvery ||
            step % std::max(kMeasuredEvery, config_.train.log_interval) == 0;
@@ -131,7 +131,7 @@ class Trainer {
   };
 
   // Returns the number of micro-batches it loads: a step's, at most `most`; one if the rank does not train. Adds to
-  // seen_keys_, and to missing_ the labels of this rank's loss that eod_mask_loss excludes.
+  // seen_keys_, and adds to missing_ the number of labels of this rank's loss that eod_mask_loss excludes.
   int load_step(BatchSource& source, bool training, float loss_scale, size_t most = kAll);
   // Sets the loss to 0, and on the device the count of missing labels to missing_.
   void begin_loss();
