@@ -19,7 +19,7 @@ class Arena {
   enum class Where { device, host };  // host: host memory that the device copies efficiently
   Arena(Device& device, std::string name, Where where = Where::device)
       : device_(device), memory_(device), name_(std::move(name)), where_(where) {}
-  // Its blocks come from `memory`, which the device can access and which must outlive the arena.
+  // The arena's blocks come from `memory`, which the device can access and which must outlive the arena.
   Arena(Device& device, Memory& memory, std::string name)
       : device_(device), memory_(memory), name_(std::move(name)), where_(Where::device) {}
   ~Arena();
@@ -52,7 +52,7 @@ class Scratch {
   static constexpr int64_t kAlignment = 256;
   static constexpr int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-  // Allocates its `bytes` from `arena` immediately.
+  // Allocates `bytes` from `arena` immediately.
   Scratch(Arena& arena, int64_t bytes);
 
   class Frame {

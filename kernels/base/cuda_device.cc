@@ -33,12 +33,12 @@ bool has_happened(cudaEvent_t event) {
 
 namespace {
 
-// CUDA reads both variables when it starts, which may be in MPI_Init: they are set before main(), while no other thread
-// may read the environment. Each prevents deadlocks between ranks that wait for each other on streams.
+// CUDA reads both variables when it starts, perhaps in MPI_Init, so they are set before main(), when no other thread
+// can read the environment. Each prevents deadlocks between ranks that wait for each other on streams.
 // Streams that share a hardware queue wait for each other, whatever their dependencies: use as many queues as possible.
 [[maybe_unused]] const int kQueuesAreSet = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-// Loading a kernel at its first use may wait until the GPU is idle, and so for a receive that depends on what this rank
-// has yet to compute: load all kernels when CUDA starts.
+// Loading a kernel at its first use can wait until the GPU is idle, and thus for a receive that depends on what this
+// rank has yet to compute: load all kernels when CUDA starts.
 [[maybe_unused]] const int kLoadingIsSet = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 
 // A stream's queue has room for about 1,024 entries: kernels, copies, events. A thread that finds it full blocks in the
@@ -70,12 +70,12 @@ class Poison {
 class CudaEvent : public Event {
  public:
   CudaEvent(int device, const Poison& poison) : device_(device), poison_(poison) {
-    // A waiting host thread sleeps: a spinning one would take a core from another rank.
+    // A waiting host thread sleeps: a spinning thread would take a core from another rank.
     check_cuda(cudaEventCreateWithFlags(event_.out(), cudaEventDisableTiming | cudaEventBlockingSync),
                "cudaEventCreate");
   }
   void synchronize() override {
-    // Any thread may call this: one without a current device would initialise GPU 0.
+    // Any thread may call this: a thread without a current device would initialise GPU 0.
     check_cuda(cudaSetDevice(device_), "cudaSetDevice");
     check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize");
     poison_.check();
@@ -315,7 +315,7 @@ class CudaDevice : public Device {
     captured->set_trace_row(nullptr);
     const cudaStream_t from = captured->raw();
     captured->set_captures(true);
-    // Capture this thread only: other ranks may be threads of this process, which allocate and query events.
+    // Capture this thread only: other ranks may be threads of this process that allocate and query events.
     check_cuda(cudaStreamBeginCapture(from, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     Handle<cudaGraph_t, cudaGraphDestroy> graph;
     try {

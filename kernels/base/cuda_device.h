@@ -17,7 +17,7 @@ namespace trivet {
 void check_cuda(cudaError_t status, const char* call, std::source_location at = std::source_location::current());
 
 // True if everything queued before the event's last record has finished. (CUDA also sets the thread's last error to
-// "not ready", which enqueue() below would take for a failed launch: it is cleared.)
+// "not ready", which enqueue() below would take for a failed launch, so it is cleared.)
 bool has_happened(cudaEvent_t event);
 
 // REQUIRES: created by a CUDA device.

@@ -1,6 +1,6 @@
 // CudaSpans: measures when the work of a CUDA stream began and ended, by timing events around it, and adds spans to the
 // stream's trace row once the GPU has passed them. The host never waits for that: complete spans are added whenever the
-// next one begins, and the rest when the stream is synchronised. Used by the thread that feeds the stream.
+// next span begins, and the rest when the stream is synchronised. Used by the thread that feeds the stream.
 #pragma once
 
 #include <algorithm>

@@ -29,7 +29,7 @@ struct Fp8Format {
     const uint32_t finite = std::min(magnitude, std::bit_cast<uint32_t>(kMax));
     const uint32_t rounded = finite + ((1u << (kDropped - 1)) - 1) + ((finite >> kDropped) & 1u);
     const uint32_t normal = (rounded - kRebias) >> kDropped;
-    // The last bit of a sum with kShift is worth kSmallest, so that the addition rounds.
+    // The last bit of a sum with kShift is worth kSmallest, so the addition rounds.
     constexpr float kShift = kSmallest * (1 << 23);
     const uint32_t subnormal =
         std::bit_cast<uint32_t>(std::bit_cast<float>(finite) + kShift) - std::bit_cast<uint32_t>(kShift);

@@ -1,4 +1,4 @@
-// NVTX is header-only: it looks for a tool's library when the first range begins, and calls nothing without one.
+// NVTX is header-only: it looks for a tool's library when the first range begins, and calls nothing if there is none.
 #include <nvtx3/nvToolsExt.h>
 
 #include "kernels/base/trace.h"

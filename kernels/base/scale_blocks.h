@@ -1,9 +1,9 @@
 // ScaleBlocks: which elements of an FP8 matrix share a scale (DeepSeek-V3 2024, section 3.3.2): 1 x 128 blocks if a
 // GEMM sums over columns, 128 x 1 if over rows, and 128 x 128 for a weight, as GEMMs sum over both.
 //
-// The shape of the scales determines the blocks. [1]: all share one. [g, p, q]: the rows form g groups of equal size
-// (parts of a gathered tensor, or weights side by side), each of p x q blocks: p is the group's number of rows or 1/128
-// of it, q the same for columns. Both are rounded up, so a group's last blocks may have fewer rows or columns.
+// The shape of the scales determines the blocks. [1]: one scale for all. [g, p, q]: the rows form g groups of equal
+// size (parts of a gathered tensor, or weights side by side), each of p x q blocks: p is the group's number of rows or
+// 1/128 of it, q the same for columns. Both are rounded up, so a group's last blocks may have fewer rows or columns.
 #pragma once
 
 #include <algorithm>

@@ -36,7 +36,7 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  virtual void record(Event& event) = 0;  // the event completes when the work queued so far has
+  virtual void record(Event& event) = 0;  // the event completes with the work queued so far
   virtual void wait(Event& event) = 0;    // work queued from now on starts after the event
   virtual void synchronize() = 0;         // blocks the host thread until the queue is empty
 
@@ -68,7 +68,7 @@ class Stream {
   // Deferred enqueue: `queue` is called once, before anything else is queued. For streams of a device that captures()
   // (device.h), and one caller at a time (kernels/graph_ops.h).
   void hold(std::function<void()> queue) { held_ = std::move(queue); }
-  // Queues the deferred work. Every call that queues on such a stream begins with it.
+  // Queues the deferred work. Every call that queues on such a stream begins with flush().
   void flush() {
     if (held_) std::exchange(held_, nullptr)();
   }

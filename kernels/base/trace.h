@@ -2,7 +2,7 @@
 // communication and the Perfetto file both come from it, so both are measured, not derived.
 //
 // A TraceRow belongs to one stream and is written by the thread that runs that stream; TraceRow::take empties it
-// between two steps. Times are CLOCK_MONOTONIC nanoseconds, comparable between the processes of one host.
+// between two steps. Times are CLOCK_MONOTONIC nanoseconds, comparable between the processes on one host.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +48,7 @@ inline std::string name_of(Category category) {  // "comm.tensor"
 
 // A communication's load on its rank's port.
 struct WireCost {
-  int64_t bytes = 0;    // 0: none. A buffered send's are reported by its receive
+  int64_t bytes = 0;    // 0: none. A buffered send's bytes are reported by its receive
   int hops = 0;         // latencies in sequence
   bool queues = false;  // waits for earlier collectives; a transfer does not
   bool operator==(const WireCost&) const = default;
@@ -56,7 +56,7 @@ struct WireCost {
 
 // The purpose of a stream's current work.
 struct SpanLabel {
-  int microbatch = -1;                  // -1: none, as for the others
+  int microbatch = -1;                  // -1: none; likewise below
   int chunk = -1;                       // index among the pipeline rank's model chunks
   int first_unit = -1, last_unit = -1;  // indices in the rank's ParamList::units
   int bucket = -1;                      // index in FlatBuffer::buckets, of gradients or weights
@@ -74,9 +74,9 @@ struct SpanInfo {
 };
 
 // A communication is on the wire from when its first byte may move until its last has moved, as the transport reports:
-// [wire_start, wire_end). This is the same on all ranks of a call if they share a clock, and need not lie within the
-// span: received data may have been sent earlier. Before its wire time, a span waits for peers; after it, or without
-// any, it copies.
+// [wire_start, wire_end). The interval is the same on all ranks of a call if they share a clock, and need not lie
+// within the span: received data may have been sent earlier. Before its wire time, a span waits for peers; after it, or
+// if it has none, it copies.
 struct Span {
   SpanInfo info;
   int64_t start_ns = 0;
@@ -118,7 +118,7 @@ class TraceRow {
     ++room_->left;
     ++room_->lost;
   }
-  // For spans that are not reported as they happen: called by take(), on the thread that feeds the stream.
+  // For spans that are not reported as they happen: take() calls `source`, on the thread that feeds the stream.
   void set_source(std::function<void()> source) { source_ = std::move(source); }
   // Moves the spans recorded so far into `out`, which is overwritten; keeps the capacity of both.
   void take(std::vector<Span>& out) {
@@ -139,7 +139,7 @@ class TraceRow {
 
 // HostRange: a range of a host thread for profilers (NVTX: Nsight Systems and others), named after the trace's span. On
 // a GPU it covers the time in which work is queued; the profiler shows next to it when the work ran. Without a profiler
-// attached a range costs two pointer tests; in a build without NVTX (no_nvtx.cc) two empty calls.
+// attached, a range costs two pointer tests; in a build without NVTX (no_nvtx.cc), two empty calls.
 // RAII. Ranges of a thread nest. name: a string literal.
 class HostRange {
  public:
@@ -166,7 +166,7 @@ class SpanClock {
   uint64_t transfer_id_ = 0;
 };
 
-// RAII: the span of a scope, and its range in a profiler. A null row costs one test on top of that.
+// RAII: the span of a scope, and its range in a profiler. With a null row, the span itself costs one test.
 class ScopedSpan {
  public:
   ScopedSpan(TraceRow* row, SpanInfo info) : range_(info.name), row_(row), info_(info), start_(row ? now_ns() : 0) {}
