@@ -100,7 +100,7 @@ class GroupBackward {
     return seeing;
   }
 
-  // lse and D of each query; those that see no key, and rows past the end, get values that make probabilities 0.
+  // lse and D of each query; queries that see no key, and rows past the end, get values that make probabilities 0.
   void set_rows(HeadMatrix<const T> dout, HeadMatrix<const T> out, const float* lse) {
     for (int64_t i = 0; i < z_.s; ++i) {
       lse_[i] = lse[i] == -kInfinity ? kInfinity : lse[i];

@@ -45,7 +45,7 @@ class HeadForward {
   static int64_t matrix_blocks(const AttentionSizes& z) { return z.key_panels() * z.d_panels(); }
 
   void query_panel(int64_t i, const AttentionDropout& dropout, const FirstKeys& first_keys) {
-    // With documents, a query may see no key of a tile that others see: -infinity - -infinity would be NaN.
+    // With documents, a query may see no key of a tile that other queries see: -infinity - -infinity would be NaN.
     largest_ = filled_row(first_keys.any() ? std::numeric_limits<float>::lowest() : -kInfinity);
     total_ = {};
     const int64_t panels = z_.seen_key_panels(i), first = std::min(first_keys.panel(i), panels);

@@ -1,8 +1,8 @@
 // Shared by attention's forward and backward pass on the CPU: sizes, one head of a view, and blocks of scores.
 //
-// Both work on one head of one batch entry at a time, in panels of 32 positions, and hold scores transposed: a block is
-// [32 keys, 32 queries]. So a maximum, a sum or a log-sum-exp of each query is a row of vectors, nothing is ever
-// summed across a vector, and a block of probabilities is already the operand of the next GEMM.
+// Both passes work on one head of one batch entry at a time, in panels of 32 positions, and hold scores transposed: a
+// block is [32 keys, 32 queries]. So a maximum, a sum or a log-sum-exp of each query is a row of vectors, nothing is
+// ever summed across a vector, and a block of probabilities is already the operand of the next GEMM.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace trivet::TRIVET_CPU {
 
 struct AttentionSizes {
   int64_t s, keys, b, groups, members, d;
-  int64_t past;  // keys that the first query sees before its own; each later one sees one more. All keys if not causal
+  int64_t past;  // keys that the first query sees before its own; each later query one more. All keys if not causal
   int64_t heads() const { return groups * members; }
   int64_t panels() const { return panels_of(s); }  // of queries
   int64_t key_panels() const { return panels_of(keys); }
@@ -86,7 +86,7 @@ class FirstKeys {
   PositionMap keys_;
 };
 
-// Sets the scores of key panel j and query panel i to -infinity if the query does not see the key, or if there is no
+// Sets the scores of key panel j and query panel i to -infinity where the query does not see the key, or there is no
 // such key.
 inline void mask_unseen(const AttentionSizes& z, const FirstKeys& first_keys, int64_t j, int64_t i, float* scores) {
   const int64_t ahead = z.past + (i - j) * kPanel, there = z.keys - j * kPanel;

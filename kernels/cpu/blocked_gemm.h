@@ -2,9 +2,9 @@
 // Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
 //
 // All threads pack a chunk of b into right panels, which stay in the last-level cache. Each thread packs blocks of its
-// rows of a into left panels, which stay in its L2 cache, with the sums that they add to, while the right panels stream
-// past. An element's products are added in the order of k whatever the blocking (panels.h), so results have the same
-// bits with any number of threads and any cache sizes.
+// rows of a into left panels, which stay in its L2 cache together with the sums that they add to, while the right
+// panels stream past. An element's products are added in the order of k whatever the blocking (panels.h), so results
+// have the same bits with any number of threads and any cache sizes.
 #pragma once
 
 #include <cstddef>
@@ -145,7 +145,7 @@ class BlockedGemm {
     }
   }
 
-  // No two of the row and column panels that a thread works on at a time share sums.
+  // Among the row and column panels that a thread works on at a time, no two pairs share sums.
   float* sums_at(int64_t i, int64_t j, int part) const {
     const int64_t row = i % blocking_.sum_rows + (blocking_.keep_sums ? 0 : part * blocking_.sum_rows);
     return sums_ + kBlock * (row * blocking_.sum_columns + j % blocking_.sum_columns);
@@ -175,7 +175,7 @@ class BlockedGemm {
           if (p_.accumulate) total += load(c + x);
           store(c + x, total);
         }
-    } else {  // the same; sharing a loop of unknown length would make full blocks much slower
+    } else {  // the same for a partial block; sharing a loop of unknown length would make full blocks much slower
       for (int64_t r = 0; r < rows; ++r, c += p_.n, sum += kPanel)
         for_vectors(columns, [&](auto at) {
           Floats total = at.load(sum);

@@ -56,7 +56,7 @@ void column_sum_tile(const T* x, int64_t rows, int64_t stride, int64_t columns, 
 }
 
 // out = residual + (x + added) * mask, each [s, b, h]. added [n / repeats, h]: each row applies to `repeats` rows of x,
-// or if that is 0, its only row to all; with ids, row ids[r] to row r. A null `added` or `residual` is left out.
+// or, if `repeats` is 0, the only row applies to all; with ids, row ids[r] applies to row r. Null terms are left out.
 void dropout_add(int threads, const Tensor& x, const Tensor& added, int64_t repeats, const Tensor& residual,
                  const Dropout& dropout, const Tensor& out, const Tensor& ids = {}) {
   const int64_t b = x.shape[1], h = x.shape[2];

@@ -35,7 +35,7 @@ void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rst
   LaneSum g_sum, gx_sum;
   for_sum_vectors(h, [&](auto at, int k) {
     const Floats g = at.load(dy) * at.load(gamma), xhat = (at.load(x) - mean) * rstd;
-    if constexpr (kCentered) g_sum.add(k, g);  // 0 in lanes without an element, as gamma is
+    if constexpr (kCentered) g_sum.add(k, g);  // 0 in lanes without an element, where gamma is 0
     gx_sum.add(k, g * xhat);
   });
   const float g_mean = kCentered ? g_sum.total() / static_cast<float>(h) : 0;
@@ -50,7 +50,7 @@ void backward_row(const T* dy, const T* x, const T* gamma, float mean, float rst
   });
 }
 
-// Offsets of a norm's rows, in elements. A token has one row per head, or without heads a single row.
+// Offsets of a norm's rows, in elements. A token has one row per head, or, without heads, a single row.
 struct RowPlaces {
   const HeadRows &x, &y;
   const HeadsLayout of_x, of_y;

@@ -73,7 +73,7 @@ Blocking::Blocking(int64_t m, int64_t n, int64_t k, int64_t element_bytes, int64
 
 std::unique_ptr<CpuKernels> create_kernels(int threads) { return std::make_unique<Kernels>(threads); }
 
-// Decodes FP8 values exactly: a few bits times a power of two fit in a bf16 unless the value is too small for one.
+// Decodes FP8 values exactly: a few bits times a power of two fit in a bf16 unless the value is too small.
 void Kernels::decode(const Tensor& values, const Tensor& scale, bf16* to) const {
   const bool by_blocks = ScaleBlocks::given(scale);
   float exact[256];

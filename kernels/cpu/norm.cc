@@ -62,7 +62,7 @@ void flush(const Doubles (&sums)[kSums], double anchor, int exponent, Bins& bins
   exact_add(bins.data(), total, exponent);
 }
 
-// bins += squares of a block whose largest is less than 2^top and which are all multiples of 2^bottom.
+// bins += the squares of a block, all of which are less than 2^top and multiples of 2^bottom.
 void add_block(const float* x, int top, int bottom, Bins& bins) {
   int exponent = top - kLevelBits;
   const double anchor = 1.5 * power_of_two(52 + exponent);
@@ -79,7 +79,7 @@ void add_block(const float* x, int top, int bottom, Bins& bins) {
     flush(low, 0, bottom, bins);
     return;
   }
-  // Widely differing magnitudes in one block: the same, level by level.
+  // Widely differing magnitudes in one block: split level by level.
   Doubles rest[kElements / kWidth];
   for (int64_t i = 0; i < kElements / kWidth; ++i) rest[i] = cut_at_anchor(high[i % kSums], squares_at(x + i * kWidth));
   flush(high, anchor, exponent, bins);

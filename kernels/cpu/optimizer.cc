@@ -1,5 +1,5 @@
 // The optimizer's step: acceptance, the search for non-finite elements, and AdamW. AdamW also rounds the new weight
-// into the model's, so that a single pass covers all of the optimizer's memory.
+// into the model's weight, so that a single pass covers all of the optimizer's memory.
 #include <algorithm>
 #include <atomic>
 #include <bit>
