@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
     const __nv_bfloat16* const values = keys + kTile;
     const int first_key = j * kKeys;
 
-    // Otherwise the whole tile is after this warp's queries, or before their documents.
+    // Skip tiles that lie entirely after this warp's queries, or before their documents.
     if (first_key < a.seen(warp_query + 31) && !a.hides(which, warp_query, first_key + kKeys - 1)) {
       Sums scores[kGroups][kKeyBlocks] = {};
 #pragma unroll

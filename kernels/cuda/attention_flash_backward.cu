@@ -3,7 +3,7 @@
 // with dropout's factors applied to P in dV, and to dP.
 //
 // Two kernels: one iterates over queries for dK and dV, the other over keys for dQ. Both compute S and dP: 7 GEMMs of
-// s^2 d instead of 5. In return no block waits for another, nothing is added with atomics, and a second run gives the
+// s^2 d instead of 5. In return, no block waits for another, nothing is added with atomics, and a second run gives the
 // same bits.
 #include "kernels/cuda/attention_head.cuh"
 #include "kernels/cuda/launch.h"
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const float* const delta = lse + kTile;
     const int first_query = query_of(step);
 
-    // Otherwise no query of the tile sees a key of this warp.
+    // Skip tiles in which no query sees a key of this warp.
     if (warp_key < a.past + first_query + kTile && !a.hides(kv * a.members, first_query, warp_key + 15)) {
       Sums p[kBlocks], ds[kBlocks];
       gemm_nt<kD>(p, keys + 16 * warp * kLd, queries);
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const __nv_bfloat16* const values = keys + kTileSize;
     const int first_key = j * kTile;
 
-    // Otherwise the whole tile is after this warp's queries, or before their documents.
+    // Skip tiles that lie entirely after this warp's queries, or before their documents.
     if (first_key < a.seen(warp_query + 15) && !a.hides(which, warp_query, first_key + kTile - 1)) {
       Sums p[kBlocks], ds[kBlocks];
       gemm_nt<kD>(p, queries + 16 * warp * kLd, keys);

@@ -99,7 +99,7 @@ struct HeadArgs {
     return kDocuments ? min(first_key(which, query) / size, tiles - 1) : 0;
   }
   // The end of the tiles of `size` queries, from tile `first` on, that see keys up to this one: found by binary search,
-  // as document starts ascend. Also leaves at least one tile.
+  // as document starts ascend. At least one tile is left.
   __device__ int query_tiles(int which, int key, int first, int size) const {
     int end = (s + size - 1) / size;
     if constexpr (kDocuments)

@@ -7,8 +7,8 @@
 // Roofline, estimated by counting: per tile of 128 keys a warpgroup needs 4 * 64 * 128 d operations, which take 1024
 // tensor-core cycles with d = 128, 512 with d = 64 (4096 operations per cycle). In that time each of its warps, one per
 // scheduler, issues 490 instructions (d = 64: 440) as compiled by nvcc 13.0; 66 of them are exponentials, which occupy
-// the special function units for 528 cycles. With d = 128 two warpgroups need 2048 tensor-core cycles and 1060 of these
-// units: bound by the tensor cores. With d = 64 three need 1536 and 1584: bound by both. 80 columns are padded to 96.
+// the special function units for 528 cycles. With d = 128 two warpgroups need 2048 cycles of the tensor cores, 1060 of
+// these units: bound by the former. With d = 64 three need 1536 and 1584: bound by both. 80 columns are padded to 96.
 #include "kernels/cuda/attention_hopper.cuh"
 
 namespace trivet {
@@ -88,7 +88,7 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const float to_log2 = a.scale * kLog2E;
   auto& b = block.barriers;
-  // Groups take turns starting GEMMs: barrier 1 + group admits the group. The first group's is open from the start.
+  // Groups take turns starting GEMMs: barrier 1 + group admits the group. The first barrier is open from the start.
   const auto my_turn = [&] { meet(1 + group, 2 * kWarpgroup); };
   const auto next_turn = [&] { arrive_at(1 + (group + 1) % B::kGroups, 2 * kWarpgroup); };
   if (group == B::kGroups - 1) next_turn();

@@ -1,11 +1,11 @@
 // Shared by Hopper's attention kernels: task scheduling, tile pipelines, stores, and the kernel template.
 //
-// A block consists of one warpgroup that fetches and two or three that compute. One thread of the first issues TMA
-// copies of tiles into shared-memory stages as they become free; the others wait for stages, compute, and release them
+// A block consists of one warpgroup that fetches and two or three that compute. One thread of the former issues TMA
+// copies of tiles into shared-memory stages as they become free; the latter wait for stages, compute, and release them
 // (warp specialization). So the two roles never meet at a __syncthreads, and registers go to the warps that compute.
 // The grid has one block per multiprocessor. A counter assigns tasks, each one tile of one head. A block fetches the
 // next task's first tiles while it finishes the current one. If communication occupies a block's multiprocessor,
-// other blocks take over its tasks; with static scheduling, it would not start them until the others had finished.
+// other blocks take over its tasks; a static schedule would not start them until the others had finished.
 #pragma once
 
 #include <algorithm>
@@ -138,8 +138,8 @@ __device__ inline void end_tasks(const HeadSchedule& schedule) {
   atomicAdd(schedule.counters + 1, -blocks);
 }
 
-// A pipeline for tiles that are fetched once per task. It also passes to the computing warps the task's index (the last
-// one comes without tiles) and, with documents, a bound on the tiles to iterate over, looked up once for all warps.
+// A pipeline for tiles that are fetched once per task. It also passes the computing warps the task's index (the last
+// index comes without tiles) and, with documents, a bound on the tiles to iterate over, looked up once for all warps.
 template <int kStages>
 struct TaskPipeline : Pipeline<kStages> {
   using State = PipelineState<kStages>;

@@ -1,6 +1,6 @@
 // The backward pass of flash attention on Hopper's tensor cores: gradients of keys and values.
 // (The formulas are in attention_flash_backward.cu; attention_hopper_queries.cu computes the gradient of the queries.
-// The two kernels take 7 GEMMs of s^2 d instead of 5; in return no block waits for another, nothing is added with
+// The two kernels take 7 GEMMs of s^2 d instead of 5; in return, no block waits for another, nothing is added with
 // atomics, and a second run gives the same bits.)
 //
 // Each block handles 128 keys of one kv head, 64 per warpgroup. For each query head in its group, it iterates over the
@@ -19,7 +19,7 @@
 namespace trivet {
 namespace {
 
-// Two stages of keys and values: the next task's arrive while this one's last queries are processed.
+// Two stages of keys and values: the next task's tiles arrive while this task's last queries are processed.
 constexpr int kStages = 3, kKeyStages = 2;
 
 // A block's constants and its shared memory: tiles, then per-query values (lse as a base-2 exponent) and barriers.
@@ -119,8 +119,8 @@ __device__ void compute(const Block<kD>& block, const HeadSchedule& schedule,
 
   float p[kBlocks][4], ds[kBlocks][4], dk[kSums][4], dv[kSums][4];
   uint32_t p_left[kQueries / 16][4], ds_left[kQueries / 16][4];
-  // The GEMMs for dV and dK may still run during the next tile, so that its scores follow them without a gap. With 128
-  // columns there are too few registers for that (even so, with dropout, some 90 bytes per thread spill).
+  // The GEMMs for dV and dK may still run during the next tile, so that its scores' GEMM follows without a gap. With
+  // 128 columns there are too few registers for that (even so, with dropout, some 90 bytes per thread spill).
   constexpr bool kRunOn = kD < 128;
   PipelineState<kStages> at, oldest;
   PipelineState<kKeyStages> keys;

@@ -8,7 +8,7 @@
 // Roofline, estimated by counting: per tile of 128 keys a warpgroup needs 3 GEMMs of 2 * 64 * 128 d operations, which
 // take 1536 tensor-core cycles with d = 128, 768 with d = 64. In that time each of its warps issues 420 instructions
 // (d = 64: 400), as compiled by nvcc 13.0; 64 of them are exponentials, which occupy the special function units for 512
-// cycles. Bound by the tensor cores, which both kernels together occupy 7/5 as long as one kernel with 5 GEMMs would.
+// cycles. Bound by the tensor cores, which both kernels together occupy for 7/5 as long as one with 5 GEMMs would.
 #include "kernels/cuda/attention_hopper.cuh"
 
 namespace trivet {
@@ -22,7 +22,7 @@ struct Block {
   static constexpr int kGroups = 2, kThreads = (1 + kGroups) * kWarpgroup, kFetchers = 1, kQueries = 128, kKeys = 128;
   static constexpr int kFetcherRegisters = 24, kRegisters = 240;
   static_assert(registers_suffice(kGroups, kFetcherRegisters, kRegisters));
-  // Two if they fit: then a warpgroup moves on to the next task while the other one finishes this one.
+  // Two stages if they fit: then a warpgroup moves on to the next task while the other one finishes this one.
   static constexpr int kQueryStages = kD == 128 ? 1 : 2;
   using Queries = Tile<kQueries, kD>;
   using Keys = Tile<kKeys, kD>;

@@ -1,5 +1,5 @@
 // Softmax cross-entropy over a rank's columns. Logits are by far the largest activation, so each of the two passes
-// reads them once, or both together do if a row fits in shared memory. One exponential per element keeps up with that.
+// reads them once (both together, if a row fits in shared memory). One exponential per element keeps up with memory.
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.cuh"

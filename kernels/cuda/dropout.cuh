@@ -35,7 +35,7 @@ struct DropoutArgs : Dropout {
       return pack;
     }
     const int64_t index = row_index(r, b, width) + column;
-    // Their words lie in two or three blocks of four.
+    // The words of the elements lie in two or three blocks of four.
     uint32_t w[12] = {};
     const uint64_t block = static_cast<uint64_t>(index) / 4;
     const bool by_one = index & 1, by_two = index & 2;

@@ -63,7 +63,7 @@ void launch_map(const char* op, F f, const Tensor& out, cudaStream_t stream, con
 // ---- kernels
 
 // Each thread handles one pack of a row of [n, f] and the two packs of [n, 2 f] that belong to it, as RowGrid assigns
-// them. If dy is null, out is y, from x; otherwise it is dx, from x and dy.
+// them. If dy is null, out is y, computed from x; otherwise out is dx, computed from x and dy.
 template <class Formulas, class T>
 __global__ void gated_kernel(const T* x, const T* dy, int64_t f, int chunks, bool vectors, T* out) {
   const int64_t row = blockIdx.x / chunks;

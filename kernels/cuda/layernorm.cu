@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kMostThreads)
                              T* y, HeadsLayout y_rows, float* mean, float* rstd) {
   __shared__ float shared[32];
   const int64_t mine = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  // The teams of a warp reduce together. Those past the end join in but read nothing, as y may be written over x.
+  // The teams of a warp reduce together. Teams past the end join in but read nothing, as y may be written over x.
   const int64_t row = mine < n ? mine : n - 1;
   const RowPart<T, Whole> part(x + row_begin(x_rows, row, h), mine < n ? h : 0, threadIdx.x, blockDim.x);
   T* const out = y + row_begin(y_rows, row, h);
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kMostThreads)
 
   const auto team_sum = [&](float value) { return block_reduce(value, Sum(), 0.0f, shared); };
   // All threads leave the loop together, so that reductions are complete; teams past the end add nothing. (They must
-  // not read another team's row, which may already be overwritten by dx.)
+  // not read another team's row, which dx may already have overwritten.)
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * teams; first < n;
        first += static_cast<int64_t>(gridDim.x) * teams) {
     const bool is_mine = first + team < n;

@@ -51,7 +51,7 @@ __global__ void decode_kernel(const uint8_t* values, const float* scale, __nv_bf
 // 8,192 tokens (28,672 x 4,096) on an H200: reading and writing the weight's 117 MB at 4.8 TB/s takes 49 us next to a
 // 972 us GEMM (1.92 TFLOP at 1,979 TFLOP/s); the 268 MB of dy and x take 112 us next to another: 5.5 % of the three
 // GEMMs. A quantiser that wrote both orders would save the reads, half of that. But in the other order, a gather over
-// positions is not a concatenation, weights in both orders take another byte per parameter, and CPUs need only one.
+// positions is not a concatenation, weights in both orders take another byte per parameter, and CPUs need one order.
 constexpr int kTile = 128;
 
 // One block per tile. A thread loads 16 columns of 4 rows, and stores each column's 4 bytes as a word; then it loads

@@ -84,7 +84,7 @@ __device__ void add_squares(const float (&x)[kLaneElements], int64_t* bins) {
     flush(low, 0, bottom, bins);
     return;
   }
-  // Widely differing magnitudes: the same, level by level.
+  // Widely differing magnitudes: split level by level.
   double rest[kLaneElements];
 #pragma unroll
   for (int i = 0; i < kLaneElements; ++i) rest[i] = cut_at_anchor(high, square(x[i]));

@@ -1,6 +1,6 @@
 // The optimizer step: whether it is accepted, where a rejected step went wrong, and AdamW.
 //
-// AdamW is fused with rounding the new weight into the model's: one pass over all optimizer memory, 30 bytes per
+// AdamW is fused with rounding the new weight into the model's weight: one pass over all optimizer memory, 30 bytes per
 // element, which is its entire cost. All shards share one launch, or a few, because many are biases of a few thousand
 // elements, for which a launch of their own would take longer than the work.
 #include "kernels/cuda/chunk_table.cuh"
@@ -17,7 +17,7 @@ struct Shard {
   float *m, *v;
   __nv_bfloat16* model_weight;  // or null
   int64_t n;
-  bool decays, vectors, model_vectors;  // vectors: 16-byte accesses, to fp32; to the model's weight
+  bool decays, vectors, model_vectors;  // 16-byte accesses: to fp32 (vectors), to the model's weight (model_vectors)
 };
 using Shards = ChunkTable<Shard, 200>;  // one chunk per block
 
