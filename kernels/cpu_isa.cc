@@ -48,7 +48,7 @@ bool has_amx() {
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// Checks only the instructions that this ISA adds to its predecessors. The built-in also checks for OS support.
+// Checks only the instructions that this ISA adds to those before it. The built-in also checks for OS support.
 bool has_own_instructions(CpuIsa isa) {
   switch (isa) {
     case CpuIsa::portable: return true;

@@ -1,5 +1,5 @@
 // CpuIsa: the instruction sets that kernels/cpu is compiled for, all in one program. Each includes the ones before it.
-// The one to use is chosen at run time. Their results differ by rounding.
+// The ISA to use is chosen at run time. Results differ by rounding between ISAs.
 #pragma once
 
 #include <array>

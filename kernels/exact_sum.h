@@ -7,9 +7,9 @@
 // A square is a multiple of 2^-298 and less than 2^256, so bins 0 to 20 can represent any square; bins 21 and 22 take
 // the carries. Each value has many representations, one of which is canonical: bins 0 to 21 in [0, 2^28).
 //
-// Range. Adding one number changes a bin by at most 2^28, so 2^34 numbers may be added to canonical bins before these
-// must be made canonical again. The canonical bins of 2^34 ranks may be added up. 23 bins of 28 bits each represent
-// values up to 2^336, so a sum may include 2^80 elements of the largest magnitude.
+// Range. Adding one number changes a bin by at most 2^28, so 2^34 numbers may be added to canonical bins before the
+// bins must be made canonical again. The canonical bins of 2^34 ranks may be added up. 23 bins of 28 bits each
+// represent values up to 2^336, so a sum may include 2^80 elements of the largest magnitude.
 #pragma once
 
 #include <bit>

@@ -19,8 +19,8 @@ namespace trivet {
 
 class GraphOps : public Ops {
  public:
-  // Both must outlive this. most_calls: the number of calls to keep in keys and graphs; segments beyond that are always
-  // queued call by call. REQUIRES: device.captures().
+  // `ops` and `device` must outlive this. most_calls: the number of calls to keep in keys and graphs; segments beyond
+  // that are always queued call by call. REQUIRES: device.captures().
   GraphOps(Ops& ops, Device& device, int64_t most_calls = 100'000);
   ~GraphOps() override;
 
@@ -66,7 +66,7 @@ class GraphOps : public Ops {
   // The segment that is being recorded.
   Key key_;
   std::vector<AnyOp> calls_;
-  std::unordered_map<Key, std::unique_ptr<Graph>, Hash> graphs_;  // null: queued once
+  std::unordered_map<Key, std::unique_ptr<Graph>, Hash> graphs_;  // null: queued only once so far
   int64_t kept_calls_ = 0;                                        // over all keys
   Counts counts_;
 };

@@ -16,15 +16,15 @@
 namespace trivet {
 
 // The elements that dropout zeroes: a pure function of the seed, the site (one number per dropout in the model) and the
-// element's global coordinates, so that it is the same under every layout. With 7 rounds of Philox (kernels/philox.h),
+// element's global coordinates, so the mask is the same under every layout. With 7 rounds of Philox (kernels/philox.h),
 // an activation of a micro-batch uses word index % 4 of philox4x32(index / 4, site, seed), where
 //   index = ((first_sample + batch entry) * seq_length + positions.at(row)) * width + column,
 // and an attention probability uses word query / 8 % 2 * 2 + key / 8 % 2 of philox4x32(square, site, seed), where
 //   square = (((first_sample + batch entry) * total_heads + first_head + head) * pairs + dropout_pair(key)) * pairs +
 //            dropout_pair(query)   with pairs = dropout_pairs(seq_length), and query, key from `positions`, `keys`.
 // The element is kept when its word >= dropout_threshold(probability), and is then scaled by 1 / (1 - probability).
-// The sample's index is read on the device when the op runs; everything else is the same in every micro-batch, so that
-// one graph serves all of them.
+// The sample's index is read on the device when the op runs; everything else is the same in every micro-batch, so one
+// graph serves all of them.
 struct Dropout {
   float probability = 0;  // 0: no dropout, and nothing is drawn
   uint64_t seed = 0;
@@ -103,7 +103,7 @@ struct Quantize {
 };
 
 // c[m, n] = a[m, k] b[k, n] + bias. a, b: T. c: T, or fp32.
-// Or a, b: FP8, at most one of them E5M2, whose products are exact in fp32; T is bf16 then, and there is no bias_grad.
+// Or a, b: FP8, at most one of them E5M2 (products are exact in fp32); T is then bf16, and there is no bias_grad.
 struct Matmul {
   static constexpr SpanInfo kSpan{"matmul"};
   In a, b;

@@ -1,6 +1,6 @@
 // Ops: every numerical operation of Trivet. An op is a plain struct of tensors and numbers (kernels/layer_ops.h,
 // kernels/step_ops.h) with its contract above it. CpuOps (kernels/cpu) and CudaOps (kernels/cuda) fulfil the same
-// contracts, so that everything above this layer is one code path:
+// contracts, so everything above this layer is one code path:
 //     ops.run(op::Add{.a = x, .b = y, .out = sum}, stream);
 //
 // Conventions
@@ -10,7 +10,7 @@
 //   * T is fp32 or bf16, the same for all T of an op. Sums use at least fp32, regardless of T.
 //   * Gradients of weights are fp32 and are added to (+=); gradients of activations are written (=).
 //   * Outputs alias inputs only where the contract says so. Only optional tensors may be null.
-//   * Every op is deterministic for a given number of threads per rank; another count may partition sums differently.
+//   * Every op is deterministic for a given number of threads per rank; a different number may split sums differently.
 //   * A wrong shape or dtype throws an Error that names the op, the argument, and what was found and expected.
 //
 // A new op needs a struct in layer_ops.h or step_ops.h and its name in TRIVET_OPS; a Kernels::compute in kernels/cpu

@@ -1,5 +1,5 @@
 // Expect: the checks of shapes and types that every back end makes before it queues an op. A check that passes compares
-// a few integers; only one that fails builds a message.
+// a few integers; only a check that fails builds a message.
 //
 // As in kernels/ops.h, "[n, c]" is a matrix: the last dimension is c, all others together are n. A vector "[n]" may
 // have any shape of n elements (one mean per row may come as [s, b]).
