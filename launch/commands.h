@@ -79,13 +79,13 @@ inline void print_text(const std::string& text) {
   if (!text.empty()) fmt::print("{}\n", wrapped(text, static_cast<size_t>(terminal_columns(STDOUT_FILENO))));
 }
 
-// Prints the blocks on standard output, formatted for its terminal's width.
+// Prints the blocks on standard output, formatted for the terminal's width.
 inline void print_blocks(const std::vector<TextBlock>& blocks) {
   fmt::print("{}", render(blocks, terminal_columns(STDOUT_FILENO)));
 }
 
-// ---- options. Their checks report errors as the configuration's do; CLI11's own accept NaN, and print the largest
-//      double if there is no upper bound.
+// ---- options. Their checks report errors as the configuration's do; CLI11's own checks accept NaN, and print the
+//      largest double if there is no upper bound.
 
 inline CLI::Validator whole_number(int64_t low, int64_t high = std::numeric_limits<int64_t>::max()) {
   const auto check = [=](std::string& text) -> std::string {

@@ -27,8 +27,8 @@ struct Conversion {
   std::optional<int64_t> max_shard_size{};  // bytes
 };
 
-// The tokenizer next to a Hugging Face model: a BPE, or, if Trivet cannot read that (Llama 2's uses byte fallback), the
-// SentencePiece model that it was converted from. "": none, or none that Trivet can read (`missing` then says why).
+// The tokenizer next to a Hugging Face model: a BPE model, or, if Trivet cannot read it (Llama 2's uses byte fallback),
+// the SentencePiece model that it was converted from. "": none, or none that Trivet can read (`missing` then says why).
 std::string tokenizer_beside(const GptWeights& weights, std::string& missing) {
   namespace fs = std::filesystem;
   const fs::path source = fs::absolute(weights.path());
@@ -114,7 +114,7 @@ void convert_from(const std::string& source, const Conversion& options) {
   fmt::print("{}: {} parameters in {} tensors of {}, {}, in {:.2f} s\n", options.destination,
              grouped(parameters_of(weights->tensors())), weights->tensors().size(), weights->path(), name_of(dtype),
              now_seconds() - start);
-  // Opening it also checks the written names and shapes.
+  // Opening the result also checks the written names and shapes.
   std::vector<std::string> lost = not_carried(*weights, *open_gpt_weights(options.destination));
   if (const OpenCheckpoint* checkpoint = weights->checkpoint(); checkpoint && checkpoint->state.step > 0)
     lost.insert(lost.begin(), fmt::format("the optimizer's state and the counts of step {}", checkpoint->state.step));

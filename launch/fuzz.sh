@@ -26,7 +26,7 @@ rm -f build-fuzz/failed
 fuzz() {
   local target=$1 log=build-fuzz/$1.log run=$limit
   mkdir -p "build-fuzz/corpus/$target"  # new inputs, not committed
-  # Targets that read a configuration, or a log with its rules, take ten times as long as the others.
+  # Targets that read a configuration, or check a log against rules, take ten times as long as the others.
   [[ $target == @(config|mlperf) && $limit == -runs=* ]] && run=-runs=$((${limit#-runs=} / 10))
   if ! "build-fuzz/tests/fuzz/${target}_fuzz" "$run" -seed=1 -max_len=4096 -timeout=10 -rss_limit_mb=1024 \
     -artifact_prefix="build-fuzz/found/$target-" "build-fuzz/corpus/$target" "tests/fuzz/corpus/$target" >"$log" 2>&1; then

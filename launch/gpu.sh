@@ -143,7 +143,7 @@ selected() {
 }
 tests() {  # LOG NAME SECONDS PROGRAM FILTER [BEFORE…]: prints names, so that the log ends with a test that hangs
   local command=("${ours[@]}" "${@:6}" "$bin/$4" "--gtest_filter=$5")
-  if [[ $device == cpu ]] && ((!list)); then  # nothing to run them on
+  if [[ $device == cpu ]] && ((!list)); then  # there is no GPU to run them on
     [[ $(selected "${command[@]}") != '0 tests' ]] || { note "     $2: the filter selects no test"; failed=1; }
     command=(true)
   fi
@@ -219,7 +219,7 @@ else
   done
   tests ranks 'communicators (most of NCCL takes two GPUs)' 60 parallel_test '*Cuda*:*cuda*:*Nccl*:*NCCL*:*nccl*'
   # NCCL rejects two ranks on one GPU, but identifies hosts by NCCL_HOSTID: processes with different ids use sockets.
-  # No group has more than two ranks, and a sum of two is the same in any order: losses equal those of staged ranks.
+  # No group has more than two ranks, and two terms have the same sum in any order: losses equal those of staged ranks.
   mpirun=(env "LD_LIBRARY_PATH=$programs/lib:$libraries" OPAL_PREFIX="$programs/ompi" OPAL_PKGLIBDIR="$programs/ompi/lib/openmpi"
     OPAL_PKGDATADIR="$programs/ompi/share/openmpi" OMPI_MCA_plm=isolated "$programs/ompi/bin/mpirun")
   [[ -d $programs/ompi ]] || mpirun=(mpirun)

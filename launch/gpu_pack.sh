@@ -31,7 +31,7 @@ if [[ ! $build ]]; then
   build='build-pack'
   packages+=("${test_packages[@]}")
   install_packages
-  # DT_RPATH also applies to indirect dependencies, of libraries that have no run path of their own.
+  # DT_RPATH also applies to the dependencies of libraries that have no run path of their own.
   build_trivet "$build" -DTRIVET_MPI=ON -DTRIVET_CUDA=ON -DTRIVET_NCCL=ON \
     -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON -DCMAKE_INSTALL_RPATH="\$ORIGIN/../lib" \
     -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags -- "${jobs[@]}" "${programs[@]}"
@@ -44,7 +44,7 @@ for name in "${programs[@]}"; do
   [[ $name == trivet ]] && from=$build/trivet
   strip -o "$out/bin/$name" "$from"
 done
-# Open MPI's components for one machine: none for networks, schedulers and files.
+# Open MPI's components for one machine: none for networks, schedulers or files.
 mkdir -p "$out"/ompi/{bin,share,lib/openmpi}
 cp -rL /usr/share/openmpi "$out/ompi/share/"
 for program in mpirun orted; do strip -o "$out/ompi/bin/$program" "$(realpath "$(command -v $program)")"; done

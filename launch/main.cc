@@ -33,13 +33,13 @@
 namespace {
 
 // If standard output is closed, the next file opened would get its descriptor and receive whatever is printed, so a
-// read-only placeholder takes it: printing to a closed standard output remains an error, as in other programs.
+// read-only placeholder takes the descriptor: printing to a closed standard output is still an error, as elsewhere.
 void open_standard_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-// Sends standard output through write_all(), which waits if it is non-blocking; stdio loses data after a short write.
+// Sends stdout through write_all(), which waits if stdout is non-blocking; stdio loses data after a short write.
 void write_stdout_wholly() {
   const auto write = [](void*, const char* text, size_t bytes) {
     return static_cast<ssize_t>(trivet::write_all(STDOUT_FILENO, {text, bytes}));
@@ -51,7 +51,7 @@ void write_stdout_wholly() {
   std::cout.rdbuf(new __gnu_cxx::stdio_sync_filebuf<char>(stdout));  // flushed after all destructors
 }
 
-// RLIMIT_STACK bounds the stacks of this and every thread the program starts. Below kLeast, it would crash.
+// RLIMIT_STACK bounds the stack of this thread and of every later one. Below kLeast, the program would crash.
 bool has_stack() {
   constexpr rlim_t kLeast = 256 << 10;  // bytes
   rlimit limit{};
@@ -89,8 +89,8 @@ std::string shown(std::string message, std::span<char* const> arguments) {
   return trivet::printable(message);
 }
 
-// All launched ranks read the same configuration: rank 0 reports the problem. When it exits, the launcher kills the
-// others, which report the problem themselves only if they survive.
+// All launched ranks read the same configuration: rank 0 reports the problem. When rank 0 exits, the launcher kills
+// the others, which report the problem themselves only if they survive.
 bool leaves_it_to_rank_0(const std::exception& error) {
   constexpr int kMilliseconds = 4000;  // for the launcher to act: its signal ends the wait
   const bool refused = dynamic_cast<const trivet::ConfigError*>(&error) != nullptr;

@@ -65,7 +65,7 @@ if ((${#gpus[@]} == 0 || ${#ports[@]} == 0)); then
   run "$@"
 fi
 
-# A rail for each GPU: the nearest card below its switch, the fastest of several, if possible one not yet assigned.
+# A rail for each GPU: the nearest card below the GPU's switch; of several, the fastest, if possible one not yet taken.
 declare -A taken
 rails=()
 nearest() {  # GPU [shared]: sets REPLY; empty: none

@@ -28,7 +28,7 @@ bool write_best(const std::string& path, const Candidate& best, const LoadedConf
                 const System& system) {
   LoadedConfig open = best.open;
   if (directing_section(open.config))
-    resolve(open, facts_of(open.config, best.prediction.step.ranks));  // sets the keys that its rules derive
+    resolve(open, facts_of(open.config, best.prediction.step.ranks));  // sets the keys that the section's rules derive
   Config config = open.config;
   config.comm = links;
   const bool replaces = file_exists(path);

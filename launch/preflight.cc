@@ -40,7 +40,7 @@ int run(const PreflightOptions& options) {
       flush_output();
       if (!options.json.empty()) write_file(options.json, json_of(measured).dump(2) + '\n');
     }
-    world.barrier();  // mpirun kills the others when a rank exits with a nonzero code
+    world.barrier();  // mpirun kills all ranks when one exits with a nonzero code
   });
   return exit_code;
 }

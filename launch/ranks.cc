@@ -35,7 +35,7 @@ void start_processes(const Config& config, int ranks) {
   std::vector<char*> argv;
   for (std::string& each : words) argv.push_back(each.data());
   argv.push_back(nullptr);
-  // Open MPI asks root to confirm; starting this as root is the confirmation.
+  // Open MPI asks root to confirm; starting trivet as root is the confirmation.
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
   execvp(argv[0], argv.data());

@@ -23,8 +23,8 @@ packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libyaml-cp
           libeigen3-dev prometheus-cpp-dev)
 test_packages=(libgtest-dev dict-gcide python3)
 
-# Use ccache if it is installed and this user can write its cache. Precompiled headers require the sloppiness: they are
-# as new as the build, and do not depend on macros.
+# Use ccache if it is installed and this user can write its cache. Precompiled headers require CCACHE_SLOPPINESS: they
+# are as new as the build, and do not depend on macros.
 can_cache() {
   local folder
   folder=$(ccache --get-config cache_dir 2>/dev/null) && mkdir -p "$folder" 2>/dev/null && [[ -w $folder ]]

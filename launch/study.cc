@@ -232,7 +232,7 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
   check_losses(study, plan, summary);
   if (end == StudyEnd::stopped)
     throw Unfinished("stopped; the same command continues with the remaining runs, and new ones of their baseline");
-  // With repeats: auto, a spent budget is one of two normal ends.
+  // With repeats: auto, a spent budget is one of the two normal ways to end.
   if (end == StudyEnd::budget && study.auto_repeats && summary.rounds > kFewestRounds)
     fmt::print("The budget of {:g} minutes is spent; some interval is still wider than {:g} %.\n", study.budget_minutes,
                100 * study.interval_width);

@@ -100,7 +100,7 @@ pass_on() {  # a signal may arrive while the command starts and its PID is not y
   ) &
   killer=$!
 }
-# Waits for a process and sets `code`. `wait` returns early whenever we get a signal, or the process is stopped.
+# Waits for a process; sets `code` to its exit code. `wait` returns early on a signal, or if the process is stopped.
 wait_for() {
   child=$1
   pass_on
@@ -146,7 +146,7 @@ while :; do
     wait "$watcher" 2>/dev/null
   fi
 
-  # A launcher may have changed the exit code; the file has the original.
+  # A launcher may have changed the exit code; outcome.json has the original.
   told=$(of_outcome exit_code)
   [[ -n $told ]] && code=$told
   what=$(of_outcome what)

@@ -127,7 +127,7 @@ if [[ -z $dry_run ]]; then
   trap 'exit 143' TERM
 fi
 
-# Limits a device's egress rate. The bucket holds a millisecond of traffic, at least two of the largest packets (GSO)
+# Limits a device's egress rate. The bucket holds 1 ms of traffic, but at least two of the largest packets (GSO)
 # that the kernel hands to it; the queue behind it holds 100 ms of traffic before TCP sees a loss.
 bits=$(awk -v g="$gbps" 'BEGIN {printf "%d", g * 1e9}')
 ((bits >= 8000)) || die "--gbps: $gbps is below 8 kbit/s"
