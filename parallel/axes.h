@@ -57,8 +57,8 @@ class AxisSet {
   uint32_t bits_ = 0;
 };
 
-// gradients: the axes on which every parameter is partial; whole buckets are summed over all of them together, and
-// their ranks may shard the training state (ZeRO). Otherwise the other axes, whose ranks together hold one model.
+// gradients = true: the axes on which every parameter is partial; whole buckets are summed over all of them together,
+// and their ranks may shard the training state (ZeRO). false: the other axes, whose ranks together hold one model.
 constexpr AxisSet axes_of(bool gradients) {
   AxisSet axes;
   for (const AxisInfo& row : kAxes)

@@ -54,7 +54,7 @@ class UnitHooks {
   virtual void begin_pass(Pass) {}
   // Called after the pass's last callback for a unit, deferred weight halves included.
   virtual void end_pass(Pass) {}
-  // After these, the compute stream may read the unit's weights and, after before_backward, add to its gradients.
+  // After these calls, the compute stream may read the unit's weights and, after before_backward, add to its gradients.
   virtual void before_forward(int) {}
   virtual void before_backward(int) {}
   // The unit's gradients of one micro-batch are complete.

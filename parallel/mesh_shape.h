@@ -28,11 +28,11 @@ std::optional<AxisOrder> parse_axis_order(std::string_view text);
 std::string to_text(const AxisOrder& order, bool whole = false);  // not whole: without the axes that may be left out
 
 struct MeshPosition : PerAxis<int> {
-  MeshPosition(Entries entries = {}) : PerAxis(0) { set(entries); }  // 0 on the others
+  MeshPosition(Entries entries = {}) : PerAxis(0) { set(entries); }  // 0 on the other axes
 };
 
 struct MeshShape : PerAxis<int> {
-  MeshShape(Entries sizes = {}, const AxisOrder& axis_order = kUsualOrder)  // 1 on the others
+  MeshShape(Entries sizes = {}, const AxisOrder& axis_order = kUsualOrder)  // 1 on the other axes
       : PerAxis(1), order(axis_order) {
     set(sizes);
   }

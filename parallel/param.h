@@ -32,7 +32,7 @@ struct ParamSpec {
   // The Place of the activation that the weight multiplies or is added to. It tells ParamList whether a weight that
   // every tensor rank holds in full is replicated or partial.
   Place used_on = Place::whole;
-  // Rows of global_shape[0] from this one on are padding (vocabulary): initialised to zero, never trained. -1: none.
+  // Rows of global_shape[0] from this row on are padding (vocabulary): initialised to zero, never trained. -1: none.
   int64_t padding_from = -1;
   // The gradient is overwritten on first use (Param::take_overwrite()), so it is never zeroed.
   bool overwrite_on_first_use = false;
@@ -70,7 +70,7 @@ struct Param {
   int64_t first_column() const {
     return partition_dim < 0 || by_rows() ? 0 : partition_offset * (as_matrix(shape)[-1] / shape[partition_dim]);
   }
-  // True: the caller must overwrite all of `grad`; the next one adds.
+  // True: the caller must overwrite all of `grad`; the next caller adds to it.
   bool take_overwrite() { return std::exchange(overwrite, false); }
 
  private:
@@ -81,7 +81,7 @@ struct Param {
 struct ParamUnit {
   int stage = 0;                      // index among this rank's stages, in declaration order
   std::string name{};                 // "layer 3", numbered over the whole model from 0
-  const Param* shared_use = nullptr;  // another unit's weight, on this rank, that this one uses too
+  const Param* shared_use = nullptr;  // another unit's weight, on this rank, that this unit uses too
 };
 
 // All parameters of a rank, in the order of the forward pass; their addresses stay valid.

@@ -2,7 +2,7 @@
 // that connects layers whose placements disagree does not compile.
 //
 // A Placed converts to a Tensor implicitly. A Tensor becomes a Placed only explicitly, where its producer vouches for
-// the placement; a Placed of another Place never does.
+// the placement; a Placed of another Place never converts.
 #pragma once
 
 #include "kernels/base/tensor.h"

@@ -31,9 +31,9 @@ struct Failure {
 struct CommGroup {
   std::string name;                     // for the trace and for errors
   std::vector<int> world_ranks;         // of the members, in group order
-  int rank = 0;                         // this rank's index in it; -1: not a member
+  int rank = 0;                         // this rank's index in the group; -1: not a member
   Category category = comm_of("data");  // of its calls, in the trace
-  uint64_t number = 0;                  // unique among groups that share two or more ranks with it
+  uint64_t number = 0;                  // unique among groups that share two or more ranks
 
   int size() const { return static_cast<int>(world_ranks.size()); }
   int world_rank(int member) const { return world_ranks[static_cast<size_t>(member)]; }
@@ -74,7 +74,7 @@ class CommBackEnd {
   CommBackEnd& operator=(const CommBackEnd&) = delete;
 
   virtual void barrier() = 0;
-  // Collective over this group. `part`: the group of `members`. Null if this rank is not among them.
+  // Collective over this group. `part`: the group of `members`. Returns null if this rank is not a member.
   virtual std::shared_ptr<CommBackEnd> split(const std::vector<int>& members, CommGroup part) = 0;
   virtual void abort(const std::string& why) noexcept = 0;
   virtual Failure failure() const = 0;
@@ -154,9 +154,9 @@ class HostBackEnd : public CommBackEnd {
   std::atomic<bool> busy_ = false;
 };
 
-// The arithmetic of all_reduce and reduce_scatter: the same in every CPU back end, so that they agree bitwise.
+// The arithmetic of all_reduce and reduce_scatter: the same in every CPU back end, so their results agree bitwise.
 // Each output[i] = (((inputs[0][i] + inputs[1][i]) + inputs[2][i]) + …), or their maximum, for i < count.
-// inputs[r] is rank r's. fp32 is added in fp32; bf16 in fp32, rounded once; int64 is exact, modulo 2^64. A maximum
+// inputs[r] is from rank r. fp32 is added in fp32; bf16 in fp32, rounded once; int64 is exact, modulo 2^64. A maximum
 // is NaN if any operand is NaN. An output may be one of the inputs; otherwise they must not overlap.
 // Throws Error for other element types. Any thread may call it.
 void reduce_in_rank_order(Reduce op, DType dtype, std::span<const void* const> inputs, std::span<void* const> outputs,

@@ -21,7 +21,7 @@ enum class CommCall : uint8_t { all_reduce, reduce_scatter, all_gather, broadcas
 
 struct Call {
   CommCall kind = CommCall::barrier;
-  Tensor in{}, out{};  // the same in an all_reduce and a broadcast; a send has no `out`, a receive no `in`
+  Tensor in{}, out{};  // the same tensor in an all_reduce or a broadcast; a send has no `out`, a receive no `in`
   Reduce op = Reduce::sum;
   int peer = -1;       // root of a broadcast, the other end of a transfer
   bool sends = false;  // a transfer: this rank is the sender
@@ -42,7 +42,7 @@ inline const char* name_of(const Call& call) {
   return call.kind == CommCall::transfer ? (call.sends ? "send" : "recv") : name_of(call.kind);
 }
 
-// The cost of a call to each of its ranks; `bytes` is the size of Call::whole(). Every shard is sent straight to its
+// What a call costs each of its ranks; `bytes` is the size of Call::whole(). Every shard is sent straight to its
 // owner, so shards share the sender's bandwidth and pay the latency once (a ring pays it n - 1 times). With n ranks:
 //
 //   reduce_scatter, all_gather   bytes (n-1)/n   1 latency

@@ -14,9 +14,9 @@
 // names both. A failure on any rank of the world makes every waiting call on every rank throw Error: no rank hangs.
 //
 // A call's span carries the bytes of `full`, `data` or the tensor sent, their cost on the wire, and when the call was
-// on the wire (trace.h), as its transport reports it. Between threads and MPI processes a collective's wire time begins
-// when all ranks have called it, a transfer's with its send. In a group of one rank, a call at most copies; one that
-// copies nothing leaves no span.
+// on the wire (trace.h), as its transport reports it. Between threads or MPI processes, a collective's wire time begins
+// when all ranks have called it, and a transfer's with its send. In a group of one rank, a call at most copies; one
+// that copies nothing leaves no span.
 //
 // The Communicator itself implements what all back ends (back_end.h) share: argument checks, spans, flight recording
 // (flight_recorder.h), link emulation (link.h) and fault injection (call.h).
@@ -87,9 +87,9 @@ class Communicator {
 
   void barrier();  // of the host threads, not of a stream
 
-  // Returns a group of the ranks that `members` lists (numbered as in this group), in that order; null if not listed.
-  // Collective over this group; all members of a new group pass the same list. `name` and `category` are for the trace
-  // and for errors.
+  // Returns a group of the ranks that `members` lists (numbered as in this group), in that order; null on other
+  // ranks. Collective over this group; all members of a new group pass the same list. `name` and `category` are for the
+  // trace and for errors.
   std::unique_ptr<Communicator> split(const std::vector<int>& members, std::string name, Category category);
   // Returns another group of the same ranks.
   std::unique_ptr<Communicator> twin(std::string name, Category category);

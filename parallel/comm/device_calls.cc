@@ -59,7 +59,7 @@ Tensor DeviceCalls::extra() {
   return {extra_, DType::i64, {1}};
 }
 
-// Calls on a stream begin in order, so polling stops at the first not begun, which a whole step's calls may follow.
+// Calls on a stream begin in order, so polling stops at the first that has not begun: a whole step's may follow it.
 void DeviceCalls::poll() {
   std::lock_guard lock(mutex_);
   for (auto& [stream, calls] : under_way_)

@@ -33,7 +33,7 @@ class DeviceCalls {
  private:
   struct Followed {
     int slot = -1;
-    bool started = false, queued = false;  // queued: all of it, including `ended`
+    bool started = false, queued = false;  // queued: the whole call, including the event `ended`
     std::unique_ptr<Event> begun, ended;
   };
 
@@ -45,7 +45,7 @@ class DeviceCalls {
   Device& device_;
   void* extra_ = nullptr;
   std::mutex mutex_;
-  std::map<const Stream*, std::deque<Followed>> under_way_;  // in the order queued
+  std::map<const Stream*, std::deque<Followed>> under_way_;  // in the order in which they were queued
   std::vector<Followed> free_;
 };
 

@@ -1,6 +1,6 @@
-// HostWorld: exchanges times, votes, texts and ids in host memory between the ranks of a group. (Training moves device
-// memory over its own communicators.) Every call except send and receive is collective and returns its result. To be
-// used by one thread per rank.
+// HostWorld: exchanges times, votes, strings and ids in host memory between the ranks of a group. (Training moves
+// device memory over its own communicators.) Every call except send and receive is collective and returns its result.
+// To be used by one thread per rank.
 #pragma once
 
 #include <memory>
@@ -63,13 +63,13 @@ class HostWorld {
     return mine;
   }
   std::string broadcast(const std::string& mine);
-  // The first rank with a non-empty text, and that text, truncated to 999 characters; rank -1: all are empty.
+  // The first rank with a non-empty string, and that string, truncated to 999 characters; rank -1: all are empty.
   struct RankText {
     int rank = -1;
     std::string text{};
   };
   RankText first_text(const std::string& mine);
-  // The same in the form "rank 3: TEXT", or TEXT if all ranks report the same text; empty if all texts are empty.
+  // The same in the form "rank 3: TEXT", or TEXT if all ranks report the same text; empty if all strings are empty.
   std::string first_problem(const std::string& mine);
 
  private:

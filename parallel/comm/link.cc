@@ -43,7 +43,7 @@ int64_t EmulatedLinks::perform(const Link& link, HostBackEnd& back_end, const Ca
   return collective(wire, back_end, call, clock);
 }
 
-// Each rank's data leaves through its own port, so the ranks exchange the times. The copy in memory, on cores that
+// Each rank's data leaves through its own port, so the ranks exchange their times. The copy in memory, on cores that
 // others may be using, does not count as wire time.
 int64_t EmulatedLinks::collective(const WireTime& wire, HostBackEnd& back_end, const Call& call, SpanClock& clock) {
   back_end.perform(call, clock);

@@ -1,10 +1,10 @@
-// Emulates link latency and bandwidth between ranks of one host, so that there is communication to overlap: over shared
+// Emulates link latency and bandwidth between ranks on one host, so that there is communication to overlap: over shared
 // memory a transfer is a copy, which is compute.
 //
 // Calls move the data as before, but complete no sooner than over a link of this latency and bandwidth; a waiting
 // thread sleeps, which frees its core for compute. Results never change. A call takes as long as its cost (wire_cost,
-// call.h): bytes over bandwidth, plus the latencies. For a collective the time starts when all ranks have called it,
-// for a transfer with its send, which itself never waits.
+// call.h): bytes over bandwidth, plus the latencies. For a collective, this time starts when all ranks have called it;
+// for a transfer, with its send, which itself never waits.
 //
 // All groups of one class (tensor, context, pipeline, data), or of all classes with a shared port, share one outgoing
 // port per rank, first come first served. A collective's wire span is the same on every rank: from when the earliest of
@@ -82,7 +82,7 @@ class EmulatedLinks {
 void sleep_until(int64_t ns);
 
 class Communicator;
-// Groups split from the result use their categories' links; its own calls, for start-up and reports, use none.
+// Groups split from the result use their categories' links; the result's own calls (start-up, reports) use none.
 // `shared_port`: all classes leave a rank through one port, as through a single network card. Collective over `world`.
 // With links, tensors must be in host memory. Throws ConfigError if ranks are on several hosts, because arrival
 // times are by the sender's clock.

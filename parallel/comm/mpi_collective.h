@@ -10,8 +10,8 @@
 //   broadcast       gather from the root
 //
 // Between hosts, only one chunk is sent to each peer before all ranks' headers have arrived; it keeps the link busy
-// until then. More would move before the last rank calls, that is, before the call's span begins, and the span would be
-// shorter than the transfer. Within a host, MPI copies a chunk on the receiver's request, which follows the header.
+// until then. More chunks would move before the last rank calls, that is, before the call's span begins: the span would
+// be shorter than the transfer. Within a host, MPI copies a chunk on the receiver's request, which follows the header.
 //
 // The thread that moves the messages (mpi_progress.h; mostly the caller itself) adds a chunk as soon as all its terms
 // have arrived, while they are in its cache. A separate thread was slower: it costs two context switches per chunk.
@@ -32,7 +32,7 @@ class MpiCollective : public MpiTask {
   // Any call but a transfer; a split gathers Call::in. One caller at a time; returns when this rank is done. REQUIRES:
   // more than one rank.
   void perform(const Call& call, const CallSignature& mine);
-  // When the last rank made the latest call; if the ranks do not share a clock, when this one learnt of it.
+  // When the last rank made the latest call; if the ranks do not share a clock, when this rank learnt of it.
   int64_t matched_ns() const { return matched_ns_; }
 
   void advance() override;
@@ -67,7 +67,7 @@ class MpiCollective : public MpiTask {
     Reduce op = Reduce::sum;
     int64_t done = 0;  // chunks
   };
-  // Maximum messages in flight per stream: many between tensors, so that a descheduled rank does not hold up the other;
+  // Maximum messages in flight per stream: many between tensors, so that a descheduled rank does not hold up its peer;
   // few through the bounce buffer, so that it stays in cache.
   static constexpr int64_t kWindow = 32, kBounceWindow = 4, kEarlyChunks = 1;
 

@@ -40,7 +40,7 @@ class MpiBackEnd : public HostBackEnd {
           if (part.rank >= 0 && cards[static_cast<size_t>(member)].members != static_cast<int64_t>(hash))
             fail_split(group, part.name, member);
       });
-    // A number that no rank of this group has used yet. The new groups share it, because they are disjoint.
+    // A number that no rank of this group has used yet. The new groups can share it, because they are disjoint.
     for (const Card& card : cards) part.number = std::max(part.number, static_cast<uint64_t>(card.next_group));
     process_.next_group = static_cast<int>(part.number) + 1;
     return part.rank < 0 ? nullptr : std::make_shared<MpiBackEnd>(process_, std::move(part));

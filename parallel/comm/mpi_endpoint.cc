@@ -83,7 +83,7 @@ bool MpiEndpoint::poll() {
   indices_.resize(requests_.size());
   statuses_.resize(requests_.size());
   int count = 0, code = MPI_SUCCESS;
-  // Open MPI tests the requests before it moves messages, so only the next call reports what this one completes.
+  // Open MPI tests the requests before it moves messages, so only the next call reports what this call completes.
   for (int i = 0; i < 2 && count == 0; ++i) {
     code =
         MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());

@@ -21,7 +21,7 @@ class MpiEndpoint {
   int size() const { return size_; }
   int max_tag() const { return max_tag_; }
   bool one_clock() const { return one_clock_; }  // all ranks share now_ns()
-  // True if MPI copies from that rank's memory to this one's once both have called; otherwise sends start immediately.
+  // True if MPI copies from that rank's memory to this rank's once both have called; otherwise sends start immediately.
   bool shares_memory(int rank) const { return shares_memory_[static_cast<size_t>(rank)] != 0; }
 
   void post_send(MpiTask& task, int slot, int64_t chunk, const void* data, int64_t bytes, int to, int tag);

@@ -25,7 +25,7 @@ inline int mpi_tag(const CommGroup& group, MpiTag kind) {
 }
 
 // A call's header carries its signature, its time and small data: one message instead of two. It stays below the eager
-// limit of MPI libraries (4 KiB between two processes of one host).
+// limit of MPI libraries (4 KiB between two processes on one host).
 struct MpiHeader {
   static constexpr int64_t kPayload = 3960;
   CallSignature signature;

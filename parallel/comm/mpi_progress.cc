@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 // slow.
 constexpr auto kYields = 500us;
 constexpr auto kLongestPause = 50us;
-// With no task in flight a turn only lets MPI finish a buffered message or accept a connection.
+// With no task in flight, a turn only lets MPI finish a buffered message or accept a connection.
 constexpr auto kLongestIdle = 10000us;
 constexpr unsigned long kTimerSlack = 1000;  // nanoseconds; the default would add 50 microseconds to each sleep
 // After this many turns without news, all messages that a rank had sent before its shutdown message have arrived.
@@ -184,7 +184,7 @@ void MpiProgress::abort_job(int exit_code) {
     notify();
     changed_.notify_all();
   }
-  thread_.join();  // it does not return from MPI_Abort
+  thread_.join();  // that thread does not return from MPI_Abort
   std::_Exit(exit_code);
 }
 

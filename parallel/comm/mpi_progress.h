@@ -18,12 +18,12 @@
 //      nothing in flight, so the token is free, and the thread takes it.
 //   2. drive() loops over turns. A turn calls advance() on submitted tasks, which posts the first messages; it then
 //      asks MPI which messages are done, and calls completed() for each, which adds the chunk and posts the next.
-//   3. While nothing arrives, the thread yields the core, then sleeps between turns. A thread that submits another task
+//   3. While nothing arrives, the thread yields the core, then sleeps between turns. Another thread that submits a task
 //      wakes it, and its next turn advances that task as well.
 //   4. The last completed() calls end(). The thread returns the token and continues; if other tasks are in flight, it
 //      wakes the progress thread, which runs turns in the same way.
 // If the token is taken in step 1, its holder does steps 2 and 3, and the caller waits on its task's condition
-// variable. A stream with its own thread, as used for overlapped communication, makes the same calls from there.
+// variable. A stream with its own thread, as used for overlapped communication, makes the same calls on it.
 //
 // When a task or MPI fails, or halt() is called, the progress thread keeps the token, abandons all tasks and makes no
 // MPI call but MPI_Abort; every thread that waits for a task throws.

@@ -83,7 +83,7 @@ void MpiSendPool::send(const CommGroup& group, int to, const CallSignature& sign
 
 MpiSend& MpiSendPool::take(int64_t bytes) {
   std::lock_guard lock(mutex_);
-  // The smallest that fits, so that large buffers stay free for large tensors.
+  // The smallest buffer that fits, so that large ones stay free for large tensors.
   MpiSend* best = nullptr;
   for (const auto& send : sends_) {
     if (send->busy.load(std::memory_order_acquire)) continue;

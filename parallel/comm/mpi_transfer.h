@@ -12,7 +12,7 @@ namespace trivet {
 
 class MpiSend;
 
-// All sends of a process, so that a send may outlive its communicator. Grows to the largest number ever in flight.
+// All sends of a process, so that a send may outlive its communicator. Grows to the most ever in flight.
 class MpiSendPool {
  public:
   explicit MpiSendPool(MpiProgress& progress);
@@ -32,7 +32,7 @@ class MpiReceive : public MpiTask {
  public:
   MpiReceive(MpiProgress& progress, const CommGroup& group) : MpiTask(progress), group_(group) {}
   // Waits for the data; returns the time when it could begin to move: within a host, when both ends had called, as MPI
-  // copies then; between hosts, when it was sent or, without a shared clock, its header arrived. One caller at a time.
+  // copies then; between hosts, when it was sent or, if no clock is shared, when its header came. One caller at a time.
   int64_t receive(int from, const CallSignature& signature, void* data);
 
   void advance() override;

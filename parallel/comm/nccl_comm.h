@@ -32,9 +32,9 @@ constexpr double kMostOfGpu = 0.75;
 int gpu_multiprocessors();  // of the current GPU; 0 in a build without NCCL
 
 // A communicator over the ranks of `world`, for tensors on `device`, a CUDA device that no other rank uses; both must
-// outlive it. Collective over `world`, which nothing else may use afterwards. timeout_s: for each call that sets up
-// or enqueues. part: the fraction of most_ctas() that each group gets, the same on all ranks. Throws Error if NCCL
-// fails, and ConfigError in a build without NCCL (no_nccl.cc).
+// outlive it. Collective over `world`, which nothing else may use afterwards. timeout_s: limits each NCCL call that
+// sets up or enqueues. part: the fraction of most_ctas() that each group gets, the same on all ranks. Throws Error if
+// NCCL fails, and ConfigError in a build without NCCL (no_nccl.cc).
 std::unique_ptr<Communicator> create_nccl_communicator(Communicator& world, Device& device, double timeout_s,
                                                        double part = 1.0);
 

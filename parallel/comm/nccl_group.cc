@@ -10,9 +10,9 @@
 namespace trivet {
 namespace {
 
-// Connects collectives when a group is created, as before NCCL 2.22. Otherwise the host would wait for the other ranks
-// in a group's first call, while they may wait for this one in another group's. It also makes NCCL allocate its memory
-// before the engine allocates the rest. Set before main(), while no other thread can read the environment.
+// Connects collectives when a group is created, as NCCL did before 2.22. Otherwise the host would wait for the other
+// ranks in a group's first call, while they may wait for this rank in another group's. This also makes NCCL allocate
+// its memory before the engine allocates the rest. Set before main(), while no other thread can read the environment.
 [[maybe_unused]] const int kConnectsEarly = setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 
 constexpr std::chrono::milliseconds kPollInterval{100};
@@ -219,7 +219,7 @@ void NcclRank::watch() {
   while (!ends_.wait_for(lock, kPollInterval, [&] { return over_; })) try {
       poll();
     } catch (const Error&) {
-      return;  // waits and calls throw it
+      return;  // waits and calls throw the error
     }
 }
 

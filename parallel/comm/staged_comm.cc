@@ -117,7 +117,7 @@ class StagedBackEnd : public DeviceBackEnd {
     worker_->run(span_of(call), [this, arrived, host, row = stream.trace_row(), label = stream.label()] {
       try {
         arrived->synchronize();
-        inner_stream_->set_trace_row(row);  // the call's own span, which tells when it was on the wire
+        inner_stream_->set_trace_row(row);  // records the call's own span, which tells when it was on the wire
         inner_stream_->label() = label;
         inner_->call(host, *inner_stream_);
       } catch (...) {
@@ -133,7 +133,7 @@ class StagedBackEnd : public DeviceBackEnd {
   const std::shared_ptr<Communicator> inner_;
   static constexpr int64_t kFirstBytes = 1 << 20;
   const std::shared_ptr<Pinned> pinned_;
-  HostBuffer* buffer_ = nullptr;  // outgrown ones stay in pinned_: queued copies may still use them
+  HostBuffer* buffer_ = nullptr;  // outgrown buffers stay in pinned_: queued copies may still use them
   const std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();
   Gate& gate_ = pinned_->add_gate(device);
   const std::unique_ptr<Device> host_ = create_cpu_device();

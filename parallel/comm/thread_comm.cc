@@ -38,7 +38,7 @@ class Barrier {
     void* data = nullptr;
   };
   // Written by its rank before wait(), read by the others after it. Calls alternate between the two slots: the first
-  // rank in the next call may write while the last rank in this one still reads.
+  // rank in the next call may write while the last rank in this call still reads.
   struct Member {
     Slot slots[2];
     std::vector<int> split_into;     // members of its new group
@@ -217,7 +217,7 @@ class ThreadBackEnd : public HostBackEnd {
   std::vector<void*> outputs_;
 };
 
-// Prefixes the rank, unless the error concerns all ranks: several failed alike, or their shared configuration is wrong.
+// Prefixes the error with its rank, unless it concerns all ranks: several failed alike, or their settings are wrong.
 [[noreturn]] void rethrow_with_rank(int rank, bool alone, const std::exception_ptr& cause) {
   const auto text = [&](const std::exception& e) {
     return alone ? "rank " + std::to_string(rank) + ": " + e.what() : std::string(e.what());

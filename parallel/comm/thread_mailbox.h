@@ -1,7 +1,7 @@
 // Mailbox: the transfers in flight to one rank of a thread group, in order for each sender.
 //
-// A sender whose receiver is already waiting copies straight into its tensor; otherwise it leaves a parcel, a buffer
-// from a pool that grows to the largest number ever in flight. A sender never waits.
+// A sender whose receiver is already waiting copies straight into the receiver's tensor; otherwise it leaves a parcel,
+// a buffer from a pool that grows to the largest number of parcels ever in flight. A sender never waits.
 #pragma once
 
 #include <algorithm>
@@ -101,7 +101,7 @@ class Mailbox {
     int64_t moves_ns = 0;  // set by the sender
   };
   Buffer take_buffer(size_t bytes) {
-    // The smallest that fits: large buffers stay free for large tensors.
+    // The smallest buffer that fits: large ones stay free for large tensors.
     auto best = free_.end();
     for (auto it = free_.begin(); it != free_.end(); ++it)
       if (it->capacity >= bytes && (best == free_.end() || it->capacity < best->capacity)) best = it;

@@ -34,8 +34,8 @@ class ContextGroup {
   const ContextCut& cut() const { return cut_; }
   CpCommType type() const { return type_; }
 
-  // Each runs after the work that compute has queued so far, while compute continues; wait(mark) makes compute wait for
-  // the last call with this mark.
+  // Each call runs after the work that compute has queued so far, while compute continues; wait(mark) makes compute
+  // wait for the last call with this mark.
   static constexpr int kMarks = 4;
   void pass_on(Tensor mine, Tensor of_previous, int mark);  // around the ring; sizes are equal on all ranks
   void gather(Tensor whole, int mark);  // [s, …] in position order; this rank's positions are filled in
@@ -56,8 +56,8 @@ class ContextGroup {
 };
 
 // Causal op::AttentionForward and op::AttentionBackward over all positions of a sequence. This rank holds those in
-// ctx.context's cut; if that is null, all. dropout: for this rank's queries and all keys. starts: [s, b] int32, where
-// the document of each of this rank's positions begins (DocumentStarts); null: a sequence is one document.
+// ctx.context's cut, or all if ctx.context is null. dropout: for this rank's queries and all keys. starts: [s, b]
+// int32, where the document of each of this rank's positions begins (DocumentStarts); null: a sequence is one document.
 void attention_forward(Context& ctx, const QkvViews& heads, Tensor out, Tensor lse, const Dropout& dropout,
                        Tensor starts = {});
 void attention_backward(Context& ctx, Tensor dout, const QkvViews& heads, Tensor out, Tensor lse, const QkvViews& dqkv,

@@ -32,9 +32,9 @@ struct ContextCut {
 // A range of a rank's queries, and the range of the owner's keys that they attend to.
 struct ContextVisit {
   int64_t first_query, queries, first_key, keys;
-  bool causal;  // otherwise all these queries see all these keys
+  bool causal;  // false: all these queries see all these keys
 };
-// All queries see the first half of an earlier rank's keys; those of the last half see all keys of a later rank.
+// All queries see the first half of an earlier rank's keys; queries of the last half see all keys of a later rank.
 inline ContextVisit visit_of(const ContextCut& cut, int owner) {
   const int64_t all = cut.rows(), half = cut.piece();
   if (owner == cut.rank) return {0, all, 0, all, true};

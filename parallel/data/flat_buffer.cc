@@ -61,7 +61,7 @@ void FlatBuffer::lay_out(ParamList& params) {
     open.clear();
     elements = 0;
   };
-  // Backward order. A bucket closes when it is large enough, or at a unit's end if it is streamed.
+  // Backward order. A bucket closes when it is large enough, or, if it is streamed, at a unit's end.
   const Param* last = nullptr;
   for (auto at = params.all().rbegin(); at != params.all().rend(); ++at) {
     Param& param = *at;

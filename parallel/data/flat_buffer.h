@@ -21,7 +21,7 @@
 //
 // With FlatOptions::gathers_fp8, weights that GEMMs read in FP8 have their own buckets, next to the others.
 // Whole weights are E4M3 codes; a rank also holds its own part in bf16, which the optimizer writes. That is n + 2 n / d
-// bytes under optim and optim_grads (otherwise 2 n, and n for codes), and 3 n / d under optim_grads_params.
+// bytes under optim and optim_grads (otherwise 2 n, plus n for codes), and 3 n / d under optim_grads_params.
 #pragma once
 
 #include <array>
@@ -94,7 +94,7 @@ struct FlatBuffer {
   // Lays out the parameters, allocates the memory (contents undefined), including streaming buffers, and points every
   // parameter's weight and grad into it unless they are streamed. A bucket closes with the parameter that brings it to
   // bucket_size elements, at a stage's end, and before and after a weight that two stages may share, so that both own
-  // the same parts of it; if it is streamed, at each unit's end.
+  // the same parts of it; a streamed bucket closes at each unit's end.
   FlatBuffer(ParamList& params, const FlatOptions& options, Arena& weight_arena, Arena& gradient_arena);
 
   bool shards_optimizer() const { return options.sharding != Sharding::no_shard; }
@@ -112,7 +112,7 @@ struct FlatBuffer {
     point(bucket, whole, buckets[bucket].quantised ? &Param::fp8 : &Param::weight);
   }
   void point_grads(size_t bucket, Tensor whole) const { point(bucket, whole, &Param::grad); }
-  // To be called after writing weights: their quantised copies are stale, unless those are gathered.
+  // To be called after writing weights: their quantised copies are stale, unless the copies are gathered.
   void weights_changed() const {
     for (const FlatSegment& segment : segments) segment.param->fp8_is_current = options.gathers_fp8;
   }

@@ -39,8 +39,8 @@ class Optimizer {
   // `watched` (fp32; null: none) or of a gradient that the norm does not count (other copies of a replicated parameter)
   // is not finite.
   void compute_norm(Ops& ops, Communicator& model, Communicator& data, float max_norm, Tensor watched, Stream& stream);
-  // missing: [1] fp32, how many of the labels (`labels`, each of weight 1 / labels) do not count. Rescales `numbers`,
-  // and by grad_scale the gradients, to means over the others (op::CountLabels). REQUIRES: compute_norm of this step.
+  // missing: [1] fp32, how many of the labels (`labels`, each of weight 1 / labels) do not count. Rescales `numbers`
+  // and, through grad_scale, gradients to means over the rest (op::CountLabels). REQUIRES: compute_norm of this step.
   void count_labels(Ops& ops, Tensor missing, int64_t labels, float max_norm, Tensor numbers, Stream& stream);
   // One update with the gradients scaled by grad_scale; a no-op if `accepted` ([1] fp32, on the device) is 0.
   virtual void step(Ops& ops, Tensor accepted, const UpdateStep& how, Stream& stream) = 0;

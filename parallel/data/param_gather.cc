@@ -101,7 +101,7 @@ void ParamGather::finish() {
   wait_for_prefetches();
 }
 
-// If the last group that a later stage recomputes has one layer, it prefetches the next unit, which is never used.
+// A later stage whose last recomputed group has one layer prefetches the next unit, which is never used.
 void ParamGather::wait_for_prefetches() {
   for (const int unit : streamed_)
     if (unit >= 0)

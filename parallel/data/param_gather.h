@@ -49,7 +49,7 @@ class ParamGather {
   int64_t registered_bytes() const { return comm_streams_.registered_bytes(); }
 
  private:
-  // Waits for the unit's weights and prefetches those of unit `next`, if it belongs to the same stage.
+  // Waits for the unit's weights and prefetches those of unit `next` if that unit is in the same stage.
   void use(int unit, int next);
   void quantise();
   void start_stage(int stage);  // gathers weights that are not streamed, unless already begun

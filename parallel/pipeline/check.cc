@@ -33,7 +33,7 @@ void check_program(const Schedule& schedule, int rank, std::vector<std::string>&
   const bool chunks = schedule.v > 1;
   struct Seen {
     std::array<int, 4> count{};
-    std::array<size_t, 4> at{};  // the index of the first
+    std::array<size_t, 4> at{};  // the index of the first op of each kind
   };
   std::vector<Seen> seen(size(schedule.v) * size(schedule.m));
   for (size_t i = 0; i < program.size(); ++i) {
@@ -73,7 +73,7 @@ void check_order(const Schedule& schedule, const Channel& channel, const Traffic
       continue;
     problems.push_back(fmt::format("{}: message {} comes from {}, but {} takes it", to_string(channel), i,
                                    to_string(sent, chunks), to_string(received, chunks)));
-    return;  // all later ones are wrong too
+    return;  // all later messages are wrong too
   }
 }
 

@@ -22,7 +22,7 @@ std::vector<std::string> find_problems(const Schedule& schedule);
 void check_schedule(const Schedule& schedule, std::string_view place = {});
 
 // The depth that all channels of a schedule need. A channel of depth d holds d messages between the end of the sending
-// op and the start of the receiving op; a sender waits while it is full. Interleaved schedules with groups of N > p
+// op and the start of the receiving op; when full, it blocks its sender. Interleaved schedules with groups of N > p
 // micro-batches run ahead on the first chunk and need N - p + 1; all others but interleaved-bfs need 1. 0: no messages.
 struct ChannelDepths {
   int safe = 0;    // the smallest without a deadlock

@@ -19,7 +19,7 @@ struct ClosedForm {
   std::optional<double> without_barrier;  // for Barrier::none; empty if no separate form is known
   std::string formula;                    // of `bubble`
 };
-// `costs`: every stage's. Empty if no form holds, and for schedules that make_schedule did not generate.
+// `costs`: those of every stage. Empty if no form holds, and for schedules that make_schedule did not generate.
 inline std::optional<ClosedForm> closed_form(const Schedule& schedule, const StageCosts& costs) {
   const double p = schedule.p, m = schedule.m, v = schedule.v;
   const double f = v * costs.forward, i = v * costs.backward_input, w = v * costs.backward_weight;

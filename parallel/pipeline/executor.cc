@@ -128,7 +128,7 @@ void Executor::forward(const Op& op, int slot) {
     ReceiveEnd& end = *receives_.at(*channel);
     stage.set_input(slot, end.take(compute_));
     end.give({old, &free_event(old)});
-  } else if (number > 0) {  // the previous stage is on this rank: its output stays in its slot until its backward
+  } else if (number > 0) {  // the previous stage is on this rank: it keeps its output until its backward
     const Stage& before = *stages_[static_cast<size_t>(schedule_->chunk_of(number - 1))];
     stage.copy_input(slot, rows_.of(before.output(forward_slot_.at({number - 1, op.microbatch}))));
   }

@@ -50,7 +50,7 @@ class Executor {
   // Sets the stage of each chunk, in order. To be called before the first run.
   void set_stages(std::vector<Stage*> stages);
 
-  // Makes the next runs follow this schedule, with the stages and channels of the first one. Slots, stashes and buffers
+  // Makes the next runs follow this schedule, with the first schedule's stages and channels. Slots, stashes and buffers
   // must be enough for both.
   void use(const Schedule& schedule);
   const Schedule& schedule() const { return *schedule_; }

@@ -46,8 +46,8 @@ struct Bubble {
   double of_total() const { return makespan > 0 ? time() / makespan : 0; }  // lost per GPU hour: (p-1) / (m+p-1)
 };
 // The makespan is the time from the first start to the last end on any rank. Without a barrier between steps, ranks
-// start the next step as soon as they end this one; it is then the longest time from any rank's first start to its last
-// end.
+// start the next step as soon as they end this one; the makespan is then the longest time from any rank's first start
+// to its last end.
 enum class Barrier : uint8_t { none, between_steps };
 Bubble bubble_of(const Timeline& timeline, Barrier barrier = Barrier::between_steps);
 

@@ -23,7 +23,7 @@ void VocabParallelEmbedding::forward(Context& ctx, Tensor tokens, Residual out) 
 
 void VocabParallelEmbedding::backward_weight(Context& ctx, Tensor tokens, Residual dout) const {
   Scratch::Frame frame(ctx.scratch);
-  // A tied output layer has overwritten it already, unless that layer is on another stage or was deferred.
+  // A tied output layer has overwritten the gradient already, unless that layer is on another stage or was deferred.
   if (weight_.take_overwrite()) ctx.run(op::Fill{weight_.grad, 0});
   ctx.run(op::EmbeddingBackward{.tokens = tokens,
                                 .dout = gather_sequence(ctx, dout, frame),

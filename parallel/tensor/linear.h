@@ -13,11 +13,11 @@
 // what replaces f, and g-bar for what replaces g. The steps, numbered as in the .cc:
 //
 //   column   1. gather x   2. y = x W^T, row by row as x arrives
-//            3. dx = dy W, a partial sum   4. reduce it (f)   5. dW += dy^T x, which gathers x again: a slice is saved
+//            3. dx = dy W, a partial sum   4. reduce it (f)   5. dW += dy^T x; gathers x again: only a slice is saved
 //   row      1. y = x W^T, a partial sum   2. reduce it (g)
 //            3. gather dy  4. dx = dy W    5. dW += dy^T x, which gathers dy again if it runs later
 //
-// The previous layer waits only for steps 3 and 4 of the backward pass; a schedule may run 5 later.
+// The previous layer waits only for steps 3 and 4 of the backward pass; a schedule may run step 5 later.
 // Weights are [out, in]; y = x W^T.
 #pragma once
 
@@ -35,8 +35,8 @@ enum class Bias : uint8_t { none, kept, decayed };  // decayed: by the optimizer
 class ColumnParallelLinear {
  public:
   // out: {columns of y}, or {2, columns} for two layers side by side, each partitioned separately: a rank's y holds its
-  // columns of the first, then those of the second. overlap: of communication under sequence parallelism; modes other
-  // than none need a Context with a tensor_comm_stream.
+  // columns of the first, then those of the second. overlap: how communication under sequence parallelism overlaps;
+  // modes other than none need a Context with a tensor_comm_stream.
   ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, const Shape& out, Init init, Bias bias,
                        TensorOverlap overlap = TensorOverlap::none, const Fp8Mode& fp8 = {});
 
@@ -44,7 +44,7 @@ class ColumnParallelLinear {
   // act: must not be gated.
   void forward(Context& ctx, const Operand<Place::residual>& x, Hidden y, Hidden pre_activation = {},
                Activation act = {}) const;
-  // Both halves below, the second through the context's weight-gradient queue; x and dy must live until that has run.
+  // Both halves below, the second through the context's weight-gradient queue; x and dy must live until it has run.
   void backward(Context& ctx, const Operand<Place::residual>& x, Hidden dy, Residual dx) const;
   const Param& weight() const { return weight_; }
 

@@ -83,7 +83,7 @@ void reduce_in_ring(Context& ctx, const Sequence<Place::partial>& partial, Resid
     comm_stream.after_compute();
     comm_stream.exchange(partial.of(owner), owner, term(from), from);
   }
-  // 2. This rank's own; then adds all terms in rank order, not in arrival order: in fp32, bitwise equal to mode none.
+  // 2. This rank's own rows; then adds all terms in rank order, not arrival order: in fp32, bitwise equal to mode none.
   multiply(rank * partial.rows, partial.rows, partial.of(rank));
   comm_stream.join();
   ctx.run(op::Add{term(0), term(1), y});

@@ -63,7 +63,7 @@ class TensorCommStream {
   void join();  // compute waits for everything that the stream has queued
 
  private:
-  CommStreams comm_streams_;  // a single one
+  CommStreams comm_streams_;  // a single stream
   CommStream& comm_stream_;
   Stream& compute_;
   std::vector<std::unique_ptr<Event>> marks_;

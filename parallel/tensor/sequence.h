@@ -1,5 +1,5 @@
-// Gathers slices of the sequence, and reduces to them. Under sequence parallelism a tensor rank holds its own positions
-// [s/t, b, n] between the linear layers, which read, or compute a partial sum of, all positions [s, b, n].
+// Gathers the sequence from its slices, and reduces partial sums to slices. Under sequence parallelism, a tensor rank
+// holds its own positions [s/t, b, n] between linear layers, which read, or compute a partial sum of, all [s, b, n].
 #pragma once
 
 #include "parallel/context.h"
@@ -21,7 +21,7 @@ inline Whole gather_sequence(Context& ctx, Residual x, Scratch::Frame& frame) {
 }
 
 // y [s*, b, n] = the sum over the tensor group of the partial sums [s, b, n] that `write_partial(destination)` writes;
-// without sequence parallelism it writes them to y.
+// without sequence parallelism, they are written to y itself.
 template <class F>
 void reduce_sequence(Context& ctx, Residual y, F&& write_partial) {
   Scratch::Frame frame(ctx.scratch);
