@@ -40,7 +40,7 @@ def endurance(case):
         try:
             samples.append((metrics.stat().st_size, *usage_of(process.pid), size_of(case.folder / "run", {"metrics.jsonl"})))
         except (OSError, KeyError):
-            continue  # file or process not there yet, or gone
+            continue  # the file or process does not exist yet, or is gone
     result = process.result(process.code)
     expect(result.code == 0, "the run fails", result)
     expect(len(losses_of(metrics)) == steps, "steps are missing", result)

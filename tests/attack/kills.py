@@ -194,7 +194,7 @@ class Killed:
             elif kill.endswith("mpirun"):
                 pids = [process.pid]
             elif not ranks:
-                return False  # none has started yet, or all have ended
+                return False  # no rank has started yet, or all have ended
             else:
                 pids = [draw.choice(ranks)]
         names = re.findall(r"SIG\w+", kill)
@@ -247,7 +247,7 @@ class Killed:
         names = sorted(os.listdir(self.checkpoints))
         left = [n for n in names if n != "latest" and not re.fullmatch(r"step-\d{8}", n)]
         expect(not left, f"left among the checkpoints: {left}")
-        if self.layout.keep_last > 0:  # plus one after a kill just after the last commit; the next save would remove it
+        if self.layout.keep_last > 0:  # one more if killed just after the last commit; the next save would remove it
             expect(len(names) - 1 <= self.layout.keep_last + 1, f"keep_last is {self.layout.keep_last}, found {names}")
         # Records of an attempt without a checkpoint are set aside; ranks that outlive mpirun print to a file.
         left = sorted(name for name in set(os.listdir(self.folder)) - set(os.listdir(straight))

@@ -15,7 +15,7 @@ from sandbox import FORBIDDEN, SECONDS, Broken, expect, send
 
 NOBODY = 65534
 MOUNT = ["unshare", "--mount", "bash", "-c"]
-# 64: too little memory or too few threads for the layout. 127 (see limited()): too little for the dynamic loader.
+# 64: too little memory or too few threads for the layout. 127 (see limited()): too few resources for the loader.
 ENDS = {0, 64, 65, 74, 93}
 
 

@@ -27,7 +27,7 @@ TEST(AppendFile, ARecordIsWrittenWhollyOrNotAtAll) {
   for (int i = 0; i < 10; ++i) written += file.append(record);
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, handler);
-  // then: no part of the fourth remains, and there is room again
+  // then: no part of the fourth record remains, and there is room again
   EXPECT_EQ(written, 3);
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_TRUE(warnings[0].starts_with(dir / "log: cannot be written: ")) << warnings[0];
@@ -62,7 +62,7 @@ TEST(AppendFile, IsNotMadeAnewWithoutItsSibling) {
   EXPECT_EQ(read_text(dir / "log"), "c\n");
 }
 
-// But never in a different folder that has replaced its own.
+// But never in a different folder that has replaced the original one.
 TEST(AppendFile, IsMadeAnewWhereItIsRemoved) {
   const TempDir dir;
   std::filesystem::create_directory(dir / "run");

@@ -62,7 +62,7 @@ TEST(Text, ATableThatIsTooWideContinuesBelowWithItsFirstColumn) {
 
 TEST(Text, CsvQuotesWhatNeedsIt) {
   EXPECT_EQ(csv_line({"a", "", "b,c", "say \"so\"", "two\nlines"}), "a,,\"b,c\",\"say \"\"so\"\"\",\"two\nlines\"\r\n");
-  // A spreadsheet would evaluate the cells with a quote, but not the numbers.
+  // The quote keeps a spreadsheet from evaluating a cell; numbers need none.
   EXPECT_EQ(csv_line({"=1+1", "@a", "+x", "-", "-1.5", "+2"}), "'=1+1,'@a,'+x,-,-1.5,+2\r\n");
 }
 

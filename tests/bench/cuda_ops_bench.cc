@@ -60,7 +60,7 @@ class Bench {
     const double seconds = seconds_of(call), rate = static_cast<double>(bytes) / seconds;
     fmt::print("{:<46} {:>9.3f} {:>9.0f} {:>8.2f}\n", name, seconds * 1e3, rate / 1e9, rate / copy_);
   }
-  // others: other ways to compute the same, or null; the row shows each one's time and its ratio to this one's.
+  // others: other ways to compute the same values, or null; the row shows the time of each and its ratio to ours.
   void arithmetic(const std::string& name, double operations, const std::function<void()>& call,
                   const std::vector<std::function<void()>>& others) {
     const double seconds = seconds_of(call), rate = operations / seconds;

@@ -242,7 +242,7 @@ void compare_chunks(const IndexedDataset& tokens, const Model& model, const Opti
     };
     std::vector<double> seconds[2];
     for (int i = 0; i < 2 * options.pairs; ++i) {
-      const size_t which = static_cast<size_t>(i % 4 == 1 || i % 4 == 2);  // neither is always first
+      const size_t which = static_cast<size_t>(i % 4 == 1 || i % 4 == 2);  // neither side is always first
       seconds[which].push_back(seconds_of(sides[which]));
     }
     for (std::vector<double>& all : seconds) std::sort(all.begin(), all.end());

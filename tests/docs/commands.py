@@ -200,14 +200,14 @@ def main():
         for block in blocks_of(options.source / page, page):
             at = f"{page}:{block.line}"
             if options.only and block.mark == "not run: README.md runs it":
-                block.mark = ""  # that page is not executed here
+                block.mark = ""  # README.md is not executed here
             if block.mark.startswith("not run: "):
                 check_not_run(block, options.source, options.trivet.parent)
                 continue
             if block.mark.startswith("output of: "):
                 command = block.mark.removeprefix("output of: ")
                 earlier = [out for ran, out in outputs.items() if ran.startswith(command)]
-                if options.only and not earlier:  # it is on another page
+                if options.only and not earlier:  # the command is on another page
                     continue
                 missing = missing_line(block.lines, earlier[-1], prompt_of(command)) if earlier else "the command itself"
                 if missing is not None:
