@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The course's exercises: launch/exercise.sh lists those in the table of their README.md, and the places in the
-engine that they name as FILE or FILE:SYMBOL exist.
+"""The course's exercises: launch/exercise.sh lists the same ones as the table in their README.md, and the places in
+the engine that they name as FILE or FILE:SYMBOL exist.
 
     exercises.py CHECKOUT
 """
