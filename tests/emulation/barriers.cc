@@ -12,7 +12,7 @@
 namespace trivet::emulation {
 namespace {
 
-// PTX ISA, "mbarrier object": the state that it tracks, stored in its eight bytes.
+// PTX ISA, "mbarrier object": the state that the object tracks, stored in its eight bytes.
 struct Phase {
   uint64_t parity : 1, arrivals : 20, pending : 20;
   int64_t bytes : 22;  // expected, but not yet arrived
@@ -83,7 +83,7 @@ struct Box {
   uint64_t* barrier;
 
   size_t bytes() const { return size_t{map.box[0]} * map.box[1] * map.box[2] * map.element_bytes; }
-  // Calls f(offset in shared memory, source of 16 bytes, how many of these are within the tensor).
+  // Calls f(offset in shared memory, source of 16 bytes, how many of those bytes are within the tensor).
   template <class F>
   void for_pieces(const F& f) const {
     const size_t row_bytes = map.box[0] * map.element_bytes;

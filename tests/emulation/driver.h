@@ -4,12 +4,12 @@
 //   1. The first use of a kernel, or of a cuBLASLt algorithm, waits for all work on the device, while holding
 //      the context's lock, which every launch and allocation takes (unless CUDA_MODULE_LOADING=EAGER).
 //   2. The streams of a device share CUDA_DEVICE_MAX_CONNECTIONS channels (8 by default, at most 32) of 1,024 entries.
-//      A channel's entries run one after another. A full one blocks its caller, which holds the process's launch lock.
-//   3. A device has 132 multiprocessors. Before it starts, an NCCL operation takes as many as its communicator has
-//      CTAs, and holds them until it finishes. Other kernels end on their own and so only delay it; Driver::grid_time
-//      measures how long they take on the rest.
-//   4. cudaHostAlloc and stream creation wait for running work, including NCCL's, and hold the context's
+//      A channel's entries run one after another. A full channel blocks its caller, which holds the process's launch
 //      lock.
+//   3. A device has 132 multiprocessors. Before it starts, an NCCL operation takes as many as its communicator has
+//      CTAs, and holds them until it finishes. Other kernels end on their own and so only delay the operation;
+//      Driver::grid_time measures how long they take on the remaining multiprocessors.
+//   4. cudaHostAlloc and stream creation wait for running work, including NCCL's, and hold the context's lock.
 //   5. A device's host functions run one at a time.
 //
 // A monitor ends the process if these waits never end: when the head of every channel and every thread that has called
@@ -28,12 +28,12 @@
 namespace trivet::emulation {
 
 // Registers this thread's wait during its lifetime. The monitor calls `over`, which takes the locks that it needs; so
-// the owner of a Waiting must not hold any of them when it is constructed or destroyed.
+// the owner of a Waiting must not hold any of these locks while constructing or destroying the Waiting.
 class Waiting {
  public:
   enum Kind : uint8_t {
     plain,
-    memory,  // any thread may end it
+    memory,  // any thread can end it
     strict   // a wait that only the strict driver imposes
   };
   Waiting(Kind kind, std::string what, std::function<bool()> over);

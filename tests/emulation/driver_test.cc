@@ -1,5 +1,5 @@
-// The strict driver: programs that hang on a GPU are detected, and cured ones run. Each hazard involves two ranks,
-// threads with a GPU each, whose streams wait for each other in NCCL; the argument `cured` removes it.
+// The strict driver: programs that hang on a GPU are detected, and their cured versions run. Each hazard involves two
+// ranks, threads with a GPU each, whose streams wait for each other in NCCL; the argument `cured` removes the hazard.
 #include "tests/emulation/driver.h"
 
 #include <barrier>
@@ -28,7 +28,7 @@ struct Rank {
   int rank = 0;
   cudaStream_t stream = nullptr;
   ncclComm_t in = nullptr, out = nullptr;
-  int* data = nullptr;  // one to send, one to receive, one for kernels; from the fifth on, two per communicator
+  int* data = nullptr;  // one to send, one to receive, one for kernels; from the fifth element on, two per communicator
 
   void receive(cudaStream_t on) const { ASSERT_EQ(ncclRecv(data + 1, 1, ncclInt32, 1 - rank, in, on), ncclSuccess); }
   void send(cudaStream_t on) const { ASSERT_EQ(ncclSend(data, 1, ncclInt32, 1 - rank, out, on), ncclSuccess); }
@@ -103,7 +103,7 @@ void load_while_a_receive_is_posted(bool cured) {
   emulation::driver().lazy = false;
 }
 
-// Rank 0 launches far ahead after a receive; then rank 1 must launch the work that it sends. The cure:
+// Rank 0 launches far ahead after a receive; only then does rank 1 launch the work whose result it sends. The cure:
 // CudaStream::make_room.
 void launch_far_ahead(bool cured) {
   emulation::Driver& driver = emulation::driver();
@@ -123,7 +123,7 @@ void launch_far_ahead(bool cured) {
   });
 }
 
-// With more than 32 streams, a rank's last one shares the channel of its first one.
+// With more than 32 streams, a rank's last stream shares the channel of its first.
 void use_streams(int count) {
   on_two_ranks([&](const Rank& self) {
     std::vector<cudaStream_t> streams{self.stream};

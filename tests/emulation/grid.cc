@@ -69,7 +69,7 @@ class Block {
   std::string describe() const;
 
   std::vector<std::unique_ptr<Fiber>> fibers_;  // reused across grids
-  std::vector<State> states_;                   // [thread], like the next one
+  std::vector<State> states_;                   // [thread], like copies_
   std::vector<CopyGroups> copies_;              // empty until the first copy of a grid
   size_t order_[32] = {};                       // a shuffled order of a warp's lanes
   std::vector<Warp> warps_;
@@ -132,7 +132,7 @@ void Block::run_block(size_t count, const std::function<void()>& work, uint64_t 
   run_threads(seed);
 }
 
-// A warp runs as far as it can before the next one does, so that they are as far apart as barriers allow.
+// A warp runs as far as it can before the next warp does, so warps get as far apart as barriers allow.
 void Block::run_threads(uint64_t seed) {
   std::minstd_rand random(static_cast<unsigned int>(seed ^ seed >> 32));
   std::shuffle(std::begin(order_), std::end(order_), random);

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-// For the running emulated thread. (The attribute is safe: the library that defines them is loaded at startup.)
+// For the running emulated thread. (The attribute is safe: the library defining these variables is loaded at startup.)
 extern thread_local uint3 threadIdx __attribute__((tls_model("initial-exec")));
 extern thread_local uint3 blockIdx __attribute__((tls_model("initial-exec")));
 extern thread_local dim3 blockDim __attribute__((tls_model("initial-exec")));
@@ -33,7 +33,7 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
 // ---- for the running thread
 
 void* dynamic_shared_memory();
-void take_tile();  // from a counter shared by all blocks: any free block takes it
+void take_tile();  // from a counter shared by all blocks: any free block can take the tile
 void synchronize_block();
 
 // Meets the other lanes of the warp that are in `mask`: when all are there, one of them calls all(each lane's `mine`,

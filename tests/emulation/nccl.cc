@@ -1,11 +1,11 @@
 // The functions of NCCL that Trivet calls (parallel/comm/nccl_comm.cc), for ranks that are threads of one process, on
 // emulated GPUs. Types and names are those of NVIDIA's own <nccl.h>. An operation is work on its stream, where it meets
 // the other ranks' operations (nccl_clique.h). The emulation is designed to find the caller's mistakes, so it is as
-// strict as NCCL may be:
+// strict as NCCL can be:
 //
 //   * A send waits for its receiver, on the stream. The calls of one group make progress together.
 //   * The first transfer between two ranks, and the first collective of each kind (not with NCCL_RUNTIME_CONNECT=0),
-//     connects the ranks: a nonblocking communicator is ncclInProgress until all have called.
+//     connects the ranks: a nonblocking communicator is ncclInProgress until all ranks have called.
 //   * A communicator's operations run one after another in the order of the calls, even on several streams.
 //   * ncclCommFinalize completes when all ranks have called it.
 //   * ncclCommAbort waits for the whole GPU: also for other communicators' operations, except for those that are
@@ -13,8 +13,8 @@
 //   * Each rank must have a GPU of its own.
 //   * Either all ranks of a collective use registered buffers, at the same offset, or none does.
 //
-// Process ranks are refused: emulated GPUs share one UUID there, so the engine does not try (memory.cc). If the ranks'
-// calls differ, where NCCL would hang or move wrong data, all ranks get an asynchronous error. No operation on a stream
+// Process ranks are refused: their GPUs share one UUID, so the engine does not try NCCL (memory.cc). If the ranks'
+// calls differ, and NCCL would hang or move wrong data, all ranks get an asynchronous error. No operation on a stream
 // ends with an error: it waits until its rank aborts. So does a rank whose peer has aborted. With
 // TRIVET_EMULATED_NCCL_FAULT=NAME:RANK:CALL[:silent], call number CALL (from 0) of that rank in communicators of that
 // name never happens, and the rank gets ncclRemoteError (silent: no error); its peers are not notified. Operations
@@ -202,7 +202,7 @@ ncclResult_t call(ncclComm_t comm, const NcclOperation& o, cudaStream_t stream) 
   cudaStreamCaptureStatus captures = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(stream, &captures) != cudaSuccess) return ncclUnhandledCudaError;
   if (captures != cudaStreamCaptureStatusNone) return ncclInvalidUsage;  // not emulated
-  if (o.count == 0 && !o.is_transfer()) return ncclSuccess;              // the others need not know of it
+  if (o.count == 0 && !o.is_transfer()) return ncclSuccess;              // the other ranks need not know of the call
   if (group_depth == 0) return submit(*comm, {o}, stream);
   group.push_back({comm, o, stream});
   return ncclSuccess;

@@ -319,7 +319,7 @@ void NcclClique::move(Meeting& meeting) {
       return;
     }
     case NcclCall::reduce_scatter: {
-      std::vector<std::vector<std::byte>> sums;  // compute all before writing the first, which may overwrite an input
+      std::vector<std::vector<std::byte>> sums;  // all computed before the first is written, perhaps over an input
       for (const auto& [rank, call] : meeting.calls)
         sums.push_back(reduced(like, inputs, static_cast<size_t>(rank) * like.count, like.count));
       for (const auto& [rank, call] : meeting.calls) copy(call.out, sums[static_cast<size_t>(rank)].data(), bytes);

@@ -30,7 +30,7 @@ struct NcclOperation {
   ncclRedOp_t reduce = ncclSum;
   int peer = -1;                          // the root, or the other rank of a transfer
   std::optional<size_t> registered_at{};  // the offset of a collective's whole tensor in a registered buffer
-  uint64_t number = 0;                    // counts this rank's collectives, or the transfers between these two
+  uint64_t number = 0;                    // counts this rank's collectives, or its sends to (or receives from) `peer`
 
   bool is_transfer() const { return call == NcclCall::send || call == NcclCall::receive; }
   size_t bytes() const;  // for `count` elements

@@ -5,7 +5,7 @@
 //
 // ThreadSanitizer does not see accesses by Hopper's units. For these, in every build, each thread of a block with
 // barriers in shared memory has a vector clock. The TMA may overwrite an operand only if every lane of the warps whose
-// products read it has signalled completion, in a way that has reached the thread that starts the copy; and a product
+// products read it has signalled completion, and the thread that starts the copy has learnt of it; and a product
 // may read only data that each of its lanes has waited for.
 #pragma once
 

@@ -6,7 +6,7 @@
 //     pageable host memory has finished when the call returns; other copies finish some time later.
 //   * cudaFree waits for all streams of its device, as in the real runtime.
 //   * Host functions may not call CUDA. Calls that are not allowed while a thread captures are refused.
-//   * TRIVET_EMULATED_GPUS sets the number of GPUs, by default 8. In process ranks, they share one UUID.
+//   * TRIVET_EMULATED_GPUS sets the number of GPUs, by default 8. In process ranks, all GPUs share one UUID.
 //
 // Errors that the real runtime reports are reported here too; undefined behaviour on a GPU ends the process with a
 // message (grid.h).
@@ -22,7 +22,7 @@ namespace trivet::emulation {
 // Queues a kernel; `thread` is one thread's work. Refuses grids and shared memory beyond the GPU's limits.
 cudaError_t launch_kernel(const cudaLaunchConfig_t& how, const void* kernel, const std::function<void()>& thread);
 
-bool on_a_gpu(const void* data, size_t bytes);  // in memory that the runtime has allocated there
+bool on_a_gpu(const void* data, size_t bytes);  // in memory that the runtime has allocated on a GPU
 
 // The driver's counters, and its strictness (driver.h).
 struct Driver {
@@ -31,7 +31,7 @@ struct Driver {
   std::atomic<bool> strict, lazy;  // lazy: kernels are loaded at their first use
   std::atomic<int64_t> patience_ms = 10'000;
   // If `counts`: the time of the last grid on the multiprocessors that NCCL left to it, in thread steps. Each tile
-  // taken with take_tile() is a piece of work for the next free multiprocessor; otherwise each block is.
+  // taken with take_tile() is a piece of work for the next free multiprocessor; in other kernels each block is.
   std::atomic<bool> counts = false;
   std::atomic<int64_t> grid_time = 0;
   std::atomic<int64_t> most_queued = 0;  // most unfinished entries of a channel at a time; a graph counts its nodes

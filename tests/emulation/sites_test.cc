@@ -1,6 +1,6 @@
 // How much of the kernels' ordering the emulated GPU checks: each fence, wait, arrival and barrier is skipped in turn,
 // in a separate process, which must end with a message or compute a different result. A site is a place in the source;
-// it counts as noticed if one of the kernels compiled from it notices.
+// it counts as noticed if skipping it is noticed in any one of the kernels compiled from it.
 #include "tests/emulation/sites.h"
 
 #include <algorithm>
@@ -58,7 +58,7 @@ constexpr Harmless kHarmless[] = {
     {"__syncthreads", "layernorm.cu", "__syncthreads();",
      "before the first sum is written, block_reduce has barriers; in rows of one warp only ThreadSanitizer sees it"},
     {"__syncwarp", "norm.cu", "__syncwarp();", kSanitizer},  // before adding to zeroed bins
-    {"__syncwarp", "norm.cu", "__syncwarp();", kSanitizer},  // between lanes that add to them
+    {"__syncwarp", "norm.cu", "__syncwarp();", kSanitizer},  // between lanes that add to the same bins
 };
 
 // Memory shared by this process and its children.
@@ -259,7 +259,7 @@ Score skip_each_site(const std::vector<Case>& kernels) {
       return (known == explained.end() || known->second == result.line.line) &&
              result.what == std::string_view(h.what) && result.line.file == h.file && result.line.text == h.text;
     });
-    // Each excuse covers one line, which the compiler may have copied; the same text may be needed elsewhere.
+    // Each excuse covers one line, which the compiler may have copied; another line with the same text may be needed.
     if (harmless == std::end(kHarmless)) {
       ADD_FAILURE() << "nobody notices that a kernel skips " << name << ": " << result.line.text;
       continue;
@@ -279,7 +279,7 @@ struct Sites : testing::Test {
 #endif
 };
 
-// For backward passes too: any values will do. documents: two, of 3/4 of the sequence and the rest.
+// For backward passes too: any values will do. documents: two, the first 3/4 of the sequence long.
 template <class Kernel>
 Case attention(const char* name, const Kernel& kernel, std::vector<std::array<int64_t, 4>> shapes,
                bool documents = false) {

@@ -21,8 +21,8 @@ using Work = std::function<void()>;
 // Work recorded instead of queued, in the order of the calls, from all streams that take part.
 struct Capture {
   std::vector<Work> work;
-  std::vector<cudaStream_t> streams;  // the first one began it
-  bool strict = false;                // its thread may not make calls that cannot be captured
+  std::vector<cudaStream_t> streams;  // the first one began the capture
+  bool strict = false;                // the capturing thread may not make calls that cannot be captured
   bool refused = false;               // a call that cannot be captured was made: the capture yields no graph
 };
 
@@ -30,7 +30,7 @@ struct EventState {
   std::mutex mutex;
   std::condition_variable happened;
   uint64_t recorded = 0, complete = 0;  // number of records; the last one that a stream has reached
-  int64_t at_ns = 0;                    // time at which it was reached
+  int64_t at_ns = 0;                    // time at which that record was reached
   bool timed = true, blocks = false;
   std::weak_ptr<Capture> captured;  // the last record was captured
 
@@ -71,7 +71,7 @@ class Stream {
 
   int device() const { return device_; }
   void queue(Work work, int64_t entries) { channel_->queue(std::move(work), entries, entries_); }
-  // Waits until it is empty.
+  // Waits until the stream is empty.
   void drain(Waiting::Kind kind = Waiting::plain, const std::string& why = "a call waits for a stream") {
     const bool shares = channel_.use_count() > 1;
     channel_->drain(entries_, shares ? Waiting::strict : kind, shares ? why + ", which shares its channel" : why);
@@ -99,10 +99,10 @@ class RunsNothing {
 // With the strict driver and lazy loading, loads `what` at its first use.
 void load(int device, uint64_t what, const char* kind);
 
-// Success if this thread may make a call that is not allowed during its own capture (unless relaxed), nor, like all
-// calls, in a host function.
+// Success if this thread may make a call that is allowed neither during the thread's own capture (unless relaxed) nor,
+// like any call, in a host function.
 cudaError_t allowed();
-// For any call.
+// The same for a call that is allowed during captures.
 cudaError_t allowed_anywhere();
 // Adds to the stream, as `entries` entries of its queue, or to the capture that it takes part in.
 cudaError_t add(cudaStream_t stream, Work work, int64_t entries = 1);

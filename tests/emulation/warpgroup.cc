@@ -71,8 +71,8 @@ struct Matrix {
     if (descriptor & 0x3FFE'C000'C000'C000u) broken("wgmma: a descriptor with bits where there is nothing");
   }
 
-  // "Canonical Layouts": element (row, k) of a matrix whose k are adjacent, and of one whose rows are. The swizzle
-  // applies to the address.
+  // "Canonical Layouts": element (row, k) of a matrix whose k are adjacent, and of a matrix whose rows are adjacent.
+  // The swizzle applies to the address.
   uint32_t of_row(int row, int k) const {
     const uint32_t of_eight = static_cast<uint32_t>(row / 8) * stride;
     if (swizzle == 16) return address + of_eight + row % 8 * 16 + static_cast<uint32_t>(k / 8) * leading + k % 8 * 2;

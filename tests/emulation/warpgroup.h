@@ -3,7 +3,7 @@
 //
 // Wherever the ISA leaves room, the program's worst case happens:
 //   * The sums of a product are NaN from its start to the wait that covers it; accesses in between end the
-//   process.
+//     process.
 //   * A product is computed at that wait, when no other thread of the block can run. Its operands must then still be
 //     as they were at its start, in registers and shared memory: operands written late or overwritten early end
 //     the process.
@@ -43,7 +43,7 @@ inline constexpr uint64_t kTileMapMagic = 0x7472697665746d61;
 void copy_tile(void* to, const void* map, int column, int matrix, int row, uint64_t* barrier);
 void fence_async_proxy();
 
-// The address in instructions: relative to shared memory, whose first KiB is reserved for the system.
+// The address as in instructions: relative to shared memory, whose first KiB is reserved for the system.
 uint32_t address_in_shared(const void* pointer);
 inline constexpr uint32_t kFirstSharedAddress = 1024;
 // Shared memory as the async proxy sees it. `address` as above.

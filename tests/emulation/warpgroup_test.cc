@@ -206,7 +206,7 @@ TEST_F(WarpgroupEmulationDeathTest, TilesThatAreNotAlignedToTheirSwizzleTrap) {
 }
 
 // Tile i of n takes n - i pieces of work, as under a causal mask. A block that finishes its task takes the next one;
-// the last 16 begin when communication frees their multiprocessors, after all others.
+// the last 16 blocks begin when communication frees their multiprocessors, after all other blocks.
 TEST(HeadSchedule, GivesBlocksEveryTileOnceAndEqualShares) {
   constexpr int kBlocks = 132 - 16;  // an H200's, less 16
   for (const auto& [tiles, heads, mebibytes] :
@@ -251,7 +251,7 @@ TEST(HopperAttention, TakesTasksFromTheCounter) {
     return std::ranges::count_if(read, [](bf16 x) { return static_cast<float>(x) != 0; }) / kD;
   };
   EXPECT_EQ(rows_done(0), kS * kHeads);
-  EXPECT_EQ(rows_done(2), kS * kHeads - 2 * (kS - 192));  // of 6 tasks the last queries of two heads are missing
+  EXPECT_EQ(rows_done(2), kS * kHeads - 2 * (kS - 192));  // 2 of 6 tasks: the last queries of two heads
   EXPECT_EQ(rows_done(6), 0);
 }
 

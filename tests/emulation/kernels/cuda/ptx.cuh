@@ -54,7 +54,7 @@ struct Multiply {
   uint32_t b[2];
 };
 
-// Multiplies the fragments of a warp's lanes. The inner loop of whole tests; needs no debugger or sanitizer.
+// Multiplies the fragments of a warp's lanes. The inner loop of entire tests, so always optimised and never sanitized.
 [[gnu::optimize("O3"), gnu::no_sanitize("address", "thread", "undefined")]] inline void multiply_fragments(
     void* const (&lanes)[32]) {
   // The fragments as matrices: a[16, 16], b[16, 8]. Register r of a lane of group g holds rows g + 8 (r % 2).
