@@ -141,10 +141,10 @@ TEST(DocumentsLayout, AreTheDocumentsAlone) {
   }
 }
 
-// Changing a token of one document changes no bit of the others: neither of their logits, as a loss over their labels
-// alone shows, nor of their activations' gradients, which end in their tokens' embedding rows. In FP8 this holds with
-// per-position scales but not with per-tensor ones. To show it, a norm gives its first column a weight of 512, and the
-// changed token is nonzero in that column only, which gives it by far the largest magnitude.
+// Changing a token of one document changes no bit of the other documents' logits (as a loss over their labels alone
+// shows) or of their activations' gradients (which end in their tokens' embedding rows). In FP8 this holds with
+// per-position scales but not with per-tensor scales. To show that, a norm gives its first column a weight of 512, and
+// the changed token is nonzero in that column only, so its magnitude is by far the largest.
 TEST(DocumentsLayout, ATokenChangesItsOwnDocumentAlone) {
   constexpr int64_t kSeq = 16, kRows = 2, kVocab = 61;
   constexpr int32_t kToken = 3, kOther = 11;
@@ -234,7 +234,7 @@ TEST(EodMaskLoss, AStepWithoutALabelThatCountsIsCountedAndChangesNothing) {
       trainer.step();
       const auto weights = [&] { return bytes_of(trainer, trainer.state().flat.owned.front().weight); };
       const auto before = weights();
-      // when: no label counts; then only one on rank 0
+      // when: no label counts; then only one does, on rank 0
       std::ranges::fill(source.batch.labels, kMaskedLabel);
       const StepResult none = trainer.step();
       EXPECT_EQ(none.step, 2);

@@ -548,7 +548,7 @@ TEST(Outcome, TheFirstCountsAndKnowsTheLastCommittedStep) {
 }
 
 TEST(RunLock, KeepsASecondRunOutUntilTheFirstIsGone) {
-  // given: another process that holds it
+  // given: another process that holds the lock
   const TempDir dir;
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
@@ -562,7 +562,7 @@ TEST(RunLock, KeepsASecondRunOutUntilTheFirstIsGone) {
   char byte = 0;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
 
-  // when it is alive: refused
+  // when that process is alive: refused
   expect_match(message_of([&] { RunLock(dir / ""); }),
                "another run is using it .process " + std::to_string(holder) + " on ");
   // when it has been killed: taken over
@@ -650,7 +650,7 @@ TEST(RunLock, OfAnotherContainerIsKeptAsLongAsItsFileIsOpen) {
   write_text(dir / "lock", text.dump());
   const int holder = open((dir / "lock").c_str(), O_RDWR);
   ASSERT_EQ(flock(holder, LOCK_EX), 0);
-  // when it is alive: refused; when it has ended: taken over
+  // when that process is alive: refused; when it has ended: taken over
   expect_match(message_of([&] { RunLock(dir / ""); }), "another run is using it .process 1073741824");
   close(holder);
   expect_match(RunLock(dir / "").taken_from(), "process 1073741824 .*which has ended");
@@ -794,7 +794,7 @@ TEST(SameEverywhere, NamesTheRankWithAnotherConfiguration) {
   expect_match(error, "the ranks do not run the same configuration: rank 2 on .* differs from the other 3");
 }
 
-// If there are two ranks, rank 1 is named; ranks may have more or fewer texts after the first that differs.
+// If there are two ranks, rank 1 is named; ranks may have more or fewer items after the first that differs.
 TEST(SameEverywhere, ShowsTheDataOfTheRanksThatDiffer) {
   for (const auto& [ranks, odd] : {std::pair(2, 1), std::pair(4, 0), std::pair(5, 3)}) {
     const std::string error = message_of<DataError>([&, odd = odd] {

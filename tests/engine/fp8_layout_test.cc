@@ -303,7 +303,7 @@ TEST(Fp8Layout, WholeBlocksDoNotDependOnT) {
 }
 
 // A block's scale depends on its own elements only: an outlier at one position changes no other position's output, and
-// changes the weight gradient only in its own row or column, though there through all tokens of its block.
+// changes the weight gradient only in its own row or column, though there in the terms of all tokens of its block.
 TEST(Fp8Layout, AnOutlierStaysInItsBlocks) {
   LinearCase how{.seq = 300, .in = 160, .out = 48, .fp8 = {Fp8::e4m3, true, Fp8Recipe::blockwise}, .outlier = -1};
   const LinearResults without = run_linear<ColumnParallelLinear>(1, false, {}, how);

@@ -152,7 +152,7 @@ TEST(Fp8ParamGatherRuns, GoOnAfterRefusedStepsAndFromCheckpointsOfEither) {
 }
 
 // pytorch/ao PR 590: a gather meant to run in FP8 ran in bf16, unnoticed. Also, each group reduces scales once per
-// step, instead of the tensor ranks once for each of 16 weights.
+// step; without the key, the tensor ranks would reduce one for each of 16 weights.
 TEST(Fp8ParamGatherRuns, SendAByteForAWeightAndReduceAllScalesAtOnce) {
   const Cut two_by_two{.t = 2, .d = 2, .sequence_parallel = true, .strategy = "optim_grads_params"};
   for (const char* strategy : {"optim", "optim_grads_params"}) {
@@ -189,7 +189,7 @@ TEST(Fp8ParamGatherRuns, SendAByteForAWeightAndReduceAllScalesAtOnce) {
       }
       EXPECT_EQ(seen.size(), bytes.size());
     }
-    // Without the key a streamed weight is quantised for each of 4 micro-batches, forward and backward.
+    // Without the key, a streamed weight is quantised for each of 4 micro-batches, forward and backward.
     if (streams) EXPECT_LT(reductions[1], reductions[0] - 16);
     else EXPECT_EQ(reductions[1], reductions[0] - 16 + 2);
   }

@@ -152,7 +152,7 @@ TEST(KeyValueCache, ChangesNoBitOnADeviceOfItsOwn) {
   EXPECT_EQ(texts[0], texts[1]);
 }
 
-// After an end-of-document token a new document begins, which is never empty; any other prompt may already be complete.
+// After an end-of-document token, a new document begins, which is never empty; other prompts may already be complete.
 TEST(Generate, ANewDocumentIsNotEmpty) {
   test::with_trainers(test::resolved(test::tiny_config(), 1).config, 1, [&](Trainer& trainer) {
     const auto empty_texts = [&](int32_t last) {

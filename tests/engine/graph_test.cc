@@ -206,7 +206,7 @@ TEST(GraphsThatAreThere, TakeAResumedStateAsItIs) {
     const auto expected = two_losses();
     const int64_t graphs = trainer.rank().graphs->counts().graphs;
 
-    trainer.data_parallel().weights.finish();  // it reads what is overwritten here
+    trainer.data_parallel().weights.finish();  // the gather reads what is overwritten below
     size_t i = 0;
     for (const StateTensor& tensor : state_tensors(trainer.state().flat, *trainer.state().optimizer))
       trainer.device().copy_to_device(saved[i++].data(), tensor.data, *trainer.rank().compute);

@@ -1,4 +1,4 @@
-// Sample and token counts beyond 32 bits: the data, the schedules by samples, and a run that resumes there.
+// Sample and token counts beyond 32 bits: the data, the schedules by samples, and a run that resumes at such counts.
 #include <cmath>
 #include <cstring>
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ TEST(LateSamples, AreThoseOfTheDefinition) {
   const GptDataset data(dataset, {0, dataset->sequences()}, {"train", 16, 61, 42});
   Definition definition(*dataset, 16, 42);
   for (const int64_t first : kLate) {
-    // The loader of the second of two ranks, resumed there.
+    // The loader of the second of two ranks, resumed at `first`.
     BatchLoader loader(data, {.micro_batch_size = 2, .micro_batches = 3, .rank = 1, .ranks = 2}, 1);
     loader.restart(first);
     for (int64_t k = 0; k < 4; ++k) {

@@ -88,7 +88,7 @@ TEST(Mixture, NormsOfHeadsAreSummedOverTheTensorGroup) {
     Config config = tiny_config();
     as_qwen3(config);
     config.model.normalization = norm;
-    // Their gradients are small compared with those of matrices; Adam's learning rate is the same for all.
+    // Norm gradients are small compared with those of matrices; Adam's learning rate is the same for all.
     const Curve reference = train_on_threads(config, 1, kSteps);
     for (const bool sequence_parallel : {false, true})
       for (const int t : {2, 4}) {
@@ -259,7 +259,7 @@ TEST(Layouts, HaveTheLossesOfOneRankWhileTheBatchShrinks) {
   }
 }
 
-// Not only with this machine's best instruction set.
+// With every instruction set that this machine supports, not only with the best one.
 TEST(Layouts, HaveTheLossesOfOneRankUnderEachCpuIsa) {
   for (const CpuIsa isa : usable_cpu_isas())
     for (const DType dtype : {DType::f32, DType::bf16}) {

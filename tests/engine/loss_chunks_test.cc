@@ -21,7 +21,7 @@ Config in_chunks(Config config, int64_t rows) {
 
 // Results of passes over two micro-batches, the second of which adds to the gradients of the first.
 struct Passes {
-  std::vector<float> losses;                            // after each pass, then of the second one without training
+  std::vector<float> losses;                            // after each pass, then of the second pass without training
   std::map<std::string, std::vector<float>> gradients;  // by parameter
 };
 
@@ -47,7 +47,7 @@ Passes run_passes(const Config& config, Communicator& world) {
     int labelled = 0;
     for (int i = 0; i < state.shape.tokens(); ++i) {
       stage.tokens(0).as<int32_t>()[i] = (i * 7 + micro_batch) % 61;
-      // The last rows have no labels, so neither do some chunks.
+      // The last rows have no labels, so some chunks have none.
       const bool has_label = i % 3 != 1 && i < state.shape.tokens() - 5;
       stage.labels(0).as<int32_t>()[i] = has_label ? (i * 5 + 2 * micro_batch) % 61 : -1;
       labelled += has_label;

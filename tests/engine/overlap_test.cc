@@ -55,7 +55,7 @@ TEST(Overlap, WeightsAreGatheredOnLanesOfTheirOwn) {
   EXPECT_EQ(step.spans("compute", "all_gather").size(), 0u);
 }
 
-// ZeRO-3 gathers every unit for every forward pass and, except a stage's last one, again for its backward pass.
+// ZeRO-3 gathers every unit for every forward pass and, except for a stage's last unit, again for its backward pass.
 TEST(Overlap, StreamedUnitsTravelForEveryMicroBatch) {
   Config config = data_parallel_config(0);
   config.parallel.bucket_size.reset();
@@ -100,7 +100,7 @@ TEST(Overlap, AlignedGathersWaitForTheirTurn) {
   config.overlap.align_param_gather = true;
   for (const TracedStep& step : traced_steps(config, 4)) {
     const int64_t first = step.spans("compute", "F").front().start_ns, last = step.spans("compute", "B").back().end_ns;
-    int within = 0;  // the step: chunk 1's gather. Chunk 0's follows the last update, immediately or later
+    int within = 0;  // within the passes: chunk 1's gather. Chunk 0's follows the last update, at once or later
     for (const Span& span : step.spans("weights", "all_gather"))
       within += span.start_ns >= first && span.end_ns <= last;
     EXPECT_GE(within, 1);

@@ -65,7 +65,7 @@ std::vector<double> go_on(const std::string& checkpoint, const Config& config, i
           std::vector<Span> spans;
           for (TraceRow& row : trainer.trace().rows()) row.take(spans);
           if (i > 1) EXPECT_EQ(trainer.trace().take_lost(), 0) << "a step with more spans than are planned";
-          else trainer.trace().take_lost();  // with those of the checkpoint
+          else trainer.trace().take_lost();  // including spans of the resume
         }
         const double validation_loss = evaluate(trainer, 3);
         if (trainer.world().rank() == 0) losses.push_back(validation_loss);

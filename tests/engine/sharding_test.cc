@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(Matrix, ShardingLayout,
                               Case{.d = 2, .dtype = "bf16"}, Case{.t = 2, .p = 2, .d = 2, .dtype = "bf16"}}))),
                          [](const auto& info) { return name_of_case(info.param); });
 
-// One parameter per bucket, everything in one, and sizes that do not divide.
+// One parameter per bucket, everything in one bucket, and sizes that divide nothing evenly.
 TEST(Sharding, BucketSizeChangesNothing) {
   for (const std::string strategy : {"no_shard", "optim"}) {
     Config config = config_of({.d = 3}, strategy.c_str());

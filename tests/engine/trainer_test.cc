@@ -137,7 +137,7 @@ TEST(PlannedMemory, RecomputeSavesWhatItDoesNotKeep) {
       if (item.name == "activations") return item.bytes;
     return int64_t{-1};
   };
-  const int64_t n = 2, blocks = 4, s = 16, b = 2, h = 32, f = 128, a = 4;  // 1F1B: the first of two ranks holds two
+  const int64_t n = 2, blocks = 4, s = 16, b = 2, h = 32, f = 128, a = 4;  // n: in flight on rank 0 of 2 under 1F1B
   const int64_t sbh = 2 * s * b * h, sbf = 2 * s * b * f, row = 4 * s * b;
   const int64_t norms = 2 * sbh + 4 * row, attention = sbh + row * a, mlp = 2 * sbf;
   const int64_t all = norms + 3 * sbh + attention + sbh + mlp + sbh;  // and qkv, middle, out
@@ -325,8 +325,8 @@ TEST(Evaluation, OfTheFirstSamplesIsTheMeanOverTheirTokensOnEveryLayout) {
   }
 }
 
-// While the batch grows from three micro-batches to four, an evaluation still reads full batches: three of eight
-// samples are four of six.
+// While the batch grows from three micro-batches to four, an evaluation still reads full batches: three batches of
+// eight samples hold the same samples as four of six.
 TEST(Evaluation, OfARampReadsFullBatches) {
   Config config = tiny_config();
   config.optimizer.lr_warmup_iters = 0;
@@ -468,7 +468,7 @@ TEST(NonFinite, StopsAllRanksAndNamesTheParameter) {
 TEST(NonFinite, TheSourceIsWhatWasThereFirst) {
   using Source = NonFiniteSource;
   constexpr int64_t kNone = RankNumbers::kNone;
-  // Two replicas of two stages each; ranks 0 and 2 are replica 0, 1 and 3 replica 1. All hold NaN after the sums.
+  // Two replicas of two stages each; ranks 0 and 2 are replica 0, 1 and 3 replica 1. All ranks hold NaN after the sums.
   const auto ranks = [&] {
     return std::vector<RankNumbers>{
         {.replica = 0, .grad = 9}, {.replica = 1, .grad = 9}, {.replica = 0, .grad = 4}, {.replica = 1, .grad = 4}};

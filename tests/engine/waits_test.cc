@@ -1,8 +1,8 @@
 // Every wait is needed: running streams as late or as early as their waits allow (tests/support/hostile.h) changes no
-// number, but leaving out any one wait of parallel/ or engine/ makes some case change its numbers, fail or crash.
+// number, but leaving out any one wait in parallel/ or engine/ makes some case give other numbers, fail or crash.
 //
-// TRIVET_WAITS=all leaves out each in turn, which takes two minutes; TRIVET_WAITS=executor.cc, those in that file. The
-// default is one in sixteen, chosen by the program's addresses.
+// TRIVET_WAITS=all leaves out each wait in turn, which takes two minutes; TRIVET_WAITS=executor.cc, those in that file.
+// By default, it is every sixteenth wait; which ones depends on the addresses in the binary.
 #include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
@@ -52,7 +52,7 @@ Case training(const char* name, const Cut& how, std::function<void(Config&)> set
   return {name, run, staged};
 }
 
-// Prepares the device, compares replicas at each step and saves it; then resumes from there.
+// Prepares the device, compares replicas and saves a checkpoint at each step, then resumes from the first one.
 std::string save_and_resume(const MakeBackend& make, bool async) {
   const TempDir dir;
   Config config = cut(tiny_config(), {.d = 2, .strategy = "optim"});
@@ -139,7 +139,7 @@ const std::vector<Case>& cases() {
                }),
       training("zb_v", {.p = 2, .d = 2, .schedule = "zb-v", .strategy = "optim"}, three),
       training("zb_h1", {.p = 2, .schedule = "zb-h1"},
-               [](Config& c) {  // a message arrives while a weight gradient still reads the buffer of the next one
+               [](Config& c) {  // a message arrives while a weight gradient still reads the next message's buffer
                  c.overlap.p2p_receive_ahead = 1;
                  c.batch = {.micro_batch_size = 1, .global_batch_size = 8};
                }),
@@ -151,7 +151,7 @@ const std::vector<Case>& cases() {
                }),
       training(
           "unused_prefetch", {.d = 2, .strategy = "optim_grads_params"},
-          [](Config& c) {  // a backward pass prefetches the last block of a group, whose first one is recomputed before
+          [](Config& c) {  // a group's last block is prefetched, but the group's first block is recomputed before that
             overlap_data_parallel(c);
             c.overlap.collectives_in_flight = 2;
             c.model.recompute_granularity = RecomputeGranularity::full;
@@ -159,7 +159,7 @@ const std::vector<Case>& cases() {
             c.model.recompute_num_layers = 2;
           }),
       training("unused_last_prefetch", {.p = 2, .d = 2, .strategy = "optim_grads_params"},
-               [](Config& c) {  // a later stage's first block, which is recomputed last, prefetches the second
+               [](Config& c) {  // a later stage's first block, recomputed last, prefetches the second block
                  overlap_data_parallel(c);
                  c.overlap.collectives_in_flight = 2;
                  c.model.recompute_granularity = RecomputeGranularity::full;
@@ -185,7 +185,7 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-// Waits that no case misses: the waiting function, its caller (empty: any), and why the wait stays.
+// Waits whose absence no case notices: the waiting function, its caller (empty: any), and why the wait stays.
 struct Excuse {
   const char *function, *caller, *why;
 };
@@ -217,7 +217,7 @@ TEST_P(Waits, TheOrderOfStreamsChangesNoNumber) {
 INSTANTIATE_TEST_SUITE_P(Cases, Waits, testing::Range(size_t{0}, cases().size()),
                          [](const auto& info) { return std::string(cases()[info.param].name); });
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which report only that a wait is missing
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers report only that a wait is missing
 // Shortens "function(arguments) at directory/../file:line" to "function file:line".
 std::string short_name(const std::string& name) {
   const size_t at = name.rfind(" at "), up = name.rfind("/../");

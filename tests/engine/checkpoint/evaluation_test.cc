@@ -302,8 +302,7 @@ TEST(EvalSamples, AreTheFirstOfTheSetOnEveryLayout) {
 
 // ---- the test set of a run
 
-class TestSet : public testing::TestWithParam<int> {
-};  // the batch of step 4's evaluations that is interrupted; 0: none
+class TestSet : public testing::TestWithParam<int> {};  // which batch of step 4's evaluations is interrupted; 0: none
 
 TEST_P(TestSet, IsEvaluatedOnceAtTheEnd) {
   const TempDir dir;

@@ -1,5 +1,5 @@
 // Checkpoints in every format version ever written (tests/golden/checkpoint_MAJOR.MINOR) are loaded, and training
-// continues from them: CHANGELOG.md promises it.
+// continues from them, as CHANGELOG.md promises.
 #include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ TEST(OldFormats, AreLoadedAndTrainedOn) {
   const RunResult straight = run(config, 2);
   ASSERT_EQ(straight.losses.size(), 8u) << straight.output;
 
-  // This version's format is among them. To add a new one, run this test with TRIVET_MAKE_GOLDEN=1; commit the folder.
+  // This version's format has its folder. To add one, run this test with TRIVET_MAKE_GOLDEN=1; commit the folder.
   const std::string now = source_path(fmt::format("tests/golden/checkpoint_{}.{}", Manifest::kMajor, Manifest::kMinor));
   if (std::getenv("TRIVET_MAKE_GOLDEN"))
     std::filesystem::copy(dir / "straight/checkpoints/step-00000004", now, std::filesystem::copy_options::recursive);

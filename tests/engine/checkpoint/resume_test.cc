@@ -1,4 +1,4 @@
-// Saving and resuming runs: in any layout, bit for bit, and the errors.
+// Saving and resuming runs: in any layout, bit for bit; and the errors of resumes that are refused.
 #include <cstring>
 #include <filesystem>
 #include <fmt/format.h>
@@ -91,8 +91,8 @@ const LayoutCase kLayouts[] = {
 
 class Resharding : public testing::TestWithParam<LayoutCase> {
  protected:
-  // Loads under all layouts if `first` is 0, else under two: the `first`-th after this one and the next. So the Llama
-  // and the model with per-head norms together cover each of the other layouts once.
+  // Loads under all layouts if `first` is 0, else under two: those `first` and `first` + 1 places after this layout. So
+  // the Llama and the model with per-head norms together cover each of the other layouts once.
   void expect_loaded(
       const std::function<void(Config&)>& set = [](Config&) {}, size_t first = 0);
 };
@@ -296,10 +296,10 @@ TEST_P(Evaluation, IsMadeByTheResumedRunWhereASignalInterruptedIt) {
   EXPECT_NE(first.output.find(fmt::format("the evaluation at step {} was interrupted", interrupted)),
             std::string::npos);
   EXPECT_TRUE(open_checkpoint(step_path(dir / "stopped", interrupted)).state.evaluation_due);
-  // and if the run is asked to stop before the evaluation begins, it is still due
+  // and if the run is asked to stop before the evaluation begins, the evaluation is still due
   options.stop_signal = stop_after(1);
   EXPECT_EQ(run(config, 4, options).exit_code, 75);
-  // and finally it runs, once, with the same result
+  // and finally the evaluation runs, once, with the same result
   const RunResult resumed = run(config, 4);
   EXPECT_EQ(resumed.exit_code, 0);
   EXPECT_EQ(resumed.evaluations.at(interrupted), straight.evaluations.at(interrupted));
@@ -503,11 +503,11 @@ TEST_F(Choice, OtherDataUnderTheSamePathAreTakenOnlyWhenAsked) {
         from("auto"), {"data.path \"" + config_.data.path + "\": another dataset than the checkpoint's",
                        documents == 41 ? "in 41 documents" : "in 40 documents", "expected ", "--resume " + saved});
   }
-  // and one that was edited in place: data.json is unchanged
+  // and a corpus that was edited in place: data.json is unchanged
   write_data(40, 1);
   std::fstream(dir_ / "data.bin", std::ios::in | std::ios::out | std::ios::binary).seekp(100).put(3);
   expect_throws<DataError>(from("auto"), {"another dataset than the checkpoint's"});
-  // without its data.json, it counts as the same
+  // without its data.json, the corpus counts as the same
   write_data(40, 1);
   std::filesystem::remove(dir_ / "data.json");
   EXPECT_EQ(run(config_, 2).exit_code, 0);
@@ -553,13 +553,13 @@ TEST_F(Choice, AnotherModelIsNamedKeyByKey) {
   expect_throws<DataError>(from(path),
                            {"the checkpoint is of a different model", "model.num_layers: found 4 in the checkpoint",
                             "expected this run's 2", "model.num_attention_heads: found 4"});
-  // Of the run's own checkpoints, the error names only the latest.
+  // The error names only the latest of the run's own checkpoints.
   const std::string latest = message_of<DataError>([&] { run(config_, 2); });
   EXPECT_TRUE(latest.starts_with(path + ": the checkpoint is of a different model:")) << latest;
   EXPECT_TRUE(latest.ends_with("\nchoose another train.run_dir, or move its checkpoints away")) << latest;
 }
 
-// Also by keys that an old checkpoint lacks: they count as their defaults.
+// Also by keys that an old checkpoint lacks: such keys count as having their default values.
 TEST_F(Choice, AnotherKindOfModelIsNamedByAnyOfItsKeys) {
   const std::string path = step_path(config_.train.run_dir, 4);
   const std::pair<const char*, const char*> kinds[] = {

@@ -39,7 +39,7 @@ inline Config small_run(const std::string& run_dir) {
 
 struct RunResult {
   std::vector<double> losses;             // [step], since this start of the program
-  std::map<int64_t, double> evaluations;  // the same, by step
+  std::map<int64_t, double> evaluations;  // also since this start, by step
   std::string output;
   int exit_code = -1;
   int64_t first_step = 0;
@@ -68,7 +68,7 @@ inline RunResult run(const Config& config, int ranks, const RunOptions& options 
   });
   result.output = out.str();
   for (const auto& json : records_of(config.train.run_dir)) {
-    if (json.value("event", "") == "resume") result.losses.clear(), result.evaluations.clear();  // those before it
+    if (json.value("event", "") == "resume") result.losses.clear(), result.evaluations.clear();  // of earlier starts
     if (json.contains("validation_loss")) result.evaluations[json["step"]] = json["validation_loss"];
     if (!json.contains("loss")) continue;
     if (result.losses.empty()) result.first_step = json["step"];

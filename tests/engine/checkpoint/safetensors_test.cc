@@ -91,7 +91,7 @@ TEST(SafeTensors, ScalarsEmptyTensorsAndMetadataAreAllowed) {
   EXPECT_EQ(content.tensors.size(), 2u);
   EXPECT_EQ(content.metadata, (std::map<std::string, std::string>{{"format", "pt"}, {"ü", "{}"}}));
   EXPECT_EQ(parse(file_of("{}", 0)).data_bytes(), 0);
-  // Whatever names and texts contain, reading returns what was written.
+  // Whatever names and strings contain, reading returns what was written.
   const std::string again = safetensors_header(content) + std::string(1, '\0');
   EXPECT_EQ(parse(again).tensors, content.tensors);
   EXPECT_EQ(parse(again).metadata, content.metadata);

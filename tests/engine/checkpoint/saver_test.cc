@@ -347,10 +347,10 @@ TEST(Saver, ExchangesWhereTheFileSystemCan) {
 }
 
 // Everything is durable before anything that depends on it gets a name: for each operation, the test checks that the
-// earlier ones it relies on have been synchronised.
+// earlier operations it relies on have been synchronised.
 TEST(Saver, SynchronisesEverythingBeforeItIsNamed) {
   for (const int64_t again : {2, 1}) {  // after step 1, or in its place
-    // given: the operations of a run's first save and of another one
+    // given: the operations of a run's first save and of another save
     const TempDir dir;
     const std::string folder = dir / "run/checkpoints";
     struct Operation {
@@ -370,7 +370,7 @@ TEST(Saver, SynchronisesEverythingBeforeItIsNamed) {
     ASSERT_EQ(world.save(1), SaveEvent::committed);
     ASSERT_EQ(world.save(again), SaveEvent::committed);
 
-    // then: when a name is created, or what it replaces is removed, everything it refers to is on the disk
+    // then: when a name is created, or what it replaces is removed, everything the name refers to is on the disk
     std::set<std::string> content, names;  // not yet synchronised: a power failure may lose them
     std::set<std::string> synchronised;
     const auto parent = [](const std::string& path) { return std::filesystem::path(path).parent_path().string(); };
@@ -684,7 +684,7 @@ TEST_F(Damaged, ImpossibleManifests) {
   refused([](auto& m) { m["files"][0]["pieces"].push_back(m["files"][0]["pieces"][0]); }, "two of its slices overlap");
   refused([](auto& m) { m["files"][0]["pieces"].clear(); }, "its slices hold");
   refused([](auto& m) { m["step"] = "1"; }, "step: found \"1\"");
-  // The right number of elements, but one twice and another not at all.
+  // The right number of elements, but one occurs twice and another not at all.
   refused([&](auto& m) { m["files"][1]["pieces"][0]["range"][0] = 0; }, "two of its slices overlap");
   refused([](auto& m) { m["step"] = 2; }, "step: found 1, expected the manifest's 2");
   write_text(path_ + "/manifest.json", "{\"format\":1,\"format\":2}");

@@ -478,7 +478,7 @@ class Program : public testing::Test {
     return wait(start(config, script, more));
   }
 
-  // Starts it and, once it has completed a step, sends the signals, with `pause` after the first.
+  // Starts the program and, once it has completed a step, sends the signals, with `pause` after the first.
   Ended signalled(const std::vector<int>& signals, std::chrono::milliseconds pause = {}, const std::string& more = "") {
     const size_t before = read_text(dir_ / "run/metrics.jsonl").size();
     const pid_t child = start(config_for(1'000'000), "exec $COMMAND", more);
@@ -487,7 +487,7 @@ class Program : public testing::Test {
       if (waitpid(child, &end.status, WNOHANG) != 0) return end;
       std::this_thread::yield();
     }
-    // Without a pause, all arrive before it can react to the first: it is stopped while they are sent.
+    // Without a pause, all signals arrive before it can react to the first: it is stopped while they are sent.
     int status = 0;
     kill(child, SIGSTOP);
     waitpid(child, &status, WUNTRACED);
@@ -543,7 +543,7 @@ TEST_F(Program, StartsAProcessForEachGpu) {
     EXPECT_NE(none.error.find(part), std::string::npos) << none.error;
 }
 
-// If a user at the terminal (^\) or an alarm ends the program, but not if a script started it with the shell's &.
+// SIGQUIT (^\ at the terminal) and SIGALRM end the program; SIGQUIT does not if a script started it with the shell's &.
 TEST_F(Program, LeavesAnOutcomeWhereASignalEndsIt) {
   for (const int signal : {SIGQUIT, SIGALRM}) {
     const Ended end = signalled({signal});
@@ -587,7 +587,7 @@ TEST_F(Program, RunsOnAfterASignalThatNohupIgnores) {
 }
 
 TEST_F(Program, ALaterSignalEndsItAtOnceAndSaysWhatIsLost) {
-  // Its second step takes hours.
+  // The run's second step takes hours.
   const Ended end = signalled({SIGTERM, SIGINT}, std::chrono::milliseconds(1200), "--inject slow=1000000:all:2");
   EXPECT_EQ(end.signal(), SIGINT);
   EXPECT_NE(end.error.find("trivet: SIGTERM: the run ends after this step"), std::string::npos) << end.error;
@@ -685,7 +685,7 @@ TEST_F(Program, OfTheEngineAloneNamesWhatItLacks) {
   }
 }
 
-// In addition to the completion of trivet, which uses its own function.
+// trivet's completions, whose function has another name, can be installed beside these.
 TEST_F(Program, OfTheEngineAloneCompletesItsOwnName) {
   const std::string script = fmt::format("source <({} completion bash); complete -p trivet-core", core_path());
   write_text(dir_ / "script", script);
@@ -738,7 +738,7 @@ TEST_F(Program, RefusesAStackThatItWouldOverflow) {
   const Ended end = run_to_end(config, "ulimit -s 64; exec $COMMAND");
   EXPECT_EQ(end.exit_code(), 64);
   EXPECT_EQ(end.error, "trivet: the limit of the stack is 64 KiB, expected at least 256 (ulimit -s)\n");
-#ifndef __SANITIZE_THREAD__  // whose runtime needs more
+#ifndef __SANITIZE_THREAD__  // ThreadSanitizer's runtime needs more
   EXPECT_EQ(run_to_end(config, "ulimit -s 256; exec $COMMAND").exit_code(), 0);
 #endif
 }

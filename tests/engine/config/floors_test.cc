@@ -38,7 +38,7 @@ std::string quoted_part(std::string_view line) {
   return out;
 }
 
-// A "section.key" anywhere, comments too; or, in quoted text, the bare key if it contains an underscore (no word does).
+// A "section.key" anywhere, comments too; or, in quoted text, the bare key if it has an underscore (as no word does).
 std::string named_key(const std::string& line) {
   if (line.starts_with("#include")) return "";
   const std::string quoted = quoted_part(line);

@@ -188,7 +188,7 @@ TEST(Load, ProblemsWithSet) {
   EXPECT_EQ(error("model.num_heads=3"),
             "--set: model.num_heads: unknown key - did you mean model.num_attention_heads?");
   for (const char* key :
-       {"train.wandb_project", "model.num_experts", "moe.capacity"})  // Megatron's, unlike any of ours
+       {"train.wandb_project", "model.num_experts", "moe.capacity"})  // Megatron's keys, unlike any of ours
     EXPECT_EQ(error(std::string(key) + "=3").find(std::string("--set: ") + key + ": is not supported: Trivet has no"),
               0u);
   EXPECT_EQ(error(""), "--set: found \"\", expected section.key=value");

@@ -642,7 +642,7 @@ TEST(Validate, SwitchesThatCannotApply) {
 }
 
 // A value in the file that a --set makes ineffective is not an error: it is left out with a note, and the resolved file
-// is valid again. If both are given in the same place, it is an error.
+// is valid again. If both are given in the same place, that is an error.
 TEST(Resolve, ASetThatSwitchesSomethingOffLeavesOutWhatNeedsIt) {
   const std::string file = kGoodConfig +
                            "  eval_interval: 5\n  eval_iters: 3\n  straggler_interval: 7\n  spike_factor: 3\n"

@@ -44,7 +44,7 @@ TEST(Blend, IsMegatronsAtAnyIndex) {
     std::mt19937_64 random(7);
     for (int k = 0; k < 50; ++k) check(static_cast<int64_t>(random() % kSize));
     Blend resumed(weights, std::vector<int64_t>(weights.size(), kNoEnd));
-    const Blend::Place last = resumed.at(kSize - 1);  // without the places before
+    const Blend::Place last = resumed.at(kSize - 1);  // without the places before it
     EXPECT_EQ(std::pair(last.source, last.sample), expected.back());
     const std::vector<double> counts = blend.expected(kSize);
     for (size_t k = 0; k < weights.size(); ++k) EXPECT_NEAR(counts[k], weights[k] * kSize, 1e-6);

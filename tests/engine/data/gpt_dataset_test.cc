@@ -152,7 +152,7 @@ TEST(GptDataset, EveryTokenOfEveryEpochIsALabelOnce) {
     const auto sample = sample_of(data, i);
     for (size_t j = 1; j < sample.size(); ++j) ++labels[sample[j]];
   }
-  // then: each of the stream's positions 1 … 16 tokens; the first has no input, the last is from the next epoch
+  // then: each of the stream's positions 1 … 16 * tokens; position 0 has no input, the last is from the next epoch
   int64_t off_by_one = 0;
   ASSERT_EQ(static_cast<int64_t>(labels.size()), tokens);
   for (const auto& [token, count] : labels) {

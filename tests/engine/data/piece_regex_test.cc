@@ -128,7 +128,7 @@ TEST(PieceRegex, CutsTextsWherePiecesStay) {
   EXPECT_GT(cuts, 1000);
 }
 
-// Counts bytes read, not time: each is read once, apart from the look-ahead of matches.
+// Counts bytes read, not time: each byte is read once, apart from the look-ahead of matches.
 TEST(PieceRegex, ReadsTextsOnce) {
   const std::string units[] = {"a", " ", "\n", " \n", "7", "!", "'", "\u0301", "\u4eba", "aB", "a ", "\xff", " x"};
   for (const auto pattern : {BpePattern::gpt2, BpePattern::llama3, BpePattern::qwen2})

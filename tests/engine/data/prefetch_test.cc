@@ -112,7 +112,7 @@ TEST_F(BatchLoaderTest, ABatchStaysUntilTheNext) {
   for (int k = 0; k < 20; ++k) {
     const Batch& batch = loader.next();
     const std::vector<int32_t> before = batch.tokens;
-    // Gives the loader's thread time to overwrite it, if it has that bug.
+    // Gives the loader's thread time to overwrite the batch, if it has that bug.
     for (int i = 0; i < 10; ++i) std::this_thread::yield();
     EXPECT_EQ(batch.tokens, before);
     EXPECT_EQ(reader.next().tokens, before);

@@ -1,5 +1,5 @@
 // The example of docs/extending.md for a schedule: one micro-batch goes through all stages and back before the next one
-// begins, as without pipelining. It is data, so the checker, the simulator and the executor take it as it is.
+// begins, as without pipelining. A schedule is data, so the checker, the simulator and the executor take it as it is.
 #include <gtest/gtest.h>
 
 #include "parallel/pipeline/check.h"

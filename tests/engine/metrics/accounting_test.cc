@@ -40,7 +40,7 @@ TEST(Parameters, ByPartWithAnFfnOfItsOwn) {
 }
 
 TEST(Parameters, OfNarayananEtAl2021) {
-  // P of their equation (2), which leaves out the final norm, for the rows of their table 1.
+  // P of the paper's equation (2), which leaves out the final norm, for the rows of its table 1.
   const auto billions = [](int64_t layers, int64_t hidden, int64_t heads) {
     const int64_t without_final_norm = count_parameters(gpt(layers, hidden, heads, 2048, 51200)).total() - 2 * hidden;
     return static_cast<double>(without_final_norm) / 1e9;
@@ -103,7 +103,7 @@ TEST(Flops, OfNarayananEtAl2021AndKorthikantiEtAl2022) {
   EXPECT_NEAR(step(48, 6144, 4).total() / 1.1436e15, 1, 1e-4);
   EXPECT_NEAR(step(96, 12288, 64).total() / 1.4109e17, 1, 1e-4);
   const TokenFlops f = step(48, 6144, 4);
-  EXPECT_NEAR((f.total() + f.attention) / 1.2029e15, 1, 1e-4);  // they count attention as recomputed
+  EXPECT_NEAR((f.total() + f.attention) / 1.2029e15, 1, 1e-4);  // the paper counts attention as recomputed
 }
 
 TEST(Mfu, IsTheShareOfThePeak) {

@@ -10,7 +10,7 @@
 namespace trivet::test {
 namespace {
 
-// No span begins or ends between two neighbouring times: a search over all spans finds those active there.
+// No span begins or ends between two neighbouring times: a search over all spans finds those active in between.
 StepStats by_definition(const TracedStep& step) {
   std::vector<int64_t> times = {step.start_ns, step.end_ns};
   std::vector<Span> spans;

@@ -128,9 +128,9 @@ TEST(MetricsRows, HaveTheBytesOfTheLayout) {
   // per norm: the gradients' and the watched one.
   const double micro_batches = 4, boundary = 16 * 2 * 32 * 4, loss = 3 * 16 * 2 * 4, numbers = 4 * 4, bins = 24 * 8;
   // Each of two ranks sends half of a gathered or scattered tensor, and twice that of an all-reduced one. A layer has
-  // two all-reduces in each direction, embedding and head one each. Under sequence parallelism these are halves, a
-  // layer gathers its two inputs again and the head its one, and gradients of parameters replicated on both ranks are
-  // all-reduced: norms, positions and the biases of row-parallel layers.
+  // two all-reduces in each direction, embedding and head one each. Under sequence parallelism each is two halves, a
+  // layer gathers its two inputs again, the head its single input, and gradients of parameters replicated on both ranks
+  // are all-reduced: norms, positions and the biases of row-parallel layers.
   const double whole = 4 * (2 * 2 + 2) * 32 + 2 * 32 + 16 * 32;
   for (const WireCase& c : {
            WireCase{"no_shard", {.d = 2}, false, 4 * all + numbers, 0, 0},

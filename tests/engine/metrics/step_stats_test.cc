@@ -209,7 +209,7 @@ TEST(TimeTable, ARowARank) {
   const StepStats second = measure_step({{span(compute, 0, 70'000'000)}}, 0, 100'000'000);
   StepStats both = first;
   both += second;
-  table.add({}, both);  // the first one does not count
+  table.add({}, both);  // the first step does not count
   for (int i = 0; i < 3; ++i) table.add(both, first);
   StepStats three = second;
   three += second, three += second;

@@ -32,7 +32,7 @@ TEST(WallTime, AddsUpWhatIsLeftOfAJob) {
   time.record(timed_step(421, 4));
   ASSERT_EQ(told.size(), 1u) << "the 20th";
   EXPECT_NE(told[0].text.find("none has been made yet"), std::string::npos) << told[0].text;
-  // 95 % of the 20 took 1 s or less.
+  // 95 % of the 20 steps took 1 s or less.
   EXPECT_DOUBLE_EQ(told[0].seconds, 30 + 20 + 579 * 1.0);
   EXPECT_DOUBLE_EQ(told[0].lead_seconds, 6);
 

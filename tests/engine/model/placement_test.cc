@@ -55,7 +55,7 @@ static_assert(!std::is_default_constructible_v<TensorGroup> &&
               std::is_constructible_v<TensorGroup, Communicator&, bool>);
 static_assert(!std::is_convertible_v<TensorGroup, Communicator&>);
 
-// ---- 10, and a residual that is reduced twice: only partial sums can be reduced, and the result is not one
+// ---- 10, and a residual that is reduced twice: only partial sums can be reduced, and the result is not partial
 
 template <class Term>
 concept Reduces = requires(const TensorGroup& group, Term term, Residual sum, Stream& stream) {
