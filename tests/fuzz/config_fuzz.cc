@@ -1,5 +1,5 @@
-// A run's YAML file: refused with a ConfigError, or a Config that survives being written and read again. Also the
-// config values saved in a checkpoint.
+// A run's YAML file: it is refused with a ConfigError, or gives a Config that survives being written and read again.
+// The same for the config values saved in a checkpoint.
 #include <cstdlib>
 #include <map>
 #include <string>

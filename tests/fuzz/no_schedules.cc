@@ -1,4 +1,4 @@
-// Stubs of the functions that resolve() and on_gpus() call, which share validate.cc with check_config(). The config
+// Stubs of the functions called by resolve() and on_gpus(), which share validate.cc with check_config(). The config
 // target never resolves anything, and clang 14 cannot compile the schedules.
 #include <array>
 #include <string_view>

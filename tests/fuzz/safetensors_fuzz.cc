@@ -1,4 +1,4 @@
-// A safetensors file: refused with a DataError, or its header survives being written and read again.
+// A safetensors file: it is refused with a DataError, or its header survives being written and read again.
 #include <algorithm>
 #include <cstdlib>
 #include <string>

@@ -1,5 +1,5 @@
-// A text file for `data prepare`: refused with a DataError, or its documents, in consistent pieces. The input is one
-// byte for the format, then the file:
+// A text file for `data prepare`: it is refused with a DataError, or gives its documents, in consistent pieces. The
+// input is one byte for the format, then the file:
 //   J   JSON Lines, compared with the documents of another reader;  j   the same, compressed with gzip
 //   F   one document, byte for byte;   P paragraphs;   E entries;   f, p, e   the same, compressed
 //   T   a tar archive;   Z   JSON Lines compressed with zstd;   X   text compressed with xz

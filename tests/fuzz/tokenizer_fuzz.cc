@@ -1,5 +1,5 @@
-// A tokenizer.json: refused with a DataError, or a model that survives being written and read again. It encodes any
-// text to ids of its vocabulary, which decode to the same text unless the model normalises, removes or adds characters.
+// A tokenizer.json: refused with a DataError, or read as a model that survives being written and read again. It encodes
+// any text to ids of its vocabulary, which decode to the same text unless it normalises, removes or adds characters.
 // A text may be refused only if the model's pattern takes more than linear time.
 #include <algorithm>
 #include <cstdlib>
