@@ -23,7 +23,7 @@ class ActivationTest : public OpsTest {
 };
 INSTANTIATE_TEST_SUITE_P(BackEnds, ActivationTest, all_types_and_back_ends(), case_name);
 
-// Far below zero 1 + tanh cancels in fp32, so the error is absolute: that of values of size |x|.
+// Far below zero, 1 + tanh cancels in fp32, so the error is absolute: that of values of size |x|.
 double allowed(DType dtype, double x, double expected) {
   return tolerance(DType::f32, 1, std::max(1.0, std::abs(x))) + tolerance(dtype, 1, std::abs(expected));
 }
@@ -127,7 +127,7 @@ TEST_P(ActivationTest, SwigluIsFlatFarOut) {
 struct Sizes {
   int64_t m, n, k;
 };
-// The last one has fused kernels on a GPU; the first has rows that are not aligned.
+// The last GEMM has fused kernels on a GPU; the rows of the first are not aligned.
 constexpr Sizes kGemms[] = {{5, 7, 3}, {37, 70, 45}, {64, 256, 96}, {24, 72, 40}, {16, 80, 50}};
 
 // Tolerance of a b (both as given) against the sum in double, before rounding to dtype.

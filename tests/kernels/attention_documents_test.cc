@@ -110,7 +110,7 @@ TEST_P(AttentionDocuments, AChangeStaysInItsDocument) {
 TEST_P(AttentionDocuments, WhatNobodySeesGivesNothing) {
   const PositionMap map{16, 40, 100};
   struct Run {
-    int64_t queries, start, row;  // start and row: of the first key that they see
+    int64_t queries, start, row;  // start and row of the first key that the queries see
   };
   for (const auto& [dtype, d, keys] : {std::tuple<DType, int64_t, int64_t>{DType::f32, 16, 64},
                                        {DType::bf16, 64, 130},

@@ -52,7 +52,7 @@ TEST_P(AttentionTest, DropoutFollowsPositionsThatJump) {
 }
 
 TEST_P(AttentionTest, QueryHeadsThatShareKeysAndValuesMatchTheDefinition) {
-  // An emulated GPU is slow: it runs every ninth case, which reaches all of the ten combinations per size.
+  // An emulated GPU is slow: it runs every ninth case, which still covers all ten combinations of each size.
   const bool slow = GetParam() != By::cpu && gpu_is_emulated();
   size_t turn = 0;
   for (const DType dtype : {DType::f32, DType::bf16})

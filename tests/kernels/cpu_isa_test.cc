@@ -28,7 +28,7 @@ TEST(CpuIsas, AreUsableOrRefused) {
   }
 }
 
-// Otherwise this process's op tests would run under a different instruction set.
+// Without the instruction set under test, this process's op tests would run under another.
 TEST(CpuIsas, TheOneUnderTestIsHere) {
   if (const std::string problem = cpu_isa_problem(tested_cpu_isa()); !problem.empty())
     GTEST_SKIP() << name_of(tested_cpu_isa()) << " cannot be tested: " << problem;
@@ -50,7 +50,7 @@ TEST(CpuIsas, AgreeWithinRounding) {
   }
 }
 
-// Hence results agree bit for bit between two instruction sets, and between layouts.
+// The order of additions is fixed, so results agree bit for bit between two instruction sets, and between layouts.
 TEST(CpuIsas, AddTheTermsOfAGemmInTheOrderTheyAreSaidTo) {
   // given: a k that spans several blocks and an odd remainder
   Tensors tensors;

@@ -409,7 +409,7 @@ TEST_P(CrossEntropyTest, WrongArgumentsAreNamed) {
       {"cross_entropy_backward", "row_sum"}));
 }
 
-// ---- the CPU's exponential, for softmax and GELU: a sum of 1 is rescaled from a maximum of x to one of 0
+// ---- the CPU's exponential, for softmax and GELU: a sum of 1 is rescaled from a maximum of x to a maximum of 0
 
 class VectorExp : public CrossEntropyTest {
  protected:

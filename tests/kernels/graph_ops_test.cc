@@ -167,7 +167,7 @@ TEST_P(GraphOpsTest, WhatElseIsQueuedCutsASegmentAndStandsInItsPlace) {
     EXPECT_EQ(values[6], before + 6);
     EXPECT_EQ(graphs->counts().calls, 14 * (i + 1));
   }
-  // All seven segments consist of the same two calls. The first was queued call by call.
+  // All seven segments consist of the same two calls. The first segment was queued call by call.
   EXPECT_EQ(graphs->counts().graphs, 1);
   EXPECT_EQ(graphs->counts().launches, 20);
 

@@ -1,5 +1,5 @@
-// Properties of every op: its check refuses, by name, what its contract does not allow; inputs stay unchanged; outputs
-// are written completely, and do not depend on their previous contents.
+// Properties of every op: its check refuses what its contract does not allow, naming the op; inputs stay unchanged;
+// outputs are written completely, and do not depend on their previous contents.
 #include <gtest/gtest.h>
 
 #include "tests/support/op_samples.h"

@@ -71,7 +71,7 @@ Values turned(const Values& qkv, const RopeCase& c, const Rotary& rotary,
   const int64_t members = c.heads / c.kv_heads, half = c.width / 2, columns = c.kv_heads * (members + 2) * c.d;
   for (int64_t row = 0; row < c.s * c.b; ++row)
     for (int64_t group = 0; group < c.kv_heads; ++group)
-      for (int64_t head = 0; head < members + 1; ++head)  // the last one is the key
+      for (int64_t head = 0; head < members + 1; ++head)  // the last head is the key
         for (int64_t i = 0; i < half; ++i) {
           const double angle = sign * static_cast<double>(position(row)) * rotary_frequency(rotary, i);
           const auto at = static_cast<size_t>(row * columns + (group * (members + 2) + head) * c.d + i);
