@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # MLPerf's official programs accept Trivet's output: the correct logs of tests/tools/mlperf/synthetic_log.h and those of
 # configs/mlperf run by a scripted engine, each under its round's ruleset; a package whose result consists of ten such
-# runs, and its score; and logs of the tiny benchmarks, under the rules common to all benchmarks. They refuse a log that
-# lacks a line required by its ruleset. Installs the programs once, in a virtual environment.
+# runs, and its score; and logs of the tiny benchmarks, under the rules common to all benchmarks. The programs refuse a
+# log that lacks a line required by its ruleset. Installs the programs once, in a virtual environment.
 #   tests/mlperf/check.sh [BUILD [TINY_LOG…]]       BUILD: the build's folder [build]
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
