@@ -30,7 +30,7 @@ TEST(ClockOffsets, AreWithinHalfARoundTrip) {
     EXPECT_EQ(clocks.offset(0), first);
     EXPECT_LE(std::abs(clocks.offset(INT64_MAX) + (other ? kHour + kSecond : 0)), clocks.round_trip() / 2 + 1);
     if (!other) return;
-    // The time at which it gained the second is unknown.
+    // The time at which the clock gained the second is unknown.
     const int64_t middle = clocks.offset(at + kSecond / 2);
     EXPECT_GT(middle, clocks.offset(INT64_MAX));
     EXPECT_LT(middle, first);

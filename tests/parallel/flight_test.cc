@@ -165,7 +165,7 @@ TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
     const auto queue_many = [&] {
       for (int i = 0; i < 600; ++i) group->all_reduce(data, Reduce::max, *stream);
     };
-    if (world.rank() == 0) queue_many();  // the first one waits for rank 1
+    if (world.rank() == 0) queue_many();  // the first call waits for rank 1
     host->barrier();
     if (world.rank() == 1) queue_many();
     stream->synchronize();

@@ -177,7 +177,7 @@ class CountingDevice : public Device {
   const std::unique_ptr<Device> cpu_ = create_cpu_device();
 };
 
-// Of each kind, the first call is the largest one prepared; groups split off earlier are prepared, too.
+// The first call of each kind is as large as the largest prepared; groups split off earlier are prepared, too.
 TEST(StagedMemory, PreparedCallsQueueNothingAndThenTakeNone) {
   run_thread_ranks(2, [](Communicator& world) {
     CountingDevice device;

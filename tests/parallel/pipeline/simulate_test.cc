@@ -224,7 +224,7 @@ TEST(Transfers, NeitherLatencyNorBlockingTouchesTheOrder) {
 }
 
 // 1F1B has no slack: it loses about 2 c (p-1) / p per micro-batch, even though no transfer blocks a rank. With twice
-// the warm-up only the constant 2 (p-1) c of the first and last micro-batch remains.
+// the warm-up, only the constant 2 (p-1) c of the first and last micro-batch remains.
 TEST(Transfers, OverlapAloneDoesNotHideLatencyIn1F1B) {
   for (double c : {0.0625, 0.5}) {
     const Costs costs{.latency = c};
