@@ -1,4 +1,4 @@
-// Replaces libc's fsync (LD_PRELOAD) with an overloaded file system's: it takes 40 s while SLOW_SYNC_FILE exists.
+// Replaces libc's fsync (LD_PRELOAD): as on an overloaded file system, it takes 40 s while SLOW_SYNC_FILE exists.
 #include <cstdlib>
 #include <sys/syscall.h>
 #include <unistd.h>
