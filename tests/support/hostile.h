@@ -1,8 +1,8 @@
 // Ranks whose streams run as late or as early as their waits allow, depending on a seed. Single waits can be skipped:
 // if no run fails without a wait, the wait is not needed, or the runs do not exercise it.
 //
-// A *place* is a call site of a wait: the host or a stream waits for an event, a stream or a gate. It consists of the
-// return addresses of that call and of its caller, so that a shared helper has a separate place for each caller.
+// A *place* is a call site of a wait: the host or a stream waits for an event, a stream or a gate. A place consists of
+// the return addresses of that call and of its caller, so that a shared helper has a separate place for each caller.
 #pragma once
 
 #include <array>

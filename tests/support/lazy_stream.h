@@ -26,7 +26,7 @@ struct Record {
   int64_t number = 0;            // the holder's items up to and including it
 };
 
-// Shared by the streams of a device. One lock for all: releasing one stream's items releases those they wait for.
+// Shared by the streams of a device. One lock for all: releasing one stream's items releases what these wait for.
 struct Streams {
   explicit Streams(const Hostility& given) : hostile(given) {}
   const Hostility hostile;

@@ -313,7 +313,7 @@ Runs draw_runs(int number, const std::string& folder) {
   runs.plain.parallel.tensor_model_parallel_size = runs.t;
   runs.plain.parallel.sequence_parallel = sequence_parallel;
   runs.plain.parallel.data_parallel_sharding_strategy = streams ? strategy : Sharding::no_shard;
-  // A strategy that shards gradients adds each micro-batch's as a whole.
+  // A strategy that shards gradients adds each micro-batch's gradient as a whole.
   runs.same_order = untied && !streams && runs.t == 1 && runs.d == 1;
   draw_switches(draw, runs);
   draw_context(draw, runs);

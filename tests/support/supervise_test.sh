@@ -63,7 +63,7 @@ expect 'the outcome file counts'          93 1 'ended with 93: it is so' told:93
 expect 'saved: again at once'             0 2 'ended with 75' 75@7 0
 SLURM_JOB_ID=7 expect 'saved: the scheduler requeues' 75 1 'ended with 75' 75@7 0
 PBS_JOBID=7.pbs expect 'saved: PBS requeues, too' 75 1 'ended with 75' 75@7 0
-# Jobs that each end after one step would be requeued for ever; one that gets further resets the count.
+# Jobs that each end after one step would be requeued for ever; a job that gets further resets the count.
 SLURM_JOB_ID=7 expect 'a job of one step' 75 1 'ended with 75' 75@1
 keep=1
 SLURM_JOB_ID=7 expect 'another job of one step' 93 1 '2 jobs in a row .* at most one new step (the last is 2)' 75@2
@@ -125,7 +125,7 @@ sed "s/hang) trap 'exit 75' TERM/hang) trap 'exit 75' USR1/" fake >mpirun; chmod
 begin hang -- ./mpirun
 finish TERM
 if ((code != 75)); then echo "SIGTERM to mpirun: exit $code"; cat out; failed=1; fi
-# SIGHUP is forwarded, too: nothing runs on without its supervisor. (Under nohup it does: ignoring it is inherited.)
+# SIGHUP is forwarded, too: nothing runs on without its supervisor. (Under nohup it does: SIGHUP stays ignored.)
 if ! ((16#$(sed -n 's/^SigIgn:[^0-9a-f]*//p' /proc/self/status) & 1)); then
   begin hang -- ./fake
   finish HUP

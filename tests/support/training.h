@@ -37,7 +37,7 @@ Config tiny_config();
 
 // Makes it a small Llama: RMSNorm, rope, SwiGLU, no biases, 8 heads of 8 columns (wider than h) in 4 groups, untied.
 void as_llama(Config& config);
-// The same with query and key norms.
+// The same Llama with query and key norms.
 inline void as_qwen3(Config& config) {
   as_llama(config);
   config.model.qk_layernorm = true;
