@@ -73,7 +73,7 @@ TEST(Glossary, HasEveryKeyOfMetricsJsonl) {
   log.flush();
   // when
   std::ifstream in(dir / "metrics.jsonl");
-  std::set<std::string> keys = {"missing_records"};  // in a gap's record, after a disk hung
+  std::set<std::string> keys = {"missing_records"};  // in the record of a gap left by a disk that hung
   for (std::string line; std::getline(in, line);) {
     const nlohmann::json record = parse_json(line);
     for (const auto& [key, value] : record.items()) keys.insert(key);

@@ -632,7 +632,7 @@ TEST(CheckpointCommands, ConvertBringsTheTokenizer) {
   EXPECT_TRUE(has(read_text(dir / "terminal"), "\\x1b[31m")) << read_text(dir / "terminal");
   EXPECT_FALSE(has(read_text(dir / "terminal"), "\x1b[31m"));
 
-  // and: the model accepts its tokenizer's data, but neither data of another one of the same size nor a replaced file
+  // and: the model accepts its tokenizer's data, but neither another tokenizer's of the same size nor a replaced file
   const auto resumed = [&](const std::string& data) {
     return trivet(dir, fmt::format("{} --set data.path={} --set train.run_dir={} --resume {}", train, dir / data,
                                    dir / ("run-" + data), dir / "back"));

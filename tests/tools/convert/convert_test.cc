@@ -172,7 +172,7 @@ TEST(Convert, LlamasComeBackBitForBit) {
       }
     for (const char* key : {"num_key_value_heads", "rms_norm_eps", "vocab_size", "max_position_embeddings"})
       EXPECT_TRUE(ours.contains(key)) << key;
-    // and both versions of transformers find their keys: 4 rope_scaling and rope_theta, 5 rope_parameters
+    // and both versions of transformers find their keys: v4 rope_scaling and rope_theta, v5 rope_parameters
     EXPECT_EQ(ours["rope_theta"], 500);
     EXPECT_EQ(ours["rope_parameters"]["rope_theta"], 500);
     EXPECT_EQ(ours["rope_parameters"]["rope_type"], folder == kLlama ? "llama3" : "default");
@@ -223,7 +223,7 @@ TEST(Convert, ReadsTheVersionsOfALlamasConfiguration) {
     return model_spec_of(open_gpt_weights(dir / "hf")->config().model);
   };
   const auto same = [](nlohmann::json&) {};
-  // given: what 4.57 wrote; then: version 5's form, both, or a sliding window over everything give the same model
+  // given: what transformers 4.57 wrote; then: v5's form, both forms or a window over everything give the same model
   const ModelSpec llama = spec_with(kLlama, same), qwen2 = spec_with(kQwen2, same);
   EXPECT_EQ(llama.rotary, (Rotary{8, 500, 8, 1, 4, 64}));
   EXPECT_EQ(spec_with(kLlama,
@@ -277,7 +277,7 @@ TEST(Convert, ReadsTheVersionsOfALlamasConfiguration) {
   }
 }
 
-// Llama's two bias switches: if one is off, zero biases compute the same.
+// Llama's two bias switches: if only one is on, zero biases stand in for the missing ones.
 TEST(Convert, BiasesOfOneHalfAreZero) {
   const TempDir dir;
   Edited half(kLlama);
@@ -299,7 +299,7 @@ TEST(Convert, BiasesOfOneHalfAreZero) {
   whole.config["mlp_bias"] = true;
   whole.write(dir / "whole");
   EXPECT_EQ(weights_of(dir / "half"), weights_of(dir / "whole"));
-  whole.config["mlp_bias"] = false;  // now its biases are extra tensors
+  whole.config["mlp_bias"] = false;  // now the MLP's biases are extra tensors
   whole.write(dir / "more");
   EXPECT_TRUE(contains(error_of(dir / "more"), "mlp.down_proj.bias: not a tensor of the model"));
 }
@@ -437,7 +437,7 @@ TEST(Convert, EveryWayAroundGivesTheSameBits) {
   EXPECT_EQ(static_cast<float>(bf16(original[0][0])), weights_of(dir / "hf16")[0][0]);
 }
 
-// Rounding it would give an infinity, which every reader refuses.
+// Rounding it would give infinity, which every reader refuses.
 TEST(Convert, AWeightThatBf16CannotHoldIsNamed) {
   const TempDir dir;
   Edited model;
@@ -755,7 +755,7 @@ TEST(Convert, LeavesNothingHalfDone) {
 }
 
 TEST(Convert, TwoOfOneDestinationDoNotMix) {
-  // given: one writer that finishes while another writes, and a folder named like a temporary one
+  // given: one writer that finishes while another writes, and a folder with the name of a temporary one
   const TempDir dir;
   const std::string out = dir / "out";
   fs::create_directories(out + ".tmp-convert");
@@ -765,7 +765,7 @@ TEST(Convert, TwoOfOneDestinationDoNotMix) {
       between();
     };
   };
-  // then: the folder contains the first writer's files alone, the other writer fails, and nothing is left over
+  // then: the folder contains only the first writer's files, the other writer fails, and nothing is left over
   EXPECT_EQ(message_of<IoError>(
                 [&] { write_folder(out, write("second", [&] { write_folder(out, write("first", [] {})); })); }),
             out + ": another process created it meanwhile; it is left untouched");

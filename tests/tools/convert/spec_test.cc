@@ -95,7 +95,7 @@ TEST(ModelSpec, CountsDeclarationsCheckpointsAndForeignNamesAgree) {
     EXPECT_EQ(sum, by_hand(spec));
     EXPECT_EQ(count_parameters(spec).total(), sum);
 
-    // then: checkpoints hold each of its elements once, however the model is sharded
+    // then: checkpoints hold each of the model's elements once, however the model is sharded
     EXPECT_EQ(saved_by(config, 1), declared);
     config.parallel.sequence_parallel = true;
     EXPECT_EQ(saved_by(cut(config, {.t = 2, .p = 2, .d = 2, .strategy = "optim"}), 8), declared);
