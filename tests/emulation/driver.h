@@ -90,8 +90,7 @@ void give_multiprocessors(int device, int count, const std::string& holder);
 int free_multiprocessors(int device);
 std::string holders_of_multiprocessors(int device);
 
-// The time until the last of `multiprocessors` is done, if each takes the next piece of work when it has finished
-// one.
+// The time until the last of `multiprocessors` is done, if each takes the next piece of work as soon as it is free.
 int64_t makespan(const std::vector<int64_t>& pieces, int multiprocessors);
 
 }  // namespace trivet::emulation

@@ -20,7 +20,7 @@ namespace {
 
 template <int number>
 __global__ void tick_kernel(int* to) {
-  if (threadIdx.x == 0) atomicMax(to, number);  // from streams that are not ordered
+  if (threadIdx.x == 0) atomicMax(to, number);  // launched on streams that are not ordered
 }
 
 // A rank for the hazards: a device, a channel in each direction without a watching thread, and memory.

@@ -30,7 +30,7 @@ struct Copy {
 };
 
 enum class State : uint8_t { ready, at_barrier, in_warp, asleep, ended };
-using CopyGroups = std::deque<std::vector<Copy>>;  // the last one is open
+using CopyGroups = std::deque<std::vector<Copy>>;  // the last group is open
 
 struct Warp {
   void* lanes[32] = {};
@@ -76,7 +76,7 @@ class Block {
   std::vector<std::pair<const void*, const char*>> beds_;  // [thread]: where it sleeps, and in which instruction
   std::vector<std::function<void()>> later_;
   size_t current_ = 0, live_ = 0, waiting_ = 0;
-  char barriers_[2] = {};  // alternating: a thread may reach the next one before another has passed this one
+  char barriers_[2] = {};  // alternating: a thread may reach the next barrier before another has passed this one
   bool turn_ = false;
   void* shared_ = nullptr;
   size_t shared_bytes_ = 0;
@@ -154,7 +154,7 @@ void Block::run_threads(uint64_t seed) {
   if (!later_.empty()) broken("a block ends while its copies to shared memory are under way");
 }
 
-// Resumes each ready thread of the warp until it waits. Returns false if there was none.
+// Resumes each ready thread of the warp until it waits. Returns false if none was ready.
 bool Block::run_warp(size_t warp) {
   bool any = false;
   for (const size_t lane : order_) {

@@ -44,7 +44,7 @@ struct ncclComm {
   bool blocking = true, finalizing = false;
   uint64_t collectives = 0;                            // number of calls
   std::map<std::pair<bool, int>, uint64_t> transfers;  // {sends, peer}: number of calls
-  std::vector<NcclOperation> connecting;               // those that wait for their connections
+  std::vector<NcclOperation> connecting;               // operations that wait for their connections
   NcclBuffers buffers;
 };
 

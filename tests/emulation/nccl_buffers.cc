@@ -11,7 +11,7 @@ namespace {
 
 struct Block {
   size_t bytes;
-  int known = 0;  // number of communicators it is registered with
+  int known = 0;  // number of communicators that the block is registered with
 };
 struct Blocks {
   std::mutex mutex;

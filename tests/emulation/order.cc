@@ -21,7 +21,7 @@ using Clock = std::vector<uint32_t>;
 
 // A line of shared memory.
 struct Line {
-  int barrier = -1;  // barrier of the last copy that wrote it
+  int barrier = -1;  // barrier of the last copy that wrote the line
   uint32_t phase = 0;
   std::map<size_t, std::array<uint32_t, 32>> reads;  // per warp: each lane's clock at the end of its last products
 };

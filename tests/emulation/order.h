@@ -29,7 +29,7 @@ namespace trivet::emulation {
 
 // For this host thread's block. (The attribute is safe: the library that defines it is loaded at startup.)
 extern thread_local bool clocks_run __attribute__((tls_model("initial-exec")));
-void begin_clocks();  // no-op if they are running
+void begin_clocks();  // no-op if the clocks are running
 void clocks_leave(const void* place);
 void clocks_pass(const void* place);
 // now(): the running thread's moment. is_known(): whether a moment is this thread's own, or known to it.

@@ -26,7 +26,7 @@ struct Sites {
   int64_t steps = 0;               // of threads, as grid.cc counts them
   int64_t most_steps = INT64_MAX;  // a kernel that exceeds this counts as endless
 };
-extern Sites* sites;  // null except in that test
+extern Sites* sites;  // null except in sites_test.cc
 
 bool skipped_here(const char* what);
 // Every primitive calls this first, and does nothing if it returns true.

@@ -23,7 +23,7 @@ std::array<std::mutex, 64> host_functions;
 std::array<std::vector<std::weak_ptr<Channel>>, 64> channels;  // [device], under streams_mutex
 
 std::mutex limits_mutex;
-std::map<const void*, size_t> shared_limits;  // for kernels that have asked for more
+std::map<const void*, size_t> shared_limits;  // for kernels that have asked for more than the default
 
 // By default a kernel may use 48 KiB of shared memory in total. The size of its own variables is not known here: it is
 // assumed to be a third.
@@ -37,7 +37,7 @@ size_t connections() {
   return static_cast<size_t>(asked);
 }
 
-// A new channel; with the strict driver, once all exist, the one with the fewest streams.
+// A new channel or, with the strict driver once all exist, the channel with the fewest streams.
 std::shared_ptr<Channel> channel_of(int device) {
   std::lock_guard lock(streams_mutex);
   auto& of_device = channels[static_cast<size_t>(device)];

@@ -29,7 +29,7 @@ struct Capture {
 struct EventState {
   std::mutex mutex;
   std::condition_variable happened;
-  uint64_t recorded = 0, complete = 0;  // number of records; the last one that a stream has reached
+  uint64_t recorded = 0, complete = 0;  // number of records; the last record that a stream has reached
   int64_t at_ns = 0;                    // time at which that record was reached
   bool timed = true, blocks = false;
   std::weak_ptr<Capture> captured;  // the last record was captured
@@ -57,8 +57,8 @@ class Channel {
   };
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Entry> work_;  // including the running one
-  int64_t entries_ = 0;     // total of these
+  std::deque<Entry> work_;  // including the running entry
+  int64_t entries_ = 0;     // in all of work_
   int64_t finished_ = 0;    // number of pieces of work
   bool runs_ = false, ends_ = false;
   std::thread thread_;

@@ -31,7 +31,7 @@ struct Held {
 };
 
 struct Warp {
-  std::deque<std::vector<Started>> groups{1};  // the last one is open
+  std::deque<std::vector<Started>> groups{1};  // the last group is open
   std::map<const float*, Held> held;           // keyed by the first lane's sums
   bool fenced = false, waits = false;
   std::vector<Registers> named;  // by fences since the last wait, in the first lane

@@ -56,9 +56,9 @@ constexpr uint32_t swizzled(uint32_t address, uint32_t bytes) {
 
 // ---- products (wgmma.mma_async): one lane's arguments. Sums [64, columns], operands bf16.
 struct Product {
-  float* sums;  // columns / 2 of them
+  float* sums;  // [columns / 2]
   int columns;
-  const uint32_t* left;  // its registers of left[64, 16]; null: use the descriptor
+  const uint32_t* left;  // the lane's registers of left[64, 16]; null: use the descriptor
   uint64_t left_matrix, right_matrix;
   bool right_by_columns;  // imm-trans-b: "MN-major"
   bool add;
