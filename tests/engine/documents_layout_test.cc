@@ -149,7 +149,7 @@ TEST(DocumentsLayout, ATokenChangesItsOwnDocumentAlone) {
   constexpr int64_t kSeq = 16, kRows = 2, kVocab = 61;
   constexpr int32_t kToken = 3, kOther = 11;
   const std::string kEmbedding = "embedding.word_embeddings.weight";
-  constexpr int64_t kLengths[kRows] = {7, 10};  // of each row's first document; a second one takes the rest
+  constexpr int64_t kLengths[kRows] = {7, 10};  // of each row's first document; a second document takes the rest
   struct Found {
     double loss;
     std::vector<float> gradients;  // [vocab, h] of the word embeddings

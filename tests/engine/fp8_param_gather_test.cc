@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(
                                }}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// Megatron-Bridge 3076, and state left by a step: the first step, a refused one, a run resumed from a checkpoint
+// Megatron-Bridge 3076, and state left by a step: the first step, a refused step, a run resumed from a checkpoint
 // written with the key on or off, and an evaluation in each.
 TEST(Fp8ParamGatherRuns, GoOnAfterRefusedStepsAndFromCheckpointsOfEither) {
   const TempDir dir;

@@ -142,7 +142,7 @@ TEST(PlannedMemory, RecomputeSavesWhatItDoesNotKeep) {
   const int64_t norms = 2 * sbh + 4 * row, attention = sbh + row * a, mlp = 2 * sbf;
   const int64_t all = norms + 3 * sbh + attention + sbh + mlp + sbh;  // and qkv, middle, out
   const int64_t none = activations("none", "core_attn", "none", 0);
-  // One set for all blocks instead of one per block and micro-batch.
+  // One set of these activations for all blocks instead of one set per block and micro-batch.
   EXPECT_EQ(none - activations("selective", "core_attn", "none", 0), (n * blocks - 1) * attention);
   EXPECT_EQ(none - activations("selective", "layernorm,mlp", "none", 0), (n * blocks - 1) * (norms + mlp));
   EXPECT_EQ(none - activations("full", "core_attn", "uniform", 1), (n * blocks - 1) * (all - sbh));
@@ -497,7 +497,7 @@ TEST(NonFinite, TheSourceIsWhatWasThereFirst) {
   expect(all, Source::weight, {0}, 0);
 }
 
-// The next step, which is queued before the host reads this one's result, searches its own gradients.
+// The next step, which is queued before the host reads this step's result, searches its own gradients.
 TEST(NonFinite, IsNamedAsItWasBeforeTheSumOverRanks) {
   struct Case {
     const char* fault;
@@ -716,7 +716,7 @@ TEST(ReplicaCheck, NamesTheRankWhoseWeightsHaveAnotherBit) {
 TEST(ReplicaCheck, SeesABitOfEachKindOfState) {
   for (const char* dtype : {"fp32", "bf16"})
     for (const std::string kind : {"weight", "main weight", "first moment", "second moment"}) {
-      if (kind == "main weight" && std::string(dtype) == "fp32") continue;  // it is the weight
+      if (kind == "main weight" && std::string(dtype) == "fp32") continue;  // in fp32, the main weight is the weight
       Config config = tiny_config();
       set_key(config, "precision.dtype", dtype);
       config.batch.global_batch_size = 12;

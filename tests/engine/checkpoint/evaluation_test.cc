@@ -236,7 +236,7 @@ TEST(SkipTrain, TakesASetOfItsOwn) {
   const TempDir dir;
   Config config = evaluating_run(dir / "run");
   run(config, 1);
-  // when: it is evaluated on all documents of a dataset, alone; without an interval or a training length
+  // when: the run is only evaluated, on all documents of a dataset, without an interval or a training length
   config.data.split = {0, 0, 1};
   config.train.eval_interval = config.train.train_iters = 0;
   config.optimizer.lr_decay_iters.reset();
@@ -274,7 +274,7 @@ TEST(EvalSamples, AreTheFirstOfTheSetOnEveryLayout) {
     evaluate_checkpoint(cut(config, how), dir / "run", dir / name, how.ranks());
     return records_of(dir / name).back();
   };
-  // all of them: the whole set, whose last sample is partial
+  // all samples: the whole set, whose last sample is partial
   const auto whole = evaluate({}, "whole", 0);
   const int64_t all = whole["samples"], labels = whole["tokens"];
   ASSERT_NE(labels % 16, 0);
@@ -282,7 +282,7 @@ TEST(EvalSamples, AreTheFirstOfTheSetOnEveryLayout) {
   const auto first = evaluate({}, "all", all);
   EXPECT_EQ(first["validation_loss"], whole["validation_loss"]);
   EXPECT_EQ(first["tokens"], labels);
-  // some: up to one global batch of eight, and more than one
+  // some samples: up to one global batch of eight, and more than one batch
   for (const int64_t samples : kMatrixStride == 1 ? std::vector<int64_t>{1, 8, 13} : std::vector<int64_t>{13}) {
     const auto one = evaluate({}, "one", samples);
     EXPECT_EQ(one["samples"], samples);
@@ -292,7 +292,7 @@ TEST(EvalSamples, AreTheFirstOfTheSetOnEveryLayout) {
                            Cut{.d = 2, .strategy = "optim_grads_params", .c = 2}})
       EXPECT_NEAR(evaluate(how, "cut", samples)["validation_loss"].get<double>(), loss, 2e-5 * loss) << samples;
   }
-  // more than the set contains
+  // more samples than the set contains
   EXPECT_EQ(
       message_of([&] { evaluate({}, "none", all + 1); }),
       fmt::format("train.eval_samples: found {}, but the validation set has {} samples; expected at most that, or "
@@ -302,7 +302,8 @@ TEST(EvalSamples, AreTheFirstOfTheSetOnEveryLayout) {
 
 // ---- the test set of a run
 
-class TestSet : public testing::TestWithParam<int> {};  // which batch of step 4's evaluations is interrupted; 0: none
+class TestSet : public testing::TestWithParam<int> {
+};  // which batch of the evaluations at step 4 is interrupted; 0: none
 
 TEST_P(TestSet, IsEvaluatedOnceAtTheEnd) {
   const TempDir dir;

@@ -382,13 +382,13 @@ TEST(Records, OfAFinishedRunStayWhenItIsStartedAgain) {
     config.train.train_iters = steps;
     return run(config, 2).output;
   };
-  // when, then: started again, it reports that nothing is left, and keeps its trace
+  // when, then: started again, the run reports that nothing is left, and keeps its trace
   EXPECT_NE(output(3).find("after step 3 of 3: nothing is left to train"), std::string::npos) << output(3);
   EXPECT_NE(output(2).find("after step 3: train.train_iters is 2, so nothing is left to train"), std::string::npos)
       << output(2);
   EXPECT_EQ(read_text(dir / "run/trace.json"), trace);
   EXPECT_FALSE(std::filesystem::exists(dir / "run/trace.1.json"));
-  // If steps are left, the trace of earlier ones is kept beside the new one.
+  // If steps are left, the trace of the earlier steps is kept beside the new trace.
   EXPECT_NE(output(4).find("after step 3 of 4, loaded in "), std::string::npos);
   EXPECT_EQ(read_text(dir / "run/trace.1.json"), trace);
   const std::string rest = read_text(dir / "run/trace.json");

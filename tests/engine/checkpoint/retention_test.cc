@@ -26,7 +26,7 @@ std::set<int64_t> kept(const CheckpointStore& store) {
   return {steps.begin(), steps.end()};
 }
 
-// Names sort differently from numbers, and the best one is the oldest (transformers 27138).
+// Names sort differently from numbers, and the best checkpoint is the oldest (transformers 27138).
 TEST(Retention, KeepsTheLastAndTheBest) {
   const TempDir dir;
   const CheckpointStore store(dir / "checkpoints");
@@ -36,9 +36,9 @@ TEST(Retention, KeepsTheLastAndTheBest) {
   commit(store, 10'000, 3.2, keep);
   commit(store, 10'100, 3.1, keep);
   EXPECT_EQ(kept(store), (std::set<int64_t>{9'900, 10'000, 10'100}));
-  commit(store, 10'200, {}, keep);  // was not evaluated
+  commit(store, 10'200, {}, keep);  // this step was not evaluated
   EXPECT_EQ(kept(store), (std::set<int64_t>{9'900, 10'100, 10'200}));
-  commit(store, 10'300, 3.0, keep);  // the newer of equal ones
+  commit(store, 10'300, 3.0, keep);  // the newer of two equally good ones
   EXPECT_EQ(kept(store), (std::set<int64_t>{10'200, 10'300}));
 }
 

@@ -23,7 +23,7 @@ SafeTensors parse(const std::string& file) {
   return parse_safetensors(file, static_cast<int64_t>(file.size()), "x.safetensors");
 }
 
-// The message with which a file is refused; "" if it is accepted.
+// The message with which a file is refused; "" if the file is accepted.
 std::string refusal(const std::string& file) {
   try {
     parse(file);
@@ -100,7 +100,7 @@ TEST(SafeTensors, ScalarsEmptyTensorsAndMetadataAreAllowed) {
 struct Hostile {
   const char* name;
   std::string file;
-  const char* message;  // part of it
+  const char* message;  // a part of the expected message
 };
 
 class SafeTensorsHostile : public testing::TestWithParam<Hostile> {};

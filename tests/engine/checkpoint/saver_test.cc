@@ -494,7 +494,7 @@ TEST(Disk, SomeFileSystemsHaveNothingToSynchroniseForFolders) {
 
 TEST(Disk, AsksTheSystemToSynchroniseFiles) {
   Disk disk;
-  Disk::File file(disk, "/dev/null", 0);  // which cannot be synchronised
+  Disk::File file(disk, "/dev/null", 0);  // a file that cannot be synchronised
   EXPECT_THROW(file.sync(), IoError);
 }
 

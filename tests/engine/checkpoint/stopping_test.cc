@@ -377,7 +377,7 @@ TEST(Stopping, AChainOfJobsHasTheLossesOfOneRun) {
   expect_each_step_once(dir / "chain", kChain);
 }
 
-// The run's own limit and the job's end both apply: the earlier one counts.
+// The run's own limit and the job's end both apply: the earlier of the two counts.
 TEST(Stopping, InTimeAsTheEarlierOfTwoLimitsSays) {
   const TempDir dir;
   constexpr int64_t kHour = 3600;
@@ -583,7 +583,7 @@ TEST_F(Program, RunsOnAfterASignalThatNohupIgnores) {
   const auto usual = std::signal(SIGHUP, SIG_IGN);  // which the program inherits
   const Ended end = signalled({SIGHUP, SIGTERM});
   std::signal(SIGHUP, usual);
-  EXPECT_EQ(end.exit_code(), 75);  // by the first signal that it saw
+  EXPECT_EQ(end.exit_code(), 75);  // because of the first signal that it saw
 }
 
 TEST_F(Program, ALaterSignalEndsItAtOnceAndSaysWhatIsLost) {

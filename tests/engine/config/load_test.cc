@@ -26,7 +26,7 @@ TEST(Load, FileThenSetThenDefaultsWithTheirOrigins) {
   EXPECT_EQ(loaded.config.model.hidden_size, 8);
   EXPECT_EQ(loaded.config.model.vocab_size, 100);
   EXPECT_EQ(loaded.config.data.path, "corpus");
-  EXPECT_EQ(loaded.config.train.seed, 2);  // the last one wins
+  EXPECT_EQ(loaded.config.train.seed, 2);  // the last --set wins
   EXPECT_EQ(loaded.config.optimizer.lr, 1e-3);
   EXPECT_EQ(loaded.config.optimizer.min_lr, std::nullopt);  // derived later
   EXPECT_FALSE(loaded.config.parallel.bucket_size.has_value());
@@ -153,7 +153,7 @@ TEST(Load, EachProblemNamesItsKeyItsPlaceAndWhatWasExpected) {
             "run.yaml:9: zzzzzzzzz: unknown section; sections are model, parallel, overlap, batch, optimizer, "
             "precision, data, "
             "comm, checkpoint, train, device");
-  // This program is built without the tools: their section is one error, without follow-up errors.
+  // This program is built without the tools: a tool's section is one error, without follow-up errors.
   const std::string of_tool = error_with("train:", "mlperf:\n  benchmark: gpt3\ntrain:\n  eval_iters: 7");
   EXPECT_EQ(of_tool.find("run.yaml:9: mlperf: "), 0u) << of_tool;
   EXPECT_NE(of_tool.find("TRIVET_TOOLS"), std::string::npos) << of_tool;

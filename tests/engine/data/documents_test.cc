@@ -88,7 +88,7 @@ TEST(Documents, TheLossIsMaskedAtTheLastTokenNotBeforeIt) {
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(other.next(static_cast<int32_t>(i), ids[i], labels[i]).label, labels[i]);
 }
 
-// A batch from a dataset: samples that begin inside a document, end with one, or contain several, some of them empty.
+// Samples of a dataset that begin inside a document, end where one ends, or contain several, some of them empty.
 TEST(Documents, OfADatasetWithoutEodAreThoseOfOneWithIt) {
   // given: the same documents; in one dataset the last token of each is EOD
   TempDir directory;

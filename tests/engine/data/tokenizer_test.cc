@@ -93,7 +93,7 @@ TEST(SentencePiece, HasTheVocabularyAskedFor) {
 
 TEST(SentencePiece, GivesTextBack) {
   const auto tokenizer = make_sentencepiece(trained_model(), "m");
-  std::vector<std::string> texts = made_up_sentences(200, 9);  // not those it was trained on
+  std::vector<std::string> texts = made_up_sentences(200, 9);  // not those that the model was trained on
   texts.insert(texts.end(), {"", " ", "  indented\n\tand\r\n  wrapped  ", "\xe6\x97\xa5\xe6\x9c\xac", "</s>",
                              "\xf0\x9f\x98\x80", std::string(3, '\0'), "a\n\n\nb"});
   for (const std::string& text : texts) EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);

@@ -125,7 +125,7 @@ TEST(MetricsRows, HaveTheBytesOfTheLayout) {
       2 * norm + 3 * 32 * 32 + padded(3 * 32, 64) + 32 * 32 + padded(32, 64) + 2 * 32 * 128 + 128 + padded(32, 64);
   const double all = padded(2 * words + 16 * 32 + 4 * block + norm, 128);
   // A boundary is [s, b, h]; the loss reduces a maximum and two sums per token; a step sums four numbers, and 24 bins
-  // per norm: the gradients' and the watched one.
+  // per norm: that of the gradients and the watched norm.
   const double micro_batches = 4, boundary = 16 * 2 * 32 * 4, loss = 3 * 16 * 2 * 4, numbers = 4 * 4, bins = 24 * 8;
   // Each of two ranks sends half of a gathered or scattered tensor, and twice that of an all-reduced one. A layer has
   // two all-reduces in each direction, embedding and head one each. Under sequence parallelism each is two halves, a

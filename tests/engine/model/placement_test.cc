@@ -49,7 +49,7 @@ constexpr bool norm_takes =
 static_assert(!norm_takes<Hidden, Hidden> && norm_takes<Residual, Residual>);
 static_assert(!norm_takes<Partial, Residual> && !norm_takes<Residual, Partial>);
 
-// ---- 4 to 7: a module that uses a process-wide tensor group instead of its own: only the one passed in exists
+// ---- 4 to 7: a module that uses a process-wide tensor group instead of its own: only the group passed in exists
 
 static_assert(!std::is_default_constructible_v<TensorGroup> &&
               std::is_constructible_v<TensorGroup, Communicator&, bool>);
