@@ -96,7 +96,7 @@ TEST_P(AttentionTest, GroupsOnRanksOfTheirOwnHaveTheSameBits) {
     const Tensor dout = drawn(dtype, {all.s, all.b, all.heads * all.d}, 1);
     const Tensors whole = run(all, qkv, dout);
     for (int64_t group = 0; group < 2; ++group) {
-      // when one of them is computed alone
+      // when one group is computed alone
       AttentionCase z{70, 2, 3, 64, dtype, kDropout, 2, 1};
       z.dropout.first_head += group * z.heads;
       const auto shard = [&](const Tensor& x) {  // half of [s, b, two shards]
@@ -166,7 +166,7 @@ TEST_P(AttentionTest, PartsOfQueriesKeysAndHeadsMakeUpTheWhole) {
                                               {290, 176, 2, 80}})
       for (const Dropout& dropout : {Dropout{}, kDropout}) {
         AttentionCase z{s, s > 90 ? 1 : 2, s > 90 ? 2 : 4, d, dtype, dropout, 2, kv_heads};
-        // Each size with and without documents: with them some of the later queries see no earlier key.
+        // Each size with and without documents: with documents, some of the later queries see no earlier key.
         if (turn++ % 4 % 3 == 0) z.starts = document_starts(s, z.b, {5, 40, 1, 23, 90});
         const bool drops = dropout.probability > 0, may_drop = cut % 16 == 0;
         if (!takes(z) || (drops && !may_drop)) continue;

@@ -74,7 +74,7 @@ TEST_P(DeviceTest, HostFunctionsRunInOrderAndTheirErrorsCome) {
   EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
 
   const auto gate = device->create_gate();
-  gate->wait(*first);  // so that both are queued before the first one runs
+  gate->wait(*first);  // so that both functions are queued before the first runs
   first->run({"bad"}, [] { throw DataError("broken shard"); });
   first->run({"behind"}, [&] { order.push_back(-1); });
   gate->open();

@@ -133,7 +133,7 @@ TEST_P(Fp8OpsTest, ProductsAreThoseOfTheDecodedOperands) {
                         {DType::e5m2, DType::e4m3, DType::bf16, false, false, false, false},
                         {DType::e5m2, DType::e4m3, DType::f32, true, false, true, false},
                         {DType::e4m3, DType::e4m3, DType::f32, true, false, false, false}};
-  // The last one is GPT-2's fc2, whose operands are decoded by several threads.
+  // The last shape is GPT-2's fc2, whose operands are decoded by several threads.
   const std::vector<std::array<int64_t, 3>> shapes{
       {32, 48, 64}, {16, 16, 144}, {5, 7, 33}, {130, 17, 65}, {8, 768, 3072}};
   for (const Role& role : roles)
