@@ -140,7 +140,7 @@ TEST(FlightCommunicator, FollowsTheCallsOfADevice) {
     const auto stream = device->create_compute_stream();
     device->copy_to_device(mine.data(), data, *stream);
     const auto last_state = [&] { return recorder.log().records.back().state; };
-    // when: only rank 0 has called; then: the call is open there
+    // when: only rank 0 has called; then: the call is open on that rank
     if (world.rank() == 0) {
       group->all_reduce(data, Reduce::sum, *stream);
       while (last_state() != FlightState::started) std::this_thread::yield();

@@ -96,7 +96,7 @@ void run_on_gpus(int ranks, const std::function<void(Communicator& nccl, Device&
   run_thread_ranks(ranks, [&](Communicator& world) {
     const auto device = create_cuda_device(world.rank());
     const auto nccl = create_nccl_communicator(world, *device, timeout_s);
-    FailureGuard guard(*nccl);  // otherwise the other ranks would wait for this one until their timeout
+    FailureGuard guard(*nccl);  // without it, the other ranks would wait for this rank until their timeout
     body(*nccl, *device);
   });
 }
