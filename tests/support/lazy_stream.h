@@ -156,7 +156,7 @@ class LazyStream : public Stream {
     end();
     return recording;
   }
-  // Releases everything held back; false: there was nothing. REQUIRES: the lock.
+  // Releases everything held back; false: nothing was held back. REQUIRES: the lock.
   bool release() {
     if (items_.empty()) return false;
     hand_on(queued_);

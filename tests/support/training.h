@@ -98,7 +98,7 @@ Resolved resolved(const Config& config, int ranks);
 // Documents of random length over a vocabulary of 61, whose token sequences follow a learnable pattern.
 std::shared_ptr<const IndexedDataset> tiny_dataset();
 inline constexpr int32_t kTinyEod = 9;  // also ends documents if a run distinguishes them
-std::string tiny_dataset_prefix();      // of its files
+std::string tiny_dataset_prefix();      // of the dataset's files
 // Runs three traced steps on it with thread ranks, in a run folder.
 void run_traced(Config config, const std::string& run_dir, int ranks);
 
