@@ -220,7 +220,7 @@ TEST(CommandLine, BashCompletesCommandsOptionsAndKeys) {
   EXPECT_EQ(offered("trivet train run.yaml --set precision.dtype = ''", 6), "fp32 bf16\n");
   EXPECT_EQ(offered("trivet train run.yaml --set train.trace =", 5), "true false\n");
   EXPECT_EQ(offered("trivet train run.yaml --set parallel.pipeline_schedule = zb-v", 6), "zb-v\n");
-  EXPECT_EQ(offered("trivet train run.yaml --set parallel.pipeline_schedule=zb-v", 4),  // words as zsh splits them
+  EXPECT_EQ(offered("trivet train run.yaml --set parallel.pipeline_schedule=zb-v", 4),  // the words as zsh splits them
             "parallel.pipeline_schedule=zb-v\n");
   EXPECT_EQ(offered("trivet train run.yaml --set train.run_dir = runs", 6), "\n");
   EXPECT_TRUE(trivet(dir, "completion zsh").out.starts_with("autoload -U +X compinit"));
