@@ -2,8 +2,8 @@
 // host thread. A thread runs until it waits for others: for its block (__syncthreads) or its warp (shuffles,
 // tensor-core instructions). One warp runs as far as it can before another does, and the order of warps and of lanes is
 // shuffled: threads that rely on an order without a barrier read data before it is written, or after it is overwritten.
-// Under ThreadSanitizer a missing barrier is reported in any order; in every build, so is one that concerns Hopper's
-// units (order.h).
+// Under ThreadSanitizer, a missing barrier is reported in any order; barriers that concern Hopper's units are checked
+// in every build (order.h).
 //
 // Errors of the program end the process with a message: lanes of a warp that meet in different instructions, or with a
 // lane that has ended; threads that wait for each other forever; addresses that an instruction does not accept. Dynamic
