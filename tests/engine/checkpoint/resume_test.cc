@@ -559,7 +559,7 @@ TEST_F(Choice, AnotherModelIsNamedKeyByKey) {
   EXPECT_TRUE(latest.ends_with("\nchoose another train.run_dir, or move its checkpoints away")) << latest;
 }
 
-// Also by keys that an old checkpoint lacks: such keys count as having their default values.
+// The keys may be ones that an old checkpoint lacks: they count as having their default values.
 TEST_F(Choice, AnotherKindOfModelIsNamedByAnyOfItsKeys) {
   const std::string path = step_path(config_.train.run_dir, 4);
   const std::pair<const char*, const char*> kinds[] = {
@@ -632,7 +632,7 @@ TEST_F(Choice, ChangesAreNamed) {
             std::string::npos);
 }
 
-// As when Megatron's OptimizerParamScheduler loads a checkpoint.
+// The rules are those by which Megatron's OptimizerParamScheduler loads a checkpoint.
 TEST_F(Choice, OtherSchedulesAreAnErrorOrAsTheSwitchesSay) {
   const double as_before = run(config_, 2).losses.at(0);  // of step 5
   std::filesystem::remove_all(step_path(config_.train.run_dir, 5));

@@ -275,7 +275,7 @@ Disk::Fault killed_at(int n) {
   };
 }
 
-// Under a sanitizer, every second operation of a save: a stride coprime to the number of kinds of refusals.
+// Under a sanitizer, only every second operation of a save: a stride coprime to the number of kinds of refusals.
 constexpr int kStride = kMatrixStride == 1 ? 1 : 2;
 
 struct NextSave {
@@ -327,7 +327,7 @@ TEST_P(CrashPoint, LeavesACommittedCheckpointThatLoads) {
     }
   }
   EXPECT_GT(points, 25);  // directories, four writes, seven syncs, three renames and removals, at least
-  // Once, or twice if the ranks' threads were interleaved differently.
+  // The step is missing once, or twice if the ranks' threads were interleaved differently.
   EXPECT_LE(without, exchanges ? 0 : 2);
 }
 INSTANTIATE_TEST_SUITE_P(OfASave, CrashPoint,
@@ -559,7 +559,7 @@ class Damaged : public testing::Test {
     change(text);
     write_text(path_ + "/" + name, text);
   }
-  // With a hash that matches.
+  // Gives the changed manifest a hash that matches.
   void edit_manifest(const std::function<void(nlohmann::json&)>& change) {
     edit("manifest.json", [&](std::string& text) {
       nlohmann::json json = parse_json(text);

@@ -682,7 +682,7 @@ TEST(Resolve, ASetThatSwitchesSomethingOffLeavesOutWhatNeedsIt) {
   }
 }
 
-// The same for pipeline schedules and for mutually exclusive lengths.
+// The same holds for pipeline schedules and for mutually exclusive lengths.
 TEST(Resolve, ASetOfAnotherScheduleLeavesOutWhatWasOfTheOldOne) {
   const std::string pipeline = "parallel: {pipeline_model_parallel_size: 2, pipeline_schedule: interleaved";
   const std::string samples = "  train_samples: 4000\nbatch: {global_batch_size: 16, rampup_batch_size: \"8,8,800\"}\n";
@@ -778,7 +778,7 @@ TEST(Resolve, WhatNeedsMoreRanksIsLeftOutOnFew) {
   EXPECT_EQ(deferred.config.overlap.wgrad_deferral_limit, 0);
 }
 
-// As a person would write it.
+// min_lr's default is the number that a person would write.
 TEST(Resolve, ATenthOfTheLearningRateIsDecimal) {
   for (const auto& [lr, tenth] : std::vector<std::pair<std::string, double>>{
            {"3e-3", 3e-4}, {"6e-4", 6e-5}, {"0.7", 0.07}, {"1e-300", 1e-301}, {"2.5e-5", 2.5e-6}}) {
@@ -826,7 +826,7 @@ TEST(Validate, Vocabulary) {
       "--set: data.train_path: found ");
   says(resolve_error({}, {.dataset_vocab_size = 101}),
        {"run.yaml", "6: model.vocab_size: 100", "101", "make_vocab_size_divisible_by"});
-  LoadedConfig larger = load_good({});  // as in imported models
+  LoadedConfig larger = load_good({});  // a vocabulary larger than the dataset's, as in imported models
   EXPECT_NO_THROW(resolve(larger, {.dataset_vocab_size = 99}));
 }
 
