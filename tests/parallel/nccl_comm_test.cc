@@ -58,7 +58,7 @@ TEST(NcclComm, EveryCallMovesWhatItShould) {
     std::vector<float> gathered(mine.size()), received(static_cast<size_t>(n));
     device->copy_to_host(full, gathered.data(), *stream);
     if (size > 1) {
-      // Even ranks send first: on a GPU a send may wait for its receiver.
+      // Even ranks send first: on a GPU, a send may wait for its receiver.
       const int next = static_cast<int>((rank + 1) % size), previous = static_cast<int>((rank + size - 1) % size);
       const Tensor in = arena.allocate(DType::f32, {n});
       if (rank % 2 == 0) group->send(shard, next, *stream);

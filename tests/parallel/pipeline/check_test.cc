@@ -110,7 +110,7 @@ TEST(Check, PayloadsNeedQueuesOfTheirOwnWhereAPairCarriesBoth) {
   for (const Schedule& schedule : many_schedules())
     if (!one_queue_a_pair_is_enough(schedule)) {
       mixed.insert(schedule.kind);
-      // In a ring of two ranks the next rank is also the previous one.
+      // In a ring of two ranks, the next rank is also the previous one.
       EXPECT_TRUE(schedule.map == StageMap::v_shaped || (schedule.p == 2 && schedule.group_size > 2))
           << to_text(schedule);
     }
