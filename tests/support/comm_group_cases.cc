@@ -147,7 +147,7 @@ void split_by_members(Communicator& world) {
   const auto reversed = world.split(listed, "reversed", comm_of("data"));
   std::vector<int64_t> expected(listed.begin(), listed.end());
   EXPECT_EQ(members(*reversed, me, *rank.stream), expected);
-  // All.
+  // All ranks.
   const auto same = world.twin("same", comm_of("data"));
   expected.clear();
   for (int r = 0; r < n; ++r) expected.push_back(r);
