@@ -101,7 +101,7 @@ TEST(MlperfLint, SaysOnceWhatItCannotKnow) {
   write_text(dir / "b.txt", make_log("gpt3", "4.1", 2048, 25).text());
   // when
   const Lint lint = mlperf::lint({dir / "a.txt", dir / "b.txt"}, "");
-  // then: each rule once, and the round finding names every benchmark's last round
+  // then: each rule is reported once, and the finding about rounds names every benchmark's last round
   std::set<std::string_view> rules;
   for (const Finding& f : lint.findings) EXPECT_TRUE(rules.insert(f.rule).second) << f.rule;
   EXPECT_TRUE(rules.contains("logged-values") && rules.contains("data-before-start"));
@@ -433,7 +433,7 @@ TEST(MlperfProgram, EndsWith65WhereThereAreErrors) {
 }
 
 TEST(MlperfLint, JudgesNoOtherBenchmark) {
-  // given: a result with keys, times and seeds that a language model's must not contain
+  // given: a result with keys, times and seeds that no language model's result may contain
   const TempDir dir;
   SyntheticLog log = make_log("llama31_8b", "6.1", 32, 16);
   log.set("submission_benchmark", "bert");

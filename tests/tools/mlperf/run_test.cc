@@ -513,7 +513,7 @@ TEST(MlperfSummary, HasTheNumbersOfItsLogs) {
                                         fmt::format("{:.3f}", minutes[i]), fmt::to_string(12'288 * samples[i]),
                                         "3.25000", "success"}));
   // Drops the times of 30 and 90 minutes, and, in units of 12,288 samples, 13 and one of the 15s. The reference's runs
-  // (RCPs in mlperf_logging) need more: nine of 14, ten of 15 and one of 16, of which one 14 and the 16 are dropped.
+  // (RCPs in mlperf_logging) need more: nine need 14, ten 15 and one 16; of these, one 14 and the 16 are dropped.
   const double score = (31.5 + 40 + 33 + 36 + 32.25 + 35 + 34 + 33.75) / 8;
   const double mean = 12'288 * (6 * 14 + 2 * 15) / 8., reference = 12'288 * (8 * 14 + 10 * 15) / 18.;
   EXPECT_EQ(blocks[1].rows,
@@ -524,7 +524,7 @@ TEST(MlperfSummary, HasTheNumbersOfItsLogs) {
 }
 
 // The accepted range, by hand: the reference's mean without best and worst is 107.5, its population standard deviation
-// 6.8718, and scipy.stats.t.ppf(0.95, 5) 2.01505, because four of its runs and three of these count: 107.5 -+ 10.576.
+// 6.8718, and scipy.stats.t.ppf(0.95, 5) 2.01505, because four reference runs and three of these count: 107.5 ± 10.576.
 TEST(MlperfSummary, AcceptsTheRangeOfTheTTests) {
   const mlperf::Reference reference{"tiny", 8, 3.5, {100, 110, 120, 110, 100, 110}};
   std::vector<mlperf::RunResult> runs(5, result(1, 107));
@@ -548,7 +548,7 @@ TEST(MlperfSummary, SaysWhereTwoRunsHaveOneSeed) {
   EXPECT_TRUE(says_it());
 }
 
-// A run may end before its first evaluation; one that reached the target includes one.
+// A run may end before its first evaluation, but not if its log says that it reached the target.
 TEST(MlperfSummary, TakesARunWithoutEvaluations) {
   const TempDir dir;
   const auto read = [&](const char* status) {

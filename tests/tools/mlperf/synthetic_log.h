@@ -18,8 +18,8 @@ struct LogStyle {
   bool one_block = false;               // a single block for the whole run
   bool block_lengths = false;           // samples_count is the block's length, not a position
   bool eval_intervals = true;           // eval_start, eval_stop
-  bool late_train_samples = false;      // after run_stop
-  bool tokens_in_eval_samples = false;  // GPT-3
+  bool late_train_samples = false;      // train_samples is logged after run_stop
+  bool tokens_in_eval_samples = false;  // GPT-3: eval_samples counts tokens, not sequences
   bool skips = false;                   // skips the evaluations that may be skipped
   bool many_ranks = false;              // init_start and cache_clear for each rank, not in time order
   bool noisy = false;                   // other output, prefixes, tracked_stats
