@@ -30,7 +30,7 @@ double without(const Ablation& e, const std::string& what) {
 TEST(Ablation, WithoutACostAStepIsFaster) {
   const Ablation& e = ablated();
   for (const Ablation::Without& each : e.without) EXPECT_LE(each.step_seconds, e.step_seconds) << each.what;
-  EXPECT_EQ(without(e, "pipeline communication"), e.step_seconds);  // the run has none
+  EXPECT_EQ(without(e, "pipeline communication"), e.step_seconds);  // the run has no pipeline
 }
 
 TEST(Ablation, WhatBoundsTheStepIsTheFirst) {
@@ -132,7 +132,7 @@ TEST(Ablation, ASwitchIsTheRunWithIt) {
   EXPECT_EQ(json_of(e)["switches"].size(), e.switches.size());
 }
 
-// Each difference alone, then all together: the last one is the other run.
+// Each difference alone and, last, both together, which gives the other run.
 TEST(Compare, TellsWhatEachDifferenceChanges) {
   const LoadedConfig a = tiny_run(), b = tiny_run({"parallel.tensor_model_parallel_size=2", "optimizer.lr=0.5"});
   const Ablation e = compare(a, b, 4, h100());

@@ -88,7 +88,7 @@ TEST_F(Rows, AFitFindsTheConstantsThatMadeThem) {
   EXPECT_NEAR(errors.most, 2.0 / 3, 1e-6);
   EXPECT_NEAR(errors.median, 0, 1e-6);
   EXPECT_NEAR(errors.bias, -2.0 / 3 / 6, 1e-6);
-  // It shifts the constants by less than its own error.
+  // The outlier shifts the constants by less than its own error.
   const std::vector<double> pulled = fit(with_outlier, all, keys, truth);
   for (size_t k = 0; k < keys.size(); ++k) EXPECT_NEAR(pulled[k], truth[k], 0.5 * truth[k]) << keys[k]->name;
 }
@@ -100,7 +100,7 @@ TEST_F(Rows, AFittedPageKeepsItsComments) {
             fmt::format("{:<28} # fitted; before: why\nsms: 8\n", "gemm_share: 0.5"));
 }
 
-// vTrain's rows recompute. A score takes 5 bytes: 30 layers, 8 samples of 2,048 tokens and 32 heads.
+// vTrain's runs recompute activations. A score takes 5 bytes, in 30 layers with 8 samples of 2,048 tokens and 32 heads.
 TEST(PlanMemory, StoredScoresCount) {
   const System system = load_system("a100-80", {}, kPages);
   const auto bytes_of = [&](const std::vector<std::string>& sets) {

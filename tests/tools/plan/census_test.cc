@@ -3,10 +3,10 @@
 // every instruction set of this CPU and on the emulated GPU. References in double check samples of its results: first
 // and last columns, block borders, and random ones.
 //
-// The census cuts rows (tokens, samples) to a few, since each is computed alone or summed; heads to one group; the
-// sequence in attention's backward pass; the optimizer's tensors to a few thousand elements. Row widths, table columns
-// and both dimensions of weights are kept. Exception: on the emulated GPU and on instruction sets other than this
-// machine's best, a large weight keeps one dimension at a time; so do tables on the emulated GPU.
+// The census cuts rows (tokens, samples) to a few, since each is computed alone or summed; heads to one group; and the
+// optimizer's tensors to a few thousand elements. It also shortens the sequence in attention's backward pass. Row
+// widths, table columns and both dimensions of weights are kept. Exception: on the emulated GPU and on instruction sets
+// other than this machine's best, a large weight keeps one dimension at a time; so do tables on the emulated GPU.
 #include <filesystem>
 #include <map>
 #include <set>
@@ -91,7 +91,7 @@ struct Calls {
   int64_t all = 0;
 };
 
-// A step on the first and last tensor-parallel ranks of the first two pipeline stages and the last one.
+// Records a step on the first and last tensor-parallel ranks of the first two pipeline stages and of the last stage.
 void record(const LoadedConfig& file, Calls& calls) {
   const ParallelConfig& cut = file.config.parallel;
   // Leaves each data-parallel rank 2 p micro-batches, which DualPipe-V needs.
@@ -276,7 +276,7 @@ class Runner {
     run(op::Add{a, b, out});
     each(out, [&](int64_t, int64_t i) { return x[at(i)] + y[at(i)]; });
   }
-  // Without a gate an activation is an epilogue, which the GEMM cases below cover.
+  // Without a gate, an activation is an epilogue, which the GEMM cases below cover.
   void operator()(const op::ActivationForward& op) {
     check(op.kind == Activation::swiglu, "the definition below is SwiGLU's");
     const Tensor x = rows(op.x), y = rows(op.y);
@@ -603,7 +603,7 @@ class Runner {
     if (!on_gpu_) return of(table.rows(), table.cols());
     of(std::min<int64_t>(table.rows(), 64), table.cols()), of(table.rows(), 8);
   }
-  // The first row, the last row twice, and the indices just before and after.
+  // The first row, the last row twice, and the indices just before the first and after the last.
   Tensor tokens_of(int64_t first, int64_t count) {
     const Tensor tokens = tensors_.full(DType::i32, {kTokens, 1}, 0);
     const int64_t all[kTokens] = {first + count - 1, first, first + count - 1, first - 1, first + count};
@@ -671,7 +671,7 @@ class Runner {
   }
   static double rounded(double x) { return static_cast<float>(bf16(static_cast<float>(x))); }
 
-  // For one group, with fewer members on the emulated GPU and for many queries.
+  // Attention for one group, which has fewer members on the emulated GPU or if there are many queries.
   op::AttentionForward attention_forward(const op::AttentionForward& op, int64_t queries, int64_t keys) {
     const HeadsLayout& z = op.qkv.q.layout;
     const int64_t members = on_gpu_ || queries > kRows ? std::min<int64_t>(z.members, 2) : z.members, d = z.d;
@@ -806,7 +806,7 @@ void run_all(Ops& ops, const Sizes& how, Shared& shared, const char* where) {
 TEST(Census, EveryCallOfTheShippedRunsIsRightOnEachInstructionSet) {
   Shared shared;
   for (const CpuIsa isa : usable_cpu_isas()) {
-    // It differs from avx512_bf16 in GEMMs of bf16 alone, which kernels_test.avx512 covers.
+    // avx512 differs from avx512_bf16 only in bf16 GEMMs, which kernels_test.avx512 covers.
     if (isa == CpuIsa::avx512 && isa != best_cpu_isa()) continue;
     SCOPED_TRACE(name_of(isa));
     const Sizes how = isa == best_cpu_isa() ? Sizes{} : Sizes{.most_weights = 1 << 23, .other_side = 1100};

@@ -8,8 +8,8 @@
 namespace trivet {
 namespace {
 
-// Round numbers for computing by hand: GEMMs reach 50 TFLOP/s in bf16, 100 in FP8, memory 500 GB/s, a network card 5
-// GB/s.
+// Round numbers for computing by hand: GEMMs reach 50 TFLOP/s in bf16 and 100 in FP8, memory 500 GB/s, and a network
+// card 5 GB/s.
 System round_system() {
   System s;
   s.fp32_tflops = 10, s.bf16_tflops = 100, s.fp8_tflops = 200, s.sms = 100;
@@ -42,14 +42,14 @@ TEST(PlanCosts, AFullWaveOfTilesTakesItsFlops) {
     EXPECT_NEAR(gemm_seconds(round_system(), fp8, {2560, 1280, 1008}), fp8_wave + 2 * kMicro, kPrecise);
 }
 
-// The rate of a tile relative to that of 256 x 128, which needs fewer loads per FLOP.
+// The rate of a tile relative to a tile of 256 x 128, which needs fewer loads per FLOP.
 double rate_of(double rows, double columns) {
   const double i = rows * columns / (rows + columns), largest = 256 * 128 / (256 + 128.0);
   return i / (i + 59) * (largest + 59) / largest;
 }
 
 TEST(PlanCosts, ATileMoreStartsAnotherWave) {
-  // 11 x 10 tiles of 256 x 128 would take two waves; smaller tiles lose less, but more than the larger GEMM's FLOPs
+  // 11 x 10 tiles of 256 x 128 would take two waves; smaller tiles lose less, but more than the extra FLOPs cost
   const double full = bf16_gemm(2560, 1280, 1000) - 2 * kMicro, more = bf16_gemm(2568, 1280, 1000) - 2 * kMicro;
   EXPECT_GT(more, 1.1 * full);
   EXPECT_LT(more, 2 * full);
@@ -59,7 +59,7 @@ TEST(PlanCosts, ATileMoreStartsAnotherWave) {
 }
 
 TEST(PlanCosts, FewTilesSplitALongK) {
-  // 16 tiles of 64 x 64, each split six ways, on 96 of 100 SMs, or fewer larger ones: never slower than four tiles of
+  // 16 tiles of 64 x 64, each split six ways, on 96 of 100 SMs, or fewer, larger tiles: never slower than four tiles of
   // 128 x 128 split eight ways
   const double wave = 100 * 2.0 * 128 * 128 * (100'000 / 8 + 24) / (rate_of(128, 128) * 50e12);
   const double sums = 8.0 * 8 * 256 * 256 / 500e9;
@@ -114,7 +114,7 @@ TEST(PlanCosts, AGroupOfOneExchangesNothing) {
 }
 
 TEST(PlanCosts, LargeMessagesInANodeTakeNvlinksBandwidth) {
-  // Simple: 6.8 us, 3.8 us per hop, all of 100 GB/s
+  // the Simple protocol: 6.8 us, 3.8 us per hop, and all of the 100 GB/s
   const GroupPlace node{8, 8, 1};
   const double gather = (6.8 + 7 * 3.8) * kMicro + 0.875 * 1e-2, twice = (6.8 + 14 * 3.8) * kMicro + 1.75 * 1e-2;
   EXPECT_NEAR(collective(CommCall::all_gather, kGigabyte, node), gather, kPrecise);
@@ -134,7 +134,7 @@ TEST(PlanCosts, ARingOverNodesTakesAllCardsOfItsRanks) {
               (6.8 + 14 * 3.8 + 21.3) * kMicro + 15.0 / 16 / 40, kPrecise);
 }
 
-// A node and a half take two nodes: the ring crosses the network, at the speed of a full node's cards.
+// A group of one and a half nodes takes two: the ring crosses the network, at the speed of a full node's cards.
 TEST(PlanCosts, AGroupThatFillsNoWholeNumberOfNodesCrossesTheNetwork) {
   const auto gather = [](int ranks) { return collective(CommCall::all_gather, kGigabyte, {ranks, 8, 1}); };
   EXPECT_GT(gather(12), gather(8) + 1e-3);

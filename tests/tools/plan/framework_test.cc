@@ -22,7 +22,7 @@ TEST(PlanFramework, TheFrameworkFollowsFromTheOtherKeys) {
   EXPECT_EQ(framework_of({.framework = PlanFramework::trivet, .fused_attention = false}), PlanFramework::trivet);
 }
 
-// Storing scores costs GEMMs over the full square and passes over it: forward 4.5 for softmax and dropout.
+// Storing scores costs GEMMs over the full square, and passes over the scores: 4.5 for forward softmax and dropout.
 TEST(PlanFramework, UnfusedAttentionMovesItsScores) {
   const TapeWork forward{.kind = TapeWork::attention,
                          .dtype = DType::bf16,

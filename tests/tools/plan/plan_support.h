@@ -11,7 +11,7 @@ inline System h100(const std::vector<std::string>& sets = {}) {
   return load_system("h100-sxm", sets, source_path("configs/systems"));
 }
 
-// The tiny model in bf16, as a file would specify it, with other values.
+// The tiny model in bf16, as a file would specify it, with the values in `sets`.
 inline LoadedConfig tiny_run(const std::vector<std::string>& sets = {}) {
   Config config = tiny_config();
   set_key(config, "precision.dtype", "bf16");

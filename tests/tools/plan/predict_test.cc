@@ -56,7 +56,7 @@ TEST(Predict, AClassOfCommunicationHasItsFloor) {
   }
 }
 
-// NCCL passes a broadcast on around a ring: no rank sends it once to each of the others, as on an emulated link.
+// NCCL passes a broadcast around a ring; only on an emulated link does one rank send it to each of the others.
 TEST(Predict, BroadcastsOfPiecesHaveTheFloorOfARing) {
   Config config = tiny_config();
   set_key(config, "precision.dtype", "bf16");

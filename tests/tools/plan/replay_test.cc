@@ -194,7 +194,7 @@ Resolved run_of(const MeshCase& mesh) {
   return resolved(cut(config, mesh.cut), mesh.cut.ranks());
 }
 
-// Ranks that share a tape, and ranks that share a player, take the same times as ranks that each replay their own.
+// Ranks that share a tape, and ranks that share a player, take the same times as ranks that share neither.
 TEST_P(RehearsalOf, MergedRanksIsThatOfEachRank) {
   const auto [run, layout] = run_of(GetParam());
   const Rehearsal alone = rehearse(run, layout, {}, true), shared = rehearse(run, layout);
@@ -228,7 +228,7 @@ std::vector<int64_t> times_of_steps(const Rehearsal& rehearsal) {
   return times;
 }
 
-// So recording two steps is enough. The tolerance of 1 ns allows for rounded rates.
+// All later steps repeat the second, so recording two is enough. The tolerance of 1 ns allows for rounded rates.
 TEST_P(RehearsalOf, TheSecondStepIsLikeAllThatFollow) {
   const auto [run, layout] = run_of(GetParam());
   const int64_t second = times_of_steps(rehearse(run, layout)).front();
@@ -246,7 +246,7 @@ INSTANTIATE_TEST_SUITE_P(
                     MeshCase{"p2v2d4", {.p = 2, .d = 4, .schedule = "interleaved", .v = 2}, "dp-tp-pp"}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// ---- small tapes, whose works and calls take 1 ns per byte
+// ---- small tapes, whose work and calls take 1 ns per byte
 
 class BytesAsTime : public ReplayCosts {
  public:
@@ -332,12 +332,12 @@ TEST(Replay, ComputeIsSlowerBesideAWire) {
 
 TEST(Replay, CallsShareAPort) {
   Two two;
-  for (Written* tape : {&two.first, &two.second})  // the second call begins at 20 ns; they end at 60 and 70
+  for (Written* tape : {&two.first, &two.second})  // the second call begins at 20 ns; the calls end at 60 and 70
     tape->call(1, 0, 40).event(1).work(0, 20).call(0, 1, 30).add(TapeRecord::wait, 0, 0);
   EXPECT_EQ(two.ends(BytesAsTime()), (std::vector<int64_t>{70, 70}));
 }
 
-// Links are full duplex: a send and a receive each run at the full rate, two sends at half of it.
+// Links are full duplex: a send and a receive each run at the full rate, two sends each at half of it.
 TEST(Replay, TransfersShareOneDirectionOfAPort) {
   Two two;
   two.first.transfer(0, 0, true, 40).transfer(1, 1, false, 40);
@@ -360,7 +360,7 @@ TEST(Replay, ABufferedSendWaitsForNobody) {
   }
 }
 
-// The host queues three works in 10 ns each, and then waits for the first.
+// The host takes 10 ns to queue each piece of work, and waits for the first before it queues the last.
 TEST(Replay, TheHostTakesTimeToo) {
   Two two;
   two.first.work(0, 2).event(0).work(0, 2).add(TapeRecord::host_wait, 0, 0).work(0, 2);

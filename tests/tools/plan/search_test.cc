@@ -1,4 +1,4 @@
-// Bounds against rehearsals, and a search against rehearsing every layout.
+// Bounds compared with rehearsals, and a search compared with rehearsing every layout.
 #include "tools/plan/search.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ LoadedConfig tiny_run(bool llama = false) {
   return run;
 }
 
-// Pipelines are 1f1b, and nothing is recomputed.
+// Filters: only 1f1b pipelines; no recomputation.
 bool is_plain(const LayoutShape& shape) { return shape.schedule == "1f1b"; }
 bool is_none(const Recomputing& how) { return how == Recomputing{}; }
 
@@ -98,7 +98,7 @@ TEST(Bounds, NoRehearsalIsFasterOrSmaller) {
   EXPECT_GT(sum_of_ratios / count, 0.5);
 }
 
-// A benchmark's rules fix the model; bounds are computed from smaller ones.
+// A benchmark's rules fix the model; bounds are computed from smaller models.
 TEST(Bounds, OfABenchmark) {
   const LoadedConfig run = load_untrained(source_path("configs/mlperf/llama31_8b.yaml"));
   const RunFacts facts{.world_size = 64, .dataset_vocab_size = run.config.model.vocab_size};
@@ -120,7 +120,7 @@ TEST(Search, CommunicatorsAreThoseOfARecording) {
     }
 }
 
-// With memory that only some layouts fit.
+// On a system with so little memory that only some layouts fit.
 TEST(Search, FindsTheBestOfAll) {
   LoadedConfig run = tiny_run();
   set_key(run.config, "batch.global_batch_size", "8");
@@ -168,7 +168,7 @@ TEST(Search, ItsBestIsARunThatIsPlannedAlike) {
   EXPECT_EQ(to_yaml(with_sets(run, best.sets).config), to_yaml(best.open.config));
 }
 
-// If collectives slow GEMMs down, a search ends with less overlap than it began with: its last phase turned it off.
+// If collectives slow GEMMs down, a search's last phase turns overlap off that the search began with.
 TEST(Search, NamesWhatItChangedOnce) {
   LoadedConfig run = tiny_run();
   set_key(run.config, "parallel.tensor_model_parallel_size", "2");
@@ -182,7 +182,7 @@ TEST(Search, NamesWhatItChangedOnce) {
   for (const std::string& set : last.sets) EXPECT_TRUE(keys.insert(set.substr(0, set.find('='))).second) << set;
 }
 
-// "auto" is what a search chooses anyway. The study of the results contains each one as a point that can run.
+// A search chooses the "auto" values anyway. The study of the results contains each result as a point that can run.
 TEST(Search, OfARunLeftToThePlannerAsAStudy) {
   const TempDir dir;
   write_file(dir / "run.yaml", to_yaml(tiny_run().config) + "\n");
@@ -221,7 +221,7 @@ TEST(Search, RecomputesNoMoreThanMemoryNeeds) {
                                },
                            .refined = 0};
   const SearchResult roomy = search(run, facts_of(run), system_of(), only);
-  // One of the two is the run itself, which recomputes and is rehearsed in any case.
+  // One of the two results is the run itself, which recomputes and is rehearsed in any case.
   const auto recomputes = [](const Candidate& found) {
     return found.open.config.model.recompute_granularity != RecomputeGranularity::none;
   };

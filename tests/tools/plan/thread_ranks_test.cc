@@ -46,7 +46,7 @@ TEST(ThreadRanks, ComputeOnAsManyThreadsAsTheyAreGiven) {
   EXPECT_NEAR(step_seconds(config, 1, {"cores=2"}), 2 * two, 1e-4 * two);
 }
 
-// The peak is that of all threads of a rank.
+// A rank's peak is that of all its threads together.
 TEST(ThreadRanks, AreMeasuredAgainstThePeakOfTheirThreads) {
   for (const int threads : {1, 2}) {
     Config config = tiny_config();
@@ -151,8 +151,8 @@ TEST(Measure, FindsTheTapesOpsInARun) {
       flops += static_cast<double>(what.flops);
     }
     EXPECT_GT(flops, 1e6);
-    // The weights of four linear layers; for each of two samples, their inputs, proj's twice, and output gradients.
-    // With block scales, all inputs and gradients twice.
+    // Quantised: the weights of four linear layers and, for each of two samples, the layers' inputs (proj's twice) and
+    // output gradients. With block scales, all inputs and gradients are quantised twice.
     const auto quantised = std::ranges::count_if(
         run.works, [](const auto& work) { return work.what.name == std::string_view("quantize"); });
     EXPECT_EQ(quantised, sets.size() > 6 ? 4 + 2 * (8 + 8) : sets.size() > 5 ? 4 + 2 * (5 + 4) : 0);
