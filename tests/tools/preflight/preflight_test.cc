@@ -58,7 +58,7 @@ TEST(Preflight, ARankWithSlowLinksOnlyIsNamedItself) {
 TEST(Preflight, AThrottledRankIsNamed) {
   Preflight p = healthy(4);
   p.best[3][kGemm] = p.typical[3][kGemm] = 12;
-  p.best[2][kGemm] = 18.1, p.typical[2][kGemm] = 9;  // at its best it is above 90 %
+  p.best[2][kGemm] = 18.1, p.typical[2][kGemm] = 9;  // its best value is above 90 % of the median
   EXPECT_EQ(slow_parts(p), Lines{"rank 3 on n3: GEMM 12 TFLOP/s, 75.0% of the median 16"});
 }
 
