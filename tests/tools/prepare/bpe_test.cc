@@ -32,7 +32,7 @@ std::unique_ptr<Tokenizer> golden_tokenizer(const std::string& name, bool specia
 const std::vector<std::string> kNames = {"gpt2", "llama3", "qwen2"};
 BpePattern pattern_of(const std::string& name) { return parse_word<BpePattern>(name).value(); }
 
-// A text of hard cases for tokenizers, if `broken` with bytes that are not UTF-8.
+// A text of hard cases for tokenizers; if `broken`, with bytes that are not UTF-8.
 std::string hard_text(uint64_t seed, int parts, bool broken) {
   static const std::vector<std::string> kParts = {"a",
                                                   "bc",
@@ -178,7 +178,7 @@ TEST(Bpe, GivesTheTokensOfTokenizersForLongRuns) {
   }
 }
 
-// Other names would mean other tokens to readers of the file.
+// Token names must be equal too: readers of the file would take other names for other tokens.
 TEST(Bpe, TrainsTheMergesOfTokenizers) {
   const std::string corpus = golden("corpus.txt");
   for (const std::string& name : kNames) {
@@ -490,7 +490,7 @@ TEST_F(BpePrepareTest, TakesAModel) {
   result = prepare_dataset(options_);
   EXPECT_EQ(result.done.added_tokens, 1);  // tokwor, which is not special
   EXPECT_GT(first_document().size(), expected.size() + 5);
-  // A tokenizer whose beginning differs from the dataset's.
+  // A tokenizer whose beginning-of-document token differs from the dataset's.
   write_text(options_.output + ".tokenizer.json", golden("llama3.json"));
   write_text(options_.output + ".tokenizer_config.json", to_tokenizer_config({"<|end_of_text|>", ""}));
   EXPECT_TRUE(
@@ -515,7 +515,7 @@ TEST_F(BpePrepareTest, ATemplateAndTheOptionAgree) {
   EXPECT_EQ(read_text(options_.output + ".tokenizer.json"), read_text(options_.model));
   EXPECT_EQ(first_document()[0], 0);
   EXPECT_EQ(open_tokenizer(options_.output)->bos(), 0);
-  // None: neither the dataset nor the file contains it.
+  // No token: neither the dataset nor the file contains one.
   options_.bos_token = "none";
   options_.force = true;
   EXPECT_EQ(prepare_dataset(options_).info.bos, -1);
@@ -570,7 +570,7 @@ TEST_F(BpePrepareTest, ATemplateDoesNotChangeTheFingerprint) {
     options_.bos_token = bos;
     EXPECT_EQ(prepare_dataset(options_).info.fingerprint, fingerprint) << bos;
     EXPECT_EQ(open_tokenizer(options_.output)->fingerprint(), fingerprint) << bos;
-    open_data(config, 32, 900, false);  // verifies that the file next to the dataset encoded it
+    open_data(config, 32, 900, false);  // verifies that the dataset was encoded with the file next to it
   }
   write_text(options_.model, golden("llama3.json"));
   EXPECT_EQ(load_tokenizer(options_.model)->fingerprint(), fingerprint);

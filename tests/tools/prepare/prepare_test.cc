@@ -178,7 +178,7 @@ TEST_F(PrepareTest, OverwritesOnlyWhenTold) {
   EXPECT_EQ(decoded(), made_up_sentences(3000, 11));
 }
 
-// One of the calls makes the dataset, whichever it is, and the others say why they do not.
+// One of the calls, no matter which, makes the dataset, and the others say why they do not.
 TEST_F(PrepareTest, SeveralAtOnceDoNotMix) {
   write_text(directory_ / "in", "a few words\n");
   options_.threads = 1;
@@ -235,7 +235,7 @@ TEST_F(PrepareTest, GoesOnWhereItWasStopped) {
   options_.output = directory_ / "whole";
   const PrepareResult whole = prepare_dataset(options_);
   EXPECT_EQ(whole.done.read.malformed, 60'000);
-  // when: calls are stopped, each one part later than the previous one, until one finishes
+  // when: each call is stopped one part later than the previous call, until a call finishes
   options_.output = directory_ / "out";
   options_.vocab_size.reset();
   options_.model = directory_ / "whole.tokenizer.json";
@@ -258,7 +258,7 @@ TEST_F(PrepareTest, GoesOnWhereItWasStopped) {
   }
   EXPECT_GT(calls, 2);
   EXPECT_GT(result.earlier.documents, 0);
-  // then: the output equals that of one call
+  // then: the output equals that of a single call
   for (const char* suffix : {".bin", ".idx", ".json", ".tokenizer.json"})
     EXPECT_EQ(read_text((directory_ / "out") + suffix), read_text((directory_ / "whole") + suffix)) << suffix;
   EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json", "out.tokenizer.json",
@@ -286,7 +286,7 @@ TEST_F(PrepareTest, WhatWasSavedStaysAtTheNextError) {
   const PrepareResult result = prepare_dataset(options_);
   EXPECT_GT(result.earlier.documents, 30'000);
   EXPECT_EQ(result.info.documents, 60'000);
-  // and: a call that may not skip a line still stops at one that an earlier call skipped
+  // and: a call that may not skip a line still stops at a line that an earlier call skipped
   options_.output = directory_ / "out2";
   std::swap(options_.inputs[0], options_.inputs[1]);
   EXPECT_THROW(prepare_dataset(options_, [](const PrepareProgress&) { throw std::runtime_error("stop"); }),
@@ -446,8 +446,8 @@ TEST_F(PrepareTest, TellsHowFarItIs) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// The program's peak memory for an input. It runs as the child of a small process, because its peak includes its
-// parent's.
+// The program's peak memory for an input. The program runs as the child of a small process, because a process's peak
+// includes its parent's.
 int64_t bytes_taken(const TempDir& directory, const std::string& arguments) {
   const std::string measured =
       "import resource, subprocess, sys; sys.exit(subprocess.call(sys.argv[2:], stdout=subprocess.DEVNULL) or "

@@ -42,7 +42,7 @@ void write_gzip(const std::string& path, const std::string& bytes) {
 
 using Members = std::vector<std::pair<std::string, std::string>>;
 
-// A tar archive of the members; for one without a name, a compressed file.
+// A tar archive of the members or, for a single member without a name, a compressed file.
 void write_archive(const std::string& path, int filter, const Members& members) {
   archive* out = archive_write_new();
   ASSERT_EQ(archive_write_add_filter(out, filter), ARCHIVE_OK);
@@ -249,8 +249,8 @@ TEST(TextReader, ReadsTheSameCompressed) {
   }
 }
 
-// Small files that would fill the disk, in each layer: a compressed file, one in an archive, a hole in an archive, many
-// small files.
+// Small files that would fill the disk, in each layer: a compressed file, a compressed file in an archive, a hole in an
+// archive, many small files.
 TEST(TextReader, RefusesDecompressionBombs) {
   const TempDir directory;
   constexpr size_t kSize = 67 << 20;
@@ -368,7 +368,7 @@ TEST(TextReader, NamesAFileThatCannotBeRead) {
 }
 
 TEST(TextReader, ReadsTarArchives) {
-  // given: shards as in WebDataset: samples of several members, one compressed, and members that are not text
+  // given: shards as in WebDataset: samples of several members, one of them compressed, and members that are not text
   const TempDir directory;
   const std::string big(700'000, 'x');
   write_gzip(directory / "z", "three");
@@ -431,7 +431,7 @@ TEST(TextReader, ReadsTarArchives) {
   write_archive(directory / "f.tar", ARCHIVE_FILTER_NONE, {{"4.txt", "four"}});
   write_text(directory / "d.tar", whole.substr(0, whole.size() / 2));
   EXPECT_TRUE(contains(message("d.tar"), "d.tar: the tar archive is damaged or truncated: "));
-  // an archive that follows another one is read too, and one that ends between two members counts as truncated
+  // an archive that follows another one is read too, and an archive that ends between two members counts as truncated
   write_text(directory / "e.tar", whole + read_text(directory / "f.tar"));
   EXPECT_EQ(documents_of({directory / "e.tar"}, DocumentMode::file), (Texts{"one\n\ntwo", "three", big, "four"}));
   write_text(directory / "d.tar", read_text(directory / "f.tar").substr(0, 1024));
@@ -612,7 +612,7 @@ TEST(LineSample, SpreadsOverALot) {
     again.add(std::to_string(100'000 + i));
   }
   const auto lines = sample.take();
-  // then: as many as fit, in order, from the whole input, and the same ones again
+  // then: as many lines as fit, in order, from the whole input, and the same lines both times
   EXPECT_EQ(lines.size(), 1000u);
   EXPECT_TRUE(std::is_sorted(lines.begin(), lines.end()));
   for (int tenth = 0; tenth < 10; ++tenth) {

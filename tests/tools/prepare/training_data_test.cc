@@ -67,7 +67,7 @@ TEST_F(TrainingDataTest, KnowsTheVocabulary) {
   config_.path = prepared("d", 500, 320);
   EXPECT_EQ(data_vocabulary(config_)->size, 320);
   EXPECT_EQ(data_vocabulary(config_)->source, config_.path + ".json");
-  // A model without the sidecar determines it too; without both, nothing does, and any vocabulary is accepted.
+  // Without the sidecar, the model determines the vocabulary; without both, nothing does, and any size is accepted.
   std::filesystem::remove(config_.path + ".json");
   EXPECT_EQ(data_vocabulary(config_)->source, config_.path + ".model");
   std::filesystem::rename(config_.path + ".model", directory_ / "elsewhere.model");
