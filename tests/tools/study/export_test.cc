@@ -23,8 +23,8 @@ std::vector<std::vector<std::string>> cells_of(const std::string& path) {
 }
 
 TEST(StudyExport, IsARowARunAndStep) {
-  // given: a run of three steps; one that failed after its first; one whose folder is gone; and one that was repeated
-  // in its folder
+  // given: a run of three steps; one that failed after its first step; one whose folder is gone; and one that was
+  // repeated in the same folder
   const StudyFolder folder;
   const Study study = folder.study();
   const auto run = [&](const char* name, RunEnd outcome, int64_t round, const char* label) {

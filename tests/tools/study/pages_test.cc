@@ -98,7 +98,7 @@ TEST_F(StudyPages, TablesFitATerminalOf80Columns) {
   }
 }
 
-// The minimum width of a table on a page, in pixels: 8 per character, numbers unbroken, texts broken between words, and
+// The minimum width of a table on a page, in pixels: 8 per character, numbers unbroken, text broken between words, and
 // 14 for each column's padding.
 double least_pixels(const std::string& table) {
   std::vector<size_t> widths;

@@ -185,7 +185,7 @@ predict: [{hidden_size: 24, train_iters: 7}]
   // when
   const auto [code, error] = study_command(folder, "law.yaml --fit scaling");
 
-  // then: the law, the prediction without a measurement, the run, the prediction with it
+  // then: the law, the prediction without a measurement, the run, the prediction with its measurement
   EXPECT_EQ(code, 0) << error;
   const std::string printed = read_text(folder / "out.txt");
   const size_t before = printed.find("not yet"), run = printed.find("[1/1] ");

@@ -170,7 +170,7 @@ TEST_F(StudyRunner, RepeatsUntilTheIntervalsAreNarrow) {
   // when
   EXPECT_EQ(run(noisy), StudyEnd::complete);
 
-  // then: 2 % of deviation need 18 rounds
+  // then: a deviation of 2 % needs 18 rounds
   const auto rounds = static_cast<int64_t>(made_.size()) / 7;
   EXPECT_EQ(made_.size(), static_cast<size_t>(rounds) * 7);
   EXPECT_GT(rounds, 10);
@@ -247,7 +247,7 @@ TEST_F(StudyChild, IsEndedWhenAStopIsAsked) {
   EXPECT_EQ(stop_signal(), SIGTERM);
 }
 
-// A run does not continue next to those of its restarted study.
+// A run does not continue alongside the runs of its restarted study.
 TEST_F(StudyChild, IsEndedWhereItsStudyIsKilled) {
   const pid_t study = fork();
   if (study == 0) {

@@ -1,4 +1,4 @@
-// The fit of a scaling law to runs of a known one, its intervals, its file, and the points of a study that it predicts.
+// The fit of a scaling law to runs of a known law, its intervals, its file, and the points of a study that it predicts.
 #include "tools/study/scaling.h"
 
 #include <cmath>

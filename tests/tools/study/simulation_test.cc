@@ -123,7 +123,7 @@ TEST_F(SimulatedStudies, EffectsOfTwiceTheSmallestAreFound) {
   resolution.comparisons = 9;
   const double smallest = resolution.effect();
 
-  // when: points better and worse by twice that, one worse by exactly that, and a single best point
+  // when: points better and worse by twice that effect, one worse by exactly that effect, and a single best point
   std::vector<double> some = equal_, single = equal_, best = equal_;
   some[3] = 1 + 2 * smallest, some[7] = 1 / (1 + 2 * smallest);
   single[5] = 1 + smallest;

@@ -1,4 +1,4 @@
-// A study over a small configuration in a folder of its own, and its results without any run.
+// A study of a small configuration, in a folder of its own, and results for it that need no run.
 #pragma once
 
 #include <gtest/gtest.h>

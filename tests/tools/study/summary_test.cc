@@ -253,7 +253,7 @@ TEST_F(StudySummary, EachConditionHasABaselineAndABestOfItsOwn) {
             "With size=big: best: bucket_size=2000: step 5000 ms, 0.500 of the baseline (95 %: 0.500 to 0.500, n = 5). "
             "1 point has fewer than 5 rounds and is left out.");
 
-  // No effects are computed for a condition, nor pooled over conditions.
+  // Effects are neither computed for a condition nor pooled over conditions.
   EXPECT_TRUE(result.conclusions[0].effects[1].empty());
   EXPECT_DOUBLE_EQ(result.conclusions[0].effects[0][1].ratio.value, 2);
   EXPECT_DOUBLE_EQ(result.conclusions[1].effects[0][1].ratio.value, 0.5);
@@ -301,7 +301,7 @@ TEST_F(StudySummary, TheSmallestEffectFollowsFromNoiseRoundsAndComparisons) {
 }
 
 TEST_F(StudySummary, LossesMustAgreeWhereNoNumbersChange) {
-  // given: bucket sizes change no numbers, the model's size does
+  // given: bucket sizes change no numbers, but the model's size does
   add(0, {1, 1}), add(2, {1, 1});
   rows_.push_back(row_of(plan_.points[1], 1, 1, {9, 9, 9, 9}));
   EXPECT_EQ(summary().disagreements, 0);
@@ -440,7 +440,7 @@ TEST_F(StudySummary, MarkdownCellsAreNoMarkup) {
   EXPECT_NE(text.find("| 1000 | a\\|b \\*c\\* | 2/2 | 500 ms |  | baseline |"), std::string::npos) << text;
 }
 
-// Excerpts of a page at each occurrence of `evil`, which was not escaped there.
+// Excerpts of a page at each place where it contains `evil` unescaped.
 std::string unescaped_rest(const std::string& html, const std::string& evil) {
   std::string found;
   for (size_t at = html.find(evil); at != std::string::npos; at = html.find(evil, at + 1)) found += html.substr(at, 60);
@@ -448,7 +448,7 @@ std::string unescaped_rest(const std::string& html, const std::string& evil) {
 }
 
 TEST_F(StudySummary, PagesAndPicturesEscapeEverything) {
-  // given: markup in every text that a file or a program may choose
+  // given: markup in every string that a file or a program can choose
   const std::string evil = "<script>alert('&\")</script>";
   std::string text = with(kGoodStudy, "small: {}", "\"<script>alert('&\\\")</script>\": {}");
   text = with(text, "name: size", "name: \"<script>alert('&\\\")</script>\"");
