@@ -1,5 +1,5 @@
 // GptWeights: the weights of a model in any format: a Trivet checkpoint, a Hugging Face model, an llm.c file. A
-// conversion reads one and writes another, one tensor at a time, so it needs memory for the largest tensors only.
+// conversion reads one format and writes another, one tensor at a time, so it needs memory for the largest only.
 //
 // In memory, tensors use Trivet's names and element order, which is Megatron's. Other formats differ in:
 //   q, k, v rows   Trivet orders them by head group, so tensor parallelism splits between groups; the others by part
@@ -85,11 +85,11 @@ struct HfExport {
   int64_t bos = -1, eos = -1;               // token ids; -1: unknown
 };
 // Writes config.json, safetensors files (sharded and named as by transformers' save_pretrained) and the tokenizer's
-// files into `folder`, which must be new or empty: all of them or none. A tied head is not written. Throws ConfigError
-// if no transformers architecture that Trivet can write computes this model.
+// files into `folder`, which must be new or empty. Writes all of them or none. A tied head is not written. Throws
+// ConfigError if no transformers architecture that Trivet can write computes this model.
 void write_hf(GptWeights& weights, const std::string& folder, const HfExport& options);
 
-bool is_llmc_model(const std::string& path);  // begins with the magic number
+bool is_llmc_model(const std::string& path);  // true if the file begins with the magic number
 std::unique_ptr<GptWeights> open_llmc(const std::string& path);
 
 }  // namespace trivet

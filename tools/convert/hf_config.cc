@@ -137,7 +137,7 @@ Rotary read_scaling(const HfConfig& config, const char* name) {
   const auto expect = [&](const char* key, const json& only) {
     if (object.contains(key) && object[key] != only) rope.refuse(key, object[key].dump().substr(0, 200), only.dump());
   };
-  for (const auto& [key, value] : object.items())  // unknown keys: of other types, or one object per layer type
+  for (const auto& [key, value] : object.items())  // unknown keys: those of other types, or an object per layer type
     if (!value.is_null() && kKnown.find(" " + key + " ") == kKnown.npos)
       rope.refuse(key.c_str(), value.dump().substr(0, 200), fmt::format("only{}", kKnown.substr(0, kKnown.size() - 1)));
   expect("partial_rotary_factor", 1);
@@ -160,7 +160,7 @@ Rotary read_scaling(const HfConfig& config, const char* name) {
 }
 
 // The two versions store theta and scaling in different places, and each ignores the other's place and falls back to
-// its defaults, so if both are given, they must agree. With neither, as in Llama 2's files, both use theta 10,000.
+// its defaults, so if both are given, they must agree. If neither is, as in Llama 2's files, both use theta 10,000.
 void read_rope(const HfConfig& config, ModelConfig& model) {
   std::optional<double> theta;
   std::optional<Rotary> scaling;

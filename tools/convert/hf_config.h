@@ -31,7 +31,7 @@ std::string_view hf_prefix(const ModelSpec& model);
 // Reads the model that a config.json describes. Absent keys default as in transformers; settings that Trivet would
 // compute differently are rejected by key; unused settings, such as ids of special tokens, are appended to `unread`.
 // zero_biases: if the file's model has biases in only one of attention and MLP, set to the name part of the other, such
-// as ".mlp."; with zero biases there, Trivet's model, which has both, is equivalent. Throws DataError, IoError.
+// as ".mlp."; Trivet's model, with biases in both, is equivalent if those biases are zero. Throws DataError, IoError.
 ModelConfig read_hf_config(const std::string& path, std::vector<std::string>& unread, std::string& zero_biases);
 // Returns a config.json that transformers 4.57 and 5 read as this model. Throws ConfigError like write_hf().
 std::string to_hf_config(const ModelConfig& model, const std::string& folder, const HfExport& options);
