@@ -72,7 +72,7 @@ std::string pieces_of(const ContextWork& cut, size_t rank) {
   return pieces;
 }
 
-// Returns the y below it. scale: pixels per pair.
+// Draws one split. Returns the y coordinate below it. scale: pixels per pair.
 double draw_cut(Canvas& canvas, const ContextWork& cut, double scale, double top) {
   canvas.text(kLeft, top + 13, "head", cut.title + ": which rank has which piece of the sequence");
   double y = top + 24;

@@ -104,7 +104,7 @@ class Page : SvgBody {
     return css;
   }
 
-  // Returns the y below the last row.
+  // Returns the y coordinate below the last row.
   double timeline(const Timeline& timeline, double first, double top) {
     put("<text x=\"{}\" y=\"{:.1f}\" font-size=\"15\" font-weight=\"bold\">{}</text>", kLeft, top + 15,
         escaped(timeline.title));
@@ -217,7 +217,7 @@ class Page : SvgBody {
   std::span<const Timeline> timelines_;
   SvgOptions options_;
   std::vector<double> first_;  // the start of each timeline's first op, which is 0 in the picture
-  double length_ = 0;          // of the longest
+  double length_ = 0;          // of the longest timeline
   double scale_ = 1;           // pixels per unit of time
   double tick_ = 1;            // between two ticks of the axis
   double row_ = 0;             // between the rows of two ranks

@@ -41,8 +41,8 @@ struct StepTimeline {
   }
 };
 
-// step: empty: the step with the median window, not counting the first. ranks: empty: the first rank of each pipeline
-// stage. Throws IoError, DataError, and ConfigError if the trace has no such step or rank.
+// step: if empty, the step with the median window, not counting the first. ranks: if empty, the first rank of each
+// pipeline stage. Throws IoError, DataError, and ConfigError if the trace has no such step or rank.
 StepTimeline read_step_timeline(const std::string& trace_path, std::optional<int64_t> step = {},
                                 const std::vector<int64_t>& ranks = {});
 
