@@ -1,6 +1,6 @@
 // A linter for MLPerf Training logs that covers what the official checker omits. The checker verifies each line's
-// format and the values that a ruleset fixes; this linter, that the values in a log, and in a result's runs, agree with
-// each other and with the round's rules, as worded after a study of 552 published logs of rounds 3.1 to 5.1.
+// format and the values that a ruleset fixes. This linter verifies that the values in a log, and in a result's runs,
+// agree with each other and with the round's rules. Its rules draw on a study of 552 logs of rounds 3.1 to 5.1.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct Lint {
 };
 
 // Lints each file on its own. In a directory, lints every folder that contains result_*.txt files, and also applies the
-// rules about whole results. `round`: one of kRounds; "": the benchmark's last. Throws ConfigError if a path does not
+// rules about whole results. `round`: one of kRounds; "": a benchmark's last. Throws ConfigError if a path does not
 // exist, or a directory contains no results.
 Lint lint(const std::vector<std::string>& paths, const std::string& round);
 

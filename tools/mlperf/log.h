@@ -40,7 +40,7 @@ std::string record_line(const Record& record, EventType type);
 
 // The text after the last ":::MLLOG "; empty if the line contains none.
 std::optional<std::string_view> record_text(std::string_view line);
-// Empty if it is not a record. Like the official reader, accepts NaN and Infinity, as null, and any bytes in strings.
+// Empty if it is not a record. Like the official reader, accepts NaN and Infinity (as null) and any bytes in strings.
 std::optional<Record> parse_record(std::string_view text);
 
 // A number that Megatron-LM or NeMo printed between its records.
@@ -52,7 +52,7 @@ struct Printed {
 
 struct Log {
   std::string path;
-  std::map<std::string, std::vector<Record>, std::less<>> records;  // by key, in order; a list or object only if first
+  std::map<std::string, std::vector<Record>, std::less<>> records;  // by key, in order; lists and objects only if first
   std::vector<Printed> broken;                    // the first ten lines with ":::MLLOG " that are not valid records
   std::optional<std::pair<Record, Record>> back;  // from run_start on: the first record pair out of order
   // Micro-batch counts, from "setting number of microbatches to constant N" (num_microbatches_calculator.py).

@@ -81,7 +81,7 @@ const std::vector<std::string_view>& known_keys();
 
 // In sequences. mean: over the reference runs without the best and the worst. least: the smallest mean that a one-sided
 // t test with p = 0.05 does not find faster, less the leeway (rcp_checker.py, with pruned points). Interpolated between
-// points. A batch smaller than every point's is compared with the smallest; one larger than all, with none.
+// points. A batch smaller than every point's is compared with the smallest; a batch larger than all, with none.
 struct Convergence {
   double mean = 0, least = 0;
   bool below = false;  // the batch is smaller than every point's

@@ -212,7 +212,7 @@ void base_rate(const Run& run, const Report& report) {
   const auto rate = run.log.number("opt_base_learning_rate");
   if (!rate || !run.benchmark->base_rates) return;
   const std::vector<double> rates = run.benchmark->base_rates(run.batch);
-  const bool scaled = run.benchmark->scaled_rate;  // the rules round it to eight decimals
+  const bool scaled = run.benchmark->scaled_rate;  // the rules round the rate to eight decimals
   const auto near = [&](double x) { return std::fabs(*rate - x) <= std::max(scaled ? 0.5000001e-8 : 0, 1e-9 * x); };
   const std::vector<Evidence> lines = {run.at("opt_base_learning_rate"), run.at("global_batch_size")};
   if (std::ranges::none_of(rates, near))
@@ -232,7 +232,7 @@ void end_rate(const Run& run, const Report& report) {
          run.benchmark->end_rate(*base));
 }
 
-// Expects the formula's steps, rounded either way. Off by at most 2, or without the warm-up, is a notice, unless exact.
+// Expects the formula's steps, rounded either way. Off by at most 2, or without the warm-up: a notice, unless exact.
 void schedule_steps(const Run& run, const Report& report) {
   const double warmup = run.log.number("opt_learning_rate_warmup_steps").value_or(0);
   for (const auto& [key, formula, logged, exact_only] : run.benchmark->steps) {

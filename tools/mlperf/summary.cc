@@ -26,7 +26,7 @@ bool all_converged(std::span<const RunResult> runs) { return std::ranges::all_of
 TextBlock test_block(std::span<const RunResult> runs, const Reference& reference) {
   const std::vector<double> own = samples_of(runs);
   TextBlock block{.title = "against the reference"};
-  // The best and the worst run of each are dropped, and the t test needs at least one degree of freedom.
+  // The best and the worst run of each side are dropped, and the t test needs at least one degree of freedom.
   if (own.size() < 3 || own.size() + reference.samples.size() < 7 || !all_converged(runs)) {
     block.rows.push_back({"test", "needs three runs or more, all of which converged, and seven with the reference's"});
     return block;
