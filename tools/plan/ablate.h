@@ -46,8 +46,8 @@ std::vector<Ablation::PathShare> critical_path(const Rehearsal& rehearsal, const
 Ablation ablate(const LegalRun& run, const System& system,
                 const std::function<void(size_t done, size_t of)>& progress = {});
 
-// Fills `switches` with the effect on `a` of each setting in which `b` differs, and last of all of them together;
-// leaves `path` and `without` empty. Throws ConfigError if `a` is rejected.
+// Fills `switches` with the effect on `a` of each setting in which `b` differs and, last, of all these settings
+// together; leaves `path` and `without` empty. Throws ConfigError if `a` is rejected.
 Ablation compare(const LoadedConfig& a, const LoadedConfig& b, int ranks, const System& system);
 
 std::vector<TextBlock> describe(const Ablation& ablation);

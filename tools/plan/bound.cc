@@ -54,7 +54,7 @@ int64_t recomputed_layers(const Recomputing& r, int64_t layers) {
   return r.method == RecomputeMethod::block ? std::min(r.layers, layers) : layers;
 }
 
-// ends: for embedding and head. plain, recomputed: for layers without and with full recomputation.
+// ends: the costs of embedding and head. plain, recomputed: those of layers without and with full recomputation.
 std::vector<PartCost> costs_of_stages(const Layout& layout, const Recomputing& how, const LayoutStageCosts& ends,
                                       const LayoutStageCosts& plain, const LayoutStageCosts& recomputed) {
   std::vector<PartCost> stages;

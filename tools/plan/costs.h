@@ -35,7 +35,7 @@ double memory_seconds(const System& system, double bytes);
 // The placement of a group's ranks.
 struct GroupPlace {
   int ranks = 1;
-  int ranks_per_node = 1;   // on the node with the most of them; at least `ranks` if one node holds all
+  int ranks_per_node = 1;   // on the node with the most ranks; at least `ranks` if one node holds all
   int groups_per_node = 1;  // groups that use the node's network cards at the same time
 };
 

@@ -21,8 +21,8 @@ Rehearsal rehearse(const Config& config, const Layout& layout, const TapeOptions
 
 // Merges ranks that do the same work at the same times into one player, by the coarsest equitable partition of ranks
 // and groups (colour refinement). A call's cost may depend on the nodes of its group's members. Two ranks share a
-// colour if they share a tape and their groups have the same colours in the same order. Two groups share one if their
-// placement on nodes and their members' colours are the same. Exact to the nanosecond.
+// colour if they share a tape and their groups have the same colours in the same order. Two groups share a colour if
+// their placement on nodes and their members' colours are the same. Exact to the nanosecond.
 void merge_ranks(Rehearsal& rehearsal, int ranks_per_node);
 
 }  // namespace trivet

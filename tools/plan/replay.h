@@ -2,7 +2,7 @@
 // simulation on an integer clock of nanoseconds; results do not depend on the order in which tapes were recorded.
 //
 //   host     queues a rank's records in order, taking each record's launch time, and waits where the tape waits
-//   streams  run their records in order: one starts when it has been queued, its predecessors have finished and the
+//   streams  run their records in order: each starts when it has been queued, its predecessors have finished and the
 //            events that its stream waits for are complete
 //   calls    start when all ranks of the group have reached them; a transfer when both ends have. The
 //            sender of a buffered send does not wait
@@ -60,10 +60,10 @@ struct ReplayOptions {
 // A rank, or several ranks that do the same work at the same times, with the tape of a rank that queues that work.
 struct Player {
   const Tape* tape = nullptr;
-  int rank = 0;                  // the first of them
+  int rank = 0;                  // the first of these ranks
   int64_t ranks = 1;             // number of ranks
   std::vector<int> groups = {};  // replaces Tape::groups
-  std::vector<int> places = {};  // the rank's index in each group; 0 if it neither sends nor receives there
+  std::vector<int> places = {};  // the rank's index in each group; 0 if it neither sends nor receives in the group
 };
 
 // The interval of a record on its stream, or of a phase. A compact form of the Span that it becomes.

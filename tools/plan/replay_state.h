@@ -60,7 +60,7 @@ class Replay {
     int64_t came_ns = 0;     // working, in_call: start of the state
     uint32_t cause = kNone;  // index in causes_: the last activity that it waited for
     Activity activity;
-    std::vector<uint32_t> waiters;  // streams that wait for events of this one
+    std::vector<uint32_t> waiters;  // streams that wait for events of this stream
   };
   struct ReplayRank {
     const Walk* walk = nullptr;

@@ -42,7 +42,7 @@ class Search {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // To rehearse. Only the candidate is kept afterwards: the schedules of thousands of layouts would take gigabytes.
+  // A layout to rehearse. Later only the candidate is kept: the schedules of thousands of layouts would take gigabytes.
   struct Pending {
     ResolvedCandidate run;
     Candidate candidate;
@@ -242,7 +242,7 @@ void Search::visit_layouts() {
   rehearse(std::move(pending));
 }
 
-// Rehearses the runs that differ from the given one only in this switch, if they fit and were not seen before.
+// Rehearses the runs that differ from the given run only in this switch, if they fit and were not seen before.
 std::vector<Candidate> Search::rehearse_neighbours(const Candidate& of, std::string_view key) {
   std::vector<Pending> tried;
   for (const LoadedConfig& next : neighbours_of(*resolve_candidate(of.open, facts_), key)) {

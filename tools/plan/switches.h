@@ -14,7 +14,7 @@ struct Switch {
   std::vector<std::string> sets;  // "section.key=value"
 };
 
-// Changes to a run's switches, one at a time. Some of them result in an illegal run, or in the same run.
+// Changes to a run's switches, one at a time. Some of them result in an illegal run, or change nothing.
 std::vector<Switch> switches_of(const Config& config, const Layout& layout);
 
 }  // namespace trivet

@@ -94,7 +94,7 @@ class SystemReader : YamlReader {
   System& system_;
 };
 
-// Parses a --system-set as a one-line spec.
+// Parses the value of a --system-set as a one-line spec.
 void read_override(const std::string& text, System& system, Names& given, Problems& problems) {
   static const std::string kOption = "--system-set";
   const size_t equals = text.find('=');

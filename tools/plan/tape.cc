@@ -296,8 +296,8 @@ class TapeOps : public Ops {
 
  private:
   // Adds the operands that a GPU's GEMM fuses, and records the ops before a GEMM with FP8 operands. A CPU decodes
-  // these. A GPU's GEMM requires rows along k in multiples of 16 bytes (cuBLASLt, "cublasLtMatmul"): operands in the
-  // other layout are transposed; if k is not a multiple, both are decoded.
+  // such operands; a GPU's GEMM requires rows along k in multiples of 16 bytes (cuBLASLt, "cublasLtMatmul"): operands
+  // in the other layout are transposed; if k is not a multiple, both are decoded.
   void add_prologue(const op::Matmul& op, TapeWork& gemm, Stream& stream) {
     if (!cpu_) add_bytes(op.pre_activation, gemm), add_bytes(op.activation_backward, gemm);
     if (!is_fp8(op.a.dtype)) return;

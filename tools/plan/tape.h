@@ -3,7 +3,7 @@
 // one thread can record any rank of any layout in isolation. replay.h simulates the tapes of all ranks together.
 //
 // The queued operations do not depend on values: a step accepts any value copied from the device (TapeOptions::number),
-// and a test records with different ones.
+// and a test records with different values.
 #pragma once
 
 #include <cstdint>
