@@ -100,7 +100,7 @@ class BpeTrainer {
     fresh_.clear();
   }
 
-  // Leaves the pair's own count as it is, like `tokenizers`: it determines the merge order if the pair appears again.
+  // Leaves the pair's own count as it is, like `tokenizers`: if the pair appears again, the count determines its order.
   void merge(size_t word, const Pair& pair, int32_t result) {
     std::vector<int32_t>& tokens = words_[word].tokens;
     size_t out = 0;

@@ -44,7 +44,7 @@ void ordered_pipeline(size_t threads, const Read& read, const Work& work, const 
       work(item);
       std::unique_lock lock(mutex);
       done.emplace(number, std::move(item));
-      // Writes this item and its successors. If an earlier one is not done, that item's thread writes this one too.
+      // Writes this item and its successors. If an earlier item is not done, its thread writes this one too.
       while (!writing && !failed && !done.empty() && done.begin()->first == written) {
         const Item ready = std::move(done.extract(done.begin()).mapped());
         writing = true;

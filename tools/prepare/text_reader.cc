@@ -169,7 +169,7 @@ bool TextReader::open_next() {
 bool TextReader::next(TextPiece& piece) {
   std::string_view left;
   size_t size = 0;
-  for (size_t most = kPieceBytes; size == 0; most *= 2) {  // grows if the text cannot be split there
+  for (size_t most = kPieceBytes; size == 0; most *= 2) {  // grows as long as the text cannot be split
     while (!ended_ && text_.size() <= most) {
       if (!open_ && !open_next()) return false;
       collect();

@@ -28,7 +28,7 @@ enum class DocumentMode {
 
 constexpr auto words_of(DocumentMode) { return word_list("file", "paragraph", "entry"); }
 
-// A document, or a part of one longer than kPieceBytes. A part may be longer too, if its text cannot be split there.
+// A document, or a part of one longer than kPieceBytes. A part is longer than that only if it cannot be split there.
 struct TextPiece {
   std::string text;
   bool begins = true, ends = true;  // whether the piece begins and ends the document
@@ -51,7 +51,7 @@ struct DocumentOptions {
 // A reader's position, counted in documents: valid for any reader of the same files.
 struct ReadPosition {
   size_t file = 0;
-  int64_t documents = 0;  // returned from this file; the position is after the last one
+  int64_t documents = 0;  // returned from this file; the position is after the last of these
   // In all files so far: documents dropped because they have no text; malformed ones; those with replaced characters.
   int64_t empty = 0, malformed = 0, replaced = 0;
 };
@@ -100,7 +100,7 @@ class TextReader {
   std::vector<std::string> problems_;
   ExtensionCounts other_members_;
   std::optional<TextSource> source_;  // of files_[position_.file]
-  bool open_ = false;                 // true while one of its texts is open
+  bool open_ = false;                 // true while a text of source_ is open
   std::string_view block_;            // the part of the text's current block that is not yet consumed
   std::string json_line_;             // the beginning of a line of JSON Lines, or of an object
   int64_t line_number_ = 0;

@@ -69,7 +69,7 @@ class TextSource {
  public:
   // Compression is detected by content. Reading throws DataError if the file is not compressed as its name says, is
   // compressed twice, damaged or truncated, fails its checksum, or has anything but further such streams (or zeros, in
-  // gzip) after the first; or if an archive member to be read is a link, or directly follows one of the same name.
+  // gzip) after the first; or if an archive member to be read is a link, or directly follows a member of the same name.
   // Members of the same name that are not adjacent are separate documents.
   TextSource(const std::string& file, SourceOptions options);
   ~TextSource();
