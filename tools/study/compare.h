@@ -3,7 +3,7 @@
 //
 //   ratio         the metric in B over that in A. The two were measured at different times, so the ratio includes
 //                 whatever else changed in between
-//   effect ratio  a point's ratio to its baseline in B over that in A; shows if a setting gains the same on both. Each
+//   effect ratio  a point's ratio to its baseline in B over that in A; shows if a setting gains equally on both. Each
 //                 ratio uses baseline runs close in time, so the machines' speeds cancel
 //
 // Both are ratios of geometric means over rounds. A and B share no rounds, so 95 % intervals and p-values are those of
@@ -40,7 +40,7 @@ struct ComparedPoint {
   size_t a = 0, b = 0;  // indices of the point in A's plan and in B's
   bool same_settings = true;
   Comparison metric = {};                 // a, b: geometric means over rounds
-  std::optional<Comparison> effect = {};  // a, b: ratios to the baseline; empty for a baseline, or without one
+  std::optional<Comparison> effect = {};  // a, b: ratios to the baseline; empty for a baseline, or if there is none
 };
 struct StudyComparison {
   std::vector<ComparedPoint> points;  // in the order of A's plan

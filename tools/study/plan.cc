@@ -36,7 +36,7 @@ void add_sets(const std::vector<Setting>& settings, std::vector<std::string>& se
 std::vector<std::string> sets_of(const Study& study, Launcher launcher, int64_t steps) {
   std::vector<std::string> sets;
   add_sets(study.set, sets);
-  // The run would end during the base's learning-rate warm-up, which is not what the study measures.
+  // Drops a learning-rate warm-up of the base that is longer than the run: warming up is not what the study measures.
   if (load_untrained(study.base, sets).config.optimizer.lr_warmup_iters > steps)
     sets.emplace_back("optimizer.lr_warmup_iters=0");
   sets.push_back(fmt::format("comm.backend={}", launcher == Launcher::threads ? "thread" : "mpi"));
@@ -70,7 +70,7 @@ void remove_overlap(Config& config) {
   none.average_in_collective = given.average_in_collective;
   none.defer_embedding_wgrad_compute = given.defer_embedding_wgrad_compute;
   none.wgrad_deferral_limit = given.wgrad_deferral_limit;
-  // On by default, but without effect if the parallel size is 1, so its value is then kept.
+  // Both switches are on by default, but have no effect if the parallel size is 1, so their values are then kept.
   none.overlap_p2p_comm = config.parallel.pipeline_model_parallel_size == 1 && given.overlap_p2p_comm;
   none.overlap_cp_comm = config.parallel.context_parallel_size == 1 && given.overlap_cp_comm;
   config.overlap = none;

@@ -19,7 +19,7 @@ std::string markdown_report(const Study& study, const Plan& plan, const Summary&
 // ratio_plot() with a background, as a standalone SVG file.
 std::string ratio_picture(const Study& study, const Plan& plan, const Summary& summary);
 
-// Plots: SVG elements with their own style, light or dark as the reader's system, light in print. All text from files
+// Plots: SVG elements with their own style, light or dark like the reader's system, light in print. All text from files
 // is escaped.
 
 // One bar per point: the ratio to the baseline, or the metric if there is no baseline. Whiskers are the 95 % interval;

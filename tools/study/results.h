@@ -41,7 +41,7 @@ std::string to_json_line(const RunRow& row);  // ends in a newline
 // DataError for a line that is not a result, and IoError.
 std::vector<RunRow> read_results(const std::string& path);
 
-// By point: its failed run, unless the same repeat succeeded later. If several repeats failed, the highest one's run.
+// By point: its failed run, unless the same repeat succeeded later. If several failed, the highest repeat's run.
 std::map<std::string, const RunRow*, std::less<>> failures_of(std::span<const RunRow> rows);
 
 // The rows without the repeats that failed, so that these are run again.

@@ -13,14 +13,14 @@
 
 namespace trivet {
 
-// Runs a point. Returns empty if the run was stopped from outside; it then counts as not started.
+// Runs a point. Returns nullopt if the run was stopped from outside; the run then counts as not started.
 using RunPoint = std::function<std::optional<RunRow>(const Point& point, const PlannedRun& run)>;
 
 // Passed to the progress callback after each run.
 struct StudyProgress {
   const RunRow& row;
   size_t point;         // index in Plan::points
-  int64_t done, total;  // runs of the study, including earlier calls; total: in the rounds known to be needed
+  int64_t done, total;  // runs of the study, including those of earlier calls; total: in the rounds known to be needed
   double seconds_left;  // predicted; NaN if nothing has been measured yet
   bool round_ended;     // the next run, if any, belongs to another round
 };
@@ -32,7 +32,7 @@ struct RunnerOptions {
   std::function<void(const StudyProgress&)> ended = {};
 };
 
-// complete: all rounds are done (with auto_repeats, the number that rounds_wanted() returns after each). stopped: on
+// complete: all rounds are done (with auto_repeats, as many as rounds_wanted() returns after the last). stopped: on
 // request. budget: the next run would have ended after budget_minutes (at least one run always takes place).
 enum class StudyEnd : uint8_t { complete, stopped, budget };
 
@@ -49,7 +49,7 @@ RunDirectory lock_study(const Study& study);
 
 // Runs a point in a separate process: `trivet train`, or its launcher (launch.h). The run's files, including its output
 // in stdout.log and stderr.log, are in folder_of(). `program`: the path of trivet. `stop_asked`: return true to end a
-// run early. `provenance`: of the program, for the rows; launcher, threads and load are added.
+// run early. `provenance`: the program's, recorded in each row together with launcher, threads and load.
 RunPoint process_runner(const Study& study, std::string program, std::function<bool()> stop_asked,
                         Provenance provenance = {});
 

@@ -32,7 +32,7 @@ struct ScalingRun {
 struct ScalingLaw {
   double E, A, alpha, B, beta;
   double loss(double parameters, double tokens) const;
-  double best_parameters(double flops) const;  // the best N of all with 6 N D = flops
+  double best_parameters(double flops) const;  // the best N among those with 6 N D = flops
 };
 
 struct ScalingFit {
@@ -40,13 +40,13 @@ struct ScalingFit {
   std::vector<double> residuals;      // of log L, widened by sqrt(n / (n - 5)) for the five fitted parameters
   std::vector<ScalingLaw> resampled;  // the law fitted to each bootstrap resample
 
-  // The 95 % interval of a quantity that follows from the law; with_noise: of one more measurement of that quantity.
+  // The 95 % interval of a quantity that follows from the law; with_noise: the interval of one more measurement of it.
   std::pair<double, double> interval(const std::function<double(const ScalingLaw&)>& of, bool with_noise = false) const;
 };
 
 // Throws ConfigError if there are too few runs to fit five parameters.
 void check_design(std::span<const ScalingRun> runs, std::string_view file = "runs");
-// Throws the same, also if one of them lacks its loss; DataError if no law with exponents from 0 to 5 fits.
+// Throws like check_design(), or if a fitted run lacks its loss; DataError if no law with exponents from 0 to 5 fits.
 ScalingFit fit_scaling(std::span<const ScalingRun> runs, std::string_view file = "runs", int resamples = 1000);
 
 // One line per run, below the header kScalingColumns; predicted: yes or no. Throws DataError, IoError.

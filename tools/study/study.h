@@ -5,7 +5,7 @@
 //   factor   a named variable of the experiment; its levels are its values
 //   level    one value of a factor: a label, and the keys that it sets
 //   point    one level of every factor: one configuration
-//   round    one run of each point, and several of each baseline; a point's runs in a round are its repeat. From 1
+//   round    (from 1) one run of each point, and several of each baseline; a point's runs in a round are its repeat
 #pragma once
 
 #include <cstdint>

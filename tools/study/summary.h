@@ -89,7 +89,7 @@ struct Conclusion {
   std::optional<size_t> leader;  // the candidate with the best estimate; empty: no candidates
   int64_t rounds = 0;            // the most rounds of any point that did not fail
   // The points that may be the best: those that no other is shown to beat, better ones first. Empty if there are too
-  // few rounds, or nothing to compare. If only one, it is the winner.
+  // few rounds, or nothing to compare. A single point is the winner.
   std::vector<size_t> best;
   std::vector<std::vector<Effect>> effects;  // [factor][level]; empty for conditions and for factors with one level
 };
