@@ -12,7 +12,7 @@
 namespace trivet {
 
 struct RunRecord {
-  // most_bytes: read from the end of metrics.jsonl. Throws ConfigError or DataError if run_dir is not a run folder.
+  // most_bytes: to read from the end of metrics.jsonl. Throws ConfigError or DataError if run_dir is not a run folder.
   explicit RunRecord(const std::string& run_dir, int64_t most_bytes = INT64_MAX);
 
   // One value per step, by its key in metrics.jsonl; NaN: unknown. Empty if no step contains the key.
