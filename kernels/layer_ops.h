@@ -83,7 +83,7 @@ struct Amax {
 
 // Current scaling: values = x * s in FP8, and scale = 1 / s. With amax, s = Fp8Format::scale_for(amax[0]); without,
 // s follows from the largest |x| of each block. x: T; values: shaped like x, E4M3 or E5M2; amax: [1] fp32; scale: like
-// amax, or fp32 per block (ScaleBlocks) as its shape says, on CPUs only.
+// amax, or fp32 per block (ScaleBlocks) as its shape says.
 struct Quantize {
   static constexpr SpanInfo kSpan{"quantize"};
   enum Role : uint8_t { weight, activation, gradient };

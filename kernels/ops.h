@@ -78,6 +78,8 @@ struct CudaOptions {
   double trial_operations = 1e9;
   // GPUs of compute capability 9.0 (H100, H200) use dedicated attention kernels, which no other GPU can run.
   bool hopper_attention = true;
+  // precision.fp8_recipe is blockwise: a GPU or cuBLASLt without block scales is refused with a ConfigError.
+  bool block_scales = false;
 };
 // Ops on the GPU of `device`, which must outlive them. Called by the thread that created the device. Throws ConfigError
 // in a build without CUDA (no_cuda.cc).

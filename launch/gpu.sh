@@ -214,7 +214,7 @@ if [[ $part == one ]]; then
   fi
 else
   # One process per layout: a layout that hangs costs only its own time limit.
-  for layout in ring sharded_optimizer tensor_and_pipeline sharded_weights gpipe interleaved zero_bubble_recompute llama llama_bf16 qwen3 fp8 fp8_llama; do
+  for layout in ring sharded_optimizer tensor_and_pipeline sharded_weights gpipe interleaved zero_bubble_recompute llama llama_bf16 qwen3 fp8 fp8_llama fp8_blocks; do
     tests ranks "ranks on one GPU against the CPU: $layout" 20 engine_test "*AGpuAgrees*/$layout" timeout -k 2 18
   done
   tests ranks 'communicators (most of NCCL takes two GPUs)' 60 parallel_test '*Cuda*:*cuda*:*Nccl*:*NCCL*:*nccl*'

@@ -219,9 +219,6 @@ void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t>
   Config found = c;
   found.device.kind = gpus ? DeviceKind::cuda : DeviceKind::cpu;
   check_needs(found, rule);
-  rule("precision.fp8_recipe", {"device.kind"},
-       gpus && c.precision.fp8 != Fp8::none && c.precision.fp8_recipe == Fp8Recipe::blockwise,
-       "found blockwise, but only CPUs support block scales; expected tensorwise, or device.kind: cpu");
   rule("precision.fp8_accumulator_bits", {"device.kind"}, gpus && c.precision.fp8_accumulator_bits != 24,
        "found 14, but GPUs have fixed accumulators; expected 24, or device.kind: cpu");
   rule("precision.fp8_report", {"device.kind"}, gpus && c.precision.fp8_report,

@@ -17,11 +17,7 @@ QuantisationReport::Sums& QuantisationReport::Sums::operator+=(const Sums& other
 namespace {
 
 double scale_of(int64_t element, const Tensor& scale, const Tensor& values) {
-  if (!ScaleBlocks::given(scale)) return scale.as<float>()[0];
-  const ScaleBlocks blocks(scale, values);
-  const int64_t row = element / values.cols(), column = element % values.cols();
-  const int64_t scale_row = row / blocks.group * blocks.down + row % blocks.group / blocks.rows;
-  return scale.as<float>()[scale_row * scale.cols() + column / blocks.columns];
+  return scale.as<float>()[ScaleBlocks(scale, values).index(element / values.cols(), element % values.cols())];
 }
 
 }  // namespace

@@ -164,8 +164,11 @@ Backend make_backend(const Config& config, Communicator& world, int threads) {
   all_succeed(host, [&] {
     // A launcher may make only its own GPU visible to each rank.
     backend.device = create_cuda_device(static_cast<int>(before % cuda_device_count()));
+    const PrecisionConfig& precision = config.precision;
     backend.ops = create_cuda_ops(
-        *backend.device, {.tf32 = config.device.tf32, .gemm_candidates = config.train.deterministic_mode ? 1 : 8});
+        *backend.device, {.tf32 = config.device.tf32,
+                          .gemm_candidates = config.train.deterministic_mode ? 1 : 8,
+                          .block_scales = precision.fp8 != Fp8::none && precision.fp8_recipe == Fp8Recipe::blockwise});
   });
   const Exchange exchange = choose_exchange(config, *backend.device, host);
   if (config.comm.nccl_ub && exchange.kind != Exchange::nccl)

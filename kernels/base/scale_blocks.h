@@ -22,18 +22,31 @@ struct ScaleBlocks {
     const auto is_of = [](int64_t blocks, int64_t length) { return blocks == length || blocks == count(length); };
     return groups * group == values.rows() && is_of(scale.shape[1], group) && is_of(scale.shape[2], n);
   }
-  // REQUIRES: given(scale), fit(scale, values), and at least one element.
+  // True if the blocks begin at multiples of their size from the first row, and not just from that of their group.
+  static bool aligned(const Tensor& scale, const Tensor& values) {
+    return scale.shape[0] == 1 || values.rows() / scale.shape[0] % kSize == 0;
+  }
+  // REQUIRES: fit(scale, values) if given, and that there are elements.
   ScaleBlocks(const Tensor& scale, const Tensor& values)
-      : group(values.rows() / scale.shape[0]),
-        down(scale.shape[1]),
-        rows(down == group ? 1 : kSize),
-        columns(scale.shape[2] == values.cols() ? 1 : kSize) {}
-  // The matrix rows covered by row i of the scales, [g p, q].
-  int64_t first_row(int64_t i) const { return i / down * group + i % down * rows; }
-  int64_t row_count(int64_t i) const { return std::min(rows, group - i % down * rows); }
+      : group(given(scale) ? values.rows() / scale.shape[0] : values.rows()),
+        down(given(scale) ? scale.shape[1] : 1),
+        across(scale.cols()),
+        rows(!given(scale)   ? group
+             : down == group ? 1
+                             : kSize),
+        columns(!given(scale)             ? values.cols()
+                : across == values.cols() ? 1
+                                          : kSize) {}
+  // The matrix rows that row i of the scales, [g p, q], covers.
+  TRIVET_HOST_DEVICE int64_t first_row(int64_t i) const { return i / down * group + i % down * rows; }
+  TRIVET_HOST_DEVICE int64_t row_count(int64_t i) const { return std::min(rows, group - i % down * rows); }
+  // The place of an element's scale.
+  TRIVET_HOST_DEVICE int64_t index(int64_t row, int64_t column) const {
+    return (row / group * down + row % group / rows) * across + column / columns;
+  }
 
-  int64_t group, down;    // rows per group, and blocks down a group
-  int64_t rows, columns;  // per block
+  int64_t group, down, across;  // rows per group, blocks down a group, and blocks in a row
+  int64_t rows, columns;        // per block
 };
 
 }  // namespace trivet

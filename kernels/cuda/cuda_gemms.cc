@@ -22,7 +22,10 @@ cudaDataType_t cuda_type(DType dtype) {
   return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-// The mean time in ms of the work that queue() queues, over a few runs. The caller has queued it once as a warm-up.
+// CUBLASLT_MATMUL_DESC_A_SCALE_MODE and _B_SCALE_MODE of cublasLtMatmulDescAttributes_t, in the header from 12.8 on.
+constexpr int kAScaleMode = 31, kBScaleMode = 32;
+
+// The mean time in ms of a few runs of the work that queue() queues. The caller has queued it once as a warm-up.
 template <class F>
 float milliseconds_of(cudaStream_t stream, const F& queue) {
   constexpr int kRuns = 4;
@@ -74,6 +77,7 @@ struct CudaGemms::Library {
   cublasLtHandle_t handle = nullptr;
   const decltype(&cublasLtCreate) create = file["cublasLtCreate"];
   const decltype(&cublasLtDestroy) destroy = file["cublasLtDestroy"];
+  const decltype(&cublasLtGetVersion) version = file["cublasLtGetVersion"];
   const decltype(&cublasLtGetStatusString) status_text = file["cublasLtGetStatusString"];
   const decltype(&cublasLtMatmulDescCreate) desc_create = file["cublasLtMatmulDescCreate"];
   const decltype(&cublasLtMatmulDescDestroy) desc_destroy = file["cublasLtMatmulDescDestroy"];
@@ -111,6 +115,9 @@ struct CudaGemms::Plan {
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, is_fp8(p.dtype) ? CUDA_R_16BF : cuda_type(p.c_dtype));
     if (p.fast) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
     if (p.has_activation()) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);  // it has c's layout and type
+    for (const auto& [attribute, mode] : {std::pair(kAScaleMode, p.b_mode), std::pair(kBScaleMode, p.a_mode)})
+      if (mode == ScaleMode::vectors || mode == ScaleMode::squares)
+        set(static_cast<cublasLtMatmulDescAttributes_t>(attribute), mode);
     point_at(p);
     const auto layout = [&](DType dtype, int64_t rows, int64_t columns) {
       return library.make(library.layout_create, library.layout_destroy, "cublasLtMatrixLayoutCreate", cuda_type(dtype),
@@ -144,6 +151,11 @@ struct CudaGemms::Plan {
 
   // The library's proposals, best first by its own estimate.
   std::vector<cublasLtMatmulHeuristicResult_t> proposals(const CudaGemm& p, int most) const {
+    if (p.a_mode == ScaleMode::foreign || p.b_mode == ScaleMode::foreign) {
+      library.tell_refusal(p, "block scales need k % 16 == 0, and parts along k of multiples of 128",
+                           CUBLAS_STATUS_NOT_SUPPORTED);
+      return {};
+    }
     const auto preference =
         library.make(library.preference_create, library.preference_destroy, "cublasLtMatmulPreferenceCreate");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -194,12 +206,14 @@ CudaGemms::CudaGemms(const CudaOptions& options) : options_(options), library_(s
 }
 CudaGemms::~CudaGemms() = default;
 
+int64_t CudaGemms::version() const { return static_cast<int64_t>(library_->version()); }
+
 CudaGemms::Key CudaGemms::key_of(const CudaGemm& p) {
   const int flags = p.transpose_a | p.transpose_b << 1 | p.accumulate << 2 | (p.bias != nullptr) << 3 | p.fast << 4 |
                     (p.c_dtype == DType::bf16) << 5 | static_cast<int>(p.dtype) << 10 |
                     static_cast<int>(p.b_dtype) << 14 | (p.pre_activation != nullptr) << 6 |
                     (p.activation_backward != nullptr) << 7 | (p.bias_grad != nullptr) << 8 |
-                    (p.residual != nullptr) << 9;
+                    (p.residual != nullptr) << 9 | static_cast<int>(p.a_mode) << 18 | static_cast<int>(p.b_mode) << 22;
   int64_t alignments = 0;  // each up to 256
   for (const void* data : {p.a, p.b, static_cast<const void*>(p.c), p.bias_grad ? p.bias_grad : p.bias,
                            p.pre_activation ? p.pre_activation : p.activation_backward, p.residual})

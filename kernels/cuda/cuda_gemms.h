@@ -14,13 +14,20 @@
 
 namespace trivet {
 
+// The elements of an FP8 operand that share a scale: all; 128 along k; a square of 128 x 128. `foreign`: other blocks,
+// which the library does not have. The rest are values of its cublasLtMatmulMatrixScale_t, which its header has from
+// 12.9 on. They are documented for A and B in any combination but two squares.
+enum class ScaleMode : int32_t { tensor = 0, vectors = 4, squares = 5, foreign = 15 };
+
 // c[m, n] (+)= a[m, k] b[k, n] (+ bias) (+ residual), or with an activation as in op::Matmul. Row-major.
 struct CudaGemm {
   int64_t m, n, k;
   bool transpose_a, transpose_b, accumulate;
   bool fast;                      // FP8: sums may have fewer bits than fp32
   DType dtype, b_dtype, c_dtype;  // of a; of b, different from a's in FP8 only; of c and, except in FP8, the bias
-  const void *a_scale, *b_scale;  // FP8: on the device; otherwise null
+  // FP8: on the device; otherwise null. Vectors: [k / 128, m or n], rounded up; squares: [n / 128, k / 128], rounded
+  // up, the latter to a multiple of 4.
+  const void *a_scale, *b_scale;
   const void *a, *b;
   void* c;
   const void* bias;                 // null: none
@@ -29,6 +36,7 @@ struct CudaGemm {
   Activation activation;            // of the two above
   void* bias_grad;                  // null: none; [m] of c's type, overwritten
   const void* residual;             // null: none; of c's type
+  ScaleMode a_mode = ScaleMode::tensor, b_mode = ScaleMode::tensor;
 
   bool has_activation() const { return pre_activation || activation_backward; }
   bool has_epilogue() const { return has_activation() || bias_grad || residual; }  // beyond a bias
@@ -46,13 +54,17 @@ class CudaGemms {
   explicit CudaGemms(const CudaOptions& options);
   ~CudaGemms();
 
+  // Of the library: 10000 times the major version, plus 100 times the minor one. Block scales need 12.9.
+  int64_t version() const;
+
   // Bytes of workspace that run() requires.
   static constexpr int64_t kWorkspaceBytes = 32 << 20;
 
-  // Queues the GEMM. Returns false and queues nothing if the library fails or has no algorithm for it, if the GEMM has
-  // an activation and is not bf16, or if its epilogue is no faster than separate kernels. For FP8 operands the
-  // library requires transpose_b alone, and k % 16 == 0. The first call with a given shape, if it accumulates, tries to
-  // allocate a buffer of c's size for its trials. apart: given if the GEMM has an epilogue.
+  // Queues the GEMM. Returns false and queues nothing if the library has no algorithm for it or fails, if it has an
+  // activation and is not bf16, or if its epilogue is no faster than separate kernels. For FP8 operands the library
+  // requires transpose_b alone, and k % 16 == 0; with block scales also m % 4 == 0, and no `fast`. The first call with
+  // a given shape, if it accumulates, allocates a buffer of c's size for its trials if it can. apart: given if the GEMM
+  // has an epilogue.
   bool run(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte* workspace, cudaStream_t stream);
 
  private:

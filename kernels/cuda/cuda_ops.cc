@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_ops.h"
 
 #include <algorithm>
+#include <fmt/format.h>
 
 #include "kernels/cuda/cuda_gemms.h"
 
@@ -14,11 +15,13 @@ int attribute_of_current_device(cudaDeviceAttr attribute) {
   return value;
 }
 
-// Exactly 9.0: later GPUs do not have Hopper's architecture-specific instructions (sm_90a).
-bool current_device_is_hopper() {
-  return attribute_of_current_device(cudaDevAttrComputeCapabilityMajor) == 9 &&
-         attribute_of_current_device(cudaDevAttrComputeCapabilityMinor) == 0;
-}
+// Hopper is exactly 9.0: later GPUs have neither its architecture-specific instructions (sm_90a) nor, in cuBLASLt, its
+// block scales.
+struct Capability {
+  int major = attribute_of_current_device(cudaDevAttrComputeCapabilityMajor);
+  int minor = attribute_of_current_device(cudaDevAttrComputeCapabilityMinor);
+  bool hopper() const { return major == 9 && minor == 0; }
+};
 
 }  // namespace
 
@@ -26,10 +29,15 @@ CudaOps::CudaOps(Device& device, const CudaOptions& options)
     : device_(device),
       options_(options),
       multiprocessors_(attribute_of_current_device(cudaDevAttrMultiProcessorCount)),
-      hopper_(options.hopper_attention && current_device_is_hopper()),
+      hopper_(options.hopper_attention && Capability().hopper()),
       workspaces_(device),
       gemms_(std::make_unique<CudaGemms>(options)) {
   check(device.kind() == DeviceKind::cuda, "CudaOps needs a CUDA device");
+  if (const Capability found; options.block_scales && (!found.hopper() || gemms_->version() < 120900))
+    throw ConfigError(fmt::format(
+        "precision.fp8_recipe: found blockwise, which needs a GPU of compute capability 9.0 (found {}.{}) and cuBLASLt "
+        "12.9 or newer (found {}.{}); expected tensorwise, or device.kind: cpu",
+        found.major, found.minor, gemms_->version() / 10000, gemms_->version() / 100 % 100));
 }
 
 CudaOps::~CudaOps() = default;

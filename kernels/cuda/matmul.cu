@@ -36,11 +36,26 @@ __global__ void add_bias_kernel(const T* bias, C* c, int64_t m, int64_t n) {
   if (i < m * n) c[i] = from_float<C>(to_float(c[i]) + to_float(bias[i % n]));
 }
 
-// One thread per value.
+// One thread per value of a matrix of n values.
 template <class Format>
-__global__ void decode_kernel(const uint8_t* values, const float* scale, __nv_bfloat16* to, int64_t n) {
+__global__ void decode_kernel(const uint8_t* values, const float* scale, ScaleBlocks blocks, __nv_bfloat16* to,
+                              int64_t n, int64_t columns) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < n) to[i] = from_float<__nv_bfloat16>(Format::decode(values[i]) * scale[0]);
+  if (i < n)
+    to[i] = from_float<__nv_bfloat16>(Format::decode(values[i]) * scale[blocks.index(i / columns, i % columns)]);
+}
+
+// to = the scales of an operand as the library reads them (CudaGemm), padded with zeros. One thread per scale: of block
+// `b` along k, at row or column `outer` of c or, if `squares`, block of these. along_rows: k is along the operand's
+// rows.
+__global__ void arrange_scales_kernel(const float* from, ScaleBlocks blocks, float* to, int64_t outers, int64_t count,
+                                      bool along_rows, bool squares) {
+  constexpr int64_t kSize = ScaleBlocks::kSize;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t pitch = squares ? (count + 3) / 4 * 4 : count;
+  if (i >= outers * pitch) return;
+  const int64_t b = squares ? i % pitch : i / outers, outer = squares ? i / pitch * kSize : i % outers;
+  to[i] = b >= count ? 0 : from[along_rows ? blocks.index(b * kSize, outer) : blocks.index(outer, b * kSize)];
 }
 
 // to[columns, rows] = the transpose of the bytes from[rows, columns]. REQUIRES: rows % 16 == 0, and `to` is 16-byte
@@ -93,25 +108,53 @@ __global__ void __launch_bounds__(256)
 
 // ---- launchers
 
+// Whether the library can read an operand with these scales. along_rows: k is along its rows.
+ScaleMode mode_of(const Tensor& values, const Tensor& scale, bool along_rows) {
+  if (!ScaleBlocks::given(scale)) return ScaleMode::tensor;
+  const ScaleBlocks blocks(scale, values);
+  const bool in_step = ScaleBlocks::aligned(scale, values);
+  if ((along_rows ? values.rows() : values.cols()) % 16 != 0 || (along_rows && !in_step)) return ScaleMode::foreign;
+  if ((along_rows ? blocks.rows : blocks.columns) != ScaleBlocks::kSize) return ScaleMode::foreign;
+  // The rows of squares that begin elsewhere have scales of their own.
+  return (along_rows ? blocks.columns : blocks.rows) == 1 || !in_step ? ScaleMode::vectors : ScaleMode::squares;
+}
+
 Tensor decode(const Tensor& values, const Tensor& scale, std::byte* to, cudaStream_t stream) {
   const Tensor decoded{to, DType::bf16, values.shape};
   const int64_t n = values.numel();
   dispatch_fp8(values.dtype, [&]<class Format>() {
     if (n > 0)
       launch_kernel(decode_kernel<Format>, {blocks(ceil_div(n, kBlockThreads), "matmul"), kBlockThreads, stream},
-                    static_cast<const uint8_t*>(values.data), scale.as<float>(), elements<bf16>(decoded), n);
+                    static_cast<const uint8_t*>(values.data), scale.as<float>(), ScaleBlocks(scale, values),
+                    elements<bf16>(decoded), n, values.cols());
   });
   return decoded;
 }
 
-const void* transpose(const Tensor& from, std::byte* to, cudaStream_t stream) {
-  const int64_t rows = from.rows(), columns = from.cols();
-  if (from.numel() > 0)
-    launch_kernel(transpose_kernel,
-                  {blocks(ceil_div(rows, kTile) * ceil_div(columns, kTile), "matmul"), kBlockThreads, stream},
-                  static_cast<const uint8_t*>(from.data), reinterpret_cast<uint8_t*>(to), rows, columns,
-                  columns % 16 == 0 && aligned(from));
-  return to;
+// Points `data` and `scale` of a GEMM at an operand as the library reads it: its codes transposed if k is along its
+// rows, and its scales arranged. Copies are in `cut`, and are only counted if it has no memory.
+void prepare(const Tensor& values, const Tensor& scales, bool along_rows, ScaleMode mode, WorkspaceCut& cut,
+             const void*& data, const void*& scale, cudaStream_t stream) {
+  const int64_t rows = values.rows(), columns = values.cols();
+  const int64_t k = along_rows ? rows : columns, outer = along_rows ? columns : rows;
+  if (along_rows) {
+    auto* const to = cut.part<uint8_t>(rows * columns);
+    if (to)
+      launch_kernel(transpose_kernel,
+                    {blocks(ceil_div(rows, kTile) * ceil_div(columns, kTile), "matmul"), kBlockThreads, stream},
+                    static_cast<const uint8_t*>(values.data), to, rows, columns, columns % 16 == 0 && aligned(values));
+    data = to;
+  }
+  // Those of vectors along rows are in the library's order already.
+  if (mode == ScaleMode::tensor || (mode == ScaleMode::vectors && along_rows)) return;
+  const bool squares = mode == ScaleMode::squares;
+  const int64_t outers = squares ? ScaleBlocks::count(outer) : outer, count = ScaleBlocks::count(k);
+  const int64_t n = outers * (squares ? ceil_div(count, 4) * 4 : count);
+  auto* const to = cut.part<float>(n);
+  if (to)
+    launch_kernel(arrange_scales_kernel, {blocks(ceil_div(n, kBlockThreads), "matmul"), kBlockThreads, stream},
+                  scales.as<float>(), ScaleBlocks(scales, values), to, outers, count, along_rows, squares);
+  scale = to;
 }
 
 // Calls f.template operator()<T, C>() for a GEMM's types.
@@ -127,8 +170,6 @@ void with_types(DType dtype, DType c_dtype, const F& f) {
 void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
   const int64_t m = op.c.rows(), n = op.c.cols(), k = op.transpose_a ? op.a.rows() : op.a.cols();
   if (m * n == 0) return;
-  check(!ScaleBlocks::given(op.scales.a) && !ScaleBlocks::given(op.scales.b),
-        "matmul: GPUs support a scale per operand, not per block");
   const bool fp8 = is_fp8(op.a.dtype), fused_bias = op.bias && (fp8 || op.bias.dtype == op.c.dtype);
   CudaGemm gemm{.m = m,
                 .n = n,
@@ -136,9 +177,9 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
                 .transpose_a = op.transpose_a,
                 .transpose_b = op.transpose_b,
                 .accumulate = op.accumulate,
-                // In forward passes; gradients are summed in fp32.
+                // In forward passes; gradients, and what has block scales, are summed in fp32.
                 .fast = op.a.dtype == DType::e4m3 && op.b.dtype == DType::e4m3 && !op.transpose_a && op.transpose_b &&
-                        op.c.dtype == DType::bf16,
+                        op.c.dtype == DType::bf16 && !ScaleBlocks::given(op.scales.a),
                 .dtype = op.a.dtype,
                 .b_dtype = op.b.dtype,
                 .c_dtype = op.c.dtype,
@@ -152,14 +193,23 @@ void CudaOps::launch(const op::Matmul& op, cudaStream_t stream) {
                 .activation_backward = op.activation_backward.data,
                 .activation = op.activation,
                 .bias_grad = nullptr,
-                .residual = op.residual.data};
-  const int64_t a_bytes = fp8 && op.transpose_a ? Scratch::padded(m * k) : 0,
-                b_bytes = fp8 && !op.transpose_b ? n * k : 0;
-  const int64_t behind = CudaGemms::kWorkspaceBytes;  // the library's workspace comes first
-  std::byte* const workspace = workspaces_.take(stream, behind + (op.bias_grad ? m * 4 : a_bytes + b_bytes));
-  if (fp8 && k % 16 == 0) {
-    if (op.transpose_a) gemm.a = transpose(op.a, workspace + behind, stream);
-    if (!op.transpose_b) gemm.b = transpose(op.b, workspace + behind + a_bytes, stream);
+                .residual = op.residual.data,
+                .a_mode = mode_of(op.a, op.scales.a, op.transpose_a),
+                .b_mode = mode_of(op.b, op.scales.b, !op.transpose_b)};
+  // Returns the bytes of the copies.
+  const auto prepare_both = [&](std::byte* to) {
+    WorkspaceCut cut(to);
+    prepare(op.a, op.scales.a, op.transpose_a, gemm.a_mode, cut, gemm.a, gemm.a_scale, stream);
+    prepare(op.b, op.scales.b, !op.transpose_b, gemm.b_mode, cut, gemm.b, gemm.b_scale, stream);
+    return cut.bytes();
+  };
+  const bool prepares =
+      fp8 && k > 0 && k % 16 == 0 && gemm.a_mode != ScaleMode::foreign && gemm.b_mode != ScaleMode::foreign;
+  const int64_t behind = CudaGemms::kWorkspaceBytes;  // the library's comes first
+  const int64_t copies = prepares ? prepare_both(nullptr) : 0;
+  std::byte* const workspace = workspaces_.take(stream, behind + (op.bias_grad ? m * 4 : copies));
+  if (prepares) {
+    prepare_both(workspace + behind);
     gemm.transpose_a = false, gemm.transpose_b = true;
   }
   const auto run = [&](const CudaGemmApart* apart) { return k > 0 && gemms_->run(gemm, apart, workspace, stream); };

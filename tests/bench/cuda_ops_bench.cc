@@ -6,6 +6,7 @@
 //
 //     cuda_ops_bench [peak in TFLOP/s, default 989.4: H100 and H200]
 //     cuda_ops_bench fp8      the linear layers of Llama 3.1 8B in FP8, against bf16
+//     cuda_ops_bench blocks   the same with block scales
 //
 // Each row is the median of 15 rounds; a round queues some calls and waits for the stream. Issue 5 asks for 0.85 of the
 // copy and 0.95 of cuBLASLt. torch_step.py times cuDNN's attention.
@@ -324,29 +325,30 @@ void products(Bench& bench) {
 }
 
 // The linear layers of Llama 3.1 8B at 8,192 tokens: FP8 GEMMs, transposes included, against bf16 GEMMs; and the FP8
-// GEMMs with the quantisation of the one operand that is not yet quantised. Weights are quantised once per step, and
-// a gradient once for both of its GEMMs.
-void products_in_fp8(Bench& bench) {
+// GEMMs with the quantisation of the one operand that is not quantised before. Weights are quantised once per step, and
+// a gradient once for both of its GEMMs; with block scales both operands are quantised again for the weight's gradient.
+void products_in_fp8(Bench& bench, bool blocks) {
   Ops& ops = *bench.ops;
   Stream& stream = *bench.stream;
   constexpr int64_t kTokens = 8192, kWidth = 4096, kInner = 14336;
   struct Quantised {
-    Tensor x, values, scale, amax;
+    Tensor x, values, scale, amax;  // amax: null with block scales
   };
   const auto quantise = [&](const Quantised& q) {
-    ops.run(op::Amax{q.x, q.amax}, stream);
+    if (q.amax) ops.run(op::Amax{q.x, q.amax}, stream);
     ops.run(op::Quantize{q.x, q.amax, q.values, q.scale}, stream);
   };
-  const auto make = [&](Shape shape, DType format) {
-    const auto one = [&] { return bench.tensor(DType::f32, {1}); };
-    const Quantised q{bench.tensor(DType::bf16, shape), bench.tensor(format, shape), one(), one()};
+  const auto make = [&](const Tensor& x, DType format, Shape scales) {
+    const auto of = [&](Shape shape) { return bench.tensor(DType::f32, shape); };
+    const Tensor values = bench.tensor(format, x.shape);
+    const Quantised q{x, values, of(blocks ? scales : Shape{1}), blocks ? Tensor{} : of({1})};
     quantise(q);
     return q;
   };
   fmt::print("\n{:<46} {:>9} {:>9} {:>8} {:>9} {:>10} {:>9} {:>10}\n", "product in FP8", "ms", "TFLOP/s", "of bf16's",
              "in bf16", "bf16 / it", "quantised", "/ it");
-  const auto product = [&](const std::string& name, const Quantised& a, const Quantised& b, const Quantised& quantised,
-                           Tensor c, const test::MatmulOptions& how) {
+  const auto product = [&](const std::string& name, const Quantised& a, const Quantised& b,
+                           const std::vector<Quantised>& quantised, Tensor c, const test::MatmulOptions& how) {
     op::Matmul in_fp8 = how.of(a.values, b.values, c);
     in_fp8.scales = {a.scale, b.scale};
     const int64_t k = how.transpose_a ? a.x.rows() : a.x.cols();
@@ -354,16 +356,23 @@ void products_in_fp8(Bench& bench) {
                      [&] { ops.run(in_fp8, stream); },
                      {[&] { ops.run(how.of(a.x, b.x, c), stream); },
                       [&] {
-                        quantise(quantised);
+                        for (const Quantised& q : quantised) quantise(q);
                         ops.run(in_fp8, stream);
                       }});
   };
   const auto layer = [&](const std::string& name, int64_t in, int64_t out) {
-    const Quantised x = make({kTokens, in}, DType::e4m3), w = make({out, in}, DType::e4m3);
-    const Quantised dy = make({kTokens, out}, DType::e5m2);
-    product(name + " forward", x, w, x, bench.tensor(DType::bf16, {kTokens, out}), {.transpose_b = true});
-    product(name + " backward_input", dy, w, dy, bench.tensor(DType::bf16, {kTokens, in}), {});
-    product(name + " backward_weight, fp32 +=", dy, x, x, bench.tensor(DType::f32, {out, in}),
+    const auto matrix = [&](int64_t rows, int64_t columns) { return bench.tensor(DType::bf16, {rows, columns}); };
+    const DType narrow = DType::e4m3, wide = blocks ? narrow : DType::e5m2;
+    const int64_t in_blocks = in / 128, out_blocks = out / 128, token_blocks = kTokens / 128;
+    const Quantised x = make(matrix(kTokens, in), narrow, {kTokens, 1, in_blocks});
+    const Quantised w = make(matrix(out, in), narrow, {1, out_blocks, in_blocks});
+    const Quantised dy = make(matrix(kTokens, out), wide, {kTokens, 1, out_blocks});
+    product(name + " forward", x, w, {x}, bench.tensor(DType::bf16, {kTokens, out}), {.transpose_b = true});
+    product(name + " backward_input", dy, w, {dy}, bench.tensor(DType::bf16, {kTokens, in}), {});
+    const Quantised again_x = blocks ? make(x.x, narrow, {1, token_blocks, in}) : x;
+    const Quantised again_dy = blocks ? make(dy.x, narrow, {1, token_blocks, out}) : dy;
+    product(name + " backward_weight, fp32 +=", again_dy, again_x,
+            blocks ? std::vector{again_x, again_dy} : std::vector{x}, bench.tensor(DType::f32, {out, in}),
             {.transpose_a = true, .accumulate = true});
   };
   layer("qkv 4096 -> 6144", kWidth, kWidth + 2 * 1024);
@@ -413,9 +422,10 @@ void attention(Bench& bench, int64_t s, int64_t b, int64_t heads, int64_t d) {
 int main(int argc, char** argv) {
   using namespace trivet;
   try {
-    const bool fp8 = argc > 1 && std::string_view(argv[1]) == "fp8";
+    const bool blocks = argc > 1 && std::string_view(argv[1]) == "blocks";
+    const bool fp8 = blocks || (argc > 1 && std::string_view(argv[1]) == "fp8");
     Bench bench(argc > 1 && !fp8 ? std::atof(argv[1]) : 989.4);
-    if (fp8) return products_in_fp8(bench), 0;
+    if (fp8) return products_in_fp8(bench, blocks), 0;
     activations(bench);
     head_and_optimizer(bench);
     products(bench);

@@ -13,7 +13,12 @@
 // only, which is merely counted, because a GPU's rounding is undocumented. Epilogues: bias only, in bf16 for either D.
 // From memory: GELU, BGRADB etc. do not support FP8 operands, and a bias need only be aligned to its type.
 //
-// Algorithms that the heuristic proposes, in this order; each rounds differently:
+// Scales of blocks (section "128-element 1D and 128x128 2D Block Scaling"): from version 12.9 on, on GPUs of compute
+// capability 9.0; for both operands, not squares for both; N is a multiple of 4, as M is by its 16 bytes. Fast
+// accumulation is refused, as PyTorch refuses it, and so are types other than E4M3, which Trivet never asks for.
+// Vectors are contiguous along M or N, squares along K with a pitch of a multiple of 4.
+//
+// Algorithms that the heuristic proposes, in this order; each has its own rounding:
 //
 //   k odd and below 16        nothing: CUBLAS_STATUS_NOT_SUPPORTED; k = 7: CUBLAS_STATUS_INTERNAL_ERROR
 //   k = 9                     `fails` alone
@@ -38,6 +43,7 @@
 
 using trivet::emulation::LtAlgorithm;
 using trivet::emulation::LtProduct;
+using trivet::emulation::LtScale;
 
 struct cublasLtContext {};
 
@@ -52,6 +58,7 @@ struct Descriptor : cublasLtMatmulDescOpaque_t {
   void* aux = nullptr;
   int64_t aux_ld = 0;
   const float *a_scale = nullptr, *b_scale = nullptr;
+  LtScale a_mode = LtScale::tensor, b_mode = LtScale::tensor;
   int8_t fast = 0;
 };
 bool is_fp8(cudaDataType type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
@@ -101,6 +108,13 @@ bool fp8_is_supported(const Descriptor& how, const Layout& a, const Layout& b, c
     if (bytes % 16 != 0) return false;
   for (const float* scale : {how.a_scale, how.b_scale})
     if (!scale || !aligned(scale, 16)) return false;
+  const bool blocks = how.a_mode != LtScale::tensor || how.b_mode != LtScale::tensor;
+  if (blocks && (how.a_mode == how.b_mode ? how.a_mode == LtScale::blk128x128
+                                          : how.a_mode == LtScale::tensor || how.b_mode == LtScale::tensor))
+    return false;
+  if (blocks && (d.columns % 4 != 0 || how.fast || a.type != CUDA_R_8F_E4M3 || a.type != b.type ||
+                 trivet::emulation::driver().compute_capability != 90))
+    return false;
   return how.epilogue == CUBLASLT_EPILOGUE_DEFAULT || how.epilogue == CUBLASLT_EPILOGUE_BIAS;
 }
 
@@ -119,7 +133,7 @@ cublasStatus_t problem_of(const Descriptor& how, const Layout& a, const Layout& 
     return CUBLAS_STATUS_INVALID_VALUE;
   const bool fp8 = is_fp8(a.type) || is_fp8(b.type) || is_fp8(d.type);
   p.type = a.type, p.b_type = b.type, p.d_type = d.type, p.bias_type = fp8 ? CUDA_R_16BF : d.type;
-  p.a_scale = how.a_scale, p.b_scale = how.b_scale;
+  p.a_scale = how.a_scale, p.b_scale = how.b_scale, p.a_mode = how.a_mode, p.b_mode = how.b_mode;
   p.lda = a.ld, p.ldb = b.ld, p.ldc = c.ld, p.ldd = d.ld, p.ld_aux = how.aux_ld;
   p.tf32 = how.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
   if ((a.type != b.type && !fp8) || c.type != d.type || (a.type == CUDA_R_32F && d.type != CUDA_R_32F) ||
@@ -148,9 +162,9 @@ cublasStatus_t problem_of(const Descriptor& how, const Layout& a, const Layout& 
 // A hash of the problem, by which an algorithm recognizes it.
 uint64_t number_of(const LtProduct& p, uint32_t epilogue) {
   uint64_t number = kMagic;
-  for (const int64_t x :
-       {p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.ldd, p.ld_aux, int64_t{p.type}, int64_t{p.b_type}, int64_t{p.d_type},
-        int64_t{p.transpose_a}, int64_t{p.transpose_b}, int64_t{p.tf32}, int64_t{epilogue}})
+  for (const int64_t x : {p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.ldd, p.ld_aux, int64_t{p.type}, int64_t{p.b_type},
+                          int64_t{p.d_type}, int64_t{p.transpose_a}, int64_t{p.transpose_b}, int64_t{p.tf32},
+                          int64_t{epilogue}, static_cast<int64_t>(p.a_mode), static_cast<int64_t>(p.b_mode)})
     number = (number ^ static_cast<uint64_t>(x)) * 0x9e3779b97f4a7c15u + (number >> 29);
   return number;
 }
@@ -172,8 +186,9 @@ cublasStatus_t check_operands(const LtProduct& p, const Layout& a, const Layout&
                                        {p.bias_gradient, p.n * d.element()},
                                        {p.workspace, p.workspace_bytes()}})
     if (overlap(written, bytes, p.a, a.bytes()) || overlap(written, bytes, p.b, b.bytes()) ||
-        overlap(written, bytes, p.bias, bias_bytes) || overlap(written, bytes, p.a_scale, sizeof *p.a_scale) ||
-        overlap(written, bytes, p.b_scale, sizeof *p.b_scale) ||
+        overlap(written, bytes, p.bias, bias_bytes) ||
+        overlap(written, bytes, p.a_scale, LtProduct::scale_bytes(p.a_mode, p.m, p.k)) ||
+        overlap(written, bytes, p.b_scale, LtProduct::scale_bytes(p.b_mode, p.n, p.k)) ||
         (written != p.d && (overlap(written, bytes, p.c, c.bytes()) || overlap(written, bytes, p.d, d.bytes()))) ||
         (written == p.workspace && overlap(written, bytes, p.bias_gradient, p.n * d.element())) ||
         (written == p.d && overlap(written, bytes, p.aux, aux_bytes)))
@@ -211,6 +226,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = new cublasLtContext;
   return CUBLAS_STATUS_SUCCESS;
 }
+size_t cublasLtGetVersion() { return trivet::emulation::driver().cublas_version; }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   delete handle;
   return handle ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
@@ -239,6 +255,14 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
                                               const void* value, size_t bytes) {
   if (!desc) return CUBLAS_STATUS_INVALID_VALUE;
   Descriptor& how = *static_cast<Descriptor*>(desc);
+  // A_SCALE_MODE and B_SCALE_MODE, which the headers of older toolkits lack.
+  if (const auto number = static_cast<int>(attribute); number == 31 || number == 32) {
+    LtScale& to = number == 31 ? how.a_mode : how.b_mode;
+    if (const cublasStatus_t status = assign(to, value, bytes); status != CUBLAS_STATUS_SUCCESS) return status;
+    const bool known = to == LtScale::tensor || to == LtScale::vec128 || to == LtScale::blk128x128;
+    return known && trivet::emulation::driver().cublas_version >= 120900 ? CUBLAS_STATUS_SUCCESS
+                                                                         : CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   switch (attribute) {
     case CUBLASLT_MATMUL_DESC_TRANSA:
     case CUBLASLT_MATMUL_DESC_TRANSB: {
@@ -358,10 +382,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   }
   if (const cublasStatus_t status = check_operands(p, la, lb, lc, ld, with); status != CUBLAS_STATUS_SUCCESS)
     return told(status);
-  for (const float* scale : {p.a_scale, p.b_scale})
-    if (scale && !trivet::emulation::on_a_gpu(scale, sizeof *scale))
+  for (const auto& [scale, count] : {std::pair(p.a_scale, LtProduct::scale_bytes(p.a_mode, p.m, p.k)),
+                                     std::pair(p.b_scale, LtProduct::scale_bytes(p.b_mode, p.n, p.k))})
+    if (scale && !trivet::emulation::on_a_gpu(scale, static_cast<size_t>(count)))
       trivet::emulation::broken("cuBLASLt: a scale is not in the memory of a GPU");
   if (p.algorithm == LtAlgorithm::fails) return CUBLAS_STATUS_EXECUTION_FAILED;
+  if (p.in_blocks()) ++trivet::emulation::driver().block_products;
   if (is_fp8(p.type))
     ++(how.fast ? trivet::emulation::driver().fast_products : trivet::emulation::driver().fp8_products);
   trivet::emulation::load(trivet::emulation::of(stream).device(), with.problem ^ with.kind, "an algorithm of cuBLASLt");

@@ -1,5 +1,6 @@
 // FP8 in the emulated cuBLASLt: the GEMMs that it refuses by Hopper's rules, and Trivet's GEMMs, which it accepts.
 // For emulated builds.
+#include <cublasLt.h>
 #include <functional>
 #include <gtest/gtest.h>
 
@@ -7,12 +8,20 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "tests/emulation/runtime.h"
 #include "tests/support/matmul_options.h"
+#include "tests/support/message_of.h"
 #include "tests/support/mirrored_ops.h"
 #include "tests/support/near.h"
 #include "tests/support/tensors.h"
 
 namespace trivet::test {
 namespace {
+
+#if CUDART_VERSION >= 12090
+static_assert(static_cast<int>(ScaleMode::tensor) == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F);
+static_assert(static_cast<int>(ScaleMode::vectors) == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+static_assert(static_cast<int>(ScaleMode::squares) == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
+static_assert(CUBLASLT_MATMUL_DESC_A_SCALE_MODE == 31 && CUBLASLT_MATMUL_DESC_B_SCALE_MODE == 32);
+#endif
 
 class Fp8Gemms : public testing::Test {
  protected:
@@ -86,6 +95,59 @@ TEST_F(Fp8Gemms, ThatHopperDoesNotHaveAreRefused) {
   EXPECT_FALSE(runs([&](CudaGemm& g) { g.a_scale = behind<void>(g.a_scale, 4); }));
   EXPECT_FALSE(runs([&](CudaGemm& g) { g.b_scale = behind<void>(g.b_scale, 8); }));
   EXPECT_FALSE(runs([&](CudaGemm& g) { g.pre_activation = memory(1 << 12); })) << "GELU";
+
+  const auto blocks = [&](ScaleMode a, ScaleMode b, const std::function<void(CudaGemm&)>& change) {
+    return runs([&](CudaGemm& g) {
+      g.m = 8, g.dtype = DType::e4m3, g.a_mode = a, g.b_mode = b;
+      g.a_scale = memory(1 << 12), g.b_scale = memory(1 << 12);
+      change(g);
+    });
+  };
+  using enum ScaleMode;
+  const auto as_it_is = [](CudaGemm&) {};
+  for (const auto& [a, b] : {std::pair(vectors, vectors), {vectors, squares}, {squares, vectors}}) {
+    EXPECT_TRUE(blocks(a, b, as_it_is));
+    EXPECT_TRUE(blocks(a, b, [&](CudaGemm& g) { fp32(g), g.n = 44, g.accumulate = true; }));
+    EXPECT_TRUE(blocks(a, b, [&](CudaGemm& g) { g.bias = memory(96); }));
+    EXPECT_FALSE(blocks(a, b, [](CudaGemm& g) { g.m = 6; }));
+    EXPECT_FALSE(blocks(a, b, [](CudaGemm& g) { g.k = 72; }));
+    EXPECT_FALSE(blocks(a, b, [&](CudaGemm& g) { fp32(g), g.n = 46; }));
+    EXPECT_FALSE(blocks(a, b, [](CudaGemm& g) { g.fast = true; }));
+    EXPECT_FALSE(blocks(a, b, [](CudaGemm& g) { g.dtype = DType::e5m2; }));
+    EXPECT_FALSE(blocks(a, b, [](CudaGemm& g) { g.transpose_b = false; }));
+    EXPECT_FALSE(blocks(a, b, [&](CudaGemm& g) { g.a_scale = behind<void>(g.a_scale, 4); }));
+    EXPECT_FALSE(blocks(a, b, [&](CudaGemm& g) { g.b_scale = behind<void>(g.b_scale, 8); }));
+  }
+  for (const auto& [a, b] : {std::pair(squares, squares),
+                             {tensor, vectors},
+                             {vectors, tensor},
+                             {tensor, squares},
+                             {foreign, vectors},
+                             {vectors, foreign}})
+    EXPECT_FALSE(blocks(a, b, as_it_is));
+  // What only a GPU and a library of another kind refuse.
+  emulation::driver().compute_capability = 100;
+  EXPECT_TRUE(runs([](CudaGemm& g) { g.m = 12; }));
+  EXPECT_FALSE(blocks(vectors, squares, [](CudaGemm& g) { g.m = 12; }));
+  emulation::driver().compute_capability = 90;
+  emulation::driver().cublas_version = 120804;
+  EXPECT_FALSE(message_of<Error>([&] { blocks(vectors, squares, [](CudaGemm& g) { g.m = 16; }); }).empty());
+  emulation::driver().cublas_version = 120900;
+}
+
+TEST_F(Fp8Gemms, WithBlockScalesNeedHopperAndItsLibrary) {
+  const auto create = [&](int capability, size_t version) {
+    emulation::driver().compute_capability = capability, emulation::driver().cublas_version = version;
+    create_cuda_ops(*device, {.block_scales = true});
+  };
+  EXPECT_NO_THROW(create(90, 120900));
+  EXPECT_NO_THROW(create(90, 130100));
+  const std::string head = "precision.fp8_recipe: found blockwise, which needs a GPU of compute capability 9.0 (found ",
+                    tail = "); expected tensorwise, or device.kind: cpu";
+  EXPECT_EQ(message_of([&] { create(89, 130100); }), head + "8.9) and cuBLASLt 12.9 or newer (found 13.1" + tail);
+  EXPECT_EQ(message_of([&] { create(100, 120900); }), head + "10.0) and cuBLASLt 12.9 or newer (found 12.9" + tail);
+  EXPECT_EQ(message_of([&] { create(90, 120805); }), head + "9.0) and cuBLASLt 12.9 or newer (found 12.8" + tail);
+  emulation::driver().compute_capability = 90, emulation::driver().cublas_version = 120900;
 }
 
 // A fallback would be just as correct and far slower. So in all roles, transposed or not, the library must run in FP8
@@ -115,6 +177,37 @@ TEST_F(Fp8Gemms, OfLinearLayersAreTheLibrarys) {
   EXPECT_EQ(queued(kE5m2, kBf16, false, true, 64), Counts(0, 1));
   EXPECT_EQ(queued(kE4m3, kBf16, false, true, 40), Counts(0, 0)) << "in bf16";
   EXPECT_EQ(queued(kE4m3, kF32, true, false, 40), Counts(0, 0)) << "in bf16";
+
+  // The same with block scales. halves: parts of the weight, or of the tokens.
+  const auto in_blocks = [&](DType c, bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
+                             int64_t halves) {
+    const auto before = products();
+    const int64_t blocks_before = emulation::driver().block_products;
+    const auto count = [](int64_t i) { return ScaleBlocks::count(i); };
+    const Shape a_scales = transpose_a ? Shape{halves, count(k / halves), m} : Shape{m, 1, count(k)};
+    const int64_t rows = (transpose_b ? n : k) / halves;
+    const Shape b_scales{halves, count(rows), transpose_a ? n : count(transpose_b ? k : n)};
+    ops->run(op::Matmul{.a = on_gpu(kE4m3, transpose_a ? Shape{k, m} : Shape{m, k}),
+                        .b = on_gpu(kE4m3, transpose_b ? Shape{n, k} : Shape{k, n}),
+                        .c = on_gpu(c, {m, n}),
+                        .transpose_a = transpose_a,
+                        .transpose_b = transpose_b,
+                        .scales = {on_gpu(kF32, a_scales), on_gpu(kF32, b_scales)}},
+             *stream);
+    stream->synchronize();
+    const int64_t queued = emulation::driver().block_products - blocks_before;
+    EXPECT_EQ(products(), Counts(before.first, before.second + queued)) << "never fast";
+    return queued;
+  };
+  for (const int64_t halves : {1, 2}) {
+    EXPECT_EQ(in_blocks(kBf16, false, true, 32, 48, 256, halves), 1) << "forward, of any halves";
+    EXPECT_EQ(in_blocks(kBf16, false, false, 32, 48, 256, halves), 1) << "gradient of the input";
+    EXPECT_EQ(in_blocks(kF32, true, false, 36, 20, 256, halves), 1) << "gradient of the weight";
+    EXPECT_EQ(in_blocks(kBf16, false, false, 32, 48, 288, halves), halves == 1) << "halves of 144 along k";
+    EXPECT_EQ(in_blocks(kF32, true, false, 36, 20, 288, halves), halves == 1) << "halves of 144 along k";
+    EXPECT_EQ(in_blocks(kBf16, false, true, 33, 48, 256, halves), 0) << "an odd number of tokens";
+    EXPECT_EQ(in_blocks(kBf16, false, true, 32, 48, 264, halves), 0) << "k % 16 is 8";
+  }
 }
 
 // All kinds of epilogues, and operands spanning several tiles, some partial or unaligned, against the CPU.

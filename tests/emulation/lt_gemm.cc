@@ -59,7 +59,7 @@ std::vector<float> unpacked(const LtProduct& p, const void* matrix, cudaDataType
 }
 
 // sums[j * m + i] = the terms [begin, end) of the sum at (i, j), in order. Four columns at a time.
-void add_up(const LtProduct& p, const float* a, const float* b, int64_t begin, int64_t end, float* sums) {
+void add_terms(const LtProduct& p, const float* a, const float* b, int64_t begin, int64_t end, float* sums) {
   std::fill(sums, sums + p.m * p.n, 0.f);
   for (int64_t j = 0; j < p.n; j += 4) {
     const int64_t columns = std::min<int64_t>(4, p.n - j);
@@ -71,6 +71,23 @@ void add_up(const LtProduct& p, const float* a, const float* b, int64_t begin, i
         for (int64_t i = 0; i < p.m; ++i) sum[i] += column[i] * factor;
       }
     }
+  }
+}
+
+// The same with scales of blocks, if there are any.
+void add_up(const LtProduct& p, const float* a, const float* b, int64_t begin, int64_t end, float* sums) {
+  if (!p.in_blocks()) return add_terms(p, a, b, begin, end, sums);
+  std::fill(sums, sums + p.m * p.n, 0.f);
+  std::vector<float> part(static_cast<size_t>(p.m * p.n));
+  for (int64_t next = 0; begin < end; begin = next) {
+    const int64_t l = begin / 128;
+    next = std::min(end, (l + 1) * 128);
+    add_terms(p, a, b, begin, next, part.data());
+    for (int64_t j = 0; j < p.n; ++j)
+      for (int64_t i = 0; i < p.m; ++i)
+        sums[j * p.m + i] +=
+            part[static_cast<size_t>(j * p.m + i)] * (p.a_scale[LtProduct::scale_at(p.a_mode, i, l, p.m, p.k)] *
+                                                      p.b_scale[LtProduct::scale_at(p.b_mode, j, l, p.n, p.k)]);
   }
 }
 
@@ -116,7 +133,8 @@ void run(const LtProduct& p) {
     const cudaDataType_t kept = p.algorithm == LtAlgorithm::halves ? CUDA_R_32F : p.d_type;
     for (int64_t i = 0; i < p.m * p.n; ++i) sums[i] = rounded(kept, sums[i]) + rounded(kept, second[i]);
   }
-  const float scales[] = {p.a_scale ? *p.a_scale : 1, p.b_scale ? *p.b_scale : 1};
+  const bool scaled = p.a_scale && !p.in_blocks();
+  const float scales[] = {scaled ? *p.a_scale : 1, scaled ? *p.b_scale : 1};
   for (int64_t j = 0; j < p.n; ++j)
     for (int64_t i = 0; i < p.m; ++i) {
       float x = p.alpha * sums[j * p.m + i] * scales[0] * scales[1];

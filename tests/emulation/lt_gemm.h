@@ -14,7 +14,11 @@ enum class LtAlgorithm : uint64_t {
   fails              // is proposed, but does not run
 };
 
-// D[m, n] = epilogue(alpha op(A) op(B) + beta C); for FP8, alpha times both scales.
+// The elements of an operand that share a scale; the values are the library's.
+enum class LtScale : int32_t { tensor = 0, vec128 = 4, blk128x128 = 5 };
+
+// D[m, n] = epilogue(alpha op(A) op(B) + beta C); for FP8, alpha times both scales, or, with scales of blocks, the
+// partial sum of every 128 products along k times those of its blocks.
 struct LtProduct {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, tf32 = false;
@@ -23,13 +27,23 @@ struct LtProduct {
   int64_t lda = 0, ldb = 0, ldc = 0, ldd = 0, ld_aux = 0;
   float alpha = 1, beta = 0;
   const void *a = nullptr, *b = nullptr, *c = nullptr, *bias = nullptr;
-  const float *a_scale = nullptr, *b_scale = nullptr;           // for FP8
+  const float *a_scale = nullptr, *b_scale = nullptr;  // for FP8
+  LtScale a_mode = LtScale::tensor, b_mode = LtScale::tensor;
   void *d = nullptr, *aux = nullptr, *bias_gradient = nullptr;  // the last one: [n], sums of op(B) over k
   bool gelu = false, gelu_gradient = false;
   LtAlgorithm algorithm = LtAlgorithm::whole;
   float* workspace = nullptr;
 
-  // This GEMM's part of the workspace: `halves` keeps its two terms there.
+  bool in_blocks() const { return a_mode != LtScale::tensor; }
+  // The scale of block `l` along k in row `i` of A, or column `i` of B, of `outer` (m or n): vectors are contiguous
+  // along rows or columns, squares along k, padded to multiples of 4.
+  static int64_t scale_at(LtScale mode, int64_t i, int64_t l, int64_t outer, int64_t k) {
+    return mode == LtScale::vec128 ? l * outer + i : i / 128 * (((k + 127) / 128 + 3) / 4 * 4) + l;
+  }
+  static int64_t scale_bytes(LtScale mode, int64_t outer, int64_t k) {
+    return 4 * (mode == LtScale::tensor ? 1 : scale_at(mode, outer - 1, (k + 127) / 128 - 1, outer, k) + 1);
+  }
+  // Its part of the workspace: `halves` keeps its two terms there.
   int64_t workspace_bytes() const {
     return algorithm == LtAlgorithm::halves || algorithm == LtAlgorithm::halves_in_d_type
                ? 2 * m * n * static_cast<int64_t>(sizeof(float))

@@ -252,8 +252,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int whi
   if (which < 0 || which >= device_count()) return cudaErrorInvalidDevice;
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount: *value = driver().multiprocessors; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor: *value = driver().compute_capability / 10; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor: *value = driver().compute_capability % 10; return cudaSuccess;
     default: return cudaErrorInvalidValue;
   }
 }

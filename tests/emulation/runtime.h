@@ -43,9 +43,12 @@ struct Driver {
   std::atomic<uint64_t> last_blocks = 0;
   std::atomic<int> multiprocessors = 4;     // per GPU, as devices report it
   std::atomic<int64_t> clock_ahead_ns = 0;  // how far the GPUs' clock is ahead of the host's
-  std::atomic<int> greatest_ctas = 0;       // over all NCCL communicators so far
-  // The library's GEMMs in FP8 so far: with fast accumulation, and the others.
-  std::atomic<int64_t> fast_products = 0, fp8_products = 0;
+  std::atomic<int> greatest_ctas = 0;       // over NCCL's communicators so far
+  // The library's GEMMs in FP8 so far: with fast accumulation, and the others, of which some have block scales.
+  std::atomic<int64_t> fast_products = 0, fp8_products = 0, block_products = 0;
+  // What GPUs and cuBLASLt say that they are.
+  std::atomic<int> compute_capability = 90;
+  std::atomic<size_t> cublas_version = 120900;
 };
 Driver& driver();
 

@@ -61,6 +61,12 @@ void as_fp8(Config& c) {
   c.precision.fp8 = Fp8::hybrid;
 }
 
+void as_fp8_in_blocks(Config& c) {
+  as_fp8(c);
+  c.precision.fp8 = Fp8::e4m3;
+  c.precision.fp8_recipe = Fp8Recipe::blockwise;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Layouts, OnADevice,
     testing::Values(LayoutCase{"one"}, LayoutCase{"bf16", {}, [](Config& c) { c.precision.dtype = DType::bf16; }},
@@ -127,6 +133,14 @@ INSTANTIATE_TEST_SUITE_P(
                                  c.precision.fp8_param_gather = true;
                                  overlap_data_parallel(c);
                                }},
+                    LayoutCase{"fp8_blocks", {.t = 2, .sequence_parallel = true}, as_fp8_in_blocks},
+                    LayoutCase{"fp8_blocks_llama",
+                               {.d = 2, .strategy = "optim_grads_params"},
+                               [](Config& c) {
+                                 as_llama(c);
+                                 as_fp8_in_blocks(c);
+                                 overlap_data_parallel(c);
+                               }},
                     LayoutCase{"zero_bubble_recompute",
                                {.p = 2, .schedule = "zb-h1"},
                                [](Config& c) {
@@ -144,6 +158,7 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   Config config = config_of(c);
   config.model.hidden_dropout = 0.1;
   const bool fp8 = config.precision.fp8 != Fp8::none;
+  const bool blocks = fp8 && config.precision.fp8_recipe == Fp8Recipe::blockwise;
   // An emulated GPU is slow, and the library's FP8 needs at least 16 tokens.
   config.batch = {.micro_batch_size = fp8 ? 2 : 1, .global_batch_size = 4};
   config.model.seq_length = 8;
@@ -153,14 +168,16 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   config.comm.backend = CommBackend::staged;
   config.train.deterministic_mode = true;
 #ifdef TRIVET_EMULATED_GPU
-  const int64_t fast = emulation::driver().fast_products, others = emulation::driver().fp8_products;
+  const int64_t fast = emulation::driver().fast_products, others = emulation::driver().fp8_products,
+                in_blocks = emulation::driver().block_products;
 #endif
 
   const Curve gpu = train_on_threads(config, ranks, kGpuSteps, {.poison = true}, true);
 
 #ifdef TRIVET_EMULATED_GPU
-  EXPECT_EQ(emulation::driver().fast_products > fast, fp8) << "forward, by the library in FP8";
+  EXPECT_EQ(emulation::driver().fast_products > fast, fp8 && !blocks) << "forward, by the library in FP8";
   EXPECT_EQ(emulation::driver().fp8_products > others, fp8) << "backward";
+  EXPECT_EQ(emulation::driver().block_products > in_blocks, blocks);
 #endif
 
   const double tolerance = config.precision.dtype == DType::bf16 ? 5e-3 : 2e-5;

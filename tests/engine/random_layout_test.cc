@@ -163,7 +163,6 @@ TEST_P(RandomLayout, IsTheSameOnGpus) {
   SCOPED_TRACE(runs.text());
   Config& config = runs.full;
   config.comm = {};
-  config.precision.fp8_recipe = Fp8Recipe::tensorwise;  // the only one on GPUs
   const CudaGraphs graphs = std::exchange(config.device.cuda_graph_impl, CudaGraphs::none);
   config.device.kind = DeviceKind::cpu;
   const Curve cpu = train_on_threads(config, runs.ranks(), 2);

@@ -111,6 +111,16 @@ void quantize(Trial& run) {
   run.result(values, 3 * kWidth);
 }
 
+void quantize_blocks(Trial& run) {
+  for (const bool along_rows : {false, true}) {
+    const Tensor x = run.in(kBf16, kWidth), values = run.out(DType::e4m3, kWidth);
+    const int64_t rows = x.rows(), down = along_rows ? (rows + 127) / 128 : rows, across = along_rows ? kWidth : 32;
+    const Tensor scale = run.zeros(kF32, {1, down, across});
+    run(op::Quantize{x, {}, values, scale});
+    run.result(values, 3 * kWidth), run.result(scale, along_rows ? kWidth : 3 * across);
+  }
+}
+
 // Ops on rows [n, kWidth].
 void activations(Trial& run) {
   const auto in = [&] { return run.in(kBf16, kWidth); };
@@ -367,6 +377,7 @@ const Case kCases[] = {
     {"activations, conversions and fills", activations},
     {"largest magnitude", amax, 8, 1 << 19},
     {"quantisation", quantize},
+    {"quantisation in blocks", quantize_blocks, 32},
     {"residuals, dropout and positions", residual_stream},
     {"embedding", embedding},
     {"cross-entropy", loss},
