@@ -166,16 +166,11 @@ void check_is_priced(const Config& config, const System& system) {
         fmt::format("precision.fp8: found {}, but the spec {} has no fp8_tflops, the peak of GEMMs in FP8; expected "
                     "none, or --system-set fp8_tflops=NUMBER of a GPU with FP8 GEMMs",
                     word_of(config.precision.fp8), system.name));
-  const auto only_on_cpus = [&](bool found, const char* value, const char* what, const char* expected) {
-    if (found && system.kind() == SystemKind::gpu)
-      throw ConfigError(
-          fmt::format("{}, but {} is a spec of GPUs, and only CPUs have {}; expected {}, or a spec of CPUs", value,
-                      system.name, what, expected));
-  };
-  only_on_cpus(config.precision.fp8_recipe == Fp8Recipe::blockwise, "precision.fp8_recipe: found blockwise",
-               "block scales", "tensorwise");
-  only_on_cpus(config.precision.fp8_accumulator_bits != 24, "precision.fp8_accumulator_bits: found 14", "that option",
-               "24");
+  if (config.precision.fp8_accumulator_bits != 24 && system.kind() == SystemKind::gpu)
+    throw ConfigError(
+        fmt::format("precision.fp8_accumulator_bits: found 14, but {} is a spec of GPUs, and only CPUs have that "
+                    "option; expected 24, or a spec of CPUs",
+                    system.name));
 }
 
 Rehearsal rehearse_on(const Config& config, const Layout& layout, const System& system) {

@@ -295,9 +295,10 @@ class TapeOps : public Ops {
   }
 
  private:
-  // Adds the operands that a GPU's GEMM fuses, and records the ops before a GEMM with FP8 operands. A CPU decodes
-  // such operands; a GPU's GEMM requires rows along k in multiples of 16 bytes (cuBLASLt, "cublasLtMatmul"): operands
-  // in the other layout are transposed; if k is not a multiple, both are decoded.
+  // What a GPU's GEMM fuses, and the ops before a GEMM of FP8 operands. A CPU decodes them. A GPU's GEMM requires rows
+  // along k that are multiples of 16 bytes (cuBLASLt, "cublasLtMatmul"): other operands are transposed, or decoded if k
+  // is not such a multiple, or blocks along k begin elsewhere than at multiples of 128. Scales of blocks along columns,
+  // and of squares, are rearranged (kernels/cuda/matmul.cu).
   void add_prologue(const op::Matmul& op, TapeWork& gemm, Stream& stream) {
     if (!cpu_) add_bytes(op.pre_activation, gemm), add_bytes(op.activation_backward, gemm);
     if (!is_fp8(op.a.dtype)) return;
@@ -305,12 +306,18 @@ class TapeOps : public Ops {
       tape_stream(stream).queue(
           {.name = name, .dtype = DType::bf16, .bytes = operand.bytes() + operand.numel() * size_of(to)});
     };
-    if (cpu_ || gemm.k % 16 != 0) {
+    const auto foreign = [](const Tensor& operand, const Tensor& scale, bool along_rows) {
+      return ScaleBlocks::given(scale) && along_rows && !ScaleBlocks::aligned(scale, operand);
+    };
+    if (cpu_ || gemm.k % 16 != 0 || foreign(op.a, op.scales.a, op.transpose_a) ||
+        foreign(op.b, op.scales.b, !op.transpose_b)) {
       gemm.dtype = DType::bf16;
       pass("decode", op.a, DType::bf16), pass("decode", op.b, DType::bf16);
     } else {
       if (op.transpose_a) pass("transpose", op.a, op.a.dtype);
       if (!op.transpose_b) pass("transpose", op.b, op.b.dtype);
+      for (const Tensor& scale : {op.scales.a, op.scales.b})
+        if (ScaleBlocks::given(scale) && !(op.transpose_a && !op.transpose_b)) pass("scales", scale, scale.dtype);
     }
   }
   // As in CpuOps. Passes for the bias gradient and the residual are counted on GPUs too, because whether a shape's GEMM
