@@ -11,7 +11,7 @@
 #     --container   launch/container and the .deb in Debian roots from debootstrap: ten minutes (tests/container/run.sh)
 #     --browser     docs/play under Debian's Emscripten and Chromium, which it installs (tests/browser/run.py)
 # A ctest test is a share of a program's cases: GTEST_FILTER=… selects cases, -R does not.
-# TRIVET_RANDOM_LAYOUTS=N draws N random layouts: default 50; with --all 40, under sanitizers 8.
+# TRIVET_RANDOM_LAYOUTS=N draws N random layouts: default 50; with --all 40, under ThreadSanitizer 8.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
@@ -89,7 +89,7 @@ fi
 launch/mutants.sh --check
 phase "build" build_trivet build-all "${once[@]}" -DTRIVET_BESIDE_SANITIZERS=ON
 phase "tests, of MPI ranks too" run_tests build-all "$@"
-phase "fuzz targets" launch/fuzz.sh -runs=3000  # starting from the committed inputs
+phase "fuzz targets" launch/fuzz.sh -runs=1000  # starting from the committed inputs
 phase "build with AddressSanitizer" build_trivet build-asan -DTRIVET_SANITIZE=address,undefined -DTRIVET_TOOLS=OFF "$scopes"
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 phase "tests with AddressSanitizer, CUDA emulated" run_tests build-asan "$@"

@@ -88,9 +88,13 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
   const std::shared_ptr<EventState> state = of(event);
   if (!state->captured.expired()) return cudaErrorCapturedEvent;
-  std::lock_guard lock(state->mutex);
-  if (state->complete >= state->recorded) return cudaSuccess;
+  std::unique_lock lock(state->mutex);
+  const uint64_t record = state->recorded;
+  const auto complete = [&] { return state->complete >= record; };
+  if (complete()) return cudaSuccess;
   ++driver().polls;
+  // A host thread that polls leaves its core to the emulated GPU.
+  state->happened.wait_for(lock, std::chrono::microseconds(500), complete);
   return cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

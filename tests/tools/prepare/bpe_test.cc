@@ -8,7 +8,6 @@
 #include "engine/data/bpe_tokenizer.h"
 #include "engine/data/training_data.h"
 #include "tests/engine/data/support.h"
-#include "tests/support/training.h"
 #include "tests/support/where.h"
 #include "tools/prepare/bpe_trainer.h"
 #include "tools/prepare/prepare.h"
@@ -164,7 +163,10 @@ TEST_F(ShapesTest, PartsHaveTheTokensOfTheWhole) {
 TEST(Bpe, GivesTheTokensOfTokenizersForLongRuns) {
   const json expected = json::parse(golden("ids.json"));
   std::map<std::string, std::unique_ptr<Tokenizer>> tokenizers;
-  for (const json& run : test::sampled(expected["long"].get<std::vector<json>>())) {
+  // Every second one: each kind of run with one tokenizer or two.
+  const auto runs = expected["long"].get<std::vector<json>>();
+  for (size_t n = 0; n < runs.size(); n += 2) {
+    const json& run = runs[n];
     std::string text;
     for (int i = 0; i < run["count"]; ++i) text += run["unit"].get_ref<const std::string&>();
     text += run["end"].get_ref<const std::string&>();
