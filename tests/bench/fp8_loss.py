@@ -14,6 +14,10 @@ MODELS = {
     "GPT": "configs/tiny.yaml",
     "Llama": "configs/llama_tiny.yaml",
 }
+RECIPES = {
+    "hybrid": {"precision.fp8": "hybrid"},
+    "blockwise": {"precision.fp8": "e4m3", "precision.fp8_recipe": "blockwise", "device.kind": "cpu"},
+}
 SMALL = {
     "model.num_layers": 2, "model.hidden_size": 64, "model.num_attention_heads": 4, "model.seq_length": 64,
     "parallel.tensor_model_parallel_size": 1, "parallel.pipeline_model_parallel_size": 1,
@@ -23,10 +27,10 @@ SMALL = {
 }
 
 
-def loss_of(args, folder, model, seed, fp8):
-    run = folder / f"{model}_{seed}_{fp8}"
-    sets = dict(SMALL) | {"train.train_iters": args.steps, "train.seed": seed, "precision.fp8": fp8,
-                          "data.path": args.data, "train.run_dir": run}
+def loss_of(args, folder, model, seed, recipe):
+    run = folder / f"{model}_{seed}_{recipe}"
+    sets = dict(SMALL) | {"train.train_iters": args.steps, "train.seed": seed, "data.path": args.data,
+                          "train.run_dir": run} | RECIPES.get(recipe, {})
     if model == "Llama":
         sets["model.num_query_groups"] = 2
     command = [args.trivet, "train", MODELS[model]]
@@ -45,12 +49,13 @@ def main():
     parser.add_argument("--data", default="data/gcide")
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--recipe", choices=RECIPES, default="hybrid")
     args = parser.parse_args()
-    print("| model | seed | bf16 | hybrid | difference |\n|---|---|---|---|---|")
+    print(f"| model | seed | bf16 | {args.recipe} | difference |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for model in MODELS:
             for seed in range(1, args.seeds + 1):
-                bf16, fp8 = (loss_of(args, pathlib.Path(folder), model, seed, how) for how in ("none", "hybrid"))
+                bf16, fp8 = (loss_of(args, pathlib.Path(folder), model, seed, how) for how in ("bf16", args.recipe))
                 print(f"| {model} | {seed} | {bf16:.4f} | {fp8:.4f} | {100 * (fp8 / bf16 - 1):+.3f} % |", flush=True)
 
 
