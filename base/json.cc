@@ -88,7 +88,7 @@ std::string json_text(std::string_view text) {
 
 namespace {
 
-// Scans a text without building values, and rejects some that the library's own reader accepts. (A callback of that
+// Scans JSON text without building values, and rejects some that the library's own reader accepts. (A callback of that
 // reader would walk an object's members for each one added.)
 class Watch : public nlohmann::json_sax<nlohmann::json> {
  public:

@@ -1,4 +1,4 @@
-// Scalars as written in configurations: parses their values, and formats strings for messages. Functions that return an
+// Scalars as written in configurations: parsing their values and quoting strings in messages. Functions that return an
 // optional return an empty one unless the whole text is a valid value.
 //
 //   integers   40_000_000, 1e9, 1.5e6; not 1.5, 010 (octal to some YAML readers), 0x10

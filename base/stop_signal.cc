@@ -31,9 +31,9 @@ struct Texts {
 std::atomic<int> received{0};
 std::atomic<bool> on_terminal{false};  // the terminal's last line may be a progress bar, or ^C
 std::atomic<int64_t> received_ns{0};   // 0: nothing was received
-std::array<Texts, 2> texts;            // one is in use, the other may be written
+std::array<Texts, 2> texts;            // one is in use, the other can be written
 std::atomic<int> in_use{0};
-std::atomic<int> readers{0};  // handlers that read the texts in use, or those in use when they began
+std::atomic<int> readers{0};  // handlers that read the messages in use, or those in use when they began
 static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
               std::atomic<bool>::is_always_lock_free);
 

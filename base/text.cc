@@ -124,7 +124,7 @@ namespace {
 
 constexpr size_t kGap = 2;  // between columns, and before the first column of a block with a title
 
-// The narrowest column in which to wrap a text: its longest word, but at least 24 columns or the text's width if less.
+// The narrowest column in which to wrap `text`: its longest word, but at least 24 columns or the text's width if less.
 size_t least_width(std::string_view text) {
   size_t least = std::min<size_t>(width_of(text), 24);
   for (size_t i = 0; i < text.size();) {
@@ -161,7 +161,7 @@ std::string render_table(const TextBlock& block, const std::vector<size_t>& widt
   return text;
 }
 
-// Renders names and texts. A cell is placed in its column, or directly after its predecessor if it does not fit there,
+// Renders rows of cells. A cell is placed in its column, or directly after its predecessor if it does not fit there,
 // or else, like all that follow, on a line of its own.
 std::string render_texts(const TextBlock& block, const std::vector<size_t>& widths, size_t indent, size_t columns) {
   const size_t below = indent + 3 * kGap;

@@ -42,7 +42,7 @@ struct TextBlock {
 };
 
 // Renders the blocks one after another, with a first column of the same width in all of them. No line ends with spaces.
-// On a terminal of `columns` columns (0: no limit) long texts continue on the next line.
+// On a terminal of `columns` columns (0: no limit), long strings continue on the next line.
 std::string render(const std::vector<TextBlock>& blocks, int columns = 0);
 
 }  // namespace trivet
