@@ -21,7 +21,7 @@ struct LoadedConfig {
   Config config = {};
   Origins origins = {};
   std::string path = {};
-  // Keys given as "auto" whose values only `trivet plan` chooses; in `config` they hold their defaults.
+  // Keys set to "auto" that only `trivet plan` can resolve; in `config` they hold their defaults.
   std::vector<std::string_view> left_to_planner = {};
   // False for a plan or for inference, which may lack the keys that only training needs: data and run length. The
   // `plan` keys are valid only if this is false.

@@ -86,8 +86,8 @@ Schedule find_schedule(const ParallelConfig& c, int64_t micro_batches, int& dept
   return schedule;
 }
 
-// Reports an error thrown by `f` as a problem of the key, or of a KeyError's own key; rethrows bugs. Returns false if
-// there was a problem.
+// Reports an error thrown by `f` as a problem with the key, or with a KeyError's own key; rethrows bugs. Returns false
+// if there was a problem.
 template <class F>
 bool succeeds(Problems& problems, std::string_view key, const F& f) {
   try {
@@ -111,7 +111,7 @@ void derive(LoadedConfig& loaded, std::string_view key, std::optional<T>& to, T 
   loaded.origins[std::string(key)] = {Origin::derived, std::move(how)};
 }
 
-// Resets to their defaults the values that the rules leave out.
+// Restores the defaults of the values that the rules leave out.
 void leave_out(LoadedConfig& loaded, const Problems& problems, std::vector<std::string>& notes) {
   Config defaults;
   for (const auto& [key, note] : problems.left_out()) {
@@ -122,7 +122,7 @@ void leave_out(LoadedConfig& loaded, const Problems& problems, std::vector<std::
   }
 }
 
-// Converts an automatic warm-up to the unit in which the run counts, unless a length is given in that unit.
+// Converts an automatic warm-up to the unit of the run's length, unless a warm-up length is given in that unit.
 void carry_auto_warmup(LoadedConfig& loaded) {
   OptimizerConfig& o = loaded.config.optimizer;
   const bool samples = loaded.config.train.train_samples > 0;

@@ -20,7 +20,7 @@ class Samples {
     if (ends) ends->clear();
     read_sample(index, tokens, ends);
   }
-  // The number of samples in one pass over the data, and the number of labels in the first `samples` of it.
+  // The number of samples in one pass over the data, and the number of labels in the first `samples` of them.
   virtual int64_t samples() const = 0;
   virtual int64_t labels_of(int64_t samples) const = 0;
 

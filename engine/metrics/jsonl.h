@@ -21,7 +21,7 @@ namespace trivet {
 std::vector<std::string> step_metric_names();
 
 // Calls each(numbers) for every step on record with all its numeric fields, including "step" (from 1) and "loss" (NaN
-// if absent); calls event(record) for every other object. Skips an incomplete last line, which is still being written.
+// if absent); calls event(record) for any other object. Skips an incomplete last line, which is still being written.
 // most_bytes: reads steps only from this many bytes at the file's end. Returns a problem with the file, or "".
 using StepNumbers = std::map<std::string, double>;
 std::string for_each_step(const std::string& path, const std::function<void(StepNumbers numbers)>& each,

@@ -78,7 +78,7 @@ class Checkpointing {
   Reporter* const reporter_;
   Options options_;
   std::mutex stop_texts_;
-  int64_t done_ = 0, committed_ = 0;        // for the stop texts
+  int64_t done_ = 0, committed_ = 0;        // for the stop messages
   std::optional<CheckpointMirror> mirror_;  // on rank 0
   std::optional<CheckpointSaver> saver_;    // empty: the run saves nothing
   int64_t all_bytes_ = 0;                   // of a checkpoint, over all ranks

@@ -26,7 +26,7 @@ struct StepSums {
   Votes votes;
   int64_t above_peak = 0;  // 1 if rank 0 was faster than the peak and may measure it again
   int64_t lost_spans = 0;
-  int64_t seen_keys = 0;  // equal on the tensor and pipeline ranks of one batch
+  int64_t seen_keys = 0;  // the same on all tensor and pipeline ranks that share a batch
   int64_t gpus = 0, energy_mj = 0, clock_mhz = 0, slowed_by_power = 0, slowed_by_heat = 0;
 };
 
@@ -36,7 +36,7 @@ struct FoundPeak {
   bool measured = false;
 };
 
-// All ranks measure at the same time, as they will when computing; the mean is one rank's share.
+// All ranks measure at the same time, because they also compute at the same time; the mean is one rank's share.
 GemmPeak measure_peak(const Config& config, Trainer& trainer) {
   HostWorld& host = trainer.host();
   host.barrier();
@@ -282,10 +282,10 @@ Votes Reporter::step(const StepResult& result, const Votes& votes) {
                                     static_cast<double>(seen_keys / (mesh[Axis::tp] * mesh[Axis::pp])));
     report.mfu_in_documents = mfu_of(work, seconds);
   }
-  if (trainer_.mesh().shape[Axis::pp] == 1) report.bubble_fraction = 0;  // with one stage, idle time is no bubble
+  if (trainer_.mesh().shape[Axis::pp] == 1) report.bubble_fraction = 0;  // with one stage, idle time is not a bubble
   if (report.mfu > 1) limit_mfu(report);
   report.remaining_seconds = static_cast<double>(report.total_steps - report.step) * speed_.recent_step_seconds();
-  // The step's line redraws the progress bar below it, which must already count this step.
+  // Printing the step's line redraws the progress bar below it, so the bar must already count this step.
   console_->progress(static_cast<double>(result.step), config_.train.train_iters, speed_.recent_step_seconds());
   tell(&RunObserver::step, report);
   return sum;
