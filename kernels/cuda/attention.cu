@@ -29,7 +29,7 @@ bool aligned(const HeadsView& x) {
 bool aligned(const QkvViews& views) { return aligned(views.q) && aligned(views.k) && aligned(views.v); }
 
 // Tensor cores work on tiles of 16 rows. With fewer queries after cached keys, as in text generation, most of the work
-// would be wasted on empty rows, in one block per head. The plain kernels use one warp per query and head.
+// would be wasted on empty rows, in one block per head. The plain kernels use one warp per query per head.
 constexpr int64_t kFewestAfterOthers = 16;
 
 // True if the tensor-core kernels support type, head size, alignment and number of queries. Fails if no kernel does.

@@ -62,7 +62,7 @@ class CudaGemms {
 
   // Queues the GEMM. Returns false and queues nothing if the library has no algorithm for it or fails, if it has an
   // activation and is not bf16, or if its epilogue is no faster than separate kernels. For FP8 operands the library
-  // requires transpose_b alone, and k % 16 == 0; with block scales also m % 4 == 0, and no `fast`. The first call with
+  // requires only transpose_b, and k % 16 == 0; with block scales also m % 4 == 0, and no `fast`. The first call with
   // a given shape, if it accumulates, allocates a buffer of c's size for its trials if it can. apart: given if the GEMM
   // has an epilogue.
   bool run(const CudaGemm& gemm, const CudaGemmApart* apart, std::byte* workspace, cudaStream_t stream);
