@@ -199,7 +199,7 @@ void MpiCollective::pump(int p) {
   for (int kind = 0; kind < kStreams; ++kind) {
     ChunkStream& stream = peer.streams[kind];
     const bool in = kind == scatter_in || kind == gather_in;
-    // Post no receive before the header has shown that the peer makes the same call.
+    // Don't post a receive until the header has shown that the peer is making the same call.
     if (in && !peer.header_arrived) continue;
     int64_t limit = std::min(stream.chunks, stream.done + kWindow);
     if (!in && between_hosts_ && headers_missing_ > 0) limit = std::min(limit, kEarlyChunks);

@@ -1,6 +1,6 @@
 // MpiCollective: runs one group's collectives over point-to-point messages, one at a time.
 //
-// Every call starts with a header from each rank to every other: the call's signature, and the data if it is small.
+// Every call starts with a header from each rank to all others: the call's signature, and the data if it is small.
 // Large data follows in chunks, directly between tensors unless it is summed. Each slice of a sum is sent to its
 // owner only: the traffic equals a ring's, but the owner receives every rank's slice and adds them in rank order.
 //

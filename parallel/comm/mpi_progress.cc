@@ -37,7 +37,7 @@ struct MpiProgress::Idle {
   std::chrono::nanoseconds length() const { return std::chrono::steady_clock::now() - since; }
 };
 
-// Tells every other rank that this one has ended, and listens for the same from them. Never "in flight", because
+// Tells all other ranks that this one has ended, and listens for the same from them. Never "in flight", because
 // their messages may arrive at any time.
 class MpiProgress::Shutdown : public MpiTask {
  public:
