@@ -2,7 +2,7 @@
 """Data-parallel training over real links (launch/netlab): Trivet without and with overlap and, if --torch names a
 Python with PyTorch, its DDP and FSDP over gloo (torch_ddp.py) on the same links, cores, model and batch.
 
-One rank per host, one thread each, fp32, 14 million parameters, 4 samples of 256 tokens per rank and step. Each round
+One rank per host, one thread each, fp32, 14 million parameters, 4 samples of 256 tokens per rank per step. Each round
 runs every program once. Ratios are taken within a round; the median and the range over the rounds are printed. Needs
 root, as netlab does.
 

@@ -1,5 +1,5 @@
 // Context parallelism in the headline test: ranks that share each sequence reproduce the losses, norms and weight
-// gradients of one rank, with either comm type and combined with every other dimension.
+// gradients of one rank, with either comm type and combined with any other dimension.
 #include <cmath>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

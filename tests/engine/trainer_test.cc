@@ -142,7 +142,7 @@ TEST(PlannedMemory, RecomputeSavesWhatItDoesNotKeep) {
   const int64_t norms = 2 * sbh + 4 * row, attention = sbh + row * a, mlp = 2 * sbf;
   const int64_t all = norms + 3 * sbh + attention + sbh + mlp + sbh;  // and qkv, middle, out
   const int64_t none = activations("none", "core_attn", "none", 0);
-  // One set of these activations for all blocks instead of one set per block and micro-batch.
+  // One set of these activations for all blocks instead of one set per block per micro-batch.
   EXPECT_EQ(none - activations("selective", "core_attn", "none", 0), (n * blocks - 1) * attention);
   EXPECT_EQ(none - activations("selective", "layernorm,mlp", "none", 0), (n * blocks - 1) * (norms + mlp));
   EXPECT_EQ(none - activations("full", "core_attn", "uniform", 1), (n * blocks - 1) * (all - sbh));

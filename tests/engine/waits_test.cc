@@ -1,8 +1,8 @@
 // Every wait is needed: running streams as late or as early as their waits allow (tests/support/hostile.h) changes no
-// number, but leaving out any one wait in parallel/ or engine/ makes some case give other numbers, fail or crash.
+// number, but leaving out any one wait in parallel/ or engine/ makes some case give different numbers, fail or crash.
 //
 // TRIVET_WAITS=all leaves out each wait in turn, which takes two minutes; TRIVET_WAITS=executor.cc, those in that file.
-// By default, it is every sixteenth wait; which ones depends on the addresses in the binary.
+// By default, every sixteenth wait is left out; which ones depends on the addresses in the binary.
 #include <algorithm>
 #include <cstdlib>
 #include <fmt/format.h>
@@ -151,7 +151,7 @@ const std::vector<Case>& cases() {
                }),
       training(
           "unused_prefetch", {.d = 2, .strategy = "optim_grads_params"},
-          [](Config& c) {  // a group's last block is prefetched, but the group's first block is recomputed before that
+          [](Config& c) {  // a group's last block is prefetched, but recomputation begins with the group's first block
             overlap_data_parallel(c);
             c.overlap.collectives_in_flight = 2;
             c.model.recompute_granularity = RecomputeGranularity::full;

@@ -1,5 +1,5 @@
-// The JSON texts of a checkpoint: manifest, shard description, train state. A manifest contains its own hash, which no
-// random text gets right, so each text is also tried with the correct hash.
+// The JSON files of a checkpoint: manifest, shard description, train state. A manifest contains its own hash, which no
+// random text gets right, so each file is also tried with the correct hash.
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>

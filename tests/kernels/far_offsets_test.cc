@@ -37,7 +37,7 @@ class SparseMemory {
   void* data_;
 };
 
-// One run of a case: on the far tensor, or on its last rows alone.
+// One run of a case: on the far tensor, or on only its last rows.
 class Trial {
  public:
   Trial(bool far, Ops& ops, Stream& stream) : far(far), ops_(ops), stream_(stream) {}

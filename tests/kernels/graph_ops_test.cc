@@ -315,7 +315,7 @@ TEST(GraphOps, WantADeviceThatHasGraphs) {
 
 class Keys : public GraphOpsTest {
  protected:
-  // Changes one field alone; returns false if it cannot, because null tensors stay null.
+  // Changes only one field; returns false if it cannot, because null tensors stay null.
   bool change(Tensor& t) {
     if (!t) return false;
     const Tensor copy = arena->allocate(t.dtype, t.shape);  // only the address differs

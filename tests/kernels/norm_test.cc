@@ -137,10 +137,10 @@ TEST_P(NormTest, OrderAndCutsDoNotMatter) {
   ops->run(op::SumOfSquares{.xs = {x}, .bins = whole}, *stream);
 
   for (int run = 0; run < 5; ++run) {
-    // Shuffled, and in pieces of random sizes: all are added to one accumulator, as by calls on one rank …
+    // Shuffled and split into pieces of random sizes: all are added to one accumulator, as calls on one rank would do …
     const Tensor shuffled = tensors.copy(x), calls = tensors.full(DType::i64, {kExactSumBins}, 0);
     std::shuffle(shuffled.as<float>(), shuffled.as<float>() + n, tensors.random());
-    // … and each piece to its own accumulator, which are then summed, as by an all-reduce over ranks.
+    // … and each piece to its own accumulator; the accumulators are then summed, as an all-reduce over ranks would do.
     const Tensor ranks = tensors.full(DType::i64, {kExactSumBins}, 0);
     for (int64_t begin = 0, size; begin < n; begin += size) {
       size = std::min<int64_t>(n - begin, static_cast<int64_t>(tensors.random()() % 9000));

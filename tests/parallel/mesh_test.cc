@@ -1,4 +1,4 @@
-// Positions in the mesh against the closed forms in its header. The groups themselves are a case for every back end.
+// Positions in the mesh against the closed forms in its header. comm_group_cases.cc tests the groups on every back end.
 #include "parallel/mesh.h"
 
 #include <algorithm>

@@ -125,7 +125,7 @@ StorageUser=root
 END
 chmod 600 "$dir/slurmdbd.conf"
 mariadb-install-db --no-defaults --user=root --datadir="$dir/mariadb" >"$dir/mariadb.log" 2>&1
-# Slurm's library looks for the server at Debian's socket; slurmdbd alone is pointed to this server's socket.
+# Slurm's library looks for the server at Debian's socket; only slurmdbd is pointed to this server's socket.
 mariadbd --no-defaults --user=root --datadir="$dir/mariadb" --socket="$dir/mariadb/socket" --pid-file="$dir/mariadb.pid" \
   --skip-networking >>"$dir/mariadb.log" 2>&1 &
 within 30 test -S "$dir/mariadb/socket"

@@ -3,7 +3,7 @@
 
     kubernetes_test.py CHECKOUT
 
-Reads the subset of YAML that they use, with Python's standard library alone. Kubernetes ignores a misspelt field of an
+Reads the subset of YAML that they use, with only Python's standard library. Kubernetes ignores a misspelt field of an
 MPIJob. Check by hand with PyPI's kubernetes-validate --strict for the Job, and jsonschema with the MPIJob's schema.
 """
 import pathlib

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # launch/setup.sh with stand-ins for dpkg-query, apt-get and sudo: what it installs, the progress that it shows, and its
-# message to a user who may not install anything. Also tests the scripts' usage texts.
+# message to a user who may not install anything. Also tests the scripts' usage messages.
 #   setup_test.sh CHECKOUT
 set -uo pipefail
 checkout=$1

@@ -66,7 +66,7 @@ TEST(Documents, AreMegatrons) {
     for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 4) + 4;  // EOD with probability 1/4
     if (round % 2 == 0) tokens.back() = kEod;
     expect_equal(masks_of(tokens, {}), as_megatron(tokens));
-    // The dataset marks the same document ends as EOD does; then the dataset alone marks them.
+    // The dataset marks the same document ends as EOD does; then only the dataset marks them.
     for (int32_t i = 0; i < 16; ++i)
       if (tokens[static_cast<size_t>(i)] == kEod) ends.push_back(i + 1);
     expect_equal(masks_of(tokens, ends), as_megatron(tokens));

@@ -223,7 +223,7 @@ TEST(Convert, ReadsTheVersionsOfALlamasConfiguration) {
     return model_spec_of(open_gpt_weights(dir / "hf")->config().model);
   };
   const auto same = [](nlohmann::json&) {};
-  // given: what transformers 4.57 wrote; then: v5's form, both forms or a window over everything give the same model
+  // given: what transformers 4.57 wrote; then: v5's form, both forms or a window over all positions give the same model
   const ModelSpec llama = spec_with(kLlama, same), qwen2 = spec_with(kQwen2, same);
   EXPECT_EQ(llama.rotary, (Rotary{8, 500, 8, 1, 4, 64}));
   EXPECT_EQ(spec_with(kLlama,
@@ -437,7 +437,7 @@ TEST(Convert, EveryWayAroundGivesTheSameBits) {
   EXPECT_EQ(static_cast<float>(bf16(original[0][0])), weights_of(dir / "hf16")[0][0]);
 }
 
-// Rounding it would give infinity, which every reader refuses.
+// Rounding it would give infinity, which every reader rejects.
 TEST(Convert, AWeightThatBf16CannotHoldIsNamed) {
   const TempDir dir;
   Edited model;
@@ -755,7 +755,7 @@ TEST(Convert, LeavesNothingHalfDone) {
 }
 
 TEST(Convert, TwoOfOneDestinationDoNotMix) {
-  // given: one writer that finishes while another writes, and a folder with the name of a temporary one
+  // given: one writer that finishes while another is still writing, and a folder with the name of a temporary one
   const TempDir dir;
   const std::string out = dir / "out";
   fs::create_directories(out + ".tmp-convert");

@@ -37,7 +37,7 @@ std::string text_of(const Init& init, const GptShape& p) {
 }
 
 // For the second of two tensor-parallel ranks. "whole": on both; "+": its gradient is summed over them, "+sp": only
-// under sequence parallelism. A whole parameter is counted, and saved, by the first rank alone.
+// under sequence parallelism. A whole parameter is counted, and saved, by the first rank only.
 Lines lines_of(const ModelConfig& model, const StageRange& range) {
   GptShape shape{model_spec_of(model)};
   shape.padded_vocab = 64;

@@ -100,7 +100,7 @@ TEST(ModelSpec, CountsDeclarationsCheckpointsAndForeignNamesAgree) {
     config.parallel.sequence_parallel = true;
     EXPECT_EQ(saved_by(cut(config, {.t = 2, .p = 2, .d = 2, .strategy = "optim"}), 8), declared);
 
-    // then: every other format uses a distinct name for each
+    // then: Hugging Face's format has a distinct name for each part
     Elements foreign;
     std::set<std::string> hf_names;
     size_t parts = 0;

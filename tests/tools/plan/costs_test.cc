@@ -129,7 +129,7 @@ TEST(PlanCosts, SmallMessagesTakeTheLatenciesOfLL) {
 }
 
 TEST(PlanCosts, ARingOverNodesTakesAllCardsOfItsRanks) {
-  // 8 cards of 5 GB/s carry less than NVLink; 14 hops within nodes, 1 between
+  // 8 cards at 5 GB/s each carry less than NVLink; 14 hops within nodes, 1 between
   EXPECT_NEAR(collective(CommCall::all_gather, kGigabyte, {16, 8, 1}),
               (6.8 + 14 * 3.8 + 21.3) * kMicro + 15.0 / 16 / 40, kPrecise);
 }

@@ -189,7 +189,7 @@ TEST(Predict, BytesAreThoseOfTheLayout) {
   EXPECT_EQ(predict(linked, layout, cpu).step.stats.wire_bytes, bytes);
 }
 
-// Counted: per layer and micro-batch, the bytes of keys and values in bf16 and of their gradients as fp32 sums.
+// Counted: per layer per micro-batch, the bytes of keys and values in bf16 and of their gradients as fp32 sums.
 TEST(Predict, ContextParallelRanksSendWhatTheirAttentionNeeds) {
   Config config = tiny_model(true);
   set_key(config, "precision.dtype", "bf16");

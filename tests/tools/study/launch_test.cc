@@ -40,7 +40,7 @@ factors:
 Study launches() { return parse_study(kLaunches, "study.yaml"); }
 std::string command_text(const Launch& launch) { return shell_text(launch_command(launch, {"trivet", "train"})); }
 
-// Sets PATH to these folders alone until the end of the scope.
+// Sets PATH to only these folders until the end of the scope.
 class OnlyPath {
  public:
   explicit OnlyPath(const std::string& folders) : before_(std::getenv("PATH")) { setenv("PATH", folders.c_str(), 1); }
