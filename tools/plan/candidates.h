@@ -59,7 +59,7 @@ inline constexpr std::array kCommSwitches = {"overlap.tp_comm_overlap",       "o
                                              "overlap.align_grad_reduce",     "overlap.align_param_gather",
                                              "overlap.overlap_grad_reduce",   "overlap.overlap_param_gather",
                                              "overlap.collectives_in_flight", "parallel.bucket_size"};
-// The run with every other value of that switch: one run per value.
+// The run with each of the switch's other values: one run per value.
 std::vector<LoadedConfig> neighbours_of(const ResolvedCandidate& run, std::string_view key);
 
 }  // namespace trivet

@@ -44,7 +44,7 @@ class ReplayCosts {
   virtual bool buffered_sends() const { return false; }
   // The factor by which a call at full load slows down compute.
   virtual double slowdown() const { return 1; }
-  // Threads per compute stream if all ranks share one node's cores, where every other stream runs on one thread; 0:
+  // Threads per compute stream if all ranks share one node's cores, where any other stream runs on one thread; 0:
   // each rank has its own device.
   virtual int threads() const { return 0; }
   // The relative rate of each thread while this many threads are busy on the node.

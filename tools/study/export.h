@@ -1,4 +1,4 @@
-// Exports a study as tidy data (H. Wickham, 2014): one CSV file, one row per run and step, one column per variable. For
+// Exports a study as tidy data (H. Wickham, 2014): one CSV file, one row per run per step, one column per variable. For
 // R, pandas, and anyone who wants to redo the statistics.
 #pragma once
 

@@ -20,7 +20,7 @@ using RunPoint = std::function<std::optional<RunRow>(const Point& point, const P
 struct StudyProgress {
   const RunRow& row;
   size_t point;         // index in Plan::points
-  int64_t done, total;  // runs of the study, including those of earlier calls; total: in the rounds known to be needed
+  int64_t done, total;  // runs, including those of earlier calls; total covers only the rounds known to be needed
   double seconds_left;  // predicted; NaN if nothing has been measured yet
   bool round_ended;     // the next run, if any, belongs to another round
 };

@@ -92,7 +92,7 @@ struct Study {
 bool is_better_high(std::string_view metric);
 
 // The points of the design, each once, whether they can run or not. grid: all, the last factor varying fastest.
-// one_at_a_time: the baseline, then every other level of every factor. list: as listed, preceded by the baseline if it
+// one_at_a_time: the baseline, then all other levels of every factor. list: as listed, preceded by the baseline if it
 // is not listed. Throws ConfigError for more than 10,000.
 std::vector<Choice> design_points(const Study& study);
 
