@@ -415,8 +415,8 @@ void Reporter::measure_peak_again(int64_t step, double tflops) {
 }
 
 void Reporter::limit_mfu(StepReport& report) {
-  const std::string what = fmt::format("step {} made {:.5g} TFLOP/s per rank, more than the peak of {:.5g}", report.step,
-                                       report.model_tflops_per_rank, work_.peak_tflops);
+  const std::string what = fmt::format("step {} made {:.5g} TFLOP/s per rank, more than the peak of {:.5g}",
+                                       report.step, report.model_tflops_per_rank, work_.peak_tflops);
   report.mfu = peak_measured_ ? 1 : StepReport::kUnknown;
   if (peak_measured_) work_.peak_tflops = report.model_tflops_per_rank;
   if (std::exchange(mfu_explained_, true)) return;
