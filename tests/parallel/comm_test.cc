@@ -212,10 +212,12 @@ TEST(ThreadMismatch, names_both_ends_of_a_transfer) {
 }
 
 TEST(ThreadMismatch, names_who_lists_other_members_of_a_new_group) {
-  const std::string text = failure_of(3, [](Communicator& world) {
-    world.split(world.rank() == 1 ? std::vector{0, 1} : std::vector{0, 1, 2}, "odd", comm_of("data"));
-  });
-  expect_contains(text, {"group 'world', split 'odd': ranks", "list different members"});
+  // A list each: of a rank that leaves one out, and of ranks that are all the first of theirs.
+  for (const auto& lists : {std::vector<std::vector<int>>{{0, 1, 2}, {0, 1}, {0, 1, 2}}, {{0, 1}, {1}, {2}}}) {
+    const std::string text = failure_of(
+        3, [&](Communicator& world) { world.split(lists[static_cast<size_t>(world.rank())], "odd", comm_of("data")); });
+    expect_contains(text, {"group 'world', split 'odd': ranks", "list different members"});
+  }
 }
 
 TEST(ThreadMismatch, arguments_are_checked_before_anything_moves) {

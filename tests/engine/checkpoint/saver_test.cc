@@ -686,6 +686,9 @@ TEST_F(Damaged, ImpossibleManifests) {
   refused([](auto& m) { m["step"] = "1"; }, "step: found \"1\"");
   // The right number of elements, but one occurs twice and another not at all.
   refused([&](auto& m) { m["files"][1]["pieces"][0]["range"][0] = 0; }, "two of its slices overlap");
+  // The same of boxes that share rows or columns without being equal.
+  for (const auto& box : {std::vector<int64_t>{0, kRows - 1, 0, kCols}, {0, kRows, 0, kCols - 1}, {1, 1, 0, kCols}})
+    refused([&](auto& m) { piece(m)["box"] = box; }, "two of its slices overlap");
   refused([](auto& m) { m["step"] = 2; }, "step: found 1, expected the manifest's 2");
   write_text(path_ + "/manifest.json", "{\"format\":1,\"format\":2}");
   expect_refused("the key \"format\" occurs twice");

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/data/indexed_dataset.h"
 #include "tests/engine/checkpoint/runs.h"
 
 namespace trivet::test {
@@ -91,6 +92,72 @@ TEST(MetricsRows, AreWhatTheConfigurationSaysAfterAResume) {
     run(config, 1, options);
   }
   expect_rows(config, 1);
+}
+
+// Steps, evaluations and stalls of saves follow each other in a run: what they are said to take fits into its time.
+TEST(MetricsRows, TakeNoLongerThanTheRun) {
+  const TempDir dir;
+  for (const bool async : {false, true}) {
+    SCOPED_TRACE(async);
+    Config config = small_run(dir / (async ? "async" : "sync"));
+    config.train.train_iters = 4;
+    config.train.eval_interval = 2;
+    config.train.eval_iters = 2;
+    config.checkpoint.save_interval = 2;
+    config.checkpoint.async_save = async;
+    const int64_t begun = now_ns();
+    ASSERT_EQ(run(config, 1).exit_code, 0);
+    const double time = static_cast<double>(now_ns() - begun) * 1e-9;
+    double sum = 0;
+    std::map<std::string, int> kinds;
+    for (const nlohmann::json& row : records_of(config.train.run_dir)) {
+      SCOPED_TRACE(row.dump());
+      const std::string kind = row.value("event", "step");
+      const char* const key = kind == "step" ? "step_seconds" : kind == "eval" ? "seconds" : "stall_seconds";
+      if (!row.contains(key)) continue;
+      ++kinds[kind];
+      EXPECT_GT(row.at(key), 0);
+      sum += row.at(key).get<double>();
+      if (kind == "checkpoint") {
+        EXPECT_LE(row.at("stall_seconds"), row.at("seconds"));
+        EXPECT_LE(row.at("seconds"), time);
+      }
+    }
+    EXPECT_EQ(kinds, (std::map<std::string, int>{{"checkpoint", 2}, {"eval", 2}, {"step", 4}}));
+    EXPECT_LE(sum, time);
+  }
+}
+
+// Where attention stays within documents, its FLOPs are those of the keys that queries see, on any layout: samples of
+// 16 tokens are two documents of 8, whose queries see 1 to 8 keys.
+TEST(MetricsRows, CountTheKeysOfDocuments) {
+  const TempDir dir;
+  IndexedDatasetWriter writer(dir / "corpus", TokenType::u16);
+  for (int document = 0; document < 200; ++document) writer.add_document(std::vector<int32_t>(8, document % 61));
+  writer.finish();
+  for (const Cut& how : {Cut{.t = 2, .p = 2}, Cut{.d = 2, .c = 2}}) {
+    SCOPED_TRACE(how.ranks());
+    Config config = cut(small_run(dir / fmt::format("{}_{}", how.t, how.d)), how);
+    config.data.path = dir / "corpus";
+    config.data.split = {100, 0, 0};
+    config.data.reset_attention_mask = true;
+    config.train.train_iters = 2;
+    config.device.peak_tflops = 1e3;
+    ASSERT_EQ(run(config, how.ranks()).exit_code, 0);
+    const ModelConfig& m = config.model;
+    ASSERT_EQ(m.seq_length, 16);
+    const double tokens = static_cast<double>(*config.batch.global_batch_size * m.seq_length), keys = tokens * 4.5;
+    const auto attention = 2 * static_cast<double>(m.num_layers * m.hidden_size);  // multiply-adds per key
+    const double flops = 6 * (multiply_adds(m) * tokens + attention * (keys - tokens * 8));
+    int rows = 0;
+    for (const nlohmann::json& row : records_of(config.train.run_dir)) {
+      if (!row.contains("loss")) continue;
+      const double peak = row.at("step_seconds").get<double>() * how.ranks() * 1e15;
+      EXPECT_NEAR(row.at("mfu_in_documents").get<double>() * peak / flops, 1, 1e-9) << row.dump();
+      ++rows;
+    }
+    EXPECT_EQ(rows, 2);
+  }
 }
 
 struct WireCase {
