@@ -181,7 +181,7 @@ std::string fingerprint_of(const OpenCheckpoint& checkpoint) {
 }
 
 void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device, Stream& stream,
-                  int threads, Weights weights) {
+                  int threads, Weights weights, int64_t staged_bytes) {
   StoredTensors stored(checkpoint, weights);
   const auto workers = static_cast<size_t>(threads);
   if (device.kind() == DeviceKind::cpu) {
@@ -189,13 +189,12 @@ void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor>
     return parallel_for(wanted.size(), workers,
                         [&](size_t i) { stored.read(wanted[i], static_cast<char*>(wanted[i].data.data)); });
   }
-  constexpr int64_t kStaged = 64 << 20;  // stages groups of tensors that fit into this, or a single larger tensor
   int64_t largest = 0, all = 0;
   for (const StateTensor& tensor : wanted) {
     largest = std::max(largest, tensor.data.bytes());
     all += tensor.data.bytes();
   }
-  StagingPair staging(device, stream, std::max({largest, std::min(all, kStaged), int64_t{1}}));
+  StagingPair staging(device, stream, std::max({largest, std::min(all, staged_bytes), int64_t{1}}));
   for (size_t turn = 0; !wanted.empty(); ++turn) {
     std::vector<int64_t> places;
     int64_t bytes = 0;

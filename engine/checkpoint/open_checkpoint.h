@@ -23,13 +23,16 @@ struct OpenCheckpoint {
 OpenCheckpoint open_checkpoint(const std::string& directory);
 std::string fingerprint_of(const OpenCheckpoint& checkpoint);  // from step, run and all files' hashes
 
+// Bytes staged at a time on the way to a GPU; a larger tensor is staged alone. Tests pass fewer.
+inline constexpr int64_t kStagedBytes = 64 << 20;
+
 // Fills the tensors from a checkpoint of any layout: `threads` threads read the blocks that hold them and check each
 // block's hash. On a GPU, reading overlaps the copies of earlier tensors. Synchronises the stream. Throws DataError
 // naming file, tensor, and the found and expected values, also for a non-finite value unless Weights::any; the tensors'
 // contents are then undefined.
 enum class Weights { finite, any };
 void read_tensors(const OpenCheckpoint& checkpoint, std::span<const StateTensor> wanted, Device& device, Stream& stream,
-                  int threads = 1, Weights weights = Weights::finite);
+                  int threads = 1, Weights weights = Weights::finite, int64_t staged_bytes = kStagedBytes);
 
 // Reads a whole tensor of the checkpoint to the host. Throws DataError or IoError that names the file.
 std::vector<float> read_tensor(const OpenCheckpoint& checkpoint, const std::string& name, const Shape& shape,
