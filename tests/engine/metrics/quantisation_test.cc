@@ -5,6 +5,7 @@
 
 #include "kernels/base/arena.h"
 #include "parallel/comm/world.h"
+#include "tests/engine/checkpoint/runs.h"
 #include "tests/support/training.h"
 
 namespace trivet {
@@ -59,6 +60,24 @@ TEST_F(QuantisationReportTest, TellsWhatBecameZeroWasCutOffAndIsNotWhatWasMeant)
                 {"layer 0 gradients", "0%", "0%", "0%"},
                 {"layer 1 weights", "0%", "50%", percent(far)},
                 {"layer 1 activations", "25%", "0%", percent(0.05 / std::hypot(448, 3.3))}}));
+}
+
+// Whether a weight is quantised where it is used or, for the other data ranks, where it is owned.
+TEST(QuantisationReportOfARun, HasAllRolesOfEachLayer) {
+  const TempDir dir;
+  for (const bool gathers : {false, true}) {
+    SCOPED_TRACE(gathers);
+    Config config = test::cut(test::small_run(dir / (gathers ? "gathered" : "used")), {.d = 2, .strategy = "optim"});
+    config.precision.dtype = DType::bf16;
+    config.precision.fp8 = Fp8::hybrid;
+    config.precision.fp8_report = true;
+    config.precision.fp8_param_gather = gathers;
+    config.train.train_iters = 1;
+    const std::string output = test::run(config, 2).output;
+    for (int64_t layer = 0; layer < config.model.num_layers; ++layer)
+      for (const char* role : {"weights", "activations", "gradients"})
+        EXPECT_NE(output.find(fmt::format("layer {} {}", layer, role)), std::string::npos) << role << output;
+  }
 }
 
 }  // namespace
