@@ -19,7 +19,7 @@ struct Error : std::runtime_error {
 };
 // The feature or resource that the device or build lacks. Callers that know the configuration add the key that requires
 // it and a remedy, and set `named`.
-enum class Lack { none, gpu, mpi, nccl, memory, links, named };
+enum class Lack { none, gpu, mpi, nccl, memory, links, block_scales, named };
 // The user's configuration or command line cannot work (exit code 64).
 struct ConfigError : Error {
   explicit ConfigError(const std::string& what, Lack of = Lack::none) : Error(what), lack(of) {}

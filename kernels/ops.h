@@ -78,7 +78,7 @@ struct CudaOptions {
   double trial_operations = 1e9;
   // GPUs of compute capability 9.0 (H100, H200) use dedicated attention kernels, which no other GPU can run.
   bool hopper_attention = true;
-  // precision.fp8_recipe is blockwise: a GPU or cuBLASLt without block scales is refused with a ConfigError.
+  // FP8 operands have block scales: a GPU or cuBLASLt without them is refused (Lack::block_scales).
   bool block_scales = false;
 };
 // Ops on the GPU of `device`, which must outlive them. Called by the thread that created the device. Throws ConfigError

@@ -18,6 +18,8 @@ constexpr Hint kHints[] = {
     {Lack::mpi, "comm.backend: ", ""},
     {Lack::nccl, "comm.backend: ", ", or let ranks share a GPU with comm.backend: staged"},
     {Lack::links, "comm.link_latency_us, comm.link_gbps: ", "; leave the comm.*link* keys out there"},
+    {Lack::block_scales, "precision.fp8_recipe: found blockwise, which needs ",
+     "; expected tensorwise, or device.kind: cpu"},
     {Lack::memory, "",
      "; a smaller batch.micro_batch_size, model.recompute_granularity, a higher "
      "parallel.data_parallel_sharding_strategy or more tensor- or pipeline-parallel ranks would help"},

@@ -34,10 +34,10 @@ CudaOps::CudaOps(Device& device, const CudaOptions& options)
       gemms_(std::make_unique<CudaGemms>(options)) {
   check(device.kind() == DeviceKind::cuda, "CudaOps needs a CUDA device");
   if (const Capability found; options.block_scales && (!found.hopper() || gemms_->version() < 120900))
-    throw ConfigError(fmt::format(
-        "precision.fp8_recipe: found blockwise, which needs a GPU of compute capability 9.0 (found {}.{}) and cuBLASLt "
-        "12.9 or newer (found {}.{}); expected tensorwise, or device.kind: cpu",
-        found.major, found.minor, gemms_->version() / 10000, gemms_->version() / 100 % 100));
+    throw ConfigError(
+        fmt::format("a GPU of compute capability 9.0 (found {}.{}) and cuBLASLt 12.9 or newer (found {}.{})",
+                    found.major, found.minor, gemms_->version() / 10000, gemms_->version() / 100 % 100),
+        Lack::block_scales);
 }
 
 CudaOps::~CudaOps() = default;

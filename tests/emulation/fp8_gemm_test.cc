@@ -142,8 +142,7 @@ TEST_F(Fp8Gemms, WithBlockScalesNeedHopperAndItsLibrary) {
   };
   EXPECT_NO_THROW(create(90, 120900));
   EXPECT_NO_THROW(create(90, 130100));
-  const std::string head = "precision.fp8_recipe: found blockwise, which needs a GPU of compute capability 9.0 (found ",
-                    tail = "); expected tensorwise, or device.kind: cpu";
+  const std::string head = "a GPU of compute capability 9.0 (found ", tail = ")";
   EXPECT_EQ(message_of([&] { create(89, 130100); }), head + "8.9) and cuBLASLt 12.9 or newer (found 13.1" + tail);
   EXPECT_EQ(message_of([&] { create(100, 120900); }), head + "10.0) and cuBLASLt 12.9 or newer (found 12.9" + tail);
   EXPECT_EQ(message_of([&] { create(90, 120805); }), head + "9.0) and cuBLASLt 12.9 or newer (found 12.8" + tail);

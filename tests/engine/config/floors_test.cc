@@ -76,6 +76,8 @@ TEST(LowerFloors, WhatTheyLackIsSaidWithTheKey) {
   EXPECT_NE(with_hint(ConfigError("NCCL is not there", Lack::nccl)).find("comm.backend: staged"), std::string::npos);
   EXPECT_EQ(with_hint(ConfigError("a link", Lack::links)).substr(0, 45),
             "comm.link_latency_us, comm.link_gbps: a link;");
+  EXPECT_EQ(with_hint(ConfigError("a GPU of 9.0", Lack::block_scales)),
+            "precision.fp8_recipe: found blockwise, which needs a GPU of 9.0; expected tensorwise, or device.kind: cpu");
   EXPECT_EQ(with_hint(Error("a bug")), "a bug");
   const auto out_of_memory = [] { throw ConfigError("out of memory", Lack::memory); };
   try {
