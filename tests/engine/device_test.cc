@@ -158,7 +158,6 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   Config config = config_of(c);
   config.model.hidden_dropout = 0.1;
   const bool fp8 = config.precision.fp8 != Fp8::none;
-  const bool blocks = fp8 && config.precision.fp8_recipe == Fp8Recipe::blockwise;
   // An emulated GPU is slow, and the library's FP8 needs at least 16 tokens.
   config.batch = {.micro_batch_size = fp8 ? 2 : 1, .global_batch_size = 4};
   config.model.seq_length = 8;
@@ -168,6 +167,7 @@ TEST_P(OnADevice, AGpuAgreesWithTheCpuAndWithItself) {
   config.comm.backend = CommBackend::staged;
   config.train.deterministic_mode = true;
 #ifdef TRIVET_EMULATED_GPU
+  const bool blocks = fp8 && config.precision.fp8_recipe == Fp8Recipe::blockwise;
   const int64_t fast = emulation::driver().fast_products, others = emulation::driver().fp8_products,
                 in_blocks = emulation::driver().block_products;
 #endif
