@@ -12,7 +12,7 @@
 namespace trivet::test {
 namespace {
 
-constexpr int kContextSteps = kMatrixSteps;
+constexpr int kContextSteps = std::min(kMatrixSteps, 4);
 constexpr auto kRing = CpCommType::p2p, kGathered = CpCommType::all_gather;
 
 // Without clipping, which would hide a wrong factor, as Adam does.
