@@ -305,14 +305,16 @@ TEST(HostMemory, SaysWhatItWasForAndHowMuchAndWhichLimit) {
     }
     return std::string("it was there");
   };
-  EXPECT_TRUE(failure().starts_with("out of memory: cannot allocate 1152921504606846976 bytes for this command; the "))
+  const std::string limit = memory_limit().name;
+  EXPECT_TRUE(
+      failure().starts_with("out of memory: cannot allocate 1152921504606846976 bytes for this command; " + limit))
       << failure();
   const MemoryPurpose outer("the index", "data/x.idx");
   {
     const MemoryPurpose inner("a part");
-    EXPECT_NE(failure().find(" bytes for a part; the "), std::string::npos) << failure();
+    EXPECT_NE(failure().find(" bytes for a part; " + limit), std::string::npos) << failure();
   }
-  EXPECT_NE(failure().find(" bytes for the index data/x.idx; the "), std::string::npos) << failure();
+  EXPECT_NE(failure().find(" bytes for the index data/x.idx; " + limit), std::string::npos) << failure();
   std::thread([&] { EXPECT_NE(failure().find(" bytes for this command; "), std::string::npos); }).join();
   const MemoryPurpose long_name("the content of", std::string(5000, 'x'));
   EXPECT_LT(failure().size(), 512u);
