@@ -30,7 +30,10 @@ LoadedConfig inference_config(const OpenCheckpoint& checkpoint, int tensor, int 
   loaded.origins["parallel.pipeline_model_parallel_size"].where = "--pipeline-parallel";
   loaded = with_sets(std::move(loaded), sets);
   if (loaded.config.precision.fp8 != Fp8::none)
-    throw ConfigError("precision.fp8: expected none: text is generated in precision.dtype, whatever the training used");
+    throw ConfigError(
+        fmt::format("precision.fp8: found {}, expected none, or no --set precision.fp8: text is generated "
+                    "in precision.dtype, whatever the training used",
+                    word_of(loaded.config.precision.fp8)));
   return loaded;
 }
 

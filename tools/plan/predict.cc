@@ -166,11 +166,15 @@ void check_is_priced(const Config& config, const System& system) {
         fmt::format("precision.fp8: found {}, but the spec {} has no fp8_tflops, the peak of GEMMs in FP8; expected "
                     "none, or --system-set fp8_tflops=NUMBER of a GPU with FP8 GEMMs",
                     word_of(config.precision.fp8), system.name));
-  if (config.precision.fp8_accumulator_bits != 24 && system.kind() == SystemKind::gpu)
-    throw ConfigError(
-        fmt::format("precision.fp8_accumulator_bits: found 14, but {} is a spec of GPUs, and only CPUs have that "
-                    "option; expected 24, or a spec of CPUs",
-                    system.name));
+  const auto unpriced = [](const char* key, const auto& found, const auto& expected) {
+    if (found != expected)
+      throw ConfigError(
+          fmt::format("{}: found {}, which slows down CPUs, the only devices that have it, by an amount "
+                      "that plans do not predict; expected {}",
+                      key, found, expected));
+  };
+  unpriced("precision.fp8_accumulator_bits", config.precision.fp8_accumulator_bits, 24);
+  unpriced("precision.fp8_report", config.precision.fp8_report, false);
 }
 
 Rehearsal rehearse_on(const Config& config, const Layout& layout, const System& system) {

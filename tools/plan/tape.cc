@@ -296,9 +296,10 @@ class TapeOps : public Ops {
 
  private:
   // What a GPU's GEMM fuses, and the ops before a GEMM of FP8 operands. A CPU decodes them. A GPU's GEMM requires rows
-  // along k that are multiples of 16 bytes (cuBLASLt, "cublasLtMatmul"): other operands are transposed, or decoded if k
-  // is not such a multiple, or blocks along k begin elsewhere than at multiples of 128. Scales of blocks along columns,
-  // and of squares, are rearranged (kernels/cuda/matmul.cu).
+  // along k, and of the result, that are multiples of 16 bytes (cuBLASLt, "cublasLtMatmul"): operands along whose
+  // columns k is not are transposed. All are decoded if a length is not such a multiple, or, with blocks, if the
+  // result's rows are not a multiple of 4 or blocks along k begin elsewhere than at multiples of 128. Scales of blocks
+  // along columns, and of squares, are rearranged (kernels/cuda/matmul.cu).
   void add_prologue(const op::Matmul& op, TapeWork& gemm, Stream& stream) {
     if (!cpu_) add_bytes(op.pre_activation, gemm), add_bytes(op.activation_backward, gemm);
     if (!is_fp8(op.a.dtype)) return;
@@ -309,7 +310,8 @@ class TapeOps : public Ops {
     const auto foreign = [](const Tensor& operand, const Tensor& scale, bool along_rows) {
       return ScaleBlocks::given(scale) && along_rows && !ScaleBlocks::aligned(scale, operand);
     };
-    if (cpu_ || gemm.k % 16 != 0 || foreign(op.a, op.scales.a, op.transpose_a) ||
+    if (cpu_ || gemm.k % 16 != 0 || op.c.cols() * size_of(op.c.dtype) % 16 != 0 ||
+        (ScaleBlocks::given(op.scales.a) && op.c.rows() % 4 != 0) || foreign(op.a, op.scales.a, op.transpose_a) ||
         foreign(op.b, op.scales.b, !op.transpose_b)) {
       gemm.dtype = DType::bf16;
       pass("decode", op.a, DType::bf16), pass("decode", op.b, DType::bf16);
