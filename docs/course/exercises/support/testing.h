@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <mutex>
 #include <source_location>
 
 #include "docs/course/exercises/support/matrix.h"
@@ -38,23 +39,30 @@ void on_ranks(int n, const Body& body) {
   }
 }
 
-// Reports the first element that is not within `tolerance`, and how many are not. Numbers of any type. Silent after a
-// first failure: one message at a time is enough to work on.
+// A failure of the test if `problem` is not empty, of any rank. Silent after a first one: one message at a time is
+// enough to work on. Ranks take turns, as HasFailure() reads without GoogleTest's lock what a failure writes.
+inline void expect_no(const std::string& problem, std::source_location at = std::source_location::current()) {
+  static std::mutex turn;
+  const std::lock_guard lock(turn);
+  if (problem.empty() || testing::Test::HasFailure()) return;
+  ADD_FAILURE_AT(at.file_name(), static_cast<int>(at.line())) << problem;
+}
+
+// Reports the first element that is not within `tolerance`, and how many are not. Numbers of any type.
 template <class Found, class Expected>
 void expect_near(const Found& found, const Expected& expected, double tolerance, const std::string& what,
                  std::source_location at = std::source_location::current()) {
-  if (testing::Test::HasFailure()) return;
   const auto value = [](const auto& x, size_t i) { return static_cast<double>(x[i]); };
   std::string problem;
   if (found.size() != expected.size())
-    problem = fmt::format("found {} elements, expected {}", found.size(), expected.size());
+    problem = fmt::format("{}: found {} elements, expected {}", what, found.size(), expected.size());
   size_t wrong = 0, first = 0;
   for (size_t i = found.size(); problem.empty() && i-- > 0;)
     if (!(std::abs(value(found, i) - value(expected, i)) <= tolerance)) ++wrong, first = i;
   if (wrong > 0)
-    problem = fmt::format("{} of {} elements are wrong. The first is element {}: found {:.7g}, expected {:.7g}", wrong,
-                          found.size(), first, value(found, first), value(expected, first));
-  if (!problem.empty()) ADD_FAILURE_AT(at.file_name(), static_cast<int>(at.line())) << what << ": " << problem;
+    problem = fmt::format("{}: {} of {} elements are wrong. The first is element {}: found {:.7g}, expected {:.7g}",
+                          what, wrong, found.size(), first, value(found, first), value(expected, first));
+  expect_no(problem, at);
 }
 
 }  // namespace trivet::exercise
