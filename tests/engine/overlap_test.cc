@@ -2,7 +2,12 @@
 // how many, and what they wait for. layout_test.cc and sharding_test.cc check that they change no number.
 //
 // Times are compared only if a wait or program order guarantees the result, never if it is merely likely.
+#include "parallel/tensor/overlap.h"
+
+#include <condition_variable>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <mutex>
 
 #include "engine/config/validate.h"
 #include "engine/train/rank_state.h"
@@ -228,6 +233,80 @@ TEST(Overlap, EachLinearHasTheModeOfItsKey) {
     set_key(config, std::string("overlap.tp_comm_overlap_") + key, "ring");
     const TracedStep step = traced_steps(config, 2)[0];
     EXPECT_EQ(step.spans("tensor", "send").size(), static_cast<size_t>(rings * kLayers * kMicroBatches)) << key;
+  }
+}
+
+// The timelines of parallel/tensor/overlap.h. Rank 0's part is the code under test; the others' is played here: what is
+// in flight during a GEMM of rank 0 leaves only when that GEMM has begun. If it waits for what it does not read, it
+// never begins.
+TEST(Overlap, AGemmWaitsOnlyForTheRowsThatItMultiplies) {
+  constexpr int t = 4;
+  constexpr int64_t rows = 4, splits = 4;
+  for (const TensorOverlap mode : {TensorOverlap::ring, TensorOverlap::pipeline}) {
+    std::mutex mutex;
+    std::condition_variable begins;
+    int64_t begun = 0;  // GEMMs of rank 0
+    run_thread_ranks(t, [&](Communicator& world) {
+      const auto device = create_cpu_device();
+      const auto ops = create_cpu_ops(1);
+      const auto compute = device->create_compute_stream();
+      Arena arena(*device, "overlap");
+      Scratch scratch(arena, 1 << 16);
+      TensorCommStream wire({*device, *compute, world});
+      const FailureGuard guard(world);
+      const Shape slice{rows, 1, 8}, sequence{t * rows, 1, 8};
+      const Residual own(arena.allocate(DType::f32, slice));
+      ops->run(op::Fill{own, 0}, *compute);
+      if (world.rank() == 0) {
+        WeightGradQueue queue;
+        UnitHooks hooks;
+        Context ctx{.ops = *ops,
+                    .compute = *compute,
+                    .tensor = {world, true},
+                    .weight_grads = queue,
+                    .units = hooks,
+                    .scratch = scratch,
+                    .tensor_comm_stream = &wire};
+        const auto multiply = [&](auto&&...) {
+          const std::lock_guard lock(mutex);
+          ++begun;
+          begins.notify_all();
+        };
+        Scratch::Frame frame(scratch);
+        gather_and_multiply(ctx, mode, own, frame, multiply);
+        multiply_and_reduce(ctx, mode, own, multiply);
+      } else {
+        const auto begins_gemm = [&](int64_t number) {
+          std::unique_lock lock(mutex);
+          if (!begins.wait_for(lock, std::chrono::seconds(20), [&] { return begun >= number; }))
+            fail(fmt::format("rank 0 began {} GEMMs and waits, expected {}", begun, number));
+        };
+        const Whole whole(arena.allocate(DType::f32, sequence));
+        const Partial partial(arena.allocate(DType::f32, sequence)), received(arena.allocate(DType::f32, sequence));
+        for (const Tensor& all : {Tensor(whole), Tensor(partial)}) ops->run(op::Fill{all, 0}, *compute);
+        const auto at = [&](int hops) { return (world.rank() + hops + t) % t; };
+        const auto of = [&](const auto& all, int owner) { return all.slice(owner * rows, rows); };
+        for (int i = 0; i < t; ++i) {
+          begins_gemm(i);  // of what came before: first of rank 0's own rows
+          if (mode == TensorOverlap::pipeline) wire.broadcast(of(whole, i), i);
+          else if (i > 0) wire.exchange(of(whole, at(1 - i)), at(1), of(whole, at(-i)), at(-1));
+        }
+        if (mode == TensorOverlap::ring) {
+          for (int i = 1; i < t; ++i) {
+            begins_gemm(t + i + 1);
+            wire.exchange(of(partial, at(i)), at(i), of(received, at(-i)), at(-i));
+          }
+        } else {
+          for (int64_t i = 1; i <= splits; ++i) {
+            begins_gemm(t + std::min(i * t + 1, splits * t));
+            wire.reduce(partial.slice(0, t * rows / splits), own.slice(0, rows / splits));
+          }
+        }
+        wire.join();
+      }
+      compute->synchronize();
+    });
+    EXPECT_EQ(begun, t + (mode == TensorOverlap::ring ? t : splits * t));
   }
 }
 

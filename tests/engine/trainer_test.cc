@@ -440,6 +440,18 @@ TEST(DropoutSites, AreUnlikeForwardsAndTheSameBackwards) {
                 {.make_backend = noting});
 }
 
+TEST(DropoutSites, AreUnlikeInAllLayersOfADeepModel) {
+  GptShape shape;
+  shape.training = {.hidden_dropout = 0.1f, .attention_dropout = 0.1f};
+  const auto site_of = [&](DropoutSite site, int64_t layer) { return make_dropout(shape, site, layer, 1, {}).site; };
+  const int64_t layers = 20'000;  // more sites than 16 bits can number
+  std::set<uint64_t> sites = {site_of(DropoutSite::embedding, 0)};
+  for (int64_t layer = 0; layer < layers; ++layer)
+    for (const auto site : {DropoutSite::attention, DropoutSite::attention_branch, DropoutSite::mlp_branch})
+      sites.insert(site_of(site, layer));
+  EXPECT_EQ(std::ssize(sites), 1 + 3 * layers);
+}
+
 // ---- NaN, Inf and loss spikes
 
 TEST(NonFinite, StopsAllRanksAndNamesTheParameter) {

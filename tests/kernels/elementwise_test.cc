@@ -46,7 +46,7 @@ TEST_P(ElementwiseTest, BiasDropoutAdd) {
       for (const bool with_bias : {false, true}) {
         const Dropout dropout{.probability = static_cast<float>(probability),
                               .seed = 0x123456789abcdefull,
-                              .site = 9,
+                              .site = 70'009,
                               .first_sample = tensors.number((int64_t{1} << 33) + 3),
                               .seq_length = 4096,
                               .positions = {1025}};

@@ -231,7 +231,7 @@ class AttentionTest : public testing::TestWithParam<By> {
 inline int64_t first_sample = 3;
 inline const Dropout kDropout{.probability = 0.2f,
                               .seed = 11,
-                              .site = 5,
+                              .site = 70'005,
                               .first_sample = Tensor{&first_sample, DType::i64, {1}},
                               .seq_length = 600,
                               .positions = {},

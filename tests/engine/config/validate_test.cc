@@ -58,18 +58,22 @@ TEST(Resolve, KeepsWhatWasGiven) {
 }
 
 TEST(Resolve, ALinkIsThatOfAllGroupsUnlessAGroupHasItsOwn) {
-  LoadedConfig loaded = load_good({"comm.link_latency_us=5", "comm.link_gbps=10", "comm.tensor_link_gbps=0",
-                                   "parallel.tensor_model_parallel_size=2"});
-  resolve(loaded, {.world_size = 4});
-  EXPECT_EQ(loaded.config.comm.tensor_link_latency_us, 5);
-  EXPECT_EQ(loaded.config.comm.tensor_link_gbps, 0);
-  EXPECT_EQ(loaded.config.comm.pipeline_link_gbps, 10);
-  EXPECT_EQ(loaded.config.comm.data_link_latency_us, 5);
-  EXPECT_EQ(to_string(loaded.origins.at("comm.data_link_gbps")), "derived: link_gbps");
-  const Links links = links_of(loaded.config.comm);
-  EXPECT_EQ(links.at("tensor").latency_us, 5);
-  EXPECT_EQ(links.at("tensor").gbps, std::numeric_limits<double>::infinity()) << "0: no limit";
-  EXPECT_EQ(links.at("data").gbps, 10);
+  for (const std::string_view own : kCommClasses) {
+    LoadedConfig loaded =
+        load_good({"comm.link_latency_us=5", "comm.link_gbps=10", "parallel.tensor_model_parallel_size=2",
+                   "parallel.context_parallel_size=2", "parallel.pipeline_model_parallel_size=2",
+                   fmt::format("comm.{}_link_gbps=0", own), fmt::format("comm.{}_link_latency_us=7", own)});
+    resolve(loaded, {.world_size = 16});
+    const Links links = links_of(loaded.config.comm);
+    for (const std::string_view name : kCommClasses) {
+      EXPECT_EQ(links.at(std::string(name)).latency_us, name == own ? 7 : 5) << name << " beside " << own;
+      EXPECT_EQ(links.at(std::string(name)).gbps, name == own ? std::numeric_limits<double>::infinity() : 10)
+          << name << " beside " << own << "; 0: no limit";
+      for (const std::string key : {"link_gbps", "link_latency_us"})
+        EXPECT_EQ(to_string(loaded.origins.at(fmt::format("comm.{}_{}", name, key))),
+                  name == own ? "--set" : "derived: " + key);
+    }
+  }
 }
 
 TEST(Resolve, APortIsSharedByLinksOfOneBandwidth) {
@@ -108,7 +112,8 @@ TEST(Resolve, APortIsSharedByLinksOfOneBandwidth) {
 TEST(Load, ANegativeLinkIsNamed) {
   for (const char* key :
        {"comm.link_latency_us", "comm.link_gbps", "comm.tensor_link_latency_us", "comm.tensor_link_gbps",
-        "comm.pipeline_link_latency_us", "comm.pipeline_link_gbps", "comm.data_link_latency_us", "comm.data_link_gbps"})
+        "comm.context_link_latency_us", "comm.context_link_gbps", "comm.pipeline_link_latency_us",
+        "comm.pipeline_link_gbps", "comm.data_link_latency_us", "comm.data_link_gbps"})
     EXPECT_NE(load_error({std::string(key) + "=-1"}).find(std::string(key) + ": found -1, expected a number of at"),
               std::string::npos)
         << load_error({std::string(key) + "=-1"});

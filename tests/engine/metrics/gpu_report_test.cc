@@ -30,9 +30,17 @@ TEST_F(GpuReports, AMonitorReadsWhatTheGpuTells) {
   EXPECT_EQ(first.ecc_errors, -1) << "it does not tell";
   EXPECT_FALSE(first.slowed_by_power);
   EXPECT_FALSE(first.slowed_by_heat);
-  // Throttle reasons by bit: idle and application clocks do not count as slowdowns.
-  for (const auto& [bits, power, heat] :
-       {std::tuple{0x3, 0, 0}, {0x4, 1, 0}, {0x80, 1, 0}, {0x20, 0, 1}, {0x48, 0, 1}}) {
+  // Throttle reasons, each bit alone: idle, application, synchronised and display clocks do not count as slowdowns.
+  for (const auto& [bits, power, heat] : {std::tuple{0x1, 0, 0},
+                                          {0x2, 0, 0},
+                                          {0x4, 1, 0},
+                                          {0x8, 0, 1},
+                                          {0x10, 0, 0},
+                                          {0x20, 0, 1},
+                                          {0x40, 0, 1},
+                                          {0x80, 1, 0},
+                                          {0x100, 0, 0},
+                                          {0xcc, 1, 1}}) {
     set("nvml_reasons", bits);
     const GpuReading reading = monitor();
     EXPECT_EQ(reading.slowed_by_power, power) << bits;

@@ -11,7 +11,8 @@
 namespace trivet::test {
 namespace {
 
-constexpr int64_t kSeq = 128, kBatch = 2, kHeads = 4, kGroups = 2, kColumns = 16;
+// Gathered keys and values come in three parts, of two groups of two heads each.
+constexpr int64_t kSeq = 128, kBatch = 2, kHeads = 12, kGroups = 6, kColumns = 16;
 constexpr int64_t kWidth = (kHeads + 2 * kGroups) * kColumns, kOutWidth = kHeads * kColumns;
 
 // All positions: all ranks read qkv, dout and starts, and each writes its own rows of the results.
