@@ -74,14 +74,17 @@ TEST_P(GraphOpsTest, TheSecondTimeIsCapturedAndEveryTimeCounts) {
 }
 
 #ifdef TRIVET_EMULATED_GPU
-// A float of milliseconds loses precision over time, so every ten seconds the span clock is anchored again.
+// A float of milliseconds loses precision over time (a step is 1 us after ten seconds, and half a millisecond after an
+// hour and a half), so every ten seconds the span clock is anchored again.
 TEST_P(GraphOpsTest, SpansKeepToTheHostsClockForLong) {
   if (GetParam() != std::string("cuda")) GTEST_SKIP() << "has the clock of the host";
   const Tensor x = zeros({5}), one = on_device(tensors.full(DType::f32, {5}, 1));
   std::vector<Span> spans;
   stream->synchronize();
   stream->set_trace_row(&row);
-  for (int64_t ahead = 0; ahead < 60'000'000'000; ahead += 5'250'000'000) {
+  const int64_t minute = 60'000'000'000, length = 100'000;
+  const auto name = [](const Span& span) { return std::string(span.info.name); };
+  for (int64_t ahead = 0; ahead < 300 * minute; ahead += ahead < minute ? 5'250'000'000 : 2 * ahead) {
     emulation::driver().clock_ahead_ns = ahead;
     const int64_t before = now_ns() + ahead;
     ops->run(op::Add{x, one, x}, *stream);
@@ -93,6 +96,16 @@ TEST_P(GraphOpsTest, SpansKeepToTheHostsClockForLong) {
       EXPECT_GE(span.start_ns, before - 2'000'000'000) << ahead;
       EXPECT_LE(span.end_ns, after + 2'000'000'000) << ahead;
     }
+    for (int i = 0; i < 20; ++i) {
+      stream->begin_phase({"length", Category::phase});
+      stream->run({"advance", Category::host}, [] { emulation::driver().clock_ahead_ns += length; });
+      stream->end_phase();
+    }
+    stream->synchronize();
+    row.take(spans);
+    EXPECT_EQ(std::ranges::count(spans, std::string("length"), name), 20);
+    for (const Span& span : spans)
+      EXPECT_GE(span.end_ns - span.start_ns, name(span) == "length" ? length - 5'000 : 0) << ahead;
   }
   emulation::driver().clock_ahead_ns = 0;
 }

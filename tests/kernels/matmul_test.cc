@@ -154,6 +154,24 @@ TEST_P(MatmulTest, WhatIsTriedOutIsExactOnIntegers) {
     for_each_combination(m, n, k, [this](const GemmCase& test) { expect_exact(test); });
 }
 
+// Rounded to 10 bits of mantissa, the operands are the small integers from which they were made.
+TEST_P(MatmulTest, Tf32RoundsTheOperandsOfEveryFp32Gemm) {
+  if (GetParam() != test::kOnCuda || !test::gpu_is_emulated()) GTEST_SKIP() << "of the emulated library";
+  for (const double trial_operations : {1e9, 0.0}) {
+    ops = test::create_test_ops(test::kOnCuda, {.tf32 = true, .trial_operations = trial_operations});
+    for_each_combination(17, 31, 34, [this](const GemmCase& test) {
+      Operands x = operands(test, true);
+      const std::vector<double> wanted = expected(test, x);
+      for (const Tensor& t : {x.a, x.b})
+        for (int64_t i = 0; i < t.numel(); ++i) set_value(t, i, static_cast<float>(value(t, i)) * (1 + 0x1p-12f));
+      run(test, x);
+      for (int64_t i = 0; i < x.c.numel(); ++i)
+        ASSERT_EQ(value(x.c, i), rounded(test.c_dtype, wanted[static_cast<size_t>(i)]))
+            << describe(test) << " at " << i;
+    });
+  }
+}
+
 // Sizes for which the emulated library refuses the bias gradient (24), fails (8), or proposes a failing algorithm (16),
 // a sum length that it refuses, and sizes used in training.
 TEST_P(MatmulTest, ABiasGradientIsExactOnIntegers) {
