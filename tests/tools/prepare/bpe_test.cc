@@ -287,6 +287,22 @@ TEST(Bpe, CanBeUsedByManyThreads) {
   EXPECT_EQ(different, 0);
 }
 
+TEST(Bpe, RemembersNoTokensOfOtherWordsWhenItsCacheIsFull) {
+  const auto tokenizer = golden_tokenizer("gpt2");
+  const auto words = [](int first, int count) {
+    std::string text;
+    for (int i = first; i < first + count; ++i) {
+      for (int digit = i, left = 4; left > 0; --left, digit /= 26) text += static_cast<char>('a' + digit % 26);
+      text += ' ';
+    }
+    return text;
+  };
+  const int most = 1 << 18, few = 100;  // a thread's cache holds `most` words
+  const std::vector<int32_t> tokens = tokenizer->encode(words(0, few));
+  tokenizer->encode(words(few, most));
+  EXPECT_EQ(tokenizer->encode(words(0, few)), tokens);
+}
+
 TEST(Bpe, ReadsVocabAndMerges) {
   const BpeModel model = parse_bpe_model(golden("gpt2.json"), "gpt2");
   const TempDir directory;
