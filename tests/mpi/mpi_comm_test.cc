@@ -40,7 +40,7 @@ class FailuresOnly : public testing::EmptyTestEventListener {
 // Runs over emulated links, or over the real links of a netlab (launch/netlab).
 void no_span_is_shorter_than_its_floor(Communicator& world) {
   if (const char* gbps = std::getenv("TRIVET_NETLAB_GBPS"))
-    return spans_keep_to_their_floors(world, {.gbps = std::atof(gbps)}, false, 0.08);
+    return spans_keep_to_their_floors(world, {.gbps = std::atof(gbps)}, false, 0.04);
   const Link link{.latency_us = 300, .gbps = 1};
   const auto linked = with_links(world, {{"data", link}});
   spans_keep_to_their_floors(*linked->twin("group", comm_of("data")), link, true, 0.01);
