@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <filesystem>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -131,6 +132,22 @@ TEST(ContentHash, ASampleHasBothEndsOfALargeFile) {
   EXPECT_NE(hash_with(0), before);
   EXPECT_NE(hash_with(3 * 65536 + 1000), before);
   EXPECT_NE(hash_with(size - 1), before);
+}
+
+// A change of more than a 255th of a file is noticed, wherever it is.
+TEST(ContentHash, ASampleIsSpreadOverALargeFile) {
+  const TempDir dir;
+  constexpr int64_t kSize = 8 * kSampledBytes, kParts = 8;
+  write_text(dir / "a", "");
+  std::filesystem::resize_file(dir / "a", kSize);  // sparse
+  std::string before = sampled_hash(InputFile(dir / "a"));
+  const std::string changed(kSize / 255 + 1, 'x');
+  for (int64_t part = 0; part < kParts; ++part) {
+    std::fstream(dir / "a", std::ios::binary | std::ios::in | std::ios::out).seekp(kSize / kParts * part) << changed;
+    const std::string now = sampled_hash(InputFile(dir / "a"));
+    EXPECT_NE(now, before) << "part " << part;
+    before = now;
+  }
 }
 
 TEST(Host, KnowsProcesses) {

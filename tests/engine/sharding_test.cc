@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <map>
 
 #include "engine/train/rank_state.h"
 #include "tests/support/training.h"
@@ -156,6 +157,46 @@ TEST(Sharding, WorksWithRecompute) {
                    fmt::format("{} {} {}", strategy, layers, in_flight));
     }
   }
+}
+
+// Of 12.9e9 weights, each of two ranks owns more than 2^32. No two tensors of a rank's state share an element, and a
+// shard is where its parameter is.
+TEST(Sharding, NoTwoWeightsOfALargeModelShareTheirState) {
+  for (const std::string strategy : kStrategies)
+    for (const int d : {0, 1}) {
+      Config config = config_of({.d = 2, .dtype = "bf16"}, strategy.c_str());
+      config.model.hidden_size = 16384, config.model.ffn_hidden_size = 4 * 16384;
+      config.model.num_attention_heads = 128;
+      const auto [run, layout] = resolved(config, 2);
+      const auto device = create_planning_device();
+      const RankState state(run, layout, {{Axis::dp, d}}, *device);
+      std::map<int64_t, std::pair<int64_t, std::string>> places;  // by address
+      const auto add = [&](Tensor tensor, const std::string& what) {
+        const auto begin = reinterpret_cast<int64_t>(tensor.data);
+        EXPECT_TRUE(places.insert({begin, {begin + tensor.bytes(), what}}).second) << what;
+      };
+      int64_t owned = 0;
+      for (const OwnedShard& shard : state.flat.owned) {
+        const Param& param = *shard.param;
+        const std::string what = fmt::format("{} of {}, rank {}, ", param.spec.name, strategy, d);
+        owned += shard.weight.numel();
+        for (const auto& [of_shard, whole] : {std::pair{shard.weight, param.weight}, {shard.grad, param.grad}})
+          if (whole) {
+            EXPECT_EQ(of_shard.data, whole.view({whole.numel()}).slice(shard.first, of_shard.numel()).data) << what;
+          }
+        add(shard.weight, what + "weight");
+        add(shard.grad, what + "gradient");
+        add(state.optimizer->main_weights(shard), what + "main weight");
+        for (const Optimizer::State& each : state.optimizer->states())
+          add(Optimizer::part(each.owned, shard), what + std::string(each.name));
+      }
+      EXPECT_GT(owned, int64_t{1} << 32) << strategy;
+      int64_t end = 0;
+      for (const auto& [begin, place] : places) {
+        EXPECT_GE(begin, end) << place.second;
+        end = place.first;
+      }
+    }
 }
 
 // Bytes per rank, against the ZeRO formulas (flat_buffer.h) applied to the layout's elements.

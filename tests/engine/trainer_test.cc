@@ -844,6 +844,20 @@ TEST(LearningRate, WarmsUpThenDecays) {
   EXPECT_DOUBLE_EQ(rate_at(config, 10), 1.0);
 }
 
+// fairseq's inverse square root has a factor of sqrt(0) then.
+TEST(LearningRate, WithoutWarmUpBeginsAtItsPeak) {
+  OptimizerConfig config{.lr = 1.0, .min_lr = 0.1, .lr_warmup_iters = 0, .lr_decay_iters = 110};
+  config.lr_wsd_decay_iters = 40;
+  for (const LrDecay style :
+       {LrDecay::constant, LrDecay::linear, LrDecay::cosine, LrDecay::inverse_square_root, LrDecay::wsd}) {
+    config.lr_decay_style = style;
+    EXPECT_GT(rate_at(config, 1), 0.99) << word_of(style);
+    EXPECT_LE(rate_at(config, 1), 1.0) << word_of(style);
+  }
+  config.lr_decay_style = LrDecay::inverse_square_root;
+  EXPECT_DOUBLE_EQ(rate_at(config, 4), 0.5);
+}
+
 // Megatron's get_lr, with r the fraction of the last lr_wsd_decay_iters.
 TEST(LearningRate, OfWsdIsStableAndThenDecays) {
   OptimizerConfig config{.lr = 1.0, .min_lr = 0.2, .lr_warmup_iters = 10, .lr_decay_iters = 110};
