@@ -577,6 +577,27 @@ TEST(RunLock, KeepsASecondRunOutUntilTheFirstIsGone) {
   EXPECT_EQ(RunLock(dir / "").taken_from(), "");
 }
 
+// After the host has restarted, the id of the process that held the lock belongs to another one.
+TEST(RunLock, OfAProcessWhoseIdIsUsedAgainIsTakenOver) {
+  // given: a lock whose process is alive, without a lock on its file (as on some file servers)
+  const TempDir dir;
+  std::string text;
+  {
+    const RunLock lock(dir / "");
+    text = read_text(dir / "lock");
+  }
+  write_text(dir / "lock", text);
+  // when that process holds it: refused; when the process has started at another time: taken over
+  expect_match(message_of([&] { RunLock(dir / ""); }),
+               fmt::format("another run is using it .process {} on ", getpid()));
+  for (const int later : {-1, 1}) {
+    nlohmann::json other = parse_json(text);
+    other["process_start"] = other["process_start"].get<int64_t>() + later;
+    write_text(dir / "lock", other.dump());
+    expect_match(RunLock(dir / "").taken_from(), fmt::format("process {} on .*which has ended", getpid()));
+  }
+}
+
 TEST(RunLock, RemovesWhatRunsThatWereKilledLeftAndNothingElse) {
   const TempDir dir;
   for (const char* name : {"lock.tmp-0123abcd", "locks"}) write_text(dir / name, "{}");
@@ -623,8 +644,7 @@ TEST(RunLock, IsNeverTakenWhereItIsSeenHeld) {
   for (const char* held : {"lock", ""}) {
     const int holder = open((dir / held).c_str(), O_RDONLY);
     ASSERT_EQ(flock(holder, LOCK_EX), 0);
-    expect_match(message_of([&] { RunLock(dir / ""); }),
-                 "another run is using it .process 1 on elsewhere, job 77");
+    expect_match(message_of([&] { RunLock(dir / ""); }), "another run is using it .process 1 on elsewhere, job 77");
     close(holder);
   }
   expect_match(RunLock(dir / "").taken_from(), "an earlier attempt of this job");

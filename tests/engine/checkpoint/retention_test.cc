@@ -63,10 +63,19 @@ Config mirrored_run(const TempDir& dir) {
 TEST(Mirror, HasTheCheckpointsOfTheRunAndResumesIt) {
   const TempDir dir;
   Config config = mirrored_run(dir);
+  const auto expect_the_same = [&] {
+    ASSERT_EQ(CheckpointStore(dir / "mirror").latest(), 6);
+    for (const auto& file : fs::directory_iterator(step_path(dir / "run", 6)))
+      EXPECT_EQ(read_text(file.path()), read_text(dir / "mirror/step-00000006/" + file.path().filename().string()));
+  };
   run(config, 2);
-  ASSERT_EQ(CheckpointStore(dir / "mirror").latest(), 6);
-  for (const auto& file : fs::directory_iterator(step_path(dir / "run", 6)))
-    EXPECT_EQ(read_text(file.path()), read_text(dir / "mirror/step-00000006/" + file.path().filename().string()));
+  expect_the_same();
+  // The last steps are trained, and saved, again with another learning rate.
+  const std::string before = read_text(dir / "mirror/step-00000006/manifest.json");
+  config.optimizer.lr /= 2, config.optimizer.override_opt_param_scheduler = true;
+  run(config, 2, {.resume = step_path(dir / "run", 4)});
+  expect_the_same();
+  EXPECT_NE(read_text(dir / "mirror/step-00000006/manifest.json"), before);
   // The first copy is lost: the run continues from the mirror.
   fs::remove_all(dir / "run");
   config.train.train_iters = 8;

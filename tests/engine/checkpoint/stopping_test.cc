@@ -330,6 +330,16 @@ TEST(Stopping, InTime) {
   EXPECT_EQ(late.losses.size(), 1u);
   EXPECT_NE(late.output.find("stopping after step 1, before the time is up"), std::string::npos) << late.output;
 
+  // A resumed run leaves time for a save as long as the longest of its earlier jobs, which took longer than the limit,
+  // though it hardly delayed a step.
+  const std::string records = dir / "minutes/metrics.jsonl";
+  write_text(records, read_text(records) + R"({"event":"checkpoint","step":1,"stall_seconds":0.001,"seconds":1000})"
+                                           "\n");
+  config.train.exit_duration_in_mins = 10;
+  const RunResult resumed = run(config, 2, {.resume = "auto"});
+  EXPECT_EQ(resumed.exit_code, 75);
+  EXPECT_EQ(resumed.losses.size(), 1u);
+
   config.train.exit_duration_in_mins = 0;
   for (const char* variable : {"SLURM_JOB_END_TIME", "TRIVET_END_TIME"}) {
     config.train.run_dir = dir / variable;

@@ -1,5 +1,6 @@
 #include "engine/metrics/walltime.h"
 
+#include <cmath>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -52,6 +53,21 @@ TEST(WallTime, AddsUpWhatIsLeftOfAJob) {
   EXPECT_EQ(told.size(), 2u) << "no news";
   time.record(timed_step(611, 1));
   EXPECT_EQ(told.size(), 3u) << "ten times as many steps as when it was told last";
+}
+
+// Whether the run has become slower or faster, after many steps only the later ones count.
+TEST(WallTime, ForgetsTheFirstStepsOfALongRun) {
+  constexpr int64_t kMany = 2000;
+  for (const auto& [before, now] : {std::pair{1.0, 3.0}, {3.0, 1.0}}) {
+    Config config = long_run();
+    config.train.train_iters = 3 * kMany;
+    config.train.eval_interval = config.checkpoint.save_interval = 0;
+    WallTime time(config);
+    time.record({{"event", "start"}, {"step", 0}, {"start_seconds", 0}});
+    for (int64_t step = 1; step <= 2 * kMany; ++step) time.record(timed_step(step, step <= kMany ? before : now));
+    EXPECT_DOUBLE_EQ(time.report().seconds, before + kMany * now);
+    EXPECT_DOUBLE_EQ(time.report().lead_seconds, std::ceil(1.5 * now));
+  }
 }
 
 TEST(WallTime, IsTheSameByTheRecords) {
