@@ -17,7 +17,18 @@ std::shared_ptr<EventState>& of(cudaEvent_t event) { return *reinterpret_cast<st
 
 }  // namespace
 
+void EventState::hurry() {
+  std::shared_ptr<Channel> of_record;
+  uint64_t pieces = 0;
+  {
+    std::lock_guard lock(mutex);
+    of_record = channel.lock(), pieces = piece;
+  }
+  if (of_record) of_record->hurry(pieces);
+}
+
 void EventState::wait_for(uint64_t record) {
+  hurry();
   const RunsNothing of_this_channel;
   wait_until(mutex, happened, Waiting::plain, "a stream or a thread waits for an event",
              [&] { return complete >= record; });
@@ -55,7 +66,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     record = ++state->recorded;
     state->captured.reset();
   }
-  return add(stream, [state, record] {
+  const cudaError_t status = add(stream, [state, record] {
     {
       std::lock_guard lock(state->mutex);
       state->complete = record;
@@ -63,6 +74,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     }
     state->happened.notify_all();
   });
+  const std::shared_ptr<Channel>& channel = of(stream).channel();
+  const uint64_t queued = channel->queued();
+  std::lock_guard lock(state->mutex);
+  state->channel = channel, state->piece = queued;
+  return status;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
   const std::shared_ptr<EventState> state = of(event);
@@ -88,6 +104,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (const cudaError_t status = allowed(); status != cudaSuccess) return status;
   const std::shared_ptr<EventState> state = of(event);
   if (!state->captured.expired()) return cudaErrorCapturedEvent;
+  state->hurry();
   std::unique_lock lock(state->mutex);
   const uint64_t record = state->recorded;
   const auto complete = [&] { return state->complete >= record; };

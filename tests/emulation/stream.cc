@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <set>
@@ -43,7 +44,7 @@ std::shared_ptr<Channel> channel_of(int device) {
   auto& of_device = channels[static_cast<size_t>(device)];
   std::erase_if(of_device, [](const auto& channel) { return channel.expired(); });
   if (!driver().strict || of_device.size() < connections()) {
-    auto made = std::make_shared<Channel>();
+    auto made = std::make_shared<Channel>(of_device.size());
     of_device.push_back(made);
     return made;
   }
@@ -52,7 +53,7 @@ std::shared_ptr<Channel> channel_of(int device) {
 
 }  // namespace
 
-Channel::Channel() : thread_([this] { serve(); }) {}
+Channel::Channel(uint64_t number) : number_(number), thread_([this] { serve(); }) {}
 
 Channel::~Channel() {
   {
@@ -70,7 +71,9 @@ void Channel::queue(Work work, int64_t entries, int64_t& of_stream) {
     {
       std::lock_guard lock(mutex_);
       driver().full += !has_room();
+      if (!has_room()) wanted_ = queued_;
     }
+    changed_.notify_all();
     wait_until(mutex_, changed_, Waiting::strict,
                "a launch waits for room in a channel, and holds the process's launch lock", has_room);
   }
@@ -78,6 +81,7 @@ void Channel::queue(Work work, int64_t entries, int64_t& of_stream) {
     std::lock_guard lock(mutex_);
     if (work_.empty()) channel_is_busy(true);
     work_.emplace_back(std::move(work), entries, &of_stream);
+    ++queued_;
     entries_ += entries;
     of_stream += entries;
     int64_t most = driver().most_queued;
@@ -88,11 +92,12 @@ void Channel::queue(Work work, int64_t entries, int64_t& of_stream) {
 }
 
 void Channel::drain(const int64_t& of_stream, Waiting::Kind kind, const std::string& why) {
+  hurry(queued());
   wait_until(mutex_, changed_, kind, why, [&] { return of_stream == 0; });
 }
 
 void Channel::finish_running(const std::string& why) {
-  int64_t before = 0;
+  uint64_t before = 0;
   {
     std::lock_guard lock(mutex_);
     before = finished_;
@@ -106,6 +111,29 @@ void Channel::set_runs(bool runs) {
     runs_ = runs;
   }
   changed_.notify_all();
+}
+
+uint64_t Channel::queued() {
+  std::lock_guard lock(mutex_);
+  return queued_;
+}
+
+void Channel::hurry(uint64_t pieces) {
+  if (driver().late_channels == 0) return;
+  {
+    std::lock_guard lock(mutex_);
+    wanted_ = std::max(wanted_, pieces);
+  }
+  changed_.notify_all();
+}
+
+// Until something waits for the next piece of work. What waits outside of the driver, for a host function, is not
+// known here, so after a while the piece runs all the same.
+void Channel::hold_back(std::unique_lock<std::mutex>& lock) {
+  if ((driver().late_channels >> number_ % 64 & 1) == 0) return;
+  const bool wanted =
+      changed_.wait_for(lock, std::chrono::milliseconds(20), [&] { return finished_ < wanted_ || ends_; });
+  if (wanted) ++driver().held_back;
 }
 
 namespace {
@@ -128,6 +156,7 @@ void Channel::serve() {
   for (;;) {
     changed_.wait(lock, [&] { return !work_.empty() || ends_; });
     if (work_.empty()) return;
+    hold_back(lock);
     {
       const Work work = std::move(work_.front().work);
       runs_ = true;

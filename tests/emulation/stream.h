@@ -32,23 +32,29 @@ struct EventState {
   uint64_t recorded = 0, complete = 0;  // number of records; the last record that a stream has reached
   int64_t at_ns = 0;                    // time at which that record was reached
   bool timed = true, blocks = false;
-  std::weak_ptr<Capture> captured;  // the last record was captured
+  std::weak_ptr<Capture> captured;       // the last record was captured
+  std::weak_ptr<class Channel> channel;  // of the last record
+  uint64_t piece = 0;                    // at most so many pieces of the channel's work lead to it
 
   void wait_for(uint64_t record);
+  void hurry();  // the last record is wanted now
 };
 
 // A hardware queue, for one stream or several, and the thread that serves it.
 class Channel {
  public:
-  Channel();
+  explicit Channel(uint64_t number);  // of the device's, see Driver::late_channels
   ~Channel();
   void queue(Work work, int64_t entries, int64_t& of_stream);  // of_stream: counts the stream's unfinished entries
   void drain(const int64_t& of_stream, Waiting::Kind kind, const std::string& why);
   void finish_running(const std::string& why);
   void set_runs(bool runs);
+  uint64_t queued();  // number of pieces of work so far
+  void hurry(uint64_t pieces);
 
  private:
   void serve();
+  void hold_back(std::unique_lock<std::mutex>& lock);
 
   struct Entry {
     Work work;
@@ -57,10 +63,11 @@ class Channel {
   };
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Entry> work_;  // including the running entry
-  int64_t entries_ = 0;     // in all of work_
-  int64_t finished_ = 0;    // number of pieces of work
+  std::deque<Entry> work_;                           // including the running entry
+  int64_t entries_ = 0;                              // in all of work_
+  uint64_t queued_ = 0, finished_ = 0, wanted_ = 0;  // numbers of pieces of work; wanted: that something waits for
   bool runs_ = false, ends_ = false;
+  const uint64_t number_;
   std::thread thread_;
 };
 
@@ -76,6 +83,7 @@ class Stream {
     const bool shares = channel_.use_count() > 1;
     channel_->drain(entries_, shares ? Waiting::strict : kind, shares ? why + ", which shares its channel" : why);
   }
+  const std::shared_ptr<Channel>& channel() const { return channel_; }
   std::shared_ptr<Capture> capture;
 
  private:
