@@ -30,10 +30,10 @@ struct Driver {
 
   std::atomic<bool> strict, lazy;  // lazy: kernels are loaded at their first use
   std::atomic<int64_t> patience_ms = 10'000;
-  // A bit for each channel of a device: whether it runs a piece of work only once something waits for it, or for later
-  // work of the channel.
+  // A hostile scheduler: a bit for each channel of a device. A late channel runs a piece of work only once something
+  // waits for it, or for later work of the channel.
   std::atomic<uint64_t> late_channels = 0;
-  std::atomic<int64_t> held_back = 0;  // such pieces so far
+  std::atomic<int64_t> held_back = 0;  // pieces that ran because something waited for them
   // If `counts`: the time of the last grid on the multiprocessors that NCCL left to it, in thread steps. Each tile
   // taken with take_tile() is a piece of work for the next free multiprocessor; in other kernels each block is.
   std::atomic<bool> counts = false;

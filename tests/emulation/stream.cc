@@ -127,8 +127,8 @@ void Channel::hurry(uint64_t pieces) {
   changed_.notify_all();
 }
 
-// Until something waits for the next piece of work. What waits outside of the driver, for a host function, is not
-// known here, so after a while the piece runs all the same.
+// If this channel is to be late, returns only once something waits for its next piece of work. A host thread may wait
+// for a host function without calling the driver, so after a while the piece runs anyway.
 void Channel::hold_back(std::unique_lock<std::mutex>& lock) {
   if ((driver().late_channels >> number_ % 64 & 1) == 0) return;
   const bool wanted =

@@ -34,23 +34,23 @@ struct EventState {
   bool timed = true, blocks = false;
   std::weak_ptr<Capture> captured;       // the last record was captured
   std::weak_ptr<class Channel> channel;  // of the last record
-  uint64_t piece = 0;                    // at most so many pieces of the channel's work lead to it
+  uint64_t piece = 0;                    // the record is among the channel's first `piece` pieces of work
 
   void wait_for(uint64_t record);
-  void hurry();  // the last record is wanted now
+  void hurry();  // something waits for the last record
 };
 
 // A hardware queue, for one stream or several, and the thread that serves it.
 class Channel {
  public:
-  explicit Channel(uint64_t number);  // of the device's, see Driver::late_channels
+  explicit Channel(uint64_t number);  // among the device's channels, for Driver::late_channels
   ~Channel();
   void queue(Work work, int64_t entries, int64_t& of_stream);  // of_stream: counts the stream's unfinished entries
   void drain(const int64_t& of_stream, Waiting::Kind kind, const std::string& why);
   void finish_running(const std::string& why);
   void set_runs(bool runs);
-  uint64_t queued();  // number of pieces of work so far
-  void hurry(uint64_t pieces);
+  uint64_t queued();            // number of pieces of work so far
+  void hurry(uint64_t pieces);  // something waits for that many pieces of work to be finished
 
  private:
   void serve();

@@ -39,8 +39,8 @@ void on_ranks(int n, const Body& body) {
   }
 }
 
-// A failure of the test if `problem` is not empty, of any rank. Silent after a first one: one message at a time is
-// enough to work on. Ranks take turns, as HasFailure() reads without GoogleTest's lock what a failure writes.
+// Fails the test with `problem`, unless that is empty or the test has failed before: one message at a time is enough to
+// work on. Any rank may call this. Ranks take turns, because HasFailure() reads without GoogleTest's lock.
 inline void expect_no(const std::string& problem, std::source_location at = std::source_location::current()) {
   static std::mutex turn;
   const std::lock_guard lock(turn);
