@@ -87,7 +87,8 @@ Checkpointing::Checkpointing(const Config& config, const Layout& layout, Trainer
   if (config.checkpoint.save_interval == 0 || config.train.skip_train) return;
   HostWorld& host = trainer.host();
   const CheckpointStore store(checkpoints_folder(config.train.run_dir), Disk(options_.disk_fault));
-  const std::string run = random_run_name(host), seen = fmt::format("{}/.{}", store.folder(), run);
+  // A name that prepare() removes if this process is killed.
+  const std::string run = random_run_name(host), seen = store.temporary_path_of(0, run);
   std::string problem;
   if (host.rank() == 0) {
     try {
