@@ -13,6 +13,7 @@
 #include <tuple>
 #include <utility>
 
+#include "tests/emulation/block_writes.h"
 #include "tests/emulation/grid.h"
 #include "tests/emulation/runtime.h"
 #include "tests/emulation/sites.h"
@@ -119,10 +120,12 @@ T __reduce_min_sync(unsigned int mask, T value) {
 template <class T, class U>
 T atomicAdd(T* to, U value) {
   if constexpr (std::is_same_v<T, int> || std::is_same_v<T, unsigned int>) trivet::emulation::take_tile();
+  trivet::emulation::writes_atomically(to, sizeof(T));
   return __atomic_fetch_add(to, static_cast<T>(value), __ATOMIC_RELAXED);
 }
 template <class T>
 T atomicMax(T* to, T value) {
+  trivet::emulation::writes_atomically(to, sizeof(T));
   T seen = __atomic_load_n(to, __ATOMIC_RELAXED);
   while (seen < value && !__atomic_compare_exchange_n(to, &seen, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }

@@ -1,5 +1,6 @@
 // The emulated GPU itself: correct programs run on it, and incorrect ones are detected. For emulated builds.
 #include <atomic>
+#include <bit>
 #include <cstdlib>
 #include <cuda.h>
 #include <functional>
@@ -40,6 +41,15 @@ using Emulation = OnAStream;
 using EmulationDeathTest = OnAStream;
 
 // ---- kernels, correct and incorrect
+
+// Each block adds its number, from 1 on, to an integer.
+template <bool atomic>
+__global__ void sum_kernel(float* to) {
+  int* const sum = reinterpret_cast<int*>(to);
+  const int number = static_cast<int>(blockIdx.x) + 1;
+  if (atomic) atomicAdd(sum, number);
+  else *sum += number;
+}
 
 // Each thread writes its number for another thread of the block.
 template <bool barrier>
@@ -151,6 +161,15 @@ TEST_F(EmulationDeathTest, WhatHasNoMeaningEndsTheProcess) {
   EXPECT_DEATH(run(divergent_kernel, 32), "different instructions: .*__s.* and __s");
   EXPECT_DEATH(run(half_a_warp_kernel, 32), "__shfl_xor_sync: lane .* has ended");
   EXPECT_DEATH(run(barrier_in_a_branch_kernel, 64), "in its own mask|different instructions|wait, for ever");
+  check_cuda(cudaMemsetAsync(numbers.data, 0, sizeof(float), stream), "cudaMemsetAsync");
+  launch_kernel(sum_kernel<true>, {3, 1, stream}, numbers.data);
+  EXPECT_EQ(std::bit_cast<int>(numbers.host(stream)[0]), 6);
+  EXPECT_DEATH(
+      {
+        launch_kernel(sum_kernel<false>, {3, 1, stream}, numbers.data);
+        cudaStreamSynchronize(stream);
+      },
+      "two blocks of a grid write byte . of 256 bytes");
   std::vector<float> host(65);
   EXPECT_DEATH(cudaMemcpyAsync(host.data(), numbers.data, 65 * 4, cudaMemcpyDeviceToHost, stream), "beyond the end");
 }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/emulation/block_writes.h"
 #include "tests/emulation/fiber.h"
 #include "tests/emulation/order.h"
 #include "tests/emulation/runtime.h"
@@ -106,12 +107,14 @@ void Block::run(dim3 grid, dim3 size, size_t shared_bytes, const std::function<v
   const uint64_t blocks = last ? std::min(last, all) : all;
   uint64_t step = seed * 0x9e3779b97f4a7c15u % blocks | 1;
   while (std::gcd(step, blocks) != 1) ++step;
+  BlockWrites writes(blocks);
   for (uint64_t i = 0, some = seed % blocks; i < blocks; ++i, some = (some + step) % blocks) {
     const uint64_t at = all - blocks + some;
     blockIdx = {static_cast<unsigned int>(at % grid.x), static_cast<unsigned int>(at / grid.x % grid.y),
                 static_cast<unsigned int>(at / grid.x / grid.y)};
     run_block(count, work, seed + at * 0x9e3779b97f4a7c15u);
     end_piece();
+    writes.block_ended();
   }
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "tests/emulation/block_writes.h"
 #include "tests/emulation/grid.h"
 #include "tests/emulation/stream.h"
 #include "tests/emulation/warpgroup.h"
@@ -70,6 +71,22 @@ bool release(void* data, bool of_device) {
   std::free(data);
   return true;
 }
+
+}  // namespace
+
+std::vector<GpuMemory> gpu_memory(size_t most) {
+  std::lock_guard lock(blocks_mutex);
+  std::vector<GpuMemory> found;
+  size_t sum = 0;
+  for (const auto& [address, block] : blocks) {
+    if (block.device < 0) continue;
+    if (sum += block.bytes; sum > most) return {};
+    found.push_back({reinterpret_cast<const std::byte*>(address), block.bytes});
+  }
+  return found;
+}
+
+namespace {
 
 // Location of the bytes: a GPU's number, -1 for pinned host memory, -2 for other host memory.
 int place_of(const void* data, size_t bytes) {

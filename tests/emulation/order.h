@@ -1,7 +1,7 @@
 // How a block's threads are ordered. To ThreadSanitizer each fiber is a thread, and switching between fibers orders
 // nothing. One thread's work precedes another's only if NVIDIA's documentation says so: at __syncthreads, __syncwarp,
 // and barriers in shared memory; not at shuffles or tensor-core instructions. So a missing barrier is found in whatever
-// order threads run. (A grid's blocks run one after another here: races between blocks are not detected.)
+// order threads run. (A grid's blocks run one after another here; for races between them see block_writes.h.)
 //
 // ThreadSanitizer does not see accesses by Hopper's units. For these, in every build, each thread of a block with
 // barriers in shared memory has a vector clock. The TMA may overwrite an operand only if every lane of the warps whose

@@ -53,6 +53,8 @@ std::shared_ptr<Channel> channel_of(int device) {
 
 }  // namespace
 
+std::atomic<uint64_t> pieces_begun = 0, pieces_running = 0;
+
 Channel::Channel(uint64_t number) : number_(number), thread_([this] { serve(); }) {}
 
 Channel::~Channel() {
@@ -161,7 +163,9 @@ void Channel::serve() {
       const Work work = std::move(work_.front().work);
       runs_ = true;
       lock.unlock();
+      ++pieces_running, ++pieces_begun;
       work();
+      --pieces_running;
     }
     lock.lock();
     entries_ -= work_.front().entries;

@@ -40,6 +40,9 @@ struct EventState {
   void hurry();  // something waits for the last record
 };
 
+// Pieces of work of all channels: begun so far, and running now.
+extern std::atomic<uint64_t> pieces_begun, pieces_running;
+
 // A hardware queue, for one stream or several, and the thread that serves it.
 class Channel {
  public:
