@@ -4,7 +4,7 @@
 #   launch/mutants.sh [--check] [--draw N] [--build DIR] [NAME…]      all of tests/mutants, or only those named; for a
 #                                                                     single one, also its story and how its law fails
 #     --check      only checks that each applies to the sources, and names a law
-#     --draw N     N of them, chosen by the hash of the commit: different ones for each commit
+#     --draw N     N of those whose laws the build has, chosen by the hash of the commit: different ones for each commit
 #     --build DIR  a build folder of the tests, as it is [build-mutants, with CUDA emulated on the CPU]
 # tests/mutants/NAME.patch tells the story of its mistake above the patch. The lines that this script reads:
 #     Law: PROGRAM FILTER     a test program, and which of its cases (--gtest_filter)
@@ -33,12 +33,6 @@ for name in "${names[@]}"; do
     { echo "mutants: $file names no law of the form PROGRAM FILTER" >&2; exit 1; }
 done
 ((!check)) || { echo "mutants: ${#names[@]} apply"; exit 0; }
-if ((draw)); then
-  seed=$(git rev-parse HEAD)
-  mapfile -t names < <(for name in "${names[@]}"; do echo "$(sha1sum <<<"$seed $name") $name"; done | sort | head -n "$draw" |
-    sed 's/.* //')
-fi
-
 build_all() {
   if [[ $build == build-mutants ]]; then
     build_trivet "$build" -DTRIVET_CUDA=EMULATED -DTRIVET_SHARED_PROCESSES=ON -DTRIVET_LEVEL=-Og
@@ -69,6 +63,18 @@ selects() {
   if [[ $1 == ctest ]]; then (cd "$build" && ctest -N -R "$2") | grep -q 'Test *#'
   else "$build/tests/$1" --gtest_list_tests --gtest_filter="$2" | grep -q '^  '; fi
 }
+
+has_laws() {  # NAME
+  local program filter
+  while read -r _ program filter; do
+    selects "$program" "$filter" 2>/dev/null || return 1
+  done < <(grep '^Law: ' "tests/mutants/$1.patch")
+}
+if ((draw)); then
+  seed=$(git rev-parse HEAD)
+  mapfile -t names < <(for name in "${names[@]}"; do echo "$(sha1sum <<<"$seed $name") $name"; done | sort |
+    sed 's/.* //' | while read -r name; do if has_laws "$name"; then echo "$name"; fi; done | head -n "$draw")
+fi
 
 alone() { ((${#names[@]} == 1)); }
 
