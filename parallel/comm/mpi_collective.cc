@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <bit>
 
-
 namespace trivet {
 namespace {
 
 // Chunks are small enough to be summed while in cache and not to delay other messages, and large enough to amortise the
 // cost of a message.
 constexpr int64_t kSmallestChunk = 32 << 10, kLargestSumChunk = 256 << 10, kGatherChunk = 512 << 10;
-constexpr int64_t kMostBounce = 16 << 20;  // bytes per group, for all peers together
 
 constexpr int64_t slice_begin(int64_t numel, int rank, int size) { return numel * rank / size; }
 static_assert(slice_begin(int64_t{1} << 40, 1023, 1024) == (int64_t{1} << 40) - (1 << 30));
@@ -54,7 +52,7 @@ void MpiCollective::all_reduce(Tensor full, Reduce op) {
     return add_payloads(op, full, full);
   }
   const int n = group_.size();
-  const int64_t element = size_of(full.dtype), chunk = chunk_for(full.bytes() / n);
+  const int64_t element = size_of(full.dtype), chunk = sum_chunk(full.bytes() / n, n);
   auto* data = static_cast<std::byte*>(full.data);
   const auto slice = [&](int r) { return data + slice_begin(full.numel(), r, n) * element; };
   set_scatter_streams(data, full.numel(), element, chunk);
@@ -79,7 +77,7 @@ void MpiCollective::reduce_scatter(Tensor full, Tensor shard, Reduce op) {
     run_call();
     return add_payloads(op, {own, shard.dtype, shard.shape}, shard);
   }
-  const int64_t chunk = chunk_for(shard.bytes());
+  const int64_t chunk = sum_chunk(shard.bytes(), group_.size());
   set_scatter_streams(data, full.numel(), size_of(full.dtype), chunk);
   sum_ = {own, static_cast<std::byte*>(shard.data), shard.bytes(), chunk, shard.dtype, op};
   run_call();
@@ -161,9 +159,9 @@ void MpiCollective::set_scatter_streams(std::byte* full, int64_t numel, int64_t 
   });
 }
 
-int64_t MpiCollective::chunk_for(int64_t bytes) const {
+int64_t MpiCollective::sum_chunk(int64_t bytes, int ranks) {
   const int64_t largest =
-      std::max(kSmallestChunk, std::min(kLargestSumChunk, kMostBounce / (kBounceWindow * (group_.size() - 1))));
+      std::max(kSmallestChunk, std::min(kLargestSumChunk, kMostBounce / (kBounceWindow * (ranks - 1))));
   const int64_t quarter = (bytes / 4 + 4095) / 4096 * 4096;  // so that receiving and adding overlap
   return std::clamp(quarter, kSmallestChunk, largest / 4096 * 4096);
 }

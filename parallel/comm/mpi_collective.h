@@ -29,6 +29,10 @@ class MpiCollective : public MpiTask {
  public:
   MpiCollective(MpiProgress& progress, const CommGroup& group);
 
+  // The size in bytes of the chunks of a sum whose slices have `bytes` bytes.
+  static int64_t sum_chunk(int64_t bytes, int ranks);
+  static constexpr int64_t kMostBounce = 16 << 20;  // bytes of a group's bounce buffer, for all peers together
+
   // Any call but a transfer; a split gathers Call::in. One caller at a time; returns when this rank is done. REQUIRES:
   // more than one rank.
   void perform(const Call& call, const CallSignature& mine);
@@ -86,7 +90,6 @@ class MpiCollective : public MpiTask {
   void add_payloads(Reduce op, Tensor own, Tensor result);
   template <class F>
   void add_in_rank_order(Reduce op, Tensor own, const F& of_peer, void* result);
-  int64_t chunk_for(int64_t bytes) const;
 
   // Called with the progress token held.
   void pump(int peer);

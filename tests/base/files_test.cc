@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/content_hash.h"
@@ -13,8 +14,55 @@
 #include "tests/support/message_of.h"
 #include "tests/support/temp_dir.h"
 
+namespace {
+
+// What this thread has synchronised, and the files' sizes at that time, while `synchronised` is set. fails: the error.
+thread_local std::vector<std::pair<std::string, int64_t>>* synchronised = nullptr;
+thread_local int fails = 0;
+
+}  // namespace
+
+// In place of the C library's.
+extern "C" int fsync(int fd) {
+  if (synchronised) {
+    struct stat status {};
+    fstat(fd, &status);
+    synchronised->emplace_back(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd)).string(),
+                               S_ISDIR(status.st_mode) ? -1 : status.st_size);
+  }
+  if (fails != 0) return errno = fails, -1;
+  return static_cast<int>(syscall(SYS_fsync, fd));
+}
+
 namespace trivet {
 namespace {
+
+// Data reach the disk before their file has its name, and the name before commit() returns.
+TEST(OutputFile, IsOnTheDiskBeforeItHasItsName) {
+  for (const bool first : {false, true})
+    for (const int64_t bytes : {0, 5, 10 << 20}) {
+      const TempDir dir;
+      const std::string path = dir / "file", folder = std::filesystem::canonical(dir / "").string();
+      OutputFile file(path, path + ".mine");
+      file.write(std::string(static_cast<size_t>(bytes), 'x'));
+      std::vector<std::pair<std::string, int64_t>> log;
+      synchronised = &log;
+      if (first) file.commit_as_first();
+      else file.commit();
+      synchronised = nullptr;
+      EXPECT_EQ(log, (std::vector<std::pair<std::string, int64_t>>{{folder + "/file.mine", bytes}, {folder, -1}}));
+    }
+}
+
+TEST(OutputFile, ThatCannotBeSynchronisedLeavesTheOldOne) {
+  const TempDir dir;
+  write_text(dir / "file", "old");
+  fails = EIO;
+  EXPECT_THROW(write_file(dir / "file", "new"), IoError);
+  fails = 0;
+  EXPECT_EQ(read_text(dir / "file"), "old");
+  EXPECT_EQ(list_directory(dir / ""), std::vector<std::string>{"file"});
+}
 
 TEST(OutputFile, TheFirstToComeKeepsTheName) {
   // given: two writers of one path at the same time

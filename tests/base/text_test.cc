@@ -3,6 +3,8 @@
 #include <cmath>
 #include <gtest/gtest.h>
 
+#include "base/utf8.h"
+
 namespace trivet {
 namespace {
 
@@ -32,6 +34,26 @@ TEST(Text, BlocksAreAligned) {
             "é\n"
             "  ü            a\n"
             "  x            b\n");
+}
+
+// Characters of 1 to 4 bytes behind 0 to 3 bytes of ASCII, so that each limit falls on each byte of a character.
+TEST(Text, PartsEndBetweenCharacters) {
+  for (const std::string_view character : {"a", "\u00e9", "\u4eba", "\U0001f600"})
+    for (size_t before = 0; before < 4; ++before) {
+      std::string text(before, 'x');
+      for (int i = 0; i < 20; ++i) text += character;
+      for (size_t most = 4; most <= text.size(); ++most) {
+        std::string_view rest = text;
+        while (!rest.empty()) {
+          const size_t size = part_size(rest, most);
+          ASSERT_TRUE(size > 0 && size <= most && size <= rest.size());
+          EXPECT_TRUE(size == rest.size() || size + character.size() > most) << "as long as possible";
+          std::string part(rest.substr(0, size));
+          EXPECT_EQ(repair_utf8(part), 0) << character << " behind " << before << " bytes, limit " << most;
+          rest.remove_prefix(size);
+        }
+      }
+    }
 }
 
 TEST(Text, ATableBeginsWithTheNamesOfItsColumns) {

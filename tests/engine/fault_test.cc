@@ -479,6 +479,36 @@ TEST(FlightDumps, SayWhereAllHaveJoined) {
   expect_match(verdict.what, "all ranks have joined call 0");
 }
 
+// Rank 1 of a pipeline waits for the second transfer from rank 0, which has sent to both other ranks.
+TEST(FlightDumps, BlameASenderOnlyIfItHasNotSent) {
+  const auto dump = [](int rank, const std::vector<std::pair<int, int>>& sent, int receives_from) {
+    FlightRecorder recorder(rank);
+    recorder.add_group("pipeline", {0, 1, 2}, rank);
+    const auto transfer = [&](int peer, bool sends) {
+      const int slot = recorder.enqueue(0, {CommCall::transfer}, peer, sends);
+      recorder.start(slot);
+      return slot;
+    };
+    for (const auto& [peer, count] : sent)
+      for (int i = 0; i < count; ++i) recorder.finish(transfer(peer, true), false);
+    if (receives_from >= 0) {
+      recorder.finish(transfer(receives_from, false), false);
+      transfer(receives_from, false);
+    }
+    FlightDump dump{.place = {"host" + std::to_string(rank), 100 + rank}, .why = "test"};
+    dump.main_thread = 'R';
+    dump.log = recorder.log();
+    return dump;
+  };
+  const FlightDump waits = dump(1, {{0, 5}, {2, 5}}, 0), other = dump(2, {{0, 5}, {1, 5}}, -1);
+  FlightVerdict verdict = verdict_of({dump(0, {{1, 2}, {2, 1}}, -1), waits, other}, 3);
+  EXPECT_EQ(verdict.rank, -1);
+  expect_match(verdict.what, "joined transfer 1 of group 'pipeline' to rank 1: .*data has not arrived at rank 1");
+  verdict = verdict_of({dump(0, {{1, 1}, {2, 5}}, -1), waits, other}, 3);
+  EXPECT_EQ(verdict.rank, 0);
+  expect_match(verdict.what, "rank 0 on host0 did not join transfer 1 of group 'pipeline' to rank 1");
+}
+
 // Runs that end normally leave no dumps.
 TEST(FlightDumps, OfARunThatEndedNormallyAreNotMissed) {
   const TempDir dir;

@@ -1,6 +1,8 @@
 // Properties of every op: its check refuses what its contract does not allow, naming the op; inputs stay unchanged;
 // outputs are written completely, and do not depend on their previous contents.
+#include <cstring>
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include "tests/support/op_samples.h"
 #include "tests/support/tensors.h"
@@ -125,6 +127,31 @@ TEST_F(OpLaws, WhatIsReadStaysAndWhatIsWrittenIsWrittenInWhole) {
     }
     for (size_t i = 0; i < results[0].size(); ++i) EXPECT_TRUE(same_bits(results[0][i], results[1][i])) << i;
   });
+}
+
+// As under OMP_THREAD_LIMIT or OMP_DYNAMIC: the threads that there are do the work of all.
+TEST(Threads, AnOpIsCompleteIfOpenMpGrantsFewerThanRequested) {
+  Tensors tensors;
+  const auto ops = create_cpu_ops(4);
+  const auto stream = tensors.device().create_compute_stream();
+  const Tensor a = tensors.uniform(DType::f32, {256, 300}), b = tensors.uniform(DType::f32, {300, 256});
+  std::vector<std::vector<Tensor>> results;
+  const int levels = omp_get_max_active_levels();
+  for (const int most : {levels, 0}) {  // 0: every team has one thread
+    omp_set_max_active_levels(most);
+    const auto fresh = [&](Shape shape) {
+      const Tensor tensor = tensors.uniform(DType::f32, shape);
+      std::memset(tensor.data, 0xff, static_cast<size_t>(tensor.bytes()));
+      return tensor;
+    };
+    const Tensor product = fresh({256, 256}), copy = fresh({256, 300}), sums = fresh({300});
+    ops->run(op::Matmul{.a = a, .b = b, .c = product}, *stream);
+    ops->run(op::Convert{a, copy}, *stream);
+    ops->run(op::ColumnSum{a, sums}, *stream);
+    results.push_back({product, copy, sums});
+  }
+  omp_set_max_active_levels(levels);
+  for (size_t i = 0; i < results[0].size(); ++i) EXPECT_TRUE(same_bits(results[0][i], results[1][i])) << i;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <gtest/gtest.h>
 
+#include "parallel/comm/mpi_collective.h"
 #include "parallel/comm/world.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/rank_values.h"
@@ -46,8 +47,22 @@ void no_span_is_shorter_than_its_floor(Communicator& world) {
   spans_keep_to_their_floors(*linked->twin("group", comm_of("data")), link, true, 0.01);
 }
 
+// In groups of any size: a chunk of a sum holds whole elements, and the bounce buffer stays within its limit.
+void chunks_hold_whole_elements(Communicator&) {
+  for (int ranks = 2; ranks <= 1024; ++ranks)
+    for (const int64_t bytes : {1, 4096, 100'000, 131'076, 1'048'580, 17'000'000, 2'000'000'000}) {
+      const int64_t chunk = MpiCollective::sum_chunk(bytes, ranks);
+      EXPECT_EQ(chunk % 4096, 0) << ranks << " ranks, " << bytes << " bytes";
+      // Beyond 129 ranks, chunks are as small as they get.
+      if (ranks <= 129) {
+        EXPECT_LE(4 * (ranks - 1) * chunk, MpiCollective::kMostBounce) << ranks << " ranks, " << bytes << " bytes";
+      }
+    }
+}
+
 int run_all(Communicator& world) {
   std::vector<CommCase> cases = comm_cases();
+  cases.push_back({"chunks_hold_whole_elements", chunks_hold_whole_elements});
   cases.push_back({"no_span_is_shorter_than_its_floor", no_span_is_shorter_than_its_floor});
   for (const CommCase& the_case : cases)
     testing::RegisterTest("MpiComm", the_case.name, nullptr, std::to_string(world.size()).c_str(), __FILE__, __LINE__,

@@ -123,6 +123,12 @@ sed 's/^#PBS -r y/#PBS -R y/' launch/pbs/train.pbs >wrong.pbs
 begin; qsub -v RUN=run.yaml,RUN_DIR=runs/b wrong.pbs >out 2>&1
 expect 'the stand-in finds a wrong directive' 2
 
+begin
+NCCL_SOCKET_IFNAME=eth2 NCCL_ALGO=Ring NCCL_IB_TC=1 LD_LIBRARY_PATH=/lib PBS_JOBID=12 TRIVET_END_TIME=5 \
+  launch/mpirun.sh --gpus 2 --hosts a,b run.yaml >out 2>&1
+expect 'every variable of NCCL reaches the other hosts' 0 'mpirun -np 4 --host a:2,b:2 ' ' -x NCCL_SOCKET_IFNAME ' \
+  ' -x NCCL_ALGO ' ' -x NCCL_IB_TC ' ' -x LD_LIBRARY_PATH ' ' -x PBS_JOBID ' ' -x TRIVET_END_TIME '
+
 stand_in ssh <<'END'
 while [[ $1 == -o ]]; do shift 2; done
 echo "ssh $1" >>calls

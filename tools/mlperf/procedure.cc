@@ -23,18 +23,16 @@ int64_t now_ms() {
 
 std::string log_file(const Config& config) { return config.train.run_dir + "/mlperf.log"; }
 
-// True if the command succeeded on every host. Collective.
-bool clear_caches(const std::string& command, HostWorld& host) {
-  const int64_t own = boot_number();
-  const std::vector<int64_t> hosts = host.gather(own);
-  const bool first = std::ranges::find(hosts, own) - hosts.begin() == host.rank();
-  return host.sum<int64_t>(first && std::system(command.c_str()) != 0 ? 1 : 0) == 0;
-}
-
 // The precision's name in ruleset 6.1.0.
 std::string precision_word(DType dtype) { return dtype == DType::bf16 ? "bfloat16" : std::string(word_of(dtype)); }
 
 }  // namespace
+
+bool clear_caches(const std::string& command, HostWorld& host, int64_t boot) {
+  const std::vector<int64_t> hosts = host.gather(boot);
+  const bool first = std::ranges::find(hosts, boot) - hosts.begin() == host.rank();
+  return host.sum<int64_t>(first && std::system(command.c_str()) != 0 ? 1 : 0) == 0;
+}
 
 mlperf::RunDescription description_of(const Rank& rank, const Config& engine, int64_t first_step) {
   const OptimizerConfig& optimizer = engine.optimizer;
@@ -106,7 +104,7 @@ MlperfRun::MlperfRun(const mlperf::Benchmark& benchmark, const LoadedConfig& loa
   HostWorld host(world);
   const MlperfConfig& c = mlperf_of(config_);
   const std::string& command = c.cache_clear;
-  const bool cleared = !command.empty() && clear_caches(command, host);
+  const bool cleared = !command.empty() && clear_caches(command, host, boot_number());
   if (!command.empty() && !cleared && world.rank() == 0)
     write_stderr(fmt::format("mlperf.cache_clear: \"{}\" failed; the log says so\n", command));
   log_.start({.org = c.submission_org,

@@ -20,6 +20,10 @@ namespace trivet {
 // config_file.
 mlperf::RunDescription description_of(const Rank& rank, const Config& engine, int64_t first_step);
 
+// Runs `command` on one rank of each host; boot: the number of this rank's host (boot_number()). True if it succeeded
+// on all hosts. Collective.
+bool clear_caches(const std::string& command, HostWorld& host, int64_t boot);
+
 class MlperfRun : public RunProcedure {
  public:
   // Call this before any initialisation: it runs mlperf.cache_clear once per host. Throws ConfigError if train.run_dir

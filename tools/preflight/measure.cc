@@ -69,7 +69,7 @@ class Probe {
   Preflight measure(const Layout& layout) {
     compare(layout);
     use_storage();
-    record(kClock, {1e-6 * static_cast<double>(-ClockOffsets(host_, boot_number(), wall_ns).offset(wall_ns()))});
+    record(kClock, {clock_ahead_ms(host_, boot_number(), wall_ns)});
     compute();
     use_links();
     compute();  // again, because other load on the machine varies
@@ -237,6 +237,10 @@ class Probe {
 };
 
 }  // namespace
+
+double clock_ahead_ms(HostWorld& ranks, int64_t host_number, const std::function<int64_t()>& now) {
+  return -1e-6 * static_cast<double>(ClockOffsets(ranks, host_number, now).offset(now()));
+}
 
 Preflight measure_preflight(const Config& config, const Layout& layout, Communicator& world) {
   return Probe(config, world).measure(layout);

@@ -3,13 +3,14 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "base/text.h"
 #include "engine/config/validate.h"
-#include "parallel/comm/comm.h"
+#include "parallel/comm/host_world.h"
 
 namespace trivet {
 
@@ -51,6 +52,10 @@ struct Preflight {
 // Collective; same result on all ranks. config: resolved. Each rank writes a 16 MiB file in train.run_dir and removes
 // it. Throws what make_backend() throws.
 Preflight measure_preflight(const Config& config, const Layout& layout, Communicator& world);
+
+// How far this rank's wall clock, now() in ns, is ahead of rank 0's. host_number: the same on the ranks of a host,
+// which share a clock. Collective.
+double clock_ahead_ms(HostWorld& ranks, int64_t host_number, const std::function<int64_t()>& now);
 
 // The slow parts, one per string. Fewer than three values are not judged, because the slow one of two cannot be
 // identified. If all links of a rank are slow, names the rank, else the link.

@@ -387,6 +387,26 @@ TEST(Stopping, AChainOfJobsHasTheLossesOfOneRun) {
   expect_each_step_once(dir / "chain", kChain);
 }
 
+#ifdef TRIVET_EMULATED_GPU
+// On a GPU the next step is queued before a step's result is read; the last step of a job is read before it is saved.
+TEST(Stopping, AChainOfJobsOnAGpuHasReadEachStep) {
+  const TempDir dir;
+  Config config = small_run(dir / "chain");
+  config.model.seq_length = 8;
+  config.batch = {.micro_batch_size = 1, .global_batch_size = 2};
+  config.train.eval_interval = 0;
+  config.checkpoint.save_interval = 100;
+  config.train.train_iters = 5;
+  config.train.exit_interval = 2;
+  config.device.kind = DeviceKind::cuda;
+  for (const int step : {2, 4, 5}) {
+    const RunResult part = run(config, 1);
+    ASSERT_EQ(part.exit_code, step < 5 ? 75 : 0) << part.output;
+    expect_each_step_once(dir / "chain", step);
+  }
+}
+#endif
+
 // The run's own limit and the job's end both apply: the earlier of the two counts.
 TEST(Stopping, InTimeAsTheEarlierOfTwoLimitsSays) {
   const TempDir dir;

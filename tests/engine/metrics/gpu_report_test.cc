@@ -75,6 +75,29 @@ TEST_F(GpuReports, OfARunAreInItsMetrics) {
   EXPECT_EQ(steps, 3);
 }
 
+// After ten steps, a GPU's energy is read every tenth step only: the tokens are those since the last reading.
+TEST_F(GpuReports, CountTheEnergyOfAllStepsOnce) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.model.seq_length = 8;
+  config.batch = {.micro_batch_size = 1, .global_batch_size = 4};
+  config.train.train_iters = 31;
+  config.train.eval_interval = 0;
+  config.device.kind = DeviceKind::cuda;
+  run(config, 1);
+  int64_t read = 1;  // with nothing to compare with
+  std::vector<int64_t> readings;
+  for (const auto& record : records_of(dir / "run")) {
+    if (record.contains("event")) continue;
+    const int64_t step = record.at("step");
+    if (!record.contains("energy_joules_per_token") || record.at("energy_joules_per_token").is_null()) continue;
+    EXPECT_NEAR(record.at("energy_joules_per_token").get<double>() * static_cast<double>(32 * (step - read)), 0.5, 1e-9)
+        << step;
+    readings.push_back(read = step);
+  }
+  EXPECT_EQ(readings, (std::vector<int64_t>{2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30}));
+}
+
 }  // namespace
 }  // namespace trivet::test
 #endif

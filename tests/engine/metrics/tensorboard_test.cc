@@ -244,6 +244,16 @@ TEST(TensorBoard, HasEachStepOnceAfterAKillAndAResume) {
   EXPECT_EQ(files.front(), later) << "names are in the order of the runs";
 }
 
+// Steps whose varints have one, two and three bytes, on both sides of each border.
+TEST(TensorBoard, ResumesAfterStepsOfAnySize) {
+  for (const int64_t step : {127, 128, 129, 300, 16383, 16384, 16500}) {
+    const TempDir dir;
+    write_run(dir / "tb", {}, step + 200);
+    write_run(dir / "tb", {.step = step, .checkpoint = "x", .goes_on = true}, step + 5);
+    EXPECT_EQ(steps_of(dir / "tb")["lm loss"], up_to(step + 5)) << step;
+  }
+}
+
 TEST(TensorBoard, CutsNoFileOfAnother) {
   const TempDir dir;
   write_run(dir / "tb", {}, 5);

@@ -55,6 +55,21 @@ TEST(WallTime, AddsUpWhatIsLeftOfAJob) {
   EXPECT_EQ(told.size(), 3u) << "ten times as many steps as when it was told last";
 }
 
+// A chain of jobs writes one file; each starts once.
+TEST(WallTime, OfAChainOfJobsIsThatOfTheLast) {
+  WallTime last(long_run()), chain(long_run());
+  for (int64_t job = 0; job < 3; ++job)
+    for (WallTime* time : {&last, &chain}) {
+      if (time == &last && job < 2) continue;
+      time->record({{"event", job == 0 ? "start" : "resume"}, {"step", 100 * job}, {"start_seconds", 300 >> job}});
+      for (int64_t step = 100 * job + 1; step <= 100 * (job + 1); ++step)
+        time->record(timed_step(step, step % 100 == 1 ? 40 : 1));
+    }
+  EXPECT_DOUBLE_EQ(last.report().seconds, 75 + 40 + 700);
+  EXPECT_DOUBLE_EQ(chain.report().seconds, last.report().seconds);
+  EXPECT_EQ(chain.report().text, last.report().text);
+}
+
 // Whether the run has become slower or faster, after many steps only the later ones count.
 TEST(WallTime, ForgetsTheFirstStepsOfALongRun) {
   constexpr int64_t kMany = 2000;

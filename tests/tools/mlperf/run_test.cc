@@ -424,6 +424,26 @@ TEST(MlperfRun, ReadsNoTokensBeforeTheClockStarts) {
   EXPECT_EQ(log.first("cache_clear")->value, true);
 }
 
+TEST(MlperfRun, ClearsTheCachesOfEachHostOnce) {
+  const TempDir dir;
+  // The ranks of two hosts, as hosts in blocks and by turns; the command fails on none, or on the second host.
+  for (const std::vector<int64_t>& boots : {std::vector<int64_t>{7, 7, 9, 9}, {7, 9, 7, 9}})
+    for (const bool fails : {false, true}) {
+      const std::string file = dir / "calls";
+      write_text(file, "");
+      std::atomic<int> cleared = 0;
+      run_thread_ranks(4, [&](Communicator& world) {
+        HostWorld host(world);
+        const int64_t boot = boots[static_cast<size_t>(world.rank())];
+        const std::string end = fails && boot == 9 ? "exit 1" : "true";
+        cleared += clear_caches("echo " + std::to_string(boot) + " >>" + file + "; " + end, host, boot);
+      });
+      const std::string calls = read_text(file);
+      EXPECT_TRUE(calls == "7\n9\n" || calls == "9\n7\n") << calls;
+      EXPECT_EQ(cleared, fails ? 0 : 4) << "all ranks say the same";
+    }
+}
+
 TEST(MlperfRun, ThatFailsSaysWhy) {
   const TempDir dir;
   Config config = tiny_benchmark(dir / "run", 1e-3);

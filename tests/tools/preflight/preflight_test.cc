@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include "base/files.h"
+#include "parallel/comm/world.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/where.h"
 
@@ -53,6 +54,20 @@ TEST(Preflight, ARankWithSlowLinksOnlyIsNamedItself) {
     p.best[1][kNetwork] = p.typical[1][kNetwork] = 0.6;
     EXPECT_EQ(slow_parts(p), Lines{"rank 1 on n1, all links: network 0.6 Gbit/s, 60.0% of the median 1"});
   }
+}
+
+// Of hosts whose wall clocks are 2.5 s ahead and 9 s behind rank 0's.
+TEST(Preflight, ClocksAreComparedInMilliseconds) {
+  constexpr std::array<int64_t, 4> kAheadNs = {0, 0, 2'500'000'000, -9'000'000'000};
+  run_thread_ranks(4, [&](Communicator& world) {
+    HostWorld host(world);
+    const int64_t ahead = kAheadNs[static_cast<size_t>(world.rank())];
+    const double ms = clock_ahead_ms(host, 7 + ahead, [ahead] { return now_ns() + ahead; });
+    EXPECT_NEAR(ms, 1e-6 * static_cast<double>(ahead), 1000);
+    if (world.rank() < 2) {
+      EXPECT_EQ(ms, 0) << "on rank 0's host";
+    }
+  });
 }
 
 TEST(Preflight, AThrottledRankIsNamed) {

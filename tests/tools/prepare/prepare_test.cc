@@ -365,6 +365,40 @@ TEST_F(PrepareTest, DoesNotGoOnWithAnotherInput) {
   EXPECT_EQ(outputs(), (std::vector<std::string>{"out.bin", "out.idx", "out.json"}));
 }
 
+// Each option that decides where documents begin, in which format a file is read, or which files are read.
+TEST_F(PrepareTest, DoesNotGoOnWithOtherDocuments) {
+  std::filesystem::create_directory(directory_ / "folder");
+  for (const char* name : {"a.text", "b.txt"}) write_text(directory_ / "folder/" + name, text_);
+  options_.inputs = {directory_ / "folder"};
+  options_.text.source.extensions = {"text", "txt"};
+  options_.part_bytes = 1;
+  options_.force = true;
+  const PrepareOptions usual = options_;
+  const std::vector<std::pair<const char*, std::function<void(PrepareOptions&)>>> changes = {
+      {"--document", [](PrepareOptions& o) { o.text.mode = DocumentMode::entry; }},
+      {"--document file", [](PrepareOptions& o) { o.text.mode = DocumentMode::file; }},
+      {"--extensions", [](PrepareOptions& o) { o.text.source.extensions = {"txt"}; }}};
+  for (const auto& [name, change] : changes) {
+    SCOPED_TRACE(name);
+    options_ = usual;
+    change(options_);
+    const PrepareResult expected = prepare_dataset(options_);
+    const std::string bytes = read_text(options_.output + ".bin");
+    options_ = usual;
+    EXPECT_THROW(prepare_dataset(options_,
+                                 [](const PrepareProgress& p) {
+                                   if (p.tokens > 0) throw std::runtime_error("stop");
+                                 }),
+                 std::runtime_error);
+    ASSERT_TRUE(std::filesystem::exists(directory_ / "out.partial.json"));
+    change(options_);
+    const PrepareResult result = prepare_dataset(options_);
+    EXPECT_EQ(result.earlier.documents, 0);
+    EXPECT_EQ(result.info.tokens, expected.info.tokens);
+    EXPECT_EQ(read_text(options_.output + ".bin"), bytes);
+  }
+}
+
 TEST_F(PrepareTest, RefusesInputWithoutText) {
   write_text(directory_ / "in", "\n \n");
   EXPECT_TRUE(contains(message_of<DataError>([&] { prepare_dataset(options_); }), "no text in the input"));
