@@ -51,8 +51,10 @@ constexpr auto kFaults = std::to_array<FaultAbout>({
 });
 static_assert(kFaults.size() == static_cast<size_t>(FaultKind::torn_write) + 1);
 
-constexpr std::array<std::string_view, kStepPhases> kPhases = {"step",   "forward",   "backward",
-                                                               "reduce", "optimizer", "save"};
+// Indexed by StepPhase.
+constexpr auto kPhases =
+    std::to_array<std::string_view>({"step", "forward", "backward", "reduce", "optimizer", "save"});
+static_assert(kPhases.size() == static_cast<size_t>(StepPhase::save) + 1);
 
 template <class T>
 bool parse_number(std::string_view text, T& to) {

@@ -5,17 +5,26 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/checkpoint/disk.h"
-#include "engine/fault/step_hook.h"
 #include "kernels/base/device.h"
 #include "parallel/comm/call.h"
 
 namespace trivet {
+
+enum class StepPhase : uint8_t {
+  step,       // begin: before anything in the step; end: after the weight update
+  forward,    // of each micro-batch and chunk
+  backward,   // the same
+  reduce,     // the rest of the gradient reduction
+  optimizer,  // norm, clipping, update
+  save,       // of a checkpoint; called by its writer
+};
 
 enum class FaultKind : uint8_t {
   kill,
@@ -67,7 +76,7 @@ struct FaultTargets {
 };
 
 // The faults of one rank. Used by the rank's main thread, except next_call() and disk_fault().
-class FaultInjector : public StepHook, public CallFaults {
+class FaultInjector : public CallFaults {
  public:
   // Throws ConfigError for a rank outside the world.
   FaultInjector(std::span<const Fault> faults, int rank, int world_size);
@@ -77,8 +86,9 @@ class FaultInjector : public StepHook, public CallFaults {
   Memory* memory();
   void attach(const FaultTargets& targets) { targets_ = targets; }
 
-  void begin(StepPhase phase, int64_t step) override;
-  void end(StepPhase phase, int64_t step) override;
+  // Called as the rank passes through a step. step: the current one, from 1.
+  void begin(StepPhase phase, int64_t step);
+  void end(StepPhase phase, int64_t step);
   CallFault next_call() override;
 
   // The faults that have not struck, as given; "": none.

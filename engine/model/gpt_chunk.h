@@ -4,7 +4,7 @@
 #include <optional>
 #include <span>
 
-#include "engine/fault/step_hook.h"
+#include "engine/fault/inject.h"
 #include "engine/model/gpt_stage.h"
 #include "engine/model/step_input.h"
 #include "parallel/pipeline/stage.h"
@@ -17,15 +17,15 @@ struct StepBatches {
   bool training = true;
   float loss_scale = 1;
   std::optional<PositionRange> positions = {};  // positions of the tokens in each batch; empty: all
-  int defer_heads = 0;       // finish() computes the output weight's gradient for this many of the last micro-batches
-  int64_t step = 0;          // from 1
-  StepHook* hook = nullptr;  // null: none
+  int defer_heads = 0;  // finish() computes the output weight's gradient for this many of the last micro-batches
+  int64_t step = 0;     // from 1
+  FaultInjector* faults = nullptr;  // null: none
 
   void begin(StepPhase phase) const {
-    if (hook) hook->begin(phase, step);
+    if (faults) faults->begin(phase, step);
   }
   void end(StepPhase phase) const {
-    if (hook) hook->end(phase, step);
+    if (faults) faults->end(phase, step);
   }
 };
 

@@ -378,7 +378,7 @@ void Checkpointing::begin() {
   const std::string folder = checkpoints_folder(config_.train.run_dir);
   if (longest_save_ns_ > 0 && !file_exists(folder + "/latest"))
     note(folder + ": was removed or emptied; it is created again, without the earlier checkpoints");
-  if (options_.hook) options_.hook->begin(StepPhase::save, trainer_.steps_done());
+  if (options_.faults) options_.faults->begin(StepPhase::save, trainer_.steps_done());
   if (reporter_) reporter_->flush();
   saver_->begin(train_state());
 }

@@ -11,8 +11,8 @@
 
 #include "engine/checkpoint/mirror.h"
 #include "engine/checkpoint/saver.h"
+#include "engine/fault/inject.h"
 #include "engine/fault/run_directory.h"
-#include "engine/fault/step_hook.h"
 #include "engine/train/reporter.h"
 #include "engine/train/resume.h"
 #include "engine/train/trainer.h"
@@ -26,7 +26,7 @@ class Checkpointing {
     std::map<std::string, std::string> data{};  // TrainingData::identities
     std::function<int()> stop_signal;           // the signal that asked this process to stop; 0: none
     Disk::Fault disk_fault;                     // for tests and --inject
-    StepHook* hook = nullptr;                   // called at each save; null: none
+    FaultInjector* faults = nullptr;            // null: none
     const RunDirectory* folder = nullptr;       // on rank 0, to check that it is still this run's; null: unchecked
   };
   // Collective over the trainer's world. `reporter` (null: none) receives the events. `start_ns`: the run's start, for

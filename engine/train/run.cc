@@ -232,7 +232,7 @@ int train(const RunContext& run, const std::vector<std::string>& candidates, Com
                                .data = data.identities,
                                .stop_signal = options.stop_signal,
                                .disk_fault = options.disk_fault ? options.disk_fault : guard.faults().disk_fault(),
-                               .hook = guard.faults().none() ? nullptr : &guard.faults(),
+                               .faults = guard.faults().none() ? nullptr : &guard.faults(),
                                .folder = world.rank() == 0 ? &guard.folder() : nullptr},
                               start_ns);
   for (const std::string& note : layout.notes) reporter.note(note);

@@ -81,7 +81,7 @@ int Trainer::load_step(BatchSource& source, bool training, float loss_scale, siz
                    .loss_scale = loss_scale,
                    .defer_heads = std::min(deferred_heads_, static_cast<int>(m)),
                    .step = step_ + 1,
-                   .hook = training && &source == train_ ? faults_ : nullptr};
+                   .faults = training && &source == train_ ? faults_ : nullptr};
   return static_cast<int>(m);
 }
 
