@@ -72,8 +72,9 @@ void Head::forward(Context& ctx, Residual x, Tensor labels, const MicroBatch& mi
     ctx.run(op::Matmul{.a = rows, .b = output_.weight, .c = logits, .transpose_b = true});
   }
   if (micro_batch.positions) return;
-  vocab_parallel_cross_entropy_forward(ctx, acts.logits, labels, vocab_range(), micro_batch.loss_scale, acts.loss_state,
-                                       loss, micro_batch.training);
+  VocabParallelCrossEntropy cross_entropy = loss_over(ctx, labels, micro_batch, acts.loss_state);
+  cross_entropy.forward(acts.logits, 0, micro_batch.training);
+  cross_entropy.add_loss(loss);
 }
 
 void Head::backward(Context& ctx, Residual x, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
@@ -84,8 +85,7 @@ void Head::backward(Context& ctx, Residual x, Tensor labels, const MicroBatch& m
     run_in_chunks(ctx, labels, micro_batch, acts, loss, d_norm);
     return norm_.backward(ctx, d_norm, x, acts.norm_mean, acts.norm_rstd, {}, grad);
   }
-  vocab_parallel_cross_entropy_backward(ctx, acts.logits, labels, vocab_range(), micro_batch.loss_scale,
-                                        acts.loss_state);
+  loss_over(ctx, labels, micro_batch, acts.loss_state).backward(acts.logits, 0);
   // The weight half runs here even if a schedule separates the halves: its input, the gradient of the logits, is the
   // largest tensor of the model, and holding it would cost more than the bubble that it could fill. A user may still
   // defer it for the last few micro-batches (defer_embedding_wgrad_compute).
@@ -102,15 +102,16 @@ void Head::run_in_chunks(Context& ctx, Tensor labels, const MicroBatch& micro_ba
   const int64_t n = labels.numel(), most = shape_.logit_rows();
   const Shape matrix{n, shape_.hidden};
   const Tensor norm_out = gather_sequence(ctx, acts.norm_out, frame).view(matrix);
-  ChunkedCrossEntropy cross_entropy(ctx, labels.view({n}), vocab_range(), micro_batch.loss_scale);
+  VocabParallelCrossEntropy cross_entropy = loss_over(ctx, labels, micro_batch, {});
   const auto each_chunk = [&](const Tensor& d_norm_out) {
     for (int64_t first = 0; first < n; first += most) {
       const int64_t rows = std::min(most, n - first);
       const Tensor x = norm_out.slice(first, rows);
       const Vocab logits = acts.logits.slice(0, rows);
       ctx.run(op::Matmul{.a = x, .b = output_.weight, .c = logits, .transpose_b = true});
-      cross_entropy.add(logits, first, static_cast<bool>(d_norm_out));
+      cross_entropy.forward(logits, first, static_cast<bool>(d_norm_out));
       if (!d_norm_out) continue;
+      cross_entropy.backward(logits, first);
       add_weight_gradient(ctx, logits, x);
       ctx.run(op::Matmul{.a = logits, .b = output_.weight, .c = d_norm_out.slice(first, rows)});
     }

@@ -51,7 +51,11 @@ class Head {
   void run_in_chunks(Context& ctx, Tensor labels, const MicroBatch& micro_batch, const HeadActivations& acts,
                      Tensor loss, Residual d_norm) const;
   void add_weight_gradient(Context& ctx, const Tensor& d_logits, const Tensor& norm_out) const;
-  VocabRange vocab_range() const { return {output_.partition_offset, shape_.vocab}; }
+  VocabParallelCrossEntropy loss_over(Context& ctx, Tensor labels, const MicroBatch& micro_batch,
+                                      const CrossEntropyState& state) const {
+    return {
+        ctx, labels.view({labels.numel()}), {output_.partition_offset, shape_.vocab}, micro_batch.loss_scale, state};
+  }
 
   const GptShape& shape_;
   LayerNorm norm_;

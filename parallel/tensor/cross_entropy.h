@@ -18,25 +18,22 @@ struct VocabRange {
   int64_t vocab_size = 0;    // entries from here on are padding
 };
 
-// logits: [n, v/t] T; targets: [n] int32, negative if a token has no label and does not count. loss[0] += scale * sum
-// over tokens of the cross-entropy, the same on every tensor rank. with_gradient: the backward pass below will follow;
-// with a single tensor rank its work is done here, while the logits are at hand.
-void vocab_parallel_cross_entropy_forward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,
-                                          const CrossEntropyState& state, Tensor loss, bool with_gradient);
-// In place: logits become the gradient of scale * (sum of the cross-entropies).
-void vocab_parallel_cross_entropy_backward(Context& ctx, Vocab logits, Tensor targets, VocabRange range, float scale,
-                                           const CrossEntropyState& state);
-
-// Both passes, one chunk of rows at a time, so that only one chunk's logits exist. Rows are independent, and the loss
-// is summed over all of them at the end: it is bitwise that of the functions above.
-class ChunkedCrossEntropy {
+// One pass over a micro-batch's rows, all at once or in chunks, so that only one chunk's logits exist. Rows are
+// independent, and the loss is summed over all of them at the end: it is bitwise the same either way.
+class VocabParallelCrossEntropy {
  public:
-  // targets: [n], for all rows. Holds 12 n bytes of the context's scratch.
-  ChunkedCrossEntropy(Context& ctx, Tensor targets, VocabRange range, float scale);
+  // targets: [n] int32, for all rows, negative if a token has no label and does not count. state: whole logits' for a
+  // later backward pass; null: rows come in chunks. Holds 8 n bytes of the context's scratch, in chunks 12 n.
+  VocabParallelCrossEntropy(Context& ctx, Tensor targets, VocabRange range, float scale,
+                            const CrossEntropyState& state = {});
 
-  // logits: for the rows from `first` on; with_gradient: overwritten with their gradient.
-  void add(Vocab logits, int64_t first, bool with_gradient);
-  // After all rows. loss[0] += scale * sum over tokens of the cross-entropy.
+  // logits: [rows, v/t] T, for the rows from `first` on. with_gradient: backward() will follow; with a single tensor
+  // rank its work is done here, while the logits are at hand.
+  void forward(Vocab logits, int64_t first, bool with_gradient);
+  // In place: logits become the gradient of scale * (sum of the cross-entropies).
+  void backward(Vocab logits, int64_t first);
+  // After the forward of all rows. loss[0] += scale * sum over tokens of the cross-entropy, the same on every tensor
+  // rank.
   void add_loss(Tensor loss);
 
  private:
@@ -45,8 +42,10 @@ class ChunkedCrossEntropy {
   const Tensor targets_;
   const VocabRange range_;
   const float scale_;
+  const bool in_chunks_;
+  const Partial sums_;                   // [2, n]: of this rank's terms
+  const Tensor row_sum_, target_logit_;  // its rows; the logit is 0 if it is on another rank
   const CrossEntropyState state_;
-  const Tensor target_logit_;  // [n] fp32, 0 if it is on another rank
 };
 
 }  // namespace trivet

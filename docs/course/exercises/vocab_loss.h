@@ -23,4 +23,4 @@ std::vector<float> vocab_loss(Communicator& tensor, const Matrix& logits, std::s
 //   1. The three are: the maximum of a row (Reduce::max), the sum of its exponentials, and the target's logit.
 //   2. Exponentials can be summed over ranks only if all have subtracted the same number. So the maximum comes first.
 //   3. Only one rank has a target's column. The others contribute 0 to the sum, which is then that logit.
-// In the engine: parallel/tensor/cross_entropy.cc:vocab_parallel_cross_entropy_forward. One all-reduce for both sums.
+// In the engine: parallel/tensor/cross_entropy.cc:VocabParallelCrossEntropy::forward. One all-reduce for both sums.

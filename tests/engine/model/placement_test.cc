@@ -32,14 +32,16 @@ static_assert(!std::is_convertible_v<Tensor, Residual> && std::is_constructible_
 // ---- 2: gathered logits in the vocabulary-parallel loss
 
 template <class Logits>
-constexpr bool loss_takes = std::is_invocable_v<decltype(vocab_parallel_cross_entropy_forward), Context&, Logits,
-                                                Tensor, VocabRange, float, const CrossEntropyState&, Tensor, bool>;
+concept LossTakes = requires(VocabParallelCrossEntropy& loss, Logits logits) {
+  loss.forward(logits, 0, true);
+};
 template <class Logits>
-constexpr bool loss_backward_takes = std::is_invocable_v<decltype(vocab_parallel_cross_entropy_backward), Context&,
-                                                         Logits, Tensor, VocabRange, float, const CrossEntropyState&>;
-static_assert(!loss_takes<Whole> && loss_takes<Vocab>);
-static_assert(!loss_backward_takes<Whole> && loss_backward_takes<Vocab>);
-static_assert(!loss_takes<Hidden> && !loss_takes<Partial> && !loss_takes<Residual>);
+concept LossBackwardTakes = requires(VocabParallelCrossEntropy& loss, Logits logits) {
+  loss.backward(logits, 0);
+};
+static_assert(!LossTakes<Whole> && LossTakes<Vocab>);
+static_assert(!LossBackwardTakes<Whole> && LossBackwardTakes<Vocab>);
+static_assert(!LossTakes<Hidden> && !LossTakes<Partial> && !LossTakes<Residual>);
 
 // ---- 11: a replicated norm on activations partitioned by columns; for its gradient, see PlacedParams below
 
@@ -94,8 +96,8 @@ static_assert(!forward_takes<RowParallelLinear, Hidden, Partial> && !forward_tak
 template <class DyWhole, class Dy>
 constexpr bool row_weight_takes = std::is_invocable_v<decltype(&RowParallelLinear::backward_weight),
                                                       const RowParallelLinear&, Context&, Hidden, DyWhole, Dy>;
-static_assert(!row_weight_takes<Operand<Place::residual>, Residual> && !row_weight_takes<Operand<Place::whole>, Whole> &&
-              row_weight_takes<Operand<Place::whole>, Residual>);
+static_assert(!row_weight_takes<Operand<Place::residual>, Residual> &&
+              !row_weight_takes<Operand<Place::whole>, Whole> && row_weight_takes<Operand<Place::whole>, Residual>);
 
 template <class Out>
 constexpr bool embedding_gives = std::is_invocable_v<decltype(&VocabParallelEmbedding::forward),
