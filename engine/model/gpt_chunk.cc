@@ -33,15 +33,9 @@ void GptChunk::forward(int microbatch, int slot) {
   step_.end(StepPhase::forward);
 }
 
-void GptChunk::backward(int microbatch, int slot, Tensor grad) {
+void GptChunk::backward(int microbatch, int slot, int stash, Tensor grad) {
   step_.begin(StepPhase::backward);
-  stage_.backward(ctx_, slot, -1, micro_batch(microbatch, slot), Residual(grad), loss_);
-  step_.end(StepPhase::backward);
-}
-
-void GptChunk::backward_input(int microbatch, int slot, int stash, Tensor grad) {
-  step_.begin(StepPhase::backward);
-  ctx_.weight_grads.defer(stash);
+  if (stash >= 0) ctx_.weight_grads.defer(stash);
   stage_.backward(ctx_, slot, stash, micro_batch(microbatch, slot), Residual(grad), loss_);
   ctx_.weight_grads.run_now();
   step_.end(StepPhase::backward);

@@ -40,8 +40,7 @@ class GptChunk : public Stage {
   void copy_input(int slot, Tensor input) override;
   Tensor output(int slot) const override { return stage_.output(slot); }
   void forward(int microbatch, int slot) override;
-  void backward(int microbatch, int slot, Tensor grad) override;
-  void backward_input(int microbatch, int slot, int stash, Tensor grad) override;
+  void backward(int microbatch, int slot, int stash, Tensor grad) override;
   void backward_weight(int stash) override { ctx_.weight_grads.run(stash); }
   // To be called after the step's last backward.
   void finish() { stage_.run_deferred(ctx_); }

@@ -145,8 +145,7 @@ void Executor::backward(const Op& op, int slot, int stash) {
   Stage& stage = *stages_[static_cast<size_t>(op.chunk)];
   const Tensor gradient = take_gradient(op);  // 1.
   // 2. In place: `gradient` becomes the gradient of the stage's input.
-  if (op.kind == OpKind::backward) stage.backward(op.microbatch, slot, gradient);
-  else stage.backward_input(op.microbatch, slot, stash, gradient);
+  stage.backward(op.microbatch, slot, stash, gradient);
   pass_on_gradient(op, gradient);  // 3.
 }
 

@@ -1,8 +1,8 @@
 // Stage: one chunk of a model, as the pipeline executor sees it. It knows nothing about schedules; the executor knows
 // nothing about models.
 //
-// A micro-batch in flight occupies a slot from its forward to its backward, and a stash from backward_input to
-// backward_weight. One tensor of a fixed shape, or its first rows, crosses a stage boundary: the activation forward,
+// A micro-batch in flight occupies a slot from its forward to its backward, and a stash between the halves of a
+// split backward pass. One tensor of a fixed shape, or its first rows, crosses a stage boundary: the activation forward,
 // its gradient back.
 #pragma once
 
@@ -22,9 +22,9 @@ class Stage {
   virtual Tensor output(int slot) const = 0;            // valid after forward, until the slot's next forward
 
   virtual void forward(int microbatch, int slot) = 0;
-  // grad: holds the gradient of the output (undefined on the model's last stage); becomes that of the input.
-  virtual void backward(int microbatch, int slot, Tensor grad) = 0;
-  virtual void backward_input(int microbatch, int slot, int stash, Tensor grad) = 0;
+  // grad: holds the gradient of the output (undefined on the model's last stage); becomes that of the input. stash: -1
+  // for a whole backward pass; otherwise only its input half, whose weight half follows.
+  virtual void backward(int microbatch, int slot, int stash, Tensor grad) = 0;
   virtual void backward_weight(int stash) = 0;
 
   // Fills the slot's activations with NaN, to test that nothing reads them later.
