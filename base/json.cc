@@ -150,7 +150,8 @@ JsonReader::JsonReader(const nlohmann::json& object, std::string where) : object
 }
 
 void JsonReader::refuse(const char* name, const std::string& found, const std::string& expected) const {
-  throw DataError(fmt::format("{}: {}: found {}, expected {}", where_, name, found, expected));
+  const std::string_view member(name);  // may come from the file, and be long
+  throw DataError(fmt::format("{}: {}: found {}, expected {}", where_, member.substr(0, 200), found, expected));
 }
 
 const nlohmann::json& JsonReader::member(const char* name, const char* expected) const {
@@ -182,10 +183,36 @@ std::string JsonReader::text(const char* name) const {
   return value.get<std::string>();
 }
 
+bool JsonReader::flag(const char* name) const {
+  const nlohmann::json& value = member(name, "true or false");
+  if (!value.is_boolean()) refuse(name, shown(value), "true or false");
+  return value.get<bool>();
+}
+
 const nlohmann::json& JsonReader::array(const char* name) const {
   const nlohmann::json& value = member(name, "a list");
   if (!value.is_array()) refuse(name, shown(value), "a list");
   return value;
+}
+
+std::vector<int64_t> JsonReader::integers(const char* name, size_t least, size_t most, int64_t limit) const {
+  std::vector<int64_t> numbers;
+  for (const nlohmann::json& value : array(name)) {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(limit))
+      refuse(name, shown(value), fmt::format("integers from 0 to {}", limit));
+    numbers.push_back(value.get<int64_t>());
+  }
+  if (numbers.size() < least || numbers.size() > most)
+    refuse(name, fmt::format("{} numbers", numbers.size()),
+           least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most));
+  return numbers;
+}
+
+std::map<std::string, std::string> JsonReader::texts(const char* name) const {
+  const JsonReader reader = object(name);
+  std::map<std::string, std::string> texts;
+  for (const auto& [key, value] : reader.object_.items()) texts[key] = reader.text(key.c_str());
+  return texts;
 }
 
 JsonReader JsonReader::object(const char* name) const { return {member(name, "an object"), where_ + ": " + name}; }

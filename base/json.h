@@ -1,9 +1,11 @@
 // Reading JSON. The library's parser is a template that takes seconds to compile: it is compiled once, in json.cc.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace trivet {
 
@@ -44,9 +46,14 @@ class JsonReader {
   int64_t integer(const char* name, int64_t least = 0, int64_t most = INT64_MAX) const;
   double number(const char* name) const;
   std::string text(const char* name) const;
+  bool flag(const char* name) const;
   const nlohmann::json& array(const char* name) const;
+  // A list of `least` to `most` integers, each from 0 to `limit`.
+  std::vector<int64_t> integers(const char* name, size_t least, size_t most, int64_t limit) const;
+  std::map<std::string, std::string> texts(const char* name) const;  // an object whose members are strings
   const nlohmann::json& member(const char* name, const char* expected = "a value") const;
   JsonReader object(const char* name) const;
+  bool has(const char* name) const { return object_.contains(name); }
   [[noreturn]] void refuse(const char* name, const std::string& found, const std::string& expected) const;
   const std::string& where() const { return where_; }
 

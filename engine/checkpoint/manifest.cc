@@ -30,32 +30,20 @@ json to_value(const CheckpointFile& file) {
   return out;
 }
 
-std::vector<int64_t> numbers(const JsonReader& reader, const char* name, size_t least, size_t most, int64_t limit) {
-  std::vector<int64_t> out;
-  for (const json& value : reader.array(name)) {
-    if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(limit))
-      reader.refuse(name, value.dump().substr(0, 40), fmt::format("integers from 0 to {}", limit));
-    out.push_back(value.get<int64_t>());
-  }
-  if (out.size() < least || out.size() > most)
-    reader.refuse(name, fmt::format("{} numbers", out.size()), fmt::format("{} to {}", least, most));
-  return out;
-}
-
 Slice parse_slice(const JsonReader& reader) {
   Slice slice;
-  const auto shape = numbers(reader, "global_shape", 1, 2, kLargestDim);
+  const auto shape = reader.integers("global_shape", 1, 2, kLargestDim);
   slice.global = shape.size() == 1 ? Shape{shape[0]} : Shape{shape[0], shape[1]};
   int64_t numel;
   if (__builtin_mul_overflow(slice.global_rows(), slice.global_cols(), &numel) || numel > kMostElements)
     reader.refuse("global_shape", to_string(slice.global), "fewer elements");
-  const auto box = numbers(reader, "box", 4, 4, kLargestDim);
+  const auto box = reader.integers("box", 4, 4, kLargestDim);
   slice.row = box[0], slice.rows = box[1], slice.col = box[2], slice.cols = box[3];
   if (slice.rows < 1 || slice.cols < 1 || slice.row + slice.rows > slice.global_rows() ||
       slice.col + slice.cols > slice.global_cols())
     reader.refuse("box", fmt::format("rows {}+{}, columns {}+{}", box[0], box[1], box[2], box[3]),
                   "a part of " + to_string(slice.global));
-  const auto range = numbers(reader, "range", 2, 2, numel);
+  const auto range = reader.integers("range", 2, 2, numel);
   slice.first = range[0], slice.count = range[1];
   if (slice.count < 1 || slice.first + slice.count > slice.rows * slice.cols)
     reader.refuse("range", fmt::format("{}+{}", range[0], range[1]),
@@ -177,7 +165,7 @@ Manifest parse_manifest(const std::string& text, const std::string& source) {
   const JsonReader reader(whole, source);
   if (const std::string format = reader.text("format"); format != "trivet checkpoint")
     reader.refuse("format", "'" + format.substr(0, 60) + "'", "'trivet checkpoint'");
-  const auto version = numbers(reader, "version", 2, 2, 1'000'000);
+  const auto version = reader.integers("version", 2, 2, 1'000'000);
   if (version[0] != Manifest::kMajor)
     reader.refuse("version", fmt::format("{}.{}", version[0], version[1]),
                   fmt::format("{}.x, which this Trivet reads", Manifest::kMajor));
@@ -195,13 +183,13 @@ Manifest parse_manifest(const std::string& text, const std::string& source) {
 
 std::string to_json(const TrainState& state) {
   json out = {{"step", state.step},
-                    {"consumed_samples", state.consumed_samples},
-                    {"consumed_tokens", state.consumed_tokens},
-                    {"skipped_steps", state.skipped_steps},
-                    {"config", state.config},
-                    {"tokenizer", state.tokenizer},
-                    {"data", state.data},
-                    {"evaluation_due", state.evaluation_due}};
+              {"consumed_samples", state.consumed_samples},
+              {"consumed_tokens", state.consumed_tokens},
+              {"skipped_steps", state.skipped_steps},
+              {"config", state.config},
+              {"tokenizer", state.tokenizer},
+              {"data", state.data},
+              {"evaluation_due", state.evaluation_due}};
   if (state.validation_loss) out["validation_loss"] = *state.validation_loss;
   return text_of(out, 1) + "\n";
 }
@@ -213,21 +201,11 @@ TrainState parse_train_state(const std::string& text, const std::string& source)
                    .consumed_samples = reader.integer("consumed_samples"),
                    .consumed_tokens = reader.integer("consumed_tokens"),
                    .skipped_steps = reader.integer("skipped_steps"),
+                   .config = reader.texts("config"),
                    .tokenizer = reader.text("tokenizer")};
-  const auto read_texts = [&](const char* name, std::map<std::string, std::string>& texts) {
-    const JsonReader object = reader.object(name);
-    for (const auto& [key, value] : whole.at(name).items()) texts[key] = object.text(key.c_str());
-  };
-  read_texts("config", state.config);
-  if (whole.contains("data")) read_texts("data", state.data);               // older checkpoints have none
-  if (const auto due = whole.find("evaluation_due"); due != whole.end()) {  // older checkpoints have none
-    if (!due->is_boolean()) reader.refuse("evaluation_due", due->dump().substr(0, 40), "true or false");
-    state.evaluation_due = due->get<bool>();
-  }
-  if (const auto loss = whole.find("validation_loss"); loss != whole.end()) {
-    if (!loss->is_number()) reader.refuse("validation_loss", loss->dump().substr(0, 40), "a number");
-    state.validation_loss = loss->get<double>();
-  }
+  if (reader.has("data")) state.data = reader.texts("data");  // older checkpoints have neither
+  if (reader.has("evaluation_due")) state.evaluation_due = reader.flag("evaluation_due");
+  if (reader.has("validation_loss")) state.validation_loss = reader.number("validation_loss");
   return state;
 }
 

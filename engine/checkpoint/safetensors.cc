@@ -27,47 +27,26 @@ int bits_of(std::string_view dtype) {
   return at == kBits.end() ? 0 : at->second;
 }
 
-int64_t number(const nlohmann::json& value, const std::string& where) {
-  if (value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(kLargestNumber))
-    return value.get<int64_t>();
-  throw DataError(
-      fmt::format("{}: found {}, expected an integer from 0 to {}", where, value.dump().substr(0, 40), kLargestNumber));
-}
-
 SafeTensor parse_tensor(const std::string& name, const nlohmann::json& value, const std::string& source) {
   const std::string where = fmt::format("{}: tensor '{}'", source, name.substr(0, 200));
   const JsonReader reader(value, where);
   if (value.size() != 3)
     throw DataError(fmt::format("{}: found {} members, expected dtype, shape and data_offsets", where, value.size()));
-  SafeTensor tensor{.name = name, .dtype = reader.text("dtype")};
+  SafeTensor tensor{
+      .name = name, .dtype = reader.text("dtype"), .shape = reader.integers("shape", 0, 8, kLargestNumber)};
   const int bits = bits_of(tensor.dtype);
   if (bits == 0) reader.refuse("dtype", "'" + tensor.dtype.substr(0, 40) + "'", "a dtype of safetensors, such as F32");
   // Counts bits: no tensor comes close to 2^63 of them.
   int64_t size = bits;
-  const nlohmann::json& shape = reader.array("shape");
-  if (shape.size() > 8) reader.refuse("shape", fmt::format("{} dimensions", shape.size()), "at most 8");
-  for (const nlohmann::json& dim : shape) {
-    tensor.shape.push_back(number(dim, where + ": shape"));
-    if (__builtin_mul_overflow(size, tensor.shape.back(), &size)) reader.refuse("shape", "too many elements", "fewer");
-  }
-  const nlohmann::json& offsets = reader.array("data_offsets");
-  if (offsets.size() != 2) reader.refuse("data_offsets", fmt::format("{} numbers", offsets.size()), "two");
-  tensor.begin = number(offsets[0], where + ": data_offsets");
-  tensor.end = number(offsets[1], where + ": data_offsets");
+  for (const int64_t dim : tensor.shape)
+    if (__builtin_mul_overflow(size, dim, &size)) reader.refuse("shape", "too many elements", "fewer");
+  const std::vector<int64_t> offsets = reader.integers("data_offsets", 2, 2, kLargestNumber);
+  tensor.begin = offsets[0], tensor.end = offsets[1];
   if (size % 8 != 0 || tensor.end - tensor.begin != size / 8)
     throw DataError(fmt::format("{}: its data_offsets [{}, {}] hold {} bytes, but {} of shape [{}] needs {} bits",
                                 where, tensor.begin, tensor.end, tensor.end - tensor.begin, tensor.dtype,
                                 fmt::join(tensor.shape, ", "), size));
   return tensor;
-}
-
-void parse_metadata(const nlohmann::json& value, const std::string& source, std::map<std::string, std::string>& to) {
-  if (!value.is_object()) throw DataError(source + ": __metadata__: expected an object");
-  for (const auto& [key, text] : value.items()) {
-    if (!text.is_string())
-      throw DataError(fmt::format("{}: __metadata__: '{}': expected a string", source, key.substr(0, 200)));
-    to[key] = text.get<std::string>();
-  }
 }
 
 int64_t header_length(std::span<const char> bytes, int64_t file_bytes, const std::string& source) {
@@ -103,7 +82,7 @@ SafeTensors parse_safetensors(std::span<const char> bytes, int64_t file_bytes, c
   SafeTensors content{.data_offset = kLengthBytes + length};
   const nlohmann::json json = parse_strict_json(header, source);
   for (const auto& [name, value] : json.items()) {
-    if (name == "__metadata__") parse_metadata(value, source, content.metadata);
+    if (name == "__metadata__") content.metadata = JsonReader(json, source).texts("__metadata__");
     else content.tensors.push_back(parse_tensor(name, value, source));
   }
   std::sort(content.tensors.begin(), content.tensors.end(), [](const SafeTensor& a, const SafeTensor& b) {

@@ -126,8 +126,7 @@ class HfWeights : public GptWeights {
     for (const auto& [name, value] : whole.at("weight_map").items()) {
       const std::string file = map.text(name.c_str());
       if (!is_plain_file_name(file))
-        map.refuse(name.substr(0, 200).c_str(), "'" + file.substr(0, 200) + "'",
-                   "the name of a file in the model's folder");
+        map.refuse(name.c_str(), "'" + file.substr(0, 200) + "'", "the name of a file in the model's folder");
       tensors[file].insert(name);
     }
     for (const auto& [file, names] : tensors) open(folder_ + "/" + file, &names);
