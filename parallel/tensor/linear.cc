@@ -23,24 +23,26 @@ void add_gradients(const Context& ctx, Param& weight, const Param* bias, const O
 
 }  // namespace
 
-// ---- column
-
-ColumnParallelLinear::ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, const Shape& out,
-                                           Init init, Bias bias, TensorOverlap overlap, const Fp8Mode& fp8)
+ParallelLinear::ParallelLinear(ParamList& params, const std::string& name, const Shape& out, int64_t in, int dim,
+                               Init init, Bias bias, TensorOverlap overlap, const Fp8Mode& fp8)
     : operands_(fp8),
       weight_(params.declare({.name = name + ".weight",
                               .global_shape = out.rank == 2 ? Shape{out[0], out[1], in} : Shape{out[0], in},
-                              .placement = {{Axis::tp, partitioned(out.rank - 1)}},
+                              .placement = {{Axis::tp, partitioned(dim)}},
                               .init = init,
                               .overwrite_on_first_use = true,
                               .quantised = operands_.quantised(),
                               .scaled_by_blocks = operands_.by_blocks()})),
-      bias_(bias == Bias::none ? nullptr
-                               : &params.declare({.name = name + ".bias",
-                                                  .global_shape = out,
-                                                  .placement = {{Axis::tp, partitioned(out.rank - 1)}},
-                                                  .weight_decay = bias == Bias::decayed})),
+      bias_(bias == Bias::none
+                ? nullptr
+                : &params.declare({.name = name + ".bias",
+                                   .global_shape = out,
+                                   .placement = {{Axis::tp, dim < out.rank ? partitioned(dim) : kReplicated}},
+                                   .weight_decay = bias == Bias::decayed,
+                                   .used_on = dim < out.rank ? Place::whole : Place::residual})),
       overlap_(overlap) {}
+
+// ---- column
 
 void ColumnParallelLinear::forward(Context& ctx, const Input& x, Hidden y, Hidden pre_activation,
                                    Activation act) const {
@@ -53,7 +55,7 @@ void ColumnParallelLinear::forward(Context& ctx, const Input& x, Hidden y, Hidde
                        .b = weight.values,
                        .c = y.slice(first, rows),
                        .transpose_b = true,
-                       .bias = bias_ ? bias_->weight : Tensor{},
+                       .bias = bias(),
                        .pre_activation = rows_of(pre_activation, first, rows),
                        .activation = act,
                        .scales = {in.scale_of(first, rows), weight.scale}});
@@ -114,23 +116,6 @@ void ColumnParallelLinear::backward_weight(Context& ctx, const Input& x, Hidden 
 }
 
 // ---- row
-
-RowParallelLinear::RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init,
-                                     Bias bias, TensorOverlap overlap, const Fp8Mode& fp8)
-    : operands_(fp8),
-      weight_(params.declare({.name = name + ".weight",
-                              .global_shape = {out, in},
-                              .placement = {{Axis::tp, partitioned(1)}},
-                              .init = init,
-                              .overwrite_on_first_use = true,
-                              .quantised = operands_.quantised(),
-                              .scaled_by_blocks = operands_.by_blocks()})),
-      bias_(bias == Bias::none ? nullptr
-                               : &params.declare({.name = name + ".bias",
-                                                  .global_shape = {out},
-                                                  .weight_decay = bias == Bias::decayed,
-                                                  .used_on = Place::residual})),
-      overlap_(overlap) {}
 
 void RowParallelLinear::forward(Context& ctx, const Operand<Place::hidden>& x, Residual y) const {
   Scratch::Frame frame(ctx.scratch);

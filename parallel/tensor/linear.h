@@ -32,13 +32,31 @@ namespace trivet {
 
 enum class Bias : uint8_t { none, kept, decayed };  // decayed: by the optimizer
 
-class ColumnParallelLinear {
+// What the layers have in common.
+class ParallelLinear {
+ public:
+  const Param& weight() const { return weight_; }
+  Tensor bias() const { return bias_ ? bias_->weight : Tensor{}; }
+
+ protected:
+  // The weight is [out, in], partitioned along `dim`; a bias along the same dimension or, if it has none, not at all.
+  ParallelLinear(ParamList& params, const std::string& name, const Shape& out, int64_t in, int dim, Init init,
+                 Bias bias, TensorOverlap overlap, const Fp8Mode& fp8);
+
+  const Operands operands_;
+  Param& weight_;      // column: [out/t, in], or [2, columns/t, in]; row: [out, in/t]
+  Param* const bias_;  // column: [out/t], or [2, columns/t]; row: [out], on every tensor rank; null: none
+  const TensorOverlap overlap_;
+};
+
+class ColumnParallelLinear : public ParallelLinear {
  public:
   // out: {columns of y}, or {2, columns} for two layers side by side, each partitioned separately: a rank's y holds its
   // columns of the first, then those of the second. overlap: how communication under sequence parallelism overlaps;
   // modes other than none need a Context with a tensor_comm_stream.
   ColumnParallelLinear(ParamList& params, const std::string& name, int64_t in, const Shape& out, Init init, Bias bias,
-                       TensorOverlap overlap = TensorOverlap::none, const Fp8Mode& fp8 = {});
+                       TensorOverlap overlap = TensorOverlap::none, const Fp8Mode& fp8 = {})
+      : ParallelLinear(params, name, out, in, out.rank - 1, init, bias, overlap, fp8) {}
 
   // y = x W^T + bias; or, with pre_activation (y's shape): pre_activation = x W^T + bias, y = act(pre_activation).
   // act: must not be gated.
@@ -46,7 +64,6 @@ class ColumnParallelLinear {
                Activation act = {}) const;
   // Both halves below, the second through the context's weight-gradient queue; x and dy must live until it has run.
   void backward(Context& ctx, const Operand<Place::residual>& x, Hidden dy, Residual dx) const;
-  const Param& weight() const { return weight_; }
 
  private:
   using Input = Operand<Place::residual>;
@@ -57,18 +74,14 @@ class ColumnParallelLinear {
   void backward_input(Context& ctx, const Gradient& d, Partial dx) const;  // dx = dy W
   void backward_weight(Context& ctx, const Input& x, Hidden dy,
                        const Gradient& d) const;  // dW += dy^T x, dbias += sum of dy
-
-  const Operands operands_;
-  Param& weight_;      // [out/t, in], or [2, columns/t, in]
-  Param* const bias_;  // [out/t], or [2, columns/t]; null: none
-  TensorOverlap overlap_;
 };
 
 // The bias is added once, after the reduction.
-class RowParallelLinear {
+class RowParallelLinear : public ParallelLinear {
  public:
   RowParallelLinear(ParamList& params, const std::string& name, int64_t in, int64_t out, Init init, Bias bias,
-                    TensorOverlap overlap = TensorOverlap::none, const Fp8Mode& fp8 = {});
+                    TensorOverlap overlap = TensorOverlap::none, const Fp8Mode& fp8 = {})
+      : ParallelLinear(params, name, {out}, in, 1, init, bias, overlap, fp8) {}
 
   void forward(Context& ctx, const Operand<Place::hidden>& x, Residual y) const;  // y = x W^T
   // out = residual + dropout(x W^T + bias). `out` must not be `residual`.
@@ -81,13 +94,6 @@ class RowParallelLinear {
   // dy_whole: the gradient of y at all positions (gather_sequence). dW += dy^T x, dbias += sum of dy.
   void backward_weight(Context& ctx, const Operand<Place::hidden>& x, const Operand<Place::whole>& dy_whole,
                        Residual dy) const;
-  Tensor bias() const { return bias_ ? bias_->weight : Tensor{}; }  // [out]
-
- private:
-  const Operands operands_;
-  Param& weight_;      // [out, in/t]
-  Param* const bias_;  // [out], on every tensor rank; null: none
-  TensorOverlap overlap_;
 };
 
 }  // namespace trivet
