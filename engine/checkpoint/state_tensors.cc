@@ -23,17 +23,6 @@ Slice slice_of(const Param& param, int64_t first, int64_t count) {
 
 namespace {
 
-// Calls f(shard, begin, end) with the element range that this rank saves of each owned shard.
-template <class F>
-void for_each_saved(const FlatBuffer& flat, F&& f) {
-  for (const OwnedShard& shard : flat.owned) {
-    if (!shard.param->first_copy) continue;
-    const int64_t n = shard.weight.numel();
-    if (flat.shards_optimizer()) f(shard, int64_t{0}, n);
-    else f(shard, n * flat.options.rank / flat.options.ranks, n * (flat.options.rank + 1) / flat.options.ranks);
-  }
-}
-
 void add_state(std::vector<StateTensor>& tensors, const Adam& optimizer, const OwnedShard& shard, int64_t begin,
                int64_t end) {
   const Slice slice = slice_of(*shard.param, shard.first + begin, end - begin);
@@ -57,18 +46,19 @@ std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Adam& optim
 
 std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Adam& optimizer) {
   std::vector<StateTensor> tensors;
-  for_each_saved(flat, [&](const OwnedShard& shard, int64_t begin, int64_t end) {
-    add_state(tensors, optimizer, shard, begin, end);
-  });
+  for (const OwnedShard& shard : flat.owned) {
+    if (!shard.param->first_copy) continue;
+    const int64_t n = shard.weight.numel(), rank = flat.options.rank, ranks = flat.options.ranks;
+    if (flat.shards_optimizer()) add_state(tensors, optimizer, shard, 0, n);
+    else add_state(tensors, optimizer, shard, n * rank / ranks, n * (rank + 1) / ranks);
+  }
   return tensors;
 }
 
 int64_t saved_bytes(const FlatBuffer& flat, const Adam& optimizer) {
-  int64_t elements = 0;
-  for_each_saved(flat, [&](const OwnedShard& shard, int64_t begin, int64_t end) {
-    elements += slice_of(*shard.param, shard.first + begin, end - begin).count;
-  });
-  return static_cast<int64_t>(1 + optimizer.states().size()) * elements * size_of(DType::f32);
+  int64_t bytes = 0;
+  for (const StateTensor& tensor : saved_tensors(flat, optimizer)) bytes += tensor.data.bytes();
+  return bytes;
 }
 
 }  // namespace trivet

@@ -123,7 +123,7 @@ class ThreadBackEnd : public HostBackEnd {
   }
 
   void abort(const std::string& why) noexcept override { barrier_->world->fail(group.world_rank(), why, nullptr); }
-  Failure failure() const override { return barrier_->world->first_failure(); }
+  Failure failure() const override { return barrier_->world->failure(); }
 
  protected:
   void move(const Call& call, const CallSignature& mine, SpanClock& clock) override {
@@ -274,8 +274,9 @@ void run_thread_ranks(int n, const std::function<void(Communicator& world)>& ran
     world->fail(rank, error.what(), std::make_exception_ptr(error));
   }
   for (std::thread& thread : threads) thread.join();
-  if (const auto failure = world->failure(); failure.cause)
-    rethrow_with_rank(failure.rank, n > 1 && !failure.shared, failure.cause);
+  if (const auto failure = world->failure(); failure.rank >= 0)
+    rethrow_with_rank(failure.rank, n > 1 && !failure.shared,
+                      failure.cause ? failure.cause : std::make_exception_ptr(Error(failure.why)));
 }
 
 }  // namespace trivet

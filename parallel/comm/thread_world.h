@@ -59,24 +59,17 @@ class ThreadWorld {
     wake_all();
   }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  Failure first_failure() {
-    std::lock_guard lock(mutex_);
-    return {failed_rank_, why_};
-  }
   [[noreturn]] void throw_peer_failure() {
     std::lock_guard lock(mutex_);
     throw PeerFailure("rank " + std::to_string(failed_rank_) + " failed: " + why_);
   }
-  // The first failure's rank, whether another rank failed with the same message, and the exception that caused it.
-  struct FirstFailure {
-    int rank;
-    bool shared;
-    std::exception_ptr cause;
+  struct FirstFailure : Failure {
+    bool shared;               // another rank failed with the same message
+    std::exception_ptr cause;  // null: not caught yet
   };
   FirstFailure failure() {
     std::lock_guard lock(mutex_);
-    if (failed_rank_ >= 0 && !cause_) cause_ = std::make_exception_ptr(Error(why_));
-    return {failed_rank_, std::ranges::count(others_, why_) > 0, cause_};
+    return {{failed_rank_, why_}, std::ranges::count(others_, why_) > 0, cause_};
   }
 
   uint64_t next_group_number() { return groups_++; }

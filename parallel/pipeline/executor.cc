@@ -72,22 +72,12 @@ void Executor::use(const Schedule& schedule) {
   plan_ = plan_slots(program(), schedule.v, SlotPool::per_chunk);
 }
 
-void Executor::run(int microbatches) {
-  std::vector<size_t> ops;
-  for (size_t i = 0; i < program().size(); ++i)
-    if (program()[i].microbatch < microbatches) ops.push_back(i);
-  run_ops(ops, {}, false);
-}
-
-void Executor::run_forward_only(int microbatches, const BoundaryRows& rows) {
-  std::vector<size_t> ops;
-  for (size_t i = 0; i < program().size(); ++i)
-    if (program()[i].kind == OpKind::forward && program()[i].microbatch < microbatches) ops.push_back(i);
-  run_ops(ops, rows, true);
-}
-
-void Executor::run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows, bool forward_only) try {
+void Executor::run_ops(int microbatches, const BoundaryRows& rows, bool forward_only) try {
   rows_ = rows;
+  std::vector<size_t> ops;  // of the program
+  for (size_t i = 0; i < program().size(); ++i)
+    if (program()[i].microbatch < microbatches && (!forward_only || program()[i].kind == OpKind::forward))
+      ops.push_back(i);
   // Receives are posted ahead, in the order of the program, so that a transfer begins as soon as its sender is ready.
   const auto label_of = [](const Op& op) { return SpanLabel{.microbatch = op.microbatch, .chunk = op.chunk}; };
   for (auto& [channel, receive] : receives_) {

@@ -56,11 +56,11 @@ class Executor {
   const Schedule& schedule() const { return *schedule_; }
 
   // One step: forward and backward of all micro-batches, or of the first `microbatches`.
-  void run(int microbatches = std::numeric_limits<int>::max());
+  void run(int microbatches = std::numeric_limits<int>::max()) { run_ops(microbatches, {}, false); }
   // run() calls f, on its caller's thread, each time an op is queued (on a CPU: done). of: the number of ops in total.
   void on_progress(std::function<void(size_t done, size_t of)> f) { on_progress_ = std::move(f); }
   // The forwards of the first `microbatches` micro-batches, in the program's order.
-  void run_forward_only(int microbatches, const BoundaryRows& rows = {});
+  void run_forward_only(int microbatches, const BoundaryRows& rows = {}) { run_ops(microbatches, rows, true); }
   // Waits for pending sends: a receive can complete before the sender's stream has recorded the end.
   void finish_sends() {
     for (auto& [channel, send] : sends_) send->synchronize();
@@ -69,7 +69,7 @@ class Executor {
   int slot_of(int stage, int microbatch) const { return forward_slot_.at({stage, microbatch}); }
 
  private:
-  void run_ops(const std::vector<size_t>& ops, const BoundaryRows& rows, bool forward_only);
+  void run_ops(int microbatches, const BoundaryRows& rows, bool forward_only);
   void forward(const Op& op, int slot);
   void backward(const Op& op, int slot, int stash);
   Tensor take_gradient(const Op& op);
