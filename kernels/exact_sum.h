@@ -74,4 +74,20 @@ TRIVET_HOST_DEVICE inline double exact_total(const int64_t* bins) {
   return total;
 }
 
+// One step of a split: moves the part of r above the sum's last bit to the sum, and returns the rest. V: double, or a
+// vector of doubles.
+template <class V>
+TRIVET_HOST_DEVICE inline V cut_at_anchor(V& sum, V r) {
+  const V next = sum + r;
+  const V rest = r - (next - sum);
+  sum = next;
+  return rest;
+}
+
+// The scale that clips this norm. NaN stays NaN: gradients that are not finite must not pass as valid.
+TRIVET_HOST_DEVICE inline float clipped(double multiplier, double max_norm, double norm) {
+  const double coefficient = max_norm > 0 ? max_norm / (norm + 1e-6) : 1;
+  return static_cast<float>(multiplier * (coefficient >= 1 ? 1 : coefficient));
+}
+
 }  // namespace trivet

@@ -79,46 +79,25 @@ void visit(Struct& all, F&& f) {
   constexpr size_t n = count<std::remove_const_t<Struct>>();
   const auto each = [&](auto&... field) { (f(field), ...); };
   static_assert(n >= 1 && n <= 13, "a struct of an op has one to thirteen fields: add a case");
-  if constexpr (n == 1) {
-    auto& [a] = all;
-    each(a);
-  } else if constexpr (n == 2) {
-    auto& [a, b] = all;
-    each(a, b);
-  } else if constexpr (n == 3) {
-    auto& [a, b, c] = all;
-    each(a, b, c);
-  } else if constexpr (n == 4) {
-    auto& [a, b, c, d] = all;
-    each(a, b, c, d);
-  } else if constexpr (n == 5) {
-    auto& [a, b, c, d, e] = all;
-    each(a, b, c, d, e);
-  } else if constexpr (n == 6) {
-    auto& [a, b, c, d, e, g] = all;
-    each(a, b, c, d, e, g);
-  } else if constexpr (n == 7) {
-    auto& [a, b, c, d, e, g, h] = all;
-    each(a, b, c, d, e, g, h);
-  } else if constexpr (n == 8) {
-    auto& [a, b, c, d, e, g, h, i] = all;
-    each(a, b, c, d, e, g, h, i);
-  } else if constexpr (n == 9) {
-    auto& [a, b, c, d, e, g, h, i, j] = all;
-    each(a, b, c, d, e, g, h, i, j);
-  } else if constexpr (n == 10) {
-    auto& [a, b, c, d, e, g, h, i, j, k] = all;
-    each(a, b, c, d, e, g, h, i, j, k);
-  } else if constexpr (n == 11) {
-    auto& [a, b, c, d, e, g, h, i, j, k, l] = all;
-    each(a, b, c, d, e, g, h, i, j, k, l);
-  } else if constexpr (n == 12) {
-    auto& [a, b, c, d, e, g, h, i, j, k, l, m] = all;
-    each(a, b, c, d, e, g, h, i, j, k, l, m);
-  } else {
-    auto& [a, b, c, d, e, g, h, i, j, k, l, m, o] = all;
-    each(a, b, c, d, e, g, h, i, j, k, l, m, o);
+#define TRIVET_CASE(fields, ...) \
+  if constexpr (n == fields) {   \
+    auto& [__VA_ARGS__] = all;   \
+    each(__VA_ARGS__);           \
   }
+  TRIVET_CASE(1, a)
+  TRIVET_CASE(2, a, b)
+  TRIVET_CASE(3, a, b, c)
+  TRIVET_CASE(4, a, b, c, d)
+  TRIVET_CASE(5, a, b, c, d, e)
+  TRIVET_CASE(6, a, b, c, d, e, g)
+  TRIVET_CASE(7, a, b, c, d, e, g, h)
+  TRIVET_CASE(8, a, b, c, d, e, g, h, i)
+  TRIVET_CASE(9, a, b, c, d, e, g, h, i, j)
+  TRIVET_CASE(10, a, b, c, d, e, g, h, i, j, k)
+  TRIVET_CASE(11, a, b, c, d, e, g, h, i, j, k, l)
+  TRIVET_CASE(12, a, b, c, d, e, g, h, i, j, k, l, m)
+  TRIVET_CASE(13, a, b, c, d, e, g, h, i, j, k, l, m, o)
+#undef TRIVET_CASE
 }
 
 }  // namespace op_fields

@@ -65,9 +65,6 @@ struct GemmPeak {
   double tflops = 0, median_tflops = 0;
 };
 GemmPeak measure_gemm_peak(Device& device, Ops& ops, DType dtype);
-inline double measure_gemm_peak_tflops(Device& device, Ops& ops, DType dtype) {
-  return measure_gemm_peak(device, ops, dtype).tflops;
-}
 
 struct CudaOptions {
   bool tf32 = false;  // fp32 GEMMs on the tensor cores, which round their operands to 10 bits of mantissa

@@ -44,14 +44,6 @@ inline Doubles squares_at(const float* x) {
   return wide * wide;
 }
 
-// One step of the split: moves the part of r above q to the sum and returns the rest.
-inline Doubles cut_at_anchor(Doubles& sum, Doubles r) {
-  const Doubles next = sum + r;
-  const Doubles rest = r - (next - sum);
-  sum = next;
-  return rest;
-}
-
 // bins += the lanes' sums, which are `anchor` too large, and multiples of 2^exponent.
 void flush(const Doubles (&sums)[kSums], double anchor, int exponent, Bins& bins) {
   int64_t total = 0;
@@ -135,16 +127,6 @@ void Kernels::compute(const op::SumOfSquares& op) {
   });
   exact_canonicalize(total);
 }
-
-namespace {
-
-// NaN stays NaN: gradients that are not finite must not pass as valid.
-float clipped(double multiplier, double max_norm, double norm) {
-  const double coefficient = max_norm > 0 ? max_norm / (norm + 1e-6) : 1;
-  return static_cast<float>(multiplier * (coefficient >= 1 ? 1 : coefficient));
-}
-
-}  // namespace
 
 void Kernels::compute(const op::ClipScale& op) {
   const double value = op.multiplier * std::sqrt(exact_total(op.bins.as<int64_t>()));

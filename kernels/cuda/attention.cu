@@ -19,23 +19,14 @@ AttentionArgs args_of(const Attention& op) {
           .documents = op.documents};
 }
 
-// True if 16-byte vectors can be read at the start of each row of each head.
-bool aligned(const HeadsView& x) {
-  const HeadsLayout& z = x.layout;
-  const int64_t pack = 16 / size_of(x.memory.dtype);
-  return reinterpret_cast<uintptr_t>(x.data()) % 16 == 0 && z.position % pack == 0 && z.entry % pack == 0 &&
-         z.group % pack == 0 && z.member % pack == 0;
-}
-bool aligned(const QkvViews& views) { return aligned(views.q) && aligned(views.k) && aligned(views.v); }
-
 // Tensor cores work on tiles of 16 rows. With fewer queries after cached keys, as in text generation, most of the work
 // would be wasted on empty rows, in one block per head. The plain kernels use one warp per query per head.
 constexpr int64_t kFewestAfterOthers = 16;
 
 // True if the tensor-core kernels support type, head size, alignment and number of queries. Fails if no kernel does.
 bool by_flash(const char* op, const AttentionArgs& a) {
-  if (flash_attention_has(a.dtype(), a.d()) && (a.past() == 0 || a.s() >= kFewestAfterOthers) && aligned(a.qkv) &&
-      aligned(a.out) && aligned(a.dout) && aligned(a.dqkv))
+  if (flash_attention_has(a.dtype(), a.d()) && (a.past() == 0 || a.s() >= kFewestAfterOthers) &&
+      heads_are_aligned(a.qkv.q, a.qkv.k, a.qkv.v, a.out, a.dout, a.dqkv.q, a.dqkv.k, a.dqkv.v))
     return true;
   if (a.d() > kPlainAttentionColumns)
     fail(std::string(op) + ": heads of " + std::to_string(a.d()) + " columns, expected at most " +

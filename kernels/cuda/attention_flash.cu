@@ -27,7 +27,7 @@ constexpr size_t shared_bytes() {  // queries, and two stages of keys and values
 template <int kD, bool kDocuments>
 __global__ void __launch_bounds__(kThreads)
     flash_forward_kernel(HeadArgs<__nv_bfloat16, kDocuments> a, int query_tiles, int heads) {
-  constexpr int kLd = kD + 8, kSteps = kD / 16, kTile = kKeys * kLd;
+  constexpr int kLd = kD + 8, kTile = kKeys * kLd;
   auto* const queries = dynamic_shared<__nv_bfloat16>();
   __nv_bfloat16* const stages = queries + kQueries * kLd;  // [2][keys, values][kKeys][kLd]
 
@@ -66,23 +66,8 @@ __global__ void __launch_bounds__(kThreads)
 
     // Skip tiles that lie entirely after this warp's queries, or before their documents.
     if (first_key < a.seen(warp_query + 31) && !a.hides(which, warp_query, first_key + kKeys - 1)) {
-      Sums scores[kGroups][kKeyBlocks] = {};
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        Left left[kGroups];
-#pragma unroll
-        for (int m = 0; m < kGroups; ++m) load_left(left[m], queries + (32 * warp + 16 * m) * kLd + 16 * step, kLd);
-#pragma unroll
-        for (int n = 0; n < kKeyBlocks; n += 2) {
-          uint32_t right[4];
-          load_right_of_rows(right, keys + 8 * n * kLd + 16 * step, kLd);
-#pragma unroll
-          for (int m = 0; m < kGroups; ++m) {
-            multiply(scores[m][n], left[m], right[0], right[1]);
-            multiply(scores[m][n + 1], left[m], right[2], right[3]);
-          }
-        }
-      }
+      Sums scores[kGroups][kKeyBlocks];
+      gemm_nt<kD>(scores, queries + 32 * warp * kLd, keys);
       // True if some queries see only part of the tile.
       const bool partly = first_key + kKeys > a.seen(warp_query) || a.hides(which, warp_query + 31, first_key);
 #pragma unroll
@@ -95,22 +80,10 @@ __global__ void __launch_bounds__(kThreads)
           apply_dropout(scores[m], a.dropout, kept_by_dropout<true, kKeyBlocks>(a, which, group_query, first_key));
       }
 
+      Left left[kGroups][kKeys / 16];
 #pragma unroll
-      for (int step = 0; step < kKeys / 16; ++step) {
-        Left left[kGroups];
-#pragma unroll
-        for (int m = 0; m < kGroups; ++m) to_left(left[m], scores[m][2 * step], scores[m][2 * step + 1]);
-#pragma unroll
-        for (int n = 0; n < kD / 8; n += 2) {
-          uint32_t right[4];
-          load_right_of_columns(right, values + 16 * step * kLd + 8 * n, kLd);
-#pragma unroll
-          for (int m = 0; m < kGroups; ++m) {
-            multiply(out[m][n], left[m], right[0], right[1]);
-            multiply(out[m][n + 1], left[m], right[2], right[3]);
-          }
-        }
-      }
+      for (int m = 0; m < kGroups; ++m) to_lefts(left[m], scores[m]);
+      gemm_nn(out, left, values);
     }
     __syncthreads();  // all warps have read this stage before the next fetch overwrites it
   }

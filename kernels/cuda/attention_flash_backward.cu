@@ -18,40 +18,6 @@ constexpr int kBlocks = kTile / 8;                 // blocks of 8 columns in a w
 
 // ---- device helpers
 
-// sums[16, kTile] = left[16, kD] right[kTile, kD]^T, both from shared memory.
-template <int kD>
-__device__ inline void gemm_nt(Sums (&sums)[kBlocks], const __nv_bfloat16* left_rows, const __nv_bfloat16* right_rows) {
-  constexpr int kLd = kD + 8;
-  clear(sums);
-#pragma unroll
-  for (int step = 0; step < kD / 16; ++step) {
-    Left left;
-    load_left(left, left_rows + 16 * step, kLd);
-#pragma unroll
-    for (int n = 0; n < kBlocks; n += 2) {
-      uint32_t right[4];
-      load_right_of_rows(right, right_rows + 8 * n * kLd + 16 * step, kLd);
-      multiply(sums[n], left, right[0], right[1]);
-      multiply(sums[n + 1], left, right[2], right[3]);
-    }
-  }
-}
-
-// sums[16, kD] += left[16, kTile], in registers, times tile[kTile, kD].
-template <int kD>
-__device__ inline void gemm_nn(Sums (&sums)[kD / 8], const Left (&left)[kTile / 16], const __nv_bfloat16* tile) {
-  constexpr int kLd = kD + 8;
-#pragma unroll
-  for (int step = 0; step < kTile / 16; ++step)
-#pragma unroll
-    for (int n = 0; n < kD / 8; n += 2) {
-      uint32_t right[4];
-      load_right_of_columns(right, tile + 16 * step * kLd + 8 * n, kLd);
-      multiply(sums[n], left[step], right[0], right[1]);
-      multiply(sums[n + 1], left[step], right[2], right[3]);
-    }
-}
-
 // For a warp's tile whose rows and columns begin at these positions: turns scores and dP into P (with dropout) and dS.
 // lse(n, e), as a base-2 exponent, and delta(n, e) belong to the query of element [n][e].
 template <bool kRowsAreQueries, class Args, class Lse, class Delta>
@@ -122,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const int warp = threadIdx.x / 32, t = threadIdx.x % 4;
   const int warp_key = first_key + 16 * warp;
-  Sums dk[kD / 8] = {}, dv[kD / 8] = {};
+  Sums dk[1][kD / 8] = {}, dv[1][kD / 8] = {};
 
   for (int step = 0; step < a.members * tiles; ++step) {
     if (step + 1 < a.members * tiles) fetch(step + 1);
@@ -137,25 +103,25 @@ __global__ void __launch_bounds__(kThreads, 1)
 
     // Skip tiles in which no query sees a key of this warp.
     if (warp_key < a.past + first_query + kTile && !a.hides(kv * a.members, first_query, warp_key + 15)) {
-      Sums p[kBlocks], ds[kBlocks];
+      Sums p[1][kBlocks], ds[1][kBlocks];
       gemm_nt<kD>(p, keys + 16 * warp * kLd, queries);
       gemm_nt<kD>(ds, values + 16 * warp * kLd, douts);
       // Queries past the end are zeros, and so are their lse and delta: they add nothing.
       differentiate<false>(
-          p, ds, a, head_of(step), warp_key, first_query,
+          p[0], ds[0], a, head_of(step), warp_key, first_query,
           [&](int n, int e) { return lse[8 * n + 2 * t + e % 2] * kLog2E; },
           [&](int n, int e) { return delta[8 * n + 2 * t + e % 2]; });
-      Left left[kTile / 16];
-      to_lefts(left, p);
-      gemm_nn<kD>(dv, left, douts);
-      to_lefts(left, ds);
-      gemm_nn<kD>(dk, left, queries);
+      Left left[1][kTile / 16];
+      to_lefts(left[0], p[0]);
+      gemm_nn(dv, left, douts);
+      to_lefts(left[0], ds[0]);
+      gemm_nn(dk, left, queries);
     }
     __syncthreads();  // all warps have read this stage before the next fetch overwrites it
   }
 
-  store_warp_rows(a.kv_head(a.dk, kv), a.dk.position, dk, {a.scale, a.scale}, warp_key, a.keys);
-  store_warp_rows(a.kv_head(a.dv, kv), a.dv.position, dv, {1.0f, 1.0f}, warp_key, a.keys);
+  store_warp_rows(a.kv_head(a.dk, kv), a.dk.position, dk[0], {a.scale, a.scale}, warp_key, a.keys);
+  store_warp_rows(a.kv_head(a.dv, kv), a.dv.position, dv[0], {1.0f, 1.0f}, warp_key, a.keys);
 }
 
 // Each block handles 128 queries of one head, 16 per warp, and iterates over the keys that any of them sees. Scores
@@ -194,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     offset[half] = query < a.s ? a.lse[a.lse_at(which) + query] * kLog2E : 0.0f;
     delta[half] = query < a.s ? a.delta[a.lse_at(which) + query] : 0.0f;
   }
-  Sums dq[kD / 8] = {};
+  Sums dq[1][kD / 8] = {};
 
   for (int j = first_tile; j < tiles; ++j) {
     if (j + 1 < tiles) fetch(j + 1);
@@ -207,19 +173,19 @@ __global__ void __launch_bounds__(kThreads, 1)
 
     // Skip tiles that lie entirely after this warp's queries, or before their documents.
     if (first_key < a.seen(warp_query + 15) && !a.hides(which, warp_query, first_key + kTile - 1)) {
-      Sums p[kBlocks], ds[kBlocks];
+      Sums p[1][kBlocks], ds[1][kBlocks];
       gemm_nt<kD>(p, queries + 16 * warp * kLd, keys);
       gemm_nt<kD>(ds, douts + 16 * warp * kLd, values);
       differentiate<true>(
-          p, ds, a, which, warp_query, first_key, [&](int, int e) { return offset[e / 2]; },
+          p[0], ds[0], a, which, warp_query, first_key, [&](int, int e) { return offset[e / 2]; },
           [&](int, int e) { return delta[e / 2]; });
-      Left left[kTile / 16];
-      to_lefts(left, ds);
-      gemm_nn<kD>(dq, left, keys);
+      Left left[1][kTile / 16];
+      to_lefts(left[0], ds[0]);
+      gemm_nn(dq, left, keys);
     }
     __syncthreads();
   }
-  store_warp_rows(a.query_head(a.dq, which), a.dq.position, dq, {a.scale, a.scale}, warp_query, a.s);
+  store_warp_rows(a.query_head(a.dq, which), a.dq.position, dq[0], {a.scale, a.scale}, warp_query, a.s);
 }
 
 }  // namespace

@@ -203,7 +203,7 @@ void plain_attention_forward(const AttentionArgs& args, cudaStream_t stream) {
 
 void attention_delta(const AttentionArgs& args, cudaStream_t stream) {
   const int64_t heads = args.query_heads();
-  const bool vectors = args.d() % kPack == 0 && heads_are_aligned(args.out) && heads_are_aligned(args.dout);
+  const bool vectors = args.d() % kPack == 0 && heads_are_aligned(args.out, args.dout);
   const dim3 grid(blocks(args.s(), "attention_backward"), blocks(ceil_div(heads, kRows), "attention_backward"));
   dispatch_device(args.dtype(), [&]<class T>() {
     launch_kernel(delta_kernel<T>, {grid, 32 * kWarps, stream}, HeadArgs<T>(args), static_cast<int>(heads), vectors);

@@ -73,7 +73,7 @@ void CudaOps::launch(const op::CopyHeads& op, cudaStream_t stream) {
   const HeadsLayout& z = op.from.layout;
   if (z.numel() == 0) return;
   const RowGrid grid(z.s * z.b, z.heads() * ceil_div(z.d, kPack) * kPack, op.kSpan.name);
-  const bool vectors = z.d % kPack == 0 && heads_are_aligned(op.from) && heads_are_aligned(op.to);
+  const bool vectors = z.d % kPack == 0 && heads_are_aligned(op.from, op.to);
   dispatch_device(op.from.memory.dtype, [&]<class From>() {
     dispatch_device(op.to.memory.dtype, [&]<class To>() {
       launch_kernel(copy_heads_kernel<From, To>, {grid.grid, grid.block, stream}, z,

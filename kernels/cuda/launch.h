@@ -43,11 +43,13 @@ bool aligned(const Tensors&... tensors) {
   return ((reinterpret_cast<uintptr_t>(tensors.data) % 16 == 0) && ...);
 }
 
-// True if vectors of eight elements can be read at the start of each head.
-template <class Memory>
-bool heads_are_aligned(const HeadsOf<Memory>& x) {
-  const HeadsLayout& z = x.layout;
-  return (x.first | z.position | z.entry | z.group | z.member) % 8 == 0 && aligned(x.memory);
+// True if 16-byte vectors of eight elements can be read at the start of each row of each head of these views.
+template <class... Memory>
+bool heads_are_aligned(const HeadsOf<Memory>&... views) {
+  const auto is_aligned = [](const HeadsLayout& z, const void* data) {
+    return (z.position | z.entry | z.group | z.member) % 8 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  };
+  return (is_aligned(views.layout, views.data()) && ...);
 }
 
 // The grid of a kernel over the rows of a matrix [n, c] in packs of 8 columns: one chunk of one row per block.

@@ -32,14 +32,6 @@ __device__ inline double square(float x) {
   return wide * wide;  // exact: 48 bits
 }
 
-// One step of the split: moves the part of r above q to the sum, and returns the remainder.
-__device__ inline double cut_at_anchor(double& sum, double r) {
-  const double next = sum + r;
-  const double rest = r - (next - sum);
-  sum = next;
-  return rest;
-}
-
 // bins += the lanes' sums, which are multiples of 2^exponent and too large by `anchor`. Called by the whole warp.
 __device__ inline void flush(double sum, double anchor, int exponent, int64_t* bins) {
   auto units = static_cast<long long>((sum - anchor) * power_of_two(-exponent));  // an integer
@@ -151,12 +143,6 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
 }
 
 __global__ void canonicalize_kernel(int64_t* bins) { exact_canonicalize(bins); }
-
-// A NaN stays a NaN: gradients that are not finite must not pass as valid.
-__device__ float clipped(double multiplier, double max_norm, double norm) {
-  const double coefficient = max_norm > 0 ? max_norm / __dadd_rn(norm, 1e-6) : 1;
-  return static_cast<float>(multiplier * (coefficient >= 1 ? 1 : coefficient));
-}
 
 // One thread. The same operations as on the CPU, none fused, so that all ranks clip identically.
 __global__ void clip_scale_kernel(const int64_t* bins, float multiplier, float max_norm, float* norm,

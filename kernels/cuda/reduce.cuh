@@ -24,20 +24,17 @@ __device__ inline T warp_reduce(T x, Op op) {
   return x;
 }
 
-// Reduces over each team of blockDim.x <= 32 threads (a power of two); a warp may hold several. Called by a whole warp.
-template <class T, class Op>
-__device__ inline T team_reduce(T x, Op op) {
-  for (int offset = static_cast<int>(blockDim.x) / 2; offset > 0; offset /= 2)
-    x = op(x, __shfl_xor_sync(kAllLanes, x, offset));
-  return x;
-}
-
-// Reduces over the threads of a block that differ in threadIdx.x. REQUIRES: they form a team as above, or they are all
-// threads of a block of whole warps, and all of them call this; `shared` holds 32 elements, and the next call may reuse
-// it. `none`: the identity of `op`.
+// Reduces over the threads of a block that differ in threadIdx.x. REQUIRES: they are a team of at most 32 threads (a
+// power of two), of which a warp may hold several, and the whole warp calls this; or they are all threads of a block of
+// whole warps, and all of them call this. `shared` holds 32 elements, and the next call may reuse it. `none`: the
+// identity of `op`.
 template <class T, class Op>
 __device__ inline T block_reduce(T x, Op op, T none, T* shared) {
-  if (blockDim.x <= 32) return team_reduce(x, op);
+  if (blockDim.x <= 32) {
+    for (int offset = static_cast<int>(blockDim.x) / 2; offset > 0; offset /= 2)
+      x = op(x, __shfl_xor_sync(kAllLanes, x, offset));
+    return x;
+  }
   x = warp_reduce(x, op);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   __syncthreads();  // the last call's readers are done

@@ -71,7 +71,7 @@ void CudaOps::launch(const op::Rope& op, cudaStream_t stream) {
   if (rows == 0) return;
   const int64_t heads = op.q.layout.heads() + op.k.layout.heads();
   const RowGrid grid(rows, heads * ceil_div(half, kPack) * kPack, op.kSpan.name);
-  const bool vectors = half % kPack == 0 && aligned(op.table) && heads_are_aligned(op.q) && heads_are_aligned(op.k);
+  const bool vectors = half % kPack == 0 && aligned(op.table) && heads_are_aligned(op.q, op.k);
   dispatch_device(op.q.memory.dtype, [&]<class T>() {
     launch_kernel(rope_kernel<T>, {grid.grid, grid.block, stream}, TurnedHeads<T>(op.q), TurnedHeads<T>(op.k),
                   op.table.as<float>(), elements<int32_t>(op.ids), static_cast<int>(half), op.inverse ? -1.0f : 1.0f, grid.chunks, vectors);

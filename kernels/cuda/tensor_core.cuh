@@ -68,6 +68,50 @@ __device__ inline void to_lefts(Left (&left)[kSteps], const Sums (&sums)[2 * kSt
   for (int step = 0; step < kSteps; ++step) to_left(left[step], sums[2 * step], sums[2 * step + 1]);
 }
 
+// sums[16 kGroups, 8 kBlocks] = left[16 kGroups, kD] right[8 kBlocks, kD]^T, both tiles in shared memory.
+template <int kD, int kGroups, int kBlocks>
+__device__ inline void gemm_nt(Sums (&sums)[kGroups][kBlocks], const __nv_bfloat16* left_rows,
+                               const __nv_bfloat16* right_rows) {
+  constexpr int kLd = kD + 8;
+#pragma unroll
+  for (int m = 0; m < kGroups; ++m) clear(sums[m]);
+#pragma unroll
+  for (int step = 0; step < kD / 16; ++step) {
+    Left left[kGroups];
+#pragma unroll
+    for (int m = 0; m < kGroups; ++m) load_left(left[m], left_rows + 16 * m * kLd + 16 * step, kLd);
+#pragma unroll
+    for (int n = 0; n < kBlocks; n += 2) {
+      uint32_t right[4];
+      load_right_of_rows(right, right_rows + 8 * n * kLd + 16 * step, kLd);
+#pragma unroll
+      for (int m = 0; m < kGroups; ++m) {
+        multiply(sums[m][n], left[m], right[0], right[1]);
+        multiply(sums[m][n + 1], left[m], right[2], right[3]);
+      }
+    }
+  }
+}
+
+// sums[16 kGroups, 8 kBlocks] += left[16 kGroups, 16 kSteps], in registers, times tile[16 kSteps, 8 kBlocks].
+template <int kGroups, int kSteps, int kBlocks>
+__device__ inline void gemm_nn(Sums (&sums)[kGroups][kBlocks], const Left (&left)[kGroups][kSteps],
+                               const __nv_bfloat16* tile) {
+  constexpr int kLd = 8 * kBlocks + 8;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+    for (int n = 0; n < kBlocks; n += 2) {
+      uint32_t right[4];
+      load_right_of_columns(right, tile + 16 * step * kLd + 8 * n, kLd);
+#pragma unroll
+      for (int m = 0; m < kGroups; ++m) {
+        multiply(sums[m][n], left[m][step], right[0], right[1]);
+        multiply(sums[m][n + 1], left[m][step], right[2], right[3]);
+      }
+    }
+}
+
 // Stores a warp's 16 rows of sums, from row `first` on, to rows of 8 kBlocks columns that are `stride` elements apart,
 // with one factor for each of this lane's two rows; rows from s on are skipped.
 template <int kBlocks>

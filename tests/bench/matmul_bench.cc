@@ -71,7 +71,7 @@ class Bench {
  public:
   Bench(DType dtype, int threads, std::string only, CpuIsa isa)
       : dtype_(dtype), threads_(threads), only_(std::move(only)), ops_(create_cpu_ops(threads, isa)) {
-    peak_ = measure_gemm_peak_tflops(*device_, *ops_, dtype);
+    peak_ = measure_gemm_peak(*device_, *ops_, dtype).tflops;
     fmt::print("{}, {}, {} threads, peak {:.3f} TFLOP/s\n{:<28} {:>6} {:>6} {:>6} {:>9} {:>9} {:>8} {:>8}",
                name_of(dtype), name_of(isa), threads, peak_, "", "m", "n", "k", "ms", "floor ms", "TFLOP/s", "of peak");
     if (kOneDnn) fmt::print(" {:>13}", "oneDNN/ours");

@@ -20,7 +20,7 @@ namespace trivet {
 // Peak TFLOP/s of GEMMs in `dtype`. On a GPU: of a GEMM with `size` rows, which must be large enough, on random
 // numbers, because a GPU is faster on constant ones.
 inline double product_peak_tflops(Device& device, Ops& ops, DType dtype, int64_t size) {
-  if (device.kind() == DeviceKind::cpu) return measure_gemm_peak_tflops(device, ops, dtype);
+  if (device.kind() == DeviceKind::cpu) return measure_gemm_peak(device, ops, dtype).tflops;
   constexpr int kRounds = 5, kProducts = 8;
   const auto stream = device.create_compute_stream();
   Arena arena(device, "product peak");

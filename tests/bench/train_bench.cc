@@ -291,7 +291,7 @@ Result run(const IndexedDataset& tokens, const std::string& dtype, int ranks, in
     Trainer trainer(loaded.config, layout, world, &batches, {.make_backend = timed});
     const auto peak = [&] {
       world.barrier();
-      return measure_gemm_peak_tflops(trainer.device(), *ops, loaded.config.precision.dtype);
+      return measure_gemm_peak(trainer.device(), *ops, loaded.config.precision.dtype).tflops;
     };
     const double peak_before = peak(), copy_speed = measure_copy_speed(trainer.device(), *ops);
     world.barrier();
