@@ -32,7 +32,7 @@ struct ScheduleOptions {
   std::optional<int64_t> step;
   std::vector<double> costs{1, 1, 1}, embedding, head;  // F, I, W
   Costs transfer;                                       // `stages` is unset
-  std::string svg, trace;
+  std::string svg;
   bool text = false, transfers = false, list = false;
   int columns = 0, width = 0;
 };
@@ -155,7 +155,6 @@ void run(const ScheduleOptions& options) {
   if (measured) print_costs(*measured);
   if (!options.svg.empty())
     write_file(options.svg, render_svg(timelines, {.width = options.width, .transfers = options.transfers}));
-  if (!options.trace.empty()) write_file(options.trace, render_trace(timelines));
 }
 
 // The schedule's source: built in, a file, or a run. Returns --measured, which takes costs and sizes from the run.
@@ -229,14 +228,10 @@ void add_outputs(CLI::App& command, ScheduleOptions& options) {
   command.add_option("--width", options.width, "with --svg: pixels; default: as wide as the numbers need")
       ->check(whole_number(1, 100'000))
       ->needs(svg);
-  CLI::Option* trace = command.add_option("--trace", options.trace, "write a trace for ui.perfetto.dev to this file")
-                           ->check(file_name());
   command.add_flag("--kinds", options.list, "only list the kinds and what each does");
   command.add_option("--columns", options.columns, "width of the text picture; default: the terminal's")
       ->check(whole_number(1, 100'000));
-  command.add_flag("--text", options.text, "print only the text form, which --file reads")
-      ->excludes(svg)
-      ->excludes(trace);
+  command.add_flag("--text", options.text, "print only the text form, which --file reads")->excludes(svg);
 }
 
 void add_context_command(CLI::App& schedule) {

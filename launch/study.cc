@@ -17,7 +17,6 @@
 #include "base/svg.h"
 #include "launch/commands.h"
 #include "parallel/comm/world.h"
-#include "tools/draw/step_timeline.h"
 #include "tools/study/child_process.h"
 #include "tools/study/compare.h"
 #include "tools/study/export.h"
@@ -34,7 +33,6 @@ struct StudyOptions {
   std::string path;
   std::string out, export_path, fit;
   bool plan = false, best = false, report = false, retry_failed = false, aa = false, contention = false;
-  std::optional<std::string> timeline;  // selects a point
 };
 
 // Exit code 75: the results so far are saved, and the same command continues.
@@ -243,20 +241,6 @@ void finish(const Study& study, const Plan& plan, const std::vector<RunRow>& row
   check_success(study, plan, summary, true);
 }
 
-// Draws a step of the point's first finished run, the one whose trace a study keeps.
-void draw_timeline(const Study& study, const Plan& plan, const std::vector<RunRow>& rows, const std::string& wanted) {
-  const size_t point = find_point(study, plan, wanted);
-  const std::string folder = summarize(study, plan, rows).points[point].folder;
-  if (folder.empty())
-    throw ConfigError(fmt::format("study {}: {} has no finished run yet whose trace could be drawn", study.name,
-                                  describe_choice(study, plan.points[point].choice)));
-  const std::string svg = fmt::format("{}/timeline-{}.svg", study.out, plan.points[point].id);
-  const StepTimeline timeline = read_step_timeline(trace_of_run(study.out + "/" + folder));
-  print_blocks({table_of(timeline)});
-  write_file(svg, render_svg(timeline));
-  fmt::print("{}\n", svg);
-}
-
 std::vector<RunRow> read_some_results(const Study& study) {
   std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
   if (rows.empty())
@@ -371,12 +355,11 @@ void run(const StudyOptions& options) {
   const Plan designed_plan = plan;
   if (options.aa) study = equal_points_of(designed, designed_plan), plan = make_plan(study);
   else plan.noise = measured_noise(study, plan);
-  const bool runs = !options.best && !options.report && !options.timeline && !options.plan;
+  const bool runs = !options.best && !options.report && !options.plan;
   std::optional<RunDirectory> lock;
   if (runs) lock.emplace(lock_study(designed));  // before reading the results
   std::vector<RunRow> rows = read_results(study.out + "/results.jsonl");
   if (options.best) return print_best(study, plan, rows);
-  if (options.timeline) return draw_timeline(study, plan, rows, *options.timeline);
   if (options.report) {
     write_reports(study, plan, read_some_results(study));
     fmt::print("{}/report.html, table.md, table.csv, plot.svg\n", study.out);
@@ -456,11 +439,7 @@ void add_study_command(CLI::App& app) {
       command->add_flag("--report", options->report, "only write the tables and the report again"),
       command->add_flag("--contention", options->contention,
                         "measure GEMMs during a collective instead (OUT/contention.json): under the baseline's "
-                        "launcher and links, on GPUs for several CTA budgets of NCCL"),
-      command
-          ->add_option("--timeline", options->timeline,
-                       "draw a step of a point that has run, named by its levels, as in its runs' lines, or by its id")
-          ->option_text("POINT")};
+                        "launcher and links, on GPUs for several CTA budgets of NCCL")};
   for (CLI::Option* one : modes)
     for (CLI::Option* other : modes)
       if (one != other) one->excludes(other);

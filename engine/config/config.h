@@ -8,6 +8,7 @@
 // An empty optional means "derived": validate.h's resolve() fills it in.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 #include "engine/metrics/accounting.h"
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
+#include "kernels/base/trace.h"
 #include "kernels/cpu_isa.h"
 #include "parallel/context/cut.h"
 #include "parallel/data/flat_buffer.h"
@@ -201,6 +203,11 @@ struct DataConfig {
   int64_t prefetch = 2;  // micro-batches that a background thread prepares ahead
 };
 
+// The emulated link of one class of groups; empty: link_latency_us, link_gbps.
+struct ClassLink {
+  std::optional<double> latency_us, gbps;
+};
+
 struct CommConfig {
   // thread, mpi: how ranks run. nccl, staged (through host memory, so that ranks may share a GPU): the transport
   // between GPUs. auto: the best that the launcher and the GPUs allow.
@@ -209,17 +216,10 @@ struct CommConfig {
   double timeout_s = 600;  // a call that takes longer ends the run; 0: no timeout
   // Emulated links between the ranks of a group (parallel/comm/link.h): for all groups, or for one class of them.
   double link_latency_us = 0;
-  double link_gbps = 0;                          // 10^9 bits per second; 0: no limit
-  std::optional<double> tensor_link_latency_us;  // default: link_latency_us; same for the others
-  std::optional<double> tensor_link_gbps;        // default: link_gbps; same for the others
-  std::optional<double> context_link_latency_us;
-  std::optional<double> context_link_gbps;
-  std::optional<double> pipeline_link_latency_us;
-  std::optional<double> pipeline_link_gbps;
-  std::optional<double> data_link_latency_us;
-  std::optional<double> data_link_gbps;
-  bool shared_port = false;    // the emulated links of all classes share one port per rank
-  bool measure_links = false;  // measures the real links at start
+  double link_gbps = 0;                              // 10^9 bits per second; 0: no limit
+  std::array<ClassLink, kCommClasses.size()> links;  // the keys CLASS_link_latency_us, CLASS_link_gbps
+  bool shared_port = false;                          // the emulated links of all classes share one port per rank
+  bool measure_links = false;                        // measures the real links at start
 };
 
 struct CheckpointConfig {

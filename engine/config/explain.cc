@@ -119,16 +119,14 @@ std::string data_parallel_text(const Config& config) {
 // "tensor 5 us and 100 Gbit/s, data 10 Gbit/s"; empty without links. A group of one rank has no link.
 std::string describe_links(const CommConfig& c, const MeshShape& mesh) {
   std::string text;
-  const auto add = [&](const char* name, int ranks, double latency_us, double gbps) {
-    if (ranks == 1 || (latency_us == 0 && gbps == 0)) return;
-    text += fmt::format("{}{} ", text.empty() ? "" : ", ", name);
+  const std::array ranks{mesh[Axis::tp], mesh[Axis::cp], mesh[Axis::pp], mesh.size(kGradientAxes)};
+  for (size_t k = 0; k < ranks.size(); ++k) {
+    const double latency_us = c.links[k].latency_us.value_or(0), gbps = c.links[k].gbps.value_or(0);
+    if (ranks[k] == 1 || (latency_us == 0 && gbps == 0)) continue;
+    text += fmt::format("{}{} ", text.empty() ? "" : ", ", kCommClasses[k]);
     if (latency_us > 0) text += fmt::format("{} us{}", latency_us, gbps > 0 ? " and " : "");
     if (gbps > 0) text += fmt::format("{} Gbit/s", gbps);
-  };
-  add("tensor", mesh[Axis::tp], *c.tensor_link_latency_us, *c.tensor_link_gbps);
-  add("context", mesh[Axis::cp], c.context_link_latency_us.value_or(0), c.context_link_gbps.value_or(0));
-  add("pipeline", mesh[Axis::pp], *c.pipeline_link_latency_us, *c.pipeline_link_gbps);
-  add("data", mesh.size(kGradientAxes), *c.data_link_latency_us, *c.data_link_gbps);
+  }
   if (c.shared_port) text += ", through one port";
   return text;
 }

@@ -10,6 +10,13 @@ namespace {
   add_field<decltype(Config().section.member)>( \
       table, #section "." #member, [](Config& c) -> void* { return &c.section.member; }, __VA_ARGS__)
 
+#define LINK_KEY(k, group, value, unit)                                                                \
+  add_field<std::optional<double>>(                                                                    \
+      table, "comm." group "_link_" #value, [](Config& c) -> void* { return &c.comm.links[k].value; }, \
+      "of " group " groups; auto: link_" #value, at_least(0, unit))
+// k: the index in kCommClasses.
+#define LINK_KEYS(k, group) LINK_KEY(k, group, latency_us, "us"), LINK_KEY(k, group, gbps, "Gbit/s")
+
 constexpr Numbers dropout() { return {.low = 0, .high = 0.999}; }
 
 constexpr auto kOneLayer = "the same for one linear layer";
@@ -203,14 +210,10 @@ void declare_run(std::vector<Field>& table) {
       range(0, 1e8, "s"));
   KEY(comm, link_latency_us, "latency of an emulated link between ranks; 0: none", at_least(0, "us"));
   KEY(comm, link_gbps, "bandwidth of an emulated link, 10^9 bits per second; 0: no limit", at_least(0, "Gbit/s"));
-  KEY(comm, tensor_link_latency_us, "of tensor groups; auto: link_latency_us", at_least(0, "us"));
-  KEY(comm, tensor_link_gbps, "of tensor groups; auto: link_gbps", at_least(0, "Gbit/s"));
-  KEY(comm, context_link_latency_us, "of context groups; auto: link_latency_us", at_least(0, "us"));
-  KEY(comm, context_link_gbps, "of context groups; auto: link_gbps", at_least(0, "Gbit/s"));
-  KEY(comm, pipeline_link_latency_us, "of pipeline groups; auto: link_latency_us", at_least(0, "us"));
-  KEY(comm, pipeline_link_gbps, "of pipeline groups; auto: link_gbps", at_least(0, "Gbit/s"));
-  KEY(comm, data_link_latency_us, "of data groups; auto: link_latency_us", at_least(0, "us"));
-  KEY(comm, data_link_gbps, "of data groups; auto: link_gbps", at_least(0, "Gbit/s"));
+  LINK_KEYS(0, "tensor");
+  LINK_KEYS(1, "context");
+  LINK_KEYS(2, "pipeline");
+  LINK_KEYS(3, "data");
   KEY(comm, shared_port, "traffic of all classes leaves a rank through one emulated port, as through one network card");
   KEY(comm, measure_links,
       "at start, measure latency and bandwidth of links that are not emulated: the floor of the time on the wire");
@@ -265,6 +268,8 @@ void declare_run(std::vector<Field>& table) {
 }
 
 #undef KEY
+#undef LINK_KEYS
+#undef LINK_KEY
 
 // The conditions under which keys have an effect.
 void declare_needs(std::vector<Field>& table) {

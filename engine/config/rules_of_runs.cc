@@ -80,28 +80,24 @@ void check_vocabulary(const Config& c, const RunFacts& facts, Rules& rule) {
 // class, in the order of kCommClasses.
 void check_links(const Config& c, const std::array<int, kCommClasses.size()>& ranks, Rules& rule) {
   constexpr auto kPort = "comm.shared_port";
-  const std::array gbps = {
-      c.comm.tensor_link_gbps.value_or(c.comm.link_gbps), c.comm.context_link_gbps.value_or(c.comm.link_gbps),
-      c.comm.pipeline_link_gbps.value_or(c.comm.link_gbps), c.comm.data_link_gbps.value_or(c.comm.link_gbps)};
   std::vector<double> used;
-  for (size_t k = 0; k < gbps.size(); ++k)
-    if (ranks[k] > 1 && gbps[k] > 0) used.push_back(gbps[k]);
-  const std::array us = {c.comm.tensor_link_latency_us.value_or(c.comm.link_latency_us),
-                         c.comm.context_link_latency_us.value_or(c.comm.link_latency_us),
-                         c.comm.pipeline_link_latency_us.value_or(c.comm.link_latency_us),
-                         c.comm.data_link_latency_us.value_or(c.comm.link_latency_us)};
+  int limited = 0;
   bool any_real = false, latency = false, gbps_of_all = false;
-  for (size_t k = 0; k < gbps.size(); ++k) {
-    any_real |= ranks[k] > 1 && gbps[k] == 0 && us[k] == 0;
-    latency |= ranks[k] > 1 && us[k] == c.comm.link_latency_us;
-    gbps_of_all |= ranks[k] > 1 && gbps[k] == c.comm.link_gbps;
+  for (size_t k = 0; k < ranks.size(); ++k) {
+    const double us = c.comm.links[k].latency_us.value_or(c.comm.link_latency_us);
+    const double gbps = c.comm.links[k].gbps.value_or(c.comm.link_gbps);
+    if (gbps > 0) ++limited;
+    if (ranks[k] <= 1) continue;
+    if (gbps > 0) used.push_back(gbps);
+    any_real |= gbps == 0 && us == 0;
+    latency |= us == c.comm.link_latency_us;
+    gbps_of_all |= gbps == c.comm.link_gbps;
   }
   constexpr auto kOwn = "{} has no effect: each class of groups with several ranks has its own value";
   rule.few_ranks("comm.link_latency_us", c.comm.link_latency_us != 0 && !latency, kOwn, c.comm.link_latency_us);
   rule.few_ranks("comm.link_gbps", c.comm.link_gbps != 0 && !gbps_of_all, kOwn, c.comm.link_gbps);
   rule.few_ranks("comm.measure_links", c.comm.measure_links && !any_real,
                  "true has no effect: no group of several ranks is without an emulated link");
-  const auto limited = std::ranges::count_if(gbps, [](double x) { return x > 0; });
   rule.no_effect(kPort, {"comm.link_gbps"}, c.comm.shared_port && limited < 2,
                  "true needs emulated links with a bandwidth (comm.link_gbps) of at least two classes of groups, found "
                  "{}: there is nothing to share",
@@ -122,10 +118,7 @@ void check_groups(const Config& c, int world, Rules& rule) {
   const int t = c.parallel.tensor_model_parallel_size, p = c.parallel.pipeline_model_parallel_size;
   const int of_context = c.parallel.context_parallel_size, d = world / ranks_of_one_replica(c);
   Config usual;  // with the values that resolve() derives by default
-  usual.comm.tensor_link_latency_us = usual.comm.context_link_latency_us = usual.comm.pipeline_link_latency_us =
-      usual.comm.data_link_latency_us = c.comm.link_latency_us;
-  usual.comm.tensor_link_gbps = usual.comm.context_link_gbps = usual.comm.pipeline_link_gbps =
-      usual.comm.data_link_gbps = c.comm.link_gbps;
+  usual.comm.links.fill({c.comm.link_latency_us, c.comm.link_gbps});
   usual.parallel.bucket_size = default_bucket_size(d * of_context);
   const Config defaults;
   const auto alone = [&](int ranks, const char* group, const std::vector<std::string_view>& keys) {
@@ -223,16 +216,11 @@ void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t>
        "found 14, but GPUs have fixed accumulators; expected 24, or device.kind: cpu");
   rule("precision.fp8_report", {"device.kind"}, gpus && c.precision.fp8_report,
        "found true, but only CPUs collect quantisation statistics; expected false, or device.kind: cpu");
-  const CommConfig& m = c.comm;
-  const std::pair<std::string_view, std::optional<double>> links[] = {
-      {"comm.tensor_link_latency_us", m.tensor_link_latency_us},     {"comm.tensor_link_gbps", m.tensor_link_gbps},
-      {"comm.context_link_latency_us", m.context_link_latency_us},   {"comm.context_link_gbps", m.context_link_gbps},
-      {"comm.pipeline_link_latency_us", m.pipeline_link_latency_us}, {"comm.pipeline_link_gbps", m.pipeline_link_gbps},
-      {"comm.data_link_latency_us", m.data_link_latency_us},         {"comm.data_link_gbps", m.data_link_gbps}};
-  for (const auto& [key, value] : links)
-    rule(key, {"device.kind"}, gpus && value.value_or(0) > 0,
-         "found {}, but links are emulated between ranks that compute on CPUs only; set device.kind: cpu",
-         value.value_or(0));
+  for (size_t k = 0; k < c.comm.links.size(); ++k)
+    for (const auto& [part, value] : {std::pair("latency_us", c.comm.links[k].latency_us.value_or(0)),
+                                      std::pair("gbps", c.comm.links[k].gbps.value_or(0))})
+      rule(fmt::format("comm.{}_link_{}", kCommClasses[k], part), {"device.kind"}, gpus && value > 0,
+           "found {}, but links are emulated between ranks that compute on CPUs only; set device.kind: cpu", value);
 }
 
 }  // namespace

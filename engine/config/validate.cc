@@ -183,17 +183,13 @@ void derive_values(LoadedConfig& loaded, const RunFacts& facts, int64_t d, int64
   derive(loaded, "optimizer.min_lr", c.optimizer.min_lr, constant ? c.optimizer.lr : tenth_of(c.optimizer.lr),
          constant ? "lr" : "lr / 10");
   if (c.train.train_iters > 0 || c.train.train_samples > 0 || !loaded.trains) derive_span(loaded);
-  CommConfig& m = c.comm;
-  derive(loaded, "comm.tensor_link_latency_us", m.tensor_link_latency_us, m.link_latency_us, "link_latency_us");
-  derive(loaded, "comm.tensor_link_gbps", m.tensor_link_gbps, m.link_gbps, "link_gbps");
-  if (c.parallel.context_parallel_size > 1) {  // at 1 they stay auto: study IDs hash values that are not the default
-    derive(loaded, "comm.context_link_latency_us", m.context_link_latency_us, m.link_latency_us, "link_latency_us");
-    derive(loaded, "comm.context_link_gbps", m.context_link_gbps, m.link_gbps, "link_gbps");
+  for (size_t k = 0; k < c.comm.links.size(); ++k) {
+    // Without context parallelism its keys stay auto: study IDs hash values that are not the default.
+    if (kCommClasses[k] == "context" && c.parallel.context_parallel_size <= 1) continue;
+    const std::string of = fmt::format("comm.{}_", kCommClasses[k]);
+    derive(loaded, of + "link_latency_us", c.comm.links[k].latency_us, c.comm.link_latency_us, "link_latency_us");
+    derive(loaded, of + "link_gbps", c.comm.links[k].gbps, c.comm.link_gbps, "link_gbps");
   }
-  derive(loaded, "comm.pipeline_link_latency_us", m.pipeline_link_latency_us, m.link_latency_us, "link_latency_us");
-  derive(loaded, "comm.pipeline_link_gbps", m.pipeline_link_gbps, m.link_gbps, "link_gbps");
-  derive(loaded, "comm.data_link_latency_us", m.data_link_latency_us, m.link_latency_us, "link_latency_us");
-  derive(loaded, "comm.data_link_gbps", m.data_link_gbps, m.link_gbps, "link_gbps");
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #include "engine/metrics/tensorboard.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
+#include <boost/crc.hpp>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -28,17 +28,9 @@ constexpr size_t kAround = 16;
 
 // CRC-32C (Castagnoli), rotated and offset, because a plain CRC of data that contains CRCs would be weak.
 uint32_t checksum(std::string_view data) {
-  static constexpr auto kTable = [] {
-    std::array<uint32_t, 256> table{};
-    for (uint32_t i = 0; i < 256; ++i) {
-      table[i] = i;
-      for (int bit = 0; bit < 8; ++bit) table[i] = table[i] >> 1 ^ (table[i] & 1 ? 0x82F63B78u : 0);
-    }
-    return table;
-  }();
-  uint32_t crc = ~0u;
-  for (const char c : data) crc = crc >> 8 ^ kTable[(crc ^ static_cast<uint8_t>(c)) & 0xff];
-  return std::rotl(~crc, 17) + 0xa282ead8u;
+  boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
+  crc.process_bytes(data.data(), data.size());
+  return std::rotl(crc.checksum(), 17) + 0xa282ead8u;
 }
 
 template <class T>

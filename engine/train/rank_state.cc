@@ -138,15 +138,13 @@ PipelineOptions pipeline_options_of(const Config& config, const Layout& layout, 
 }
 
 Links links_of(const CommConfig& c) {
-  const auto link = [](const std::optional<double>& latency_us, const std::optional<double>& gbps) {
-    Link result{.latency_us = latency_us.value_or(0)};
-    if (gbps.value_or(0) > 0) result.gbps = *gbps;
-    return result;
-  };
-  return {{"tensor", link(c.tensor_link_latency_us, c.tensor_link_gbps)},
-          {"context", link(c.context_link_latency_us, c.context_link_gbps)},
-          {"pipeline", link(c.pipeline_link_latency_us, c.pipeline_link_gbps)},
-          {"data", link(c.data_link_latency_us, c.data_link_gbps)}};
+  Links links;
+  for (size_t k = 0; k < c.links.size(); ++k) {
+    Link& link = links[kCommClasses[k]];
+    link.latency_us = c.links[k].latency_us.value_or(0);
+    if (c.links[k].gbps.value_or(0) > 0) link.gbps = *c.links[k].gbps;
+  }
+  return links;
 }
 
 RankState::RankState(const Config& config, const Layout& layout, const MeshPosition& at, Device& device,

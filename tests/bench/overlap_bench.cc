@@ -83,10 +83,10 @@ void data_parallel(Config config) {
   // Each rank sends half of the fp32 gradients, and half of the fp32 weights.
   const double bytes =
       2 * 4 * 0.5 * static_cast<double>(count_parameters(model_spec_of(config.model).with_vocab(512)).total());
-  config.comm.data_link_gbps = bytes * 8 / 1e9 / (0.5 * no_link.step_ms / 1e3);
+  config.comm.links[class_of(comm_of("data"))].gbps = bytes * 8 / 1e9 / (0.5 * no_link.step_ms / 1e3);
   fmt::print(
       "data parallel, optim, {:.1f} MiB per rank and step over {:.3f} Gbit/s: {:.1f} ms; without a link {:.1f} ms\n",
-      bytes / (1 << 20), *config.comm.data_link_gbps, 0.5 * no_link.step_ms, no_link.step_ms);
+      bytes / (1 << 20), *config.comm.links[class_of(comm_of("data"))].gbps, 0.5 * no_link.step_ms, no_link.step_ms);
   const Result none = run(config);
   print("no overlap", none, none, no_link);
   config.overlap.overlap_grad_reduce = true;
@@ -103,9 +103,10 @@ void tensor_parallel(Config config) {
   const double bytes = 0.5 * 4 * 10 *
                        static_cast<double>(config.model.num_layers * config.model.seq_length *
                                            config.batch.micro_batch_size * config.model.hidden_size);
-  config.comm.tensor_link_gbps = bytes * 8 / 1e9 / (0.5 * no_link.step_ms / 1e3);
+  config.comm.links[class_of(comm_of("tensor"))].gbps = bytes * 8 / 1e9 / (0.5 * no_link.step_ms / 1e3);
   fmt::print("tensor parallel, {:.1f} MiB per rank and step over {:.3f} Gbit/s: {:.1f} ms; without a link {:.1f} ms\n",
-             bytes / (1 << 20), *config.comm.tensor_link_gbps, 0.5 * no_link.step_ms, no_link.step_ms);
+             bytes / (1 << 20), *config.comm.links[class_of(comm_of("tensor"))].gbps, 0.5 * no_link.step_ms,
+             no_link.step_ms);
   Result none;
   for (const TensorOverlap mode :
        {TensorOverlap::none, TensorOverlap::bulk, TensorOverlap::ring, TensorOverlap::pipeline}) {

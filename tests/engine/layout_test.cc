@@ -296,7 +296,7 @@ TEST(Layouts, LinksChangeNothing) {
     const Curve reference = train_on_threads(config, c.ranks(), 3);
     config.comm.link_latency_us = 20;
     config.comm.link_gbps = 4;
-    config.comm.pipeline_link_gbps = 0.5;
+    config.comm.links[class_of(comm_of("pipeline"))].gbps = 0.5;
     const Curve linked = train_on_threads(config, c.ranks(), 3, true);
     expect_equal(linked, reference);
     EXPECT_EQ(linked.weights_hash, reference.weights_hash);

@@ -1,4 +1,4 @@
-// Render: pictures of simulated and measured timelines, as text for a terminal, SVG, or JSON for Perfetto.
+// Render: pictures of simulated and measured timelines, as text for a terminal or SVG.
 //
 // Colours: forward blue, backward green, backward_input teal, backward_weight grey-green, idle white; shades from light
 // to dark distinguish chunks; the number in a cell is the micro-batch.
@@ -26,10 +26,6 @@ struct SvgOptions {
 // Draws the timelines stacked on a common scale, with rank labels, peak slots, both bubble ratios, axis and legend.
 // Throws ConfigError if `timelines` is empty or their units differ.
 std::string render_svg(std::span<const Timeline> timelines, const SvgOptions& options = {});
-
-// Trace events for ui.perfetto.dev and chrome://tracing: one process per rank; ops are slices, messages arrows between
-// them, transfers asynchronous slices, slots in use a counter. Times without a unit are shown as milliseconds.
-std::string render_trace(std::span<const Timeline> timelines);
 
 // "bubble 37.5 % of ideal (makespan - busy over busy), 27.3 % of total": for captions.
 std::string bubble_text(const Timeline& timeline);

@@ -19,7 +19,6 @@ void declare_plan(std::vector<Field>& table) {
   KEY(ops_per_layer,
       "trivet plan: kernels launched by a layer's forward pass; other passes scale with it; auto: the engine's",
       range(1, 10'000, "kernels"));
-  KEY(fsdp_prefetch, "trivet plan: with optim_grads_params, gather weights one unit ahead; auto: overlap_param_gather");
 #undef KEY
 }
 
@@ -31,14 +30,6 @@ void check_plan(const LoadedConfig& loaded, Rules& rule) {
     rule(field.name, {},
          loaded.trains && field.section() == "plan" && format_field(field, config) != format_field(field, defaults),
          "is for trivet plan: a run trains by the engine's own operations; leave it out");
-  constexpr auto kStrategy = "parallel.data_parallel_sharding_strategy";
-  const Sharding sharding = config.parallel.data_parallel_sharding_strategy;
-  rule("plan.fsdp_prefetch", {kStrategy}, plan_of(config).fsdp_prefetch && sharding != Sharding::optim_grads_params,
-       "needs optim_grads_params, found {}: no other strategy gathers weights unit by unit", word_of(sharding));
-}
-
-void derive_plan(LoadedConfig& loaded, int64_t, Problems&, std::vector<std::string>&) {
-  if (const auto ahead = plan_of(loaded.config).fsdp_prefetch) loaded.config.overlap.overlap_param_gather = *ahead;
 }
 
 }  // namespace
@@ -49,8 +40,7 @@ ToolSection plan_section() {
   return {.name = "plan",
           .defaults = [] { return std::any(PlanConfig()); },
           .declare = declare_plan,
-          .check_run = check_plan,
-          .derive = derive_plan};
+          .check_run = check_plan};
 }
 
 }  // namespace trivet

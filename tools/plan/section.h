@@ -19,7 +19,6 @@ struct PlanConfig {
   bool fused_attention = true;                // false: scores are stored, and softmax is a separate kernel
   std::optional<double> host_us_per_op = {};  // default: the system's host_us
   std::optional<int64_t> ops_per_layer = {};  // kernels in the forward pass of a layer; default: the engine's
-  std::optional<bool> fsdp_prefetch = {};     // ZeRO-3 gathers one unit ahead; default: overlap.overlap_param_gather
 };
 const PlanConfig& plan_of(const Config& config);
 

@@ -398,12 +398,9 @@ int TapeGroups::add(const Group& group) {
 bool remove_links(CommConfig& comm) {
   bool found = comm.link_latency_us != 0 || comm.link_gbps != 0;
   comm.link_latency_us = comm.link_gbps = 0;
-  for (const auto member :
-       {&CommConfig::tensor_link_latency_us, &CommConfig::tensor_link_gbps, &CommConfig::context_link_latency_us,
-        &CommConfig::context_link_gbps, &CommConfig::pipeline_link_latency_us, &CommConfig::pipeline_link_gbps,
-        &CommConfig::data_link_latency_us, &CommConfig::data_link_gbps}) {
-    found = found || (comm.*member).value_or(0) != 0;
-    comm.*member = 0;
+  for (ClassLink& link : comm.links) {
+    found = found || link.latency_us.value_or(0) != 0 || link.gbps.value_or(0) != 0;
+    link = {0, 0};
   }
   comm.shared_port = false;
   return found;

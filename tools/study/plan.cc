@@ -229,17 +229,4 @@ std::vector<double> run_seconds(const Plan& plan, std::span<const RunRow> rows) 
   return seconds;
 }
 
-size_t find_point(const Study& study, const Plan& plan, const std::string& wanted) {
-  std::vector<size_t> found;
-  std::string points;
-  for (size_t i = 0; i < plan.points.size(); ++i) {
-    const std::string levels = describe_choice(study, plan.points[i].choice);
-    if (levels == wanted || plan.points[i].id.starts_with(wanted)) found.push_back(i);
-    points += fmt::format("\n  {}  {}", plan.points[i].id, levels);
-  }
-  if (found.size() == 1) return found.front();
-  throw ConfigError(fmt::format("study {}: '{}' names {} of its points; expected one, by its levels or its id:{}",
-                                study.name, wanted, found.size(), points));
-}
-
 }  // namespace trivet

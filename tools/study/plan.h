@@ -91,8 +91,4 @@ std::string folder_of(const Point& point, const PlannedRun& run);
 // of the measured points; NaN if no point has been measured.
 std::vector<double> run_seconds(const Plan& plan, std::span<const RunRow> rows);
 
-// The index of the point with these levels, as describe_choice() writes them, or whose id begins with `wanted`. Throws
-// ConfigError, listing all points, if there is none, or several.
-size_t find_point(const Study& study, const Plan& plan, const std::string& wanted);
-
 }  // namespace trivet

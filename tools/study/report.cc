@@ -131,8 +131,6 @@ std::string html_report(const Study& study, const Plan& plan, const Summary& sum
   std::string out = "<p class=\"soft\">" + escaped(extent_text(study, plan, summary)) + ".</p>\n<div class=\"box\">\n";
   const auto small = [&](const std::string& text) { out += "<p class=\"soft\"><small>" + text + "</small></p>\n"; };
   for (const std::string& winner : winner_texts(study, plan, summary)) out += "<p>" + escaped(winner) + "</p>\n";
-  for (const std::string& command : explain_commands(study, plan, summary))
-    small("Where its step time goes, according to the planner: <code>" + escaped(command) + "</code>");
   if (const std::string resolution = resolution_text(summary); !resolution.empty()) small(escaped(resolution));
   out += "</div>\n";
   for (const PageSection& section : sections_of(study, plan, summary, rows))

@@ -69,10 +69,6 @@ std::vector<std::string> winner_texts(const Study& study, const Plan& plan, cons
 // The warning that ranks run more threads than there are cores.
 std::string shared_cores_text(int threads, int cores);
 
-// The planner commands that break down the leading point's step, one per condition with a leader. The user must replace
-// SYSTEM with the measured system's spec.
-std::vector<std::string> explain_commands(const Study& study, const Plan& plan, const Summary& summary);
-
 // The smallest effects that the study's rounds, and larger numbers of rounds, can detect; "" if unknown.
 std::string resolution_text(const Summary& summary);
 

@@ -103,19 +103,6 @@ std::string shared_cores_text(int threads, int cores) {
       counted(cores, "core"));
 }
 
-std::vector<std::string> explain_commands(const Study& study, const Plan& plan, const Summary& summary) {
-  std::vector<std::string> commands;
-  for (const Conclusion& conclusion : summary.conclusions) {
-    if (!conclusion.leader) continue;
-    const Point& point = plan.points[*conclusion.leader];
-    std::vector<std::string> command{"trivet",   "plan",   study.base, "--ranks", fmt::to_string(point.launch.ranks),
-                                     "--system", "SYSTEM", "--ablate"};
-    for (const std::string& set : point.sets) command.insert(command.end(), {"--set", set});
-    commands.push_back(shell_text(command));
-  }
-  return commands;
-}
-
 std::string resolution_text(const Summary& summary) {
   if (!summary.resolution) return "";
   const auto effect_text = [](double effect) {  // two noisy rounds may detect only factors of millions

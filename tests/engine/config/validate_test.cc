@@ -94,10 +94,9 @@ TEST(Resolve, APortIsSharedByLinksOfOneBandwidth) {
   EXPECT_EQ(error({"comm.link_latency_us=10"}, 4),
             "--set: comm.shared_port: true needs emulated links with a bandwidth (comm.link_gbps) of at least two "
             "classes of groups, found 0: there is nothing to share");
-  EXPECT_EQ(
-      error({"comm.link_gbps=10"}, 2),
-      "--set: comm.shared_port: true has no effect: only one of the tensor, context, pipeline and data "
-      "groups (of 1, 1, 2, 1 ranks) has several ranks and an emulated link with a bandwidth; it is left out");
+  EXPECT_EQ(error({"comm.link_gbps=10"}, 2),
+            "--set: comm.shared_port: true has no effect: only one of the tensor, context, pipeline and data "
+            "groups (of 1, 1, 2, 1 ranks) has several ranks and an emulated link with a bandwidth; it is left out");
   EXPECT_EQ(error({"comm.link_gbps=10", "comm.data_link_gbps=5"}, 4),
             "--set: comm.shared_port: true, but the links have bandwidths from 5 to 10 Gbit/s: a port has a single "
             "one, expected the same for all classes (or 0 for a class that does not use it)");
@@ -434,8 +433,7 @@ TEST(Validate, Fp8IsRefusedWithTheReason) {
   const Config blocks =
       load_good({"precision.dtype=bf16", "precision.fp8=e4m3", "precision.fp8_recipe=blockwise"}).config;
   for (const int64_t gpus : {0, 1}) EXPECT_EQ(on_gpus(blocks, std::vector<int64_t>{gpus}), gpus == 1);
-  says(error({"precision.first_last_layers_bf16=true"}),
-       {"precision.first_last_layers_bf16", "num_layers (2)"});
+  says(error({"precision.first_last_layers_bf16=true"}), {"precision.first_last_layers_bf16", "num_layers (2)"});
   says(error({"precision.num_layers_at_end_in_bf16=2"}),
        {"precision.num_layers_at_end_in_bf16", "first_last_layers_bf16"});
   says(error({"precision.first_last_layers_bf16=true", "precision.num_layers_at_start_in_bf16=0",
@@ -759,7 +757,7 @@ TEST(Resolve, WhatNeedsMoreRanksIsLeftOutOnFew) {
   EXPECT_EQ(one.config.parallel.data_parallel_sharding_strategy, Sharding::no_shard);
   EXPECT_EQ(one.config.parallel.bucket_size, default_bucket_size(1));
   EXPECT_FALSE(one.config.overlap.overlap_grad_reduce);
-  EXPECT_EQ(one.config.comm.data_link_gbps, 0);
+  EXPECT_EQ(one.config.comm.links[class_of(comm_of("data"))].gbps, 0);
   LoadedConfig again = parse_config(to_yaml(one.config), "config.resolved.yaml");
   EXPECT_TRUE(resolve(again, {.world_size = 1}).notes.empty());
 

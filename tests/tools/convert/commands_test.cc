@@ -102,7 +102,7 @@ TEST(CommandLine, SaysWhatIsWrongWithItsArguments) {
            {"generate x --prompt-tokens 3000000000", "--prompt-tokens: found \"3000000000\""},
            {"schedule --svg ''", "--svg: found \"\", expected the name of an .svg file"},
            {"config x --plot-schedule x.png", "--plot-schedule: found \"x.png\", expected the name of an .svg file"},
-           {"schedule --trace ''", "--trace: is empty, expected a file name"},
+           {"trace x --hta ''", "--hta: is empty, expected a file name"},
            {"schedule --pipeline 65536 --microbatches 2000000000", "e+14 forward passes, expected at most 10000000"}}) {
     const Ended ended = trivet(dir, arguments);
     EXPECT_EQ(ended.code, 64) << arguments;

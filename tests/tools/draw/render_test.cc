@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <gtest/gtest.h>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <regex>
 
 #include "base/check.h"
@@ -118,70 +117,6 @@ TEST(RenderSvg, TransfersAreDrawnOnRequest) {
 TEST(RenderSvg, AnEmptyPictureIsRefused) {
   EXPECT_THROW(render_svg({}), ConfigError);
   EXPECT_THROW(render_svg(std::vector{Timeline{}}), ConfigError);
-}
-
-// ---- trace
-
-TEST(RenderTrace, IsJsonWithASliceAnOpAndAnArrowAMessage) {
-  // given
-  Timeline simulated = timeline_of("zb-h1", 3, 4, {.latency = 0.25, .bytes = 64}), measured = simulated;
-  measured.title = "measured \"today\"";
-  // when
-  const auto trace = nlohmann::json::parse(render_trace(std::vector{simulated, measured}));
-  // then
-  std::map<std::string, size_t> phases;
-  std::map<std::string, size_t> processes;
-  std::map<std::pair<int, std::string>, double> peak;
-  for (const auto& event : trace.at("traceEvents")) {
-    ++phases[event.at("ph").get<std::string>()];
-    if (event.at("name") == "process_name") ++processes[event.at("args").at("name").get<std::string>()];
-    if (event.at("ph") == "C")
-      peak[{event.at("pid").get<int>(), "slots"}] =
-          std::max(peak[{event.at("pid").get<int>(), "slots"}], event.at("args").at("slots").get<double>());
-  }
-  EXPECT_EQ(phases["X"], 2 * simulated.ops.size());
-  for (const char* phase : {"b", "e", "s", "f"}) EXPECT_EQ(phases[phase], 2 * simulated.transfers.size()) << phase;
-  EXPECT_EQ(processes.size(), 6u);
-  EXPECT_EQ(processes["zb-h1 rank 2"], 1u);
-  EXPECT_EQ(processes["measured \"today\" rank 0"], 1u);
-  ASSERT_EQ(peak.size(), 6u);
-  for (const auto& [process, slots] : peak) EXPECT_EQ(slots, 3);
-}
-
-TEST(RenderTrace, ArrowsLeaveTheMakerAndEnterTheTaker) {
-  const Timeline timeline = timeline_of("interleaved", 2, 2, {.latency = 0.25});
-  const auto trace = nlohmann::json::parse(render_trace({&timeline, 1}));
-  const auto slice_at = [&](int pid, double ts) -> std::string {
-    for (const auto& event : trace.at("traceEvents"))
-      if (event.at("ph") == "X" && event.at("pid") == pid && event.at("ts").get<double>() <= ts &&
-          ts < event.at("ts").get<double>() + event.at("dur").get<double>())
-        return event.at("name");
-    return "";
-  };
-  std::map<int, std::string> makers;
-  for (const auto& event : trace.at("traceEvents"))
-    if (event.at("ph") == "s") makers[event.at("id")] = slice_at(event.at("pid"), event.at("ts").get<double>());
-  size_t arrows = 0;
-  for (const auto& event : trace.at("traceEvents"))
-    if (event.at("ph") == "f") {
-      const std::string taker = slice_at(event.at("pid"), event.at("ts").get<double>()), maker = makers[event.at("id")];
-      ASSERT_FALSE(maker.empty() || taker.empty());
-      EXPECT_EQ(maker.substr(0, 2), taker.substr(0, 2));  // the kind and the micro-batch
-      ++arrows;
-    }
-  EXPECT_EQ(arrows, timeline.transfers.size());
-}
-
-TEST(RenderTrace, UnitsBecomeMicroseconds) {
-  const auto last = [](const std::string& unit) {
-    Timeline timeline = timeline_of("gpipe", 1, 1);
-    timeline.unit = unit;
-    return nlohmann::json::parse(render_trace({&timeline, 1})).at("traceEvents").back().at("ts").get<double>();
-  };
-  EXPECT_EQ(last(""), 3000);
-  EXPECT_EQ(last("us"), 3);
-  EXPECT_EQ(last("s"), 3e6);
-  EXPECT_THROW(last("fortnights"), ConfigError);
 }
 
 }  // namespace

@@ -404,16 +404,6 @@ TEST(Plan, CostIsMeasured) {
   EXPECT_DOUBLE_EQ(cost[1], 20 * plan.points[1].flops / plan.points[0].flops);
 }
 
-TEST(Plan, FindsAPointByItsLevelsOrItsId) {
-  const StudyFolder folder;
-  const Study study = folder.study();
-  const Plan plan = make_plan(study);
-  EXPECT_EQ(find_point(study, plan, "bucket_size=2000, size=big"), 3u);
-  EXPECT_EQ(find_point(study, plan, plan.points[4].id), 4u);
-  EXPECT_NE(message_of([&] { find_point(study, plan, ""); }).find("'' names 6 of its points"), std::string::npos);
-  EXPECT_NE(message_of([&] { find_point(study, plan, "size=big"); }).find(plan.points[5].id), std::string::npos);
-}
-
 TEST(Plan, SaysThatTheBaseIsNotThere) {
   const StudyFolder folder;
   const Study study = folder.study(with(kGoodStudy, "base: run.yaml", "base: walk.yaml"));
