@@ -124,6 +124,11 @@ void Canvas::bar(double x, double y, double width, double height, const char* cl
       std::max(0., width), height, classes, escaped(title));
 }
 
+void Canvas::dot(double x, double y, std::string_view series, std::string_view title) {
+  put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\" class=\"dot {}\"><title>{}</title></circle>", x, y, series,
+      escaped(title));
+}
+
 std::string Canvas::finish(double width, double height, std::string_view label) const {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "

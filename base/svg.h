@@ -38,6 +38,7 @@ class Canvas : public SvgBody {
   void text(double x, double y, const char* classes, std::string_view text);
   void line(double x1, double y1, double x2, double y2, const char* classes);
   void bar(double x, double y, double width, double height, const char* classes, std::string_view title);
+  void dot(double x, double y, std::string_view series, std::string_view title = "");
   // The whole picture. label: a description for screen readers.
   std::string finish(double width, double height, std::string_view label) const;
 };

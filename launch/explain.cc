@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "base/files.h"
-#include "engine/config/fields.h"
+#include "engine/config/load.h"
 #include "engine/train/run.h"
 #include "launch/commands.h"
 
@@ -30,11 +30,8 @@ void check_is_run_of(const std::string& folder, const Config& config, int ranks)
                                   folder, what, of_run, here, file));
   };
   constexpr std::string_view kSections[] = {"model", "batch", "precision", "parallel", "overlap"};
-  for (const Field& field : fields()) {
-    if (std::ranges::count(kSections, field.section()) == 0) continue;
-    const std::string of_run = format_field(field, run), here = format_field(field, config);
-    if (of_run != here) differs(field.name, of_run, here);
-  }
+  for (const auto& [key, of_run, here] : differences(run, config))
+    if (std::ranges::count(kSections, key.substr(0, key.find('.'))) > 0) differs(key, of_run, here);
   for_each_line(folder + "/metrics.jsonl", [&](const std::string& line, int64_t) {
     const auto record = nlohmann::json::parse(line, nullptr, false);
     if (record.is_object() && record.value("event", "") == "start" && record.value("ranks", ranks) != ranks)

@@ -64,9 +64,8 @@ void use_cpus(Config& config, const System& system) {
   if (config.comm.backend.value_or(CommBackend::thread) != CommBackend::thread)
     throw ConfigError(
         fmt::format("comm.backend: expected auto or thread: the ranks of {} are threads of a process", system.name));
-  const Config defaults;
   for (const Field& field : fields())
-    if (field.section() == "plan" && format_field(field, config) != format_field(field, defaults))
+    if (field.section() == "plan" && !is_default(field, config))
       throw ConfigError(fmt::format("{}: applies to specs of GPUs, and {} is a spec of CPUs", field.name, system.name));
   config.device.kind = DeviceKind::cpu;
 }

@@ -10,6 +10,11 @@ namespace {
 // For functions that only read.
 const void* value_of(const Field& field, const Config& config) { return field.at(const_cast<Config&>(config)); }
 
+const Config& defaults() {
+  static const Config all;
+  return all;
+}
+
 std::string describe(const Numbers& n) {
   const bool low = std::isfinite(n.low), high = n.high < kMostFloat;
   if (low && high) return fmt::format(" {} {} to {}", n.low_open ? "above" : "from", n.low, n.high);
@@ -55,6 +60,12 @@ std::optional<std::string> check_field(const Field& field, const Config& config)
   const bool large = field.numbers.high == kMostFloat && parse_number(found).value_or(0) > kMostFloat;
   return fmt::format("found {}, expected {}{}", found, expected(field), large ? ", which fp32 can hold" : "");
 }
+
+bool is_default(const Field& field, const Config& config) {
+  return format_field(field, config) == format_field(field, defaults());
+}
+
+void set_default(const Field& field, Config& config) { field.copy(value_of(field, defaults()), field.at(config)); }
 
 std::string format_field(const Field& field, const Config& config) {
   return field.write(field, value_of(field, config));

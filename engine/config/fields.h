@@ -68,6 +68,9 @@ std::optional<std::string> parse_field(const Field& field, const Scalar& scalar,
 // The problem with the value in `config`: out of range, or not among the words.
 std::optional<std::string> check_field(const Field& field, const Config& config);
 
+bool is_default(const Field& field, const Config& config);
+void set_default(const Field& field, Config& config);
+
 // The value as YAML; parse_field() turns it back into the same value, bit for bit.
 std::string format_field(const Field& field, const Config& config);
 

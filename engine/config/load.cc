@@ -111,8 +111,7 @@ std::optional<std::string> store(const Field& field, const YamlNode& value, Load
   const Scalar& scalar = *whole;
   if (!field.planned || scalar.quoted || scalar.text != "auto") return parse_field(field, scalar, loaded.config);
   loaded.left_to_planner.push_back(field.name);
-  Config defaults;
-  field.copy(field.at(defaults), field.at(loaded.config));
+  set_default(field, loaded.config);
   return {};
 }
 
@@ -266,11 +265,9 @@ Config parse_saved_config(const std::map<std::string, std::string>& values, cons
 }
 
 std::string to_yaml(const Config& config) {
-  const Config defaults;
   const auto has_values = [&](std::string_view section) {
-    return std::ranges::any_of(fields(), [&](const Field& field) {
-      return field.section() == section && format_field(field, config) != format_field(field, defaults);
-    });
+    return std::ranges::any_of(
+        fields(), [&](const Field& field) { return field.section() == section && !is_default(field, config); });
   };
   std::set<std::string_view> left_out;
   for (const ToolSection& section : tool_sections())

@@ -120,12 +120,11 @@ void check_groups(const Config& c, int world, Rules& rule) {
   Config usual;  // with the values that resolve() derives by default
   usual.comm.links.fill({c.comm.link_latency_us, c.comm.link_gbps});
   usual.parallel.bucket_size = default_bucket_size(d * of_context);
-  const Config defaults;
   const auto alone = [&](int ranks, const char* group, const std::vector<std::string_view>& keys) {
     for (const std::string_view key : keys) {
       const Field& field = *find_field(key);
       const std::string value = format_field(field, c);
-      rule.few_ranks(key, ranks <= 1 && value != format_field(field, defaults) && value != format_field(field, usual),
+      rule.few_ranks(key, ranks <= 1 && !is_default(field, c) && value != format_field(field, usual),
                      "{} has no effect: {} (world {} over tensor {}{} x pipeline {})", value, group, world, t,
                      of_context > 1 ? fmt::format(" x context {}", of_context) : "", p);
     }

@@ -205,13 +205,10 @@ void check_training(const Config& c, Rules& rule) {
 }  // namespace
 
 void check_needs(const Config& c, Rules& rule) {
-  const Config defaults;
   for (const Field& field : fields())
-    for (const Need& need : field.needs) {
-      const std::string value = format_field(field, c);
-      rule.no_effect(field.name, need.of, !need.holds(c) && value != format_field(field, defaults),
-                     "{} has no effect {}", value, need.otherwise);
-    }
+    for (const Need& need : field.needs)
+      rule.no_effect(field.name, need.of, !need.holds(c) && !is_default(field, c), "{} has no effect {}",
+                     format_field(field, c), need.otherwise);
 }
 
 void check_rules_of_values(const Config& config, Problems& problems) {

@@ -10,10 +10,9 @@ ToolValues::ToolValues() {
 }
 
 const ToolSection* directing_section(const Config& config) {
-  const Config defaults;
   for (const ToolSection& section : tool_sections()) {
     const Field* const key = section.procedure ? find_field(section.directing_key) : nullptr;
-    if (key && format_field(*key, config) != format_field(*key, defaults)) return &section;
+    if (key && !is_default(*key, config)) return &section;
   }
   return nullptr;
 }

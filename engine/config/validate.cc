@@ -14,12 +14,11 @@ namespace trivet {
 namespace {
 
 void check_values(const Config& config, Problems& problems) {
-  const Config defaults;
   for (const Field& field : fields()) {
     if (!problems.clean({field.name})) continue;
     const auto problem = check_field(field, config);
     if (!problem) continue;
-    const bool missing = field.required && format_field(field, config) == format_field(field, defaults);
+    const bool missing = field.required && is_default(field, config);
     problems.add(field.name, missing ? fmt::format("is required: {}, {}", field.about, expected(field)) : *problem);
   }
 }
@@ -113,10 +112,9 @@ void derive(LoadedConfig& loaded, std::string_view key, std::optional<T>& to, T 
 
 // Restores the defaults of the values that the rules leave out.
 void leave_out(LoadedConfig& loaded, const Problems& problems, std::vector<std::string>& notes) {
-  Config defaults;
   for (const auto& [key, note] : problems.left_out()) {
     const Field& field = *find_field(key);
-    field.copy(field.at(defaults), field.at(loaded.config));
+    set_default(field, loaded.config);
     loaded.origins[key] = {Origin::derived, "it has no effect"};
     notes.push_back(note);
   }

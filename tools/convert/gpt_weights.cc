@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/config/fields.h"
+#include "engine/config/load.h"
 #include "engine/config/validate.h"
 
 namespace trivet {
@@ -45,11 +46,9 @@ void GptWeights::set_model(const Config& config) {
 }
 
 std::vector<std::string> not_carried(const GptWeights& from, const GptWeights& to) {
-  const Config before = with_sizes(from.config().model), after = with_sizes(to.config().model);
   std::vector<std::string> keys;
-  for (const Field& field : fields())
-    if (const std::string value = format_field(field, before); value != format_field(field, after))
-      keys.push_back(fmt::format("{} {}", field.name, value));
+  for (const auto& [key, before, after] : differences(with_sizes(from.config().model), with_sizes(to.config().model)))
+    keys.push_back(fmt::format("{} {}", key, before));
   return keys;
 }
 

@@ -32,17 +32,6 @@ std::map<int64_t, Interval> windows_of(const std::string& path) {
   return windows;
 }
 
-int64_t choose_step(const std::string& path, std::map<int64_t, Interval> windows, std::optional<int64_t> wanted) {
-  const int64_t first = windows.begin()->first, last = windows.rbegin()->first;
-  if (wanted && !windows.contains(*wanted))
-    throw ConfigError(fmt::format("{} has the steps {} to {}, but step {} is asked for", path, first, last, *wanted));
-  if (wanted) return *wanted;
-  if (windows.size() > 1 && first == 1) windows.erase(first);  // warm-up
-  std::vector<std::pair<int64_t, int64_t>> lengths;
-  for (const auto& [step, window] : windows) lengths.emplace_back(window.length(), step);
-  return upper_median(lengths).second;
-}
-
 // The name of the call's stream without its number, if it has one; on the compute stream, the call's class and name.
 std::string family_of(const TraceSpan& call) {
   if (call.row == "compute") return fmt::format("{} {}", call.category.substr(5), call.name);
@@ -125,10 +114,24 @@ std::vector<std::string> row_of(const StepTimeline& step, const RankTimeline& ra
 
 }  // namespace
 
+int64_t choose_step(const std::string& trace_path, std::map<int64_t, double> lengths, std::optional<int64_t> wanted) {
+  const int64_t first = lengths.begin()->first, last = lengths.rbegin()->first;
+  if (wanted && !lengths.contains(*wanted))
+    throw ConfigError(
+        fmt::format("{} has the steps {} to {}, but step {} is asked for", trace_path, first, last, *wanted));
+  if (wanted) return *wanted;
+  if (lengths.size() > 1 && first == 1) lengths.erase(first);
+  std::vector<std::pair<double, int64_t>> sorted;
+  for (const auto& [step, length] : lengths) sorted.emplace_back(length, step);
+  return upper_median(sorted).second;
+}
+
 StepTimeline read_step_timeline(const std::string& trace_path, std::optional<int64_t> step,
                                 const std::vector<int64_t>& ranks) {
   const std::map<int64_t, Interval> windows = windows_of(trace_path);
-  const int64_t chosen = choose_step(trace_path, windows, step);
+  std::map<int64_t, double> lengths;
+  for (const auto& [number, window] : windows) lengths[number] = static_cast<double>(window.length());
+  const int64_t chosen = choose_step(trace_path, lengths, step);
   StepTimeline timeline{.step = chosen, .window = windows.at(chosen)};
   std::map<int64_t, RankSpans> spans;
   for_each_span(trace_path, [&](const TraceSpan& span) {

@@ -5,6 +5,7 @@
 // A call is exposed while it is on the wire and its rank computes nothing.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,6 +41,10 @@ struct StepTimeline {
     return gaps(rank.computed, call.wire.cut_to(window));
   }
 };
+
+// The wanted step; if empty, the one of median length, not counting step 1, a warm-up. lengths: by step. Throws
+// ConfigError if the trace has no such step.
+int64_t choose_step(const std::string& trace_path, std::map<int64_t, double> lengths, std::optional<int64_t> wanted);
 
 // step: if empty, the step with the median window, not counting the first. ranks: if empty, the first rank of each
 // pipeline stage. Throws IoError, DataError, and ConfigError if the trace has no such step or rank.

@@ -207,11 +207,12 @@ Lint lint(const std::vector<std::string>& paths, const std::string& round) {
   for (const Result& result : results) {
     for (const Run& run : result.runs) {
       ++lint.files;
-      const bool open = run.log.text("submission_division") == "open";
+      const Scope scope = !run.benchmark || run.batch == 0                ? Scope::any
+                          : run.log.text("submission_division") == "open" ? Scope::known
+                                                                          : Scope::closed;
       if (run.benchmark && round.empty()) assumed.insert(fmt::format("{} of {}", run.benchmark->name, run.round));
       for (const RunRule& rule : run_rules())
-        if (!(rule.needs_benchmark && (!run.benchmark || run.batch == 0)) && !(rule.closed_only && open))
-          rule.check(run, Report(rule.text, lint.findings));
+        if (rule.scope <= scope) rule.check(run, Report(rule.text, lint.findings));
     }
     if (!result.whole || !result.runs[0].benchmark) continue;
     check_seeds(result, Report(kSeeds, lint.findings));

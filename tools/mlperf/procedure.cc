@@ -34,37 +34,44 @@ bool clear_caches(const std::string& command, HostWorld& host, int64_t boot) {
   return host.sum<int64_t>(first && std::system(command.c_str()) != 0 ? 1 : 0) == 0;
 }
 
-mlperf::RunDescription description_of(const Rank& rank, const Config& engine, int64_t first_step) {
+mlperf::Description description_of(const Rank& rank, const Config& engine, const mlperf::Benchmark& benchmark,
+                                   int64_t first_step) {
   const OptimizerConfig& optimizer = engine.optimizer;
   const LrSpan span = lr_span_of(engine);
   const GptShape& shape = rank.state.shape;
   const std::string precision = precision_word(shape.dtype), linear = shape.fp8.format == Fp8::none ? precision : "fp8";
   // Tensor-parallel ranks gather the operands of linear layers, data-parallel ranks the weights.
   const bool sends_fp8 = shape.sequence_parallel || rank.state.flat.options.gathers_fp8;
-  const auto rate = [&](int64_t step) { return learning_rates(engine, step, 0).all; };
-  return {.seed = engine.train.seed,
-          .global_batch_size = rank.layout.batch_sizes.largest(),
-          .micro_batch_size = shape.micro_batch,
-          .gradient_accumulation_steps = rank.schedule.m,
-          .sequence_length = shape.whole_seq(),
-          .first_step = first_step,
-          .most_steps = engine.train.train_iters,
-          .base_rate = optimizer.lr,
-          .end_rate = rate(*span.decay + 1),
-          .warmup_steps = *span.warmup,
-          .decay_steps = *span.decay,
-          .decay_schedule = fmt::format("{} with linear warmup", word_of(optimizer.lr_decay_style)),
-          .beta1 = optimizer.adam_beta1,
-          .beta2 = optimizer.adam_beta2,
-          .epsilon = optimizer.adam_eps,
-          .weight_decay = optimizer.weight_decay,
-          .clip_norm = optimizer.clip_grad,
-          .tensor = rank.mesh.tensor->size(),
-          .pipeline = rank.mesh.pipeline->size(),
-          .context = rank.mesh.shape[Axis::cp],
-          .linear_precision = linear,
-          .attention_precision = precision,
-          .communication_precision = sends_fp8 ? linear : precision};
+  const std::string name = benchmark.constant("opt_name")->get<std::string>(), adam = "opt_" + name + "_";
+  mlperf::Description run = {
+      {"seed", engine.train.seed},
+      {"global_batch_size", rank.layout.batch_sizes.largest()},
+      {"opt_name", name},
+      {adam + "beta_1", optimizer.adam_beta1},
+      {adam + "beta_2", optimizer.adam_beta2},
+      {adam + "epsilon", optimizer.adam_eps},
+      {name == "adam" ? "opt_weight_decay" : adam + "weight_decay", optimizer.weight_decay},
+      {"opt_gradient_clip_norm", optimizer.clip_grad},
+      {"opt_base_learning_rate", optimizer.lr},
+      {"opt_end_learning_rate", learning_rates(engine, *span.decay + 1, 0).all},
+      {"opt_learning_rate_warmup_steps", *span.warmup},
+      // GPT-3's rules count the whole schedule; those of the other benchmarks, only the part after the warm-up.
+      {"opt_learning_rate_decay_steps", *span.decay - (benchmark.counts_tokens ? 0 : *span.warmup)},
+      {"opt_learning_rate_decay_schedule", fmt::format("{} with linear warmup", word_of(optimizer.lr_decay_style))},
+      {"max_steps", engine.train.train_iters},
+      {"gradient_accumulation_steps", rank.schedule.m},
+      {"micro_batch_size", shape.micro_batch},
+      {"max_sequence_length", shape.whole_seq()},
+      {"target_accuracy", benchmark.target},
+      {"tensor_parallelism", rank.mesh.tensor->size()},
+      {"pipeline_parallelism", rank.mesh.pipeline->size()},
+      {"context_parallelism", rank.mesh.shape[Axis::cp]},
+      {"expert_parallelism", 1},
+      {"lowest_numerical_precision_in_linear", linear},
+      {"lowest_numerical_precision_in_attn", precision},
+      {"lowest_numerical_precision_in_comm", sends_fp8 ? linear : precision}};
+  if (benchmark.starts_from_checkpoint()) run["init_checkpoint_step"] = first_step;
+  return run;
 }
 
 std::unique_ptr<RunProcedure> MlperfRun::begin(const LoadedConfig& loaded, bool from_checkpoint, Communicator& world) {
@@ -88,8 +95,7 @@ std::unique_ptr<RunProcedure> MlperfRun::begin(const LoadedConfig& loaded, bool 
 MlperfRun::MlperfRun(const mlperf::Benchmark& benchmark, const LoadedConfig& loaded, Communicator& world)
     : config_(loaded.config),
       config_file_(loaded.path),
-      counts_tokens_(benchmark.counts_tokens),
-      target_(benchmark.target),
+      benchmark_(benchmark),
       interval_(config_.train.eval_interval),
       skipped_(mlperf_of(config_).skipped_evaluations),
       batch_(*config_.batch.global_batch_size),
@@ -107,10 +113,10 @@ MlperfRun::MlperfRun(const mlperf::Benchmark& benchmark, const LoadedConfig& loa
   const bool cleared = !command.empty() && clear_caches(command, host, boot_number());
   if (!command.empty() && !cleared && world.rank() == 0)
     write_stderr(fmt::format("mlperf.cache_clear: \"{}\" failed; the log says so\n", command));
-  log_.start({.org = c.submission_org,
-              .division = std::string(word_of(c.division)),
-              .status = std::string(word_of(c.submission_status)),
-              .platform = c.submission_platform},
+  log_.start({{"submission_org", c.submission_org},
+              {"submission_division", word_of(c.division)},
+              {"submission_status", word_of(c.submission_status)},
+              {"submission_platform", c.submission_platform}},
              cleared);
 }
 
@@ -123,11 +129,12 @@ void MlperfRun::start(Trainer& trainer, int64_t train_samples, int64_t eval_samp
   }
   first_step_ = (trainer.consumed_samples() + batch_ - 1) / batch_;
   trainer.fast_forward(first_step_);
-  mlperf::RunDescription described = description_of(trainer.rank(), trainer.config(), first_step_);
-  described.train_samples = train_samples;
-  // GPT-3 logs the dataset's tokens: all labels plus the first token, which is not a label.
-  described.eval_samples = counts_tokens_ ? eval_labels + 1 : eval_samples;
-  described.config_file = config_file_;
+  mlperf::Description described = description_of(trainer.rank(), trainer.config(), benchmark_, first_step_);
+  // GPT-3 logs the dataset's tokens: all labels plus the first token, which is not a label. It logs train_samples when
+  // it stops.
+  described["eval_samples"] = benchmark_.counts_tokens ? eval_labels + 1 : eval_samples;
+  if (!benchmark_.counts_tokens) described["train_samples"] = train_samples;
+  described["config_filename"] = config_file_;
   log_.describe(described);
   const GptShape& shape = trainer.state().shape;
   SyntheticBatches batches(shape.whole_seq() * shape.micro_batch, shape.vocab);
@@ -140,7 +147,7 @@ void MlperfRun::start(Trainer& trainer, int64_t train_samples, int64_t eval_samp
 void MlperfRun::evaluation_ends(std::optional<double> loss) {
   if (loss) log_.eval_accuracy(samples(), *loss);
   log_.eval_stop(samples());
-  reached_ = loss && *loss <= target_;
+  reached_ = loss && *loss <= benchmark_.target;
   if (loss && !reached_) log_.block_start(samples(), interval_ * batch_);
 }
 
@@ -150,7 +157,7 @@ std::string MlperfRun::stop(const std::string& why) {
   if (lost_)
     throw IoError(fmt::format("{}: lines of the log are missing, so the run does not count", log_file(config_)));
   return fmt::format("{}: after {} samples the target of {} is {}; {}", word_of(mlperf_of(config_).benchmark),
-                     samples(), target_, reached_ ? "reached" : "not reached: " + why, log_file(config_));
+                     samples(), benchmark_.target, reached_ ? "reached" : "not reached: " + why, log_file(config_));
 }
 
 }  // namespace trivet

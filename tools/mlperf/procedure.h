@@ -16,9 +16,10 @@
 
 namespace trivet {
 
-// The log's description of a run, from the engine that will execute it; the caller sets train_samples, eval_samples and
-// config_file.
-mlperf::RunDescription description_of(const Rank& rank, const Config& engine, int64_t first_step);
+// The log's description of a run, from the engine that will execute it; the caller adds train_samples, eval_samples and
+// config_filename. first_step: of the checkpoint that the run starts from.
+mlperf::Description description_of(const Rank& rank, const Config& engine, const mlperf::Benchmark& benchmark,
+                                   int64_t first_step);
 
 // Runs `command` on one rank of each host; boot: the number of this rank's host (boot_number()). True if it succeeded
 // on all hosts. Collective.
@@ -50,8 +51,7 @@ class MlperfRun : public RunProcedure {
 
   const Config& config_;
   const std::string config_file_;
-  const bool counts_tokens_;
-  const double target_;
+  const mlperf::Benchmark benchmark_;
   const int64_t interval_, skipped_, batch_;
   std::optional<AppendFile> file_;  // on rank 0, once its folder exists
   std::string pending_;             // lines logged before file_ was opened

@@ -60,10 +60,11 @@ class Report {
   std::vector<Finding>& findings_;
 };
 
+enum class Scope { any, known, closed };  // runs of known benchmarks and batch sizes; of the closed division alone
+
 struct RunRule {
   void (*check)(const Run& run, const Report& report);
-  bool needs_benchmark;  // skipped if the benchmark or the batch size is unknown
-  bool closed_only;      // skipped in the open division
+  Scope scope;
   RuleText text;
 };
 const std::vector<RunRule>& run_rules();

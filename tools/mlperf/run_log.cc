@@ -10,7 +10,7 @@ using enum EventType;
 RunLog::RunLog(Benchmark benchmark, Write write, Clock clock)
     : benchmark_(std::move(benchmark)), write_(std::move(write)), clock_(std::move(clock)) {}
 
-void RunLog::put(EventType type, const char* key, const Json& value, Json metadata, const Where& where) {
+void RunLog::put(EventType type, const std::string& key, const Json& value, Json metadata, const Where& where) {
   const std::string_view file = where.file_name();
   metadata["file"] = file.substr(file.rfind('/') + 1);
   metadata["lineno"] = where.line();
@@ -18,7 +18,7 @@ void RunLog::put(EventType type, const char* key, const Json& value, Json metada
   write_(record_line({.time_ms = now, .key = key, .value = value, .metadata = std::move(metadata)}, type));
 }
 
-void RunLog::event(const char* key, const Json& value, const Where& where) {
+void RunLog::event(const std::string& key, const Json& value, const Where& where) {
   put(point_in_time, key, value, Json::object(), where);
 }
 
@@ -27,53 +27,16 @@ RunLog::Json RunLog::position(int64_t samples) const {
   return {{"samples_count", samples}};
 }
 
-void RunLog::start(const Submission& submission, bool cleared) {
+void RunLog::start(const Description& submission, bool cleared) {
   event("cache_clear", cleared);
   put(interval_start, "init_start", nullptr, Json::object(), Where::current());
   event("submission_benchmark", benchmark_.name);
-  event("submission_org", submission.org);
-  event("submission_division", submission.division);
-  event("submission_status", submission.status);
-  event("submission_platform", submission.platform);
+  for (const auto& [key, value] : submission.items()) event(key, value);
 }
 
-void RunLog::describe(const RunDescription& f) {
-  sequence_length_ = f.sequence_length;
-  const std::string optimizer = benchmark_.constant("opt_name")->get<std::string>();
-  const auto of_optimizer = [&](const char* what, double value) {
-    event(fmt::format("opt_{}_{}", optimizer, what).c_str(), value);
-  };
-  event("seed", f.seed);
-  event("global_batch_size", f.global_batch_size);
-  event("opt_name", optimizer);
-  of_optimizer("beta_1", f.beta1);
-  of_optimizer("beta_2", f.beta2);
-  of_optimizer("epsilon", f.epsilon);
-  if (optimizer == "adam") event("opt_weight_decay", f.weight_decay);
-  else of_optimizer("weight_decay", f.weight_decay);
-  event("opt_gradient_clip_norm", f.clip_norm);
-  event("opt_base_learning_rate", f.base_rate);
-  event("opt_end_learning_rate", f.end_rate);
-  event("opt_learning_rate_warmup_steps", f.warmup_steps);
-  // GPT-3's rules count the whole schedule; those of the other benchmarks, only the part after the warm-up.
-  event("opt_learning_rate_decay_steps", benchmark_.counts_tokens ? f.decay_steps : f.decay_steps - f.warmup_steps);
-  event("opt_learning_rate_decay_schedule", f.decay_schedule);
-  event("max_steps", f.most_steps);
-  if (benchmark_.starts_from_checkpoint()) event("init_checkpoint_step", f.first_step);
-  event("gradient_accumulation_steps", f.gradient_accumulation_steps);
-  event("micro_batch_size", f.micro_batch_size);
-  event("max_sequence_length", f.sequence_length);
-  event("eval_samples", f.eval_samples);
-  if (!benchmark_.counts_tokens) event("train_samples", f.train_samples);
-  event("target_accuracy", benchmark_.target);
-  event("tensor_parallelism", f.tensor);
-  event("pipeline_parallelism", f.pipeline);
-  event("context_parallelism", f.context);
-  event("expert_parallelism", 1);
-  event("lowest_numerical_precision_in_linear", f.linear_precision);
-  event("lowest_numerical_precision_in_attn", f.attention_precision);
-  event("lowest_numerical_precision_in_comm", f.communication_precision);
-  event("config_filename", f.config_file);
+void RunLog::describe(const Description& run) {
+  sequence_length_ = run.at("max_sequence_length").get<int64_t>();
+  for (const auto& [key, value] : run.items()) event(key, value);
 }
 
 void RunLog::run_start() {

@@ -19,26 +19,8 @@
 
 namespace trivet::mlperf {
 
-struct Submission {
-  std::string org, division, status, platform;
-};
-
-// A run as described by its engine. Precisions are named as in ruleset 6.1.0; decay_steps counts from step 0; sizes are
-// in samples, sequence_length in tokens.
-struct RunDescription {
-  int64_t seed = 0;
-  int64_t global_batch_size = 0, micro_batch_size = 0, gradient_accumulation_steps = 0;
-  int64_t sequence_length = 0, train_samples = 0, eval_samples = 0;
-  int64_t first_step = 0;  // step of the checkpoint that the run starts from
-  int64_t most_steps = 0;
-  double base_rate = 0, end_rate = 0;
-  int64_t warmup_steps = 0, decay_steps = 0;
-  std::string decay_schedule;
-  double beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0, clip_norm = 0;
-  int64_t tensor = 1, pipeline = 1, context = 1;
-  std::string linear_precision, attention_precision, communication_precision;
-  std::string config_file{};
-};
+// An object: the values of events, by key, in the order of the log.
+using Description = nlohmann::ordered_json;
 
 class RunLog {
  public:
@@ -46,12 +28,12 @@ class RunLog {
   using Clock = std::function<int64_t()>;  // milliseconds since 1970
   using Where = std::source_location;
 
-  // `benchmark` supplies the name, units and constants, including opt_name; `write` gets each line with its newline.
+  // `benchmark` supplies the name and the units; `write` gets each line with its newline.
   RunLog(Benchmark benchmark, Write write, Clock clock);
 
   // Marks the start of the initialisation. cleared: true if caches were dropped before it.
-  void start(const Submission& submission, bool cleared);
-  void describe(const RunDescription& run);
+  void start(const Description& submission, bool cleared);
+  void describe(const Description& run);  // with max_sequence_length
   void run_start();
   // Resumes training until an evaluation or the end. samples: seen by the run so far, excluding its checkpoint's.
   void block_start(int64_t samples, int64_t length);
@@ -63,8 +45,8 @@ class RunLog {
 
  private:
   using Json = nlohmann::json;
-  void put(EventType type, const char* key, const Json& value, Json metadata, const Where& where);
-  void event(const char* key, const Json& value, const Where& where = Where::current());
+  void put(EventType type, const std::string& key, const Json& value, Json metadata, const Where& where);
+  void event(const std::string& key, const Json& value, const Where& where = Where::current());
   Json position(int64_t samples) const;
   void block_stop(int64_t samples);  // no-op if no block is open
 

@@ -109,26 +109,14 @@ std::optional<double> score_of(std::span<const RunResult> runs) {
 }
 
 Reference read_reference(const std::string& path) {
-  const auto refuse = [&](const char* expected) {
-    return DataError(fmt::format(
-        "{}: expected {{\"benchmark\": …, \"batch\": …, \"target\": …, \"samples\": [three numbers or more]}}: {}",
-        path, expected));
-  };
-  const auto json = parse_json(read_small_file(path, 1 << 20), BadJson::discarded);
-  if (!json.is_object()) throw refuse("found no object");
-  const auto name = json.find("benchmark"), batch = json.find("batch"), target = json.find("target"),
-             samples = json.find("samples");
-  if (name == json.end() || !name->is_string()) throw refuse("found no benchmark");
-  if (batch == json.end() || !batch->is_number_integer()) throw refuse("found no batch");
-  if (target == json.end() || !target->is_number()) throw refuse("found no target");
-  if (samples == json.end() || !samples->is_array() || samples->size() < 3)
-    throw refuse("found fewer than three samples");
+  const auto json = parse_strict_json(read_small_file(path, 1 << 20), path);
+  const JsonReader reader(json, path);
   Reference reference{
-      .benchmark = name->get<std::string>(), .batch = batch->get<int64_t>(), .target = target->get<double>()};
-  for (const auto& number : *samples) {
-    if (!number.is_number() || number.get<double>() <= 0) throw refuse("found samples that are not numbers above 0");
-    reference.samples.push_back(number.get<double>());
-  }
+      .benchmark = reader.text("benchmark"), .batch = reader.integer("batch"), .target = reader.number("target")};
+  for (const auto& number : reader.array("samples"))
+    reference.samples.push_back(number.is_number() ? number.get<double>() : 0);
+  if (reference.samples.size() < 3 || std::ranges::min(reference.samples) <= 0)
+    reader.refuse("samples", reader.array("samples").dump().substr(0, 60), "three numbers above 0 or more");
   return reference;
 }
 

@@ -160,9 +160,8 @@ Bounds::Bounds(const LoadedConfig& run, const System& system)
   check_is_priced(run.config, system);
   const ToolSection* const director = directing_section(run.config);
   if (!director) return;
-  Config defaults;
   for (const Field& field : fields())
-    if (field.section() == director->name) field.copy(field.at(defaults), field.at(run_.config));
+    if (field.section() == director->name) set_default(field, run_.config);
   run_.config.train.eval_interval = 1;  // no longer derived from the rules
 }
 

@@ -17,10 +17,6 @@ namespace {
 
 size_t threads() { return std::max(1u, std::thread::hardware_concurrency()); }
 
-void set_value(System& system, const SystemKey& key, double value) {
-  std::visit([&]<class T>(T System::*member) { system.*member = static_cast<T>(value); }, key.member);
-}
-
 std::string file_of(const MeasuredRow& row) { return row.place.substr(0, row.place.rfind(':')); }
 
 bool gives(const MeasuredRow& row, const SystemKey& key) {

@@ -24,9 +24,7 @@ std::string short_name(const std::filesystem::path& path) {
   return (name == "metrics.jsonl" ? path.parent_path().filename() / name : name).string();
 }
 
-std::string name_of_file(const MeasuredRow& row) {
-  return short_name(row.place.substr(0, row.place.rfind(':')));
-}
+std::string name_of_file(const MeasuredRow& row) { return short_name(row.place.substr(0, row.place.rfind(':'))); }
 
 }  // namespace
 
@@ -59,10 +57,10 @@ std::vector<TextBlock> describe_errors(const MeasuredRuns& runs, std::span<const
   for (size_t i = 0; i < runs.rows().size(); ++i) {
     const MeasuredRow& row = runs.rows()[i];
     const MeshShape& mesh = row.layout.mesh;
-    each.rows.push_back({short_name(row.place), fmt::format("{}", mesh.world()),
-                         fmt::format("{}", mesh[Axis::tp]), fmt::format("{}", mesh[Axis::pp]),
-                         fmt::format("{}", mesh[Axis::dp]), fmt::format("{}", row.config.batch.micro_batch_size),
-                         fmt::format("{:.4g}", row.step_seconds), fmt::format("{:.4g}", predicted[i]),
+    each.rows.push_back({short_name(row.place), fmt::format("{}", mesh.world()), fmt::format("{}", mesh[Axis::tp]),
+                         fmt::format("{}", mesh[Axis::pp]), fmt::format("{}", mesh[Axis::dp]),
+                         fmt::format("{}", row.config.batch.micro_batch_size), fmt::format("{:.4g}", row.step_seconds),
+                         fmt::format("{:.4g}", predicted[i]),
                          fmt::format("{:+.1f} %", 100 * (predicted[i] / row.step_seconds - 1))});
   }
   blocks.push_back(std::move(each));
@@ -78,8 +76,8 @@ nlohmann::ordered_json json_of_errors(const MeasuredRuns& runs, std::span<const 
   std::vector<size_t> all(runs.rows().size());
   std::iota(all.begin(), all.end(), size_t{0});
   const Errors e = errors_of(runs, all, predicted);
-  nlohmann::ordered_json json{{"rows", e.rows}, {"mean", e.mean}, {"median", e.median}, {"most", e.most},
-                              {"bias", e.bias}};
+  nlohmann::ordered_json json{
+      {"rows", e.rows}, {"mean", e.mean}, {"median", e.median}, {"most", e.most}, {"bias", e.bias}};
   for (const size_t i : all) {
     const MeasuredRow& row = runs.rows()[i];
     const MeshShape& mesh = row.layout.mesh;
@@ -126,14 +124,12 @@ std::string plot_errors(const MeasuredRuns& runs, std::span<const double> predic
   for (size_t i = 0; i < predicted.size(); ++i) {
     const MeasuredRow& row = runs.rows()[i];
     const size_t colour = colours.try_emplace(name_of_file(row), colours.size()).first->second;
-    canvas.put(
-        R"(<circle cx="{:.1f}" cy="{:.1f}" r="3" class="dot s{}"><title>{}: {:.4g} s measured, {:.4g} s predicted</title></circle>)",
-        x_of(row.step_seconds), y_of(predicted[i] / row.step_seconds), colour % 6, escaped(row.place), row.step_seconds,
-        predicted[i]);
+    canvas.dot(x_of(row.step_seconds), y_of(predicted[i] / row.step_seconds), fmt::format("s{}", colour % 6),
+               fmt::format("{}: {:.4g} s measured, {:.4g} s predicted", row.place, row.step_seconds, predicted[i]));
   }
   for (const auto& [file, colour] : colours) {
     const double y = kTop + 16 * static_cast<double>(colour);
-    canvas.put(R"(<circle cx="{:.1f}" cy="{:.1f}" r="4" class="dot s{}"/>)", kLeft + width + 16, y, colour % 6);
+    canvas.dot(kLeft + width + 16, y, fmt::format("s{}", colour % 6));
     canvas.text(kLeft + width + 26, y + 4, "soft", file);
   }
   return canvas.finish(kWidth, kHeight, "Predicted over measured step time of each row");

@@ -152,10 +152,8 @@ std::optional<ResolvedCandidate> resolve_candidate(LoadedConfig asked, const Run
   Layout layout = resolve(resolved, facts);
   for (const Field& field : fields()) {  // resets those that resolve() dropped
     const auto origin = resolved.origins.find(field.name);
-    if (origin == resolved.origins.end() || origin->second.kind != Origin::derived) continue;
-    Config by_default;
-    if (format_field(field, resolved.config) == format_field(field, by_default))
-      field.copy(field.at(by_default), field.at(asked.config));
+    const bool derived = origin != resolved.origins.end() && origin->second.kind == Origin::derived;
+    if (derived && is_default(field, resolved.config)) set_default(field, asked.config);
   }
   return ResolvedCandidate{std::move(asked), std::move(resolved.config), std::move(layout)};
 } catch (const ConfigError&) {

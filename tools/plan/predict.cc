@@ -203,10 +203,7 @@ Prediction predict(const Config& config, const Layout& layout, const System& sys
       replay(players, rehearsal.groups, *costs_of(config, layout, system), {.spans = true, .first_step = steps - 1});
   const Performance performance{rehearsal, replayed};
 
-  Prediction prediction{.peak = peak_of(config, layout, system),
-                        .links = links_of(layout, system),
-                        .tapes = static_cast<int>(rehearsal.tapes.size()),
-                        .records = replayed.records};
+  Prediction prediction{.peak = peak_of(config, layout, system), .links = links_of(layout, system)};
   prediction.ranks.resize(players.size());
   parallel_for(players.size(), static_cast<size_t>(usable_cores()), [&](size_t i) {
     const std::vector<int64_t>& ends = replayed.step_ends[i];
@@ -284,7 +281,5 @@ nlohmann::ordered_json json_of(const Prediction& p, const System& system) {
   for (const MemoryItem& item : p.memory) json["memory"][item.name] = item.bytes;
   return json;
 }
-
-std::string to_json(const Prediction& p, const System& system) { return json_of(p, system).dump(2) + '\n'; }
 
 }  // namespace trivet

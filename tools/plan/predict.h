@@ -43,8 +43,6 @@ struct Prediction {
   std::vector<MemoryItem> memory = {};  // of the rank that needs the most: engine's plan plus system's reserves
   int64_t memory_bytes = 0, capacity_bytes = 0;
   KnownLinks links = {};  // for the floors in `step` (step_stats.h)
-  int tapes = 0;
-  int64_t records = 0;  // replayed
   bool fits() const { return memory_bytes <= capacity_bytes; }
 };
 
@@ -71,6 +69,5 @@ double predict_step_seconds(const Rehearsal& rehearsal, const ReplayCosts& costs
 
 std::vector<TextBlock> describe(const Prediction& prediction, const System& system);
 nlohmann::ordered_json json_of(const Prediction& prediction, const System& system);
-std::string to_json(const Prediction& prediction, const System& system);
 
 }  // namespace trivet

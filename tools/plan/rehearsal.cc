@@ -1,6 +1,7 @@
 #include "tools/plan/rehearsal.h"
 
 #include <algorithm>
+#include <boost/functional/hash.hpp>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -114,7 +115,7 @@ class Colours {
   // Returns true if the number of colours has changed.
   template <class F>
   bool refine(F&& write) {
-    std::unordered_map<std::vector<int>, int, Hash> next;
+    std::unordered_map<std::vector<int>, int, boost::hash<std::vector<int>>> next;
     std::vector<int> what;
     for (size_t i = 0; i < colours_.size(); ++i) {
       what.assign(1, colours_[i]);
@@ -125,13 +126,6 @@ class Colours {
   }
 
  private:
-  struct Hash {
-    size_t operator()(const std::vector<int>& what) const {
-      uint64_t hash = what.size();
-      for (const int x : what) hash = (hash ^ static_cast<uint32_t>(x)) * 0x9E3779B97F4A7C15ull, hash ^= hash >> 32;
-      return static_cast<size_t>(hash);
-    }
-  };
   std::vector<int> colours_;
   size_t count_ = 0;
 };

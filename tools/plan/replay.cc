@@ -52,7 +52,6 @@ Replay::Replay(std::span<const Player> players, const TapeGroups& groups, const 
     const auto number = static_cast<uint32_t>(ranks_.size());
     ranks_.push_back({.walk = walk.get(), .player = &player, .first_stream = static_cast<uint32_t>(streams_.size())});
     streams_.resize(streams_.size() + walk->streams.size(), StreamState{number});
-    result_.records += static_cast<int64_t>(player.tape->records.size());
     if (options.spans) result_.spans.emplace_back(walk->streams.size());
   }
   add_channels(players);

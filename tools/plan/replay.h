@@ -89,7 +89,6 @@ struct Replayed {
   // From the time when all ranks have finished the second-to-last step to the time when all have finished the last.
   // Each part begins when its predecessor, the last activity that it waited for, ends. Ties are broken arbitrarily.
   std::vector<PathPart> critical_path;
-  int64_t records = 0;  // replayed
 };
 
 // A player's spans in trace form. groups: those of the replayed tapes.

@@ -47,10 +47,8 @@ void draw_points(const Chart& chart, const Drawn& curve, Values Drawn::*which, c
                  const std::string& unit, double scale) {
   chart.draw_curve(curve.*which, series);
   for (const auto& [along, value] : curve.*which)
-    chart.canvas.put(
-        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\" class=\"dot {}\"><title>{}</title></circle>", chart.x_of(along),
-        chart.y_of(value), series,
-        escaped(fmt::format("{}, {:.0f} ranks: {:.4g} {}", curve.name, std::exp2(along), scale * value, unit)));
+    chart.canvas.dot(chart.x_of(along), chart.y_of(value), series,
+                     fmt::format("{}, {:.0f} ranks: {:.4g} {}", curve.name, std::exp2(along), scale * value, unit));
 }
 
 }  // namespace
@@ -80,7 +78,7 @@ std::string picture_of(const std::vector<ScaleCurve>& curves) {
     draw_points(efficiencies, all[c], &Drawn::efficiencies, series, "%", 100);
     for (const auto& [n, speed] : all[c].speeds) marked.insert(n);
     const double y = kTop + kHeight + 42 + 18 * static_cast<double>(c);
-    canvas.put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\" class=\"dot {}\"/>", kLeft, y - 4, series);
+    canvas.dot(kLeft, y - 4, series);
     canvas.text(kLeft + 10, y, "soft", fmt::format("{}: {}", all[c].name, all[c].remark));
   }
   for (const double along : marked)

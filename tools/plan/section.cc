@@ -24,11 +24,8 @@ void declare_plan(std::vector<Field>& table) {
 
 // Training uses the engine's own operations, so a run that trains must not set `plan:`.
 void check_plan(const LoadedConfig& loaded, Rules& rule) {
-  const Config& config = loaded.config;
-  const Config defaults;
   for (const Field& field : fields())
-    rule(field.name, {},
-         loaded.trains && field.section() == "plan" && format_field(field, config) != format_field(field, defaults),
+    rule(field.name, {}, loaded.trains && field.section() == "plan" && !is_default(field, loaded.config),
          "is for trivet plan: a run trains by the engine's own operations; leave it out");
 }
 

@@ -67,10 +67,6 @@ std::optional<double> parse(const SystemKey& key, const std::string& text) {
   return fits ? number : std::nullopt;
 }
 
-void store(System& system, const SystemKey& key, double value) {
-  std::visit([&]<class T>(T System::*member) { system.*member = static_cast<T>(value); }, key.member);
-}
-
 using Names = std::set<std::string_view>;
 
 class SystemReader : YamlReader {
@@ -85,7 +81,7 @@ class SystemReader : YamlReader {
       handlers.emplace_back(key.name, [&](const YamlNode& node, const std::string& where) {
         given.insert(key.name);
         const auto parse_key = [&](const std::string& text) { return parse(key, text); };
-        if (const auto number = value(node, where, expected(key), parse_key)) store(system_, key, *number);
+        if (const auto number = value(node, where, expected(key), parse_key)) set_value(system_, key, *number);
       });
     map(root, "", handlers);
   }
@@ -107,6 +103,10 @@ void read_override(const std::string& text, System& system, Names& given, Proble
 }  // namespace
 
 std::span<const SystemKey> system_keys() { return kKeys; }
+
+void set_value(System& system, const SystemKey& key, double value) {
+  std::visit([&]<class T>(T System::*member) { system.*member = static_cast<T>(value); }, key.member);
+}
 
 double value_of(const System& system, const SystemKey& key) {
   return std::visit([&](auto member) { return static_cast<double>(system.*member); }, key.member);

@@ -70,6 +70,7 @@ struct SystemKey {
 };
 std::span<const SystemKey> system_keys();
 double value_of(const System& system, const SystemKey& key);
+void set_value(System& system, const SystemKey& key, double value);
 
 // The folder of Trivet's own specs: configs/systems, or else the same folder in the checkout that contains the program.
 std::string systems_folder();

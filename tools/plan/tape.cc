@@ -1,11 +1,13 @@
 #include "tools/plan/tape.h"
 
 #include <algorithm>
+#include <boost/functional/hash.hpp>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -30,21 +32,14 @@ class Numbered {
 
  private:
   struct Hash {
-    static size_t mix(std::initializer_list<int64_t> numbers) {
-      uint64_t hash = 0;
-      for (const int64_t number : numbers)
-        hash = (hash ^ static_cast<uint64_t>(number)) * 0x9E3779B97F4A7C15ull, hash ^= hash >> 29;
-      return static_cast<size_t>(hash);
-    }
     size_t operator()(const TapeWork& w) const {
-      return mix(
-          {static_cast<int64_t>(reinterpret_cast<uintptr_t>(w.name)), w.recomputed, w.m, w.n, w.k, w.flops, w.bytes});
+      return boost::hash_value(std::tuple(w.name, w.recomputed, w.m, w.n, w.k, w.flops, w.bytes));
     }
     size_t operator()(const TapeCall& c) const {
-      return mix({static_cast<int64_t>(c.kind), c.sends, c.group, c.ahead, c.bytes});
+      return boost::hash_value(std::tuple(c.kind, c.sends, c.group, c.ahead, c.bytes));
     }
     size_t operator()(const SpanLabel& l) const {
-      return mix({l.microbatch, l.chunk, l.first_unit, l.last_unit, l.bucket, l.hand_over});
+      return boost::hash_value(std::tuple(l.microbatch, l.chunk, l.first_unit, l.last_unit, l.bucket, l.hand_over));
     }
   };
   std::vector<T>& values_;

@@ -49,11 +49,9 @@ std::vector<std::string> sets_of(const Study& study, Launcher launcher, int64_t 
 
 std::string hash_of(const Study& study, const Point& point, const Config& config) {
   std::vector<std::string> lines;
-  const Config defaults;
   for (const Field& field : fields())
-    if (const std::string value = format_field(field, config);
-        field.name != "train.run_dir" && field.section() != "plan" && value != format_field(field, defaults))
-      lines.push_back(fmt::format("{}={}\n", field.name, value));
+    if (field.name != "train.run_dir" && field.section() != "plan" && !is_default(field, config))
+      lines.push_back(fmt::format("{}={}\n", field.name, format_field(field, config)));
   std::ranges::sort(lines);
   std::string text = fmt::format("ranks={} launcher={} warmup={}\n", point.launch.ranks, word_of(point.launch.launcher),
                                  study.warmup_steps);

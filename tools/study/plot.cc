@@ -183,8 +183,10 @@ std::string exposed_plot(const Study& study, const Plan& plan, const Summary& su
   struct Class {
     const char *key, *name;
   };
-  constexpr std::array<Class, 4> kClasses{
-      {{"tensor", "tensor-parallel"}, {"context", "context-parallel"}, {"pipeline", "pipeline"}, {"data", "data-parallel"}}};
+  constexpr std::array<Class, 4> kClasses{{{"tensor", "tensor-parallel"},
+                                           {"context", "context-parallel"},
+                                           {"pipeline", "pipeline"},
+                                           {"data", "data-parallel"}}};
   const auto milliseconds = [](const PointSummary& point, const std::string& part) {
     return 1e3 * point.median(part + "_seconds").value_or(0);
   };
@@ -224,8 +226,7 @@ std::string exposed_plot(const Study& study, const Plan& plan, const Summary& su
   }
   double x = chart.left();
   const auto legend = [&](const char* kind, const char* name) {
-    chart.put("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"11\" height=\"11\" class=\"{}\"/>", x, chart.bottom() + 46,
-              kind);
+    chart.bar(x, chart.bottom() + 46, 11, 11, kind, name);
     chart.text(x + 16, chart.bottom() + 56, "soft", name);
     x += 34 + static_cast<double>(std::string_view(name).size()) * kCharacter;
   };

@@ -7,8 +7,6 @@
 #include <filesystem>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <thread>
 
@@ -20,14 +18,6 @@
 #include "tools/study/runner.h"
 
 namespace trivet {
-namespace {
-
-std::string text_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
-}  // namespace
 
 std::string failure_reason(const std::string& stderr_text) {
   std::istringstream lines(stderr_text);
@@ -73,7 +63,8 @@ std::string reason_of(const Study& study, const Point& point, const std::string&
   int64_t done = 0;
   if (const std::string path = run_dir + "/metrics.jsonl"; std::filesystem::exists(path))
     for_each_line(path, [&](const std::string& line, int64_t) { done += line.starts_with("{\"step\":"); });
-  const std::string said = failure_reason(text_of(run_dir + "/stderr.log"));
+  const std::string log = run_dir + "/stderr.log";
+  const std::string said = file_exists(log) ? failure_reason(read_small_file(log, INT64_MAX)) : "";
   const std::string reached = fmt::format("after {} of {} steps", done, point.steps);
   if (end.how == ChildEnd::timed_out)
     return fmt::format("took longer than timeout_minutes ({:g}), {}", study.timeout_minutes, reached);

@@ -92,20 +92,16 @@ std::string isoflop_picture(std::span<const ScalingRun> runs, const ScalingFit& 
         canvas.text(chart.x_of(along), kTop + kHeight + 18, "soft mid", grouped(std::llround(digit * power)));
   for (size_t i = 0; i < budgets.size(); ++i) {
     const std::string series = fmt::format("s{}", i % 6);
-    const auto dot = [&](double x, double y, const std::string& title) {
-      canvas.put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\" class=\"dot {}\"><title>{}</title></circle>", x, y,
-                 series, escaped(title));
-    };
     std::vector<std::pair<double, double>> curve;
     for (double along = chart.first; along <= chart.last; along += 0.01)
       if (const double loss = loss_of(budgets[i], std::pow(10, along)); loss < high) curve.emplace_back(along, loss);
     chart.draw_curve(curve, series);
     for (const ScalingRun& run : runs)
       if (std::isfinite(run.loss) && std::abs(run.flops() / budgets[i] - 1) < 0.1)
-        dot(chart.x_of(std::log10(run.parameters)), chart.y_of(run.loss),
-            fmt::format("{}: {:.4f}", run.name, run.loss));
+        canvas.dot(chart.x_of(std::log10(run.parameters)), chart.y_of(run.loss), series,
+                   fmt::format("{}: {:.4f}", run.name, run.loss));
     const double y = kTop + kHeight + 46 + 18 * static_cast<double>(i), best = fit.law.best_parameters(budgets[i]);
-    dot(kLeft, y - 4, "");
+    canvas.dot(kLeft, y - 4, series);
     canvas.text(kLeft + 10, y, "soft",
                 fmt::format("C = {:.3g}: lowest at N = {:.3g}, D = {:.3g}, L = {:.3f}", budgets[i], best,
                             budgets[i] / 6 / best, loss_of(budgets[i], best)));

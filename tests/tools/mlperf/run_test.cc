@@ -187,17 +187,19 @@ std::string scripted_log(const Scripted& run) {
   const auto benchmark = *benchmark_of(mlperf_of(loaded.config));
   mlperf::RunLog log(
       benchmark, [&](const std::string& line) { text += line; }, [&] { return now; });
-  log.start(
-      {.org = mlperf_of(loaded.config).submission_org, .division = "closed", .status = "onprem", .platform = "H100"},
-      true);
-  mlperf::RunDescription described = description_of(rank, loaded.config, run.first_step);
-  described.train_samples = 1'574'207'408;
-  described.eval_samples = name == "gpt3_175b" ? 11'590'004 : loaded.config.train.eval_samples;
-  described.config_file = name;
+  log.start({{"submission_org", mlperf_of(loaded.config).submission_org},
+             {"submission_division", "closed"},
+             {"submission_status", "onprem"},
+             {"submission_platform", "H100"}},
+            true);
+  mlperf::Description described = description_of(rank, loaded.config, benchmark, run.first_step);
+  described["eval_samples"] = benchmark.counts_tokens ? 11'590'004 : loaded.config.train.eval_samples;
+  if (!benchmark.counts_tokens) described["train_samples"] = 1'574'207'408;
+  described["config_filename"] = name;
   log.describe(described);
   now += 60'000;
   log.run_start();
-  const int64_t interval = loaded.config.train.eval_interval * described.global_batch_size;
+  const int64_t interval = loaded.config.train.eval_interval * described["global_batch_size"].get<int64_t>();
   int64_t samples = 0;
   for (int left = run.evaluations - 1; left >= 0; --left) {
     log.block_start(samples, interval);
@@ -254,33 +256,34 @@ TEST(MlperfLog, FollowsTheEngine) {
   Config config = tiny_config();
   with_trainers(config, 1, [&](Trainer& trainer) {
     Config changed = config;
-    const mlperf::RunDescription before = description_of(trainer.rank(), config, 0);
-    EXPECT_EQ(before.global_batch_size, 8);
-    EXPECT_EQ(before.micro_batch_size, 2);
-    EXPECT_EQ(before.gradient_accumulation_steps, 4);
+    const mlperf::Benchmark benchmark{.constants = {{"opt_name", {"adamw"}}, {"init_checkpoint_step", {0}}}};
+    const mlperf::Description before = description_of(trainer.rank(), config, benchmark, 0);
+    EXPECT_EQ(before.at("global_batch_size"), 8);
+    EXPECT_EQ(before.at("micro_batch_size"), 2);
+    EXPECT_EQ(before.at("gradient_accumulation_steps"), 4);
     trainer.state().shape.micro_batch = 7;
     trainer.state().shape.dtype = DType::bf16;
     changed.optimizer.lr = 0.5;
-    const mlperf::RunDescription after = description_of(trainer.rank(), changed, 3);
+    const mlperf::Description after = description_of(trainer.rank(), changed, benchmark, 3);
     trainer.state().shape.micro_batch = 2;
     trainer.state().shape.dtype = DType::f32;
-    EXPECT_EQ(after.micro_batch_size, 7);
-    EXPECT_EQ(after.linear_precision, "bfloat16");
+    EXPECT_EQ(after.at("micro_batch_size"), 7);
+    EXPECT_EQ(after.at("lowest_numerical_precision_in_linear"), "bfloat16");
     // Attention's core stays bf16; FP8 is sent if tensor ranks gather operands or data-parallel ranks gather weights.
     GptShape& shape = trainer.state().shape;
     bool& gathers_weights = trainer.state().flat.options.gathers_fp8;
     shape.dtype = DType::bf16, shape.fp8.format = Fp8::hybrid;
     for (const auto& [operands, weights] : {std::pair{false, false}, {true, false}, {false, true}}) {
       shape.sequence_parallel = operands, gathers_weights = weights;
-      const mlperf::RunDescription fp8 = description_of(trainer.rank(), changed, 3);
-      EXPECT_EQ(fp8.linear_precision, "fp8");
-      EXPECT_EQ(fp8.attention_precision, "bfloat16");
-      EXPECT_EQ(fp8.communication_precision, operands || weights ? "fp8" : "bfloat16");
+      const mlperf::Description fp8 = description_of(trainer.rank(), changed, benchmark, 3);
+      EXPECT_EQ(fp8.at("lowest_numerical_precision_in_linear"), "fp8");
+      EXPECT_EQ(fp8.at("lowest_numerical_precision_in_attn"), "bfloat16");
+      EXPECT_EQ(fp8.at("lowest_numerical_precision_in_comm"), operands || weights ? "fp8" : "bfloat16");
     }
     gathers_weights = false;
     shape.dtype = DType::f32, shape.fp8.format = Fp8::none, shape.sequence_parallel = false;
-    EXPECT_EQ(after.base_rate, 0.5);
-    EXPECT_EQ(after.first_step, 3);
+    EXPECT_EQ(after.at("opt_base_learning_rate"), 0.5);
+    EXPECT_EQ(after.at("init_checkpoint_step"), 3);
   });
 }
 
