@@ -195,6 +195,19 @@ void check_sharding(const Config& c, int world, Rules& rule) {
                  strategy);
 }
 
+// What only CPUs can do.
+void check_rules_of_gpus(const Config& c, Rules& rule) {
+  rule("precision.fp8_accumulator_bits", {"device.kind"}, c.precision.fp8_accumulator_bits != 24,
+       "found 14, but GPUs have fixed accumulators; expected 24, or device.kind: cpu");
+  rule("precision.fp8_report", {"device.kind"}, c.precision.fp8_report,
+       "found true, but only CPUs collect quantisation statistics; expected false, or device.kind: cpu");
+  for (size_t k = 0; k < c.comm.links.size(); ++k)
+    for (const auto& [part, value] : {std::pair("latency_us", c.comm.links[k].latency_us.value_or(0)),
+                                      std::pair("gbps", c.comm.links[k].gbps.value_or(0))})
+      rule(fmt::format("comm.{}_link_{}", kCommClasses[k], part), {"device.kind"}, value > 0,
+           "found {}, but links are emulated between ranks that compute on CPUs only; set device.kind: cpu", value);
+}
+
 void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t> host_gpus, Rules& rule) {
   const auto lacking = std::ranges::find(host_gpus, 0);
   const bool none = std::ranges::all_of(host_gpus, [](int64_t count) { return count == 0; });
@@ -211,15 +224,7 @@ void check_rules_of_devices(const Config& c, bool gpus, std::span<const int64_t>
   Config found = c;
   found.device.kind = gpus ? DeviceKind::cuda : DeviceKind::cpu;
   check_needs(found, rule);
-  rule("precision.fp8_accumulator_bits", {"device.kind"}, gpus && c.precision.fp8_accumulator_bits != 24,
-       "found 14, but GPUs have fixed accumulators; expected 24, or device.kind: cpu");
-  rule("precision.fp8_report", {"device.kind"}, gpus && c.precision.fp8_report,
-       "found true, but only CPUs collect quantisation statistics; expected false, or device.kind: cpu");
-  for (size_t k = 0; k < c.comm.links.size(); ++k)
-    for (const auto& [part, value] : {std::pair("latency_us", c.comm.links[k].latency_us.value_or(0)),
-                                      std::pair("gbps", c.comm.links[k].gbps.value_or(0))})
-      rule(fmt::format("comm.{}_link_{}", kCommClasses[k], part), {"device.kind"}, gpus && value > 0,
-           "found {}, but links are emulated between ranks that compute on CPUs only; set device.kind: cpu", value);
+  if (gpus) check_rules_of_gpus(c, rule);
 }
 
 }  // namespace
@@ -239,6 +244,7 @@ void check_rules_of_ranks(const LoadedConfig& loaded, const RunFacts& facts, Pro
 
 void check_rules_of_layout(const Config& c, const Layout& layout, Problems& problems) {
   Rules rule(problems);
+  if (c.device.kind == DeviceKind::cuda) check_rules_of_gpus(c, rule);
   const Sharding sharding = c.parallel.data_parallel_sharding_strategy;
   const bool halves = std::ranges::any_of(layout.schedule.programs, [](const Program& program) {
     return std::ranges::any_of(program, [](const Op& op) { return op.kind == OpKind::backward_weight; });

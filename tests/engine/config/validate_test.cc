@@ -722,6 +722,24 @@ TEST(Resolve, ASetOfAnotherScheduleLeavesOutWhatWasOfTheOldOne) {
   }
 }
 
+// `trivet config` has no GPUs to ask, and says it all the same.
+TEST(Resolve, WhatGpusLackIsRefusedWhereTheConfigurationAsksForThem) {
+  const auto error = [](std::vector<std::string> sets) {
+    LoadedConfig loaded = load_good(sets);
+    resolve(loaded, {.world_size = 2});  // without device.kind, GPUs need not be there
+    sets.emplace_back("device.kind=cuda");
+    return message_of<ConfigError>([&] {
+      LoadedConfig on_gpus = load_good(sets);
+      resolve(on_gpus, {.world_size = 2});
+    });
+  };
+  const std::vector<std::string> fp8 = {"precision.dtype=bf16", "precision.fp8=hybrid"};
+  const auto with = [&](const char* set) { return std::vector<std::string>{fp8[0], fp8[1], set}; };
+  says(error(with("precision.fp8_accumulator_bits=14")), {"precision.fp8_accumulator_bits: found 14", "device.kind"});
+  says(error(with("precision.fp8_report=true")), {"precision.fp8_report: found true", "device.kind"});
+  says(error({"comm.link_gbps=10"}), {"comm.data_link_gbps: found 10", "device.kind: cpu"});
+}
+
 TEST(Resolve, SaysThatATestSetIsHeldBack) {
   LoadedConfig loaded = load_good({"data.split=90,5,5"});
   const std::vector<std::string> notes = resolve(loaded, {.world_size = 1}).notes;
