@@ -159,6 +159,16 @@ void for_each_line(const std::string& path, const std::function<void(const std::
   if (file.bad()) fail_io(path, "read it");
 }
 
+void for_each_csv_line(const std::string& path,
+                       const std::function<void(const std::string& line, const std::string& place)>& each) {
+  const auto read = [&](std::string line, int64_t number) {
+    if (number == 1 && line.starts_with("\xef\xbb\xbf")) line.erase(0, 3);
+    if (line.ends_with('\r')) line.pop_back();
+    if (!line.empty() && line[0] != '#') each(line, fmt::format("{}:{}", path, number));
+  };
+  for_each_line(path, read, TornLine::read);
+}
+
 namespace {
 
 // Flags to open a file for writing without following symlinks that others may have planted. Only the kernel and root

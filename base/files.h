@@ -64,6 +64,10 @@ std::string read_small_file(const std::string& path, int64_t max_bytes);
 enum class TornLine { skip, read };
 void for_each_line(const std::string& path, const std::function<void(const std::string& line, int64_t number)>& each,
                    TornLine torn = TornLine::skip);
+// Calls each(line, "PATH:NUMBER") for the lines of a table in CSV, except blank ones and comments (#): without line
+// ends and without UTF-8's byte order mark.
+void for_each_csv_line(const std::string& path,
+                       const std::function<void(const std::string& line, const std::string& place)>& each);
 
 // Writes bytes to a file descriptor, waiting if it is non-blocking. Returns the number written; if that is less than
 // all of them, errno says why.

@@ -135,17 +135,10 @@ std::vector<MeasuredRow> read_rows(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   std::vector<std::string> names;
   std::vector<MeasuredRow> rows;
-  for_each_line(
-      path,
-      [&](std::string line, int64_t number) {
-        if (number == 1 && line.starts_with("\xef\xbb\xbf")) line.erase(0, 3);  // UTF-8's byte order mark
-        if (line.ends_with('\r')) line.pop_back();
-        const std::string place = fmt::format("{}:{}", path, number);
-        if (line.empty() || line[0] == '#') return;
-        if (names.empty()) names = columns_of(place, line);
-        else rows.push_back(row_of(place, folder, names, line));
-      },
-      TornLine::read);
+  for_each_csv_line(path, [&](const std::string& line, const std::string& place) {
+    if (names.empty()) names = columns_of(place, line);
+    else rows.push_back(row_of(place, folder, names, line));
+  });
   if (rows.empty()) bad(path, "rows", "found none, expected a line with the column names and one for each run");
   return rows;
 }

@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 #include <unsupported/Eigen/LevenbergMarquardt>
+#include <utility>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -162,25 +163,26 @@ ScalingFit fit_scaling(std::span<const ScalingRun> runs, std::string_view file, 
 
 std::vector<ScalingRun> read_scaling_runs(const std::string& path) {
   std::vector<ScalingRun> runs;
-  const auto read = [&](std::string line, int64_t number) {
-    if (line.ends_with('\r')) line.pop_back();
-    if (number == 1 && line != kScalingColumns)
-      throw DataError(fmt::format("{}:1: found {}, expected {}", path, quote(line), kScalingColumns));
-    if (number == 1) return;
+  bool first = true;
+  for_each_csv_line(path, [&](const std::string& line, const std::string& place) {
+    if (std::exchange(first, false)) {
+      if (line != kScalingColumns)
+        throw DataError(fmt::format("{}: found {}, expected {}", place, quote(line), kScalingColumns));
+      return;
+    }
     const std::vector<std::string> cells = csv_cells(line);
     const auto number_of = [&](size_t i) { return parse_number(cells[i]).value_or(0); };
     const bool good = cells.size() == 5 && number_of(1) > 0 && number_of(2) > 0 &&
                       (cells[3].empty() || number_of(3) > 0) && (cells[4] == "yes" || cells[4] == "no");
     if (!good)
       throw DataError(
-          fmt::format("{}:{}: found {}, expected a name, three numbers above 0 (of a run that was not made "
+          fmt::format("{}: found {}, expected a name, three numbers above 0 (of a run that was not made "
                       "no loss), and yes or no",
-                      path, number, quote(line)));
+                      place, quote(line)));
     runs.push_back(
         {.name = cells[0], .parameters = number_of(1), .tokens = number_of(2), .predicted = cells[4] == "yes"});
     if (!cells[3].empty()) runs.back().loss = number_of(3);
-  };
-  for_each_line(path, read, TornLine::read);
+  });
   return runs;
 }
 

@@ -105,6 +105,9 @@ TEST(ScalingRuns, AreReadAsTheyAreWritten) {
   ASSERT_EQ(read.size(), 13u);
   EXPECT_EQ(read.back().name, "large, predicted");
   EXPECT_TRUE(read.back().predicted && std::isnan(read.back().loss));
+  // As a spreadsheet or an editor saves it.
+  write_text(dir / "runs.csv", "\xef\xbb\xbf# by hand\n" + csv_of(runs) + "\r\n\n");
+  EXPECT_EQ(csv_of(read_scaling_runs(dir / "runs.csv")), csv_of(runs));
   const auto problem = [&](const std::string& text) {
     write_text(dir / "runs.csv", text);
     return message_of<DataError>([&] { read_scaling_runs(dir / "runs.csv"); });
