@@ -54,7 +54,7 @@ void print_cross_validation(const MeasuredRuns& runs, const std::vector<const Sy
                             const std::vector<double>& start, RedrawnLine& line) {
   TextBlock block{.title = "errors on rows that the fit has not seen"};
   for (const char* name : {"fitted to", "tested on", "rows", "mean", "median", "most", "bias"})
-    block.column(name, name == std::string_view("fitted to") || name == std::string_view("tested on") ? '<' : '>');
+    block.column(name, name == std::string_view("fitted to") || name == std::string_view("tested on") ? 'l' : 'r');
   const auto add = [&](const char* fitted_to, const char* tested_on, auto&& is_fitted) {
     std::vector<size_t> seen, others;
     for (const size_t i : all_of(runs)) (is_fitted(i) ? seen : others).push_back(i);
@@ -132,7 +132,7 @@ void score_or_calibrate(const CalibrationOptions& options) {
   line.clear();
   TextBlock block{.title = "constants"};
   for (const char* name : {"constant", "before", "fitted", "unit"})
-    block.column(name, *name == 'c' || *name == 'u' ? '<' : '>');
+    block.column(name, *name == 'c' || *name == 'u' ? 'l' : 'r');
   for (size_t k = 0; k < keys.size(); ++k)
     block.rows.push_back({std::string(keys[k]->name), fmt::format("{:.4g}", start[k]), fmt::format("{:.4g}", values[k]),
                           std::string(keys[k]->unit)});

@@ -42,7 +42,7 @@ std::vector<TextBlock> describe_errors(const MeasuredRuns& runs, std::span<const
     for (size_t i = 0; i < runs.rows().size(); ++i) groups[group_of(runs.rows()[i])].push_back(i);
     TextBlock block{.title = fmt::format("errors by {}", title)};
     for (const char* name : {title, "rows", "mean", "median", "most", "bias"})
-      block.column(name, name == title ? '<' : '>');
+      block.column(name, name == title ? 'l' : 'r');
     for (const auto& [group, which] : groups) {
       std::vector<double> theirs;
       for (const size_t i : which) theirs.push_back(predicted[i]);
@@ -53,7 +53,7 @@ std::vector<TextBlock> describe_errors(const MeasuredRuns& runs, std::span<const
   const auto number = [](int64_t value) { return std::pair(static_cast<double>(value), fmt::format("{}", value)); };
   TextBlock each{.title = "rows"};
   for (const char* name : {"row", "ranks", "t", "p", "d", "micro-batch", "measured s", "predicted s", "error"})
-    each.column(name, *name == 'r' && name[1] == 'o' ? '<' : '>');
+    each.column(name, *name == 'r' && name[1] == 'o' ? 'l' : 'r');
   for (size_t i = 0; i < runs.rows().size(); ++i) {
     const MeasuredRow& row = runs.rows()[i];
     const MeshShape& mesh = row.layout.mesh;
