@@ -61,7 +61,6 @@ void software_multiply(int to, int a, int b) {
 
 }  // namespace
 
-#define TRIVET_CPU cpu_software_tiles
 #include "kernels/cpu/panels_amx.h"
 
 namespace trivet::TRIVET_CPU {
