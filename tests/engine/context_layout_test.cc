@@ -126,6 +126,25 @@ TEST(ContextLayout, HasEachWeightsGradientOfOneRank) {
   }
 }
 
+// The sums of a ring come home in one of two buffers: with an odd number of ranks, in the other one.
+TEST(ContextLayout, OddNumbersOfRanksHaveEachWeightsGradientOfOneRank) {
+  Config config = unclipped(true);
+  config.model.seq_length = 12;
+  const Gradients wanted = gradients_after_one_step(config, 1);
+  for (const CpCommType type : {kRing, kGathered}) {
+    const Gradients found = gradients_after_one_step(cut(config, {.c = 3, .cp_comm_type = type}), 3);
+    ASSERT_EQ(found.size(), wanted.size());
+    for (const auto& [name, of_one] : wanted) {
+      const std::vector<float>& grad = found.at(name);
+      float largest = 0;
+      for (const float x : of_one) largest = std::max(largest, std::abs(x));
+      ASSERT_EQ(grad.size(), of_one.size());
+      for (size_t i = 0; i < grad.size(); ++i)
+        ASSERT_NEAR(grad[i], of_one[i], 2e-5 * largest) << name << " " << i << (type == kRing ? " ring" : " gathered");
+    }
+  }
+}
+
 // Each hop's partial result is rounded; the merged result is not.
 TEST(ContextLayout, RoundsInBf16HardlyMoreThanOneRank) {
   Config config = unclipped(true);

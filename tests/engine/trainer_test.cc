@@ -248,6 +248,16 @@ TEST(Progress, IsToldAfterEachOpOfAStepAndOfNoEvaluation) {
   });
 }
 
+// Tokens of the steps before a resume count as they were: with RoPE, a run may go on with longer or shorter samples.
+TEST(Progress, TokensOfSamplesOfAnotherLengthStayCounted) {
+  for (const int64_t before : {100, 1000})  // in 16 samples; here, a step is 8 samples of 16 tokens
+    with_trainers(tiny_config(), 1, [&](Trainer& trainer) {
+      trainer.resume({.step = 2, .consumed_samples = 16, .consumed_tokens = before});
+      EXPECT_EQ(trainer.step().consumed_tokens, before + 8 * 16);
+      EXPECT_EQ(trainer.consumed_tokens(), before + 8 * 16);
+    });
+}
+
 // ---- evaluation
 
 TEST(Evaluation, IsTheMeanLossATokenWithoutDropout) {
@@ -973,6 +983,27 @@ TEST(Init, IsNormalAndIndependentOfTheCut) {
         EXPECT_EQ((second ? right : left)[static_cast<size_t>(r * (partition_dim == 0 ? 8 : 4) + c)], whole[at]);
       }
   }
+}
+
+// The first rows of the second half of a weight with 2^33 elements: embeddings of the widest models have more than
+// 2^32.
+TEST(Init, IsThatOfItsIndexBeyond32Bits) {
+  constexpr int64_t kFirst = int64_t{1} << 32, kColumns = 8;
+  Param param;
+  param.spec = ParamSpec{.name = "w", .global_shape = {2 * kFirst / kColumns, kColumns}, .init = {Init::normal, 0.5f}};
+  param.shape = {3, kColumns};
+  param.partition_dim = 0;
+  param.partition_offset = kFirst / kColumns;
+  std::vector<float> values(static_cast<size_t>(param.shape.numel()));
+  param.weight = {values.data(), DType::f32, param.shape};
+  const auto device = create_cpu_device();
+  const auto stream = device->create_compute_stream();
+
+  initialize_weight(param, 1, 2, *device, *stream);
+
+  const uint64_t key = initial_key(1, "w");
+  for (size_t i = 0; i < values.size(); ++i)
+    EXPECT_EQ(values[i], 0.5f * initial_normal(key, kFirst + static_cast<int64_t>(i))) << i;
 }
 
 // ---- the split of layers into stages

@@ -32,6 +32,12 @@ TEST_P(AttentionTest, MatchesTheDefinition) {
       expect_reference({s, b, heads, d, dtype});
 }
 
+// Wider than the tensor cores' kernels take, up to the widest (kPlainAttentionColumns).
+TEST_P(AttentionTest, WideHeadsMatchTheDefinition) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int64_t d : {136, 160, 256}) expect_reference({20, 1, 2, d, dtype});
+}
+
 TEST_P(AttentionTest, MatchesTheDefinitionWithDropout) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const auto& [s, b, heads, d] :
@@ -413,6 +419,14 @@ TEST_P(AttentionTest, DropoutZeroesExactlyTheElementsOfTheContract) {
           dropped += j <= i && found == 0;
         }
   EXPECT_GT(dropped, 0);
+}
+
+// The same beyond 32 bits in the kernels of each type: those of the tensor cores draw their masks on their own.
+TEST_P(AttentionTest, DropoutOfLateSamplesMatchesTheDefinition) {
+  int64_t late = int64_t{1} << 33;
+  Dropout dropout = kDropout;
+  dropout.first_sample.data = &late;
+  for (const DType dtype : {DType::f32, DType::bf16}) expect_reference({40, 2, 2, 64, dtype, dropout});
 }
 
 TEST_P(AttentionTest, TheFutureHasNoInfluence) {

@@ -105,6 +105,22 @@ TEST_P(Fp8OpsTest, QuantisesByTheLargestMagnitudeOfAllElements) {
       }
 }
 
+// A GPU searches a large tensor in several sweeps of its grid: here, four of 132 multiprocessors, or of the emulated 4.
+TEST_P(Fp8OpsTest, TheLargestMagnitudeIsFoundInEverySweep) {
+  const int64_t n = threads == kOnCuda && !gpu_is_emulated() ? 8'000'003 : 200'003;
+  const Tensor x = tensors.full(dtype, {1, n}, 1e-3), amax = tensors.poisoned(DType::f32, {1});
+  for (int64_t quarter = 1; quarter <= 4; ++quarter) {
+    const int64_t outlier = n * quarter / 4 - 1;
+    set(x, outlier, -37.5);
+
+    ops->run(op::Amax{x, amax}, *stream);
+    stream->synchronize();
+
+    EXPECT_EQ(get(amax, 0), 37.5) << "element " << outlier << " of " << n;
+    set(x, outlier, 1e-3);
+  }
+}
+
 TEST_P(Fp8OpsTest, WhatIsNotFiniteStaysSoAndZerosStayZero) {
   for (const DType format : {DType::e4m3, DType::e5m2})
     for (const float odd : {kInfinite, -kInfinite, kNan, 0.0f}) {

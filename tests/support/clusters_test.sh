@@ -41,7 +41,7 @@ END
 # Runs a script as PBS would, if its directives are valid; a submission from within a job is only recorded.
 stand_in qsub <<'END'
 if [[ ${PBS_JOBID-} ]]; then
-  echo "qsub $*" >>calls
+  echo "qsub $* with RUN_DIR=${RUN_DIR-} INDEX=${INDEX-}" >>calls
   exit
 fi
 script=${!#}
@@ -115,6 +115,8 @@ CODE=93 job_of_pbs ''
 expect 'PBS: no other job after 93' 93 '-qsub'
 PBS_ARRAY_INDEX=5 job_of_pbs ''
 expect 'PBS: an element' 0 'run_dir=runs/b/5 ' 'train.seed=1239'
+PBS_ARRAY_INDEX=5 CODE=75 job_of_pbs ''
+expect 'PBS: an element, saved: its next job is of the same element' 75 'qsub .* with RUN_DIR=runs/b INDEX=5$'
 WALLTIME='' job_of_pbs ''
 ends_in "PBS: the walltime of the script, where qstat has none" $((24 * 3600 - 60))
 begin; qsub -v RUN=run.yaml launch/pbs/train.pbs >out 2>&1

@@ -5,8 +5,10 @@
 
 #include "engine/checkpoint/mirror.h"
 #include "engine/checkpoint/open_checkpoint.h"
+#include "engine/train/checkpointing.h"
 #include "tests/engine/checkpoint/runs.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/training.h"
 
 namespace trivet::test {
 namespace {
@@ -82,6 +84,22 @@ TEST(Mirror, HasTheCheckpointsOfTheRunAndResumesIt) {
   run(config, 2, {.resume = dir / "mirror"});
   EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").latest(), 8);
   EXPECT_EQ(CheckpointStore(dir / "mirror").latest(), 8);
+}
+
+// A run that was killed before its last step was copied, and has nothing left to train or save.
+TEST(Mirror, GetsTheStepThatARunIsResumedFrom) {
+  const TempDir dir;
+  Config config = mirrored_run(dir);
+  config.checkpoint.mirror.clear();
+  ASSERT_EQ(run(config, 1).exit_code, 0);
+  config.checkpoint.mirror = dir / "mirror";
+  const Layout layout = resolved(config, 1).layout;
+  with_trainers(config, 1, [&](Trainer& trainer) {
+    Checkpointing checkpointing(trainer.config(), layout, trainer, nullptr, {}, now_ns());
+    checkpointing.resume(step_path(dir / "run", 6), false);
+    EXPECT_FALSE(checkpointing.after_step(trainer.host().sum(checkpointing.votes())));  // awaits the mirror
+  });
+  EXPECT_EQ(CheckpointStore(dir / "mirror").latest(), 6);
 }
 
 TEST(Mirror, TakesNoCopyThatIsDamaged) {

@@ -1,5 +1,6 @@
 // Runs that end early or can no longer write, because of full disks, missing folders, signals and limits.
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
@@ -14,6 +15,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <thread>
+#include <utility>
 
 #include "base/host.h"
 #include "base/json.h"
@@ -319,6 +321,42 @@ TEST(Saving, ASlowDiskNeverQueues) {
   const std::vector<int64_t> saved = CheckpointStore(dir / "run/checkpoints").steps();
   EXPECT_EQ(saved.front(), 6);
   EXPECT_EQ(saved.back(), 1);
+}
+
+// Step 1 is still being written when step 3, which is to be kept for good, is done: the run waits, and saves it.
+TEST(Saving, AStepToRetainWaitsForASlowDisk) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 4;
+  config.checkpoint.save_interval = 1, config.checkpoint.keep_last = 1, config.checkpoint.save_retain_interval = 3;
+  config.checkpoint.async_save = true;
+  std::mutex mutex;
+  std::condition_variable changed;
+  int steps = 0;
+  bool slow = true;
+  const RunResult result =
+      run(config, 1,
+          {.resume = "auto",
+           .stop_signal =
+               [&] {
+                 const std::lock_guard lock(mutex);
+                 ++steps;
+                 changed.notify_all();
+                 return 0;
+               },
+           .disk_fault =
+               [&](DiskOp op, const std::string&) {
+                 std::unique_lock lock(mutex);
+                 if (op != DiskOp::write || !std::exchange(slow, false)) return DiskFate::normal;
+                 changed.wait(lock, [&] { return steps >= 3; });
+                 // The disk takes the first write once step 3 waits for it, or once step 4 shows that it does not.
+                 changed.wait_for(lock, std::chrono::milliseconds(300), [&] { return steps >= 4; });
+                 return DiskFate::normal;
+               }});
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("step 2 is not saved: step 1 is still being written"), std::string::npos)
+      << result.output;
+  EXPECT_EQ(CheckpointStore(dir / "run/checkpoints").steps(), (std::vector<int64_t>{4, 3})) << result.output;
 }
 
 TEST(Stopping, InTime) {

@@ -24,6 +24,12 @@ TEST(TextPrinter, HoldsACharacterBackUntilItIsWhole) {
   EXPECT_EQ(pieces_of(tokenizer.get(), {'a', 0xE2, 0x82}), (Pieces{"a", "\xE2\x82\n"}));
 }
 
+TEST(TextPrinter, PutsACharacterOfFourBytesAsOnePiece) {
+  const auto tokenizer = make_bytes_tokenizer();
+  using Pieces = std::vector<std::string>;
+  EXPECT_EQ(pieces_of(tokenizer.get(), tokenizer->encode("a\U0001F600z")), (Pieces{"a", "\U0001F600", "z", "\n"}));
+}
+
 TEST(TextPrinter, GivesIdsWithoutATokenizer) {
   EXPECT_EQ(pieces_of(nullptr, {7, 300}), (std::vector<std::string>{"7", ",300", "\n"}));
 }

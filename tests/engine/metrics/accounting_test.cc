@@ -117,6 +117,8 @@ TEST(Peak, ByTheDriversName) {
   EXPECT_EQ(peak_tflops_by_name("NVIDIA H200", "fp32"), 66.9);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA H200", "fp8"), 1978.9);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA H100 PCIe", "fp8"), 1513);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA H200 NVL", "bf16"), 835.5);
+  EXPECT_EQ(peak_tflops_by_name("NVIDIA H200 NVL", "fp8"), 1671);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA B200", "fp8"), 4500);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA B200", "bf16"), 2250);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA B200", "tf32"), 1125);

@@ -399,6 +399,19 @@ TEST(Convert, RefusesALlamaThatItWouldComputeOtherwise) {
   }
 }
 
+// Qwen's window applies to the layers from max_window_layers on: to one of two, or to none.
+TEST(Convert, RefusesAQwenWithAWindow) {
+  for (const int from : {1, 2}) {
+    const TempDir dir;
+    Edited model(kQwen2);
+    model.config.update({{"use_sliding_window", true}, {"sliding_window", 4}, {"max_window_layers", from}});
+    model.config.erase("layer_types");  // as before transformers 4.53
+    model.write(dir / "hf");
+    EXPECT_TRUE(contains(error_of(dir / "hf"), "sliding_window: found 4, expected null, or at least max_position"))
+        << from << error_of(dir / "hf");
+  }
+}
+
 TEST(Convert, NamesWhatItHasNoUseFor) {
   using Names = std::vector<std::string>;
   const TempDir dir;

@@ -93,6 +93,34 @@ TEST_F(Rows, AFitFindsTheConstantsThatMadeThem) {
   for (size_t k = 0; k < keys.size(); ++k) EXPECT_NEAR(pulled[k], truth[k], 0.5 * truth[k]) << keys[k]->name;
 }
 
+TEST_F(Rows, TheirTablesHaveTheirNumbersInColumns) {
+  const auto rows =
+      read_rows(write("run,ranks,batch.global_batch_size,step_seconds\nrun.yaml,1,4,1\nrun.yaml,2,8,100\n"));
+  const MeasuredRuns runs(rows, kPages + "/a100-80.yaml", {});
+  std::vector<double> predicted = {1, 100};
+  for (const TextBlock& block : describe_errors(runs, predicted)) {
+    EXPECT_EQ(block.align.find_first_not_of("lr"), std::string::npos) << block.title;
+    EXPECT_EQ(block.align.substr(0, 2), "lr") << block.title;
+  }
+}
+
+// Two sources contradict each other; that one of them has more rows does not make it right.
+TEST_F(Rows, AFitGivesEveryFileTheSameWeight) {
+  const std::string head = "run,ranks,batch.micro_batch_size,model.seq_length,step_seconds\n";
+  const std::string row = "run.yaml,1,4,2048,1\n";
+  std::ofstream(dir_ / "many.csv") << head << row << row << row << row << row;
+  std::vector<MeasuredRow> rows = read_rows(write(head + row));
+  for (MeasuredRow& more : read_rows(dir_ / "many.csv")) rows.push_back(std::move(more));
+  std::vector<size_t> all(rows.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  const std::vector<const SystemKey*> keys{&key("gemm_share")};
+  const std::string page = kPages + "/a100-80.yaml";
+  const MeasuredRuns asked(rows, page, {});
+  for (size_t i = 0; i < rows.size(); ++i)
+    rows[i].step_seconds = asked.predict(all, keys, std::vector<double>{i == 0 ? 0.4 : 0.6})[i];
+  EXPECT_NEAR(fit(MeasuredRuns(rows, page, {}), all, keys, {0.49})[0], 0.49, 0.04);
+}
+
 TEST_F(Rows, AFittedPageKeepsItsComments) {
   const std::vector<const SystemKey*> keys{&key("gemm_share")};
   const std::vector<double> values{0.5};

@@ -1,5 +1,6 @@
 #include "engine/data/training_data.h"
 
+#include <algorithm>
 #include <fmt/format.h>
 #include <limits>
 #include <set>
@@ -192,6 +193,27 @@ TEST_F(TrainingDataTest, EndWhereTheyAreNotToRepeat) {
   EXPECT_EQ(std::set(both.begin(), both.end()).size(), both.size());
   both.merge(read(b, windows(b)));
   EXPECT_EQ(read("5," + a + ",1," + b, windows(a) + windows(b)), both);
+}
+
+// The last sample of each source is partial: a validation loss is the mean over the labels that there are.
+TEST_F(TrainingDataTest, AWholeBlendHasTheLabelsThatItsSamplesHold) {
+  Config config;
+  config.data.train_path = prepared("a", 20);
+  config.data.valid_path = "5," + config.data.train_path + ",1," + prepared("b", 30);
+  config.model.seq_length = 32;
+  config.model.vocab_size = 257;
+  config.train.eval_interval = 1;
+  config.train.full_validation = true;
+  const TrainingData data = open_training_data(config, 1);
+  const int64_t samples = data.valid->samples();
+  std::vector<int32_t> tokens(33);
+  int64_t held = 0;
+  for (int64_t i = 0; i < samples; ++i) {
+    data.valid->sample(i, tokens);
+    held += 32 - std::count(tokens.begin() + 1, tokens.end(), -1);
+  }
+  ASSERT_NE(held, 32 * samples);
+  EXPECT_EQ(data.valid->labels_of(samples), held);
 }
 
 // A wrong name is an error in the configuration; a wrong file is bad data. Both messages name the key.

@@ -402,6 +402,30 @@ factors:
   EXPECT_NE(markdown_report(study_, plan_, result, rows_).find("the part that overlap hides"), std::string::npos);
 }
 
+// The round's second call runs on a machine that is ten times slower; overlap hides half on both.
+TEST_F(StudySummary, WhatOverlapHidesIsTakenWithinACall) {
+  use(R"(name: overlap
+base: run.yaml
+ranks: 2
+steps: 4
+warmup_steps: 1
+repeats: 6
+factors:
+  - name: overlap
+    levels: {"off": {}, "on": {overlap.overlap_grad_reduce: true}}
+)");
+  for (const int64_t call : {1, 2})
+    for (const size_t point : {0, 1}) {
+      const double exposed = (call == 1 ? 1 : 10) * (point == 0 ? 0.5 : 0.25);
+      rows_.push_back(row_of(plan_.points[point], 1, 2 * exposed));
+      rows_.back().call = call;
+      rows_.back().metrics.insert({{"exposed_seconds", exposed}, {"exposed_fraction", 0.5}});
+    }
+  const Summary result = summary();
+  ASSERT_TRUE(result.points[1].hidden);
+  EXPECT_DOUBLE_EQ(result.points[1].hidden->value, 0.5);
+}
+
 TEST_F(StudySummary, ResultsOfOtherPointsAreCountedAndLeftOut) {
   add(0, {1, 2});
   rows_[0].point = "someone else";

@@ -98,6 +98,17 @@ TEST(Prometheus, FileHasTheNumbersOfTheRecords) {
   EXPECT_NEAR(value("timestamp_seconds"), unix_seconds(), 60);
 }
 
+// A requeued run shows its progress and counts as running, as one that was started from the beginning does.
+TEST(Prometheus, AResumeIsAStart) {
+  const TempDir dir;
+  nlohmann::ordered_json resume = kStart;
+  resume["event"] = "resume";
+  observer_of({.textfile = dir / "a.prom"})->record(resume);
+  const std::string text = read_text(dir / "a.prom");
+  for (const auto& [name, value] : {std::pair("running", 0), {"start_step", 3}, {"start_total_steps", 20}})
+    EXPECT_EQ(value_of(text, fmt::format(R"(trivet_{}{{host="{}",run="runs/a"}})", name, host_name())), value) << name;
+}
+
 // node_exporter and Prometheus refuse a sample with a timestamp, a family in two blocks, a name without help, and a
 // last line without a newline (node_exporter 1284).
 TEST(Prometheus, FileIsWhatCollectorsTakeForHostileNamesToo) {
