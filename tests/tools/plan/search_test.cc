@@ -86,8 +86,6 @@ TEST(Bounds, NoRehearsalIsFasterOrSmaller) {
         set_key(run.config, "precision.fp8_param_gather", "true");
         set_key(run.config, "precision.first_last_layers_bf16", llama ? "true" : "false");
       }
-      // Context ranks share optimizer state, gradients and weights with data-parallel ranks.
-      if (sets.empty()) set_key(run.config, "parallel.context_parallel_size", "2");
       for (const Rehearsed& one : sample(run, system, count, 8)) {
         const Prediction p = predict(one.run.config, one.run.layout, system);
         const std::string text = to_yaml(one.run.open.config);
@@ -98,6 +96,22 @@ TEST(Bounds, NoRehearsalIsFasterOrSmaller) {
       }
     }
   EXPECT_GT(sum_of_ratios / count, 0.5);
+}
+
+// Context ranks share optimizer state, gradients and weights with data-parallel ranks.
+TEST(Bounds, ContextRanksShareStateToo) {
+  const auto saved = [](const char* context_ranks, Sharding sharding) {
+    LoadedConfig run = tiny_run();
+    set_key(run.config, "parallel.context_parallel_size", context_ranks);
+    const LayoutShape shape{.t = 1, .p = 1};
+    const auto legal = resolve_candidate(with_layout(run, kRanks, shape, {}, Sharding::no_shard), facts_of(run));
+    const auto bounds = Bounds(run, system_of()).of(shape, legal.value(), {{}}, {Sharding::no_shard, sharding});
+    return bounds[0][0].memory_bytes - bounds[0][1].memory_bytes;
+  };
+  for (const Sharding sharding : {Sharding::optim, Sharding::optim_grads, Sharding::optim_grads_params}) {
+    EXPECT_GT(saved("1", sharding), 0) << word_of(sharding);
+    EXPECT_EQ(saved("2", sharding), saved("1", sharding)) << word_of(sharding);
+  }
 }
 
 // A benchmark's rules fix the model; bounds are computed from smaller models.
