@@ -23,7 +23,7 @@ Slice slice_of(const Param& param, int64_t first, int64_t count) {
 
 namespace {
 
-void add_state(std::vector<StateTensor>& tensors, const Adam& optimizer, const OwnedShard& shard, int64_t begin,
+void add_state(std::vector<StateTensor>& tensors, const Optimizer& optimizer, const OwnedShard& shard, int64_t begin,
                int64_t end) {
   const Slice slice = slice_of(*shard.param, shard.first + begin, end - begin);
   if (slice.count == 0) return;
@@ -32,19 +32,19 @@ void add_state(std::vector<StateTensor>& tensors, const Adam& optimizer, const O
   };
   const std::string& name = shard.param->spec.name;
   add(name, optimizer.main_weights(shard));
-  for (const Adam::State& state : optimizer.states())
-    add(fmt::format("optimizer.{}.{}", state.name, name), Adam::part(state.owned, shard));
+  for (const Optimizer::State& state : optimizer.states())
+    add(fmt::format("optimizer.{}.{}", state.name, name), Optimizer::part(state.owned, shard));
 }
 
 }  // namespace
 
-std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Adam& optimizer) {
+std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Optimizer& optimizer) {
   std::vector<StateTensor> tensors;
   for (const OwnedShard& shard : flat.owned) add_state(tensors, optimizer, shard, 0, shard.weight.numel());
   return tensors;
 }
 
-std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Adam& optimizer) {
+std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Optimizer& optimizer) {
   std::vector<StateTensor> tensors;
   for (const OwnedShard& shard : flat.owned) {
     if (!shard.param->first_copy) continue;
@@ -55,7 +55,7 @@ std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Adam& optim
   return tensors;
 }
 
-int64_t saved_bytes(const FlatBuffer& flat, const Adam& optimizer) {
+int64_t saved_bytes(const FlatBuffer& flat, const Optimizer& optimizer) {
   int64_t bytes = 0;
   for (const StateTensor& tensor : saved_tensors(flat, optimizer)) bytes += tensor.data.bytes();
   return bytes;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "engine/checkpoint/slice.h"
-#include "parallel/data/adam.h"
 #include "parallel/data/flat_buffer.h"
+#include "parallel/data/optimizer.h"
 
 namespace trivet {
 
@@ -27,13 +27,13 @@ inline constexpr const char* kFirstMoment = "optimizer.exp_avg.";
 inline constexpr const char* kSecondMoment = "optimizer.exp_avg_sq.";
 
 // The state that this rank owns and therefore loads, in flat-buffer order.
-std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Adam& optimizer);
+std::vector<StateTensor> state_tensors(const FlatBuffer& flat, const Optimizer& optimizer);
 
 // The part that this rank saves: together, the ranks save each model element exactly once. Only the first copy of a
 // weight is saved (Param::first_copy); data-parallel ranks that own the same elements divide them.
-std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Adam& optimizer);
+std::vector<StateTensor> saved_tensors(const FlatBuffer& flat, const Optimizer& optimizer);
 
 // The size of saved_tensors(); also available on a planning device.
-int64_t saved_bytes(const FlatBuffer& flat, const Adam& optimizer);
+int64_t saved_bytes(const FlatBuffer& flat, const Optimizer& optimizer);
 
 }  // namespace trivet

@@ -200,7 +200,7 @@ NonFinite find_non_finite(const Rank& rank, float own_loss, HostWorld& host) {
 ReplicaMismatch compare_replicas(const Rank& rank, HostWorld& data, const std::vector<int>& world_ranks) {
   if (data.size() == 1) return {};
   const FlatBuffer& flat = rank.state.flat;
-  const Adam& optimizer = *rank.state.optimizer;
+  const Optimizer& optimizer = *rank.state.optimizer;
   std::vector<std::string> names;
   std::vector<int64_t> mine;
   std::vector<std::byte> copy;
@@ -218,8 +218,8 @@ ReplicaMismatch compare_replicas(const Rank& rank, HostWorld& data, const std::v
   if (!flat.shards_optimizer())
     for (const OwnedShard& shard : flat.owned) {
       if (optimizer.has_main_weights()) add("the main weight", *shard.param, optimizer.main_weights(shard));
-      for (const Adam::State& state : optimizer.states())
-        add(fmt::format("the {} of", state.words), *shard.param, Adam::part(state.owned, shard));
+      for (const Optimizer::State& state : optimizer.states())
+        add(fmt::format("the {} of", state.words), *shard.param, Optimizer::part(state.owned, shard));
     }
   if (mine.empty()) return {};
 

@@ -7,6 +7,7 @@
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "engine/checkpoint/state_tensors.h"
+#include "parallel/data/adam.h"
 
 namespace trivet {
 namespace {

@@ -12,8 +12,8 @@
 #include "engine/model/gpt_stage.h"
 #include "kernels/base/arena.h"
 #include "parallel/comm/link.h"
-#include "parallel/data/adam.h"
 #include "parallel/data/flat_buffer.h"
+#include "parallel/data/optimizer.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/executor.h"
 
@@ -55,7 +55,7 @@ struct RankState {
   ParamList params;
   std::deque<GptStage> stages;  // [chunk]
   FlatBuffer flat;
-  std::unique_ptr<Adam> optimizer;  // null if the rank does not train, like step_numbers, non_finite and snapshot
+  std::unique_ptr<Optimizer> optimizer;  // null if the rank does not train, like step_numbers, non_finite and snapshot
   Scratch scratch;
   std::vector<Tensor> boundary_buffers;  // [s*, b, h] each: for the executor
   // A step's results, [kStepNumbers] fp32. The first four are summed over pipeline and data ranks, so that every rank

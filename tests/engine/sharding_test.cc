@@ -187,8 +187,8 @@ TEST(Sharding, NoTwoWeightsOfALargeModelShareTheirState) {
         add(shard.weight, what + "weight");
         add(shard.grad, what + "gradient");
         add(state.optimizer->main_weights(shard), what + "main weight");
-        for (const Adam::State& each : state.optimizer->states())
-          add(Adam::part(each.owned, shard), what + std::string(each.name));
+        for (const Optimizer::State& each : state.optimizer->states())
+          add(Optimizer::part(each.owned, shard), what + std::string(each.name));
       }
       EXPECT_GT(owned, int64_t{1} << 32) << strategy;
       int64_t end = 0;

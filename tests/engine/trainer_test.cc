@@ -164,11 +164,11 @@ TEST(Bf16, LearnsLikeFp32) {
 
 // ---- the update
 
-Tensor moment_of(const Adam& optimizer, std::string_view words, const OwnedShard& shard) {
+Tensor moment_of(const Optimizer& optimizer, std::string_view words, const OwnedShard& shard) {
   const auto states = optimizer.states();
-  const auto found = std::ranges::find(states, words, &Adam::State::words);
+  const auto found = std::ranges::find(states, words, &Optimizer::State::words);
   check(found != states.end(), "the optimizer keeps no such thing");
-  return Adam::part(found->owned, shard);
+  return Optimizer::part(found->owned, shard);
 }
 
 std::vector<float> floats_of(Trainer& trainer, Tensor tensor) {
@@ -600,7 +600,7 @@ std::vector<std::byte> state_bits(Trainer& trainer) {
   RankState& state = trainer.state();
   for (const OwnedShard& piece : state.flat.owned) add(piece.weight);
   for (const OwnedShard& piece : state.flat.owned) add(state.optimizer->main_weights(piece));
-  for (const Adam::State& kept : state.optimizer->states()) add(kept.owned);
+  for (const Optimizer::State& kept : state.optimizer->states()) add(kept.owned);
   return bits;
 }
 

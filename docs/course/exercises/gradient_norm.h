@@ -24,5 +24,5 @@ float gradient_norm(Communicator& tensor, std::span<const WeightGradient> gradie
 //   1. Squares can be summed over ranks; norms cannot.
 //   2. A sum over ranks counts the squares of a whole gradient t times, unless only one rank adds them.
 //   3. The root comes after the all-reduce.
-// In the engine: parallel/data/adam.cc, which counts only the first copy (parallel/param.h:first_copy). Its sums
+// In the engine: parallel/data/optimizer.cc, which counts only the first copy (parallel/param.h:first_copy). Its sums
 // of squares are exact (kernels/exact_sum.h), so that the layout changes no bit of the norm.

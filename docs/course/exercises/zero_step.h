@@ -23,4 +23,4 @@ void zero_step(Communicator& data, std::span<float> weights, std::span<float> gr
 //   1. reduce_scatter gives a rank its part of the mean. Reduce::average is the mean, Reduce::sum is not.
 //   2. Only the rank's own part of the weights is updated: weights.subspan(r n / d, n / d).
 //   3. all_gather collects the parts of all ranks in place: its shard may be a part of the whole.
-// In the engine: parallel/data/grad_sync.cc, adam.cc and param_gather.cc, each overlapped with computation.
+// In the engine: parallel/data/grad_sync.cc, optimizer.cc and param_gather.cc, each overlapped with computation.
