@@ -89,7 +89,6 @@ fi
 launch/mutants.sh --check
 phase "build" build_trivet build-all "${once[@]}" -DTRIVET_BESIDE_SANITIZERS=ON
 phase "tests, of MPI ranks too" run_tests build-all "$@"
-phase "two mutants" launch/mutants.sh --draw 2 --build build-all
 phase "fuzz targets" launch/fuzz.sh -runs=1000  # starting from the committed inputs
 phase "build with AddressSanitizer" build_trivet build-asan -DTRIVET_SANITIZE=address,undefined -DTRIVET_TOOLS=OFF "$scopes"
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
