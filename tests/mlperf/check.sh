@@ -14,7 +14,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 results=$work/package/results/system/llama31_8b
 mkdir -p "$work"/{logs,package/systems} "$results"
-TRIVET_MLPERF_LOGS=$work/logs TRIVET_MLPERF_PACKAGE=$results "$build/tests/engine_test" \
+TRIVET_MLPERF_LOGS=$work/logs TRIVET_MLPERF_PACKAGE=$results "$build/tests/tools_test" \
   --gtest_filter='MlperfLint.FindsNothingInCorrectLogs:MlperfLog.Of*' >"$work/tests" || { cat "$work/tests"; exit 1; }
 
 accepted=0 refused=0
