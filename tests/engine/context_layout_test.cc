@@ -107,21 +107,27 @@ Gradients gradients_after_one_step(const Config& config, int ranks) {
   });
   return found;
 }
+// Each element within `tolerance` of the largest of its weight.
+void expect_same_gradients(const Gradients& found, const Gradients& wanted, double tolerance,
+                           const std::string& layout) {
+  ASSERT_EQ(found.size(), wanted.size());
+  for (const auto& [name, of_one] : wanted) {
+    const std::vector<float>& grad = found.at(name);
+    float largest = 0;
+    for (const float x : of_one) largest = std::max(largest, std::abs(x));
+    ASSERT_EQ(grad.size(), of_one.size());
+    for (size_t i = 0; i < grad.size(); ++i)
+      ASSERT_NEAR(grad[i], of_one[i], tolerance * largest) << name << " " << i << " " << layout;
+  }
+}
+
 TEST(ContextLayout, HasEachWeightsGradientOfOneRank) {
   for (const bool llama : {false, true}) {
     const Gradients wanted = gradients_after_one_step(unclipped(llama), 1);
     for (const Cut& how : {Cut{.c = 2}, Cut{.c = 4}, Cut{.d = 2, .c = 2, .cp_comm_type = kGathered},
                            Cut{.c = 4, .cp_comm_type = kGathered}}) {
       const Gradients found = gradients_after_one_step(cut(unclipped(llama), how), how.ranks());
-      ASSERT_EQ(found.size(), wanted.size());
-      for (const auto& [name, of_one] : wanted) {
-        const std::vector<float>& grad = found.at(name);
-        float largest = 0;
-        for (const float x : of_one) largest = std::max(largest, std::abs(x));
-        ASSERT_EQ(grad.size(), of_one.size());
-        for (size_t i = 0; i < grad.size(); ++i)
-          ASSERT_NEAR(grad[i], of_one[i], 1e-5 * largest) << name << " " << i << " c " << how.c << " d " << how.d;
-      }
+      expect_same_gradients(found, wanted, 1e-5, fmt::format("c {} d {}", how.c, how.d));
     }
   }
 }
@@ -133,15 +139,7 @@ TEST(ContextLayout, OddNumbersOfRanksHaveEachWeightsGradientOfOneRank) {
   const Gradients wanted = gradients_after_one_step(config, 1);
   for (const CpCommType type : {kRing, kGathered}) {
     const Gradients found = gradients_after_one_step(cut(config, {.c = 3, .cp_comm_type = type}), 3);
-    ASSERT_EQ(found.size(), wanted.size());
-    for (const auto& [name, of_one] : wanted) {
-      const std::vector<float>& grad = found.at(name);
-      float largest = 0;
-      for (const float x : of_one) largest = std::max(largest, std::abs(x));
-      ASSERT_EQ(grad.size(), of_one.size());
-      for (size_t i = 0; i < grad.size(); ++i)
-        ASSERT_NEAR(grad[i], of_one[i], 2e-5 * largest) << name << " " << i << (type == kRing ? " ring" : " gathered");
-    }
+    expect_same_gradients(found, wanted, 2e-5, type == kRing ? "ring" : "gathered");
   }
 }
 

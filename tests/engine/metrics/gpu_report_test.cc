@@ -51,14 +51,20 @@ TEST_F(GpuReports, AMonitorReadsWhatTheGpuTells) {
   EXPECT_FALSE(create_gpu_monitor(*create_cpu_device()));
 }
 
-TEST_F(GpuReports, OfARunAreInItsMetrics) {
-  const TempDir dir;
-  Config config = small_run(dir / "run");
+// Steps of 4 samples of 8 tokens.
+Config gpu_run(const std::string& run_dir, int64_t steps) {
+  Config config = small_run(run_dir);
   config.model.seq_length = 8;
   config.batch = {.micro_batch_size = 1, .global_batch_size = 4};
-  config.train.train_iters = 3;
+  config.train.train_iters = steps;
   config.train.eval_interval = 0;
   config.device.kind = DeviceKind::cuda;
+  return config;
+}
+
+TEST_F(GpuReports, OfARunAreInItsMetrics) {
+  const TempDir dir;
+  const Config config = gpu_run(dir / "run", 3);
   set("nvml_reasons", 0x4);
   run(config, 1);
   int steps = 0;
@@ -78,12 +84,7 @@ TEST_F(GpuReports, OfARunAreInItsMetrics) {
 // After ten steps, a GPU's energy is read every tenth step only: the tokens are those since the last reading.
 TEST_F(GpuReports, CountTheEnergyOfAllStepsOnce) {
   const TempDir dir;
-  Config config = small_run(dir / "run");
-  config.model.seq_length = 8;
-  config.batch = {.micro_batch_size = 1, .global_batch_size = 4};
-  config.train.train_iters = 31;
-  config.train.eval_interval = 0;
-  config.device.kind = DeviceKind::cuda;
+  const Config config = gpu_run(dir / "run", 31);
   run(config, 1);
   int64_t read = 1;  // with nothing to compare with
   std::vector<int64_t> readings;
