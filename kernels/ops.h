@@ -10,7 +10,7 @@
 //   * T is fp32 or bf16, the same for all T of an op. Sums use at least fp32, regardless of T.
 //   * Gradients of weights are fp32 and are added to (+=); gradients of activations are written (=).
 //   * Outputs alias inputs only where the contract says so. Only optional tensors may be null.
-//   * Every op is deterministic for a given number of threads per rank; a different number may split sums differently.
+//   * Every op is deterministic, and on a CPU its bits do not depend on the number of threads.
 //   * A wrong shape or dtype throws an Error that names the op, the argument, and what was found and expected.
 //
 // A new op needs a struct in layer_ops.h or step_ops.h and its name in TRIVET_OPS; a Kernels::compute in kernels/cpu

@@ -90,11 +90,15 @@ void Kernels::compute(const op::LayernormForward& op) {
 
 void Kernels::compute(const op::LayernormBackward& op) {
   const RowPlaces rows(op.rows, op.x, op.dy);
-  const int64_t h = rows.h, grain = rows_per_grain(rows.heads * h);
-  const int parts = parts_of(threads_, rows.tokens, grain);
-  std::vector<float> partials(static_cast<size_t>(parts * 2 * h));  // per part, dgamma and then dbeta: a few KiB
+  // Parts of their own, and not one per thread: sums have the same bits with any number of threads.
+  constexpr int64_t kMostParts = 32;
+  const int64_t h = rows.h, whole = std::max<int64_t>(rows.tokens, 1);
+  const int64_t tokens_of_part = std::max(rows_per_grain(rows.heads * h), (whole + kMostParts - 1) / kMostParts);
+  const int64_t parts = (whole + tokens_of_part - 1) / tokens_of_part;
+  std::vector<float> partials(static_cast<size_t>(parts * 2 * h));  // per part, dgamma and then dbeta
   dispatch_float(op.x.dtype, [&]<class T>() {
-    parallel_for(threads_, rows.tokens, grain, [&](Range tokens, int part) {
+    const auto on_part = [&](int64_t part) {
+      const Range tokens{part * tokens_of_part, std::min((part + 1) * tokens_of_part, rows.tokens)};
       float* const dg = partials.data() + part * 2 * h;
       const auto loop = [&]<bool kCentered, bool kResidual>() {
         for (int64_t token = tokens.begin; token < tokens.end; ++token)
@@ -109,9 +113,12 @@ void Kernels::compute(const op::LayernormBackward& op) {
       else if (op.mean) loop.template operator()<true, false>();
       else if (op.residual) loop.template operator()<false, true>();
       else loop.template operator()<false, false>();
+    };
+    parallel_for(threads_, parts, 1, [&](Range some, int) {
+      for (int64_t part = some.begin; part < some.end; ++part) on_part(part);
     });
   });
-  for (int part = 0; part < parts; ++part) {
+  for (int64_t part = 0; part < parts; ++part) {
     const float* const dg = partials.data() + part * 2 * h;
     for (int64_t c = 0; c < h; ++c) op.dgamma.as<float>()[c] += dg[c];
     for (int64_t c = 0; op.dbeta && c < h; ++c) op.dbeta.as<float>()[c] += dg[h + c];

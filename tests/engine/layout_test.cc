@@ -171,6 +171,23 @@ TEST(Layouts, DropoutIsTheSameUnderEveryLayout) {
   expect_near(train_on_threads(config, 4, kSteps), reference);
 }
 
+// So do layouts that leave a rank fewer threads.
+TEST(Layouts, ThreadsChangeNoBit) {
+  for (const bool llama : {false, true})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Config config = tiny_model(llama);
+      config.precision.dtype = dtype;
+      config.model.hidden_dropout = 0.1;
+      const Curve reference = train_on_threads(config, 1, kSteps);
+      for (const int threads : {2, 3}) {
+        config.device.threads_per_rank = threads;
+        const Curve curve = train_on_threads(config, 1, kSteps);
+        expect_equal(curve, reference, std::to_string(threads));
+        EXPECT_EQ(curve.weights_hash, reference.weights_hash);
+      }
+    }
+}
+
 TEST(Layouts, BucketSizeAndBatchCutsChangeNothing) {
   Config config = tiny_config();
   const Curve reference = train_on_threads(config, 2, kSteps);
