@@ -15,11 +15,12 @@
 #include "base/check.h"
 #include "base/host.h"
 #include "base/host_memory.h"
+#include "base/piece.h"
 
 namespace trivet {
 namespace {
 
-constexpr size_t kBufferBytes = 1 << 20;
+constexpr size_t kBufferBytes = piece(1 << 20, 512);
 
 [[noreturn]] void fail_io(const std::string& path, std::string_view doing) {
   throw IoError(fmt::format("{}: cannot {}: {}", path, doing, error_text(errno)));

@@ -4,8 +4,9 @@
 #   launch/test.sh --slurm | --container | --browser      what CI has no time for; the first two as root
 #     without   each test once, in less than ten minutes on two cores; CUDA is left out if there is no GPU
 #     --all     what CI runs, in 20 to 30 minutes: with CUDA as AUTO finds it, tests of programs, MPI ranks and
-#               instruction sets, the tools, and what sanitizer builds skip; then the fuzz targets; then the other test
-#               programs' cases under AddressSanitizer and UndefinedBehaviorSanitizer, with CUDA emulated on the CPU
+#               instruction sets, the tools, and what sanitizer builds skip; two planted mistakes; then the other test
+#               programs' cases under AddressSanitizer and UndefinedBehaviorSanitizer, with CUDA emulated on the CPU. Both
+#               builds have small pieces (base/piece.h).
 #     --tsan    as --all, plus all tests under ThreadSanitizer, which also detects missing barriers in CUDA kernels
 #     --slurm   launch/slurm under Debian's Slurm, which it installs and starts: five minutes (tests/slurm/run.sh)
 #     --container   launch/container and the .deb in Debian roots from debootstrap: ten minutes (tests/container/run.sh)
@@ -87,13 +88,15 @@ if ((!all)); then
   exit
 fi
 launch/mutants.sh --check
+once+=(-DTRIVET_SMALL_PIECES=ON)
 phase "build" build_trivet build-all "${once[@]}" -DTRIVET_BESIDE_SANITIZERS=ON
 phase "tests, of MPI ranks too" run_tests build-all "$@"
-phase "fuzz targets" launch/fuzz.sh -runs=1000  # starting from the committed inputs
-phase "build with AddressSanitizer" build_trivet build-asan -DTRIVET_SANITIZE=address,undefined -DTRIVET_TOOLS=OFF "$scopes"
+phase "two planted mistakes" launch/mutants.sh --draw 2 --build build-all
+phase "build with AddressSanitizer" build_trivet build-asan -DTRIVET_SANITIZE=address,undefined -DTRIVET_TOOLS=OFF \
+  -DTRIVET_SMALL_PIECES=ON "$scopes"
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 phase "tests with AddressSanitizer, CUDA emulated" run_tests build-asan "$@"
 ((tsan)) || exit 0
-phase "build with ThreadSanitizer" build_trivet build-tsan -DTRIVET_SANITIZE=thread
+phase "build with ThreadSanitizer" build_trivet build-tsan -DTRIVET_SANITIZE=thread -DTRIVET_SMALL_PIECES=ON
 export TSAN_OPTIONS="suppressions=$root/tests/support/tsan.supp halt_on_error=1"
 phase "tests with ThreadSanitizer, CUDA emulated" run_tests build-tsan "$@"

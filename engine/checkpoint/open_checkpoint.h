@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/piece.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/state_tensors.h"
 #include "kernels/base/device.h"
@@ -24,7 +25,7 @@ OpenCheckpoint open_checkpoint(const std::string& directory);
 std::string fingerprint_of(const OpenCheckpoint& checkpoint);  // from step, run and all files' hashes
 
 // Bytes staged at a time on the way to a GPU; a larger tensor is staged alone. Tests pass fewer.
-inline constexpr int64_t kStagedBytes = 64 << 20;
+inline constexpr int64_t kStagedBytes = piece(64 << 20, 1 << 12);
 
 // Fills the tensors from a checkpoint of any layout: `threads` threads read the blocks that hold them and check each
 // block's hash. On a GPU, reading overlaps the copies of earlier tensors. Synchronises the stream. Throws DataError

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/piece.h"
+
 namespace trivet {
 
 // Not thread-safe.
@@ -26,7 +28,7 @@ class Blend {
   std::vector<double> expected(double total) const;
 
  private:
-  static constexpr int64_t kAnchor = 1 << 16;
+  static constexpr int64_t kAnchor = piece(1 << 16, 16);
   struct Cursor {
     int64_t index = 0, base = 0;          // base: where a source was last left out
     std::vector<double> shares;           // since base; 0: left out

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/piece.h"
 #include "base/utf8.h"
 
 namespace trivet {
@@ -25,7 +26,7 @@ struct WordCache {
   std::unordered_map<std::string, std::pair<uint32_t, uint32_t>, WordHash, std::equal_to<>> words{};
   std::vector<int32_t> tokens{};  // of all words; each word stores a first index and a count
 };
-constexpr size_t kMostWordBytes = 32, kMostWords = 1 << 18;
+constexpr size_t kMostWordBytes = 32, kMostWords = piece(1 << 18, 8);
 
 // Finds added tokens: the leftmost match, and of several that begin there the longest.
 class AddedFinder {

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/content_hash.h"
 #include "base/files.h"
+#include "base/piece.h"
 #include "base/utf8.h"
 #include "engine/data/sentencepiece_model.h"
 
@@ -20,7 +21,7 @@ namespace {
 
 constexpr size_t kMaxTextBytes = 64 << 10;  // per call: the library needs many times this much memory
 constexpr size_t kMaxCachedWord = 32;
-constexpr size_t kMaxCachedWords = 1 << 18;
+constexpr size_t kMaxCachedWords = piece(1 << 18, 8);
 
 // The library's message without its "src/file.cc(line) [condition] ", or the condition if there is no more.
 std::string message_of_library(std::string_view message) {

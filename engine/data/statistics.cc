@@ -6,12 +6,13 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/piece.h"
 #include "base/statistics.h"
 
 namespace trivet {
 namespace {
 
-constexpr int64_t kBlockTokens = 1 << 16;
+constexpr int64_t kBlockTokens = piece(1 << 16, 16);
 // Larger than any existing vocabulary; keeps a damaged file from requesting all memory.
 constexpr int64_t kMaxVocab = 1 << 24;
 

@@ -3,13 +3,15 @@
 
 #include <algorithm>
 
+#include "base/piece.h"
 #include "kernels/cpu/vector.h"
 #include "kernels/ops.h"
 #include "kernels/philox.h"
 
 namespace trivet::TRIVET_CPU {
 
-inline constexpr int64_t kDropoutChunk = 512;  // elements that are drawn together, into a buffer on the stack
+// Elements that are drawn together, into a buffer on the stack.
+inline constexpr int64_t kDropoutChunk = piece(512, 64);
 
 // Philox for kCounters consecutive counters in parallel, each in a 64-bit lane whose upper half is ignored.
 using Words = uint64_t __attribute__((vector_size(kVectorBytes)));

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/piece.h"
 #include "kernels/base/fp8.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/kernels.h"
@@ -12,7 +13,7 @@
 namespace trivet::TRIVET_CPU {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // fewest elements worth a thread
+constexpr int64_t kGrain = piece(16384, 256);  // fewest elements worth a thread
 
 // out[i] = f(in[i], …), one vector at a time.
 template <class In, class Out, class F, class... Inputs>
@@ -35,11 +36,11 @@ struct Math {
     return a / b;
   }
 };
-constexpr int64_t kActivationGrain = 8192;  // fewest elements worth a thread
+constexpr int64_t kActivationGrain = piece(8192, 256);  // fewest elements worth a thread
 
 // sum[c] += the sum over rows r of x[r * stride + c], for at most kColumns columns c. Groups of rows are summed
 // separately first, so that long fp32 sums lose less precision.
-constexpr int64_t kColumns = 512, kGroup = 64;
+constexpr int64_t kColumns = piece(512, 64), kGroup = 64;
 
 template <class T>
 void column_sum_tile(const T* x, int64_t rows, int64_t stride, int64_t columns, float* sum) {

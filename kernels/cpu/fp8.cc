@@ -3,13 +3,14 @@
 
 #include <atomic>
 
+#include "base/piece.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel_for.h"
 
 namespace trivet::TRIVET_CPU {
 namespace {
 
-constexpr int64_t kFp8Grain = 16384;  // fewest elements worth a thread
+constexpr int64_t kFp8Grain = piece(16384, 256);  // fewest elements worth a thread
 
 // The largest magnitude's bits: magnitudes compare as their bits do, with NaN above infinity.
 uint32_t largest_bits(const float* x, int64_t n) {

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "base/piece.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/vector.h"
@@ -12,7 +13,7 @@
 namespace trivet::TRIVET_CPU {
 namespace {
 
-constexpr int64_t kSearched = 1024;  // elements checked together
+constexpr int64_t kSearched = piece(1024, 64);  // elements checked together
 
 bool all_finite(const float* x, int64_t n) {
   uint32_t largest = 0;  // of the magnitudes' bits

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <omp.h>
 
+#include "base/piece.h"
 #include "kernels/cpu/test_hooks.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -91,7 +92,7 @@ void for_slices(size_t tensors, const Size& size, Range part, const F& f) {
 
 // The grain, counted in rows, for rows of `row_elements` elements each.
 inline int64_t rows_per_grain(int64_t row_elements) {
-  constexpr int64_t kElements = 16384;  // a few microseconds of work: about the cost of waking a thread
+  constexpr int64_t kElements = piece(16384, 256);  // a few microseconds of work: about the cost of waking a thread
   return std::max<int64_t>(1, kElements / std::max<int64_t>(1, row_elements));
 }
 

@@ -3,6 +3,7 @@
 // (GELU forward: about 20 instructions per element for 4 bytes in bf16; some 27 would fit.)
 #include <bit>
 
+#include "base/piece.h"
 #include "kernels/base/fp8.h"
 #include "kernels/cuda/chunk_table.cuh"
 #include "kernels/cuda/column_partials.cuh"
@@ -128,7 +129,7 @@ struct Bytes {
   unsigned char* x;
   int64_t bytes;
 };
-using Cleared = ChunkTable<Bytes, 400>;  // a block clears a chunk
+using Cleared = ChunkTable<Bytes, piece(400, 3)>;  // a block clears a chunk
 
 // Each thread writes 16 zeros; one by one at the end, or if the tensor is not aligned.
 __global__ void __launch_bounds__(kBlockThreads) clear_kernel(const __grid_constant__ Cleared cleared) {

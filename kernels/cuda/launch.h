@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <utility>
 
+#include "base/piece.h"
 #include "kernels/base/cuda_device.h"
 #include "kernels/base/tensor.h"
 #include "kernels/heads_view.h"
@@ -27,7 +28,9 @@ void dispatch_device(DType dtype, F&& f) {
   dispatch_float(dtype, [&]<class T>() { f.template operator()<DeviceType<T>>(); });
 }
 
-inline constexpr int kBlockThreads = 256;  // per block, in memory-bound kernels
+inline constexpr int kBlockThreads = piece(256, 128);  // per block, in memory-bound kernels
+
+inline constexpr int kRowThreads = piece(256, 32);  // at most, per block of a RowGrid
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -59,7 +62,7 @@ struct RowGrid {
 
   RowGrid(int64_t rows, int64_t columns, const char* op) {
     const int64_t packs = ceil_div(columns, 8);
-    const int64_t threads = std::min<int64_t>(256, ceil_div(packs, 32) * 32);
+    const int64_t threads = std::min<int64_t>(kRowThreads, ceil_div(packs, 32) * 32);
     block = static_cast<unsigned int>(std::max<int64_t>(threads, 32));
     chunks = static_cast<int>(std::max<int64_t>(ceil_div(packs, block), 1));
     grid = blocks(rows * chunks, op);

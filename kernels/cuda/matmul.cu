@@ -67,12 +67,12 @@ __global__ void arrange_scales_kernel(const float* from, ScaleBlocks blocks, flo
 // 972 us GEMM (1.92 TFLOP at 1,979 TFLOP/s); the 268 MB of dy and x take 112 us next to another: 5.5 % of the three
 // GEMMs. A quantiser that wrote both orders would save the reads, half of that. But in the other order, a gather over
 // positions is not a concatenation, weights in both orders take another byte per parameter, and CPUs need one order.
-constexpr int kTile = 128;
+constexpr int kTile = 128, kTransposeThreads = 256;
 
 // One block per tile. A thread loads 16 columns of 4 rows, and stores each column's 4 bytes as a word; then it loads
 // 16 bytes of a column. Each group of 16 columns permutes its 16-byte vectors differently, so that neither the 32 words
 // that a warp stores together (8 columns, 16 apart, by 4) nor the 8 vectors that a quarter-warp loads share a bank.
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(kTransposeThreads)
     transpose_kernel(const uint8_t* from, uint8_t* to, int64_t rows, int64_t columns, bool vectors) {
   __shared__ uint4 tile[kTile][kTile / 16];
   const int64_t across = (columns + kTile - 1) / kTile;
@@ -141,7 +141,7 @@ void prepare(const Tensor& values, const Tensor& scales, bool along_rows, ScaleM
     auto* const to = cut.part<uint8_t>(rows * columns);
     if (to)
       launch_kernel(transpose_kernel,
-                    {blocks(ceil_div(rows, kTile) * ceil_div(columns, kTile), "matmul"), kBlockThreads, stream},
+                    {blocks(ceil_div(rows, kTile) * ceil_div(columns, kTile), "matmul"), kTransposeThreads, stream},
                     static_cast<const uint8_t*>(values.data), to, rows, columns, columns % 16 == 0 && aligned(values));
     data = to;
   }

@@ -4,6 +4,7 @@
 // The squares are summed as in kernels/cpu/norm.cc, in runs of 512 elements, one run per warp, 16 elements per lane: in
 // doubles without rounding, by splitting each square at a bit position that the whole warp shares. That takes five
 // double operations and some fifteen others per element; the time to read four bytes suffices for about 27.
+#include "base/piece.h"
 #include "kernels/cuda/chunk_table.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
@@ -102,7 +103,7 @@ struct NormInput {
   int64_t n;
   bool vectors;  // x is aligned to 16 bytes
 };
-using NormInputs = ChunkTable<NormInput, 400>;  // a chunk is a run of 512 elements
+using NormInputs = ChunkTable<NormInput, piece(400, 3)>;  // a chunk is a run of 512 elements
 
 // Each warp sums every (gridDim.x * kWarps)-th run into its own bins; at the end the block adds its warps' bins to
 // the result, one thread per bin.

@@ -3,6 +3,7 @@
 // AdamW is fused with rounding the new weight into the model's weight: one pass over all optimizer memory, 30 bytes per
 // element, which is its entire cost. All shards share one launch, or a few, because many are biases of a few thousand
 // elements, for which a launch of their own would take longer than the work.
+#include "base/piece.h"
 #include "kernels/cuda/chunk_table.cuh"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/launch.h"
@@ -19,7 +20,7 @@ struct Shard {
   int64_t n;
   bool decays, vectors, model_vectors;  // 16-byte accesses: to fp32 (vectors), to the model's weight (model_vectors)
 };
-using Shards = ChunkTable<Shard, 200>;  // one chunk per block
+using Shards = ChunkTable<Shard, piece(200, 3)>;  // one chunk per block
 
 // ---- kernels
 

@@ -107,6 +107,12 @@ inline uint64_t transfer_id(uint64_t group, int from_world, int to_world, uint64
   return id;
 }
 
+// When a transfer's first byte could move, by the receiver's clock: both ends have called. mine, theirs: when the
+// receiver and the sender called, each by its own clock; arrived: when the receiver learned of the sender's call.
+inline int64_t both_called_ns(bool one_clock, int64_t mine, int64_t theirs, int64_t arrived) {
+  return one_clock ? std::max(mine, theirs) : arrived;
+}
+
 // Two ranks disagree about a call. Either may be wrong, including the rank that throws this.
 struct MismatchError : Error {
   using Error::Error;

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/piece.h"
+
 namespace trivet {
 namespace {
 
 // Chunks are small enough to be summed while in cache and not to delay other messages, and large enough to amortise the
 // cost of a message.
-constexpr int64_t kSmallestChunk = 32 << 10, kLargestSumChunk = 256 << 10, kGatherChunk = 512 << 10;
+constexpr int64_t kSmallestChunk = piece(32 << 10, 4 << 10), kLargestSumChunk = piece(256 << 10, 8 << 10),
+                  kGatherChunk = piece(512 << 10, 4 << 10);
 
 constexpr int64_t slice_begin(int64_t numel, int rank, int size) { return numel * rank / size; }
 static_assert(slice_begin(int64_t{1} << 40, 1023, 1024) == (int64_t{1} << 40) - (1 << 30));

@@ -20,6 +20,7 @@
 #include <array>
 #include <vector>
 
+#include "base/piece.h"
 #include "parallel/comm/mpi_group.h"
 #include "parallel/comm/mpi_progress.h"
 
@@ -73,7 +74,7 @@ class MpiCollective : public MpiTask {
   };
   // Maximum messages in flight per stream: many between tensors, so that a descheduled rank does not hold up its peer;
   // few through the bounce buffer, so that it stays in cache.
-  static constexpr int64_t kWindow = 32, kBounceWindow = 4, kEarlyChunks = 1;
+  static constexpr int64_t kWindow = piece(32, 3), kBounceWindow = piece(4, 2), kEarlyChunks = 1;
 
   // On the caller's thread.
   void all_reduce(Tensor full, Reduce op);

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "base/piece.h"
+
 namespace trivet {
 namespace {
 
-constexpr int64_t kChunk = 512 << 10;
-constexpr int64_t kWindow = 4;  // chunks that a receiver posts in advance
+constexpr int64_t kChunk = piece(512 << 10, 4 << 10);
+constexpr int64_t kWindow = piece(4, 2);  // chunks that a receiver posts in advance
 enum Slot { header_slot, data_slot };
 
 // 0 if the data fits into the header.
@@ -122,7 +124,7 @@ void MpiReceive::completed(int slot, int64_t, int64_t bytes) {
     if (bytes < MpiHeader::bytes(0) || theirs != expected_)
       fail_mismatch(group_.name, group_.world_rank(from_), theirs, group_.world_rank(), expected_);
     header_arrived_ = true;
-    moves_ns_ = progress_.mpi().one_clock() ? std::max(moves_ns_, header_.called_ns) : now_ns();
+    moves_ns_ = both_called_ns(progress_.mpi().one_clock(), moves_ns_, header_.called_ns, now_ns());
   } else {
     ++received_;
   }

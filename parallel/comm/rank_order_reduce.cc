@@ -1,13 +1,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/piece.h"
 #include "parallel/comm/back_end.h"
 
 namespace trivet {
 namespace {
 
 // Elements summed at a time: the accumulator stays in the L1 cache, and is written to every output from there.
-constexpr int64_t kBlock = 1024;
+constexpr int64_t kBlock = piece(1024, 32);
 
 struct Add {
   // Unsigned, so that an int64 sum wraps around instead of overflowing (undefined behaviour).

@@ -4,6 +4,8 @@
 #include <mutex>
 #include <vector>
 
+#include "base/piece.h"
+
 namespace trivet {
 namespace {
 
@@ -131,7 +133,7 @@ class StagedBackEnd : public DeviceBackEnd {
   }
 
   const std::shared_ptr<Communicator> inner_;
-  static constexpr int64_t kFirstBytes = 1 << 20;
+  static constexpr int64_t kFirstBytes = piece(1 << 20, 64);
   const std::shared_ptr<Pinned> pinned_;
   HostBuffer* buffer_ = nullptr;  // outgrown buffers stay in pinned_: queued copies may still use them
   const std::shared_ptr<Outcome> outcome_ = std::make_shared<Outcome>();

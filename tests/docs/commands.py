@@ -3,7 +3,7 @@
 and compares the output that the page shows with the actual output by shape: numbers, hashes and generated text may
 differ.
 
-    commands.py --source CHECKOUT --trivet PROGRAM [--only FOLDER] [--keep DIR]
+    commands.py --source CHECKOUT --trivet PROGRAM [--only FOLDER | --without FOLDER] [--keep DIR]
 
 A block is indented by four spaces. Its lines that begin with a program in kPrograms, or with "$ ", are commands; a
 command's output follows it and may omit lines. An HTML comment before a block may contain a mark: "not run:
@@ -181,6 +181,7 @@ def main():
     parser.add_argument("--source", type=pathlib.Path, required=True)
     parser.add_argument("--trivet", type=pathlib.Path, required=True)
     parser.add_argument("--only", default="", help="the folder whose pages are executed; the others still are checked")
+    parser.add_argument("--without", help="the folder whose pages are only checked")
     parser.add_argument("--keep", type=pathlib.Path, help="the scratch folder, which then stays")
     options = parser.parse_args()
     temporary = None if options.keep else tempfile.TemporaryDirectory(prefix="docs-commands-")
@@ -196,7 +197,9 @@ def main():
     failures += broken_links(options.source, pages)
     failures += missing_symbols(options.source, pages + ["docs/course/one_rank.cc"])
     pages.sort(key=lambda page: page not in ("README.md", "docs/train.md"))  # readers begin with these
-    for page in [page for page in pages if page.startswith(options.only)]:
+    for page in pages:
+        if not page.startswith(options.only) or options.without and page.startswith(options.without):
+            continue
         for block in blocks_of(options.source / page, page):
             at = f"{page}:{block.line}"
             if options.only and block.mark == "not run: README.md runs it":

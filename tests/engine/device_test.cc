@@ -251,6 +251,8 @@ TEST(WarmingUp, LeavesWeightsAndMomentsOnADevice) {
   overlap_data_parallel(config);
   EXPECT_EQ(losses_behind(2, config, make_split_backend), losses_behind(0, config, make_split_backend));
   if (cuda_device_count() == 0) return;
+  config.batch = {.micro_batch_size = 1, .global_batch_size = 4};  // an emulated GPU is slow
+  config.model.seq_length = 8;
   config.device.kind = DeviceKind::cuda;
   config.comm.backend = CommBackend::staged;
   config.device.cuda_graph_impl = CudaGraphs::local;

@@ -5,6 +5,7 @@
 #include <set>
 #include <sys/mman.h>
 
+#include "base/piece.h"
 #include "kernels/cpu/test_hooks.h"
 #include "tests/support/ops_fixture.h"
 
@@ -92,7 +93,7 @@ struct Case {
   const char* name;
   std::function<void(Trial&)> run;
   // For CUDA: the number of blocks run per grid, and the number of multiprocessors, which sets the rows per block.
-  uint64_t last_blocks = 256;
+  uint64_t last_blocks = piece(256, 2048);
   int multiprocessors = 4;
   bool on_cpu = true;
 };
@@ -375,7 +376,7 @@ void gemm(Trial& run) {
 
 const Case kCases[] = {
     {"activations, conversions and fills", activations},
-    {"largest magnitude", amax, 8, 1 << 19},
+    {"largest magnitude", amax, piece(8, 16), piece(1 << 19, 1 << 20)},
     {"quantisation", quantize},
     {"quantisation in blocks", quantize_blocks, 32},
     {"residuals, dropout and positions", residual_stream},

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <utility>
 
+#include "base/piece.h"
 #include "engine/config/fields.h"
 #include "engine/config/load.h"
 #include "engine/config/validate.h"
@@ -54,7 +55,7 @@ std::vector<std::string> not_carried(const GptWeights& from, const GptWeights& t
 
 std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t cols) {
   std::vector<float> out(matrix.size());
-  constexpr int64_t kTile = 32;  // two such tiles fit in the L1 cache
+  constexpr int64_t kTile = piece(32, 4);  // two such tiles fit in the L1 cache
   for (int64_t r0 = 0; r0 < rows; r0 += kTile)
     for (int64_t c0 = 0; c0 < cols; c0 += kTile)
       for (int64_t r = r0; r < std::min(rows, r0 + kTile); ++r)

@@ -14,6 +14,7 @@
 #include "base/files.h"
 #include "base/host_memory.h"
 #include "base/json.h"
+#include "base/piece.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "engine/data/bpe_tokenizer.h"
@@ -27,7 +28,7 @@
 namespace trivet {
 namespace {
 
-constexpr size_t kBatchBytes = 1 << 20;
+constexpr size_t kBatchBytes = piece(1 << 20, 1 << 17);
 constexpr int64_t kTrainBytesPerId = 512;
 constexpr int64_t kMaxTrainedVocab = 1 << 20;
 constexpr const char* kToTrain = "to train a tokenizer on";
@@ -391,7 +392,7 @@ void encode(const PrepareOptions& options, const Tokenizer& tokenizer, TextReade
 // Rewrites the dataset at `prefix` with its documents in shuffled order, and deletes the original.
 std::unique_ptr<IndexedDatasetWriter> shuffle(const std::string& prefix, const PrepareOptions& options,
                                               PrepareProgress progress, const Report& report) {
-  constexpr int64_t kTokens = 1 << 20;  // copied at a time
+  constexpr int64_t kTokens = piece(1 << 20, 16);  // copied at a time
   struct Files {
     ~Files() {
       std::error_code ignored;

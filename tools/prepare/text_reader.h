@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/piece.h"
 #include "base/utf8.h"
 #include "base/words.h"
 #include "tools/prepare/text_source.h"
@@ -33,7 +34,7 @@ struct TextPiece {
   std::string text;
   bool begins = true, ends = true;  // whether the piece begins and ends the document
 };
-inline constexpr size_t kPieceBytes = 1 << 20, kMaxJsonLine = 256 << 20;
+inline constexpr size_t kPieceBytes = piece(1 << 20, 1 << 12), kMaxJsonLine = 256 << 20;
 
 // How to handle malformed JSON, or an object that lacks the document. stop: throw DataError; skip: skip and count it;
 // replace: if only characters are invalid (bytes that are not UTF-8, lone surrogates as Python escapes them), replace

@@ -16,13 +16,14 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/piece.h"
 #include "base/text.h"
 #include "base/utf8.h"
 
 namespace trivet {
 namespace {
 
-constexpr size_t kSourceBlock = 256 << 10;
+constexpr size_t kSourceBlock = piece(256 << 10, 1 << 12);
 
 struct Compression {
   std::string_view name;
