@@ -282,7 +282,8 @@ void MpiProgress::loop() {
     {
       std::unique_lock lock(mutex_);
       // A borrower that returns the token with nothing in flight does not wake this thread.
-      while (token_ == Token::borrowed) news_.wait_for(lock, kLongestIdle);
+      while (token_ == Token::borrowed)
+        news_.wait_for(lock, std::max<std::chrono::nanoseconds>(kLongestIdle, least_idle));
       token_ = Token::progress_thread;
       if (notified_) idle = {};
       if (halt_wanted_) return;
@@ -333,8 +334,8 @@ bool MpiProgress::run_submitted() {
 }
 
 std::chrono::nanoseconds MpiProgress::pause_length(const Idle& idle) const {
-  return std::clamp<std::chrono::nanoseconds>(idle.length() / 2, 2us,
-                                              tasks_in_flight_ > 0 ? kLongestPause : kLongestIdle);
+  if (tasks_in_flight_ > 0) return std::clamp<std::chrono::nanoseconds>(idle.length() / 2, 2us, kLongestPause);
+  return std::max(std::min<std::chrono::nanoseconds>(idle.length() / 2, kLongestIdle), least_idle.load());
 }
 
 void MpiProgress::report_ended_ranks() {

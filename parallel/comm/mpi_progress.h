@@ -107,6 +107,9 @@ class MpiProgress {
   // For the token's holder.
   void set_in_flight(MpiTask& task, bool in_flight);
 
+  // How long the progress thread sleeps at least while no task is in flight. Tests lengthen it: a lost wake-up shows.
+  static inline std::atomic<std::chrono::nanoseconds> least_idle{std::chrono::microseconds(2)};
+
  private:
   friend class MpiTask;
   class Shutdown;

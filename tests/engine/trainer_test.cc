@@ -826,6 +826,32 @@ TEST(NumberCheck, FindsSpikesAgainstTheRunningMedian) {
   EXPECT_EQ(NumberCheck(config).judge({NAN, NAN, false, true}).action, Action::take);
 }
 
+TEST(NumberCheck, CountsOnlySkipsInARow) {
+  using Action = NumberCheck::Action;
+  TrainConfig config;
+  config.non_finite_policy = StepAction::skip;
+  config.max_consecutive_skips = 2;
+  NumberCheck check(config);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(check.judge({NAN, NAN, false, false}).action, Action::skip) << i;
+    EXPECT_EQ(check.judge({2, 1, true, true}).action, Action::take) << i;
+  }
+  EXPECT_EQ(check.skipped(), 5);
+}
+
+// Norms fall during training: the limit follows the last steps' median, not the first ones'.
+TEST(NumberCheck, ComparesNormsWithThoseOfTheLastSteps) {
+  using Action = NumberCheck::Action;
+  TrainConfig config;
+  config.spike_factor = 3;
+  config.spike_policy = StepAction::skip;
+  NumberCheck check(config);
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(judged(check, 2, 8).action, Action::take);
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(judged(check, 2, 1).action, Action::take);
+  EXPECT_EQ(judged(check, 2, 2.9).action, Action::take);
+  EXPECT_EQ(judged(check, 2, 3.1).action, Action::skip);
+}
+
 // ---- learning rate
 
 double rate_at(const OptimizerConfig& optimizer, int64_t step) {
@@ -852,6 +878,15 @@ TEST(LearningRate, WarmsUpThenDecays) {
   config.lr_warmup_init = 0.5;
   EXPECT_DOUBLE_EQ(rate_at(config, 5), 0.75);
   EXPECT_DOUBLE_EQ(rate_at(config, 10), 1.0);
+}
+
+// Megatron's get_lr ends in max(min_lr, lr).
+TEST(LearningRate, OfTheInverseSquareRootIsAtLeastItsMinimum) {
+  OptimizerConfig config{.lr = 1.0, .min_lr = 0.4, .lr_warmup_iters = 10, .lr_decay_iters = 110};
+  config.lr_decay_style = LrDecay::inverse_square_root;
+  EXPECT_DOUBLE_EQ(rate_at(config, 40), 0.5);
+  EXPECT_DOUBLE_EQ(rate_at(config, 90), 0.4);  // the root alone: 1/3
+  EXPECT_DOUBLE_EQ(rate_at(config, 110), 0.4);
 }
 
 // fairseq's inverse square root has a factor of sqrt(0) then.

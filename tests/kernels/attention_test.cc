@@ -312,6 +312,20 @@ TEST_P(AttentionTest, MergingNothingChangesNothing) {
   EXPECT_EQ(values(lse), (Vector{-INFINITY, 0.5, 0.5, -INFINITY, 0.5, 0.5}));
 }
 
+// e^200 overflows fp32, whichever of the two parts has it.
+TEST_P(AttentionTest, MergingWhatOutweighsTheOtherTakesIt) {
+  for (const bool more_outweighs : {false, true}) {
+    const Tensor out = arena.allocate(DType::f32, {2, 1, 8}), lse = arena.allocate(DType::f32, {1, 2, 2});
+    const Tensor more = arena.allocate(DType::f32, {2, 1, 8}), more_lse = arena.allocate(DType::f32, {1, 2, 2});
+    std::fill_n(out.as<float>(), 16, 1.0f), std::fill_n(lse.as<float>(), 4, more_outweighs ? 1.0f : 201.0f);
+    std::fill_n(more.as<float>(), 16, 2.0f), std::fill_n(more_lse.as<float>(), 4, more_outweighs ? 201.0f : 1.0f);
+    ops_for({})->run(op::AttentionMerge{more, more_lse, out, lse}, *stream);
+    stream->synchronize();
+    EXPECT_EQ(values(out), Vector(16, more_outweighs ? 2.0f : 1.0f));
+    EXPECT_EQ(values(lse), Vector(4, 201.0f));
+  }
+}
+
 // Rounding to the output type has no bias: a tolerance would let truncation pass, which makes every output, and every
 // gradient, a little too small. The errors within a head's row are not independent; those of different rows are.
 TEST_P(AttentionTest, RoundsWithoutBias) {

@@ -58,6 +58,21 @@ TEST(Rope, Llama31StretchesLongWavelengths) {
   EXPECT_EQ(stretched, 29);
 }
 
+// The same formula with other factors than Meta's models have.
+TEST(Rope, ScalingGoesByBothOfItsFactors) {
+  const Rotary plain{.width = 128, .base = 5e5};
+  Rotary scaled = plain;
+  scaled.factor = 8, scaled.low = 2, scaled.high = 6;
+  int between = 0;
+  for (int64_t i = 0; i < 64; ++i) {
+    const double f = rotary_frequency(plain, i), waves = 8192.0 * f / (2 * std::numbers::pi);
+    const double smooth = waves < 2 ? 0 : waves > 6 ? 1 : (waves - 2) / (6 - 2);
+    between += waves >= 2 && waves <= 6;
+    EXPECT_NEAR(rotary_frequency(scaled, i) / ((1 - smooth) * f / 8 + smooth * f), 1, 1e-14) << i;
+  }
+  EXPECT_GT(between, 3);
+}
+
 struct RopeCase {
   int64_t s, b, heads, kv_heads, d, width;
 };

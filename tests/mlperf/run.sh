@@ -22,6 +22,12 @@ run --runs 1 --seed 3 "${ranks[@]}" >out.log || fail "the first run"
 run --runs 2 "${ranks[@]}" >out.log || fail "the second run"
 grep -q "run 1 of 2, seed 4" out.log || fail "it does not go on with the second run"
 [[ $(grep -c success out.log) == 2 ]] || fail "expected two runs that converged"
+for run in 0 1; do  # the seed of the weights, and that of the samples' order
+  for section in train data; do
+    [[ $(sed -n "/^$section:/,/^[a-z]*:\$/s/^  seed: //p" "out/runs/$run/config.resolved.yaml") == $((3 + run)) ]] ||
+      fail "run $run: $section.seed is not $((3 + run))"
+  done
+done
 for file in out/result_{0,1}.txt out/results/laptop/tiny/result_{0,1}.txt out/systems/laptop.json out/summary.svg; do
   [[ -s $file ]] || fail "$file is missing"
 done

@@ -2,9 +2,16 @@
 // failures. The program fails on every rank if a test failed on any.
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <gtest/gtest.h>
+#include <random>
+#include <sched.h>
+#include <thread>
+#include <unistd.h>
 
 #include "parallel/comm/mpi_collective.h"
+#include "parallel/comm/mpi_progress.h"
 #include "parallel/comm/world.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/rank_values.h"
@@ -60,9 +67,66 @@ void chunks_hold_whole_elements(Communicator&) {
     }
 }
 
+// No call waits until the progress thread happens to look: it sleeps for a minute here, so a lost wake-up is a call
+// that lasts a minute, in each of 40 rounds. Calls begin while the thread sleeps, and while it or another thread moves
+// messages; some outlast the call whose thread moved theirs.
+void no_wake_up_is_lost(Communicator& world) {
+  const int size = world.size(), next = (world.rank() + 1) % size, before = (world.rank() + size - 1) % size;
+  if (size % 2 != 0) return;
+  // A group makes one call at a time: this rank receives in one, and sends in the other.
+  std::unique_ptr<Communicator> rings[2];
+  for (auto& ring : rings) ring = world.twin("ring", comm_of("pipeline"));
+  Communicator &incoming = *rings[world.rank() % 2], &outgoing = *rings[next % 2];
+  const std::chrono::nanoseconds usual = MpiProgress::least_idle;
+  MpiProgress::least_idle = std::chrono::minutes(1);
+  RankStreams rank;
+  const auto receives = rank.device->create_side_stream(StreamPriority::high);
+  const auto sends = rank.device->create_side_stream(StreamPriority::high);
+  std::mt19937 random(static_cast<unsigned>(world.rank()));
+  const auto pass_time = [&] {  // so that the thread is found asleep, awake, or in between
+    for (const int64_t end = now_ns() + static_cast<int64_t>(random() % 300'000); now_ns() < end;) sched_yield();
+  };
+  for (int64_t round = 0; round < 40; ++round) {
+    std::vector<int64_t> sent(3, round), got(3), sum(size_t{1} << (round % 16), round), again = sum;
+    incoming.recv(tensor_of(got), before, *receives);
+    for (auto* const x : {&sum, &again}) {
+      pass_time();
+      world.all_reduce(tensor_of(*x), Reduce::sum, *rank.stream);
+    }
+    pass_time();
+    outgoing.send(tensor_of(sent), next, *sends);
+    receives->synchronize();
+    sends->synchronize();
+    EXPECT_EQ(got, sent);
+    EXPECT_EQ(sum.back(), round * size);
+  }
+  // A send, while neither rank makes another call: a file of the receiver's tells that it has arrived.
+  std::vector<int64_t> job{getpid()}, sum{1};
+  world.broadcast(tensor_of(job), 0, *rank.stream);
+  const auto arrival = [&](int at) {
+    return std::filesystem::temp_directory_path() / fmt::format("trivet-arrival-{}-{}", job[0], at);
+  };
+  for (int round = 0; round < 20; ++round) {
+    const bool is_sender = world.rank() % 2 == 0;
+    if (!is_sender) incoming.recv(tensor_of(job), before, *receives);
+    if (is_sender || round % 2 > 0) pass_time();
+    world.all_reduce(tensor_of(sum), Reduce::max, *rank.stream);
+    pass_time();
+    if (is_sender) {
+      outgoing.send(tensor_of(job), next, *sends);
+      while (!std::filesystem::remove(arrival(next))) std::this_thread::yield();
+    } else {
+      receives->synchronize();
+      std::ofstream{arrival(world.rank())};
+    }
+  }
+  MpiProgress::least_idle = usual;
+}
+
 int run_all(Communicator& world) {
   std::vector<CommCase> cases = comm_cases();
   cases.push_back({"chunks_hold_whole_elements", chunks_hold_whole_elements});
+  cases.push_back({"no_wake_up_is_lost", no_wake_up_is_lost});
   cases.push_back({"no_span_is_shorter_than_its_floor", no_span_is_shorter_than_its_floor});
   for (const CommCase& the_case : cases)
     testing::RegisterTest("MpiComm", the_case.name, nullptr, std::to_string(world.size()).c_str(), __FILE__, __LINE__,

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <gtest/gtest.h>
 
+#include "parallel/comm/call.h"
 #include "parallel/comm/world.h"
 
 namespace trivet {
@@ -35,6 +36,26 @@ TEST(ClockOffsets, AreWithinHalfARoundTrip) {
     EXPECT_GT(middle, clocks.offset(INT64_MAX));
     EXPECT_LT(middle, first);
   });
+}
+
+// Three hosts, whose clocks are hours apart. (Round trips take far less than half an hour.)
+TEST(ClockOffsets, EachHostHasItsOwn) {
+  constexpr int64_t kHour = 3'600'000'000'000;
+  run_thread_ranks(4, [](Communicator& world) {
+    HostWorld host(world);
+    const int64_t hours = world.rank() == 3 ? 1 : world.rank();  // ranks 1 and 3 share a host
+    const int64_t ahead = hours * kHour;
+    ClockOffsets clocks(host, 5 + hours, [ahead] { return now_ns() + ahead; });
+    EXPECT_LE(std::abs(clocks.offset(now_ns() + ahead) + ahead), kHour / 2) << "rank " << world.rank();
+  });
+}
+
+// Monotonic clocks count from each host's boot: another host's time says nothing here, be it ahead or behind.
+TEST(Transfer, MovesByTheReceiversClock) {
+  constexpr int64_t kHour = 3'600'000'000'000;
+  EXPECT_EQ(both_called_ns(true, 100, 150, 170), 150);
+  EXPECT_EQ(both_called_ns(true, 150, 100, 170), 150);
+  for (const int64_t ahead : {-kHour, int64_t{0}, kHour}) EXPECT_EQ(both_called_ns(false, 0, 150 + ahead, 170), 170);
 }
 
 TEST(ClockOffsets, OneClockIsNotMeasured) {

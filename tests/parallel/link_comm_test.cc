@@ -166,6 +166,19 @@ TEST(Link, AMeasuredLinkIsAsFastAsItsCallsWere) {
   });
 }
 
+// A shard goes to three peers.
+TEST(Link, AMeasuredLinkCarriesTheShardToEveryPeer) {
+  run_thread_ranks(4, [](Communicator& world) {
+    const auto linked = with_links(world, {{"data", {.latency_us = 10, .gbps = 1}}});
+    RankStreams rank;
+    const auto group = linked->twin("group", comm_of("data"));
+    const int64_t begin = now_ns();
+    const Link found = measure_link(*group, *rank.device, *rank.stream);
+    const double fifth = static_cast<double>(now_ns() - begin) / 5;
+    EXPECT_GE(found.gbps, 8 * static_cast<double>(wire_cost(CommCall::all_gather, 8 << 20, 4).bytes) / fifth);
+  });
+}
+
 // Rank 0 sends to rank 1, then both gather: on a shared port rank 0's shard leaves after its message.
 TEST(Link, ClassesMayShareAPort) {
   for (const bool shared : {true, false})

@@ -108,7 +108,7 @@ expect 'a job of PBS' 0 'mpirun -np 4 --host node1:2,node2:2 .* train run.yaml .
   '-qsub' ' -x TRIVET_END_TIME '
 ends_in 'a job of PBS of an hour' 3540
 CODE=75 job_of_pbs ''
-expect 'PBS: saved' 75 'qsub -W depend=afterany:12.server -l select=2:ncpus=4:mpiprocs=2:ngpus=2 -l walltime=01:00:00 -v .* launch/pbs/train.pbs'
+expect 'PBS: saved' 75 'qsub -W depend=afterany:12.server -l select=2:ncpus=4:mpiprocs=2:ngpus=2 -l walltime=01:00:00 -v RUN,RUN_DIR,ARGUMENTS,INDEX launch/pbs/train.pbs'
 CANCEL=1 CODE=75 job_of_pbs ''
 expect 'PBS: saved, as qdel asked' 75 'mpirun' '-qsub'
 CODE=93 job_of_pbs ''
@@ -117,6 +117,8 @@ PBS_ARRAY_INDEX=5 job_of_pbs ''
 expect 'PBS: an element' 0 'run_dir=runs/b/5 ' 'train.seed=1239'
 PBS_ARRAY_INDEX=5 CODE=75 job_of_pbs ''
 expect 'PBS: an element, saved: its next job is of the same element' 75 'qsub .* with RUN_DIR=runs/b INDEX=5$'
+WALLTIME=00:30:00 job_of_pbs ''
+ends_in 'a job of PBS of half an hour' 1740
 WALLTIME='' job_of_pbs ''
 ends_in "PBS: the walltime of the script, where qstat has none" $((24 * 3600 - 60))
 begin; qsub -v RUN=run.yaml launch/pbs/train.pbs >out 2>&1

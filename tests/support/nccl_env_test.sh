@@ -45,6 +45,24 @@ rm -r "$folder"/eight_gpus_roce/devices/*/*/*/*/*/infiniband/*/tc
 expect eight_gpus_roce "NCCL_CROSS_NIC=0 NCCL_IB_HCA=$roce NCCL_PXN_DISABLE=0" 'NCCL_IB_TC is not set'
 # Pairs of GPUs share a card; GPUs on separate root ports have no card of their own.
 expect four_gpus_two_cards 'NCCL_CROSS_NIC=0 NCCL_IB_HCA==mlx5_0:1,mlx5_2:1 NCCL_PXN_DISABLE=0' 'mlx5_1:1 .* left to others'
+# Below one switch: a GPU, a slow card, and a fast one whose name comes later.
+switch=devices/pci0000:15/0000:15:01.0/0000:16:00.0 node=$folder/two_rates
+mkdir -p "$node/bus/pci/devices" "$node/class/infiniband" "$node/$switch/0000:17:00.0/0000:18:00.0"
+echo 0x10de >"$node/$switch/0000:17:00.0/0000:18:00.0/vendor"
+echo 0x030200 >"$node/$switch/0000:17:00.0/0000:18:00.0/class"
+ln -s "../../../$switch/0000:17:00.0/0000:18:00.0" "$node/bus/pci/devices/0000:18:00.0"
+while read -r card place rate; do
+  port=$node/$switch/$place/infiniband/$card/ports/1
+  mkdir -p "$port"
+  echo '4: ACTIVE' >"$port/state"; echo "$rate Gb/sec (4X)" >"$port/rate"; echo InfiniBand >"$port/link_layer"
+  ln -s ../.. "$node/$switch/$place/infiniband/$card/device"
+  ln -s "../../$switch/$place/infiniband/$card" "$node/class/infiniband/$card"
+done <<'END'
+mlx5_0 0000:17:01.0/0000:19:00.0 100
+mlx5_1 0000:17:02.0/0000:1a:00.0 400
+END
+expect two_rates 'NCCL_IB_HCA==mlx5_1:1' 'mlx5_0:1 (InfiniBand, 100 Gbit/s) is left'
+
 expect four_gpus_one_card 'NCCL_IB_HCA==mlx5_0:1' 'highest rate, 200 Gbit/s' 'mlx5_1:1 (Ethernet, 25 Gbit/s) is left'
 expect a_folder_that_is_not_there '' '0 GPUs and 0 active ports' 'nothing to set'
 # docs/clusters.md shows this output.

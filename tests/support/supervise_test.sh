@@ -74,6 +74,12 @@ echo garbage >run/requeues
 SLURM_JOB_ID=7 expect 'a count that is none' 75 1 'ended with 75' 75@8
 keep=''
 
+# An outcome that an earlier job left says nothing about an attempt that died before it could write one.
+rm -rf run; mkdir -p run/checkpoints
+printf '{\n "status": "done",\n "exit_code": 0,\n "what": ""\n}\n' >run/outcome.json
+keep=1
+expect 'an outcome of an earlier job' 0 2 'ended with 70' 70@3 0
+keep=''
 # The delay doubles while there is no progress: 0.2, 0.4 and 0.8 s here, whatever the locale's decimal point.
 rm -rf run attempts; mkdir -p run/checkpoints; echo 70 70 70 0 >plan
 begin=$(date +%s%N)

@@ -34,6 +34,8 @@ ScalePoint point_of(const LoadedConfig& run, int ranks, const System& system, in
   return point;
 }
 
+}  // namespace
+
 void find_knee(ScaleCurve& curve) {
   for (size_t i = 0; i < curve.points.size(); ++i) {
     ScalePoint& point = curve.points[i];
@@ -46,10 +48,7 @@ void find_knee(ScaleCurve& curve) {
   }
 }
 
-}  // namespace
-
-ScaleCurve scale_curve(const LoadedConfig& run, const std::vector<int>& ranks, const System& system,
-                       Scaling scaling) {
+ScaleCurve scale_curve(const LoadedConfig& run, const std::vector<int>& ranks, const System& system, Scaling scaling) {
   ScaleCurve curve{.scaling = scaling};
   auto batch = run.config.batch.global_batch_size;
   if (!batch) batch = legal_run(run, ranks.front()).loaded.config.batch.global_batch_size;

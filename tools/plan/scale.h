@@ -42,8 +42,10 @@ struct ScaleCurve {
 
 // ranks: rank counts, at least one, in ascending order. Throws ConfigError if the run on the first count has no global
 // batch to start from; problems of individual points are reported in ScalePoint::refusal.
-ScaleCurve scale_curve(const LoadedConfig& run, const std::vector<int>& ranks, const System& system,
-                       Scaling scaling);
+ScaleCurve scale_curve(const LoadedConfig& run, const std::vector<int>& ranks, const System& system, Scaling scaling);
+
+// Sets the points' efficiencies, and `first`, `knee` and `beyond`.
+void find_knee(ScaleCurve& curve);
 
 // Names the knee, and the overhead that grew the most from the first point to the one beyond the knee (or the last): a
 // class of exposed communication, the bubble, the optimizer, ….

@@ -682,6 +682,21 @@ TEST_F(Choice, OtherSchedulesAreAnErrorOrAsTheSwitchesSay) {
   EXPECT_NE(own.losses.at(1), with_step_6);
 }
 
+// Weight decay ramps over the run: a longer run has another schedule.
+TEST(ResumedRun, OfADecayThatRampsIsAsLong) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 2;
+  config.checkpoint.save_interval = 2;
+  config.optimizer.weight_decay_incr_style = Ramp::linear;
+  config.optimizer.start_weight_decay = 0;
+  config.optimizer.end_weight_decay = 0.4;
+  ASSERT_EQ(run(config, 1).exit_code, 0);
+  config.train.train_iters = 3;
+  const std::string error = message_of([&] { run(config, 1); });
+  EXPECT_NE(error.find("train.train_iters: found 2 in the checkpoint and 3 in this run"), std::string::npos) << error;
+}
+
 // Without a tokenizer, a sample's text cannot be written: an error before the first step, not after the last.
 TEST(Sample, NeedsATokenizerBeforeTraining) {
   const TempDir dir;

@@ -54,6 +54,24 @@ TEST(Retention, KeepsThoseOfAnInterval) {
   EXPECT_EQ(kept(store), (std::set<int64_t>{50, 80, 100}));
 }
 
+// A loss of an earlier evaluation would make an unevaluated step the best.
+TEST(Retention, OnlyStepsThatWereEvaluatedHaveALoss) {
+  const TempDir dir;
+  Config config = small_run(dir / "run");
+  config.train.train_iters = 4, config.train.eval_interval = 2, config.train.eval_iters = 1;
+  config.checkpoint.save_interval = 1, config.checkpoint.keep_last = 0;
+  config.checkpoint.async_save = false;  // no step is left out
+  const RunResult result = run(config, 1);
+  ASSERT_EQ(result.evaluations.size(), 2u);
+  for (int64_t step = 1; step <= 4; ++step) {
+    const auto loss = open_checkpoint(step_path(dir / "run", step)).state.validation_loss;
+    ASSERT_EQ(loss.has_value(), step % 2 == 0) << step;
+    if (loss) {
+      EXPECT_EQ(*loss, result.evaluations.at(step)) << step;
+    }
+  }
+}
+
 Config mirrored_run(const TempDir& dir) {
   Config config = small_run(dir / "run");
   config.train.train_iters = 6;
@@ -126,6 +144,21 @@ TEST(Mirror, TakesNoCopyThatIsDamaged) {
   EXPECT_EQ(kept(to), std::set<int64_t>{4});
   EXPECT_EQ(std::distance(fs::directory_iterator(dir / "mirror"), {}), 3)
       << "no half copy beside step, latest and mark";
+}
+
+TEST(Mirror, KeepsWhatTheRunKeeps) {
+  const TempDir dir;
+  Config config = mirrored_run(dir);
+  config.checkpoint.mirror.clear(), config.checkpoint.keep_last = 0;
+  run(config, 1);
+  const CheckpointStore to(dir / "mirror");
+  CheckpointMirror mirror(CheckpointStore(dir / "run/checkpoints"), to, {.last = 1, .interval = 4});
+  for (const int64_t step : {2, 4, 6}) {
+    mirror.copy(step);
+    ASSERT_TRUE(mirror.wait(60));
+    EXPECT_EQ(mirror.take_problem(), "");
+  }
+  EXPECT_EQ(kept(to), (std::set<int64_t>{4, 6}));
 }
 
 TEST(Mirror, OfAnotherRunIsRefused) {

@@ -132,6 +132,15 @@ TEST(Peak, ByTheDriversName) {
   EXPECT_EQ(peak_tflops_by_name("NVIDIA A100-SXM4-80GB", "bf16"), 312);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA A100-PCIE-40GB", "tf32"), 156);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA A10", "bf16"), 125);
+  for (const auto& [name, bf16, tf32] :
+       {std::tuple("NVIDIA A800-SXM4-80GB", 312.0, 156.0), std::tuple("NVIDIA A30", 165.0, 82.0),
+        std::tuple("NVIDIA A40", 149.7, 74.8), std::tuple("NVIDIA A10", 125.0, 62.5),
+        std::tuple("NVIDIA RTX A6000", 154.8, 77.4), std::tuple("NVIDIA L40", 181.0, 90.5),
+        std::tuple("NVIDIA L40S", 362.0, 183.0), std::tuple("NVIDIA GeForce RTX 4090", 165.2, 82.6),
+        std::tuple("NVIDIA GeForce RTX 3090", 71.0, 35.6)}) {
+    EXPECT_EQ(peak_tflops_by_name(name, "bf16"), bf16) << name;
+    EXPECT_EQ(peak_tflops_by_name(name, "tf32"), tf32) << name;
+  }
   EXPECT_EQ(peak_tflops_by_name("NVIDIA L4", "bf16"), 121);
   EXPECT_EQ(peak_tflops_by_name("NVIDIA L40S", "bf16"), 362);
   EXPECT_EQ(peak_tflops_by_name("Tesla V100-SXM2-32GB", "fp32"), 15.7);

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/text.h"
 #include "engine/data/indexed_dataset.h"
 #include "tests/engine/checkpoint/runs.h"
 
@@ -92,6 +93,29 @@ TEST(MetricsRows, AreWhatTheConfigurationSaysAfterAResume) {
     run(config, 1, options);
   }
   expect_rows(config, 1);
+}
+
+// A row for each pipeline rank, which is not the world rank of that number.
+TEST(MetricsRows, TheBannerHasTheMemoryOfEachStage) {
+  const TempDir dir;
+  Config config = cut(small_run(dir / "run"), {.t = 2, .p = 2});
+  config.train.train_iters = 1;
+  ASSERT_EQ(run(config, 4).exit_code, 0);
+  std::istringstream records(read_text(dir / "run/metrics.jsonl"));
+  std::string line, banner;
+  while (banner.empty() && std::getline(records, line)) banner = parse_json(line).value("banner", "");
+  const size_t table = banner.find("memory per rank\n");
+  ASSERT_NE(table, std::string::npos) << banner;
+  std::istringstream rows(banner.substr(table));
+  std::getline(rows, line), std::getline(rows, line);  // the title, and the names of the columns
+  const auto [planned, layout] = resolved(config, 4);
+  std::string sums[2];
+  for (int pp = 0; pp < 2; ++pp) {
+    sums[pp] = bytes_text(plan_memory(planned, layout, {{Axis::pp, pp}}).total());
+    ASSERT_TRUE(std::getline(rows, line));
+    EXPECT_TRUE(line.ends_with("  " + sums[pp])) << pp << ": " << line << ", expected " << sums[pp];
+  }
+  EXPECT_NE(sums[0], sums[1]);
 }
 
 // Steps, evaluations and stalls of saves follow each other in a run: what they are said to take fits into its time.

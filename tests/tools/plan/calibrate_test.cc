@@ -152,6 +152,21 @@ TEST(PlanMemory, StoredScoresCount) {
   EXPECT_EQ(bytes_of({"plan.fused_attention=true"}), -1);
 }
 
+// Korthikanti et al. 2022: 5 a s^2 b / t bytes per layer.
+TEST(PlanMemory, TensorRanksShareStoredScores) {
+  const System system = load_system("a100-80", {}, kPages);
+  for (const int t : {2, 4}) {
+    LoadedConfig loaded = load_untrained(
+        source_path("configs/systems/rows/vtrain_3b6.yaml"),
+        std::vector{std::string("batch.micro_batch_size=8"), fmt::format("parallel.tensor_model_parallel_size={}", t)});
+    const Layout layout = resolve(loaded, {.world_size = t});
+    int64_t bytes = 0;
+    for (const MemoryItem& item : memory_of_worst_rank(loaded.config, layout, system))
+      if (item.name == "attention scores") bytes = item.bytes;
+    EXPECT_EQ(bytes, int64_t{5} * 32 / t * 8 * 2048 * 2048);
+  }
+}
+
 // The scoreboard: errors that a planner change must not increase. Whole tables: docs/plan.md.
 struct Table {
   const char *rows, *page;

@@ -160,6 +160,11 @@ TEST(PlanCosts, ASmallAllReduceOverManyNodesTakesTheTree) {
   EXPECT_NEAR(all_reduce(3), (5 + 4 * 10) * kMicro, 1e-8) << "a ring";
 }
 
+// With 8 ranks per node: in each node along a chain of 7 hops, up and down again.
+TEST(PlanCosts, ATreeWalksTheChainOfANodeBothWays) {
+  EXPECT_NEAR(collective(CommCall::all_reduce, 8, {512, 8, 1}), (5 + 2 * 7 * 1 + 2 * 6 * 2 * 10) * kMicro, 1e-8);
+}
+
 TEST(PlanCosts, ASwitchThatAddsIsTakenWhereItIsFaster) {
   // given
   System system = round_system();

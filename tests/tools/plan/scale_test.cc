@@ -55,6 +55,21 @@ TEST(Scale, TheKneeIsBeforeTheFirstPointThatIsInefficient) {
   EXPECT_EQ(json_of(curve)["knee_ranks"], curve.points[*curve.knee].ranks);
 }
 
+// Behind a dip, efficiency may rise again: a knee lies before the dip.
+TEST(Scale, TheKneeIsBeforeADip) {
+  ScaleCurve curve;
+  for (const double per_rank : {100., 95., 70., 92.}) {
+    ScalePoint& point = curve.points.emplace_back();
+    point.ranks = 1 << curve.points.size();
+    point.prediction.step.tokens_per_second = per_rank * point.ranks;
+  }
+  find_knee(curve);
+  EXPECT_EQ(curve.first, 0u);
+  EXPECT_EQ(curve.knee, 1u);
+  EXPECT_EQ(curve.beyond, 2u);
+  EXPECT_DOUBLE_EQ(curve.points[3].efficiency, 0.92);
+}
+
 TEST(Scale, ThePictureHasBothCurves) {
   const std::string svg = picture_of({curve_of(Scaling::weak, {1, 2, 4}), curve_of(Scaling::strong, {1, 2, 3})});
   for (const char* part : {"line s0", "line s1", "weak, 4 ranks", "strong, 2 ranks", "weak: "})

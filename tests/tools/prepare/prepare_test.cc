@@ -399,6 +399,28 @@ TEST_F(PrepareTest, DoesNotGoOnWithOtherDocuments) {
   }
 }
 
+TEST_F(PrepareTest, DoesNotGoOnWithAnotherJsonKey) {
+  std::string lines;
+  for (int i = 0; i < 200; ++i) {
+    const std::string number = std::to_string(i);
+    lines += "{\"a\":\"one " + number + "\",\"b\":\"two " + number + "\"}\n";
+  }
+  write_text(directory_ / "in.jsonl", lines);
+  options_.inputs = {directory_ / "in.jsonl"};
+  options_.text.mode = DocumentMode::file;
+  options_.text.json_key = "a";
+  options_.part_bytes = 1;
+  EXPECT_THROW(prepare_dataset(options_,
+                               [](const PrepareProgress& p) {
+                                 if (p.tokens > 0) throw std::runtime_error("stop");
+                               }),
+               std::runtime_error);
+  ASSERT_TRUE(std::filesystem::exists(directory_ / "out.partial.json"));
+  options_.text.json_key = "b";
+  EXPECT_EQ(prepare_dataset(options_).earlier.documents, 0);
+  EXPECT_EQ(decoded().front(), "two 0");
+}
+
 TEST_F(PrepareTest, RefusesInputWithoutText) {
   write_text(directory_ / "in", "\n \n");
   EXPECT_TRUE(contains(message_of<DataError>([&] { prepare_dataset(options_); }), "no text in the input"));

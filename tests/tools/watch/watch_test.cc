@@ -276,6 +276,26 @@ TEST_F(Watch, ThePageSaysWhereTheTimeWent) {
   EXPECT_FALSE(has(found, "joules"));
 }
 
+TEST_F(Watch, SharesOnThePageAreOfTheTimeAndNotOfTheSteps) {
+  step(1, 100, "3", R"(, "host_fraction": 0.8)");
+  step(2, 300, "3", R"(, "host_fraction": 0.4)");
+  EXPECT_TRUE(has(page(), R"(<td>host</td><td class="r">50.0%</td><td class="r">3:20</td>)"));  // 80 s and 120 s
+}
+
+// On a GPU not every step is measured: the shares are those of the steps that are.
+TEST_F(Watch, ThePageSharesOutTheStepsThatWereMeasured) {
+  event("start", 0, ", \"total_steps\": 2");
+  step(1, 100);
+  time_ += 100;
+  log_ += fmt::format(
+      "{{\"step\": 2, \"time\": {}, \"loss\": 3, \"step_seconds\": 100, \"compute_fraction\": null, "
+      "\"data_exposed_seconds\": null, \"wait_fraction\": null}}\n",
+      time_);
+  const std::string found = page();
+  EXPECT_TRUE(has(found, R"(<td>compute</td><td class="r">50.0%</td><td class="r">0:50</td>)"));
+  EXPECT_TRUE(has(found, R"(<td>wait</td><td class="r">25.0%</td><td class="r">0:25</td>)"));
+}
+
 TEST_F(Watch, TheCommandsPrintAndWrite) {
   step(1);
   run();
