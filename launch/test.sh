@@ -5,8 +5,8 @@
 #     without   each test once, in less than ten minutes on two cores; CUDA is left out if there is no GPU
 #     --all     what CI runs, in 20 to 30 minutes: with CUDA as AUTO finds it, tests of programs, MPI ranks and
 #               instruction sets, the tools, and what sanitizer builds skip; two planted mistakes; then the other test
-#               programs' cases under AddressSanitizer and UndefinedBehaviorSanitizer, with CUDA emulated on the CPU. Both
-#               builds have small pieces (base/piece.h).
+#               programs' cases under AddressSanitizer and UndefinedBehaviorSanitizer, with CUDA emulated on the CPU.
+#               Both builds have small pieces (base/piece.h).
 #     --tsan    as --all, plus all tests under ThreadSanitizer, which also detects missing barriers in CUDA kernels
 #     --slurm   launch/slurm under Debian's Slurm, which it installs and starts: five minutes (tests/slurm/run.sh)
 #     --container   launch/container and the .deb in Debian roots from debootstrap: ten minutes (tests/container/run.sh)
