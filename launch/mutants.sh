@@ -67,7 +67,7 @@ selects() {
 }
 
 if ((draw)); then
-  seed=$(git rev-parse HEAD)
+  seed=$(git rev-parse HEAD 2>/dev/null || echo "no commit")
   mapfile -t names < <(for name in "${names[@]}"; do
     if grep -q '^In CI: yes$' "tests/mutants/$name.patch"; then echo "$(sha1sum <<<"$seed $name") $name"; fi
   done | sort | sed 's/.* //' | head -n "$draw")
