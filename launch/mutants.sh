@@ -71,6 +71,7 @@ if ((draw)); then
   mapfile -t names < <(for name in "${names[@]}"; do
     if grep -q '^In CI: yes$' "tests/mutants/$name.patch"; then echo "$(sha1sum <<<"$seed $name") $name"; fi
   done | sort | sed 's/.* //' | head -n "$draw")
+  ((${#names[@]} == draw)) || usage "only ${#names[@]} are marked \"In CI: yes\", expected $draw"
 fi
 
 alone() { ((${#names[@]} == 1)); }
